@@ -1,0 +1,3 @@
+"""weft threads state through JAX's transforms."""
+
+from weft.core import *

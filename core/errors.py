@@ -1,0 +1,89 @@
+"""weft's errors: one base class, and subclasses that are also the builtin that one would expect.
+
+Every message says *what* went wrong, *where* (one `at:` line a path), *what to do* (`fix:`), and inside which
+transforms it happened (`inside:`, from the frame stack at the time of raising).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from weft.core.frames import format_frames
+
+
+class WeftError(Exception):
+    """Base of every error that weft raises on purpose.
+
+    Args:
+        what: one sentence, without a full stop if it ends in a value.
+        at: the places concerned, formatted paths or `path: detail` lines.
+        fix: what the user can do.
+
+    >>> print(StructureError("the parts do not fit the structure", at=["model.weight"], fix="pass every part"))
+    the parts do not fit the structure
+      at: model.weight
+      fix: pass every part
+    """
+
+    def __init__(self, what: str, *, at: str | Iterable[str] = (), fix: str | None = None):
+        self.what = what
+        self.at = (at,) if isinstance(at, str) else tuple(at)
+        self.fix = fix
+        self.inside = format_frames()
+        super().__init__(self._message())
+
+    def _message(self) -> str:
+        lines = [self.what, *(f"  at: {place}" for place in self.at)]
+        if self.fix:
+            lines.append(f"  fix: {self.fix}")
+        if self.inside:
+            lines.append(f"  inside: {self.inside}")
+        return "\n".join(lines)
+
+
+class StructureError(WeftError, ValueError):
+    """Pieces that should fit together do not: parts and structure, updates and tree, prefix and arguments."""
+
+
+class FilterError(WeftError, ValueError):
+    """A filter that cannot be read, that leaves a leaf unmatched, or that matches none."""
+
+
+class AliasError(WeftError, ValueError):
+    """One thing reached under two paths that ask for different treatment."""
+
+
+class AxisError(WeftError, ValueError):
+    """Axes that do not fit: inconsistent sizes, out of range, or given for what is not there."""
+
+
+class StaticError(WeftError, TypeError):
+    """A static value that cannot be static: an array, something unhashable, something mutable."""
+
+
+class SuccessorError(WeftError, TypeError):
+    """A successor of the wrong type or structure, or a record used after its successor was taken."""
+
+
+class CarryError(WeftError, TypeError):
+    """A loop carry whose structure, shape, dtype or static part drifts from one iteration to the next."""
+
+
+class BranchError(WeftError, TypeError):
+    """Branches of one `cond` or `switch` that do not return the same thing."""
+
+
+class DifferentiationError(WeftError, TypeError):
+    """Nothing to differentiate, or an output that cannot be differentiated."""
+
+
+class DonatedError(WeftError, RuntimeError):
+    """A record that was donated to an earlier call, used again."""
+
+
+class TraceLevelError(WeftError, TypeError):
+    """A tracer where a value from outside the trace is needed, or the reverse."""
+
+
+class KeyReuseError(WeftError, RuntimeError):
+    """A random key consumed twice, under `Keys` debugging mode."""

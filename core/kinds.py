@@ -1,0 +1,171 @@
+"""Kinds: the role of a leaf.
+
+A kind is a class, used as a label and never instantiated by records. It is declared on a field, through `Annotated`,
+beside the array type that static checkers and contracts see:
+
+    class BatchNorm(Module):
+        scale: Float[Array, "c"]                              # an un-kinded inexact array is a Param
+        mean: Annotated[Float[Array, "c"], BatchStat]
+        table: Annotated[Float[Array, "c"], Buffer, "frozen"]  # strings are tags
+
+Users add kinds by subclassing; a filter for a kind matches its subclasses too. A kind on a field that holds a record
+or a container is the default for what is inside; what is inside may declare its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import sys
+import typing
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args, get_origin
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from weft.core.errors import StaticError
+
+
+class Kind:
+    """Base of all kinds. Subclass it to add one."""
+
+
+class Param(Kind):
+    """Learned by gradient descent. The kind of every inexact array that declares none."""
+
+
+class LoRAParam(Param):
+    """A low-rank adapter's parameter."""
+
+
+class BatchStat(Kind):
+    """A running statistic of batches, such as BatchNorm's mean and variance."""
+
+
+class Cache(Kind):
+    """What decoding keeps between steps, such as attention's keys and values."""
+
+
+class Buffer(Kind):
+    """An array that is neither learned nor state. The kind of every integer or boolean array that declares none."""
+
+
+class RngState(Kind):
+    """Random state: keys and counts."""
+
+
+class RngKey(RngState):
+    """A random key. The kind of every typed key array that declares none."""
+
+
+class RngCount(RngState):
+    """How many keys a stream has drawn."""
+
+
+class Intermediate(Kind):
+    """A value recorded on the way, for inspection."""
+
+
+class Perturbation(Kind):
+    """A planted zero whose gradient is that of an intermediate value."""
+
+
+class OptState(Kind):
+    """An optimizer's state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What a field's annotation says of the leaves in it: a kind (or none) and tags."""
+
+    kind: type[Kind] | None = None
+    tags: frozenset[str] = frozenset()
+
+    def inside(self, outer: Role) -> Role:
+        """This role, in a field whose own role is `outer`: the nearest kind holds, tags add up."""
+        return Role(self.kind or outer.kind, self.tags | outer.tags) if outer != NO_ROLE else self
+
+
+NO_ROLE = Role()
+
+
+def kind_of_array(value: Any) -> type[Kind]:
+    """The kind of an array that declares none, by its dtype."""
+    dtype = getattr(value, "dtype", None)
+    if dtype is None:
+        dtype = np.result_type(type(value)) if isinstance(value, (bool, int, float, complex)) else np.dtype(object)
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return RngKey
+    return Param if jnp.issubdtype(dtype, jnp.inexact) else Buffer
+
+
+@functools.cache
+def field_roles(cls: type) -> dict[str, Role]:
+    """The role of each annotated field of a dataclass, by name.
+
+    Raises:
+        StaticError: if a field declares two kinds, or its annotation mentions `Annotated` and cannot be resolved.
+    """
+    hints = field_annotations(cls)
+    return {
+        field.name: _role_of_annotation(hints.get(field.name), f"{cls.__qualname__}.{field.name}")
+        for field in dataclasses.fields(cls)
+    }
+
+
+def field_annotations(cls: type) -> dict[str, Any]:
+    """A class's annotations with `Annotated` kept and string annotations resolved where they can be.
+
+    One unresolvable annotation (a name under `TYPE_CHECKING`, say) does not hide the others.
+    """
+    try:
+        return typing.get_type_hints(cls, include_extras=True)
+    except Exception:
+        return {
+            name: _resolve(annotation, base, name)
+            for base in reversed(cls.__mro__)
+            for name, annotation in base.__dict__.get("__annotations__", {}).items()
+        }
+
+
+def _resolve(annotation: Any, cls: type, name: str) -> Any:
+    if not isinstance(annotation, str):
+        return annotation
+    scope = {**vars(sys.modules.get(cls.__module__, typing)), **vars(cls)}
+    try:
+        return eval(annotation, scope)
+    except Exception as error:
+        if "Annotated" in annotation:
+            raise StaticError(
+                f"cannot resolve the annotation {annotation!r}: {error}",
+                at=f"{cls.__qualname__}.{name}",
+                fix="import its names at run time, at the top level of the module (not under TYPE_CHECKING)",
+            ) from error
+        return None
+
+
+def _role_of_annotation(annotation: Any, where: str) -> Role:
+    kinds, tags = _labels(annotation)
+    if len(set(kinds)) > 1:
+        names = ", ".join(sorted(kind.__name__ for kind in set(kinds)))
+        raise StaticError(f"a field has one kind, but this one declares {names}", at=where, fix="split the field")
+    return Role(kinds[0] if kinds else None, frozenset(tags))
+
+
+def _labels(annotation: Any) -> tuple[list[type[Kind]], list[str]]:
+    kinds: list[type[Kind]] = []
+    tags: list[str] = []
+    if get_origin(annotation) is Annotated:
+        for extra in annotation.__metadata__:
+            if isinstance(extra, type) and issubclass(extra, Kind):
+                kinds.append(extra)
+            elif isinstance(extra, str):
+                tags.append(extra)
+        annotation = annotation.__origin__
+    for argument in get_args(annotation):
+        inner_kinds, inner_tags = _labels(argument)
+        kinds += inner_kinds
+        tags += inner_tags
+    return kinds, tags

@@ -1,0 +1,109 @@
+"""Leaves: what a tree of records holds, and which of it is *dynamic*.
+
+A leaf is **dynamic** if JAX can trace it: arrays, tracers, `ShapeDtypeStruct`s, refs, and Python numbers that are not
+inside a record. Everything else (functions, strings, dtypes, and the numbers of a record's fields, which are its
+configuration: `eps`, `rate`, `use_bias`) is **static**: it belongs to the structure, must be hashable, and a change of
+it is a change of structure.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.tree_util as jtu
+import numpy as np
+
+from weft.core.kinds import NO_ROLE, Kind, Role, field_roles, kind_of_array
+from weft.core.paths import Path, key_part
+
+NUMBERS = (bool, int, float, complex)
+MISSING = object()
+
+_dynamic_types: dict[type, bool] = {bool: False, int: False, float: False, complex: False, str: False}
+_dynamic_types_lock = threading.Lock()
+
+
+def is_array(value: object) -> bool:
+    """Whether JAX can trace a value as it is; Python numbers do not count.
+
+    >>> is_array(np.zeros(2)), is_array(1.0), is_array("relu")
+    (True, False, False)
+    """
+    known = _dynamic_types.get(type(value))
+    if known is not None:
+        return known
+    return _learn_type(value)
+
+
+def _learn_type(value: object) -> bool:
+    # An array's type decides, so one look per type is enough; a NumPy array of objects is the exception.
+    if isinstance(value, np.ndarray | np.generic):
+        return value.dtype != object
+    answer = isinstance(value, jax.Array | jax.ShapeDtypeStruct | jax.Ref)
+    if not answer and not isinstance(value, type):
+        try:
+            jax.typeof(value)
+            answer = True
+        except TypeError:
+            answer = hasattr(type(value), "__jax_array__")
+    with _dynamic_types_lock:
+        _dynamic_types[type(value)] = answer
+    return answer
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One leaf: where it is, what its field says of it, and whether it sits inside a record."""
+
+    path: Path
+    role: Role
+    value: Any
+    in_record: bool
+
+    @property
+    def dynamic(self) -> bool:
+        return is_array(self.value) or (not self.in_record and type(self.value) in NUMBERS)
+
+    @property
+    def kind(self) -> type[Kind]:
+        return self.role.kind or kind_of_array(self.value)
+
+    @property
+    def tags(self) -> frozenset[str]:
+        return self.role.tags
+
+
+def iter_leaves(tree: Any, path: Path = ()) -> Iterator[Leaf]:
+    """The leaves of a tree with path and role, in the order of `jax.tree.leaves`."""
+    return _visit(tree, path, NO_ROLE, False)
+
+
+def _visit(node: Any, path: Path, role: Role, in_record: bool) -> Iterator[Leaf]:
+    if isinstance(node, eqx.Module):
+        roles = field_roles(type(node))
+        for name, child in record_children(node):
+            yield from _visit(child, (*path, name), roles[name].inside(role), True)
+        return
+    children = None if node is None else jtu.default_registry.flatten_one_level_with_keys(node)
+    if node is None:
+        return
+    if children is None:
+        yield Leaf(path, role, node, in_record)
+        return
+    for key, child in children[0]:
+        yield from _visit(child, (*path, key_part(key)), role, in_record)
+
+
+def record_children(record: eqx.Module) -> Iterator[tuple[str, Any]]:
+    """The dynamic fields of a record that are set, as (name, value), in field order."""
+    values = object.__getattribute__(record, "__dict__")
+    for field in record.__dataclass_fields__.values():
+        if not field.metadata.get("static", False):
+            value = values.get(field.name, MISSING)
+            if value is not MISSING:
+                yield field.name, value
