@@ -1,3 +1,36 @@
-"""weft threads state through JAX's transforms."""
+"""weft threads state through JAX's transforms.
 
+Models are immutable records (`weft.Module`); every transform (`weft.jit`, `weft.grad`, `weft.scan`, ...) takes records
+and gives their successors back. `weft.nnx` and `weft.typecheck` load when they are first used.
+"""
+
+import importlib as _importlib
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+from weft import core, modules, transforms
 from weft.core import *
+from weft.modules import *
+from weft.transforms import *
+
+if _TYPE_CHECKING:
+    from weft import nnx as nnx
+    from weft import typecheck as typecheck
+
+__version__ = "0.1.0"
+
+_ON_FIRST_USE = ("nnx", "typecheck")
+
+__all__ = ["core", "modules", "transforms"]
+__all__ += core.__all__
+__all__ += modules.__all__
+__all__ += transforms.__all__
+
+
+def __getattr__(name: str):
+    if name in _ON_FIRST_USE:
+        return _importlib.import_module(f"weft.{name}")
+    raise AttributeError(f"module 'weft' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_ON_FIRST_USE])

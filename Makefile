@@ -1,0 +1,59 @@
+# Everything that one does with a checkout of weft. The environment is made on first use; `make help` lists the rest.
+#
+#   PYTHON=python3.12 make test    another interpreter (3.11 or newer) for a new .venv
+#   make test ARGS='-k vmap'       arguments for pytest, and for the example in `make demo`
+#   make test JOBS=4               processes for pytest
+
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+JOBS ?= logical
+PINS := constraints.txt pyproject.toml
+
+.PHONY: help demo test lint format typecheck bench wheel freeze clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo 'make demo       train a ConvNet on the digits, and write a figure and a checkpoint to out/'
+	@echo 'make test       run the tests'
+	@echo 'make lint       ruff check and ruff format --check'
+	@echo 'make format     let ruff mend what it can'
+	@echo 'make typecheck  pyright over the installed wheel, strict on core and transforms'
+	@echo 'make bench      run the benchmarks and append a section to benchmarks/RESULTS.md'
+	@echo 'make wheel      build dist/*.whl'
+	@echo 'make freeze     write constraints.txt anew from a fresh environment'
+	@echo 'make clean      remove what was built, but not .venv'
+
+demo: $(VENV)/stamp-train
+	$(BIN)/python examples/digits.py $(ARGS)
+
+test: $(VENV)/stamp-test
+	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal $(ARGS)
+
+lint: $(VENV)/stamp-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/stamp-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+typecheck: $(VENV)/stamp-dev wheel
+	.ci/typecheck $(BIN)
+
+bench: $(VENV)/stamp-test
+	$(BIN)/python benchmarks/run.py $(ARGS)
+
+wheel: $(VENV)/stamp-train
+	.ci/wheel $(BIN)
+
+freeze:
+	.ci/freeze
+
+clean:
+	rm -rf build dist out *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+# The stamp of a set of extras is written after pip has finished, so an interrupted install is never taken for a whole one.
+$(VENV)/stamp-%: $(PINS) .ci/install
+	.ci/install $(VENV) $*

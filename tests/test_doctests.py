@@ -1,0 +1,35 @@
+"""Every example in the library's docstrings runs, one test for each module that has any."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+import weft
+
+OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+# `__main__` modules run a program on import.
+MODULES = sorted(
+    ["weft", *(found.name for found in pkgutil.walk_packages(weft.__path__, "weft."))],
+)
+
+
+def examples_of(name: str) -> list[doctest.DocTest]:
+    tests = doctest.DocTestFinder(exclude_empty=True).find(importlib.import_module(name))
+    return [test for test in tests if test.examples]
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if not name.endswith("__main__")])
+def test_the_examples_of_a_module_hold(name: str):
+    report: list[str] = []
+    runner = doctest.DocTestRunner(optionflags=OPTIONS, verbose=False)
+    for test in examples_of(name):
+        runner.run(test, out=report.append)
+    assert not report, "".join(report)
+    assert runner.summarize(verbose=False).failed == 0
+
+
+def test_there_are_examples_to_run():
+    assert len(examples_of("weft.core.paths")) == 1
