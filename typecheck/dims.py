@@ -1,0 +1,318 @@
+"""Dims: what jaxtyping's shape strings say, as frozen data.
+
+| written | is | matches |
+|---|---|---|
+| `batch` | `NamedDim` | one axis, the same size wherever the name is in scope |
+| `3`, `rows=3` | `FixedDim` | one axis of that size |
+| `2*n`, `{self.width}` | `SymbolicDim` | one axis, of the size that the expression has |
+| `_`, `_anything` | `AnyDim` | one axis of any size |
+| `*batch` | `VariadicDim` | any number of axes, the same wherever the name is in scope |
+| `...` | `VariadicDim(None)` | any number of axes |
+
+`#` before a dim lets it be 1 (*broadcastable*); `?` makes a name differ from leaf to leaf of a `PyTree` (*per leaf*).
+The empty string is the shape of a scalar. A shape has at most one variadic dim.
+
+An expression has *names* (other dims) and *holes* (`{...}`, Python over the arguments, as in an f-string). It is data
+until `SymbolicDim.evaluate` gets both; sizes need only arithmetic, so JAX's symbolic dimensions serve as well as ints.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import io
+import keyword
+import tokenize
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+from weft.typecheck.errors import AnnotationError
+
+
+@dataclass(frozen=True, slots=True)
+class NamedDim:
+    """One axis whose size a name stands for."""
+
+    name: str
+    broadcastable: bool = False
+    per_leaf: bool = False
+
+    def __str__(self) -> str:
+        return "?" * self.per_leaf + "#" * self.broadcastable + self.name
+
+
+@dataclass(frozen=True, slots=True)
+class FixedDim:
+    """One axis of a size that the annotation gives."""
+
+    size: int
+    broadcastable: bool = False
+
+    def __str__(self) -> str:
+        return "#" * self.broadcastable + str(self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class AnyDim:
+    """One axis of any size; the name, if any, is only for the reader."""
+
+    name: str = ""
+
+    def __str__(self) -> str:
+        return "_" + self.name
+
+
+@dataclass(frozen=True, slots=True)
+class VariadicDim:
+    """Any number of axes; `name=None` is `...`."""
+
+    name: str | None
+    broadcastable: bool = False
+    per_leaf: bool = False
+
+    def __str__(self) -> str:
+        if self.name is None:
+            return "..."
+        return "?" * self.per_leaf + "*" + "#" * self.broadcastable + self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """One `{...}` of an expression: Python source over the arguments."""
+
+    source: str
+    names: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolicDim:
+    """One axis of the size of an expression.
+
+    Attributes:
+        text: the expression as it was written.
+        pieces: the same, as literal text and holes in turn.
+        names: the dims that it reads.
+    """
+
+    text: str
+    pieces: tuple[str | Hole, ...]
+    names: frozenset[str]
+    broadcastable: bool = False
+
+    def __str__(self) -> str:
+        return "#" * self.broadcastable + self.text
+
+    @property
+    def arguments(self) -> frozenset[str]:
+        """The arguments that its holes read, `self` among them."""
+        return frozenset().union(*(piece.names for piece in self.pieces if isinstance(piece, Hole)))
+
+    def evaluate(self, sizes: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
+        """The size that the expression has.
+
+        Args:
+            sizes: the size of every dim in scope, by name; ints or symbolic dimensions.
+            arguments: the function's arguments by name, for the holes.
+
+        Raises:
+            UnboundDim: if it reads a dim or an argument that is not given.
+            AnnotationError: if it fails for another reason.
+        """
+        values, text = {}, ""
+        for number, piece in enumerate(self.pieces):
+            if isinstance(piece, str):
+                text += piece
+                continue
+            value = self._run(piece.source, arguments)
+            if isinstance(value, str):  # as in an f-string: what the hole says is part of the expression
+                text += value
+            else:
+                text += f"_hole{number}_"
+                values[f"_hole{number}_"] = value
+        return self._run(_protect_keywords(text), {**{_protected(k): v for k, v in sizes.items()}, **values})
+
+    def _run(self, source: str, names: Mapping[str, Any]) -> Any:
+        unknown = sorted(_free_names(source) - names.keys())
+        if unknown:
+            raise UnboundDim(self, unknown[0].removeprefix("_kw_"))
+        try:
+            return eval(_compiled(source), {}, dict(names))
+        except Exception as error:
+            raise AnnotationError(
+                f"the dim expression {self.text!r} cannot be evaluated: {type(error).__name__}: {error}"
+            ) from None
+
+
+Dim = NamedDim | FixedDim | AnyDim | VariadicDim | SymbolicDim
+
+
+class UnboundDim(AnnotationError):
+    """A dim expression that reads a name which nothing has bound (yet)."""
+
+    def __init__(self, dim: SymbolicDim, name: str):
+        self.dim, self.name = dim, name
+        super().__init__(f"the dim expression {dim.text!r} reads {name!r}, which nothing binds")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The dims of one array annotation, in order.
+
+    >>> Shape.parse("*batch 2*n #c 3")
+    Shape('*batch 2*n #c 3')
+    """
+
+    dims: tuple[Dim, ...]
+    variadic: int | None = None
+
+    @staticmethod
+    def parse(text: str) -> Shape:
+        """Reads a shape string.
+
+        Raises:
+            AnnotationError: in one line, naming the dim that cannot be read.
+        """
+        return _parse_shape(text)
+
+    @property
+    def min_rank(self) -> int:
+        """How many axes a value has at least."""
+        return len(self.dims) - (self.variadic is not None)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of single axes that it binds, in order."""
+        return tuple(dim.name for dim in self.dims if isinstance(dim, NamedDim))
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self.dims))
+
+    def __repr__(self) -> str:
+        return f"Shape({str(self)!r})"
+
+    def under(self, outer: Shape) -> Shape:
+        """This shape with the axes of another in front, as a batched type has.
+
+        Raises:
+            AnnotationError: if both have a variadic dim.
+        """
+        if self.variadic is not None and outer.variadic is not None:
+            raise AnnotationError(f"{str(outer)!r} and {str(self)!r} cannot be one shape: each has a variadic dim")
+        variadic = outer.variadic if self.variadic is None else self.variadic + len(outer.dims)
+        return Shape(outer.dims + self.dims, variadic)
+
+
+@functools.cache
+def _parse_shape(text: str) -> Shape:
+    words = text.split()
+    dims = tuple(parse_dim(word, text) for word in words)
+    variadic = [i for i, dim in enumerate(dims) if isinstance(dim, VariadicDim)]
+    if len(variadic) > 1:
+        raise _unreadable(text, " and ".join(words[i] for i in variadic), "a shape has at most one variadic dim")
+    return Shape(dims, variadic[0] if variadic else None)
+
+
+_PREFIXES = {"#": "broadcastable", "*": "variadic", "_": "anonymous", "?": "per_leaf"}
+
+
+def parse_dim(word: str, shape: str | None = None) -> Dim:
+    """Reads one dim of a shape string.
+
+    Raises:
+        AnnotationError: in one line, naming the dim.
+    """
+    shape = word if shape is None else shape
+    if word == "...":
+        return VariadicDim(None)
+    if "..." in word:
+        raise _unreadable(shape, word, "`...` stands on its own")
+    if "," in word and "(" not in word and "{" not in word:
+        raise _unreadable(shape, word, "dims are separated by spaces, not commas")
+    marks: set[str] = set()
+    body = word
+    while body and (body[0] in _PREFIXES or _is_labelled(body)):
+        if body[0] not in _PREFIXES:
+            body = body.partition("=")[2]
+            continue
+        if body[0] in marks:
+            raise _unreadable(shape, word, f"`{body[0]}` is written twice")
+        marks.add(body[0])
+        body = body[1:]
+    broadcastable, per_leaf = "#" in marks, "?" in marks
+    if body == "" or body.isidentifier():
+        if "_" in marks and broadcastable:
+            raise _unreadable(shape, word, "an anonymous dim matches any size, so `#` says nothing")
+        if "*" in marks:
+            return VariadicDim(None if "_" in marks else body, broadcastable, per_leaf)
+        return AnyDim(body) if "_" in marks else NamedDim(body, broadcastable, per_leaf)
+    for mark in "*_?":
+        if mark in marks:
+            raise _unreadable(shape, word, f"`{mark}` goes with a name only")
+    try:
+        return FixedDim(int(body), broadcastable)
+    except ValueError:
+        return _symbolic(body, broadcastable, shape, word)
+
+
+def _is_labelled(body: str) -> bool:
+    label, equals, _ = body.partition("=")
+    return bool(equals) and label.isidentifier() and body.count("=") == 1
+
+
+def _symbolic(body: str, broadcastable: bool, shape: str, word: str) -> SymbolicDim:
+    try:
+        template = ast.parse(f"f{body!r}", mode="eval").body
+        assert isinstance(template, ast.JoinedStr)
+        pieces = tuple(_piece(part) for part in template.values)
+        filled = "".join(piece if isinstance(piece, str) else "_hole_" for piece in pieces)
+        free = _free_names(_protect_keywords(filled))
+    except (SyntaxError, ValueError, AssertionError, tokenize.TokenError):
+        raise _unreadable(
+            shape, word, "it is neither a name, a number nor an expression (expressions have no spaces in them)"
+        ) from None
+    names = frozenset(name.removeprefix("_kw_") for name in free - {"_hole_"})
+    return SymbolicDim(body, pieces, names, broadcastable)
+
+
+def _piece(part: ast.expr) -> str | Hole:
+    if isinstance(part, ast.Constant):
+        return str(part.value)
+    assert isinstance(part, ast.FormattedValue)
+    source = ast.unparse(part.value)
+    return Hole(source, _free_names(source))
+
+
+@functools.cache
+def _compiled(source: str) -> CodeType:
+    return compile(source.strip(), "<dim expression>", "eval")
+
+
+@functools.cache
+def _free_names(source: str) -> frozenset[str]:
+    """The names that an expression reads; a name that is called, such as `min`, is Python's own."""
+    tree = ast.parse(source.strip(), mode="eval")
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    return frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called)
+
+
+# A dim may well be called `in`, which Python cannot evaluate as a name.
+_OPERATORS = {"if", "else", "and", "or", "not", "None", "True", "False"}
+
+
+def _protected(name: str) -> str:
+    return f"_kw_{name}" if keyword.iskeyword(name) and name not in _OPERATORS else name
+
+
+@functools.cache
+def _protect_keywords(source: str) -> str:
+    if not any(word in source for word in keyword.kwlist):
+        return source
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return "".join(_protected(t.string) if t.type == tokenize.NAME else t.string for t in tokens).strip()
+
+
+def _unreadable(shape: str, word: str, why: str) -> AnnotationError:
+    place = "" if shape == word else f" in the shape {shape!r}"
+    return AnnotationError(f"cannot read the dim {word!r}{place}: {why}")
