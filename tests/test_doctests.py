@@ -10,17 +10,18 @@ import pytest
 import weft
 
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-# `__main__` modules run a program on import.
-MODULES = sorted(
-    ["weft", *(found.name for found in pkgutil.walk_packages(weft.__path__, "weft."))],
-)
+# Examples see their own module's names and, like a reader who has written `from weft import *`, weft's public ones.
+PUBLIC = {name: getattr(weft, name) for name in weft.__all__}
+MODULES = sorted(["weft", *(found.name for found in pkgutil.walk_packages(weft.__path__, "weft."))])
 
 
 def examples_of(name: str) -> list[doctest.DocTest]:
-    tests = doctest.DocTestFinder(exclude_empty=True).find(importlib.import_module(name))
+    module = importlib.import_module(name)
+    tests = doctest.DocTestFinder(exclude_empty=True).find(module, globs={**PUBLIC, **vars(module)})
     return [test for test in tests if test.examples]
 
 
+# `__main__` modules run a program on import.
 @pytest.mark.parametrize("name", [name for name in MODULES if not name.endswith("__main__")])
 def test_the_examples_of_a_module_hold(name: str):
     report: list[str] = []
