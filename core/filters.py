@@ -118,17 +118,7 @@ EVERYTHING, NOTHING = _Everything(), _Nothing()
 _NATIVE = (PathContains, WithTag, OfKind, Any, _Everything, _Nothing)
 
 Filter = (
-    type
-    | PathContains
-    | WithTag
-    | OfKind
-    | Any
-    | str
-    | bool
-    | None
-    | EllipsisType
-    | UserPredicate
-    | Sequence["Filter"]
+    type | PathContains | WithTag | OfKind | Any | str | bool | None | EllipsisType | UserPredicate | Sequence["Filter"]
 )
 
 

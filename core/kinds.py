@@ -24,7 +24,6 @@ from typing import Annotated, Any, get_args, get_origin
 import jax
 import jax.numpy as jnp
 import numpy as np
-
 from weft.core.errors import StaticError
 
 

@@ -8,7 +8,6 @@ it is a change of structure.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,15 +16,20 @@ import equinox as eqx
 import jax
 import jax.tree_util as jtu
 import numpy as np
-
 from weft.core.kinds import NO_ROLE, Kind, Role, field_roles, kind_of_array
 from weft.core.paths import Path, key_part
 
 NUMBERS = (bool, int, float, complex)
 MISSING = object()
 
+# What is known of a type is never unlearned; two threads that learn one at once learn the same.
 _dynamic_types: dict[type, bool] = {bool: False, int: False, float: False, complex: False, str: False}
-_dynamic_types_lock = threading.Lock()
+_array_types: set[type] = {jax.ShapeDtypeStruct, np.ndarray}
+
+
+def array_types() -> set[type]:
+    """The types known to be arrays: one set for the whole process, which grows as types are met."""
+    return _array_types
 
 
 def is_array(value: object) -> bool:
@@ -41,18 +45,17 @@ def is_array(value: object) -> bool:
 
 
 def _learn_type(value: object) -> bool:
-    # An array's type decides, so one look per type is enough; a NumPy array of objects is the exception.
-    if isinstance(value, np.ndarray | np.generic):
-        return value.dtype != object
-    answer = isinstance(value, jax.Array | jax.ShapeDtypeStruct | jax.Ref)
+    # An array's type decides, so one look per type is enough.
+    answer = isinstance(value, jax.Array | jax.ShapeDtypeStruct | jax.Ref | np.ndarray | np.generic)
     if not answer and not isinstance(value, type):
         try:
             jax.typeof(value)
             answer = True
         except TypeError:
             answer = hasattr(type(value), "__jax_array__")
-    with _dynamic_types_lock:
-        _dynamic_types[type(value)] = answer
+    if answer:
+        _array_types.add(type(value))
+    _dynamic_types[type(value)] = answer
     return answer
 
 

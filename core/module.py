@@ -16,13 +16,12 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import equinox as eqx
 import jax
 import numpy as np
-from typing_extensions import Self, dataclass_transform
-
+from typing_extensions import dataclass_transform
 from weft.core import hooks
 from weft.core.errors import StaticError
 from weft.core.paths import format_path, key_part

@@ -12,12 +12,12 @@ static leaves, and which leaf is which, for `merge` and for errors.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import jax
-
 from weft.core.errors import StaticError, StructureError
 from weft.core.filters import Filter, sort_leaves
 from weft.core.leaves import Leaf, iter_leaves
@@ -47,8 +47,15 @@ class Structure:
         """The tree with these dynamic leaves, in order."""
         return self.treedef.unflatten(self.place(leaves))
 
+    @functools.cached_property
+    def static_positions(self) -> frozenset[int]:
+        """Which leaves are static."""
+        return frozenset(position for position, _, _ in self.statics)
+
     def place(self, leaves: Sequence[Any]) -> list[Any]:
         """All leaves: these dynamic ones with the static ones in their places."""
+        if not self.statics:
+            return list(leaves)
         static = {position: value for position, _, value in self.statics}
         dynamic = iter(leaves)
         return [static[i] if i in static else next(dynamic) for i in range(len(self.paths))]
@@ -117,7 +124,9 @@ def split(tree: T, *filters: Filter) -> tuple[Any, ...]:
 
 def _part(structure: Structure, leaves: Sequence[Leaf], places: Sequence[int | None], which: int) -> Any:
     chosen = [leaf.value if place == which else None for leaf, place in zip(leaves, places, strict=True)]
-    sparse = Structure(structure.treedef, tuple((i, type(None), None) for i, _, _ in structure.statics), structure.paths)
+    sparse = Structure(
+        structure.treedef, tuple((i, type(None), None) for i, _, _ in structure.statics), structure.paths
+    )
     return sparse.build(chosen)
 
 
