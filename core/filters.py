@@ -141,7 +141,7 @@ def predicate(filter: Filter) -> Predicate:
     if isinstance(filter, (list, tuple)):
         return Any(*cast("Sequence[Filter]", filter))
     if callable(filter):
-        user = cast(UserPredicate, filter)
+        user = filter
         return lambda leaf: bool(user(leaf.path, leaf.kind, leaf.value))
     raise FilterError(
         f"not a filter: {filter!r}",

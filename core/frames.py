@@ -9,7 +9,7 @@ tasks never see each other's frames.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -46,7 +46,7 @@ def format_frames(frames: tuple[Frame, ...] | None = None) -> str:
 
 
 @contextlib.contextmanager
-def open_frame(transform: str, /, **details: object) -> Iterator[Frame]:
+def open_frame(transform: str, /, **details: object) -> Generator[Frame]:
     """Opens a frame for the length of a `with` block; details that are `None` are left out."""
     frame = Frame(transform, tuple((name, value) for name, value in details.items() if value is not None))
     token = _STACK.set((*_STACK.get(), frame))

@@ -14,8 +14,8 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.tree_util as jtu
 import numpy as np
+from weft.core import trees
 from weft.core.kinds import NO_ROLE, Kind, Role, field_roles, kind_of_array
 from weft.core.paths import Path, key_part
 
@@ -92,7 +92,7 @@ def _visit(node: Any, path: Path, role: Role, in_record: bool) -> Iterator[Leaf]
         for name, child in record_children(node):
             yield from _visit(child, (*path, name), roles[name].inside(role), True)
         return
-    children = None if node is None else jtu.default_registry.flatten_one_level_with_keys(node)
+    children = None if node is None else trees.flatten_one_level(node)
     if node is None:
         return
     if children is None:

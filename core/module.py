@@ -22,7 +22,7 @@ import equinox as eqx
 import jax
 import numpy as np
 from typing_extensions import dataclass_transform
-from weft.core import hooks
+from weft.core import hooks, trees
 from weft.core.errors import StaticError
 from weft.core.paths import format_path, key_part
 
@@ -134,7 +134,7 @@ def check_static(value: Any, where: str) -> None:
     Raises:
         StaticError: naming the field, and the path inside the value.
     """
-    for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
+    for path, leaf in trees.flatten_with_path(value)[0]:
         if isinstance(leaf, jax.Array | np.ndarray):
             raise StaticError(
                 f"an array in a static field: {jax.typeof(leaf)}",

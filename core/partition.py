@@ -17,11 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-import jax
+from weft.core import trees
 from weft.core.errors import StaticError, StructureError
 from weft.core.filters import Filter, sort_leaves
 from weft.core.leaves import Leaf, iter_leaves
 from weft.core.paths import Path, format_path
+from weft.core.trees import TreeDef
 
 T = TypeVar("T")
 
@@ -36,8 +37,8 @@ class Structure:
         paths: the path of every leaf, static ones too.
     """
 
-    treedef: jax.tree_util.PyTreeDef
-    statics: tuple[tuple[int, type, Any], ...]
+    treedef: TreeDef
+    statics: tuple[tuple[int, type[Any], Any], ...]
     paths: tuple[Path, ...]
 
     def __hash__(self) -> int:
@@ -70,14 +71,16 @@ def take_apart(tree: Any) -> tuple[Structure, list[Leaf]]:
     Raises:
         StaticError: if a static leaf is not hashable, naming its path.
     """
-    treedef = jax.tree.structure(tree)
+    treedef = trees.structure(tree)
     leaves = list(iter_leaves(tree))
-    statics = tuple((i, type(leaf.value), leaf.value) for i, leaf in enumerate(leaves) if not leaf.dynamic)
+    statics: tuple[tuple[int, type[Any], Any], ...] = tuple(
+        (i, type(leaf.value), leaf.value) for i, leaf in enumerate(leaves) if not leaf.dynamic
+    )
     check_hashable(treedef, [(leaves[i].path, value) for i, _, value in statics])
     return Structure(treedef, statics, tuple(leaf.path for leaf in leaves)), [leaf for leaf in leaves if leaf.dynamic]
 
 
-def check_hashable(treedef: Any, statics: Sequence[tuple[Path, Any]]) -> None:
+def check_hashable(treedef: TreeDef, statics: Sequence[tuple[Path, Any]]) -> None:
     """Refuses static leaves, and static fields inside a tree definition, that cannot be hashed."""
     for path, value in statics:
         try:
@@ -98,7 +101,7 @@ def check_hashable(treedef: Any, statics: Sequence[tuple[Path, Any]]) -> None:
         ) from None
 
 
-def split(tree: T, *filters: Filter) -> tuple[Any, ...]:
+def split(tree: Any, *filters: Filter) -> tuple[Any, ...]:
     """Takes a tree apart: `structure, *parts = split(tree, *filters)`.
 
     Args:
@@ -160,7 +163,7 @@ def merge(structure: Structure, *parts: Any) -> Any:
     return structure.build(chosen)
 
 
-def _leaves_like(treedef: Any, part: Any, what: str) -> list[Any]:
+def _leaves_like(treedef: TreeDef, part: Any, what: str) -> list[Any]:
     try:
         return treedef.flatten_up_to(part)
     except ValueError as error:
@@ -171,7 +174,7 @@ def _leaves_like(treedef: Any, part: Any, what: str) -> list[Any]:
         ) from None
 
 
-def select(tree: T, *filters: Filter) -> Any:
+def select(tree: Any, *filters: Filter) -> Any:
     """The parts of a tree that filters match; what matches none is left out.
 
     Returns:
@@ -196,7 +199,7 @@ def update(tree: T, *updates: Any) -> T:
     >>> update({"a": jnp.zeros(()), "b": jnp.ones(())}, {"a": jnp.array(5.0), "b": None})["a"].item()
     5.0
     """
-    leaves, treedef = jax.tree.flatten(tree)
+    leaves, treedef = trees.flatten(tree)
     for number, sparse in enumerate(updates):
         row = _leaves_like(treedef, sparse, f"update {number}")
         leaves = [old if new is None else new for old, new in zip(leaves, row, strict=True)]
@@ -209,6 +212,6 @@ def changes(before: T, after: T) -> Any:
     Raises:
         StructureError: if the two trees are of different makes.
     """
-    old, treedef = jax.tree.flatten(before)
+    old, treedef = trees.flatten(before)
     new = _leaves_like(treedef, after, "the tree after")
     return treedef.unflatten([None if was is now else now for was, now in zip(old, new, strict=True)])
