@@ -1,0 +1,26 @@
+"""Trace levels: which trace the running code is in.
+
+JAX traces one function inside another (`jit` of `vmap` of `grad`); each such trace is a *level*, and outside all of
+them is the eager level. Two levels are equal if they are the same trace. What is made at one level must not be kept
+by something that lives at another.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from jax.extend.core import get_opaque_trace_state  # pyright: ignore[reportUnknownVariableType]
+
+
+def current_level() -> object:
+    """The level of the running code, to be compared with `==`.
+
+    >>> import jax
+    >>> outside = current_level()
+    >>> jax.eval_shape(lambda: 0.0 if current_level() == outside else 1).dtype.name
+    'int32'
+    """
+    return cast(Any, get_opaque_trace_state)()
+
+
+EAGER = current_level()
