@@ -74,7 +74,7 @@ def take_apart(tree: Any) -> tuple[Structure, list[Leaf]]:
     treedef = trees.structure(tree)
     leaves = list(iter_leaves(tree))
     statics: tuple[tuple[int, type[Any], Any], ...] = tuple(
-        (i, type(leaf.value), leaf.value) for i, leaf in enumerate(leaves) if not leaf.dynamic
+        (i, cast("type[Any]", type(leaf.value)), leaf.value) for i, leaf in enumerate(leaves) if not leaf.dynamic
     )
     check_hashable(treedef, [(leaves[i].path, value) for i, _, value in statics])
     return Structure(treedef, statics, tuple(leaf.path for leaf in leaves)), [leaf for leaf in leaves if leaf.dynamic]
