@@ -32,6 +32,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ForwardRef, Literal, TypeVar, Union, get_args, get_origin
 
+import equinox as eqx
 import jax
 import jaxtyping
 import numpy as np
@@ -354,8 +355,6 @@ def _read_class(cls: type, scope: Scope) -> Annotation:
 
 def record_form(cls: type) -> Literal["module", "dataclass", "namedtuple", "typeddict"] | None:
     """Which sort of class with annotated fields it is, if any."""
-    import equinox as eqx
-
     if issubclass(cls, eqx.Module):
         return "module"
     if typing_extensions.is_typeddict(cls):
@@ -368,7 +367,8 @@ def record_form(cls: type) -> Literal["module", "dataclass", "namedtuple", "type
 
 
 def _dtypes_of(cls: Any) -> Dtypes:
-    accepted = None if cls.dtypes is jaxtyping.Shaped.dtypes else tuple(cls.dtypes)
+    anything: Any = jaxtyping.Shaped
+    accepted = None if cls.dtypes is anything.dtypes else tuple(cls.dtypes)
     return Dtypes(cls.dtype.__name__, accepted)
 
 

@@ -145,7 +145,7 @@ def _names_of_function(function: Any, owner: type | None, names: Mapping[str, An
 def _closure(function: Any) -> dict[str, Any]:
     cells = getattr(function, "__closure__", None) or ()
     found: dict[str, Any] = {}
-    for name, cell in zip(getattr(function, "__code__", None).co_freevars if cells else (), cells, strict=True):
+    for name, cell in zip(function.__code__.co_freevars if cells else (), cells, strict=True):
         try:
             found[name] = cell.cell_contents
         except ValueError:  # not assigned yet
@@ -205,7 +205,8 @@ def _read_field(cls: type, name: str, base: type, hint: Any) -> Annotation:
     names: list[Mapping[str, Any]] = [{base.__name__: base, cls.__name__: cls}, dict(vars(base))]
     names += [_closure(inspect.unwrap(value)) for value in vars(base).values() if inspect.isfunction(value)]
     names += _enclosing_locals(base.__qualname__, base.__module__)
-    scope = Scope(vars(sys.modules[base.__module__]) if base.__module__ in sys.modules else {}, ChainMap(*names), cls)
+    module = sys.modules.get(base.__module__)
+    scope = Scope(vars(module) if module else {}, ChainMap(*(dict(one) for one in names)), cls)
     try:
         return read(hint, scope)
     except AnnotationError as error:
