@@ -122,7 +122,7 @@ class RecordProxy(_Proxy):
 
     def __getattr__(self, name: str) -> Any:
         state, path = _state(self), _path(self)
-        record = state.get(path)
+        record: Any = state.get(path)
         value = getattr(record, name)
         if name in _field_names(type(record)):
             return _wrap(state, (*path, name), value)
@@ -131,12 +131,11 @@ class RecordProxy(_Proxy):
 
     def __setattr__(self, name: str, value: Any) -> None:
         state, path = _state(self), _path(self)
-        record = state.get(path)
-        if name not in record.__dataclass_fields__:
-            fields = ", ".join(record.__dataclass_fields__)
-            raise AttributeError(
-                f"{type(record).__qualname__} has no field {name!r}; its fields are {fields or 'none'}"
-            )
+        record: Any = state.get(path)
+        names = _field_names(type(record))
+        if name not in names:
+            fields = ", ".join(names) or "none"
+            raise AttributeError(f"{type(record).__qualname__} has no field {name!r}; its fields are {fields}")
         state.put((*path, name), peek(value))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
