@@ -69,7 +69,7 @@ def thread(record: R) -> Thread[R]:
     """
     if not isinstance(cast(Any, record), eqx.Module):
         raise SuccessorError(f"only a record can be threaded, not a {type(record).__name__}", fix="pass a Module")
-    taken = [name for name in _OWN_NAMES if name in _field_names(type(record))]
+    taken = [name for name in _OWN_NAMES if name in _field_names(record.__class__)]
     if taken:
         raise SuccessorError(
             f"a field called {taken[0]!r} hides behind the handle's own {taken[0]}()",
@@ -124,7 +124,7 @@ class RecordProxy(_Proxy):
         state, path = _state(self), _path(self)
         record: Any = state.get(path)
         value = getattr(record, name)
-        if name in _field_names(type(record)):
+        if name in _field_names(record.__class__):
             return _wrap(state, (*path, name), value)
         # What is no field but can be called is a method: its successor is this record's.
         return _method(state, path, name) if callable(value) else value
@@ -132,7 +132,7 @@ class RecordProxy(_Proxy):
     def __setattr__(self, name: str, value: Any) -> None:
         state, path = _state(self), _path(self)
         record: Any = state.get(path)
-        names = _field_names(type(record))
+        names = _field_names(record.__class__)
         if name not in names:
             fields = ", ".join(names) or "none"
             raise AttributeError(f"{type(record).__qualname__} has no field {name!r}; its fields are {fields}")
