@@ -1,0 +1,59 @@
+"""What it costs to trace and lower `value_and_grad` of a transformer, before XLA compiles it.
+
+The limit is plain jnp with its parameters in dicts. JAX keeps the traces of its own jitted functions (`jnp.einsum`,
+`jax.nn.gelu`) from one program to the next; they are dropped before each timing, as in a process that has just started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import transformer
+import weft
+from flax import nnx
+from harness import Case, compare, read_arguments, time_cases
+
+LIMIT = "plain jnp, jax.jit (the limit)"
+
+
+def lowering(jit: Callable[..., Any], value_and_grad: Callable[..., Any], program: transformer.Program, tokens: Any):
+    """Traces and lowers the program anew: a fresh function each time, which no cache has seen."""
+    loss, model = program
+
+    def advance(_: Any) -> None:
+        def fresh(model: Any, tokens: Any) -> Any:
+            return loss(model, tokens)
+
+        jit(value_and_grad(fresh)).lower(model, tokens)
+
+    return advance
+
+
+def build_cases(size: transformer.Size) -> list[Case]:
+    programs = {
+        LIMIT: (jax.jit, jax.value_and_grad, transformer.jnp_program(size)),
+        "weft": (weft.jit, weft.value_and_grad, transformer.weft_program(size)),
+        "equinox": (eqx.filter_jit, eqx.filter_value_and_grad, transformer.eqx_program(size)),
+        "flax.nnx": (nnx.jit, nnx.value_and_grad, transformer.flax_program(size)),
+    }
+    if all(hasattr(weft.nnx, name) for name in ("jit", "value_and_grad", "Linear", "LayerNorm", "Embed")):
+        programs["weft.nnx"] = (weft.nnx.jit, weft.nnx.value_and_grad, transformer.nnx_program(weft.nnx, size))
+    tokens = transformer.tokens(size)
+    return [
+        Case(name, lowering(*program, tokens), calls=1, prepare=jax.clear_caches) for name, program in programs.items()
+    ]
+
+
+def main() -> None:
+    arguments = read_arguments(__doc__)
+    size = transformer.Size(layers=1) if arguments.quick else transformer.Size()
+    print(f"\n### Tracing: trace and lower of `value_and_grad`, {size.layers}-layer transformer\n")
+    timings = time_cases(build_cases(size), arguments.rounds or (1 if arguments.quick else 15))
+    print(compare(timings, LIMIT, unit="ms", scale=1e3))
+
+
+if __name__ == "__main__":
+    main()
