@@ -1,6 +1,7 @@
 """Runs every benchmark, each in a process of its own, and appends what they print to RESULTS.md.
 
-A section is dated and says which versions and which machine it holds for. `--quick` runs them small and appends nothing.
+A section is dated and says which versions and which machine it holds for. `--quick` runs them small, and appends
+nothing.
 """
 
 from __future__ import annotations

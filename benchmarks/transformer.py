@@ -1,8 +1,8 @@
 """One transformer, written once in each way that the tracing benchmark compares.
 
 Pre-norm blocks, causal attention by einsum over four Linear projections, a gelu MLP of four times the width, learned
-positions, and the mean cross-entropy of the next token. Each `*_program(size)` gives a function of (parameters or model,
-tokens), and the first argument; all compute the same thing, and `dimensions` are the same for all.
+positions, and the mean cross-entropy of the next token. Each `*_program(size)` gives a loss of (parameters or model,
+tokens) and its first argument; all compute the same thing.
 """
 
 from __future__ import annotations
