@@ -1,0 +1,244 @@
+"""The edge to JAX: what weft needs of it that has no stable public way, each use with its reason.
+
+Nothing else in weft imports `jax._src`. Functions and names here are typed with `Any`: this is the boundary, where
+JAX's own types stop. The tests of the modules that use a name fail loudly when JAX changes under it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import jax
+import jax.extend.core
+import jax.extend.core.primitives
+import jax.extend.linear_util
+import jax.extend.source_info_util
+import jax.interpreters.ad
+import jax.interpreters.batching
+import jax.interpreters.mlir
+import jax.interpreters.partial_eval
+import jax.numpy as jnp
+
+# jit's parameters say "no sharding asked for" with this value, and JAX exports it nowhere.
+from jax._src.sharding_impls import UNSPECIFIED as _UNSPECIFIED
+
+# Everything below goes through these names, typed once as the boundary.
+_core: Any = jax.extend.core
+_primitives: Any = jax.extend.core.primitives
+_lu: Any = jax.extend.linear_util
+_source: Any = jax.extend.source_info_util
+_ad: Any = jax.interpreters.ad
+_batching: Any = jax.interpreters.batching
+_mlir: Any = jax.interpreters.mlir
+_pe: Any = jax.interpreters.partial_eval
+
+make_user_context: Any = getattr(jax, "make_user_context")  # noqa: B009  (its type is partly unknown to checkers)
+Primitive: Any = _core.Primitive
+jaxprs_in_params: Any = _core.jaxprs_in_params
+add: Any = _ad.add_jaxvals
+
+jit_p: Any = _primitives.jit_p
+remat_p: Any = _primitives.remat_p
+scan_p: Any = _primitives.scan_p
+cond_p: Any = _primitives.cond_p
+while_p: Any = _primitives.while_p
+call_p: Any = _primitives.call_p
+closed_call_p: Any = _primitives.closed_call_p
+custom_jvp_call_p: Any = _primitives.custom_jvp_call_p
+custom_vjp_call_p: Any = _primitives.custom_vjp_call_p
+
+
+# ---- jaxprs ---------------------------------------------------------------------------------------------------------
+
+
+def trace(fun: Callable[..., Sequence[Any]], avals: Sequence[Any], *, like: Any) -> Any:
+    """The closed jaxpr of a function of flat arguments, called in errors what the closed jaxpr `like` is called.
+
+    Unlike `jax.make_jaxpr` it takes types as they are, with their weakness and mesh axes.
+    """
+    debug_info = like.jaxpr.debug_info.with_unknown_names()
+    jaxpr, _, consts = _pe.trace_to_jaxpr_dynamic(_lu.wrap_init(fun, debug_info=debug_info), avals)
+    return _core.ClosedJaxpr(jaxpr, consts)
+
+
+def close(jaxpr: Any) -> Any:
+    """A closed jaxpr, from one that is or from one without constants."""
+    return jaxpr if isinstance(jaxpr, _core.ClosedJaxpr) else _core.ClosedJaxpr(jaxpr, ())
+
+
+def consts_as_inputs(closed: Any) -> tuple[Any, list[Any]]:
+    """An open jaxpr whose leading inputs are the constants, and the constants."""
+    jaxpr = closed.jaxpr
+    return jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars]), list(closed.consts)
+
+
+def run(closed: Any, args: Sequence[Any]) -> list[Any]:
+    """Evaluates a closed jaxpr."""
+    return list(_core.jaxpr_as_fun(closed)(*args))
+
+
+def split_outputs(closed: Any, at: int) -> tuple[Callable[..., list[Any]], Callable[..., list[Any]]]:
+    """Two functions of one list of arguments, for the outputs before and after a position, without dead code."""
+
+    def keeping(used: Sequence[bool]) -> Callable[..., list[Any]]:
+        jaxpr, _ = _pe.dce_jaxpr(closed.jaxpr, list(used), True)
+        return lambda args: run(_core.ClosedJaxpr(jaxpr, closed.consts), args)
+
+    before = [i < at for i in range(len(closed.out_avals))]
+    return keeping(before), keeping([not used for used in before])
+
+
+def evaluate(
+    jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], evaluate_equation: Callable[[Any, list[Any]], Sequence[Any]]
+) -> list[Any]:
+    """Runs a jaxpr, each equation by the given function; `jax.core.eval_jaxpr` can only bind them."""
+    env: dict[Any, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
+    last_reader = {v: i for i, eqn in enumerate(jaxpr.eqns) for v in eqn.invars if not _is_literal(v)}
+    kept = {v for v in jaxpr.outvars if not _is_literal(v)}
+
+    def read(atom: Any) -> Any:
+        return atom.val if _is_literal(atom) else env[atom]
+
+    for i, eqn in enumerate(jaxpr.eqns):
+        with _equation_context(eqn):
+            outs = evaluate_equation(eqn, [read(atom) for atom in eqn.invars])
+        env.update(zip(eqn.outvars, outs, strict=True))
+        # Free what is not read again: outside jit, the values are real buffers.
+        for var in {v for v in eqn.invars if not _is_literal(v)} - kept:
+            if last_reader[var] == i:
+                del env[var]
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def bind_equation(eqn: Any, values: Sequence[Any]) -> Sequence[Any]:
+    """Runs an equation as JAX does."""
+    outs = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params))
+    return outs if eqn.primitive.multiple_results else [outs]
+
+
+def _is_literal(atom: Any) -> bool:
+    return isinstance(atom, _core.Literal)
+
+
+@contextlib.contextmanager
+def _equation_context(eqn: Any) -> Iterator[None]:
+    # The name scopes, source location and settings that the equation was traced under.
+    names = _source.current_name_stack() + eqn.source_info.name_stack
+    with _source.user_context(eqn.source_info.traceback, name_stack=names), eqn.ctx.manager:
+        yield
+
+
+def strong_type_of(value: Any) -> Any:
+    """The type of a value, without weakness."""
+    return jax.typeof(value).update(weak_type=False)
+
+
+def zeros(aval: Any, length: int | None = None) -> Any:
+    """Zeros of a type, with a leading axis if there is a length; unlike `jnp.zeros`, varying over its mesh axes."""
+    value = _ad.zeros_like_aval(aval)
+    return value if length is None else _batching.broadcast(value, length, 0, None)
+
+
+# ---- primitives -----------------------------------------------------------------------------------------------------
+
+
+def define_identity(primitive: Any, *, batch: Callable[..., tuple[Any, Any]]) -> None:
+    """Gives a primitive of several operands the rules of the identity; tangents and cotangents pass it by."""
+    primitive.def_impl(lambda *values, **_: list(values))
+    primitive.def_abstract_eval(lambda *avals, **_: list(avals))
+    _ad.primitive_jvps[primitive] = lambda primals, tangents, **params: (primitive.bind(*primals, **params), tangents)
+    _ad.primitive_transposes[primitive] = lambda cotangents, *_, **__: cotangents
+    _mlir.register_lowering(primitive, lambda ctx, *values, **_: values)
+    # The "fancy" table, because its rules are also called when nothing is mapped, and learn the size of the axis.
+    _batching.fancy_primitive_batchers[primitive] = batch
+
+
+def batched_at_front(axis: Any, value: Any, dim: int | None) -> Any:
+    """A value with its mapped axis in front, broadcast if it had none."""
+    return _batching.bdim_at_front(value, dim, axis.size, axis.explicit_mesh_axis)
+
+
+def rewrite_binds(primitive: Any, bind: Callable[..., Any]) -> None:
+    """Puts `bind(original, *args, **params)` before a primitive's `bind`.
+
+    JAX has no hook at which an equation can be seen before `grad` and `vmap` take it apart. It assigns to `bind` in the
+    same way itself, for remat.
+    """
+    original = primitive.bind
+
+    def rewritten(*args: Any, **params: Any) -> Any:
+        return bind(original, *args, **params)
+
+    primitive.bind = rewritten
+
+
+def extend_jit(params: dict[str, Any], closed: Any, num_inputs: int, num_outputs: int) -> dict[str, Any]:
+    """jit's parameters for a jaxpr with more inputs and outputs, which are neither donated nor sharded on request."""
+    return {
+        **params,
+        "jaxpr": closed,
+        "donated_invars": (*params["donated_invars"], *[False] * num_inputs),
+        "in_shardings": (*params["in_shardings"], *[_UNSPECIFIED] * num_inputs),
+        "out_shardings": (*params["out_shardings"], *[_UNSPECIFIED] * num_outputs),
+        "in_layouts": (*params["in_layouts"], *[None] * num_inputs),
+        "out_layouts": (*params["out_layouts"], *[None] * num_outputs),
+    }
+
+
+def extend_remat(params: dict[str, Any], jaxpr: Any, num_before: int, num_after: int) -> dict[str, Any]:
+    """remat's parameters for a jaxpr with more inputs."""
+    prevent_cse = params["prevent_cse"]
+    if isinstance(prevent_cse, tuple):
+        prevent_cse = (*[True] * num_before, *prevent_cse, *[True] * num_after)
+    return {**params, "jaxpr": jaxpr, "prevent_cse": prevent_cse}
+
+
+# ---- custom derivatives ---------------------------------------------------------------------------------------------
+
+
+def without_context(bind_params: dict[str, Any], context: Callable[[], AbstractContextManager[Any]]) -> dict[str, Any]:
+    """Bind parameters of a function with a custom derivative, whose forward rule runs inside a context."""
+
+    def enter(fun: Callable[..., Any], *args: Any) -> Any:
+        with context():
+            return fun(*args)
+
+    fun, forward, *backward = bind_params["subfuns"]
+    return {**bind_params, "subfuns": (fun, _lu.transformation2(enter)(forward), *backward)}
+
+
+def graft(
+    custom: Callable[..., list[Any]], body: Callable[..., list[Any]], args: list[Any], offsets: list[Any]
+) -> list[Any]:
+    """The body's value; its derivative in the arguments is that of `custom`, in the offsets that of `body`."""
+
+    @jax.custom_jvp
+    def call(args: list[Any], offsets: list[Any]) -> list[Any]:
+        return body([*args, *offsets])
+
+    def call_jvp(primals: Any, tangents: Any) -> tuple[list[Any], list[Any]]:
+        (args, offsets), (args_dot, offsets_dot) = primals, tangents
+        outs, from_offsets = jax.jvp(lambda given: body([*args, *given]), (offsets,), (offsets_dot,))
+        _, from_args = jax.jvp(custom, tuple(args), tuple(args_dot))
+        return outs, [_sum_tangents(a, b) for a, b in zip(from_args, from_offsets, strict=True)]
+
+    call.defjvp(call_jvp)
+    return list(call(args, offsets))
+
+
+def _sum_tangents(one: Any, other: Any) -> Any:
+    return one if one.dtype == jax.dtypes.float0 else jnp.add(one, other)
+
+
+def is_dead_tracer(tracer: Any) -> bool:
+    """Whether a tracer belongs to a trace that has ended.
+
+    JAX has no public way to ask; it only raises `UnexpectedTracerError` once the tracer is used.
+    """
+    try:
+        return not tracer._trace.is_valid()
+    except AttributeError:
+        return False

@@ -1,0 +1,334 @@
+"""The interpreter: every transform is one rule, every semantics one boundary, and `interpret(rule, boundary)` a function.
+
+One call passes through here in five steps, whatever the rule and whatever the boundary:
+
+1. the boundary takes the call apart into a *structure* and dynamic leaves;
+2. the rule says where each leaf rides; leaves that ride alike form a lane, and lanes are all that JAX sees: a flat tuple
+   of arrays each. Structure and rides together are the *crossing*: hashable, without arrays, and the key under which the
+   lifted function is kept;
+3. the lifted function runs: the JAX transform over `Body`, which rebuilds the live call inside the trace, calls the
+   user's function, and lets the boundary take its output apart again;
+4. what was returned, without its arrays, is the *outcome*; it rides out in the output's tree definition, so JAX's own
+   caches keep it with the trace that it belongs to;
+5. the boundary hands the output over: *values* build successors, *references* write updates back.
+
+A rule that is dispatched often (`jit`) has a second, generated way through steps 1, 2 and 5 for calls of a make that was
+seen before; see `codegen`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+from weft.core import hooks
+from weft.core.explain import explain
+from weft.core.leaves import Leaf
+from weft.core.rides import Ride, is_axis, resolve, rides_in
+from weft.core.static import Static, given
+
+O = TypeVar("O")
+Call = tuple[tuple[Callable[..., Any], ...], tuple[Any, ...], Mapping[str, Any]]
+Groups = tuple[tuple[Any, ...], ...]
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """How a call crosses into a transform, without its arrays.
+
+    Attributes:
+        structure: what the boundary took the call apart into.
+        rides: the ride of each dynamic leaf.
+        lanes: the distinct rides, in the order in which the transform sees them.
+    """
+
+    structure: Any
+    rides: tuple[Ride, ...]
+    lanes: tuple[Ride, ...]
+
+    @functools.cached_property
+    def places(self) -> tuple[tuple[int, int], ...]:
+        """For each leaf its lane and its place in the lane."""
+        sizes = [0] * len(self.lanes)
+        index = {lane: i for i, lane in enumerate(self.lanes)}
+        places: list[tuple[int, int]] = []
+        for ride in self.rides:
+            lane = index[ride]
+            places.append((lane, sizes[lane]))
+            sizes[lane] += 1
+        return tuple(places)
+
+    def group(self, values: Sequence[Any]) -> Groups:
+        """Leaf values, by lane."""
+        groups: list[list[Any]] = [[] for _ in self.lanes]
+        for value, (lane, _) in zip(values, self.places, strict=True):
+            groups[lane].append(value)
+        return tuple(map(tuple, groups))
+
+    def ungroup(self, groups: Groups) -> list[Any]:
+        """Leaf values in order, from lanes."""
+        return [groups[lane][place] for lane, place in self.places]
+
+
+@dataclass(frozen=True)
+class Departure:
+    """Where the leaves of an output ride.
+
+    Attributes:
+        prefix: rides as a prefix of the output.
+        lanes: the distinct rides that an output leaf can have.
+        is_ride: whether a node of the prefix is a ride.
+        forwards: whether an output leaf that is an input leaf may be forwarded, by their rides.
+        option: what the prefix is called in the user's call, for errors.
+    """
+
+    prefix: Any
+    lanes: tuple[Ride, ...]
+    is_ride: Callable[[Any], bool]
+    forwards: Callable[[Ride, Ride], bool] | None
+    option: str
+
+
+class Boundary(Protocol):
+    """How values cross into a transform and out again. There are two: values and references."""
+
+    name: str
+
+    def enter(self, call: Call) -> tuple[Hashable, list[Leaf]]:
+        """Takes a call apart: its structure, and its dynamic leaves with path, kind and value."""
+        ...
+
+    def rebuild(self, crossing: Crossing, values: Sequence[Any]) -> Call:
+        """The live call, with the values that the transform gives."""
+        ...
+
+    def update_lanes(self, crossing: Crossing) -> tuple[Ride, ...]:
+        """The rides that updates of the arguments can have."""
+        ...
+
+    def leave(
+        self, crossing: Crossing, values: Sequence[Any], live: Call, out: Any, departure: Departure
+    ) -> tuple[Groups, Any]:
+        """Takes an output (and updates) apart into lanes, and the outcome."""
+        ...
+
+    def hand_over(self, call: Call, outcome: Any, values: Sequence[Any], groups: Groups) -> Any:
+        """Gives the caller the output, and writes updates if there are any."""
+        ...
+
+    def sparse_call(self, crossing: Crossing, values: Mapping[int, Any]) -> Call:
+        """The call's trees with values at some leaves and nothing elsewhere: how (co)tangents are given."""
+        ...
+
+    def extractor(self, crossing: Crossing) -> Callable[[Call], tuple[Sequence[Any], Groups] | None] | None:
+        """A quick way to take another call of the same make apart; it returns None for another make."""
+        ...
+
+    def quick_hand_over(self, call: Call, outcome: Any, values: Sequence[Any], groups: Groups) -> Any:
+        """`hand_over`, for an outcome that is expected again."""
+        ...
+
+
+class Body:
+    """The user's function as a pure function of lanes, for JAX to transform."""
+
+    def __init__(
+        self,
+        boundary: Boundary,
+        crossing: Crossing,
+        index: int,
+        departure: Departure,
+        user_function: Callable[..., Any],
+    ):
+        self.user_function = user_function
+        self.boundary = boundary
+        self.crossing = crossing
+        self.index = index
+        self.departure = departure
+
+    def __call__(self, groups: Groups, *before: Any) -> tuple[Groups, Static]:
+        """Runs on lanes; `before` are arguments that the transform itself supplies, ahead of the user's."""
+        values = self.crossing.ungroup(groups)
+        live = self.boundary.rebuild(self.crossing, values)
+        functions, args, kwargs = live
+        args, kwargs = map(given, args), {name: given(value) for name, value in kwargs.items()}
+        out = hooks.call_checked(functions[self.index], (*before, *args), kwargs)
+        groups, outcome = self.boundary.leave(self.crossing, values, live, out, self.departure)
+        return groups, Static(outcome)
+
+
+@dataclass(frozen=True)
+class Lift(Generic[O]):
+    """What a rule lifts: the functions as bodies over lanes, and all that is known before arrays are."""
+
+    bodies: tuple[Body, ...]
+    crossing: Crossing
+    out_lanes: tuple[Ride, ...]
+    options: O
+
+    @property
+    def lanes(self) -> tuple[Ride, ...]:
+        """The rides of the lanes that the bodies take."""
+        return self.crossing.lanes
+
+
+@dataclass(frozen=True)
+class Finish(Generic[O]):
+    """What a rule turns into its result when that is not just the function's output."""
+
+    boundary: Boundary
+    crossing: Crossing
+    options: O
+    call: Call
+    more: tuple[Any, ...]
+
+
+Lifted = Callable[..., tuple[Any, ...]]
+
+
+def _same_ride(arrived: Ride, departs: Ride) -> bool:
+    return arrived == departs
+
+
+def _no_check(options: Any, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Rule(Generic[O]):
+    """The declaration of one transform.
+
+    Attributes:
+        name: as users call it.
+        lift: the JAX call: from bodies to a function `lifted(extra, *groups) -> (groups, outcome, *more)`.
+        arrive: the rides of a call, as a prefix of `(functions, args, kwargs)`.
+        depart: the rides of function `i`'s output, as a prefix of it.
+        is_ride: whether a node of those prefixes is a ride.
+        lanes: lanes that are there even if nothing rides in them, in order; others follow.
+        forwards: whether an output leaf that is an input leaf may stay outside the trace, by their rides; None: never.
+        check: refuses a call before anything runs.
+        finish: makes the result from the output and what `lift` returned beside it.
+        options: the names of the two prefixes in the user's call, for errors.
+        quick: whether calls of a known make take the generated way.
+    """
+
+    name: str
+    lift: Callable[[Lift[O]], Lifted]
+    arrive: Callable[[O, Call], Any] = lambda options, call: None
+    depart: Callable[[O, int], Any] = lambda options, index: None
+    is_ride: Callable[[Any], bool] = is_axis
+    lanes: tuple[Ride, ...] = ()
+    forwards: Callable[[Ride, Ride], bool] | None = _same_ride
+    check: Callable[[O, Call, Sequence[Leaf], Sequence[Ride]], None] = _no_check
+    finish: Callable[[Any, Finish[O]], Any] | None = None
+    options: tuple[str, str] = ("in_axes", "out_axes")
+    quick: bool = False
+
+
+@dataclass(eq=False)
+class Plan:
+    """What is kept of a crossing: the lifted function, and the generated way in once it has paid to make one."""
+
+    crossing: Crossing
+    lifted: Lifted
+    uses: int = 0
+    extract: Callable[[Call], tuple[Sequence[Any], Groups] | None] | None = None
+
+
+# How many makes of call are tried by the generated way before the structure is looked up. More would cost
+# a call of the last one more than looking it up does.
+QUICK_PLANS = 4
+
+
+@dataclass(eq=False)
+class Interpreted(Generic[O]):
+    """Functions under one rule and one boundary, with the plans of the calls that they have seen.
+
+    Plans are keyed by crossing: tree definition, static leaves and rides. They hold no arrays and are never stale,
+    because a crossing that differs in any of these is another key.
+    """
+
+    rule: Rule[O]
+    boundary: Boundary
+    functions: tuple[Callable[..., Any], ...]
+    options: O
+    plans: dict[Crossing, Plan] = field(default_factory=dict[Crossing, Plan])
+    quick: tuple[Plan, ...] = ()
+
+    def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], extra: Any = ()) -> Any:
+        call = (self.functions, args, kwargs)
+        for plan in self.quick:
+            assert plan.extract is not None
+            found = plan.extract(call)
+            if found is not None:
+                return self._run_quickly(plan, call, *found)
+        plan, values = self.plan(call)
+        result = self._guarded(plan, extra, call, values, plan.crossing.group(values))
+        groups, outcome, *more = result
+        out = self.boundary.hand_over(call, outcome.value, values, groups)
+        if self.rule.finish is None:
+            return out
+        return self.rule.finish(out, Finish(self.boundary, plan.crossing, self.options, call, tuple(more)))
+
+    def plan(self, call: Call) -> tuple[Plan, list[Any]]:
+        """The plan of a call, made if need be, and the call's dynamic leaves."""
+        structure, leaves = self.boundary.enter(call)
+        rides = self._rides(call, leaves)
+        self.rule.check(self.options, call, leaves, rides)
+        lanes = tuple(dict.fromkeys((*self.rule.lanes, *rides)))
+        crossing = Crossing(structure, tuple(rides), lanes)
+        plan = self.plans.get(crossing)
+        if plan is None:
+            plan = self.plans.setdefault(crossing, Plan(crossing, self.rule.lift(self._lift(crossing))))
+        plan.uses += 1
+        if self.rule.quick and plan.uses == 2:
+            self._promote(plan)
+        return plan, [leaf.value for leaf in leaves]
+
+    def _rides(self, call: Call, leaves: Sequence[Leaf]) -> list[Ride]:
+        prefix = self.rule.arrive(self.options, call)
+        return resolve(prefix, call, leaves, self.rule.is_ride, what=self.rule.options[0])
+
+    def _lift(self, crossing: Crossing) -> Lift[O]:
+        updates = self.boundary.update_lanes(crossing)
+        prefixes = [self.rule.depart(self.options, i) for i in range(len(self.functions))]
+        is_ride, forwards, option = self.rule.is_ride, self.rule.forwards, self.rule.options[1]
+        found = [ride for prefix in prefixes for ride in rides_in(prefix, is_ride)]
+        lanes = tuple(dict.fromkeys((*found, *updates)))
+        bodies = tuple(
+            Body(self.boundary, crossing, i, Departure(prefix, lanes, is_ride, forwards, option), self.functions[i])
+            for i, prefix in enumerate(prefixes)
+        )
+        return Lift(bodies, crossing, lanes, self.options)
+
+    def _guarded(self, plan: Plan, extra: Any, call: Call, values: Sequence[Any], groups: Groups) -> tuple[Any, ...]:
+        try:
+            return plan.lifted(extra, *groups)
+        except Exception as error:
+            explain(error, lambda: self.boundary.enter(call)[1])
+            raise
+
+    def _run_quickly(self, plan: Plan, call: Call, values: Sequence[Any], groups: Groups) -> Any:
+        if plan is not self.quick[0]:
+            self._promote(plan)
+        groups, outcome = self._guarded(plan, (), call, values, groups)
+        return self.boundary.quick_hand_over(call, outcome.value, values, groups)
+
+    def _promote(self, plan: Plan) -> None:
+        # Replaced as a whole, so that other threads see the old order or the new one.
+        if plan.extract is None:
+            plan.extract = self.boundary.extractor(plan.crossing)
+        if plan.extract is not None:
+            others = tuple(other for other in self.quick if other is not plan)
+            self.quick = (plan, *others[: QUICK_PLANS - 1])
+
+
+def interpret(rule: Rule[O], boundary: Boundary) -> Callable[[tuple[Callable[..., Any], ...], O], Interpreted[O]]:
+    """Gives a rule one of its two semantics.
+
+    Returns:
+        A function from the user's functions and the rule's options to what can be called with arguments.
+    """
+    return lambda functions, options: Interpreted(rule, boundary, functions, options)

@@ -1,0 +1,180 @@
+"""Rides: where each leaf rides through a transform, and how users say so.
+
+A *ride* is whatever a transform distinguishes leaves by: an axis for vmap, a `PartitionSpec` for shard_map, `Carry` or
+an axis for scan, differentiated or closed over for grad. Users give rides as a *prefix*: a tree that stops early, whose
+leaves hold for everything below (`in_axes=(None, 0)`), and in which `axes({BatchStat: None, ...: 0})` gives one ride
+per kind. The leaves that ride alike form a *lane*; a transform sees one tuple of arrays for each lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import jax
+
+from weft.core.errors import AxisError, FilterError
+from weft.core.filters import Filter, sort_leaves
+from weft.core.leaves import Leaf, iter_leaves
+from weft.core.paths import format_path
+
+Ride = Hashable
+
+
+class Autodiff(Enum):
+    """Rides that are roles in differentiation, not places."""
+
+    DIFFERENTIATED = "differentiated"
+    CLOSED = "closed over"
+    PRIMAL = "primal"
+
+    def __repr__(self) -> str:
+        return self.value
+
+
+class Carry:
+    """In `in_axes` and `out_axes` of `scan`: this argument is carried from one iteration to the next."""
+
+    def __repr__(self) -> str:
+        return "Carry"
+
+
+@dataclass(frozen=True)
+class RidesByKind:
+    """A prefix leaf that gives one ride for each filter; made by `axes` and `specs`."""
+
+    rides: tuple[tuple[Filter, Any], ...]
+
+    def __repr__(self) -> str:
+        return f"axes({ {('...' if f is ... else f): r for f, r in self.rides} })"
+
+
+def axes(by_kind: Mapping[Any, Any]) -> RidesByKind:
+    """Axes, specs or shardings by kind, for one argument: `in_axes=(axes({BatchStat: None, ...: 0}), 0)`.
+
+    Args:
+        by_kind: from filter to ride, tried in order.
+
+    Raises (when the transform is called):
+        AxisError: if a filter matches no leaf, or a leaf matches no filter.
+    """
+    return RidesByKind(tuple(by_kind.items()))
+
+
+def resolve(
+    prefix: Any,
+    tree: Any,
+    leaves: Sequence[Leaf],
+    is_ride: Callable[[Any], bool],
+    *,
+    what: str,
+) -> list[Ride]:
+    """The ride of each dynamic leaf of a tree, from a prefix.
+
+    Args:
+        prefix: a tree prefix whose leaves are rides, or `RidesByKind`.
+        tree: what it is a prefix of.
+        leaves: the dynamic leaves of `tree`, in order.
+        is_ride: whether a node of the prefix is a ride rather than a container.
+        what: the option's name, for errors (`in_axes`).
+
+    Raises:
+        AxisError: if the prefix does not fit the tree, or a spec by kind does not fit its leaves.
+    """
+    if is_ride(prefix):
+        return [prefix] * len(leaves)
+    if isinstance(prefix, RidesByKind):
+        return _by_kind(prefix, leaves, what)
+
+    def stops(node: Any) -> bool:
+        return isinstance(node, RidesByKind) or is_ride(node)
+
+    try:
+        everywhere = jax.tree.broadcast(prefix, tree, is_leaf=stops)
+    except ValueError as error:
+        raise AxisError(f"{what} does not fit: {error}", at=f"{what}={prefix!r}", fix=_FIX_PREFIX) from None
+    # A prefix gives a ride to static leaves too; keep those of the dynamic ones.
+    all_rides = jax.tree.structure(tree).flatten_up_to(everywhere)
+    chosen = [ride for ride, leaf in zip(all_rides, iter_leaves(tree), strict=True) if leaf.dynamic]
+    result: list[Ride] = list(chosen)
+    for spec in {id(ride): ride for ride in chosen if isinstance(ride, RidesByKind)}.values():
+        members = [i for i, ride in enumerate(chosen) if ride is spec]
+        for i, ride in zip(members, _by_kind(spec, [leaves[i] for i in members], what), strict=True):
+            result[i] = ride
+    return result
+
+
+_FIX_PREFIX = "give one ride for a whole argument, or a tree of the argument's own structure"
+
+
+def _by_kind(spec: RidesByKind, leaves: Sequence[Leaf], what: str) -> list[Ride]:
+    try:
+        places = sort_leaves(leaves, [filter for filter, _ in spec.rides])
+    except FilterError as error:
+        raise AxisError(f"{what}: {error.what}", at=error.at, fix=error.fix) from None
+    return [spec.rides[place][1] for place in places if place is not None]
+
+
+def rides_in(prefix: Any, is_ride: Callable[[Any], bool]) -> list[Ride]:
+    """All the rides that a prefix mentions."""
+
+    def stops(node: Any) -> bool:
+        return isinstance(node, RidesByKind) or is_ride(node)
+
+    found: list[Ride] = []
+    for leaf in jax.tree.leaves(prefix, is_leaf=stops):
+        found += [ride for _, ride in leaf.rides] if isinstance(leaf, RidesByKind) else [leaf]
+    return found
+
+
+def is_axis(node: Any) -> bool:
+    """Whether a prefix node is an axis: an int or None."""
+    return node is None or (isinstance(node, int) and not isinstance(node, bool))
+
+
+def mapped_size(leaves: Sequence[Leaf], rides: Sequence[Ride], *, given: int | None, what: str) -> int | None:
+    """The size of the axis that leaves are mapped over.
+
+    Args:
+        leaves: dynamic leaves with their values.
+        rides: an axis (int) for each, or something else where it is not mapped.
+        given: the size the user gave, if any.
+        what: the transform's name, for errors.
+
+    Raises:
+        AxisError: if an axis is out of range, or the sizes differ: all offenders with path, shape and size.
+    """
+    sizes: dict[str, int] = {}
+    wrong: list[str] = []
+    for leaf, axis in zip(leaves, rides, strict=True):
+        if not is_axis(axis) or axis is None:
+            continue
+        assert isinstance(axis, int)
+        shape: tuple[int, ...] = getattr(leaf.value, "shape", ())
+        path = format_path(leaf.path)
+        if not -len(shape) <= axis < len(shape):
+            wrong.append(f"{path}: axis {axis} of shape {shape}")
+        else:
+            sizes[f"{path}: axis {axis} of shape {shape} has size {shape[axis]}"] = shape[axis]
+    if wrong:
+        raise AxisError(
+            f"{what} is given an axis that these arguments do not have",
+            at=wrong,
+            fix="map them over None, or give them the axis",
+        )
+    if given is not None and any(size != given for size in sizes.values()):
+        offenders = [text for text, size in sizes.items() if size != given]
+        raise AxisError(
+            f"{what} got arguments whose mapped axes differ from the size given, {given}", at=offenders,
+            fix="map them over None, or correct the size",
+        )
+    if len(set(sizes.values())) > 1:
+        raise AxisError(
+            f"{what} got arguments with inconsistent sizes on their mapped axes: "
+            f"{', '.join(map(str, sorted(set(sizes.values()))))}",
+            at=list(sizes),
+            fix="make the sizes agree, or map the odd ones over None",
+        )
+    return next(iter(sizes.values()), given)

@@ -1,0 +1,66 @@
+"""Static: a value that rides through JAX transforms in the tree definition, where they neither trace nor copy it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+
+class Static:
+    """A pytree node without leaves. Two are equal if their values are of one type and equal.
+
+    >>> jax.jit(lambda s: s)(Static("relu")).value
+    'relu'
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Static and same_static(self.value, other.value)
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+    def __repr__(self) -> str:
+        return f"Static({self.value!r})"
+
+
+# The node itself is the auxiliary data, so that flattening and unflattening make no object.
+jax.tree_util.register_pytree_node(Static, lambda node: ((), node), lambda node, _: node)
+
+
+def same_static(a: Any, b: Any) -> bool:
+    """Whether two static values are interchangeable: `1`, `1.0` and `True` are not."""
+    return a is b or (type(a) is type(b) and bool(a == b))
+
+
+class Bound:
+    """An argument that was taken apart beforehand: its structure, and its dynamic leaves ready to be passed on.
+
+    A pytree of those leaves; the interpreter gives the function the tree that it stands for.
+    """
+
+    __slots__ = ("leaves", "structure")
+
+    def __init__(self, structure: Any, leaves: tuple[Any, ...]):
+        self.structure = structure
+        self.leaves = leaves
+
+    @property
+    def value(self) -> Any:
+        """The tree that this stands for."""
+        return self.structure.build(self.leaves)
+
+
+jax.tree_util.register_pytree_node(
+    Bound, lambda node: (node.leaves, node.structure), lambda structure, leaves: Bound(structure, tuple(leaves))
+)
+
+
+def given(argument: Any) -> Any:
+    """What the user's function is given for an argument: the value of a `Static` or `Bound`, else itself."""
+    return argument.value if type(argument) in (Static, Bound) else argument

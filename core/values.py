@@ -1,0 +1,136 @@
+"""The values boundary: records in, records out.
+
+Nothing is mutated, so there are no updates to carry: a stateful function returns its successors among its outputs. What
+this boundary adds to plain pytrees:
+
+- static leaves cross in the structure, in both directions;
+- an output leaf that *is* an input leaf (the part of a successor that did not change) does not leave the trace: it is
+  handed over from the caller's own arguments, if the two ride alike.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from weft.core.codegen import FORWARDED, as_array, make_builder, make_extractor
+from weft.core.interpret import Call, Crossing, Departure, Groups
+from weft.core.leaves import Leaf, iter_leaves
+from weft.core.partition import Structure, check_hashable, take_apart
+from weft.core.rides import resolve
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a function returned, without the arrays.
+
+    Attributes:
+        structure: of the output.
+        sources: where each dynamic leaf comes from: (lane, place in it), or (FORWARDED, position in the arguments).
+    """
+
+    structure: Structure
+    sources: tuple[tuple[int, int], ...]
+
+    def __hash__(self) -> int:
+        return hash(self.sources)
+
+    @functools.cached_property
+    def builder(self) -> Callable[[Sequence[Any], Groups], Any]:
+        """Generated code that builds the output from the arguments' leaves and the lanes that came out."""
+        return make_builder(self.structure, self.sources)
+
+
+class Values:
+    """The boundary of records. It has no state; `VALUES` is the one instance."""
+
+    name = "values"
+
+    def enter(self, call: Call) -> tuple[Structure, list[Leaf]]:
+        """Takes a call apart: its structure and its dynamic leaves, whose paths start at the parameter's name."""
+        functions, args, kwargs = call
+        names = parameter_names(functions[0])
+        leaves = list(iter_leaves(functions, ("<function>",)))
+        for i, argument in enumerate(args):
+            leaves += iter_leaves(argument, (names[i] if i < len(names) else f"args[{i}]",))
+        for name in sorted(kwargs):
+            leaves += iter_leaves(kwargs[name], (name,))
+        treedef = jax.tree.structure(call)
+        statics = tuple((i, type(leaf.value), leaf.value) for i, leaf in enumerate(leaves) if not leaf.dynamic)
+        check_hashable(treedef, [(leaves[i].path, value) for i, _, value in statics])
+        structure = Structure(treedef, statics, tuple(leaf.path for leaf in leaves))
+        return structure, [leaf for leaf in leaves if leaf.dynamic]
+
+    def rebuild(self, crossing: Crossing, values: Sequence[Any]) -> Call:
+        """The live call, with the values that the transform gives."""
+        return crossing.structure.build(values)
+
+    def update_lanes(self, crossing: Crossing) -> tuple[Any, ...]:
+        """Values have no updates, so none ride out with the arguments."""
+        return ()
+
+    def leave(self, crossing: Crossing, values: Sequence[Any], live: Call, out: Any, departure: Departure) -> Any:
+        """Takes an output apart into lanes, without the leaves that can be forwarded."""
+        structure, leaves = take_apart(out)
+        rides = resolve(departure.prefix, out, leaves, departure.is_ride, what=departure.option)
+        forwards = departure.forwards
+        inputs = {} if forwards is None else {id(value): i for i, value in enumerate(values)}
+        groups: list[list[Any]] = [[] for _ in departure.lanes]
+        sources: list[tuple[int, int]] = []
+        for leaf, ride in zip(leaves, rides, strict=True):
+            origin = inputs.get(id(leaf.value))
+            if origin is not None and forwards is not None and forwards(crossing.rides[origin], ride):
+                sources.append((FORWARDED, origin))
+                continue
+            lane = departure.lanes.index(ride)
+            sources.append((lane, len(groups[lane])))
+            groups[lane].append(leaf.value)
+        return tuple(map(tuple, groups)), Outcome(structure, tuple(sources))
+
+    def hand_over(self, call: Call, outcome: Outcome, values: Sequence[Any], groups: Groups) -> Any:
+        """The output, from what came out of the transform and what was forwarded."""
+        return outcome.structure.build(
+            [
+                as_array(values[place]) if lane == FORWARDED else groups[lane][place]
+                for lane, place in outcome.sources
+            ]
+        )
+
+    def sparse_call(self, crossing: Crossing, values: Mapping[int, Any]) -> Call:
+        """The call's trees with values at some leaves, and `None` at all others."""
+        structure = crossing.structure
+        dynamic = [i for i in range(len(structure.paths)) if i not in structure.static_positions]
+        leaves: list[Any] = [None] * len(structure.paths)
+        for position, value in values.items():
+            leaves[dynamic[position]] = value
+        return structure.treedef.unflatten(leaves)
+
+    def extractor(self, crossing: Crossing) -> Callable[[Call], tuple[Sequence[Any], Groups] | None] | None:
+        """Generated code that takes another call of the same make apart, or tells that it is of another make."""
+        return make_extractor(crossing.structure, crossing.places, len(crossing.lanes))
+
+    def quick_hand_over(self, call: Call, outcome: Outcome, values: Sequence[Any], groups: Groups) -> Any:
+        """Generated code for `hand_over`."""
+        return outcome.builder(values, groups)
+
+
+@functools.lru_cache(maxsize=4096)
+def _parameter_names(function: Callable[..., Any]) -> tuple[str, ...]:
+    parameters = inspect.signature(function).parameters.values()
+    return tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
+
+
+def parameter_names(function: Any) -> tuple[str, ...]:
+    """The names of a function's positional parameters, as far as they can be told."""
+    try:
+        return _parameter_names(function)
+    except (TypeError, ValueError):
+        return ()
+
+
+VALUES = Values()

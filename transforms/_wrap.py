@@ -1,0 +1,102 @@
+"""What the public functions of every transform share: use as a decorator with or without arguments, and names."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar
+
+from weft.core.interpret import Interpreted, Rule, interpret
+from weft.core.values import VALUES
+
+P = ParamSpec("P")
+R = TypeVar("R")
+O = TypeVar("O")
+
+
+def decorate(function: Callable[..., Any] | None, wrap: Callable[[Callable[..., Any]], Any]) -> Any:
+    """`wrap(function)`, or the decorator `wrap` if no function was given.
+
+    Raises:
+        TypeError: if what was given is not callable.
+    """
+    if function is None:
+        return wrap
+    if not callable(function):
+        raise TypeError(f"expected a function, got {type(function).__name__}: {function!r}")
+    return wrap(function)
+
+
+def over_values(rule: Rule[O], options: O) -> Callable[[Callable[..., Any]], Any]:
+    """The decorator that a rule and its options make over records."""
+
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        interpreted = interpret(rule, VALUES)((function,), options)
+
+        def transformed(*args: Any, **kwargs: Any) -> Any:
+            return interpreted(args, kwargs)
+
+        return named_like(function, transformed)
+
+    return wrap
+
+
+def call_over_values(
+    rule: Rule[O], functions: Sequence[Callable[..., Any]], options: O, *args: Any, extra: Any = ()
+) -> Any:
+    """Applies a rule to functions and their arguments at once, as `cond` and `while_loop` do."""
+    return interpreted_once(rule, tuple(functions), options)(args, {}, extra)
+
+
+@functools.lru_cache(maxsize=1024)
+def _kept(rule: Rule[Any], functions: tuple[Callable[..., Any], ...], options: Any) -> Interpreted[Any]:
+    return interpret(rule, VALUES)(functions, options)
+
+
+def interpreted_once(rule: Rule[O], functions: tuple[Callable[..., Any], ...], options: O) -> Interpreted[O]:
+    """Functions under a rule, kept by function and options, so that a loop called again is not compiled again."""
+    try:
+        return _kept(rule, functions, options)
+    except TypeError:  # a record of arrays as a function, or an option that cannot be hashed
+        return interpret(rule, VALUES)(functions, options)
+
+
+def named_like(function: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:
+    """The wrapper with the function's name, docstring and signature, also where the function is a record."""
+    assigned = [name for name in functools.WRAPPER_ASSIGNMENTS if name != "__type_params__"]
+    return functools.update_wrapper(wrapper, function, assigned=assigned, updated=())
+
+
+def as_tuple(value: int | str | Sequence[Any] | None) -> tuple[Any, ...]:
+    """One number or name, or several, or none, as a tuple."""
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, int | str) else tuple(value)
+
+
+def numbers_and_names(
+    function: Callable[..., Any], numbers: int | Sequence[int] | None, names: str | Sequence[str] | None
+) -> tuple[frozenset[int], frozenset[str]]:
+    """Arguments chosen by number or by name, each completed from the other through the signature, as in `jax.jit`.
+
+    Raises:
+        ValueError: if a name is not a parameter, or a number is out of range.
+    """
+    chosen, named = set(as_tuple(numbers)), set(as_tuple(names))
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return frozenset(chosen), frozenset(named)
+    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    takes_any_name = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    unknown = named - {p.name for p in parameters}
+    if unknown and not takes_any_name:
+        raise ValueError(f"{function!r} has no parameter {', '.join(map(repr, sorted(unknown)))}")
+    takes_any_number = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    if not takes_any_number and any(not -len(positional) <= n < len(positional) for n in chosen):
+        raise ValueError(f"argument numbers {sorted(chosen)} are out of range: {function!r} takes {positional}")
+    chosen = {n if n >= 0 else n + len(positional) for n in chosen}
+    named |= {positional[n] for n in chosen if n < len(positional)}
+    chosen |= {positional.index(name) for name in named if name in positional}
+    return frozenset(chosen), frozenset(named)

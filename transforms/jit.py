@@ -1,0 +1,290 @@
+"""jit: compile, with records in and successors out.
+
+Static leaves are static by themselves; leaves that did not change do not leave the trace; dispatch is asynchronous and
+goes through generated code (see `core.codegen`). Arguments ride by their sharding and by whether they are donated.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+import jax
+from jax.experimental.layout import Format
+from jax.sharding import PartitionSpec, Sharding
+
+from weft.core.errors import StructureError
+from weft.core.frames import open_frame
+from weft.core.interpret import Call, Groups, Interpreted, Lift, Rule, interpret
+from weft.core.partition import take_apart
+from weft.core.rides import Ride, RidesByKind
+from weft.core.static import Bound, Static
+from weft.core.values import VALUES
+from weft.transforms._wrap import decorate, named_like, numbers_and_names
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How an argument rides through jit: its sharding (None: as it is), and whether its buffers are given away."""
+
+    sharding: Any = None
+    donated: bool = False
+
+
+@dataclass(frozen=True)
+class JitOptions:
+    """The options of one `jit`, completed by the function's signature."""
+
+    static_numbers: frozenset[int]
+    static_names: frozenset[str]
+    donated_numbers: frozenset[int]
+    donated_names: frozenset[str]
+    in_shardings: Any
+    out_shardings: Any
+    jax_options: dict[str, Any]
+
+
+def is_sharding(node: Any) -> bool:
+    """Whether a prefix node is a sharding or a placement."""
+    return node is None or isinstance(node, Placement | Sharding | PartitionSpec | Format)
+
+
+def _arrive(options: JitOptions, call: Call) -> Any:
+    _, args, kwargs = call
+    shardings = options.in_shardings
+    per_argument = shardings if isinstance(shardings, tuple) and not is_sharding(shardings) else None
+    if per_argument is not None and len(per_argument) != len(args):
+        raise StructureError(
+            f"in_shardings has {len(per_argument)} entries for {len(args)} positional arguments",
+            fix="give one for each argument, or one for all",
+        )
+
+    def placed(sharding: Any, donated: bool) -> Any:
+        def place(node: Any) -> Any:
+            if isinstance(node, RidesByKind):
+                return RidesByKind(tuple((kind, Placement(ride, donated)) for kind, ride in node.rides))
+            return Placement(node, donated)
+
+        return jax.tree.map(place, sharding, is_leaf=lambda node: isinstance(node, RidesByKind) or is_sharding(node))
+
+    return (
+        Placement(),
+        tuple(
+            placed(per_argument[i] if per_argument is not None else shardings, i in options.donated_numbers)
+            for i in range(len(args))
+        ),
+        {name: Placement(None, name in options.donated_names) for name in kwargs},
+    )
+
+
+def _forwards(arrived: Ride, departs: Ride) -> bool:
+    # A donated leaf leaves through XLA's aliasing, which copies nothing; a sharding, asked for, must be applied.
+    return arrived == Placement() and departs is None
+
+
+def _lift(lift: Lift[JitOptions]) -> Any:
+    (body,) = lift.bodies
+
+    def traced(extra: Any, *groups: tuple[Any, ...]) -> tuple[Groups, Static]:
+        with open_frame("jit"):
+            return body(groups)
+
+    options = lift.options
+    placements = [lane for lane in lift.lanes if isinstance(lane, Placement)]
+    keywords = dict(options.jax_options)
+    keywords["donate_argnums"] = tuple(i + 1 for i, lane in enumerate(placements) if lane.donated)
+    if any(lane.sharding is not None for lane in placements):
+        keywords["in_shardings"] = (None, *(lane.sharding for lane in placements))
+    if any(lane is not None for lane in lift.out_lanes):
+        keywords["out_shardings"] = (lift.out_lanes, None)
+    return jax.jit(named_like(body.user_function, traced), **keywords)
+
+
+JIT: Rule[JitOptions] = Rule(
+    "jit",
+    _lift,
+    arrive=_arrive,
+    depart=lambda options, index: options.out_shardings,
+    is_ride=is_sharding,
+    forwards=_forwards,
+    options=("in_shardings", "out_shardings"),
+    quick=True,
+)
+
+
+class JitFunction(Generic[P, R]):
+    """A compiled function of records. Made by `jit`."""
+
+    def __init__(self, function: Callable[P, R], options: JitOptions):
+        self._options = options
+        self._interpreted: Interpreted[JitOptions] = interpret(JIT, VALUES)((function,), options)
+        self._has_statics = bool(options.static_numbers or options.static_names)
+        named_like(function, self)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if self._has_statics:
+            return self._interpreted(*self._with_statics(args, kwargs))
+        return self._interpreted(args, kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        return f"weft.jit({getattr(self, '__qualname__', self._interpreted.functions[0])!s})"
+
+    def _with_statics(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        numbers, names = self._options.static_numbers, self._options.static_names
+        return (
+            tuple(Static(value) if i in numbers else value for i, value in enumerate(args)),
+            {name: Static(value) if name in names else value for name, value in kwargs.items()},
+        )
+
+    def trace(self, *args: P.args, **kwargs: P.kwargs) -> Stage:
+        """Traces the function for these arguments (or `ShapeDtypeStruct`s); see `jax.stages.Traced`."""
+        call = (self._interpreted.functions, *self._with_statics(args, kwargs))
+        plan, values = self._interpreted.plan(call)
+        jitted: Any = plan.lifted
+        return Stage(jitted.trace((), *plan.crossing.group(values)), self, plan.crossing)
+
+    def lower(self, *args: P.args, **kwargs: P.kwargs) -> Stage:
+        """Traces and lowers the function for these arguments; see `jax.stages.Lowered`."""
+        return self.trace(*args, **kwargs).lower()
+
+    def eval_shape(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """The output as `ShapeDtypeStruct`s, without running or compiling anything."""
+        call = (self._interpreted.functions, *self._with_statics(args, kwargs))
+        plan, values = self._interpreted.plan(call)
+        jitted: Any = plan.lifted
+        groups, outcome = jitted.eval_shape((), *plan.crossing.group(values))
+        shapes = [jax.eval_shape(lambda value: value, value) for value in values]
+        return VALUES.hand_over(call, outcome.value, shapes, groups)
+
+    def partial(self, *args: Any) -> Callable[..., R]:
+        """The function with its first arguments given now, and taken apart only once.
+
+        >>> import jax.numpy as jnp
+        >>> scale = jit(lambda model, x: model["w"] * x)
+        >>> apply = scale.partial({"w": jnp.array(3.0)})
+        >>> float(apply(2.0))
+        6.0
+        """
+        given = self._with_statics(args, {})[0]
+        bound = tuple(argument if type(argument) is Static else bind(argument) for argument in given)
+
+        def apply(*rest: Any, **kwargs: Any) -> R:
+            shifted = (*args, *rest)
+            rest = self._with_statics(shifted, {})[0][len(args) :]
+            return self._interpreted((*bound, *rest), self._with_statics((), kwargs)[1])
+
+        return apply
+
+
+def bind(argument: Any) -> Bound:
+    """An argument taken apart beforehand."""
+    structure, leaves = take_apart(argument)
+    return Bound(structure, tuple(leaf.value for leaf in leaves))
+
+
+class Stage:
+    """A traced, lowered or compiled function of records: a `jax.stages` object that takes and gives records.
+
+    Whatever is not listed here (`as_text`, `cost_analysis`, `memory_analysis`, ...) is that of the JAX object.
+    """
+
+    def __init__(self, stage: Any, function: JitFunction[Any, Any], crossing: Any):
+        self.stage = stage
+        self._function = function
+        self._crossing = crossing
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stage, name)
+
+    def lower(self) -> Stage:
+        """Lowers what was traced."""
+        return Stage(self.stage.lower(), self._function, self._crossing)
+
+    def compile(self, *args: Any, **kwargs: Any) -> Stage:
+        """Compiles what was lowered."""
+        return Stage(self.stage.compile(*args, **kwargs), self._function, self._crossing)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs what was compiled.
+
+        Raises:
+            StructureError: if the arguments are of another make than those it was compiled for.
+        """
+        interpreted = self._function._interpreted  # pyright: ignore[reportPrivateUsage]
+        call = (interpreted.functions, *self._function._with_statics(args, kwargs))  # pyright: ignore[reportPrivateUsage]
+        plan, values = interpreted.plan(call)
+        if plan.crossing != self._crossing:
+            raise StructureError(
+                "the arguments are of another structure than those that this was compiled for",
+                at=[f"compiled for {self._crossing.structure!r}", f"called with {plan.crossing.structure!r}"],
+                fix="compile it for these arguments, or pass records of the same structure",
+            )
+        groups, outcome = self.stage((), *plan.crossing.group(values))
+        return VALUES.hand_over(call, outcome.value, values, groups)
+
+
+@overload
+def jit(function: Callable[P, R], /, **options: Any) -> JitFunction[P, R]: ...
+@overload
+def jit(**options: Any) -> Callable[[Callable[P, R]], JitFunction[P, R]]: ...
+def jit(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Sequence[str] | None = None,
+    **jax_options: Any,
+) -> Any:
+    """Compiles a function of records, arrays and anything hashable.
+
+    Args:
+        function: what to compile. If it is a record (or a method of one), its arrays are arguments, not constants.
+        in_shardings: a sharding for all arguments, or a tuple with one prefix for each; `axes({kind: sharding})` gives
+            one for each kind.
+        out_shardings: likewise for the output.
+        static_argnums: arguments that are static as a whole, numbers in them too. Other non-array leaves, and the
+            numbers in a record's fields, are static by themselves.
+        static_argnames: the same by name.
+        donate_argnums: arguments whose buffers the output may take over; using them afterwards is a `DonatedError`.
+        donate_argnames: the same by name.
+        jax_options: `keep_unused`, `inline`, `compiler_options`, ..., for `jax.jit`.
+
+    Returns:
+        A function with the same signature, with `trace`, `lower`, `eval_shape` and `partial`.
+
+    Raises:
+        StaticError: if a static leaf cannot be hashed.
+        DonatedError: if an argument was donated before.
+
+    Source: `jax.jit`.
+
+    >>> import jax.numpy as jnp
+    >>> @jit
+    ... def step(model, x):
+    ...     return x * model["w"], {**model, "count": model["count"] + 1}
+    >>> y, model = step({"w": jnp.array(2.0), "count": 0, "name": "scale"}, 3.0)
+    >>> float(y), int(model["count"]), model["name"]
+    (6.0, 1, 'scale')
+    """
+
+    def wrap(function: Callable[..., Any]) -> JitFunction[Any, Any]:
+        static_numbers, static_names = numbers_and_names(function, static_argnums, static_argnames)
+        donated_numbers, donated_names = numbers_and_names(function, donate_argnums, donate_argnames)
+        options = JitOptions(
+            static_numbers, static_names, donated_numbers, donated_names, in_shardings, out_shardings, jax_options
+        )
+        return JitFunction(function, options)
+
+    return decorate(function, wrap)
