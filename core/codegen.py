@@ -18,12 +18,11 @@ from typing import Any, cast
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
-import jax.tree_util as jtu
-
+from weft.core import trees
 from weft.core.leaves import NUMBERS, array_types
 from weft.core.partition import Structure
 from weft.core.static import Bound, Static, same_static
+from weft.core.untyped import jnp
 
 # Above this many leaves, compiling the generated function costs more than it is likely to save.
 MOST_LEAVES = 20_000
@@ -31,6 +30,7 @@ FORWARDED = -1
 
 # The descriptor itself: equinox's `__getattribute__` is Python code, and going around it saves a fifth of the time.
 _get_dict = eqx.Module.__dict__["__dict__"].__get__
+
 
 class _Slot:
     """Stands for leaf number `index` in a skeleton."""
@@ -113,7 +113,7 @@ def make_extractor(
         array_types=array_types(),
         numbers=frozenset(NUMBERS),
         same=same_static,
-        flatten_one_level=jtu.default_registry.flatten_one_level,
+        flatten_one_level=trees.children_of,
     )
     reader = _Reader(source, {i: value for i, _, value in structure.statics})
     reader.read(_skeleton(structure), "root", in_record=False)
@@ -203,7 +203,7 @@ class _Reader:
                 self._same(self.source.assign(f"{fields}[{field!r}]", "v"), value)
 
     def _other(self, node: Any, name: str, in_record: bool) -> None:
-        children, data = cast(Any, jtu.default_registry.flatten_one_level(node))
+        children, data = cast(Any, trees.children_of(node))
         level = self.source.assign(f"flatten_one_level({name})")
         self._require(f"{level}[1] == {self.source.constant(data)}")
         listed = self.source.assign(f"tuple({level}[0])")
@@ -243,7 +243,7 @@ def make_builder(structure: Structure, sources: Sequence[tuple[int, int]]) -> Ca
 
 
 def _array_type() -> type:
-    return type(jnp.zeros(()))
+    return cast("type[Any]", type(jnp.zeros(())))
 
 
 class _Writer:
@@ -285,7 +285,7 @@ class _Writer:
         return record
 
     def _other(self, node: Any) -> str:
-        definition = jax.tree.structure(node, is_leaf=lambda other: other is not node)
-        children = tuple(cast(Any, jtu.default_registry.flatten_one_level(node))[0])
+        definition = trees.structure(node, lambda other: other is not node)
+        children = tuple(cast(Any, trees.children_of(node))[0])
         build = self.source.constant(definition.unflatten)
         return f"{build}({_tuple([self.write(child) for child in children])})"

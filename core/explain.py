@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import jax
-
+from jax.core import Tracer
 from weft.core._jax import is_dead_tracer
 from weft.core.errors import AliasError, DonatedError, TraceLevelError, WeftError
 from weft.core.leaves import Leaf
@@ -28,7 +28,7 @@ def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]]) -> None
         return
     text = str(error)
     if isinstance(error, jax.errors.UnexpectedTracerError) or "leaked" in text or "tracer" in text.lower():
-        escaped = [leaf for leaf in find_leaves() if isinstance(leaf.value, jax.core.Tracer)]
+        escaped = [leaf for leaf in find_leaves() if isinstance(leaf.value, Tracer)]
         escaped = [leaf for leaf in escaped if is_dead_tracer(leaf.value)]
         if escaped:
             raise TraceLevelError(
@@ -50,7 +50,7 @@ def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]]) -> None
 
 
 def _is_deleted(value: jax.Array) -> bool:
-    return not isinstance(value, jax.core.Tracer) and value.is_deleted()
+    return not isinstance(value, Tracer) and value.is_deleted()
 
 
 def _raise_aliased(leaves: Sequence[Leaf], error: Exception) -> None:

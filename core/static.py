@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
+from weft.core import trees
 
 
 class Static:
     """A pytree node without leaves. Two are equal if their values are of one type and equal.
 
+    >>> import jax
     >>> jax.jit(lambda s: s)(Static("relu")).value
     'relu'
     """
@@ -30,7 +31,7 @@ class Static:
 
 
 # The node itself is the auxiliary data, so that flattening and unflattening make no object.
-jax.tree_util.register_pytree_node(Static, lambda node: ((), node), lambda node, _: node)
+trees.register_node(Static, lambda node: ((), node), lambda node, _: node)
 
 
 def same_static(a: Any, b: Any) -> bool:
@@ -56,7 +57,7 @@ class Bound:
         return self.structure.build(self.leaves)
 
 
-jax.tree_util.register_pytree_node(
+trees.register_node(
     Bound, lambda node: (node.leaves, node.structure), lambda structure, leaves: Bound(structure, tuple(leaves))
 )
 

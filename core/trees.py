@@ -7,9 +7,11 @@ passes. The names here are JAX's own functions, unchanged, under the types that 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import jax.tree_util
+
+N = TypeVar("N")
 
 KeyPath = tuple[Any, ...]
 
@@ -25,12 +27,28 @@ class TreeDef(Protocol):
     def flatten_up_to(self, tree: Any, /) -> list[Any]: ...
 
 
+class _Structure(Protocol):
+    def __call__(self, tree: Any, is_leaf: Callable[[Any], bool] | None = None, /) -> TreeDef: ...
+
+
+class _RegisterNode(Protocol):
+    def __call__(
+        self,
+        node_type: type[N],
+        flatten: Callable[[N], tuple[Iterable[Any], Any]],
+        unflatten: Callable[[Any, Any], N],
+        /,
+    ) -> None: ...
+
+
 _jtu = cast(Any, jax.tree_util)
 
 flatten: Callable[[Any], tuple[list[Any], TreeDef]] = _jtu.tree_flatten
 flatten_with_path: Callable[[Any], tuple[list[tuple[KeyPath, Any]], TreeDef]] = _jtu.tree_flatten_with_path
-structure: Callable[[Any], TreeDef] = _jtu.tree_structure
-# One level only: the children with their keys and the node's own data, or None for a leaf.
+structure: _Structure = _jtu.tree_structure
+register_node: _RegisterNode = _jtu.register_pytree_node
+# One level only: the children and the node's own data, or None for a leaf; and the same with the children's keys.
+children_of: Callable[[Any], tuple[Iterable[Any], Any] | None] = _jtu.default_registry.flatten_one_level
 flatten_one_level: Callable[[Any], tuple[Iterable[tuple[Any, Any]], Any] | None] = (
     _jtu.default_registry.flatten_one_level_with_keys
 )

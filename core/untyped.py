@@ -1,0 +1,16 @@
+"""JAX as `Any`, for strict checking.
+
+Many of JAX's public functions are annotated in part (`fun: Callable`, `device=None`), and a strict checker reports
+every use of them. Where that happens, call them through here: it says that the value is unchecked, which is the truth.
+Types (`jax.Array`, `jax.ShapeDtypeStruct`) still come from `jax` itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax as _jax
+import jax.numpy as _jnp
+
+jax: Any = _jax
+jnp: Any = _jnp
