@@ -16,6 +16,8 @@ import jax
 import jax.numpy as jnp
 import weft
 from flax import nnx
+from weft.modules.linear import Embed, Linear
+from weft.modules.norm import LayerNorm
 
 Program = tuple[Callable[[Any, jax.Array], jax.Array], Any]
 
@@ -150,6 +152,61 @@ def eqx_program(size: Size) -> Program:
         return cross_entropy(jax.vmap(model)(tokens[:, :-1]), tokens[:, 1:])
 
     return loss, EqxTransformer(size, jax.random.key(0))
+
+
+# weft: records, whose layers keep any leading axes.
+
+
+class Block(weft.Module):
+    n1: LayerNorm
+    n2: LayerNorm
+    q: Linear
+    k: Linear
+    v: Linear
+    o: Linear
+    up: Linear
+    down: Linear
+    heads: int = weft.static()
+
+    def __init__(self, size: Size, key: jax.Array):
+        keys, w = jax.random.split(key, 6), size.width
+        self.n1, self.n2 = LayerNorm(w), LayerNorm(w)
+        self.q, self.k, self.v, self.o = (Linear(w, w, key=key) for key in keys[:4])
+        self.up, self.down = Linear(w, 4 * w, key=keys[4]), Linear(4 * w, w, key=keys[5])
+        self.heads = size.heads
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        h = self.n1(x)
+        x = x + self.o(attend(self.q(h), self.k(h), self.v(h), self.heads))
+        return x + self.down(jax.nn.gelu(self.up(self.n2(x))))
+
+
+class Transformer(weft.Module):
+    embed: Embed
+    positions: jax.Array
+    blocks: tuple[Block, ...]
+    norm: LayerNorm
+    out: Linear
+
+    def __init__(self, size: Size, key: jax.Array):
+        first, second, third, *keys = jax.random.split(key, 3 + size.layers)
+        self.embed = Embed(size.vocab, size.width, key=first)
+        self.positions = jax.random.normal(second, (size.length, size.width))
+        self.blocks = tuple(Block(size, key) for key in keys)
+        self.norm, self.out = LayerNorm(size.width), Linear(size.width, size.vocab, key=third)
+
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        x = self.embed(tokens) + self.positions
+        for block in self.blocks:
+            x = block(x)
+        return self.out(self.norm(x))
+
+
+def weft_program(size: Size) -> Program:
+    def loss(model: Transformer, tokens: jax.Array) -> jax.Array:
+        return cross_entropy(model(tokens[:, :-1]), tokens[:, 1:])
+
+    return loss, Transformer(size, jax.random.key(0))
 
 
 # flax.nnx, or whatever offers its interface.

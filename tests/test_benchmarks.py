@@ -1,0 +1,27 @@
+"""The benchmarks run; how fast is theirs to say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+
+
+@pytest.mark.parametrize(
+    ("script", "row"),
+    [
+        ("dispatch.py", "| weft.jit, record in and successor out"),
+        ("tracing.py", "| weft "),
+        ("memory.py", "| donated "),
+        ("imports.py", "| import weft "),
+    ],
+)
+def test_a_benchmark_prints_its_table(script: str, row: str):
+    command = [sys.executable, str(BENCHMARKS / script), "--quick"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert row in run.stdout
