@@ -2,11 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from weft.core.errors import WeftError
 
 
 class ContractError(WeftError, TypeError):
-    """A value that is not what its annotation says."""
+    """A value that is not what its annotation says.
+
+    Args:
+        what: the place, what was expected there and what was found.
+        at: the module path, and where the annotation stands.
+        bound: where each dim that matters was bound.
+        fix: the likely fix, for common slips.
+        more: what else there is to know, for `WEFT_TYPECHECK_VERBOSE=1`.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        at: str | Iterable[str] = (),
+        bound: Iterable[str] = (),
+        fix: str | None = None,
+        more: Iterable[str] = (),
+    ):
+        self.bound, self.more = tuple(bound), tuple(more)
+        super().__init__(what, at=at, fix=fix)
+
+    def _message(self) -> str:
+        lines = [self.what, *(f"  at: {place}" for place in self.at), *(f"  where: {one}" for one in self.bound)]
+        if self.fix:
+            lines.append(f"  fix: {self.fix}")
+        if self.inside:
+            lines.append(f"  inside: {self.inside}")
+        return "\n".join((*lines, *(f"  {one}" for one in self.more)))
+
+
+class ModeError(WeftError, ValueError):
+    """A mode of checking that does not exist."""
 
 
 class AnnotationError(WeftError, ValueError):

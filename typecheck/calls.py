@@ -1,0 +1,407 @@
+"""Calls: one function call under contract.
+
+A function's *plan* is made once: which parameters have something to check, and what it returns. A call is then: bind
+the fields' dims if it is a method of a record, check the arguments, run, check what comes back, all in one scope.
+Generators are checked as they yield, coroutines when they are awaited; both keep the scope of their call.
+
+What is not checked here: transforms and other wrappers, whose signature is that of the function inside and not of what
+they take; and records' own methods given as functions, because they check themselves when they run.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import weakref
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from types import FunctionType, MethodType
+from typing import Any
+
+import equinox as eqx
+import jax
+from weft.core.paths import Path, format_path, key_part
+from weft.typecheck.annotations import Annotation, RecordOf, StreamOf
+from weft.typecheck.arrays import Check, settle
+from weft.typecheck.bindings import Bindings, Mismatch, Slot
+from weft.typecheck.checks import check_of
+from weft.typecheck.errors import AnnotationError, ContractError
+from weft.typecheck.explain import contract_error
+from weft.typecheck.records import check_rebuilt, record_plan, scope_of, whole_mismatch
+from weft.typecheck.signatures import Signature, signature_of
+from weft.typecheck.tracebacks import cut
+
+Row = tuple[Slot, Check]
+
+
+@dataclass(frozen=True)
+class FunctionPlan:
+    """What to check around one function; `None` rows have nothing to check.
+
+    Attributes:
+        signature: the function's annotations.
+        positional: the rows of the parameters that may be given by position.
+        named: the rows of the parameters that may be given by name.
+        rest: the rows of `*args` and `**kwargs`.
+        returns: the row of the result.
+        streams: the rows of what a generator yields, is sent and returns.
+        is_method: whether the first argument is the record that it is a method of.
+        idle: whether there is nothing to check at all.
+    """
+
+    signature: Signature
+    positional: tuple[Row | None, ...]
+    named: Mapping[str, Row | None]
+    rest: tuple[Row | None, Row | None]
+    returns: Row | None
+    streams: tuple[Row | None, Row | None, Row | None] | None
+    is_method: bool
+    idle: bool
+
+
+def function_plan(
+    function: Callable[..., Any], owner: type | None = None, names: Mapping[str, Any] | None = None
+) -> FunctionPlan:
+    """Makes the plan of a function.
+
+    Raises:
+        AnnotationError: in one line, if one of its annotations cannot be read.
+    """
+    signature = signature_of(function, owner, names)
+    target = signature.function
+    kinds = inspect.Parameter
+    rows = {p.name: _row(Slot("argument", p.name, target, p.annotation), p.annotation) for p in signature.parameters}
+    by_kind = {p.kind: rows[p.name] for p in signature.parameters}
+    positional = tuple(
+        rows[p.name] for p in signature.parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
+    )
+    named = {
+        p.name: rows[p.name]
+        for p in signature.parameters
+        if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)
+    }
+    returns, streams = _results(signature)
+    is_method = owner is not None and issubclass(owner, eqx.Module)
+    idle = not any(rows.values()) and returns is None and not any(streams or ())
+    rest = by_kind.get(kinds.VAR_POSITIONAL), by_kind.get(kinds.VAR_KEYWORD)
+    return FunctionPlan(signature, positional, named, rest, returns, streams, is_method, idle)
+
+
+def _row(slot: Slot, annotation: Annotation) -> Row | None:
+    check = check_of(annotation)
+    return None if check is None else (slot, check)
+
+
+def _results(signature: Signature) -> tuple[Row | None, tuple[Row | None, Row | None, Row | None] | None]:
+    target, returns = signature.function, signature.returns
+    if signature.flavour in ("generator", "async generator"):
+        if not isinstance(returns, StreamOf):
+            return None, None
+        streams = (
+            _row(Slot("yield", "yield", target, returns.yields), returns.yields),
+            _row(Slot("sent", "sent", target, returns.sent), returns.sent),
+            _row(Slot("return", "return", target, returns.returns), returns.returns),
+        )
+        return None, streams
+    return _row(Slot("return", "return", target, returns), returns), None
+
+
+# A function's plan never changes; it lives as long as the function. None: it is not to be checked.
+_plans: weakref.WeakKeyDictionary[Any, FunctionPlan | None] = weakref.WeakKeyDictionary()
+
+
+def plan_of(function: Any, args: Sequence[Any]) -> FunctionPlan | None:
+    """The plan of a function that the core calls; None if it has nothing to check."""
+    try:
+        return _plans[function]
+    except KeyError:
+        plan = _plans[function] = _new_plan(function, args)
+        return plan
+    except TypeError:  # it cannot be referred to weakly, or hashed
+        return None
+
+
+def _new_plan(function: Any, args: Sequence[Any]) -> FunctionPlan | None:
+    if hasattr(function, "__wrapped__") or not isinstance(function, FunctionType):
+        return None
+    owner = owner_of(function, args)
+    try:
+        plan = function_plan(function, owner)
+    except ValueError as error:
+        if isinstance(error, AnnotationError):
+            raise
+        return None
+    return None if plan.idle else plan
+
+
+def owner_of(function: FunctionType, args: Sequence[Any]) -> type | None:
+    """The class that a function is a method of, if it is called as one."""
+    if not args:
+        return None
+    prefix = function.__qualname__.rpartition(".")[0]
+    return next((base for base in type(args[0]).__mro__ if base.__qualname__ == prefix), None) if prefix else None
+
+
+# The records whose public methods are running, outermost first, so that an error can say where a module sits.
+_running: ContextVar[tuple[Any, ...]] = ContextVar("weft_running_records", default=())
+
+
+def call(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    returns_like: Sequence[tuple[Path, int, str]] = (),
+) -> Any:
+    """Calls a function under contract; see `weft.core.hooks.ContractHook.call`."""
+    __tracebackhide__ = True
+    if isinstance(function, functools.partial):
+        return call(function.func, (*function.args, *args), {**function.keywords, **kwargs}, returns_like)
+    if isinstance(function, MethodType) and not isinstance(function.__self__, eqx.Module):
+        return call(function.__func__, (function.__self__, *args), kwargs, returns_like)
+    plan = plan_of(function, args)
+    is_method = plan is not None and plan.is_method
+    if is_method or _is_dispatched(function, args):
+        token = _running.set((*_running.get(), args[0]))
+        try:
+            return _run_if_planned(plan, function, args, kwargs, returns_like)
+        finally:
+            _running.reset(token)
+    _check_rebuilt(plan, args, kwargs)
+    return _run_if_planned(plan, function, args, kwargs, returns_like)
+
+
+def _is_dispatched(function: Any, args: Sequence[Any]) -> bool:
+    return bool(args) and isinstance(args[0], eqx.Module) and owner_of(function, args) is not None
+
+
+def _run_if_planned(plan: FunctionPlan | None, function: Any, args: Any, kwargs: Any, returns_like: Any) -> Any:
+    __tracebackhide__ = True
+    if plan is None:
+        return function(*args, **kwargs)
+    return run(plan, function, args, kwargs, returns_like)
+
+
+def _check_rebuilt(plan: FunctionPlan | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """The fields of the records that a transform has rebuilt, where no annotation of the function asks for more."""
+    __tracebackhide__ = True
+    unasked: list[Any] = list(args) + list(kwargs.values())
+    if plan is not None:
+        rows = itertools.chain(plan.positional, itertools.repeat(plan.rest[0]))
+        unasked = [value for row, value in zip(rows, args, strict=False) if row is None]
+        unasked += [value for name, value in kwargs.items() if plan.named.get(name) is None]
+    miss = check_rebuilt(unasked)
+    if miss is not None:
+        raise contract_error(miss, module="rebuilt inside a transform") from None
+
+
+def run(
+    plan: FunctionPlan,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    returns_like: Sequence[tuple[Path, int, str]] = (),
+) -> Any:
+    """Calls a function whose plan is known.
+
+    Raises:
+        ContractError: if an argument, a field of the record, or the result is not what its annotation says.
+    """
+    __tracebackhide__ = True
+    bindings = _enter(plan, args, kwargs)
+    if plan.signature.flavour != "function":
+        return _WRAPPERS[plan.signature.flavour](plan, bindings, function(*args, **kwargs))
+    try:
+        result = function(*args, **kwargs)
+    except ContractError as error:
+        raise cut(error) from None
+    if plan.returns is not None:
+        _check_one(plan.returns, result, bindings)
+    if returns_like:
+        _check_like(plan, result, returns_like, bindings)
+    if bindings.pending:
+        _settle(bindings)
+    return result
+
+
+def _enter(plan: FunctionPlan, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Bindings:
+    """The scope of a call, with its arguments checked."""
+    __tracebackhide__ = True
+    bindings = _record_scope(plan, args[0]) if plan.is_method else Bindings(_NO_SLOT)
+    bindings.arguments = lambda: _arguments(plan, args, kwargs)
+    positional = plan.positional
+    try:
+        for row, value in zip(positional, args, strict=False):
+            if row is not None:
+                bindings.slot = row[0]
+                row[1](value, bindings)
+        if len(args) > len(positional) and plan.rest[0] is not None:
+            _check_rest(plan.rest[0], enumerate(args[len(positional) :]), bindings)
+        for name, value in kwargs.items():
+            row = plan.named.get(name)
+            if row is not None:
+                bindings.slot = row[0]
+                row[1](value, bindings)
+            elif plan.rest[1] is not None and name not in plan.named:
+                _check_rest(plan.rest[1], [(name, value)], bindings)
+        if bindings.pending:
+            settle(bindings, finally_=False)
+    except Mismatch as miss:
+        raise contract_error(miss, module=module_path()) from None
+    return bindings
+
+
+_NO_SLOT = Slot("value", "", None, None)  # pyright: ignore[reportArgumentType]
+
+
+def _check_rest(row: Row, values: Any, bindings: Bindings) -> None:
+    bindings.slot = row[0]
+    for key, value in values:
+        bindings.path = (key,)
+        row[1](value, bindings)
+    bindings.path = ()
+
+
+def _arguments(plan: FunctionPlan, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments by name, defaults included, for the holes of dim expressions."""
+    bound = inspect.signature(plan.signature.function).bind_partial(*args, **kwargs)
+    bound.apply_defaults()
+    return bound.arguments
+
+
+def _record_scope(method: FunctionPlan, record: Any) -> Bindings:
+    """The scope that the fields of a method's record make."""
+    __tracebackhide__ = True
+    plan = record_plan(type(record))
+    try:
+        return scope_of(record, plan)
+    except Mismatch as miss:
+        slot = Slot("argument", "self", method.signature.function, RecordOf(type(record), "module"))
+        as_whole = whole_mismatch(record, plan, Bindings(slot))
+        raise contract_error(as_whole or miss, module=module_path()) from None
+
+
+def _check_one(row: Row, value: Any, bindings: Bindings) -> None:
+    __tracebackhide__ = True
+    bindings.slot = row[0]
+    try:
+        row[1](value, bindings)
+        if bindings.pending:
+            settle(bindings, finally_=False)
+    except Mismatch as miss:
+        raise contract_error(miss, module=module_path()) from None
+
+
+def _settle(bindings: Bindings) -> None:
+    __tracebackhide__ = True
+    try:
+        settle(bindings, finally_=True)
+    except Mismatch as miss:
+        raise contract_error(miss, module=module_path()) from None
+
+
+def _check_like(plan: FunctionPlan, result: Any, rows: Sequence[tuple[Path, int, str]], bindings: Bindings) -> None:
+    """Checks parts of the result against the contract of an argument: carries and gradients."""
+    __tracebackhide__ = True
+    for path, number, role in rows:
+        row = plan.positional[number] if number < len(plan.positional) else None
+        if row is None:
+            continue
+        slot = Slot(role, row[0].name, row[0].owner, row[0].annotation)  # pyright: ignore[reportArgumentType]
+        value = result
+        for part in path:
+            value = value[part]
+        _check_one((slot, row[1]), value, bindings)
+
+
+def module_path() -> str:
+    """Where the record whose method is running sits in the ones that called it: `Model.blocks[3].attn`."""
+    records = _running.get()
+    if not records:
+        return ""
+    text = type(records[0]).__name__
+    for parent, child in itertools.pairwise(records):
+        if parent is child:
+            continue
+        path = _path_to(child, parent)
+        text = format_path(path, text) if path is not None else f"{text} > {type(child).__name__}"
+    return f"in {text}" if len(records) == 1 else f"in {text} ({type(records[-1]).__name__})"
+
+
+def _path_to(child: Any, parent: Any) -> Path | None:
+    """The path of a record in another, by identity."""
+    found, _ = jax.tree_util.tree_flatten_with_path(parent, is_leaf=lambda node: node is child)
+    return next((tuple(map(key_part, path)) for path, node in found if node is child), None)
+
+
+def _generator(plan: FunctionPlan, bindings: Bindings, inner: Generator[Any, Any, Any]) -> Any:
+    assert inspect.isgenerator(inner)
+    yields, sent, returns = plan.streams or (None, None, None)
+
+    def generator() -> Generator[Any, Any, Any]:
+        __tracebackhide__ = True
+        step: Callable[[Any], Any] = inner.send
+        given: Any = None
+        while True:
+            try:
+                value = step(given)
+            except StopIteration as stop:
+                if returns is not None:
+                    _check_one(returns, stop.value, bindings)
+                return stop.value
+            if yields is not None:
+                _check_one(yields, value, bindings)
+            try:
+                step, given = inner.send, (yield value)
+            except GeneratorExit:
+                inner.close()
+                raise
+            except BaseException as error:
+                step, given = inner.throw, error
+                continue
+            if sent is not None and given is not None:
+                _check_one(sent, given, bindings)
+
+    return generator()
+
+
+def _coroutine(plan: FunctionPlan, bindings: Bindings, inner: Coroutine[Any, Any, Any]) -> Any:
+    async def coroutine() -> Any:
+        __tracebackhide__ = True
+        result = await inner
+        if plan.returns is not None:
+            _check_one(plan.returns, result, bindings)
+        return result
+
+    return coroutine()
+
+
+def _async_generator(plan: FunctionPlan, bindings: Bindings, inner: AsyncGenerator[Any, Any]) -> Any:
+    yields, sent, _ = plan.streams or (None, None, None)
+
+    async def generator() -> AsyncGenerator[Any, Any]:
+        __tracebackhide__ = True
+        given: Any = None
+        try:
+            while True:
+                try:
+                    value = await inner.asend(given)
+                except StopAsyncIteration:
+                    return
+                if yields is not None:
+                    _check_one(yields, value, bindings)
+                given = yield value
+                if sent is not None and given is not None:
+                    _check_one(sent, given, bindings)
+        finally:
+            await inner.aclose()
+
+    return generator()
+
+
+_WRAPPERS: dict[str, Callable[[FunctionPlan, Bindings, Any], Any]] = {
+    "generator": _generator,
+    "coroutine": _coroutine,
+    "async generator": _async_generator,
+}

@@ -1,0 +1,108 @@
+"""Modes: whether contracts are checked, and how strictly.
+
+| mode | is |
+|---|---|
+| `off` | no checks |
+| `on` | contracts are checked while tracing and in eager calls; the default |
+| `strict` | also, JAX refuses implicit rank promotion and dtype promotion |
+
+The mode in force is that of the innermost `with mode(...)` of this thread or task, else the one that `set_mode` gave
+the process, else `WEFT_TYPECHECK` in the environment, else `on`. A mode holds while tracing: what was compiled under
+another mode is not looked at again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Literal, cast
+
+import jax
+from weft.typecheck.errors import ModeError
+
+Mode = Literal["off", "on", "strict"]
+MODES: tuple[Mode, ...] = ("off", "on", "strict")
+
+_local: ContextVar[Mode | None] = ContextVar("weft_typecheck_mode", default=None)
+_process: Mode | None = None
+
+
+def read_mode(name: str, source: str = "mode") -> Mode:
+    """A mode by its name.
+
+    Raises:
+        ModeError: in one line, if there is none of that name.
+    """
+    if name not in MODES:
+        raise ModeError(f"unknown {source} {name!r}: it is one of {', '.join(MODES)}")
+    return cast(Mode, name)
+
+
+def current_mode() -> Mode:
+    """The mode in force.
+
+    Raises:
+        ModeError: if `WEFT_TYPECHECK` names none.
+    """
+    local = _local.get()
+    if local is not None:
+        return local
+    return _process if _process is not None else set_mode(os.environ.get("WEFT_TYPECHECK") or "on", "WEFT_TYPECHECK")
+
+
+def set_mode(name: str, source: str = "mode") -> Mode:
+    """Sets the mode of the whole process.
+
+    Args:
+        name: `off`, `on` or `strict`.
+        source: what the mode was given by, for the error.
+
+    Raises:
+        ModeError: if there is no such mode.
+    """
+    global _process
+    chosen = read_mode(name, source)
+    if (chosen == "strict") != (_process == "strict"):
+        jax.config.update("jax_numpy_rank_promotion", "raise" if chosen == "strict" else "allow")
+        jax.config.update("jax_numpy_dtype_promotion", "strict" if chosen == "strict" else "standard")
+    _process = chosen
+    return chosen
+
+
+@contextlib.contextmanager
+def mode(name: str) -> Iterator[Mode]:
+    """A mode for the length of a `with` block, in this thread or task only.
+
+    Args:
+        name: `off`, `on` or `strict`.
+
+    Raises:
+        ModeError: if there is no such mode.
+
+    >>> with mode("off"):
+    ...     current_mode()
+    'off'
+    """
+    chosen = read_mode(name)
+    token = _local.set(chosen)
+    try:
+        with _promotion(chosen):
+            yield chosen
+    finally:
+        _local.reset(token)
+
+
+@contextlib.contextmanager
+def _promotion(chosen: Mode) -> Iterator[None]:
+    if chosen != "strict":
+        yield
+        return
+    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
+        yield
+
+
+def verbose() -> bool:
+    """Whether errors say everything (`WEFT_TYPECHECK_VERBOSE=1`)."""
+    return os.environ.get("WEFT_TYPECHECK_VERBOSE", "") not in ("", "0")

@@ -1,0 +1,187 @@
+"""The runtime checker: the hook that the core calls, and `contract` for functions that no transform sees."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast, overload
+
+import equinox as eqx
+from weft.core import hooks
+from weft.core.paths import Path
+from weft.typecheck import calls
+from weft.typecheck.annotations import Scope, read, record_form
+from weft.typecheck.arrays import settle
+from weft.typecheck.bindings import Bindings, Mismatch, Slot
+from weft.typecheck.checks import check_of
+from weft.typecheck.errors import AnnotationError
+from weft.typecheck.explain import contract_error
+from weft.typecheck.modes import current_mode
+from weft.typecheck.records import check_rebuilt, record_plan, scope_of
+from weft.typecheck.tracebacks import install_excepthook
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+
+class Contracts:
+    """The hook: see `weft.core.hooks.ContractHook`."""
+
+    def constructed(self, record: Any) -> None:
+        __tracebackhide__ = True
+        if current_mode() == "off":
+            return
+        try:
+            scope_of(record, record_plan(type(record)), everything=True, sparse=False)
+        except Mismatch as miss:
+            raise contract_error(miss) from None
+
+    def rebuilt(self, tree: Any) -> None:
+        __tracebackhide__ = True
+        if current_mode() == "off":
+            return
+
+        miss = check_rebuilt(tree)
+        if miss is not None:
+            raise contract_error(miss, module="rebuilt inside a transform") from None
+
+    def call(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        returns_like: Sequence[tuple[Path, int, str]] = (),
+    ) -> Any:
+        __tracebackhide__ = True
+        if current_mode() == "off":
+            return function(*args, **kwargs)
+        return calls.call(function, args, kwargs, returns_like)
+
+
+def install() -> Contracts:
+    """Installs the checker in the core, and gives it back."""
+    contracts = Contracts()
+    hooks.install_contracts(contracts)
+    install_excepthook()
+    return contracts
+
+
+@overload
+def contract(function: F, /) -> F: ...
+@overload
+def contract(*, names: Mapping[str, Any] | None = None) -> Callable[[F], F]: ...
+def contract(function: Any = None, /, *, names: Mapping[str, Any] | None = None) -> Any:
+    """Checks a function's annotations whenever it runs, like those of a function given to a transform.
+
+    Dims are one scope for each call; inside a transform the check is of what the function sees there, and happens while
+    tracing. On a dataclass the fields are checked once its `__init__` has run.
+
+    Args:
+        function: a function (plain, async, generator), a method, or a dataclass.
+        names: names that string annotations may use, beside those that are visible where it is defined.
+
+    Returns:
+        A function with the same signature.
+
+    Raises:
+        AnnotationError: when it is first called, if an annotation cannot be read.
+
+    >>> import jax.numpy as jnp
+    >>> from jaxtyping import Array, Float
+    >>> @contract
+    ... def outer(x: Float[Array, "n"], y: Float[Array, "m"]) -> Float[Array, "n m"]:
+    ...     return x[:, None] * y
+    >>> outer(jnp.ones(2), jnp.ones(3)).shape
+    (2, 3)
+    >>> outer(jnp.ones(2), jnp.ones((3, 1)))
+    Traceback (most recent call last):
+        ...
+    weft.typecheck.errors.ContractError: argument y of outer should be f32[m], and is f32[3,1]
+      at: y: Float[Array, "m"] (<doctest contract[2]>:2)
+      fix: its last axis has size 1: drop it with y[..., 0] or y.squeeze(-1)
+    """
+    if function is None:
+        return functools.partial(contract, names=names)
+    visible = {**sys._getframe(1).f_locals, **(names or {})}
+    if isinstance(function, type):
+        return _checked_dataclass(function)
+    return _checked_function(function, visible)
+
+
+def _checked_function(function: Callable[..., Any], names: Mapping[str, Any]) -> Callable[..., Any]:
+    plans: list[calls.FunctionPlan] = []
+
+    def plan_for(args: tuple[Any, ...]) -> calls.FunctionPlan:
+        if not plans:
+            owner = calls.owner_of(function, args)
+            plans.append(calls.function_plan(function, owner, names))
+        return plans[0]
+
+    @functools.wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        if current_mode() == "off":
+            return function(*args, **kwargs)
+        return calls.run(plan_for(args), function, args, kwargs)
+
+    return checked
+
+
+def _checked_dataclass(cls: type[T]) -> type[T]:
+    if record_form(cls) != "dataclass" or issubclass(cls, eqx.Module):
+        raise AnnotationError(
+            f"contract is for functions and dataclasses, and {cls.__qualname__} is neither"
+            + ("; a Module is checked by itself" if issubclass(cls, eqx.Module) else "")
+        )
+    original = cast(Any, cls).__init__
+
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        __tracebackhide__ = True
+        original(self, *args, **kwargs)
+        if type(self) is cls:
+            Contracts().constructed(self)
+
+    cast(Any, cls).__init__ = __init__
+    return cls
+
+
+def check(value: T, annotation: Any, name: str = "value") -> T:
+    """Checks one value against one annotation, now.
+
+    Args:
+        value: what to check.
+        annotation: any hint that contracts understand.
+        name: what to call the value in the error.
+
+    Returns:
+        The value.
+
+    Raises:
+        ContractError: if it does not fit.
+
+    >>> import jax.numpy as jnp
+    >>> from jaxtyping import Array, Float
+    >>> check(jnp.ones((2, 2)), Float[Array, "n n"]).shape
+    (2, 2)
+    """
+    __tracebackhide__ = True
+    frame = inspect.currentframe()
+    caller = frame.f_back if frame is not None else None
+    scope = Scope(caller.f_globals, caller.f_locals) if caller is not None else Scope()
+    spec = read(annotation, scope)
+    test = check_of(spec)
+    if test is None:
+        return value
+    bindings = Bindings(Slot("value", name, None, spec))
+    try:
+        test(value, bindings)
+        settle(bindings, finally_=True)
+    except Mismatch as miss:
+        raise contract_error(miss) from None
+    return value
+
+
+__all__ = ["Contracts", "check", "contract", "install"]

@@ -1,0 +1,68 @@
+"""Tracebacks of contract errors, cut to the user's frames.
+
+The frames of weft, JAX and equinox between the user's function and the failing check say nothing about the mistake.
+They are unlinked as the error passes through a checked call; `WEFT_TYPECHECK_VERBOSE=1` keeps them. Frames further out hold
+`__tracebackhide__` for pytest and IPython, and the hook that prints uncaught errors drops them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import TracebackType
+from typing import Any, TypeVar
+
+import equinox
+import jax
+from weft.typecheck.errors import AnnotationError, ContractError
+from weft.typecheck.modes import verbose
+
+E = TypeVar("E", bound=BaseException)
+
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# weft's own packages, not everything beside them: tests and examples are users.
+_LIBRARIES = tuple(
+    os.path.join(folder, "")
+    for folder in (
+        *(os.path.join(_ROOT, package) for package in ("core", "transforms", "modules", "typecheck", "nnx")),
+        *(os.path.dirname(os.path.abspath(str(library.__file__))) for library in (jax, equinox)),
+    )
+)
+
+
+def is_users(frame: Any) -> bool:
+    """Whether a frame runs the user's code."""
+    return not frame.f_code.co_filename.startswith(_LIBRARIES)
+
+
+def cut(error: E) -> E:
+    """The same error, with a traceback of the user's frames only; all of it if it was raised in a library's code."""
+    if not verbose():
+        error.__traceback__ = users_frames(error.__traceback__)
+    return error
+
+
+def users_frames(traceback: TracebackType | None) -> TracebackType | None:
+    """A traceback without the frames of libraries."""
+    kept: list[TracebackType] = []
+    while traceback is not None:
+        if is_users(traceback.tb_frame):
+            kept.append(traceback)
+        traceback = traceback.tb_next
+    result: TracebackType | None = None
+    for one in reversed(kept):
+        result = TracebackType(result, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return result
+
+
+def install_excepthook() -> None:
+    """Makes an uncaught contract error print the user's frames only; other errors print as before."""
+    previous = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        if isinstance(error, ContractError | AnnotationError) and not verbose():
+            traceback = users_frames(traceback) or traceback
+            error = error.with_traceback(traceback)
+        previous(kind, error, traceback)
+
+    sys.excepthook = hook
