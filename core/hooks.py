@@ -3,10 +3,15 @@
 `typecheck` installs one object here; the core calls it where a contract can be checked: when a record is constructed,
 around a record's public methods, and around the functions given to transforms. With nothing installed each is a plain
 call.
+
+Contracts are on by default, and `import weft` does not pay for them: the hook that is there at first (`Deferred`) loads
+the checker by name when the first record is made or the first function is called. `WEFT_TYPECHECK=off` leaves it out.
 """
 
 from __future__ import annotations
 
+import importlib
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -24,7 +29,26 @@ class ContractHook(Protocol):
         """Calls a public method (`args[0]` is the record) or a transformed function, checking around it."""
 
 
-_installed: ContractHook | None = None
+class Deferred:
+    """Stands in for the checker until there is something to check; the checker puts itself in this one's place."""
+
+    def constructed(self, record: Any) -> None:
+        load_contracts().constructed(record)
+
+    def rebuilt(self, tree: Any) -> None:
+        load_contracts().rebuilt(tree)
+
+    def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return load_contracts().call(function, args, kwargs)
+
+
+def load_contracts() -> ContractHook:
+    """Imports the checker and installs it."""
+    # By name: the core depends on no other package of weft.
+    return importlib.import_module("weft.typecheck.runtime").install()
+
+
+_installed: ContractHook | None = None if os.environ.get("WEFT_TYPECHECK") == "off" else Deferred()
 
 
 def install_contracts(hook: ContractHook | None) -> ContractHook | None:
@@ -41,6 +65,7 @@ def installed_contracts() -> ContractHook | None:
 
 def call_checked(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Calls a user's function, under contract if there is a hook."""
+    __tracebackhide__ = True
     if _installed is None:
         return function(*args, **kwargs)
     return _installed.call(function, args, kwargs)

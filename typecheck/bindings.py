@@ -29,7 +29,7 @@ class Slot:
         annotation: what it should be.
     """
 
-    role: Literal["argument", "return", "yield", "sent", "field", "config", "value", "carry out", "gradient"]
+    role: Literal["argument", "return", "yield", "sent", "field", "config", "value"]
     name: str
     owner: Any
     annotation: Annotation

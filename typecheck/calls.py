@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapp
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -152,35 +152,34 @@ def call(
     function: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-    returns_like: Sequence[tuple[Path, int, str]] = (),
 ) -> Any:
     """Calls a function under contract; see `weft.core.hooks.ContractHook.call`."""
     __tracebackhide__ = True
     if isinstance(function, functools.partial):
-        return call(function.func, (*function.args, *args), {**function.keywords, **kwargs}, returns_like)
+        return call(function.func, (*function.args, *args), {**function.keywords, **kwargs})
     if isinstance(function, MethodType) and not isinstance(function.__self__, eqx.Module):
-        return call(function.__func__, (function.__self__, *args), kwargs, returns_like)
+        return call(function.__func__, (function.__self__, *args), kwargs)
     plan = plan_of(function, args)
     is_method = plan is not None and plan.is_method
     if is_method or _is_dispatched(function, args):
         token = _running.set((*_running.get(), args[0]))
         try:
-            return _run_if_planned(plan, function, args, kwargs, returns_like)
+            return _run_if_planned(plan, function, args, kwargs)
         finally:
             _running.reset(token)
     _check_rebuilt(plan, args, kwargs)
-    return _run_if_planned(plan, function, args, kwargs, returns_like)
+    return _run_if_planned(plan, function, args, kwargs)
 
 
 def _is_dispatched(function: Any, args: Sequence[Any]) -> bool:
     return bool(args) and isinstance(args[0], eqx.Module) and owner_of(function, args) is not None
 
 
-def _run_if_planned(plan: FunctionPlan | None, function: Any, args: Any, kwargs: Any, returns_like: Any) -> Any:
+def _run_if_planned(plan: FunctionPlan | None, function: Any, args: Any, kwargs: Any) -> Any:
     __tracebackhide__ = True
     if plan is None:
         return function(*args, **kwargs)
-    return run(plan, function, args, kwargs, returns_like)
+    return run(plan, function, args, kwargs)
 
 
 def _check_rebuilt(plan: FunctionPlan | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -201,7 +200,6 @@ def run(
     function: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-    returns_like: Sequence[tuple[Path, int, str]] = (),
 ) -> Any:
     """Calls a function whose plan is known.
 
@@ -218,8 +216,6 @@ def run(
         raise cut(error) from None
     if plan.returns is not None:
         _check_one(plan.returns, result, bindings)
-    if returns_like:
-        _check_like(plan, result, returns_like, bindings)
     if bindings.pending:
         _settle(bindings)
     return result
@@ -301,20 +297,6 @@ def _settle(bindings: Bindings) -> None:
         raise contract_error(miss, module=module_path()) from None
 
 
-def _check_like(plan: FunctionPlan, result: Any, rows: Sequence[tuple[Path, int, str]], bindings: Bindings) -> None:
-    """Checks parts of the result against the contract of an argument: carries and gradients."""
-    __tracebackhide__ = True
-    for path, number, role in rows:
-        row = plan.positional[number] if number < len(plan.positional) else None
-        if row is None:
-            continue
-        slot = Slot(role, row[0].name, row[0].owner, row[0].annotation)  # pyright: ignore[reportArgumentType]
-        value = result
-        for part in path:
-            value = value[part]
-        _check_one((slot, row[1]), value, bindings)
-
-
 def module_path() -> str:
     """Where the record whose method is running sits in the ones that called it: `Model.blocks[3].attn`."""
     records = _running.get()
@@ -358,7 +340,7 @@ def _generator(plan: FunctionPlan, bindings: Bindings, inner: Generator[Any, Any
                 inner.close()
                 raise
             except BaseException as error:
-                step, given = inner.throw, error
+                step, given = cast(Callable[[Any], Any], inner.throw), error
                 continue
             if sent is not None and given is not None:
                 _check_one(sent, given, bindings)

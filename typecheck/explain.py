@@ -92,8 +92,7 @@ def place_of(slot: Slot, path: Path = ()) -> str:
         return f"{words}{format_path(path) if path else ''}{' of' if slot.role != 'sent' else ''} {owner}"
     if slot.role == "value":
         return format_path(path, slot.name or "value")
-    role = "" if slot.role == "argument" else f" ({slot.role})"
-    return f"argument {format_path(path, slot.name)}{role} of {owner}"
+    return f"argument {format_path(path, slot.name)} of {owner}"
 
 
 def contract_error(miss: Mismatch, *, module: str = "") -> ContractError:

@@ -20,6 +20,7 @@ from contextvars import ContextVar
 from typing import Literal, cast
 
 import jax
+from weft.core import hooks
 from weft.typecheck.errors import ModeError
 
 Mode = Literal["off", "on", "strict"]
@@ -68,7 +69,14 @@ def set_mode(name: str, source: str = "mode") -> Mode:
         jax.config.update("jax_numpy_rank_promotion", "raise" if chosen == "strict" else "allow")
         jax.config.update("jax_numpy_dtype_promotion", "strict" if chosen == "strict" else "standard")
     _process = chosen
+    _ensure_installed(chosen)
     return chosen
+
+
+def _ensure_installed(chosen: Mode) -> None:
+    # `WEFT_TYPECHECK=off` leaves the hook out altogether; a mode that asks for it later brings it back.
+    if chosen != "off" and hooks.installed_contracts() is None:
+        hooks.load_contracts()
 
 
 @contextlib.contextmanager
@@ -86,6 +94,7 @@ def mode(name: str) -> Iterator[Mode]:
     'off'
     """
     chosen = read_mode(name)
+    _ensure_installed(chosen)
     token = _local.set(chosen)
     try:
         with _promotion(chosen):

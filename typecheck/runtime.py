@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast, overload
 
 import equinox as eqx
 from weft.core import hooks
-from weft.core.paths import Path
 from weft.typecheck import calls
 from weft.typecheck.annotations import Scope, read, record_form
 from weft.typecheck.arrays import settle
@@ -52,20 +51,22 @@ class Contracts:
         function: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-        returns_like: Sequence[tuple[Path, int, str]] = (),
     ) -> Any:
         __tracebackhide__ = True
         if current_mode() == "off":
             return function(*args, **kwargs)
-        return calls.call(function, args, kwargs, returns_like)
+        return calls.call(function, args, kwargs)
+
+
+_CONTRACTS = Contracts()
 
 
 def install() -> Contracts:
-    """Installs the checker in the core, and gives it back."""
-    contracts = Contracts()
-    hooks.install_contracts(contracts)
-    install_excepthook()
-    return contracts
+    """Installs the checker in the core, and gives it back; a second time changes nothing."""
+    if hooks.installed_contracts() is not _CONTRACTS:
+        hooks.install_contracts(_CONTRACTS)
+        install_excepthook()
+    return _CONTRACTS
 
 
 @overload
@@ -142,7 +143,7 @@ def _checked_dataclass(cls: type[T]) -> type[T]:
         __tracebackhide__ = True
         original(self, *args, **kwargs)
         if type(self) is cls:
-            Contracts().constructed(self)
+            _CONTRACTS.constructed(self)
 
     cast(Any, cls).__init__ = __init__
     return cls

@@ -1,8 +1,8 @@
 """Tracebacks of contract errors, cut to the user's frames.
 
 The frames of weft, JAX and equinox between the user's function and the failing check say nothing about the mistake.
-They are unlinked as the error passes through a checked call; `WEFT_TYPECHECK_VERBOSE=1` keeps them. Frames further out hold
-`__tracebackhide__` for pytest and IPython, and the hook that prints uncaught errors drops them.
+They are unlinked as the error passes through a checked call; `WEFT_TYPECHECK_VERBOSE=1` keeps them. Frames further out
+hold `__tracebackhide__` for pytest and IPython, and the hook that prints uncaught errors drops them.
 """
 
 from __future__ import annotations
@@ -56,13 +56,18 @@ def users_frames(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def install_excepthook() -> None:
-    """Makes an uncaught contract error print the user's frames only; other errors print as before."""
-    previous = sys.excepthook
+    """Makes an uncaught contract error print the user's frames only; other errors print as before. Once is enough."""
+    if sys.excepthook is _print_cut:
+        return
+    global _previous
+    _previous, sys.excepthook = sys.excepthook, _print_cut
 
-    def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        if isinstance(error, ContractError | AnnotationError) and not verbose():
-            traceback = users_frames(traceback) or traceback
-            error = error.with_traceback(traceback)
-        previous(kind, error, traceback)
 
-    sys.excepthook = hook
+_previous = sys.__excepthook__
+
+
+def _print_cut(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    if isinstance(error, ContractError | AnnotationError) and not verbose():
+        traceback = users_frames(traceback) or traceback
+        error = error.with_traceback(traceback)
+    _previous(kind, error, traceback)
