@@ -1,3 +1,41 @@
-"""Layers as records, the combinators that thread state through them, and their pure ops."""
+"""Layers as records, and the pure ops that they share with `weft.nnx`."""
 
-__all__: list[str] = []
+from jax.nn import elu, gelu, leaky_relu, log_softmax, relu, sigmoid, silu, softmax, softplus, tanh
+from weft.modules import ops
+from weft.modules.construct import ConfigError
+from weft.modules.conv import Conv
+from weft.modules.dropout import Dropout
+from weft.modules.linear import Embed, Linear
+from weft.modules.mode import inference, training
+from weft.modules.norm import BatchNorm, LayerNorm, RMSNorm
+from weft.modules.pool import avg_pool, max_pool, min_pool
+from weft.modules.sequential import Sequential, StatefulSequential
+
+__all__ = [
+    "BatchNorm",
+    "ConfigError",
+    "Conv",
+    "Dropout",
+    "Embed",
+    "LayerNorm",
+    "Linear",
+    "RMSNorm",
+    "Sequential",
+    "StatefulSequential",
+    "avg_pool",
+    "elu",
+    "gelu",
+    "inference",
+    "leaky_relu",
+    "log_softmax",
+    "max_pool",
+    "min_pool",
+    "ops",
+    "relu",
+    "sigmoid",
+    "silu",
+    "softmax",
+    "softplus",
+    "tanh",
+    "training",
+]

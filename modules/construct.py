@@ -1,0 +1,100 @@
+"""What layers' constructors share: keys for parameters, and checks of their options."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+from weft.core.errors import AxisError, WeftError
+from weft.core.keys import Keys, SeedError
+
+# `jax.nn.initializers` are untyped; they all are (key, shape, dtype) -> Array.
+Initializer = Any
+KeyLike = Key[Array, ""] | Keys
+
+
+class ConfigError(WeftError, ValueError):
+    """An option of a layer that makes no sense."""
+
+
+def parameter_keys(key: KeyLike | None, count: int, layer: str) -> list[Any]:
+    """Keys for a layer's parameters.
+
+    Args:
+        key: a typed key, which is split; or a `Keys` record, whose "params" stream is drawn from, once a parameter,
+            like in flax. It is not handed back, so give each layer a `Keys` of its own (`keys.fork()`), or keys.
+        count: how many parameters there are.
+        layer: its name, for errors.
+
+    Raises:
+        SeedError: if this is neither.
+    """
+    if isinstance(key, Keys):
+        keys: list[Any] = []
+        for _ in range(count):
+            drawn, key = key.next("params")
+            keys.append(drawn)
+        return keys
+    dtype = getattr(key, "dtype", None)
+    if dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        raise SeedError(
+            f"{layer} draws its parameters from a typed key, not from {_name(key)}",
+            fix=f"{layer}(..., key=jax.random.key(seed)), or a Keys record",
+        )
+    return list(jax.random.split(key, count))  # pyright: ignore[reportArgumentType]
+
+
+def _name(value: object) -> str:
+    return "nothing" if value is None else f"{type(value).__name__} {value!r}"[:60]
+
+
+def option_dtype(dtype: Any) -> np.dtype | None:
+    """A dtype as a static field keeps it: one form for all spellings, so that equal layers have equal structures."""
+    return None if dtype is None else jnp.dtype(dtype)
+
+
+def per_axis(value: int | Sequence[int], rank: int, what: str) -> tuple[int, ...]:
+    """One number for each spatial axis.
+
+    Raises:
+        ConfigError: if there are too many or too few.
+
+    >>> per_axis(2, 3, "strides")
+    (2, 2, 2)
+    """
+    if isinstance(value, int):
+        return (value,) * rank
+    if len(value) != rank:
+        raise ConfigError(f"{what} has {len(value)} numbers for {rank} spatial axes: {tuple(value)}")
+    return tuple(value)
+
+
+def check_positive(layer: str, **sizes: int) -> None:
+    """Refuses sizes that are not positive.
+
+    Raises:
+        ConfigError: naming the layer and the size.
+    """
+    for name, size in sizes.items():
+        if not size > 0:
+            raise ConfigError(f"{layer}: {name} must be positive, not {size}")
+
+
+def check_features(layer: object, x: Any, features: int) -> None:
+    """Refuses an input whose last axis has another size than a layer's features.
+
+    Raises:
+        AxisError: naming both.
+    """
+    shape = np.shape(x)
+    if not shape or shape[-1] != features:
+        found = shape[-1] if shape else "none"
+        raise AxisError(
+            f"{type(layer).__qualname__} takes {features} features on the last axis, not {found}",
+            at=f"x: {jax.typeof(x)}",
+            fix="check what comes before it, or the layer's size; a missing or extra axis shows here too",
+        )

@@ -1,0 +1,236 @@
+"""Convolution over 1 to 3 (or more) spatial axes, channels last: the pure op `conv` and the record `Conv`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jax.nn import initializers
+from jaxtyping import Array, Float
+from weft.core.errors import AxisError
+from weft.core.module import Module, static
+from weft.modules.construct import (
+    ConfigError,
+    Initializer,
+    KeyLike,
+    check_features,
+    check_positive,
+    option_dtype,
+    parameter_keys,
+    per_axis,
+)
+from weft.modules.dtypes import promote
+from weft.modules.linear import add_bias, default_kernel_init, product_options
+from weft.modules.op import op
+
+PADDINGS = ("SAME", "VALID", "SAME_LOWER", "CIRCULAR", "REFLECT", "CAUSAL")
+Padding = str | int | Sequence[int | tuple[int, int]]
+_PAD_MODES = {"CIRCULAR": "wrap", "REFLECT": "reflect"}
+
+
+@op(
+    *("strides", "padding", "input_dilation", "kernel_dilation", "feature_group_count"),
+    *("dtype", "out_dtype", "precision", "conv_general_dilated", "out_sharding"),
+)
+def conv(
+    x: Float[Array, "*batch_space in"],
+    kernel: Float[Array, "*window group_in out"],
+    bias: Float[Array, "out"] | None = None,
+    *,
+    strides: int | Sequence[int] = 1,
+    padding: Padding = "SAME",
+    input_dilation: int | Sequence[int] = 1,
+    kernel_dilation: int | Sequence[int] = 1,
+    feature_group_count: int = 1,
+    dtype: Any = None,
+    out_dtype: Any = None,
+    precision: Any = None,
+    conv_general_dilated: Any = lax.conv_general_dilated,
+    out_sharding: Any = None,
+) -> Float[Array, "*batch_out_space out"]:
+    """Convolves the spatial axes, of which the kernel has as many as its rank less two.
+
+    Args:
+        x: any leading batch axes (or none), spatial axes, features.
+        kernel: window, features of a group, output features.
+        bias: added at the end, if given.
+        strides: step of the window, for all spatial axes or each.
+        padding: "SAME", "VALID", "CIRCULAR" (periodic), "REFLECT", "CAUSAL" (1-D, only to the left), or numbers: one
+            for all, one an axis, or a pair (low, high) an axis.
+        input_dilation: spacing put between input elements; makes a transposed convolution.
+        kernel_dilation: spacing between kernel elements ("atrous").
+        feature_group_count: number of groups that the features are divided into.
+        dtype: the dtype to compute in.
+        out_dtype: the dtype to accumulate and return.
+        precision: see `jax.lax.Precision`.
+        conv_general_dilated: the convolution, with the arguments of `jax.lax.conv_general_dilated`.
+        out_sharding: of the convolution, in explicit-sharding mode.
+
+    >>> conv(jnp.ones((8, 3)), jnp.ones((3, 3, 4)), padding="VALID").shape
+    (6, 4)
+    """
+    x, kernel, bias = promote(x, kernel, bias, dtype=dtype)
+    rank = kernel.ndim - 2
+    window, batch = kernel.shape[:rank], x.shape[: x.ndim - rank - 1]
+    if len(batch) != 1:
+        x = lax.reshape(x, (math.prod(batch), *x.shape[len(batch) :]))
+    kernel_dilation = per_axis(kernel_dilation, rank, "kernel_dilation")
+    extent = [(size - 1) * dilation + 1 for size, dilation in zip(window, kernel_dilation, strict=True)]
+    pads = lax_padding(padding, extent)
+    if isinstance(pads, str) and pads in _PAD_MODES:
+        around = [(0, 0), *(((size - 1) // 2, size // 2) for size in extent), (0, 0)]
+        x, pads = jnp.pad(x, around, mode=_PAD_MODES[pads]), "VALID"
+    y = conv_general_dilated(
+        x,
+        kernel,
+        per_axis(strides, rank, "strides"),
+        pads,
+        lhs_dilation=per_axis(input_dilation, rank, "input_dilation"),
+        rhs_dilation=kernel_dilation,
+        dimension_numbers=_channels_last(rank),
+        feature_group_count=feature_group_count,
+        precision=precision,
+        **product_options(out_dtype, out_sharding),
+    )
+    if bias is not None:
+        y = add_bias(y, bias)
+    return y if len(batch) == 1 else lax.reshape(y, (*batch, *y.shape[1:]))
+
+
+def _channels_last(rank: int) -> lax.ConvDimensionNumbers:
+    data = (0, rank + 1, *range(1, rank + 1))
+    return lax.ConvDimensionNumbers(data, (rank + 1, rank, *range(rank)), data)
+
+
+def lax_padding(padding: Padding, extent: Sequence[int]) -> str | list[tuple[int, int]]:
+    """A padding as pairs (low, high), or as a name that needs the input's size.
+
+    Args:
+        padding: as in `conv`.
+        extent: size of the dilated window on each spatial axis.
+
+    Raises:
+        ConfigError: for an unknown name, the wrong number of pairs, or causal padding of more than one axis.
+
+    >>> lax_padding("CAUSAL", [3]), lax_padding(1, [3, 3]), lax_padding([1, (0, 2)], [3, 3])
+    ([(2, 0)], [(1, 1), (1, 1)], [(1, 1), (0, 2)])
+    """
+    rank = len(extent)
+    if isinstance(padding, str):
+        if padding not in PADDINGS:
+            raise ConfigError(f"unknown padding {padding!r}", fix=f"one of {', '.join(PADDINGS)}, or numbers")
+        if padding != "CAUSAL":
+            return padding
+        if rank != 1:
+            raise ConfigError(f"causal padding is for one spatial axis, not {rank}", fix="give pairs (low, high)")
+        return [(extent[0] - 1, 0)]
+    pads = (padding,) * rank if isinstance(padding, int) else padding
+    if len(pads) != rank:
+        raise ConfigError(f"padding has {len(pads)} entries for {rank} spatial axes: {tuple(pads)}")
+    return [(pad, pad) if isinstance(pad, int) else (pad[0], pad[1]) for pad in pads]
+
+
+class Conv(Module):
+    """A convolution, channels last, over as many spatial axes as `kernel_size` has numbers.
+
+    Args:
+        in_features: size of the last axis of the input.
+        out_features: size of the last axis of the output.
+        kernel_size: size of the window; an integer for one spatial axis.
+        strides, padding, input_dilation, kernel_dilation, feature_group_count: as in `conv`.
+        key: a typed key, or a `Keys` record (its "params" stream).
+        use_bias: whether to add a bias.
+        kernel_init: initialiser from `jax.nn.initializers`.
+        bias_init: likewise.
+        dtype: the dtype to compute in; by default what input and parameters promote to.
+        param_dtype: the dtype of the parameters.
+        out_dtype: the dtype to accumulate and return.
+        precision: see `jax.lax.Precision`.
+
+    Raises:
+        ConfigError: if the groups do not divide the features, or options do not fit the spatial axes.
+
+    >>> import jax
+    >>> layer = Conv(3, 8, (3, 3), strides=2, key=jax.random.key(0))
+    >>> layer(jnp.ones((5, 8, 8, 3))).shape, layer(jnp.ones((8, 8, 3))).shape
+    ((5, 4, 4, 8), (4, 4, 8))
+    """
+
+    kernel: Float[Array, "*window group_in out"]
+    bias: Float[Array, "out"] | None
+    strides: tuple[int, ...] = static()
+    padding: Any = static()
+    input_dilation: tuple[int, ...] = static()
+    kernel_dilation: tuple[int, ...] = static()
+    feature_group_count: int = static()
+    dtype: Any = static()
+    out_dtype: Any = static()
+    precision: Any = static()
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        kernel_size: int | Sequence[int],
+        *,
+        key: KeyLike,
+        strides: int | Sequence[int] = 1,
+        padding: Padding = "SAME",
+        input_dilation: int | Sequence[int] = 1,
+        kernel_dilation: int | Sequence[int] = 1,
+        feature_group_count: int = 1,
+        use_bias: bool = True,
+        kernel_init: Initializer = default_kernel_init,
+        bias_init: Initializer = initializers.zeros,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        out_dtype: Any = None,
+        precision: Any = None,
+    ):
+        window = (kernel_size,) if isinstance(kernel_size, int) else tuple(kernel_size)
+        rank, groups = len(window), feature_group_count
+        check_positive("Conv", in_features=in_features, out_features=out_features, feature_group_count=groups)
+        if in_features % groups or out_features % groups:
+            raise ConfigError(f"Conv: {groups} groups do not divide {in_features} in and {out_features} out features")
+        kernel_key, bias_key = parameter_keys(key, 2, "Conv")
+        self.strides = per_axis(strides, rank, "strides")
+        self.input_dilation = per_axis(input_dilation, rank, "input_dilation")
+        self.kernel_dilation = per_axis(kernel_dilation, rank, "kernel_dilation")
+        extent = [(size - 1) * dilation + 1 for size, dilation in zip(window, self.kernel_dilation, strict=True)]
+        pads = lax_padding(padding, extent)
+        self.padding = pads if isinstance(pads, str) else tuple(pads)
+        self.feature_group_count = groups
+        self.kernel = kernel_init(kernel_key, (*window, in_features // groups, out_features), param_dtype)
+        self.bias = bias_init(bias_key, (out_features,), param_dtype) if use_bias else None
+        self.dtype, self.out_dtype, self.precision = option_dtype(dtype), option_dtype(out_dtype), precision
+
+    def __call__(self, x: Float[Array, "*batch_space in"]) -> Float[Array, "*batch_out_space out"]:
+        """Convolves the spatial axes; leading batch axes, any number of them or none, are kept.
+
+        Raises:
+            AxisError: if the last axis is not of size `in_features`, or there are too few axes.
+        """
+        rank = self.kernel.ndim - 2
+        if jnp.ndim(x) < rank + 1:
+            raise AxisError(
+                f"Conv takes {rank} spatial axes and one of features, not {jnp.ndim(x)} axes",
+                at=f"x: {jnp.shape(x)}",
+                fix="channels come last: (*batch, *space, features)",
+            )
+        check_features(self, x, self.kernel.shape[-2] * self.feature_group_count)
+        return conv(
+            x,
+            self.kernel,
+            self.bias,
+            strides=self.strides,
+            padding=self.padding,
+            input_dilation=self.input_dilation,
+            kernel_dilation=self.kernel_dilation,
+            feature_group_count=self.feature_group_count,
+            dtype=self.dtype,
+            out_dtype=self.out_dtype,
+            precision=self.precision,
+        )

@@ -1,0 +1,95 @@
+"""Dropout: the pure op `dropout` and the record `Dropout`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, Key
+from weft.core.keys import SeedError
+from weft.core.module import Module, static
+from weft.modules.construct import ConfigError
+from weft.modules.op import op
+
+
+@op("rate", "broadcast_dims")
+def dropout(
+    x: Float[Array, "*shape"], key: Key[Array, ""], *, rate: float, broadcast_dims: Sequence[int] = ()
+) -> Float[Array, "*shape"]:
+    """Sets elements to zero with probability `rate`, and scales the others to keep the mean.
+
+    Args:
+        x: the values.
+        key: a typed key.
+        rate: the probability of zero, in [0, 1].
+        broadcast_dims: axes along which one decision holds for all elements.
+
+    >>> dropout(jnp.ones(4), jax.random.key(0), rate=0.5).tolist()
+    [0.0, 0.0, 2.0, 2.0]
+    """
+    if rate == 0:
+        return x
+    if rate == 1:
+        return jnp.zeros_like(x)  # x / 0 would make its gradient NaN
+    shared = {range(x.ndim)[axis] for axis in broadcast_dims}
+    shape = tuple(1 if axis in shared else size for axis, size in enumerate(x.shape))
+    mask = jax.random.bernoulli(key, 1.0 - rate, shape)
+    if shared:
+        mask = jnp.broadcast_to(mask, x.shape)
+    return lax.select(mask, lax.div(x, np.asarray(1.0 - rate, x.dtype)), lax.full_like(x, 0))
+
+
+class Dropout(Module):
+    """Dropout. It is pure and has no state: the key is an argument of the call.
+
+    Args:
+        rate: the probability of zero, in [0, 1].
+        broadcast_dims: axes along which one decision holds for all elements.
+        inference: the mode, in which nothing is dropped; `weft.modules.inference(model)` sets it in a whole model.
+
+    Raises:
+        ConfigError: if the rate is not a probability.
+
+    >>> Dropout(0.5)(jnp.ones(4), key=jax.random.key(0)).tolist()
+    [0.0, 0.0, 2.0, 2.0]
+    >>> Dropout(0.5, inference=True)(jnp.ones(4)).tolist()
+    [1.0, 1.0, 1.0, 1.0]
+
+    Source: Srivastava et al., "Dropout", 2014.
+    """
+
+    rate: float = static()
+    broadcast_dims: tuple[int, ...] = static()
+    inference: bool = static()
+
+    def __init__(self, rate: float, *, broadcast_dims: Sequence[int] = (), inference: bool = False):
+        if not 0 <= rate <= 1:
+            raise ConfigError(f"Dropout: rate is a probability, not {rate}", fix="a number from 0 to 1")
+        self.rate, self.broadcast_dims, self.inference = rate, tuple(broadcast_dims), inference
+
+    def __call__(
+        self, x: Float[Array, "*shape"], *, key: Key[Array, ""] | None = None, inference: bool | None = None
+    ) -> Float[Array, "*shape"]:
+        """Drops elements.
+
+        Args:
+            x: the values.
+            key: a typed key; not needed in inference mode, or with a rate of 0.
+            inference: this call's mode, if it is not the record's own.
+
+        Raises:
+            SeedError: if a key is needed, and there is none or it is no typed key.
+        """
+        if self.rate == 0 or (self.inference if inference is None else inference):
+            return x
+        dtype: Any = getattr(key, "dtype", None)
+        if key is None or dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key):
+            raise SeedError(
+                f"Dropout draws from a typed key, not from {'nothing' if key is None else type(key).__name__}",
+                fix='pass key= (key, keys = keys.next("dropout")), or inference(model) to drop nothing',
+            )
+        return dropout(x, key, rate=self.rate, broadcast_dims=self.broadcast_dims)

@@ -1,0 +1,68 @@
+"""Dtypes: which one a layer computes in.
+
+Three dtypes are told apart. `param_dtype` is what parameters are stored in; `dtype` is what the layer computes in (by
+default what its inputs and parameters promote to, at least a float); `out_dtype` is what a product accumulates in and
+comes out as.
+"""
+
+from __future__ import annotations
+
+from typing import Any, overload
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, ArrayLike
+from weft.modules.construct import ConfigError
+
+
+def compute_dtype(*arrays: Any, dtype: Any = None, inexact: bool = True) -> Any:
+    """The dtype to compute in.
+
+    Args:
+        arrays: inputs and parameters; `None`s do not count.
+        dtype: what the user asked for, if anything.
+        inexact: whether integers must become floats.
+
+    Raises:
+        ConfigError: if an integer dtype was asked for where only an inexact one makes sense.
+
+    >>> compute_dtype(jnp.zeros(2, jnp.bfloat16), jnp.zeros(2, jnp.float32)).name
+    'float32'
+    """
+    if dtype is None:
+        dtypes = {array.dtype for array in arrays if array is not None}
+        # One dtype for all is the rule, and looking is much cheaper than JAX's promotion.
+        dtype = dtypes.pop() if len(dtypes) == 1 else jnp.result_type(*(a for a in arrays if a is not None))
+        if inexact and not jnp.issubdtype(dtype, jnp.inexact):
+            dtype = jnp.promote_types(jnp.float32, dtype)
+    elif inexact and not jnp.issubdtype(dtype, jnp.inexact):
+        raise ConfigError(f"this computes in floats, and {jnp.dtype(dtype).name} is none", fix="use a float dtype")
+    return jnp.dtype(dtype)
+
+
+@overload
+def cast(array: Array, dtype: Any) -> Array: ...
+@overload
+def cast(array: None, dtype: Any) -> None: ...
+def cast(array: Array | None, dtype: Any) -> Array | None:
+    """An array in a dtype; nothing is traced if it is of that dtype already."""
+    if array is None or (array.dtype == dtype and not getattr(array, "weak_type", False)):
+        return array
+    return lax.convert_element_type(array, dtype)
+
+
+def promote(*arrays: Any, dtype: Any = None, inexact: bool = True) -> list[Any]:
+    """Arrays cast to the one dtype that they are computed in; `None` stays `None`.
+
+    >>> [a.dtype.name for a in promote(jnp.arange(2), jnp.ones(2), dtype=jnp.bfloat16)]
+    ['bfloat16', 'bfloat16']
+    """
+    converted = [None if array is None else as_array(array) for array in arrays]
+    dtype = compute_dtype(*converted, dtype=dtype, inexact=inexact)
+    return [cast(array, dtype) for array in converted]
+
+
+def as_array(value: ArrayLike) -> Array:
+    """A JAX array; a tracer or an array comes back as it is."""
+    return value if isinstance(value, jax.Array) else jnp.asarray(value)

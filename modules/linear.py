@@ -1,0 +1,217 @@
+"""Linear maps: the pure ops `linear`, `embed` and `attend`, and the records `Linear` and `Embed`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jax.nn import initializers
+from jaxtyping import Array, Float, Int
+from weft.core.module import Module, static
+from weft.modules.construct import (
+    ConfigError,
+    Initializer,
+    KeyLike,
+    check_features,
+    check_positive,
+    option_dtype,
+    parameter_keys,
+)
+from weft.modules.dtypes import as_array, cast, promote
+from weft.modules.op import op
+
+# As in flax: LeCun's normal for kernels, and for embeddings its fan-in over the features.
+default_kernel_init = initializers.lecun_normal()
+default_embedding_init = initializers.variance_scaling(1.0, "fan_in", "normal", out_axis=0)
+
+
+@op("dtype", "out_dtype", "precision", "dot_general", "out_sharding")
+def linear(
+    x: Float[Array, "*batch in"],
+    kernel: Float[Array, "in out"],
+    bias: Float[Array, "out"] | None = None,
+    *,
+    dtype: Any = None,
+    out_dtype: Any = None,
+    precision: Any = None,
+    dot_general: Any = lax.dot_general,
+    out_sharding: Any = None,
+) -> Float[Array, "*batch out"]:
+    """`x @ kernel + bias`.
+
+    Args:
+        x: inputs, with any leading axes.
+        kernel: weights.
+        bias: added at the end, if given.
+        dtype: the dtype to compute in; by default what the arguments promote to.
+        out_dtype: the dtype to accumulate and return.
+        precision: see `jax.lax.Precision`.
+        dot_general: the product, with the arguments of `jax.lax.dot_general`.
+        out_sharding: of the product, in explicit-sharding mode.
+
+    >>> linear(jnp.ones((2, 3)), jnp.ones((3, 4)), jnp.ones(4)).tolist()[0]
+    [4.0, 4.0, 4.0, 4.0]
+    """
+    x, kernel, bias = promote(x, kernel, bias, dtype=dtype)
+    options = product_options(out_dtype, out_sharding)
+    y = dot_general(x, kernel, (((x.ndim - 1,), (0,)), ((), ())), precision=precision, **options)
+    return y if bias is None else add_bias(y, bias)
+
+
+def product_options(out_dtype: Any, out_sharding: Any) -> dict[str, Any]:
+    """Options for a product, only those that are set: a product of the user's own may know neither."""
+    options = {"preferred_element_type": out_dtype, "out_sharding": out_sharding}
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def add_bias(y: Float[Array, "*batch out"], bias: Float[Array, "out"]) -> Float[Array, "*batch out"]:
+    """`y + bias`, with the bias along the last axis."""
+    wide = lax.broadcast_in_dim(bias, (1,) * (y.ndim - 1) + bias.shape, (y.ndim - 1,))
+    if y.dtype != wide.dtype:
+        dtype = jnp.promote_types(y.dtype, wide.dtype)
+        y, wide = cast(y, dtype), cast(wide, dtype)
+    return lax.add(y, wide)
+
+
+@op("dtype")
+def embed(
+    ids: Int[Array, "*batch"], embedding: Float[Array, "vocab features"], *, dtype: Any = None
+) -> Float[Array, "*batch features"]:
+    """The rows of an embedding table; a row out of range is NaN, a negative one counts from the end.
+
+    >>> embed(jnp.array([1, 0]), jnp.array([[1.0], [2.0]])).tolist()
+    [[2.0], [1.0]]
+    """
+    (embedding,) = promote(embedding, dtype=dtype, inexact=False)
+    if embedding.shape[0] == 1:
+        return jnp.broadcast_to(embedding, (*ids.shape, embedding.shape[1]))
+    return jnp.take(embedding, ids, axis=0)
+
+
+@op("dtype", "out_sharding")
+def attend(
+    query: Float[Array, "*batch features"],
+    embedding: Float[Array, "vocab features"],
+    *,
+    dtype: Any = None,
+    out_sharding: Any = None,
+) -> Float[Array, "*batch vocab"]:
+    """The inner product of queries with every row of an embedding table, as for tied output weights."""
+    query, embedding = promote(query, embedding, dtype=dtype)
+    return lax.dot_general(query, embedding, (((query.ndim - 1,), (1,)), ((), ())), out_sharding=out_sharding)
+
+
+class Linear(Module):
+    """A linear map of the last axis: `y = x @ kernel + bias`.
+
+    Args:
+        in_features: size of the last axis of the input.
+        out_features: size of the last axis of the output.
+        key: a typed key, or a `Keys` record (its "params" stream).
+        use_bias: whether to add a bias.
+        kernel_init: initialiser from `jax.nn.initializers`.
+        bias_init: likewise.
+        dtype: the dtype to compute in; by default what input and parameters promote to.
+        param_dtype: the dtype of the parameters.
+        out_dtype: the dtype to accumulate and return.
+        precision: see `jax.lax.Precision`.
+
+    >>> import jax
+    >>> Linear(3, 4, key=jax.random.key(0))(jnp.ones((2, 5, 3))).shape
+    (2, 5, 4)
+    """
+
+    kernel: Float[Array, "in out"]
+    bias: Float[Array, "out"] | None
+    dtype: Any = static()
+    out_dtype: Any = static()
+    precision: Any = static()
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        key: KeyLike,
+        use_bias: bool = True,
+        kernel_init: Initializer = default_kernel_init,
+        bias_init: Initializer = initializers.zeros,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        out_dtype: Any = None,
+        precision: Any = None,
+    ):
+        check_positive("Linear", in_features=in_features, out_features=out_features)
+        kernel_key, bias_key = parameter_keys(key, 2, "Linear")
+        self.kernel = kernel_init(kernel_key, (in_features, out_features), param_dtype)
+        self.bias = bias_init(bias_key, (out_features,), param_dtype) if use_bias else None
+        self.dtype, self.out_dtype, self.precision = option_dtype(dtype), option_dtype(out_dtype), precision
+
+    def __call__(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
+        """Maps the last axis.
+
+        Raises:
+            AxisError: if its size is not `in`.
+        """
+        check_features(self, x, self.kernel.shape[0])
+        return linear(x, self.kernel, self.bias, dtype=self.dtype, out_dtype=self.out_dtype, precision=self.precision)
+
+
+class Embed(Module):
+    """A table of vectors, looked up by integers.
+
+    Args:
+        vocab: number of rows.
+        features: size of each.
+        key: a typed key, or a `Keys` record (its "params" stream).
+        embedding_init: initialiser from `jax.nn.initializers`.
+        dtype: the dtype of what is looked up, and of `attend`; by default the table's.
+        param_dtype: the dtype of the table.
+
+    >>> import jax
+    >>> table = Embed(10, 4, key=jax.random.key(0))
+    >>> h = table(jnp.array([[1, 2, 3]]))
+    >>> h.shape, table.attend(h).shape
+    ((1, 3, 4), (1, 3, 10))
+    """
+
+    embedding: Float[Array, "vocab features"]
+    dtype: Any = static()
+
+    def __init__(
+        self,
+        vocab: int,
+        features: int,
+        *,
+        key: KeyLike,
+        embedding_init: Initializer = default_embedding_init,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+    ):
+        check_positive("Embed", vocab=vocab, features=features)
+        (embedding_key,) = parameter_keys(key, 1, "Embed")
+        self.embedding = embedding_init(embedding_key, (vocab, features), param_dtype)
+        self.dtype = option_dtype(dtype) or self.embedding.dtype
+
+    def __call__(self, ids: Int[Array, "*batch"]) -> Float[Array, "*batch features"]:
+        """Looks up rows; one out of range is NaN.
+
+        Raises:
+            ConfigError: if the ids are not integers.
+        """
+        ids = as_array(ids)
+        if not jnp.issubdtype(ids.dtype, jnp.integer):
+            raise ConfigError(
+                f"Embed looks up integers, not {ids.dtype}", fix="cast the ids, or use Linear on one-hots"
+            )
+        return embed(ids, self.embedding, dtype=self.dtype)
+
+    def attend(self, query: Float[Array, "*batch features"]) -> Float[Array, "*batch vocab"]:
+        """The inner product with every row: logits of tied weights.
+
+        Raises:
+            AxisError: if the last axis is not of size `features`.
+        """
+        check_features(self, query, self.embedding.shape[1])
+        return attend(query, self.embedding, dtype=self.dtype)
