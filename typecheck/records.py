@@ -20,7 +20,6 @@ import jax
 from weft.core.leaves import is_array
 from weft.typecheck.annotations import (
     Annotation,
-    AnnotationError,
     ArrayOf,
     BatchedOf,
     Instance,
@@ -35,6 +34,7 @@ from weft.typecheck.batched import Dims
 from weft.typecheck.bindings import Bindings, Mismatch, Origin, Slot
 from weft.typecheck.checks import BUILDERS, check_of, with_lead
 from weft.typecheck.dims import AnyDim, NamedDim, Shape
+from weft.typecheck.errors import AnnotationError
 from weft.typecheck.signatures import Field, fields_of
 
 

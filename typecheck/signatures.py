@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Literal
 
-from weft.typecheck.annotations import ANYTHING, Annotation, Anything, Scope, read, record_form
+from weft.typecheck.annotations import ANYTHING, Annotation, Anything, record_form
 from weft.typecheck.errors import AnnotationError
+from weft.typecheck.reading import Scope, read
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ import jax
 from weft.core.paths import key_part
 from weft.typecheck.annotations import (
     Annotation,
-    AnnotationError,
     Instance,
     LiteralOf,
     MappingOf,
@@ -27,6 +26,7 @@ from weft.typecheck.annotations import (
 from weft.typecheck.arrays import Check
 from weft.typecheck.bindings import Bindings, Mismatch, Origin
 from weft.typecheck.checks import BUILDERS, check_of
+from weft.typecheck.errors import AnnotationError
 
 IsLeaf = Callable[[Any], bool]
 
