@@ -7,7 +7,10 @@ JAX's own types stop. The tests of the modules that use a name fail loudly when 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -23,9 +26,11 @@ import jax.interpreters.partial_eval
 import jax.numpy as jnp
 
 # jit's parameters say "no sharding asked for" with this value, and JAX exports it nowhere.
-from jax._src.sharding_impls import UNSPECIFIED as _UNSPECIFIED
+from jax._src.named_sharding import UNSPECIFIED as _UNSPECIFIED
 
 # Everything below goes through these names, typed once as the boundary.
+_api: Any = jax
+_jnp: Any = jnp
 _core: Any = jax.extend.core
 _primitives: Any = jax.extend.core.primitives
 _lu: Any = jax.extend.linear_util
@@ -35,7 +40,11 @@ _batching: Any = jax.interpreters.batching
 _mlir: Any = jax.interpreters.mlir
 _pe: Any = jax.interpreters.partial_eval
 
-make_user_context: Any = getattr(jax, "make_user_context")  # noqa: B009  (its type is partly unknown to checkers)
+# Public, but partly untyped.
+make_jaxpr: Any = _api.make_jaxpr
+tree: Any = _api.tree
+asarray: Callable[[Any], jax.Array] = _jnp.asarray
+make_user_context: Any = _api.make_user_context
 Primitive: Any = _core.Primitive
 jaxprs_in_params: Any = _core.jaxprs_in_params
 add: Any = _ad.add_jaxvals
@@ -85,7 +94,7 @@ def split_outputs(closed: Any, at: int) -> tuple[Callable[..., list[Any]], Calla
 
     def keeping(used: Sequence[bool]) -> Callable[..., list[Any]]:
         jaxpr, _ = _pe.dce_jaxpr(closed.jaxpr, list(used), True)
-        return lambda args: run(_core.ClosedJaxpr(jaxpr, closed.consts), args)
+        return functools.partial(run, _core.ClosedJaxpr(jaxpr, closed.consts))
 
     before = [i < at for i in range(len(closed.out_avals))]
     return keeping(before), keeping([not used for used in before])
@@ -124,7 +133,7 @@ def _is_literal(atom: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _equation_context(eqn: Any) -> Iterator[None]:
+def _equation_context(eqn: Any) -> Generator[None]:
     # The name scopes, source location and settings that the equation was traced under.
     names = _source.current_name_stack() + eqn.source_info.name_stack
     with _source.user_context(eqn.source_info.traceback, name_stack=names), eqn.ctx.manager:
@@ -138,8 +147,29 @@ def strong_type_of(value: Any) -> Any:
 
 def zeros(aval: Any, length: int | None = None) -> Any:
     """Zeros of a type, with a leading axis if there is a length; unlike `jnp.zeros`, varying over its mesh axes."""
-    value = _ad.zeros_like_aval(aval)
+    # The zero of a key's type is, to JAX, its tangent's.
+    extended = _api.dtypes.issubdtype(aval.dtype, jax.dtypes.extended)
+    value = _api.lax.full(aval.shape, 0, aval.dtype) if extended else _ad.zeros_like_aval(aval)
     return value if length is None else _batching.broadcast(value, length, 0, None)
+
+
+def remember_per_jaxpr(compute: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Caches a function of a jaxpr, open or closed, for as long as the jaxpr lives: JAX never mutates one."""
+    known: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+    lock = threading.Lock()
+
+    def remembered(jaxpr: Any) -> Any:
+        # An open jaxpr, such as remat's, is closed anew each time; constants belong to one closed jaxpr.
+        key = jaxpr.jaxpr if isinstance(jaxpr, _core.ClosedJaxpr) and not jaxpr.consts else jaxpr
+        with lock:
+            answer = known.get(key)
+        if answer is None:
+            answer = compute(jaxpr)
+            with lock:
+                known[key] = answer
+        return answer
+
+    return remembered
 
 
 # ---- primitives -----------------------------------------------------------------------------------------------------
@@ -147,11 +177,24 @@ def zeros(aval: Any, length: int | None = None) -> Any:
 
 def define_identity(primitive: Any, *, batch: Callable[..., tuple[Any, Any]]) -> None:
     """Gives a primitive of several operands the rules of the identity; tangents and cotangents pass it by."""
-    primitive.def_impl(lambda *values, **_: list(values))
-    primitive.def_abstract_eval(lambda *avals, **_: list(avals))
-    _ad.primitive_jvps[primitive] = lambda primals, tangents, **params: (primitive.bind(*primals, **params), tangents)
-    _ad.primitive_transposes[primitive] = lambda cotangents, *_, **__: cotangents
-    _mlir.register_lowering(primitive, lambda ctx, *values, **_: values)
+
+    def identity(*values: Any, **_: Any) -> list[Any]:
+        return list(values)
+
+    def jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
+        return primitive.bind(*primals, **params), tangents
+
+    def transpose(cotangents: Any, *_: Any, **__: Any) -> Any:
+        return cotangents
+
+    def lower(_: Any, *values: Any, **__: Any) -> Any:
+        return values
+
+    primitive.def_impl(identity)
+    primitive.def_abstract_eval(identity)
+    _ad.primitive_jvps[primitive] = jvp
+    _ad.primitive_transposes[primitive] = transpose
+    _mlir.register_lowering(primitive, lower)
     # The "fancy" table, because its rules are also called when nothing is mapped, and learn the size of the axis.
     _batching.fancy_primitive_batchers[primitive] = batch
 
@@ -190,8 +233,8 @@ def extend_jit(params: dict[str, Any], closed: Any, num_inputs: int, num_outputs
 
 def extend_remat(params: dict[str, Any], jaxpr: Any, num_before: int, num_after: int) -> dict[str, Any]:
     """remat's parameters for a jaxpr with more inputs."""
-    prevent_cse = params["prevent_cse"]
-    if isinstance(prevent_cse, tuple):
+    prevent_cse: Any = params["prevent_cse"]
+    if not isinstance(prevent_cse, bool):
         prevent_cse = (*[True] * num_before, *prevent_cse, *[True] * num_after)
     return {**params, "jaxpr": jaxpr, "prevent_cse": prevent_cse}
 
@@ -210,27 +253,52 @@ def without_context(bind_params: dict[str, Any], context: Callable[[], AbstractC
     return {**bind_params, "subfuns": (fun, _lu.transformation2(enter)(forward), *backward)}
 
 
+def differentiated_on_demand(fun: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
+    """A function whose derivative is taken only if a cotangent asks for it: a callback or a kernel in it has none."""
+    call: Any = _api.custom_vjp(fun)
+
+    def forward(args: list[Any]) -> tuple[list[Any], list[Any]]:
+        return fun(args), args
+
+    def backward(args: list[Any], cotangents: list[Any]) -> Any:
+        return _api.vjp(fun, args)[1](cotangents)
+
+    call.defvjp(forward, backward)
+    return call
+
+
 def graft(
     custom: Callable[..., list[Any]], body: Callable[..., list[Any]], args: list[Any], offsets: list[Any]
 ) -> list[Any]:
     """The body's value; its derivative in the arguments is that of `custom`, in the offsets that of `body`."""
 
     @jax.custom_jvp
-    def call(args: list[Any], offsets: list[Any]) -> list[Any]:
+    def of_offsets(args: list[Any], offsets: list[Any]) -> list[Any]:
         return body([*args, *offsets])
 
-    def call_jvp(primals: Any, tangents: Any) -> tuple[list[Any], list[Any]]:
-        (args, offsets), (args_dot, offsets_dot) = primals, tangents
-        outs, from_offsets = jax.jvp(lambda given: body([*args, *given]), (offsets,), (offsets_dot,))
-        _, from_args = jax.jvp(custom, tuple(args), tuple(args_dot))
-        return outs, [_sum_tangents(a, b) for a, b in zip(from_args, from_offsets, strict=True)]
+    def of_offsets_jvp(primals: Any, tangents: Any) -> tuple[list[Any], list[Any]]:
+        # The arguments are not stopped: the derivative in the offsets has itself a derivative in the arguments.
+        (args, offsets), (_, offsets_dot) = primals, tangents
 
-    call.defjvp(call_jvp)
-    return list(call(args, offsets))
+        def given(offsets: list[Any]) -> list[Any]:
+            return body([*args, *offsets])
+
+        return _api.jvp(given, (offsets,), (offsets_dot,))
+
+    of_offsets.defjvp(of_offsets_jvp)
+    return list(map(_second_with_both_tangents, custom(*args), of_offsets(args, offsets)))
 
 
-def _sum_tangents(one: Any, other: Any) -> Any:
-    return one if one.dtype == jax.dtypes.float0 else jnp.add(one, other)
+@jax.custom_jvp
+def _second_with_both_tangents(one: Any, other: Any) -> Any:
+    del one
+    return other
+
+
+@_second_with_both_tangents.defjvp
+def _second_with_both_tangents_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    one, other = tangents
+    return primals[1], one if one.dtype == jax.dtypes.float0 else jnp.add(one, other)
 
 
 def is_dead_tracer(tracer: Any) -> bool:
