@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from weft.core import hooks
+from weft.core.agree import Described
 from weft.core.explain import explain
 from weft.core.leaves import Leaf
 from weft.core.rides import Ride, is_axis, resolve, rides_in
@@ -82,6 +83,7 @@ class Departure:
         is_ride: whether a node of the prefix is a ride.
         forwards: whether an output leaf that is an input leaf may be forwarded, by their rides.
         option: what the prefix is called in the user's call, for errors.
+        refused: rides that no leaf may leave on, each with what to do instead.
     """
 
     prefix: Any
@@ -89,6 +91,7 @@ class Departure:
     is_ride: Callable[[Any], bool]
     forwards: Callable[[Ride, Ride], bool] | None
     option: str
+    refused: Mapping[Ride, str]
 
 
 class Boundary(Protocol):
@@ -102,6 +105,14 @@ class Boundary(Protocol):
 
     def rebuild(self, crossing: Crossing, values: Sequence[Any]) -> Call:
         """The live call, with the values that the transform gives."""
+        ...
+
+    def describe(self, tree: Any) -> Described:
+        """What must not change of a tree that is carried."""
+        ...
+
+    def describe_outcome(self, outcome: Any, groups: Groups) -> Described:
+        """What must not differ between the outputs of branches."""
         ...
 
     def update_lanes(self, crossing: Crossing) -> tuple[Ride, ...]:
@@ -122,6 +133,18 @@ class Boundary(Protocol):
         """The call's trees with values at some leaves and nothing elsewhere: how (co)tangents are given."""
         ...
 
+    def read_sparse(self, crossing: Crossing, call: Call) -> list[Any]:
+        """The inverse of `sparse_call`: for each dynamic leaf its value, or None."""
+        ...
+
+    def sparse_output(self, outcome: Any, lane: int, values: Sequence[Any]) -> Any:
+        """A tree like the output, with values at what rides in one lane: how output (co)tangents are given."""
+        ...
+
+    def read_sparse_output(self, outcome: Any, lane: int, tree: Any) -> list[Any]:
+        """The inverse of `sparse_output`: for each leaf of the lane its value, or None."""
+        ...
+
     def extractor(self, crossing: Crossing) -> Callable[[Call], tuple[Sequence[Any], Groups] | None] | None:
         """A quick way to take another call of the same make apart; it returns None for another make."""
         ...
@@ -129,6 +152,10 @@ class Boundary(Protocol):
     def quick_hand_over(self, call: Call, outcome: Any, values: Sequence[Any], groups: Groups) -> Any:
         """`hand_over`, for an outcome that is expected again."""
         ...
+
+
+# Called with the live arguments before the user's function; what it returns is called with the output after.
+Agreement = Callable[[Boundary, Call, Departure], Callable[[Any], None]]
 
 
 class Body:
@@ -141,8 +168,10 @@ class Body:
         index: int,
         departure: Departure,
         user_function: Callable[..., Any],
+        agreement: Agreement | None,
     ):
         self.user_function = user_function
+        self.agreement = agreement
         self.boundary = boundary
         self.crossing = crossing
         self.index = index
@@ -153,8 +182,11 @@ class Body:
         values = self.crossing.ungroup(groups)
         live = self.boundary.rebuild(self.crossing, values)
         functions, args, kwargs = live
+        check = self.agreement(self.boundary, live, self.departure) if self.agreement is not None else None
         args, kwargs = map(given, args), {name: given(value) for name, value in kwargs.items()}
         out = hooks.call_checked(functions[self.index], (*before, *args), kwargs)
+        if check is not None:
+            check(out)
         groups, outcome = self.boundary.leave(self.crossing, values, live, out, self.departure)
         return groups, Static(outcome)
 
@@ -182,9 +214,12 @@ class Finish(Generic[O]):
     crossing: Crossing
     options: O
     call: Call
+    values: Sequence[Any]
+    outcome: Any
     more: tuple[Any, ...]
 
 
+Prepare = Callable[[Boundary, Crossing, Call, Sequence[Any]], Any]
 Lifted = Callable[..., tuple[Any, ...]]
 
 
@@ -211,6 +246,8 @@ class Rule(Generic[O]):
         check: refuses a call before anything runs.
         finish: makes the result from the output and what `lift` returned beside it.
         options: the names of the two prefixes in the user's call, for errors.
+        agree: of function `i`, what its output must agree with.
+        refused: rides that no leaf may leave on, each with what to do instead.
         quick: whether calls of a known make take the generated way.
     """
 
@@ -224,6 +261,8 @@ class Rule(Generic[O]):
     check: Callable[[O, Call, Sequence[Leaf], Sequence[Ride]], None] = _no_check
     finish: Callable[[Any, Finish[O]], Any] | None = None
     options: tuple[str, str] = ("in_axes", "out_axes")
+    agree: Callable[[O, int], Agreement | None] = lambda options, index: None
+    refused: Mapping[Ride, str] = field(default_factory=dict[Ride, str])
     quick: bool = False
 
 
@@ -257,7 +296,17 @@ class Interpreted(Generic[O]):
     plans: dict[Crossing, Plan] = field(default_factory=dict[Crossing, Plan])
     quick: tuple[Plan, ...] = ()
 
-    def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], extra: Any = ()) -> Any:
+    def __call__(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, extra: Any = (), prepare: Prepare | None = None
+    ) -> Any:
+        """Calls the transformed functions.
+
+        Args:
+            args: the user's positional arguments.
+            kwargs: the user's arguments by name.
+            extra: what the transform takes beside them (a predicate, a trip count).
+            prepare: makes `extra` from the crossing, where it depends on it (tangents).
+        """
         call = (self.functions, args, kwargs)
         for plan in self.quick:
             assert plan.extract is not None
@@ -265,12 +314,14 @@ class Interpreted(Generic[O]):
             if found is not None:
                 return self._run_quickly(plan, call, *found)
         plan, values = self.plan(call)
+        if prepare is not None:
+            extra = prepare(self.boundary, plan.crossing, call, values)
         result = self._guarded(plan, extra, call, values, plan.crossing.group(values))
         groups, outcome, *more = result
         out = self.boundary.hand_over(call, outcome.value, values, groups)
         if self.rule.finish is None:
             return out
-        return self.rule.finish(out, Finish(self.boundary, plan.crossing, self.options, call, tuple(more)))
+        return self.rule.finish(out, Finish(self.boundary, plan.crossing, self.options, call, values, outcome.value, tuple(more)))
 
     def plan(self, call: Call) -> tuple[Plan, list[Any]]:
         """The plan of a call, made if need be, and the call's dynamic leaves."""
@@ -298,7 +349,14 @@ class Interpreted(Generic[O]):
         found = [ride for prefix in prefixes for ride in rides_in(prefix, is_ride)]
         lanes = tuple(dict.fromkeys((*found, *updates)))
         bodies = tuple(
-            Body(self.boundary, crossing, i, Departure(prefix, lanes, is_ride, forwards, option), self.functions[i])
+            Body(
+                self.boundary,
+                crossing,
+                i,
+                Departure(prefix, lanes, is_ride, forwards, option, self.rule.refused),
+                self.functions[i],
+                self.rule.agree(self.options, i),
+            )
             for i, prefix in enumerate(prefixes)
         )
         return Lift(bodies, crossing, lanes, self.options)

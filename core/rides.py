@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
-
+from weft.core import trees
 from weft.core.errors import AxisError, FilterError
 from weft.core.filters import Filter, sort_leaves
 from weft.core.leaves import Leaf, iter_leaves
@@ -46,6 +46,8 @@ class RidesByKind:
     """A prefix leaf that gives one ride for each filter; made by `axes` and `specs`."""
 
     rides: tuple[tuple[Filter, Any], ...]
+    # Whether a filter may match no leaf: not where a user wrote it for these leaves.
+    optional: ClassVar[bool] = False
 
     def __repr__(self) -> str:
         return f"axes({ {('...' if f is ... else f): r for f, r in self.rides} })"
@@ -96,9 +98,9 @@ def resolve(
     except ValueError as error:
         raise AxisError(f"{what} does not fit: {error}", at=f"{what}={prefix!r}", fix=_FIX_PREFIX) from None
     # A prefix gives a ride to static leaves too; keep those of the dynamic ones.
-    all_rides = jax.tree.structure(tree).flatten_up_to(everywhere)
-    chosen = [ride for ride, leaf in zip(all_rides, iter_leaves(tree), strict=True) if leaf.dynamic]
-    result: list[Ride] = list(chosen)
+    all_rides = trees.structure(tree).flatten_up_to(everywhere)
+    chosen: list[Ride] = [ride for ride, leaf in zip(all_rides, iter_leaves(tree), strict=True) if leaf.dynamic]
+    result = list(chosen)
     for spec in {id(ride): ride for ride in chosen if isinstance(ride, RidesByKind)}.values():
         members = [i for i, ride in enumerate(chosen) if ride is spec]
         for i, ride in zip(members, _by_kind(spec, [leaves[i] for i in members], what), strict=True):
@@ -109,9 +111,17 @@ def resolve(
 _FIX_PREFIX = "give one ride for a whole argument, or a tree of the argument's own structure"
 
 
+def resolve_nodes(
+    prefix: Any, tree: Any, is_node: Callable[[Any], bool], is_ride: Callable[[Any], bool]
+) -> list[Any]:
+    """The ride of each node (or leaf) of a tree, where `is_node` says which nodes to stop at."""
+    everywhere = jax.tree.broadcast(prefix, jax.tree.map(lambda _: 0, tree, is_leaf=is_node), is_leaf=is_ride)
+    return jax.tree.structure(tree, is_leaf=is_node).flatten_up_to(everywhere)
+
+
 def _by_kind(spec: RidesByKind, leaves: Sequence[Leaf], what: str) -> list[Ride]:
     try:
-        places = sort_leaves(leaves, [filter for filter, _ in spec.rides])
+        places = sort_leaves(leaves, [filter for filter, _ in spec.rides], require_used=not spec.optional)
     except FilterError as error:
         raise AxisError(f"{what}: {error.what}", at=error.at, fix=error.fix) from None
     return [spec.rides[place][1] for place in places if place is not None]
@@ -167,7 +177,8 @@ def mapped_size(leaves: Sequence[Leaf], rides: Sequence[Ride], *, given: int | N
     if given is not None and any(size != given for size in sizes.values()):
         offenders = [text for text, size in sizes.items() if size != given]
         raise AxisError(
-            f"{what} got arguments whose mapped axes differ from the size given, {given}", at=offenders,
+            f"{what} got arguments whose mapped axes differ from the size given, {given}",
+            at=offenders,
             fix="map them over None, or correct the size",
         )
     if len(set(sizes.values())) > 1:

@@ -17,11 +17,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+from jax.tree_util import default_registry
 
+from weft.core.agree import Described, Fixed, describe
 from weft.core.codegen import FORWARDED, as_array, make_builder, make_extractor
+from weft.core.errors import AxisError, StructureError
 from weft.core.interpret import Call, Crossing, Departure, Groups
 from weft.core.leaves import Leaf, iter_leaves
 from weft.core.partition import Structure, check_hashable, take_apart
+from weft.core.paths import Path, format_path
 from weft.core.rides import resolve
 
 
@@ -70,6 +74,23 @@ class Values:
         """The live call, with the values that the transform gives."""
         return crossing.structure.build(values)
 
+    def describe(self, tree: Any) -> Described:
+        """What must not change of a tree that is carried."""
+        return describe(tree)
+
+    def describe_outcome(self, outcome: Outcome, groups: Groups) -> Described:
+        """What must not differ between the outputs of branches."""
+        structure, sources = outcome.structure, iter(outcome.sources)
+        static = {position: Fixed(value) for position, _, value in structure.statics}
+        leaves: list[tuple[Path, Any]] = []
+        for position, path in enumerate(structure.paths):
+            if position in static:
+                leaves.append((path, static[position]))
+            else:
+                lane, place = next(sources)
+                leaves.append((path, jax.typeof(groups[lane][place])))
+        return Described(structure.treedef, tuple(leaves))
+
     def update_lanes(self, crossing: Crossing) -> tuple[Any, ...]:
         """Values have no updates, so none ride out with the arguments."""
         return ()
@@ -87,6 +108,12 @@ class Values:
             if origin is not None and forwards is not None and forwards(crossing.rides[origin], ride):
                 sources.append((FORWARDED, origin))
                 continue
+            if ride in departure.refused:
+                raise AxisError(
+                    f"{departure.option} gives {ride!r} to an output that changes",
+                    at=f"{format_path(leaf.path, 'output')}: {jax.typeof(leaf.value)}",
+                    fix=departure.refused[ride],
+                )
             lane = departure.lanes.index(ride)
             sources.append((lane, len(groups[lane])))
             groups[lane].append(leaf.value)
@@ -110,6 +137,36 @@ class Values:
             leaves[dynamic[position]] = value
         return structure.treedef.unflatten(leaves)
 
+    def read_sparse(self, crossing: Crossing, call: Call) -> list[Any]:
+        """For each dynamic leaf its value in a sparse call, or None; `None` stands for a whole subtree too.
+
+        Raises:
+            StructureError: if an argument is of another structure.
+        """
+        structure = crossing.structure
+        functions, arguments, _ = structure.treedef.children()
+        row = [None] * functions.num_leaves
+        row += [leaf for d, tree in zip(arguments.children(), call[1], strict=True) for leaf in flatten_sparse(d, tree)]
+        row += [None] * (len(structure.paths) - len(row))
+        return [value for i, value in enumerate(row) if i not in structure.static_positions]
+
+    def sparse_output(self, outcome: Outcome, lane: int, values: Sequence[Any]) -> Any:
+        """A tree like the output: values at what rode in one lane, and `None` elsewhere."""
+        sources, structure = iter(outcome.sources), outcome.structure
+        places = [(-1, 0) if i in structure.static_positions else next(sources) for i in range(len(structure.paths))]
+        return structure.treedef.unflatten([values[place] if at == lane else None for at, place in places])
+
+    def read_sparse_output(self, outcome: Outcome, lane: int, tree: Any) -> list[Any]:
+        """For each leaf of one lane its value in a tree like the output, or None.
+
+        Raises:
+            StructureError: if the tree is not of the output's structure.
+        """
+        structure = outcome.structure
+        row = flatten_sparse(structure.treedef, tree)
+        dynamic = [value for i, value in enumerate(row) if i not in structure.static_positions]
+        return [value for value, (at, _) in zip(dynamic, outcome.sources, strict=True) if at == lane]
+
     def extractor(self, crossing: Crossing) -> Callable[[Call], tuple[Sequence[Any], Groups] | None] | None:
         """Generated code that takes another call of the same make apart, or tells that it is of another make."""
         return make_extractor(crossing.structure, crossing.places, len(crossing.lanes))
@@ -117,6 +174,30 @@ class Values:
     def quick_hand_over(self, call: Call, outcome: Outcome, values: Sequence[Any], groups: Groups) -> Any:
         """Generated code for `hand_over`."""
         return outcome.builder(values, groups)
+
+
+def flatten_sparse(definition: Any, tree: Any) -> list[Any]:
+    """The leaves of a tree of this definition, in which `None` may stand for any subtree.
+
+    Raises:
+        StructureError: if it is of another structure, saying where.
+    """
+    if tree is None:
+        return [None] * definition.num_leaves
+    if definition.num_leaves == 1 and definition.num_nodes == 1:
+        return [tree]
+    level = default_registry.flatten_one_level(tree)
+    children = None if level is None else tuple(level[0])
+    node_type, _ = definition.node_data() or (type(None), None)
+    same_keys = not isinstance(tree, dict) or sorted(tree) == definition.node_data()[1]
+    if children is None or type(tree) is not node_type or len(children) != len(definition.children()) or not same_keys:
+        raise StructureError(
+            f"a tangent or cotangent must be made like what it belongs to: expected {node_type.__name__} with "
+            f"{len(definition.children())} children, got {tree!r:.200}",
+            fix="pass a tree of the same structure, None wherever it is zero",
+        )
+    pairs = zip(definition.children(), children, strict=True)
+    return [leaf for child, subtree in pairs for leaf in flatten_sparse(child, subtree)]
 
 
 @functools.lru_cache(maxsize=4096)

@@ -46,7 +46,7 @@ def call_over_values(
     rule: Rule[O], functions: Sequence[Callable[..., Any]], options: O, *args: Any, extra: Any = ()
 ) -> Any:
     """Applies a rule to functions and their arguments at once, as `cond` and `while_loop` do."""
-    return interpreted_once(rule, tuple(functions), options)(args, {}, extra)
+    return interpreted_once(rule, tuple(functions), options)(args, {}, extra=extra)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -66,6 +66,13 @@ def named_like(function: Callable[..., Any], wrapper: Callable[..., Any]) -> Cal
     """The wrapper with the function's name, docstring and signature, also where the function is a record."""
     assigned = [name for name in functools.WRAPPER_ASSIGNMENTS if name != "__type_params__"]
     return functools.update_wrapper(wrapper, function, assigned=assigned, updated=())
+
+
+def titled(function: Callable[..., Any], lifted: Callable[..., Any]) -> Callable[..., Any]:
+    """The lifted function with the user's function's name, for jaxprs and profiles; its signature stays its own."""
+    name = getattr(function, "__name__", type(function).__name__)
+    lifted.__name__ = lifted.__qualname__ = name
+    return lifted
 
 
 def as_tuple(value: int | str | Sequence[Any] | None) -> tuple[Any, ...]:

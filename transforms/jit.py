@@ -22,7 +22,7 @@ from weft.core.partition import take_apart
 from weft.core.rides import Ride, RidesByKind
 from weft.core.static import Bound, Static
 from weft.core.values import VALUES
-from weft.transforms._wrap import decorate, named_like, numbers_and_names
+from weft.transforms._wrap import decorate, named_like, numbers_and_names, titled
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -102,7 +102,7 @@ def _lift(lift: Lift[JitOptions]) -> Any:
         keywords["in_shardings"] = (None, *(lane.sharding for lane in placements))
     if any(lane is not None for lane in lift.out_lanes):
         keywords["out_shardings"] = (lift.out_lanes, None)
-    return jax.jit(named_like(body.user_function, traced), **keywords)
+    return jax.jit(titled(body.user_function, traced), **keywords)
 
 
 JIT: Rule[JitOptions] = Rule(

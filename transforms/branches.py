@@ -1,0 +1,125 @@
+"""cond and switch: one of several functions, chosen by a traced value.
+
+Every branch is a body over the same lanes. Branches must return the same thing, static leaves included; the first that
+differs is reported with every path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from weft.core.agree import Described, differences
+from weft.core.errors import BranchError
+from weft.core.frames import open_frame
+from weft.core.interpret import Body, Groups, Lift, Lifted, Rule
+from weft.core.static import Static
+from weft.transforms._wrap import call_over_values, titled
+
+
+@dataclass(frozen=True)
+class BranchOptions:
+    """The options of one choice: what it is called, and what its branches are called in errors."""
+
+    name: str
+    branches: tuple[str, ...]
+
+
+def _same_output(options: BranchOptions, outputs: Sequence[tuple[Body, Groups, Static]]) -> None:
+    """Refuses branches whose outputs differ, once each has been traced."""
+    (first, *_), (latest, *_) = outputs[0], outputs[-1]
+    before, after = (
+        latest.boundary.describe_outcome(outcome.value, groups) for _, groups, outcome in (outputs[0], outputs[-1])
+    )
+    found = differences(before, after, root="output")
+    if found:
+        raise BranchError(
+            f"{options.branches[first.index]} and {options.branches[latest.index]} of {options.name} "
+            "do not return the same",
+            at=found,
+            fix="return the same structure, shapes, dtypes and static leaves from every branch",
+        )
+
+
+def _lift_branches(lift: Lift[BranchOptions]) -> Lifted:
+    options = lift.options
+
+    def lifted(chosen: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
+        outputs: list[tuple[Body, Groups, Static]] = []
+
+        def branch(body: Body) -> Callable[[Groups], Groups]:
+            def run(groups: Groups) -> Groups:
+                out, outcome = body(groups)
+                outputs.append((body, out, outcome))
+                _same_output(options, outputs)
+                return out
+
+            return run
+
+        branches = [branch(body) for body in lift.bodies]
+        with open_frame(options.name):
+            if options.name == "cond":
+                out = lax.cond(chosen, *branches, groups)
+            else:
+                out = lax.switch(chosen, branches, groups)
+        return out, outputs[0][2]
+
+    return jax.jit(titled(lift.bodies[0].user_function, lifted), inline=True)
+
+
+def _rule(name: str) -> Rule[BranchOptions]:
+    return Rule(name, _lift_branches, lanes=(None,), forwards=None, options=("operands", "output"))
+
+
+COND, SWITCH = _rule("cond"), _rule("switch")
+_COND_OPTIONS = BranchOptions("cond", ("true_fun", "false_fun"))
+
+
+def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], *operands: Any) -> Any:
+    """Calls one of two functions, by a boolean.
+
+    Args:
+        pred: a boolean scalar.
+        true_fun: called with the operands if it is true.
+        false_fun: called with them if it is false.
+        operands: pytrees of records.
+
+    Raises:
+        BranchError: if the two return different structures, shapes, dtypes or static leaves, with each path.
+
+    Source: `jax.lax.cond`.
+
+    >>> cond(True, lambda m: m["w"] + 1, lambda m: m["w"] - 1, {"w": 1, "name": "m"}).item()
+    2
+    """
+    if jnp.shape(pred) != ():
+        raise BranchError(f"the predicate of cond must be a scalar, not {jax.typeof(pred)}", fix="use jnp.where")
+    return call_over_values(COND, (true_fun, false_fun), _COND_OPTIONS, *operands, extra=pred)
+
+
+def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
+    """Calls one of several functions, by an index; one out of range is clamped.
+
+    Args:
+        index: an integer scalar.
+        branches: the functions, at least one.
+        operands: pytrees of records.
+
+    Raises:
+        BranchError: as in `cond`.
+
+    Source: `jax.lax.switch`.
+
+    >>> switch(1, [lambda x: x, lambda x: x * 2], 3).item()
+    6
+    """
+    if not branches:
+        raise BranchError("switch needs at least one branch", fix="pass functions in `branches`")
+    names = tuple(f"branches[{i}]" for i in range(len(branches)))
+    options = BranchOptions("switch", names)
+    return call_over_values(SWITCH, tuple(branches), options, *operands, extra=index)

@@ -1,0 +1,306 @@
+"""vmap, pmap and shard_map: functions over one example or one shard, mapped over many.
+
+The three are one rule with three JAX calls: a leaf rides on its axis (or spec), and the transform takes the rides of the
+lanes as its `in_axes` and `out_axes` as they are.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar, overload
+
+import jax
+from jax.sharding import Mesh, PartitionSpec
+
+from weft.core.errors import AxisError
+from weft.core.frames import open_frame
+from weft.core.interpret import Call, Lift, Lifted, Rule
+from weft.core.leaves import Leaf
+from weft.core.rides import Ride, mapped_size
+from weft.transforms._wrap import decorate, over_values
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class MapOptions:
+    """The options of one `vmap` or `pmap`."""
+
+    in_axes: Any
+    out_axes: Any
+    axis_name: Any
+    axis_size: int | None
+    jax_options: Mapping[str, Any]
+
+
+def _arrive(options: MapOptions, call: Call) -> Any:
+    functions, args, kwargs = call
+    in_axes = options.in_axes
+    if isinstance(in_axes, dict):
+        return (None, *_by_name(functions[0], in_axes, args, kwargs))
+    if isinstance(in_axes, list):
+        in_axes = tuple(in_axes)
+    if isinstance(in_axes, tuple) and len(in_axes) != len(args):
+        raise AxisError(
+            f"in_axes has {len(in_axes)} entries for {len(args)} positional arguments",
+            at=f"in_axes={in_axes!r}",
+            fix="give one for each positional argument, or one for all; arguments passed by name ride on axis 0, "
+            "unless in_axes is a dict by name",
+        )
+    return None, in_axes, 0
+
+
+def _by_name(
+    function: Callable[..., Any], in_axes: Mapping[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Any, Any]:
+    parameters = list(inspect.signature(function).parameters)
+    unknown = [name for name in in_axes if name not in parameters and name not in kwargs]
+    if unknown:
+        raise AxisError(
+            f"in_axes names arguments that are not there: {', '.join(unknown)}",
+            at=[f"parameters: {', '.join(parameters)}"],
+            fix="correct the names",
+        )
+    return (
+        tuple(in_axes.get(parameters[min(i, len(parameters) - 1)], 0) for i in range(len(args))),
+        {name: in_axes.get(name, 0) for name in kwargs},
+    )
+
+
+def _check(options: MapOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
+    size = mapped_size(leaves, rides, given=options.axis_size, what="vmap")
+    if size is None:
+        raise AxisError(
+            "vmap has nothing to map over: every argument rides on None, and there is no axis_size",
+            fix="map an argument over an axis, or give axis_size",
+        )
+
+
+def _size(groups: Sequence[Sequence[Any]], lanes: Sequence[Ride], given: int | None) -> int | None:
+    sizes = (group[0].shape[axis] for group, axis in zip(groups, lanes, strict=True) if group and isinstance(axis, int))
+    return next(sizes, given)
+
+
+def _lift_map(name: str, transform: Callable[..., Any], lift: Lift[MapOptions]) -> Lifted:
+    options = lift.options
+    mapped = transform(
+        lift.bodies[0],
+        in_axes=(lift.lanes,),
+        out_axes=(lift.out_lanes, None),
+        axis_name=options.axis_name,
+        axis_size=options.axis_size,
+        **options.jax_options,
+    )
+
+    def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
+        size = _size(groups, lift.lanes, options.axis_size)
+        with open_frame(name, axis_name=options.axis_name, size=size):
+            return mapped(groups)
+
+    return lifted
+
+
+VMAP: Rule[MapOptions] = Rule(
+    "vmap",
+    lambda lift: _lift_map("vmap", jax.vmap, lift),
+    arrive=_arrive,
+    depart=lambda options, index: options.out_axes,
+    check=_check,
+)
+PMAP: Rule[MapOptions] = Rule(
+    "pmap",
+    lambda lift: _lift_map("pmap", jax.pmap, lift),
+    arrive=_arrive,
+    depart=lambda options, index: options.out_axes,
+    check=_check,
+)
+
+
+@overload
+def vmap(
+    function: Callable[P, R],
+    /,
+    *,
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    axis_name: Any = None,
+    axis_size: int | None = None,
+    spmd_axis_name: Any = None,
+) -> Callable[P, R]: ...
+@overload
+def vmap(
+    *,
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    axis_name: Any = None,
+    axis_size: int | None = None,
+    spmd_axis_name: Any = None,
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def vmap(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    axis_name: Any = None,
+    axis_size: int | None = None,
+    spmd_axis_name: Any = None,
+) -> Any:
+    """Maps a function of one example over a batch.
+
+    Args:
+        function: of one example. If it is a record, its own arrays are not mapped.
+        in_axes: an axis (int, negative from the end) or None for all arguments, a tuple with one prefix for each
+            positional argument, or a dict by name. A prefix may hold `axes({kind: axis})`.
+        out_axes: an axis, or a prefix of the output.
+        axis_name: a name for the axis, for collectives.
+        axis_size: needed only if nothing is mapped.
+        spmd_axis_name: mesh axes over which the mapped axis is sharded.
+
+    Returns:
+        A function with the same signature, over a batch.
+
+    Raises:
+        AxisError: for axes that are not there, a kind that is not there, or sizes that differ, with all paths.
+
+    Source: `jax.vmap`.
+
+    >>> import jax.numpy as jnp
+    >>> f = vmap(lambda model, x: model["w"] * x, in_axes=(None, 0))
+    >>> f({"w": jnp.array(2.0), "name": "scale"}, jnp.arange(3.0)).tolist()
+    [0.0, 2.0, 4.0]
+    """
+    more = {} if spmd_axis_name is None else {"spmd_axis_name": spmd_axis_name}
+    return decorate(function, over_values(VMAP, MapOptions(in_axes, out_axes, axis_name, axis_size, more)))
+
+
+@overload
+def pmap(
+    function: Callable[P, R], /, *, in_axes: Any = 0, out_axes: Any = 0, axis_name: Any = None, **jax_options: Any
+) -> Callable[P, R]: ...
+@overload
+def pmap(
+    *, in_axes: Any = 0, out_axes: Any = 0, axis_name: Any = None, **jax_options: Any
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def pmap(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    axis_name: Any = None,
+    axis_size: int | None = None,
+    **jax_options: Any,
+) -> Any:
+    """Maps a function over devices, one shard each. `shard_map` is the newer way.
+
+    Args:
+        function: of one device's shard.
+        in_axes: as in `vmap`.
+        out_axes: as in `vmap`.
+        axis_name: a name for the axis, for collectives.
+        axis_size: the number of devices, where it cannot be read off the arguments.
+        jax_options: `devices`, `backend`, ..., for `jax.pmap`.
+
+    Raises:
+        AxisError: as in `vmap`.
+
+    Source: `jax.pmap`.
+    """
+    return decorate(function, over_values(PMAP, MapOptions(in_axes, out_axes, axis_name, axis_size, jax_options)))
+
+
+@dataclass(frozen=True)
+class ShardMapOptions:
+    """The options of one `shard_map`."""
+
+    mesh: Any
+    in_specs: Any
+    out_specs: Any
+    jax_options: Mapping[str, Any]
+
+
+def is_spec(node: Any) -> bool:
+    """Whether a prefix node is a partition spec."""
+    return node is None or isinstance(node, PartitionSpec)
+
+
+def _arrive_specs(options: ShardMapOptions, call: Call) -> Any:
+    in_specs = options.in_specs
+    if isinstance(in_specs, tuple) and not is_spec(in_specs) and len(in_specs) != len(call[1]):
+        raise AxisError(
+            f"in_specs has {len(in_specs)} entries for {len(call[1])} positional arguments",
+            at=f"in_specs={in_specs!r}",
+            fix="give one for each positional argument, or one for all",
+        )
+    return PartitionSpec(), in_specs, PartitionSpec()
+
+
+def _as_spec(ride: Ride) -> Any:
+    return PartitionSpec() if ride is None else ride
+
+
+def _lift_shard_map(lift: Lift[ShardMapOptions]) -> Lifted:
+    options = lift.options
+    mapped = jax.shard_map(
+        lift.bodies[0],
+        mesh=options.mesh,
+        in_specs=(tuple(map(_as_spec, lift.lanes)),),
+        out_specs=(tuple(map(_as_spec, lift.out_lanes)), PartitionSpec()),
+        **options.jax_options,
+    )
+    mesh: Mesh | None = options.mesh
+
+    def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
+        with open_frame("shard_map", mesh=None if mesh is None else dict(mesh.shape)):
+            return mapped(groups)
+
+    return lifted
+
+
+SHARD_MAP: Rule[ShardMapOptions] = Rule(
+    "shard_map",
+    _lift_shard_map,
+    arrive=_arrive_specs,
+    depart=lambda options, index: options.out_specs,
+    is_ride=is_spec,
+    options=("in_specs", "out_specs"),
+)
+
+
+@overload
+def shard_map(
+    function: Callable[P, R], /, *, mesh: Any = None, in_specs: Any, out_specs: Any, **jax_options: Any
+) -> Callable[P, R]: ...
+@overload
+def shard_map(
+    *, mesh: Any = None, in_specs: Any, out_specs: Any, **jax_options: Any
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def shard_map(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    mesh: Any = None,
+    in_specs: Any,
+    out_specs: Any,
+    **jax_options: Any,
+) -> Any:
+    """Maps a function over the shards of its arguments on a mesh.
+
+    Args:
+        function: of one shard.
+        mesh: a `jax.sharding.Mesh`, or None for the one in context.
+        in_specs: a `PartitionSpec` (or None: replicated) for all arguments, or a tuple with one prefix for each; a
+            prefix may hold `axes({kind: spec})`.
+        out_specs: likewise, a prefix of the output.
+        jax_options: `axis_names`, `check_vma`, for `jax.shard_map`.
+
+    Raises:
+        AxisError: for specs that do not fit the arguments.
+
+    Source: `jax.shard_map`.
+    """
+    return decorate(function, over_values(SHARD_MAP, ShardMapOptions(mesh, in_specs, out_specs, jax_options)))

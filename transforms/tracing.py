@@ -1,0 +1,286 @@
+"""eval_shape, make_jaxpr, remat, checkify, transform_metadata: transforms that trace a function and leave its rides be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ParamSpec, Protocol, TypeVar, overload, runtime_checkable
+
+import equinox as eqx
+import jax
+from jax.experimental import checkify as jax_checkify
+
+from weft.core.frames import open_frame
+from weft.core.interpret import Finish, Lift, Lifted, Rule, interpret
+from weft.core.rides import is_axis, resolve_nodes
+from weft.core.static import Static
+from weft.core.values import VALUES
+from weft.transforms._wrap import decorate, named_like, numbers_and_names, over_values
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """For rules that have none."""
+
+
+def _lift_eval_shape(lift: Lift[NoOptions]) -> Lifted:
+    (body,) = lift.bodies
+
+    def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
+        with open_frame("eval_shape"):
+            return jax.eval_shape(body, groups)
+
+    return lifted
+
+
+EVAL_SHAPE: Rule[NoOptions] = Rule("eval_shape", _lift_eval_shape, forwards=None)
+
+
+def eval_shape(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """The output of a function as `ShapeDtypeStruct`s, without computing anything.
+
+    Args:
+        function: what to evaluate; it may construct records.
+        args: arrays or `ShapeDtypeStruct`s, in records and containers.
+        kwargs: the same by name.
+
+    Source: `jax.eval_shape`.
+
+    >>> eval_shape(lambda m: m["w"] @ m["w"], {"w": jax.ShapeDtypeStruct((2, 2), "float32"), "name": "m"}).shape
+    (2, 2)
+    """
+    return interpret(EVAL_SHAPE, VALUES)((function,), NoOptions())(args, kwargs)
+
+
+@dataclass(frozen=True)
+class JaxprOptions:
+    """The options of one `make_jaxpr`."""
+
+    return_shape: bool
+
+
+def _lift_jaxpr(lift: Lift[JaxprOptions]) -> Lifted:
+    (body,) = lift.bodies
+
+    def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
+        with open_frame("make_jaxpr"):
+            jaxpr, (out, outcome) = jax.make_jaxpr(body, return_shape=True)(groups)
+        return out, outcome, jaxpr
+
+    return lifted
+
+
+def _finish_jaxpr(out: Any, finish: Finish[JaxprOptions]) -> Any:
+    return (finish.more[0], out) if finish.options.return_shape else finish.more[0]
+
+
+MAKE_JAXPR: Rule[JaxprOptions] = Rule("make_jaxpr", _lift_jaxpr, forwards=None, finish=_finish_jaxpr)
+
+
+def make_jaxpr(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    static_argnums: int | Sequence[int] | None = None,
+    return_shape: bool = False,
+) -> Any:
+    """A function's jaxpr, for given arguments.
+
+    Args:
+        function: of records; their static leaves do not appear in the jaxpr.
+        static_argnums: arguments that are static as a whole.
+        return_shape: whether to return the output's shapes too.
+
+    Returns:
+        A function to the `ClosedJaxpr`, or to `(jaxpr, shapes)`.
+
+    Source: `jax.make_jaxpr`.
+
+    >>> print(make_jaxpr(lambda m: m["w"] * 2)({"w": 3.0, "name": "m"}))
+    { lambda ; a:f32[]. let b:f32[] = mul a 2.0:f32[] in (b,) }
+    """
+    options = JaxprOptions(return_shape)
+    return decorate(function, lambda f: _with_statics(f, static_argnums, over_values(MAKE_JAXPR, options)(f)))
+
+
+@dataclass(frozen=True)
+class RematOptions:
+    """The options of one `remat`."""
+
+    policy: Any
+    prevent_cse: bool
+
+
+def _lift_remat(lift: Lift[RematOptions]) -> Lifted:
+    (body,), options = lift.bodies, lift.options
+    checkpointed = jax.checkpoint(  # pyright: ignore[reportPrivateImportUsage]
+        body, policy=options.policy, prevent_cse=options.prevent_cse
+    )
+
+    def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
+        with open_frame("remat"):
+            return checkpointed(groups)
+
+    return lifted
+
+
+REMAT: Rule[RematOptions] = Rule("remat", _lift_remat)
+
+
+@overload
+def remat(
+    function: Callable[P, R],
+    /,
+    *,
+    policy: Any = None,
+    prevent_cse: bool = True,
+    static_argnums: int | Sequence[int] | None = None,
+) -> Callable[P, R]: ...
+@overload
+def remat(
+    *, policy: Any = None, prevent_cse: bool = True, static_argnums: int | Sequence[int] | None = None
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def remat(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    policy: Any = None,
+    prevent_cse: bool = True,
+    static_argnums: int | Sequence[int] | None = None,
+) -> Any:
+    """Computes a function's intermediate values again in the backward pass, instead of keeping them.
+
+    Args:
+        function: of records.
+        policy: which values to keep after all; one of `jax.checkpoint_policies`.
+        prevent_cse: whether to stop the compiler from undoing it; not needed inside `scan`.
+        static_argnums: arguments that are static as a whole, numbers in them too.
+
+    Source: `jax.checkpoint`.
+
+    >>> import jax.numpy as jnp
+    >>> float(jax.grad(remat(lambda x: jnp.sin(jnp.sin(x))))(0.0))
+    1.0
+    """
+    options = RematOptions(policy, prevent_cse)
+    return decorate(function, lambda f: _with_statics(f, static_argnums, over_values(REMAT, options)(f)))
+
+
+def _with_statics(function: Callable[..., Any], argnums: Any, transformed: Callable[..., Any]) -> Callable[..., Any]:
+    """Passes the chosen arguments as `Static`."""
+    numbers, names = numbers_and_names(function, argnums, None)
+    if not numbers:
+        return transformed
+
+    def with_statics(*args: Any, **kwargs: Any) -> Any:
+        return transformed(
+            *(Static(value) if i in numbers else value for i, value in enumerate(args)),
+            **{name: Static(value) if name in names else value for name, value in kwargs.items()},
+        )
+
+    return named_like(function, with_statics)
+
+
+@dataclass(frozen=True)
+class CheckifyOptions:
+    """The options of one `checkify`."""
+
+    errors: frozenset[Any]
+
+
+def _lift_checkify(lift: Lift[CheckifyOptions]) -> Lifted:
+    checked = jax_checkify.checkify(lift.bodies[0], errors=lift.options.errors)
+
+    def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
+        with open_frame("checkify"):
+            error, (out, outcome) = checked(groups)
+        return out, outcome, error
+
+    return lifted
+
+
+CHECKIFY: Rule[CheckifyOptions] = Rule(
+    "checkify", _lift_checkify, finish=lambda out, finish: (finish.more[0], out)
+)
+
+
+def checkify(function: Callable[..., Any] | None = None, /, *, errors: Any = jax_checkify.user_checks) -> Any:
+    """Makes the checks inside a function part of its output.
+
+    Args:
+        function: calls `jax.experimental.checkify.check`.
+        errors: which checks to make, as there (`user_checks`, `float_checks`, ...).
+
+    Returns:
+        A function to `(error, output)`; `error.throw()` raises what failed.
+
+    Source: `jax.experimental.checkify.checkify`.
+
+    >>> error, y = checkify(lambda m: m["x"] / 0, errors=jax_checkify.float_checks)({"x": 1.0, "name": "m"})
+    >>> error.get().split(":")[0]
+    'division by zero at line'
+    """
+    return decorate(function, over_values(CHECKIFY, CheckifyOptions(frozenset(errors))))
+
+
+@runtime_checkable
+class HasAxisMetadata(Protocol):
+    """A record that says something of its arrays' axes (names, partitions) in its static fields."""
+
+    def add_axis(self, axis: int, metadata: dict[str, Any], /) -> Any:
+        """The record for arrays with one more axis, at `axis`."""
+        ...
+
+    def remove_axis(self, axis: int, metadata: dict[str, Any], /) -> Any:
+        """The record for arrays without the axis at `axis`."""
+        ...
+
+
+def transform_metadata(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    **metadata: Any,
+) -> Any:
+    """Keeps what records say of their axes in step with a vmap or scan around it.
+
+    It goes inside the transform, with the same axes. Records with methods `remove_axis(axis, metadata)` and
+    `add_axis(axis, metadata)` are replaced by what these return: the first on the way in, the second on the way out,
+    where the axis is an int.
+
+    Args:
+        function: of one example.
+        in_axes: as given to the transform around it.
+        out_axes: likewise.
+        metadata: passed to the methods, for instance `partition="layers"`.
+    """
+
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        def transformed(*args: Any, **kwargs: Any) -> Any:
+            args = _with_axis("remove_axis", in_axes, args, metadata)
+            return _with_axis("add_axis", out_axes, function(*args, **kwargs), metadata)
+
+        return named_like(function, transformed)
+
+    return decorate(function, wrap)
+
+
+def _with_axis(method: str, axes: Any, tree: Any, metadata: dict[str, Any]) -> Any:
+    def stops(node: Any) -> bool:
+        return isinstance(node, HasAxisMetadata) and isinstance(node, eqx.Module)
+
+    nodes, definition = jax.tree.flatten(tree, is_leaf=stops)
+    rides = resolve_nodes(axes, tree, stops, is_axis)
+    return definition.unflatten(
+        [
+            getattr(node, method)(axis, metadata) if stops(node) and isinstance(axis, int) else node
+            for node, axis in zip(nodes, rides, strict=True)
+        ]
+    )
+
+
