@@ -1,0 +1,44 @@
+"""The corpus of `bugs/`: each file is a right program, and says by `# bug:` how it would have been wrong.
+
+A line that ends in `# bug: <line>` stands, in the wrong version, as `<line>`. Every program has an `entry` (what is
+verified) and a `sample` (a call on concrete arrays).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+PROGRAMS = sorted((Path(__file__).parent / "bugs").glob("*.py"))
+_MARK = re.compile(r"^(\s*)\S.*?  # bug: (.*)$", re.M)
+_numbers = itertools.count()
+
+
+def source(program: Path, version: str) -> str:
+    """The text of a version, `right` or `wrong`."""
+    text = program.read_text()
+    if version == "wrong":
+        return _MARK.sub(r"\1\2", text)
+    return re.sub(r"  # bug: .*$", "", text, flags=re.M)
+
+
+def write(program: Path, version: str, folder: Path) -> Path:
+    """A version as a file of its own."""
+    path = folder / version / program.name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(source(program, version))
+    return path
+
+
+def load(path: Path) -> ModuleType:
+    """Imports a file under a name that nothing else has."""
+    name = f"corpus_{path.stem}_{next(_numbers)}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

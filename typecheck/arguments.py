@@ -1,0 +1,482 @@
+"""Arguments from annotations alone: what a proof hands to the function that it is about.
+
+An *assignment* says which size each dim has, how many axes each `*name`, and which option was taken wherever there are
+several (an optional argument given or not, a flag on or off). A `Builder` follows it, gives sizes to the dims that it
+does not mention, and notes every dim and every option that it met, so that other assignments can be made from them.
+Arrays are `ShapeDtypeStruct`s: nothing is computed.
+
+A *key* names a size: the dim's name, after the path of the record that it belongs to if records keep their names apart
+(`layers[0].width`). Integers without a default are sizes too: `Attention(width, heads)` has the keys `width`, `heads`.
+
+`BUILDERS` has a row for each class of annotation; `register` adds classes of values, with a function that builds one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from weft.core.leaves import is_array
+from weft.typecheck.annotations import (
+    ANY_DTYPE,
+    NONE,
+    Annotation,
+    Anything,
+    ArrayOf,
+    BatchedOf,
+    CallableOf,
+    Instance,
+    LiteralOf,
+    MappingOf,
+    OneOf,
+    RecordOf,
+    SequenceOf,
+    TreeOf,
+    TupleOf,
+)
+from weft.typecheck.dims import AnyDim, Dim, FixedDim, NamedDim, Shape, SymbolicDim, VariadicDim
+from weft.typecheck.signatures import Parameter, Signature, fields_of, signature_of
+from weft.typecheck.verify_match import names_of_signature
+
+PRIMES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109)
+
+
+class Unbuildable(Exception):
+    """No value can be made from an annotation; the message says of which argument and why."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Sizes, ranks and options.
+
+    Attributes:
+        sizes: by key.
+        ranks: how many axes a `*name` has, by key.
+        options: which option is taken, by the place that has several.
+        merged: keys that stand for another one.
+        apart: whether each record has names of its own, or a name has one size throughout.
+    """
+
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+    ranks: Mapping[str, int] = field(default_factory=dict)
+    options: Mapping[str, int] = field(default_factory=dict)
+    merged: Mapping[str, str] = field(default_factory=dict)
+    apart: bool = False
+
+
+@dataclass
+class Scope:
+    """The names that one signature or record can use: what is bound already, the path, and the values of holes."""
+
+    path: str = ""
+    bound: dict[str, Any] = field(default_factory=dict)
+    variadics: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+    lead: tuple[Any, ...] = ()
+    leaf: str = ""
+
+
+class Builder:
+    """Builds values under an assignment, noting what it meets.
+
+    Attributes:
+        sizes: the size given to each key.
+        scopes: the paths of the scopes that use a key; keys of one scope are different dims by contract.
+        ranks: the rank given to each variadic name, with whether the name is anonymous.
+        options: how many options each place has.
+        vague: the arguments whose annotation leaves open what the code may rely on.
+    """
+
+    def __init__(self, assignment: Assignment, dims: Mapping[str, Any] | None = None):
+        self.assignment = assignment
+        self.fixed = dict(dims or {})
+        self.sizes: dict[str, Any] = {}
+        self.scopes: dict[str, set[str]] = {}
+        self.ranks: dict[str, tuple[int, bool]] = {}
+        self.options: dict[str, int] = {}
+        self.vague: set[str] = set()
+
+    def size(self, name: str, scope: Scope) -> Any:
+        """The size of a dim in a scope."""
+        if name in scope.bound:
+            return scope.bound[name]
+        key = scope.path + name if self.assignment.apart else name
+        key = self.assignment.merged.get(key, key)
+        self.scopes.setdefault(key, set()).add(scope.path)
+        if key not in self.sizes:
+            given = self.fixed.get(key, self.fixed.get(name, self.assignment.sizes.get(key)))
+            self.sizes[key] = self._fresh() if given is None else given
+        scope.bound[name] = self.sizes[key]
+        return self.sizes[key]
+
+    def _fresh(self) -> int:
+        taken = {size for size in (*self.sizes.values(), *self.assignment.sizes.values()) if isinstance(size, int)}
+        return next(prime for prime in _primes() if prime not in taken)
+
+    def choose(self, place: str, options: int) -> int:
+        """Which of several options to take; the first unless the assignment says otherwise."""
+        if options > 1:
+            self.options[place] = options
+        return min(self.assignment.options.get(place, 0), options - 1)
+
+    def variadic(self, dim: VariadicDim, place: str, scope: Scope) -> tuple[Any, ...]:
+        """The axes of a variadic dim."""
+        anonymous = dim.name is None
+        name = place if dim.name is None else (scope.leaf + dim.name if dim.per_leaf else dim.name)
+        if name not in scope.variadics:
+            key = scope.path + name if self.assignment.apart else name
+            rank = self.assignment.ranks.get(key, 1)
+            self.ranks[key] = rank, anonymous
+            scope.variadics[name] = tuple(self.size(f"{name}.{axis}", scope) for axis in range(rank))
+        return scope.variadics[name]
+
+    def dim(self, dim: Dim, place: str, scope: Scope) -> tuple[Any, ...]:
+        """The axes that one dim of a shape stands for."""
+        match dim:
+            case FixedDim(size):
+                full: Any = size
+            case AnyDim():
+                return (self.size(place, scope),)
+            case VariadicDim():
+                return self.variadic(dim, place, scope)
+            case NamedDim(name):
+                full = self.size(scope.leaf + name if dim.per_leaf else name, scope)
+            case SymbolicDim():
+                named = {name: self.size(name, scope) for name in dim.names}
+                full = dim.evaluate(named, scope.values)
+        if dim.broadcastable and self.choose(f"{place} broadcast", 2) == 1:
+            return (1,)
+        return (full,)
+
+    def shape(self, shape: Shape, place: str, scope: Scope) -> tuple[Any, ...]:
+        """The axes of an array."""
+        if shape.dims == (VariadicDim(None),):
+            key = f"{place}...".removeprefix(scope.path)
+            rank = self.assignment.ranks.get(scope.path + key if self.assignment.apart else key, 2)
+            self.ranks[scope.path + key if self.assignment.apart else key] = rank, True
+            return scope.lead + tuple(self.size(f"{key}.{axis}", scope) for axis in range(rank))
+        axes = [self.dim(dim, f"{place}[{number}]", scope) for number, dim in enumerate(shape.dims)]
+        return scope.lead + tuple(size for part in axes for size in part)
+
+    def build(self, annotation: Annotation, place: str, scope: Scope) -> Any:
+        """A value of an annotation.
+
+        Raises:
+            Unbuildable: naming the place.
+        """
+        builder = BUILDERS.get(type(annotation))
+        if builder is None:
+            raise Unbuildable(f"{place}: nothing to go by in {annotation}")
+        return builder(self, annotation, place, scope)
+
+
+def _primes() -> Iterator[int]:
+    yield from PRIMES
+    candidate = PRIMES[-1] + 2
+    while True:
+        if all(candidate % one for one in range(3, int(candidate**0.5) + 1, 2)):
+            yield candidate
+        candidate += 2
+
+
+_DTYPES = (
+    "float32",
+    "int32",
+    "bool",
+    "complex64",
+    "uint32",
+    "uint8",
+    "int8",
+    "float16",
+    "bfloat16",
+    "float64",
+    "int64",
+)
+
+
+def _array(builder: Builder, spec: ArrayOf, place: str, scope: Scope) -> Any:
+    shape = builder.shape(spec.shape, place, scope)
+    if any(isinstance(size, int) and size < 0 for size in shape):
+        raise Unbuildable(f"{place}: {spec} has a negative size at {dict(builder.sizes)}")
+    if spec.dtype.accepted == ("prng_key",):
+        return jax.ShapeDtypeStruct(shape, jax.random.key(0).dtype)
+    for name in (*_DTYPES, *(one for one in spec.dtype.accepted or () if isinstance(one, str))):
+        if spec.dtype.accepts(name):
+            return jax.ShapeDtypeStruct(shape, jnp.dtype(name))
+    raise Unbuildable(f"{place}: no dtype is known to be a {spec.dtype.name}")
+
+
+def _one_of(builder: Builder, spec: OneOf, place: str, scope: Scope) -> Any:
+    members = [member for member in spec.members if member != NONE]
+    arrays = [one for one in members if isinstance(one, ArrayOf)]
+    if arrays and arrays[0].dtype.accepted == ("prng_key",):
+        members = arrays[:1]
+    elif arrays:
+        # A number where an array may stand, or the same shape as NumPy's, is not another case.
+        members = list({str(one.shape): one for one in reversed(arrays)}.values())[::-1]
+    else:
+        members = [one for one in members if not isinstance(one, LiteralOf) or len(members) == 1][:1] or members[:1]
+    members += [NONE] if spec.optional else []
+    return builder.build(members[builder.choose(place, len(members))], place, scope)
+
+
+def _sequence(builder: Builder, spec: SequenceOf, place: str, scope: Scope) -> Any:
+    length = (2, 1, 3)[builder.choose(f"{place} length", 3)]
+    items = [builder.build(spec.item, f"{place}[{number}]", scope) for number in range(length)]
+    return tuple(items) if issubclass(spec.cls, tuple) else items
+
+
+def _mapping(builder: Builder, spec: MappingOf, place: str, scope: Scope) -> Any:
+    builder.vague.add(place)
+    keys: tuple[Any, ...] = ("a", "b")
+    if isinstance(spec.key, LiteralOf):
+        keys = spec.key.values
+        builder.vague.discard(place)
+    elif spec.key == Instance(int):
+        keys = (0, 1)
+    return {key: builder.build(spec.value, f"{place}[{key!r}]", scope) for key in keys}
+
+
+def _tree(builder: Builder, spec: TreeOf, place: str, scope: Scope) -> Any:
+    """A dict of two leaves; trees of one structure, or of none that is named, have leaves of the same shapes."""
+    builder.vague.add(place)
+    root = "tree" + "".join(f".{name}" for name in spec.structure)
+    leaf, tree, outer = spec.leaf, {}, scope.leaf
+    if isinstance(leaf, Anything):
+        leaf = ArrayOf(jax.Array, ANY_DTYPE, Shape.parse("..."))
+    for number, key in enumerate(("b", "w")):
+        scope.leaf = f"{root}.{number}."
+        if isinstance(leaf, ArrayOf) and leaf.shape == Shape.parse("..."):
+            shape = tuple(builder.size(f"{root}.w.{axis}", scope) for axis in range(2))[1 - number :]
+            tree[key] = jax.ShapeDtypeStruct(scope.lead + shape, _array(builder, leaf, f"{root}.{key}", scope).dtype)
+        else:
+            tree[key] = builder.build(leaf, f"{place}.{key}", scope)
+    scope.leaf = outer
+    return tree
+
+
+def _number(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any:
+    cls = spec.cls
+    if cls in VALUES:
+        return VALUES[cls](builder, place, scope)
+    raise Unbuildable(f"{place}: no {cls.__name__} can be made from its annotation")
+
+
+def _flag(builder: Builder, place: str, scope: Scope) -> bool:
+    return bool(builder.choose(place, 2))
+
+
+ValueBuilder = Callable[[Builder, str, Scope], Any]
+
+# What an argument of a plain class gets.
+VALUES: dict[type, ValueBuilder] = {
+    type(None): lambda builder, place, scope: None,
+    bool: _flag,
+    int: lambda builder, place, scope: builder.size(place.removeprefix(scope.path), scope),
+    float: lambda builder, place, scope: 0.5,
+    complex: lambda builder, place, scope: 0.5j,
+    np.dtype: lambda builder, place, scope: jnp.dtype("float32"),
+}
+
+
+def register(cls: type, build: ValueBuilder) -> None:
+    """Adds a class of values that proofs can make: `build(builder, place, scope)` returns one."""
+    VALUES[cls] = build
+
+
+def _callable(builder: Builder, spec: CallableOf, place: str, scope: Scope) -> Any:
+    builder.vague.add(place)
+
+    def stand_in(*args: Any, **kwargs: Any) -> Any:
+        if isinstance(spec.returns, Anything):
+            return args[0]
+        like = builder.build(spec.returns, f"{place}()", scope)
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype) if is_array(leaf) else leaf, like)
+
+    return stand_in
+
+
+def _literal(builder: Builder, spec: LiteralOf, place: str, scope: Scope) -> Any:
+    return spec.values[builder.choose(place, len(spec.values))]
+
+
+def _batched(builder: Builder, spec: BatchedOf, place: str, scope: Scope) -> Any:
+    lead = builder.shape(spec.axes, place, scope)
+    value = builder.build(spec.inner, place, Scope(**{**vars(scope), "lead": ()}))
+
+    def stacked(leaf: Any) -> Any:
+        return jax.ShapeDtypeStruct(lead + leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
+
+    return jax.tree.map(stacked, value)
+
+
+def _record(builder: Builder, spec: RecordOf, place: str, scope: Scope) -> Any:
+    inner = Scope(f"{place}.", lead=scope.lead)
+    for child, dim in spec.dims.links if spec.dims else ():
+        (inner.bound[child],) = builder.dim(dim, f"{place} {child}", scope)
+    if spec.form == "module":
+        return build_module(builder, spec.cls, place, inner)
+    fields = [one for one in fields_of(spec.cls) if one.required or not isinstance(one.annotation, Instance)]
+    values = {
+        one.name: builder.build(one.annotation, f"{inner.path}{one.name}", inner)
+        for one in fields
+        if one.required or builder.choose(f"{inner.path}{one.name} given", 2) == 0
+    }
+    return values if spec.form == "typeddict" else spec.cls(**values)
+
+
+def build_module(builder: Builder, cls: type, place: str, scope: Scope, given: Mapping[str, Any] | None = None) -> Any:
+    """An abstract instance of a Module: its class is called with arguments built from its own annotations.
+
+    Raises:
+        Unbuildable: if the class is abstract, or its arguments cannot be built.
+    """
+    if inspect.isabstract(cls):
+        raise Unbuildable(f"{place}: {cls.__qualname__} is abstract")
+    signature = signature_of_class(cls)
+    args, kwargs = build_arguments(builder, signature, scope, given)
+    return abstractly(lambda given: cls(*given[0], **given[1]), (args, kwargs))
+
+
+def signature_of_class(cls: type) -> Signature:
+    """The parameters that constructing a Module takes: its `__init__`'s, or its fields."""
+    if not getattr(cls.__init__, "__code__", None) or cls.__init__.__code__.co_filename != "<string>":
+        written = signature_of(cls.__init__, cls)
+        return Signature(written.function, written.parameters[1:], NONE, owner=cls)
+    annotations = {one.name: one.annotation for one in fields_of(cls)}
+    parameters = tuple(
+        Parameter(p.name, annotations.get(p.name, Anything()), p.kind, p.default)
+        for p in list(inspect.signature(cls.__init__).parameters.values())[1:]
+    )
+    return Signature(cls.__init__, parameters, NONE, owner=cls)
+
+
+def build_arguments(
+    builder: Builder, signature: Signature, scope: Scope, given: Mapping[str, Any] | None = None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments for a signature, in order; `given` ones are taken as they are.
+
+    Raises:
+        Unbuildable: naming the first argument that its annotation does not determine.
+    """
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    dims = names_of_signature(signature) | (_dims_of_owner(signature) if scope.path else frozenset())
+    for parameter in signature.parameters:
+        for value in _values(builder, parameter, scope, dims, given or {}):
+            scope.values[parameter.name] = value
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                kwargs.update(value)
+            elif parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+                kwargs[parameter.name] = value
+            else:
+                args.append(value)
+    return tuple(args), kwargs
+
+
+def _dims_of_owner(signature: Signature) -> frozenset[str]:
+    from weft.typecheck.verify_match import names_of_fields
+
+    return names_of_fields(signature.owner) if signature.owner is not None else frozenset()
+
+
+def _values(
+    builder: Builder, parameter: Parameter, scope: Scope, dims: frozenset[str], given: Mapping[str, Any]
+) -> list[Any]:
+    name, place, annotation = parameter.name, scope.path + parameter.name, parameter.annotation
+    if name in given:
+        return [given[name]]
+    if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+        return []
+    if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+        if isinstance(annotation, Anything):
+            return []
+        return [builder.build(annotation, f"{place}[{number}]", scope) for number in range(2)]
+    if parameter.required:
+        return [_required(builder, parameter, place, scope)]
+    return [_defaulted(builder, parameter, place, scope, dims)]
+
+
+def _required(builder: Builder, parameter: Parameter, place: str, scope: Scope) -> Any:
+    if isinstance(parameter.annotation, Anything):
+        if parameter.name in ("key", "rng", "prng", "rng_key", "prng_key"):
+            return jax.ShapeDtypeStruct((), jax.random.key(0).dtype)
+        raise Unbuildable(f"{place}: it has no annotation and no default")
+    return builder.build(parameter.annotation, place, scope)
+
+
+def _defaulted(builder: Builder, parameter: Parameter, place: str, scope: Scope, dims: frozenset[str]) -> Any:
+    """What is given for a parameter with a default: arrays both ways, flags both ways, sizes as sizes."""
+    default, annotation = parameter.default, parameter.annotation
+    if isinstance(default, bool):
+        return default if builder.choose(place, 2) == 0 else not default
+    if isinstance(default, int) and parameter.name in dims:
+        return builder.size(parameter.name, scope)
+    if isinstance(annotation, LiteralOf):
+        others = tuple(one for one in annotation.values if one != default)
+        return (default, *others)[builder.choose(place, 1 + len(others))]
+    if not holds_arrays(annotation):
+        return default
+    if default is None and isinstance(annotation, OneOf):
+        annotation = OneOf(tuple(one for one in annotation.members if one != NONE))
+    if builder.choose(f"{place} given", 2) == 1:
+        return default
+    try:
+        return builder.build(annotation, place, scope)
+    except Unbuildable:
+        return default
+
+
+def holds_arrays(annotation: Annotation) -> bool:
+    """Whether an array, or a record that may hold one, occurs in an annotation."""
+    match annotation:
+        case ArrayOf() | TreeOf() | RecordOf() | BatchedOf():
+            return True
+        case OneOf(parts) | TupleOf(parts):
+            return any(map(holds_arrays, parts))
+        case SequenceOf(_, item) | MappingOf(_, _, item):
+            return holds_arrays(item)
+        case _:
+            return False
+
+
+def abstractly(function: Callable[[Any], Any], given: Any) -> Any:
+    """Calls a function without computing: abstract arrays in, and in its result every array abstract."""
+    leaves, treedef = jax.tree.flatten(given)
+    dynamic = [isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves]
+    found: list[Any] = []
+
+    def run(arrays: list[Any]) -> list[Any]:
+        source = iter(arrays)
+        live = [next(source) if traced else leaf for leaf, traced in zip(leaves, dynamic, strict=True)]
+        out, structure = jax.tree.flatten(function(treedef.unflatten(live)))
+        found[:] = [structure, [None if is_array(leaf) else leaf for leaf in out], [is_array(leaf) for leaf in out]]
+        return [leaf for leaf in out if is_array(leaf)]
+
+    shapes = iter(jax.eval_shape(run, [leaf for leaf, traced in zip(leaves, dynamic, strict=True) if traced]))
+    structure, static, arrays = found
+    return structure.unflatten([next(shapes) if traced else leaf for leaf, traced in zip(static, arrays, strict=True)])
+
+
+Row = Callable[[Builder, Any, str, Scope], Any]
+
+BUILDERS: dict[type, Row] = {
+    ArrayOf: _array,
+    OneOf: _one_of,
+    TupleOf: lambda builder, spec, place, scope: tuple(
+        builder.build(item, f"{place}[{number}]", scope) for number, item in enumerate(spec.items)
+    ),
+    SequenceOf: _sequence,
+    MappingOf: _mapping,
+    TreeOf: _tree,
+    RecordOf: _record,
+    BatchedOf: _batched,
+    CallableOf: _callable,
+    LiteralOf: _literal,
+    Instance: _number,
+}

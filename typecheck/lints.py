@@ -1,0 +1,461 @@
+"""Two lints: what has the right shape and is still not what its names say.
+
+They follow each axis through a jaxpr. An axis is the *atoms* it is made of, outermost first: a dim has one, an axis
+that a reshape merged has several, and the part of a dim that was split off is an atom of its own. In a trace at distinct
+sizes an axis keeps its atoms through any operation that keeps its size, so only a few primitives need a rule.
+
+`outer-product`: an elementwise operation broadcasts each of two operands along an axis that the other one has, both
+axes are the same dim, and nobody asked: the rank was promoted silently, against an axis of size 1 that is there by
+annotation, by a product or by `keepdims`. `(b, 1) - (b,)` is a `(b, b)`.
+
+`memory-order`: a reshape whose new axes cut across the old ones. `(h, s, c)` reshaped to `(s, h * c)` has the right
+shape, and rows that mix the heads of several positions; a transpose was forgotten.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+from weft.typecheck.verify_watch import is_users
+
+One = Literal["given", "kept", "asked", "promoted"]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of a value.
+
+    Attributes:
+        atoms: what it is made of, as (name, size), outermost first.
+        real: whether the value varies along it; a broadcast does not.
+        one: for an axis of size 1, or broadcast from one, how it came to be: given by an annotation or an operation,
+            kept by a reduction, asked for by indexing with `None`, or promoted silently.
+    """
+
+    atoms: tuple[tuple[str, int], ...]
+    real: bool = True
+    one: One = "given"
+
+    @property
+    def size(self) -> int:
+        """Its size."""
+        return math.prod(size for _, size in self.atoms)
+
+
+@dataclass(frozen=True)
+class Warning_:
+    """What a lint found, and the user's line."""
+
+    rule: Literal["outer-product", "memory-order"]
+    message: str
+    file: str
+    line: int
+
+
+Axes = tuple[Axis, ...]
+
+_ELEMENTWISE = frozenset(
+    (
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "max",
+        "min",
+        "pow",
+        "rem",
+        "atan2",
+        "nextafter",
+        "and",
+        "or",
+        "xor",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "select_n",
+        "add_any",
+        "clamp",
+    )
+)
+_UNARY = frozenset(
+    (
+        "neg",
+        "exp",
+        "exp2",
+        "log",
+        "log1p",
+        "expm1",
+        "sin",
+        "cos",
+        "tan",
+        "tanh",
+        "logistic",
+        "sqrt",
+        "rsqrt",
+        "cbrt",
+        "abs",
+        "sign",
+        "floor",
+        "ceil",
+        "round",
+        "is_finite",
+        "not",
+        "erf",
+        "erfc",
+        "erf_inv",
+        "integer_pow",
+        "square",
+        "convert_element_type",
+        "stop_gradient",
+        "real",
+        "imag",
+        "copy",
+        "reduce_precision",
+    )
+)
+
+
+class Lint:
+    """Follows the axes of one jaxpr and collects what looks wrong."""
+
+    def __init__(self, names: Mapping[int, str], own: frozenset[str]):
+        self.names, self.own = names, own
+        self.found: list[Warning_] = []
+        # Outer products whose value is not yet known to be wanted, by variable.
+        self._suspects: dict[Any, tuple[Warning_, ...]] = {}
+
+    def run(self, closed: Any) -> list[Warning_]:
+        """What the lints say of a closed jaxpr."""
+        jaxpr = closed.jaxpr
+        inputs = [self.fresh(var.aval) for var in (*jaxpr.constvars, *jaxpr.invars)]
+        self._walk(jaxpr, inputs)
+        wanted = {one for var in jaxpr.outvars if _is_var(var) for one in self._suspects.get(var, ())}
+        return [one for one in dict.fromkeys(self.found) if one not in wanted]
+
+    def fresh(self, aval: Any) -> Axes:
+        """Axes of which only the sizes are known."""
+        return tuple(self._axis(size) for size in getattr(aval, "shape", ()))
+
+    def _axis(self, size: int) -> Axis:
+        return Axis(() if size == 1 else ((self.names.get(size, ""), size),))
+
+    def _walk(self, jaxpr: Any, inputs: Sequence[Axes]) -> list[Axes]:
+        env: dict[Any, Axes] = dict(zip((*jaxpr.constvars, *jaxpr.invars), inputs, strict=True))
+
+        def read(atom: Any) -> Axes:
+            return env[atom] if _is_var(atom) else self.fresh(atom.aval)
+
+        for eqn in jaxpr.eqns:
+            operands = [read(one) for one in eqn.invars]
+            for var, axes in zip(eqn.outvars, self._apply(eqn, operands), strict=True):
+                env[var] = axes if tuple(one.size for one in axes) == _shape(var) else self.fresh(var.aval)
+        return [read(var) for var in jaxpr.outvars]
+
+    def _apply(self, eqn: Any, operands: list[Axes]) -> list[Axes]:
+        name = eqn.primitive.name
+        if name == "broadcast_in_dim":
+            return [self._broadcast(eqn, operands[0])]
+        if name == "reshape":
+            return [self._reshape(eqn, operands[0])]
+        if name == "transpose":
+            return [tuple(operands[0][axis] for axis in eqn.params["permutation"])]
+        if name == "squeeze":
+            gone = eqn.params["dimensions"]
+            return [tuple(one for axis, one in enumerate(operands[0]) if axis not in gone)]
+        if name in _UNARY:
+            self._pass_on(eqn)
+            return [operands[0]]
+        if name in _ELEMENTWISE:
+            return [self._elementwise(eqn, operands)]
+        if name.startswith(("reduce_", "arg")) and "axes" in eqn.params:
+            gone = eqn.params["axes"]
+            return [tuple(one for axis, one in enumerate(operands[0]) if axis not in gone) for _ in eqn.outvars]
+        inner = _inner(eqn)
+        if inner is not None:
+            return self._call(eqn, inner, operands)
+        for _, nested in _nested(eqn):
+            self._walk(nested, [self.fresh(var.aval) for var in (*nested.constvars, *nested.invars)])
+        return [self._inherit(_shape(var), operands) for var in eqn.outvars]
+
+    def _call(self, eqn: Any, inner: Any, operands: list[Axes]) -> list[Axes]:
+        for var, outer in zip(inner.invars, eqn.invars, strict=True):
+            if _is_var(outer) and outer in self._suspects:
+                self._suspects[var] = self._suspects[outer]
+        results = self._walk(inner, [*(self.fresh(var.aval) for var in inner.constvars), *operands])
+        for var, result in zip(eqn.outvars, inner.outvars, strict=True):
+            if _is_var(result) and result in self._suspects:
+                self._suspects[var] = self._suspects[result]
+        return results
+
+    def _inherit(self, shape: tuple[int, ...], operands: Iterable[Axes]) -> Axes:
+        """Axes of a result by their sizes: distinct sizes say where each comes from."""
+        known: dict[int, set[tuple[tuple[str, int], ...]]] = {}
+        for axes in operands:
+            for one in axes:
+                known.setdefault(one.size, set()).add(one.atoms)
+        return tuple(
+            Axis(next(iter(known[size]))) if len(known.get(size, ())) == 1 else self._axis(size) for size in shape
+        )
+
+    def _broadcast(self, eqn: Any, operand: Axes) -> Axes:
+        source = dict(zip(eqn.params["broadcast_dimensions"], operand, strict=True))
+        self._pass_on(eqn)
+        how = self._how(eqn)
+        result: list[Axis] = []
+        for axis, size in enumerate(eqn.params["shape"]):
+            one = source.get(axis)
+            if one is None:
+                result.append(dataclasses.replace(self._axis(size), real=False, one=how))
+            elif one.size == size:
+                result.append(one)
+            else:
+                result.append(dataclasses.replace(self._axis(size), real=False, one=one.one))
+        return tuple(result)
+
+    def _how(self, eqn: Any) -> One:
+        """Who made an axis of size 1: the library function that the user's line called says it."""
+        file, function = self._called(eqn)
+        if file.endswith("reductions.py") or function in _KEEPING:
+            return "kept"
+        if function in _ASKING or "indexing" in file or function.startswith(("expand_dims", "broadcast_to", "reshape")):
+            return "asked"
+        return "promoted"
+
+    def _called(self, eqn: Any) -> tuple[str, str]:
+        """The file and the name of the outermost library function under the user's innermost line."""
+        last = ("", "")
+        for file, function, _ in _frames(eqn):
+            if is_users(file, self.own):
+                return last
+            last = (file, function.rpartition(".")[2])
+        return last
+
+    def _line(self, eqn: Any) -> tuple[str, int]:
+        return next(((file, line) for file, _, line in _frames(eqn) if is_users(file, self.own)), ("", 0))
+
+    def _elementwise(self, eqn: Any, operands: list[Axes]) -> Axes:
+        shape = _shape(eqn.outvars[0])
+        full = [axes for axes in operands if len(axes) == len(shape)]
+        suspects = tuple(one for var in eqn.invars if _is_var(var) for one in self._suspects.get(var, ()))
+        if suspects and any(
+            all(axis.real for axis in axes) and not self._suspects.get(var, ())
+            for var, axes in zip(eqn.invars, operands, strict=True)
+            if _is_var(var) and len(axes) == len(shape) and len(axes) > 1
+        ):
+            # It meets a value that has both axes by itself: the outer product was wanted.
+            self.found = [one for one in self.found if one not in suspects]
+            suspects = ()
+        new = self._outer_product(eqn, full)
+        if new is not None:
+            self.found.append(new)
+            suspects += (new,)
+        if suspects:
+            self._suspects[eqn.outvars[0]] = suspects
+        return tuple(self._join([axes[axis] for axes in full], size) for axis, size in enumerate(shape))
+
+    def _join(self, axes: list[Axis], size: int) -> Axis:
+        fitting = [one for one in axes if one.size == size]
+        real = [one for one in fitting if one.real]
+        known = {one.atoms for one in real or fitting}
+        if len(known) == 1:
+            return (real or fitting)[0]
+        return dataclasses.replace(self._axis(size), real=bool(real))
+
+    def _pass_on(self, eqn: Any) -> None:
+        for var in eqn.invars:
+            if _is_var(var) and var in self._suspects:
+                self._suspects[eqn.outvars[0]] = self._suspects[var]
+
+    def _outer_product(self, eqn: Any, operands: list[Axes]) -> Warning_ | None:
+        for number, left in enumerate(operands):
+            for right in operands[number + 1 :]:
+                for i, j in _crossings(left, right):
+                    name = left[i].atoms[0][0]
+                    if not _nobody_asked(right[i].one, left[j].one):
+                        continue
+                    shapes = " with ".join(self._show(one, only_real=True) for one in (left, right))
+                    return Warning_(
+                        "outer-product",
+                        f"{eqn.primitive.name} of {shapes} pairs every {name} with every {name}; "
+                        f"if that is not meant, give both the same axes",
+                        *self._line(eqn),
+                    )
+        return None
+
+    def _reshape(self, eqn: Any, operand: Axes) -> Axes:
+        shape = eqn.params["new_sizes"]
+        atoms = [atom for axis in operand for atom in axis.atoms]
+        regrouped = regroup(atoms, shape)
+        if regrouped is not None:
+            how = self._how(eqn)
+            return tuple(Axis(group, one=how) for group in regrouped)
+        _, function = self._called(eqn)
+        if function in _RESHAPING and all(name for name, _ in atoms):
+            result = self.fresh(eqn.outvars[0].aval)
+            self.found.append(
+                Warning_(
+                    "memory-order",
+                    f"reshape of {self._show(operand)} to {self._show(result)} cuts across the axes in memory order; "
+                    f"transpose first so that what is merged lies side by side",
+                    *self._line(eqn),
+                )
+            )
+        return self.fresh(eqn.outvars[0].aval)
+
+    def _show(self, axes: Axes, only_real: bool = False) -> str:
+        def word(axis: Axis) -> str:
+            if not axis.atoms or (only_real and not axis.real):
+                return "1"
+            return "*".join(name or str(size) for name, size in axis.atoms)
+
+        return f"({', '.join(map(word, axes))})"
+
+
+_KEEPING = frozenset(
+    (
+        "norm",
+        "logsumexp",
+        "softmax",
+        "log_softmax",
+        "mean",
+        "sum",
+        "max",
+        "min",
+        "prod",
+        "var",
+        "std",
+        "keepdims",
+        "median",
+    )
+)
+_ASKING = frozenset(
+    (
+        "__getitem__",
+        "expand_dims",
+        "_rewriting_take",
+        "rewriting_take",
+        "atleast_2d",
+        "atleast_1d",
+        "outer",
+        "meshgrid",
+    )
+)
+_RESHAPING = frozenset(
+    (
+        "reshape",
+        "ravel",
+        "_reshape",
+        "flatten",
+    )
+)
+
+
+def _crossings(left: Axes, right: Axes) -> Iterator[tuple[int, int]]:
+    """Pairs of axes (i, j) of one dim, i real in the left operand only and j in the right one only."""
+    for i, (a, b) in enumerate(zip(left, right, strict=True)):
+        for j, (c, d) in enumerate(zip(left, right, strict=True)):
+            varies = i != j and a.real and a.atoms and not (b.real and b.atoms)
+            if varies and d.real and d.atoms and not (c.real and c.atoms) and a.atoms == d.atoms and a.atoms[0][0]:
+                yield i, j
+
+
+def _nobody_asked(one: One, other: One) -> bool:
+    """Whether two broadcast axes meet by accident: one promoted silently, or asked for, against one that was there."""
+    ways = {one, other}
+    return ways in ({"promoted", "given"}, {"promoted", "kept"}, {"asked", "given"})
+
+
+def regroup(atoms: Sequence[tuple[str, int]], shape: Sequence[int]) -> list[tuple[tuple[str, int], ...]] | None:
+    """The atoms of each axis of a reshape in memory order, or None if an axis would cut across atoms.
+
+    >>> regroup([("b", 5), ("m", 14)], (5, 2, 7))
+    [(('b', 5),), (('m/0', 2),), (('m/1', 7),)]
+    >>> regroup([("h", 5), ("s", 7)], (7, 5)) is None
+    True
+    """
+    if math.prod(size for _, size in atoms) != math.prod(shape) or 0 in shape:
+        return None if 0 not in shape else [() for _ in shape]
+    rest = list(atoms)
+    pieces: dict[str, int] = {}
+    groups: list[tuple[tuple[str, int], ...]] = []
+    for size in shape:
+        group: list[tuple[str, int]] = []
+        while size > 1:
+            name, head = rest.pop(0)
+            if size % head == 0:
+                group.append((name, head))
+                size //= head
+            elif head % size == 0:
+                root = name.partition("/")[0]
+                number = pieces.setdefault(root, 0)
+                pieces[root] += 1
+                group.append((f"{root}/{number}" if root else "", size))
+                rest.insert(0, (f"{root}/{number + 1}" if root else "", head // size))
+                size = 1
+            else:
+                return None
+        groups.append(tuple(group))
+    return groups
+
+
+def _frames(eqn: Any) -> Iterator[tuple[str, str, int]]:
+    """File, function and line of the Python frames that an operation was traced in, innermost first."""
+    traceback = eqn.source_info.traceback
+    for frame in () if traceback is None else traceback.frames:
+        yield frame.file_name, frame.function_name, frame.line_num
+
+
+def _is_var(atom: Any) -> bool:
+    return not isinstance(atom, jax.extend.core.Literal)
+
+
+def _shape(var: Any) -> tuple[int, ...]:
+    return tuple(getattr(var.aval, "shape", ()))
+
+
+def _inner(eqn: Any) -> Any:
+    """The jaxpr of an operation that is one call of it with the same operands."""
+    for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
+        inner = eqn.params.get(key)
+        inner = getattr(inner, "jaxpr", inner)
+        if inner is not None and hasattr(inner, "eqns") and eqn.primitive.name not in ("scan", "while"):
+            same = [_shape(var) for var in inner.invars] == [_shape(var) for var in eqn.invars]
+            return inner if same and len(inner.outvars) == len(eqn.outvars) else None
+    return None
+
+
+def _nested(eqn: Any) -> Iterator[tuple[str, Any]]:
+    for key, value in eqn.params.items():
+        for one in value if isinstance(value, tuple | list) else (value,):
+            inner = getattr(one, "jaxpr", one)
+            if hasattr(inner, "eqns"):
+                yield key, inner
+
+
+def lint(trials: Sequence[tuple[Any, Mapping[str, int]]], own: frozenset[str]) -> list[Warning_]:
+    """What the lints say of every one of several traces, each with its sizes; only what all of them show counts.
+
+    Sizes that happen to be multiples of each other could suggest what is not there; they don't in every assignment.
+    """
+    results: list[list[Warning_]] = []
+    for closed, sizes in trials:
+        names: dict[int, str] = {}
+        for name, size in sizes.items():
+            if size > 1:
+                names.setdefault(size, name)
+        results.append(Lint(names, own).run(closed))
+    common = (
+        set.intersection(*({(one.rule, one.file, one.line) for one in found} for found in results))
+        if results
+        else set()
+    )
+    first = {(one.rule, one.file, one.line): one for found in reversed(results) for one in found}
+    return [one for place, one in sorted(first.items()) if place in common]

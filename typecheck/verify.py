@@ -1,0 +1,194 @@
+"""`verify`: contracts proved for all sizes, from the annotations alone.
+
+Arguments are built from the annotations (`arguments`), the program is traced on shapes while every annotated function
+that runs is checked (`verify_watch`), at several assignments of distinct sizes (`verify_search`), and then once more
+with symbolic sizes (`symbolic`). What passes symbolically is proved; the rest holds on the sizes tried. What a shape
+cannot show, two lints look for (`lints`).
+
+Broadcasting between ranks is not refused as such, as `jax_numpy_rank_promotion="raise"` would: a bias `(out,)` that is
+added to `(*batch, out)` is right by its contract. At distinct sizes a promotion that aligns two different dims already
+fails; one that pairs a dim with itself is the `outer-product` lint's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from weft.typecheck.arguments import Assignment, Unbuildable
+from weft.typecheck.errors import AnnotationError
+from weft.typecheck.generalise import generalise
+from weft.typecheck.lints import lint
+from weft.typecheck.symbolic import symbolic_sizes
+from weft.typecheck.verify_needs import DEALS, Needs, assignment_for
+from weft.typecheck.verify_report import Contract, Finding, Report, Verdict
+from weft.typecheck.verify_search import Outcome, Search, describe_option
+from weft.typecheck.verify_targets import targets_of
+from weft.typecheck.verify_trial import Target, Trial, run_trial
+
+
+def verify(
+    thing: Any, *, dims: Mapping[str, int] | None = None, args: Mapping[str, Any] | None = None, strict: bool = False
+) -> Report:
+    """Proves the contracts of a function, of a Module class's public methods, or of an instance, for all sizes.
+
+    Args:
+        thing: an annotated function (jitted or not), a Module class, an instance of one, or a bound method. Of an
+            instance only the structure counts: its arrays become abstract ones of the dims that their annotations give.
+        dims: sizes to keep fixed, by name.
+        args: arguments to use as they are, by name, where an annotation does not say enough.
+        strict: whether what the lints find is a failure.
+
+    Returns:
+        What was found; it is true where nothing fails.
+
+    Raises:
+        AnnotationError: in one line, for an annotation that cannot be read.
+        TypeError: if it is nothing that can be verified.
+
+    >>> from jaxtyping import Array, Float
+    >>> def project(x: Float[Array, "b i"], w: Float[Array, "o i"]) -> Float[Array, "b o"]:
+    ...     return x @ w.T
+    >>> print(verify(project))
+    project: proved for all b, i, o
+    """
+    targets = targets_of(thing, dict(args or {}), generalise)
+    return Report(tuple(prove(target, dict(dims or {})) for target in targets), strict)
+
+
+def prove(target: Target, dims: Mapping[str, Any], seconds: float = 20.0) -> Contract:
+    """What can be found out about one target within a budget of time.
+
+    Raises:
+        AnnotationError: if an annotation cannot be read or evaluated.
+    """
+    search = Search(target, dims, seconds)
+    try:
+        outcome = search.run()
+    except Unbuildable as reason:
+        return Contract(target.name, target.file, target.line, Verdict.SKIPPED, reason=f"{reason}; pass it in `args`")
+    assumptions = (*outcome.needs.words(), *outcome.notes)
+    if outcome.failed:
+        return _failed(target, search, outcome, assumptions)
+    symbolic, sampled, reason = _symbolically(target, outcome, dims)
+    return Contract(
+        target.name,
+        target.file,
+        target.line,
+        Verdict.HOLDS if sampled or reason else Verdict.PROVED,
+        symbolic,
+        sampled,
+        tuple(trial.assignment.sizes for trial in outcome.passed),
+        assumptions,
+        warnings=tuple(_warnings(target, search, outcome)),
+        reason=reason,
+    )
+
+
+_UNSPECIFIC = (KeyError, AttributeError, IndexError)
+
+
+def _failed(target: Target, search: Search, outcome: Outcome, assumptions: tuple[str, ...]) -> Contract:
+    trial = outcome.failed[0]
+    if trial.vague and isinstance(trial.error, _UNSPECIFIC) and not trial.violations:
+        what = f"{type(trial.error).__name__}: {trial.error}"
+        reason = (
+            f"{', '.join(sorted(trial.vague))}: the annotation leaves its contents open ({what}); pass it in `args`"
+        )
+        return Contract(target.name, target.file, target.line, Verdict.SKIPPED, reason=reason)
+    findings = [one for failure in outcome.failed for one in _findings(target, search.shrink(failure, outcome.needs))]
+    return Contract(
+        target.name,
+        target.file,
+        target.line,
+        Verdict.FAILS,
+        tried=tuple(one.assignment.sizes for one in outcome.passed),
+        assumptions=assumptions,
+        failures=tuple({(one.rule, one.file, one.line, one.message): one for one in findings}.values()),
+    )
+
+
+def _findings(target: Target, trial: Trial) -> list[Finding]:
+    sizes = dict(trial.assignment.sizes)
+    options = tuple(describe_option(place, option) for place, option in trial.assignment.options.items() if option)
+    findings = [
+        Finding("contract", f"{one.function}, {one.where}: {one.message}", one.file, one.line, sizes, options)
+        for one in trial.violations[:1]
+    ]
+    if trial.error is not None and not findings:
+        file, line = trial.error_at if trial.error_at[1] else (target.file, target.line)
+        first = (str(trial.error).strip().splitlines() or [""])[0]
+        findings.append(Finding("error", f"{type(trial.error).__name__}: {first}", file, line, sizes, options))
+    return findings
+
+
+def _symbolically(
+    target: Target, outcome: Outcome, dims: Mapping[str, Any]
+) -> tuple[tuple[str, ...], tuple[str, ...], str]:
+    """Which dims the proof holds for all sizes of, which were only sampled, and why."""
+    trial = outcome.passed[0]
+    free = [key for key in trial.assignment.sizes if key not in dims and key not in dict(outcome.needs.equal)]
+    failure = _attempt_symbolic(target, outcome, free, dims)
+    if failure is None:
+        return tuple(free), (), ""
+    reason = f"not symbolic: {failure}"
+    if len(free) <= 8:
+        for sampled in free:
+            rest = [key for key in free if key != sampled]
+            if rest and _attempt_symbolic(target, outcome, rest, dims) is None:
+                return tuple(rest), (sampled,), reason
+    return (), tuple(free), reason
+
+
+def _attempt_symbolic(target: Target, outcome: Outcome, free: list[str], dims: Mapping[str, Any]) -> str | None:
+    """None if every variant of the program traces symbolically, or why one does not."""
+    variants = {
+        (tuple(trial.assignment.options.items()), tuple(trial.assignment.ranks.items())): trial
+        for trial in reversed(outcome.passed)
+    }
+    needs = outcome.needs
+    for trial in variants.values():
+        keys = [key for key in trial.assignment.sizes if key in free or key not in outcome.passed[0].assignment.sizes]
+        try:
+            sizes = symbolic_sizes(keys, {key: _known(needs.divisors(key), keys) for key in keys}, needs.order)
+            assignment = Assignment(
+                {**trial.assignment.sizes, **sizes},
+                trial.assignment.ranks,
+                trial.assignment.options,
+                trial.assignment.merged,
+                trial.assignment.apart,
+            )
+            found = run_trial(target, assignment, dims)
+        except (Unbuildable, AnnotationError, ValueError, TypeError) as error:
+            return str(error).splitlines()[0]
+        if found.error is not None:
+            return f"{type(found.error).__name__}: {(str(found.error).splitlines() or [''])[0]}"
+        if found.violations:
+            return f"{found.violations[0].where}: {found.violations[0].message}"
+    return None
+
+
+def _known(factors: tuple[str | int, ...], keys: list[str]) -> list[str | int]:
+    return [one for one in factors if isinstance(one, int) or one in keys]
+
+
+def _warnings(target: Target, search: Search, outcome: Outcome) -> list[Finding]:
+    """What the lints say of each variant of the program, in each of several assignments."""
+    variants: dict[tuple[tuple[str, int], ...], Trial] = {}
+    for trial in outcome.passed:
+        variants.setdefault(tuple(trial.assignment.options.items()), trial)
+    findings: dict[tuple[str, str, int], Finding] = {}
+    for trial in variants.values():
+        dealt = [_dealt(search, trial, outcome.needs, number) for number in range(len(DEALS))]
+        traces = [(one.jaxpr, one.assignment.sizes) for one in dealt if one is not None and one.ok]
+        for one in lint(traces, target.own):
+            file, line = (one.file, one.line) if one.line else (target.file, target.line)
+            findings.setdefault((one.rule, file, line), Finding(one.rule, one.message, file, line))
+    return list(findings.values())
+
+
+def _dealt(search: Search, trial: Trial, needs: Needs, number: int) -> Trial | None:
+    try:
+        return search.attempt(assignment_for(trial.assignment.sizes, needs, DEALS[number], trial.assignment))
+    except Unbuildable:
+        return None

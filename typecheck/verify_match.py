@@ -1,0 +1,298 @@
+"""Matching for proofs: a value against its annotation, with the names that a whole call shares.
+
+The runtime checks ask each record for its own dims only. A proof asks for more: one name has one size across the call,
+so NamedTuples, TypedDicts and plain dataclasses share the names of the function that they are given to. A Module's
+names are its own (two layers of one class differ in size), unless `Dims` links them.
+
+Records inside a list, a mapping or a pytree keep
+theirs, too: there are several of them.
+
+Only what can hold an array is looked at; the rest of a hint is beartype's.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+from weft.typecheck.annotations import (
+    Annotation,
+    ArrayOf,
+    BatchedOf,
+    Instance,
+    LiteralOf,
+    MappingOf,
+    OneOf,
+    RecordOf,
+    SequenceOf,
+    TreeOf,
+    TupleOf,
+)
+from weft.typecheck.arrays import array_check, settle
+from weft.typecheck.bindings import Bindings, Mismatch, Origin, Slot
+from weft.typecheck.dims import Dim, FixedDim, NamedDim, Shape, SymbolicDim, UnboundDim, VariadicDim
+from weft.typecheck.errors import AnnotationError
+from weft.typecheck.signatures import Field, Signature, fields_of
+from weft.typecheck.symbolic import is_symbolic
+
+_check_of = functools.cache(array_check)
+
+
+def match(annotation: Annotation, value: Any, bindings: Bindings, apart: bool = False) -> None:
+    """Checks a value, binding the names that are free.
+
+    Args:
+        annotation: what it should be.
+        value: anything; tracers and abstract arrays are arrays.
+        bindings: the scope.
+        apart: whether every record in it keeps its names to itself.
+
+    Raises:
+        Mismatch: for the first thing in it that is not as annotated.
+    """
+    match annotation:
+        case ArrayOf():
+            _check_of(annotation)(value, bindings)
+        case OneOf():
+            _match_one_of(annotation, value, bindings, apart)
+        case TupleOf() | SequenceOf() | MappingOf():
+            _match_container(annotation, value, bindings, apart)
+        case TreeOf():
+            _match_tree(annotation, value, bindings)
+        case BatchedOf():
+            _match_batched(annotation, value, bindings, apart)
+        case RecordOf():
+            _match_record(annotation, value, bindings, apart)
+        case Instance(cls) if cls is type(None) and value is not None:
+            raise Mismatch("class", annotation, value, bindings)
+        case _:
+            pass
+
+
+def settled(bindings: Bindings) -> None:
+    """Checks the expressions that waited for their names; what nothing ever binds says nothing."""
+    settle(bindings, finally_=False)
+
+
+def _match_one_of(annotation: OneOf, value: Any, bindings: Bindings, apart: bool) -> None:
+    failures: list[Mismatch] = []
+    for member in annotation.members:
+        if not _could_be(member, value):
+            continue
+        kept, path = bindings.snapshot(), bindings.path
+        try:
+            return match(member, value, bindings, apart)
+        except Mismatch as mismatch:
+            failures.append(mismatch)
+            bindings.restore(kept)
+            bindings.path = path
+    if failures:
+        # The member that got furthest says most: right rank but a wrong size, before a wrong rank or class.
+        raise max(
+            failures,
+            key=lambda one: (
+                ("class", "dtype", "rank", "size").index(one.reason)
+                if one.reason in ("class", "dtype", "rank", "size")
+                else -1
+            ),
+        )
+    raise Mismatch("class", annotation, value, bindings)
+
+
+def _could_be(member: Annotation, value: Any) -> bool:
+    match member:
+        case Instance(cls):
+            return isinstance(value, cls) or (cls in (float, complex) and isinstance(value, int))
+        case LiteralOf(values):
+            return any(value is one or value == one for one in values if type(one) is type(value))
+        case _:
+            return True
+
+
+def _inside(bindings: Bindings, part: Any, annotation: Annotation, value: Any, apart: bool) -> None:
+    path = bindings.path
+    bindings.path = (*path, part)
+    match(annotation, value, bindings, apart)
+    bindings.path = path
+
+
+def _match_container(annotation: TupleOf | SequenceOf | MappingOf, value: Any, bindings: Bindings, apart: bool) -> None:
+    match annotation:
+        case TupleOf(items):
+            if not isinstance(value, tuple) or len(value) != len(items):
+                raise Mismatch("class", annotation, value, bindings)
+            for number, (item, one) in enumerate(zip(items, value, strict=True)):
+                _inside(bindings, number, item, one, apart)
+        case SequenceOf(cls, item):
+            if not isinstance(value, cls):
+                raise Mismatch("class", annotation, value, bindings)
+            for number, one in enumerate(value):
+                _inside(bindings, number, item, one, True)
+        case MappingOf(cls, _, item):
+            if not isinstance(value, cls):
+                raise Mismatch("class", annotation, value, bindings)
+            for key, one in value.items():
+                _inside(bindings, key, item, one, True)
+
+
+def _match_tree(annotation: TreeOf, value: Any, bindings: Bindings) -> None:
+    leaves, treedef = jax.tree.flatten(value, is_leaf=lambda node: _is_leaf_of(annotation.leaf, node))
+    names = annotation.structure
+    if len(names) == 1 and names[0] != "..." and bindings.structures.setdefault(names[0], treedef) != treedef:
+        raise Mismatch("structure", annotation, value, bindings, detail=f"not the structure that {names[0]} has")
+    outer = bindings.leaf
+    for number, leaf in enumerate(leaves):
+        bindings.leaf = f"{outer}{number}."
+        _inside(bindings, number, annotation.leaf, leaf, True)
+    bindings.leaf = outer
+
+
+def _is_leaf_of(annotation: Annotation, node: Any) -> bool:
+    return isinstance(annotation, RecordOf) and isinstance(node, annotation.cls)
+
+
+def _match_batched(annotation: BatchedOf, value: Any, bindings: Bindings, apart: bool) -> None:
+    outer = bindings.lead
+    axes = annotation.axes if outer is None else annotation.axes.under(outer[0])
+    bindings.lead = (axes, bindings)
+    match(annotation.inner, value, bindings, apart)
+    bindings.lead = outer
+
+
+def _match_record(annotation: RecordOf, value: Any, bindings: Bindings, apart: bool) -> None:
+    if annotation.form == "typeddict":
+        if not isinstance(value, Mapping):
+            raise Mismatch("class", annotation, value, bindings)
+        missing = [field.name for field in fields_of(annotation.cls) if field.required and field.name not in value]
+        if missing:
+            raise Mismatch("keys", annotation, value, bindings, detail=f"without {', '.join(map(repr, missing))}")
+    elif not isinstance(value, annotation.cls):
+        raise Mismatch("class", annotation, value, bindings)
+    if annotation.form != "module":
+        scope = Bindings(bindings.slot, bindings.arguments) if apart else bindings
+        scope.path, scope.lead = bindings.path, bindings.lead
+        for field, one in record_values(annotation.cls, value):
+            _inside(scope, field.name, field.annotation, one, apart)
+        return
+    own = dims_of_record(value, lead=bindings.lead)
+    for child, dim in annotation.dims.links if annotation.dims else ():
+        _match_link(child, dim, own, annotation, value, bindings)
+
+
+def _match_link(child: str, dim: Dim, own: Bindings, annotation: RecordOf, value: Any, bindings: Bindings) -> None:
+    size = own.sizes.get(child)
+    if size is None:
+        return
+    match dim:
+        case FixedDim(expected):
+            pass
+        case NamedDim(name):
+            expected = bindings.sizes.setdefault(name, size)
+        case SymbolicDim():
+            try:
+                expected = dim.evaluate(bindings.sizes, bindings.arguments())
+            except UnboundDim:
+                return
+        case _:
+            return
+    if expected != size:
+        raise Mismatch("size", annotation, value, bindings, dim=dim, expected=expected, detail=f"its {child} is {size}")
+
+
+def record_values(cls: type, value: Any) -> Iterable[tuple[Field, Any]]:
+    """The annotated fields of a record that are set, with their values."""
+    for field in fields_of(cls):
+        if isinstance(value, Mapping):
+            if field.name in value:
+                yield field, value[field.name]
+        else:
+            one = getattr(value, field.name, _UNSET)
+            if one is not _UNSET:
+                yield field, one
+
+
+_UNSET = object()
+
+
+def dims_of_record(value: Any, lead: tuple[Shape, Bindings] | None = None) -> Bindings:
+    """The dims that a Module's fields bind; fields that contradict each other are `check_record`'s to report."""
+    bindings = Bindings(Slot("field", "", type(value), RecordOf(type(value), "module")), lambda: {"self": value})
+    bindings.lead = lead
+    for field, one in record_values(type(value), value):
+        bindings.slot, bindings.path = Slot("field", field.name, type(value), field.annotation), ()
+        kept = bindings.snapshot()
+        try:
+            match(field.annotation, one, bindings)
+            settled(bindings)
+        except (Mismatch, AnnotationError):
+            bindings.restore(kept)
+    bind_numbers(bindings, {field.name: one for field, one in record_values(type(value), value)})
+    bindings.lead = None
+    return bindings
+
+
+def check_record(value: Any) -> Mismatch | None:
+    """The first field of a Module that is not what it is annotated as, or contradicts another."""
+    bindings = Bindings(Slot("field", "", type(value), RecordOf(type(value), "module")), lambda: {"self": value})
+    numbers = {f.name: one for f, one in record_values(type(value), value) if f.name in names_of_fields(type(value))}
+    bind_numbers(bindings, numbers)
+    try:
+        for field, one in record_values(type(value), value):
+            bindings.slot, bindings.path = Slot("field", field.name, type(value), field.annotation), ()
+            match(field.annotation, one, bindings)
+        settled(bindings)
+    except Mismatch as mismatch:
+        return mismatch
+    return None
+
+
+def bind_numbers(bindings: Bindings, values: Mapping[str, Any]) -> None:
+    """Lets an integer parameter or config field stand for the dim of its name, as any reader takes it."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not (isinstance(value, int) or is_symbolic(value)):
+            continue
+        if name not in bindings.sizes:
+            bindings.sizes[name] = value
+            bindings.origins[name] = Origin(bindings.slot, (), None, value)
+
+
+@functools.cache
+def names_of_fields(cls: type) -> frozenset[str]:
+    """The dims that the fields of a class name."""
+    return frozenset().union(*(names_in(field.annotation) for field in fields_of(cls)))
+
+
+def names_of_signature(signature: Signature) -> frozenset[str]:
+    """The dims that a function's annotations name."""
+    return frozenset().union(names_in(signature.returns), *(names_in(p.annotation) for p in signature.parameters))
+
+
+def names_in(annotation: Annotation, seen: frozenset[type] = frozenset()) -> frozenset[str]:
+    """The dims that an annotation names, those of the records that share the scope included."""
+    match annotation:
+        case ArrayOf(_, _, shape):
+            return _names_in_shape(shape)
+        case OneOf(members) | TupleOf(members):
+            return frozenset().union(*(names_in(one, seen) for one in members))
+        case SequenceOf(_, item) | MappingOf(_, _, item) | TreeOf(item):
+            return names_in(item, seen)
+        case BatchedOf(inner, axes):
+            return names_in(inner, seen) | _names_in_shape(axes)
+        case RecordOf(cls, form) if form != "module" and cls not in seen:
+            return frozenset().union(*(names_in(field.annotation, seen | {cls}) for field in fields_of(cls)))
+        case _:
+            return frozenset()
+
+
+def _names_in_shape(shape: Shape) -> frozenset[str]:
+    names: set[str] = set()
+    for dim in shape.dims:
+        if isinstance(dim, NamedDim):
+            names.add(dim.name)
+        elif isinstance(dim, VariadicDim) and dim.name:
+            names.add("*" + dim.name)
+        elif isinstance(dim, SymbolicDim):
+            names |= dim.names
+    return frozenset(names)

@@ -1,0 +1,154 @@
+"""The report of a proof: what was found of each function, with the sizes that show it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class Verdict(enum.Enum):
+    """What is known of a function's contract."""
+
+    PROVED = "proved"
+    HOLDS = "holds on the sizes tried"
+    FAILS = "fails"
+    SKIPPED = "not checked"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong, or looks wrong.
+
+    Attributes:
+        rule: `contract` (an annotation that does not hold), `error` (the program raises), or a lint:
+            `outer-product`, `memory-order`.
+        message: what is expected and what is found.
+        file, line: where: the function whose annotation it is, or the operation.
+        sizes: the smallest sizes found that show it.
+        options: which optional arguments were given or not, where that matters.
+    """
+
+    rule: str
+    message: str
+    file: str
+    line: int
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        parts = [f"{name}={size}" for name, size in self.sizes.items()] + list(self.options)
+        return self.message + (f" (at {', '.join(parts)})" if parts else "")
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What was found of one function or method.
+
+    Attributes:
+        name: its qualified name.
+        file, line: where it is defined.
+        verdict: the outcome.
+        symbolic: the dims that were symbolic in the proof.
+        sampled: the dims that only took particular sizes.
+        tried: the assignments of sizes that it held on.
+        assumptions: what it needs beyond its annotations.
+        failures: what is wrong.
+        warnings: what the lints say.
+        reason: why it was not checked, or not proved.
+    """
+
+    name: str
+    file: str
+    line: int
+    verdict: Verdict
+    symbolic: tuple[str, ...] = ()
+    sampled: tuple[str, ...] = ()
+    tried: tuple[Mapping[str, Any], ...] = ()
+    assumptions: tuple[str, ...] = ()
+    failures: tuple[Finding, ...] = ()
+    warnings: tuple[Finding, ...] = ()
+    reason: str = ""
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: {self.verdict.value}{self._way()}"]
+        lines += [f"  holds when {one}" for one in self.assumptions]
+        lines += [f"  {one.rule}: {one}" for one in self.failures]
+        lines += [f"  warning, {one.rule}: {one}" for one in self.warnings]
+        if self.reason:
+            lines.append(f"  {self.reason}")
+        return "\n".join(lines)
+
+    def _way(self) -> str:
+        if self.verdict is Verdict.PROVED:
+            return f" for all {', '.join(self.symbolic)}" if self.symbolic else ""
+        if self.verdict is Verdict.HOLDS:
+            ways = [f"symbolic: {', '.join(self.symbolic)}"] if self.symbolic else []
+            ways += [f"sampled: {', '.join(self.sampled)}"] if self.sampled else []
+            return f" ({len(self.tried)} assignments; {'; '.join(ways)})" if ways else ""
+        return ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `verify` returns: a contract for each function and method that it looked at.
+
+    It is true where every contract holds.
+    """
+
+    contracts: tuple[Contract, ...]
+    strict: bool = False
+
+    @property
+    def failures(self) -> tuple[Finding, ...]:
+        """Everything that fails; under `strict` the warnings too."""
+        return tuple(self._findings())
+
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        """What the lints say."""
+        return tuple(one for contract in self.contracts for one in contract.warnings)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the program needs beyond its annotations."""
+        return tuple(dict.fromkeys(one for contract in self.contracts for one in contract.assumptions))
+
+    @property
+    def skipped(self) -> tuple[Contract, ...]:
+        """What could not be checked; each says why."""
+        return tuple(one for one in self.contracts if one.verdict is Verdict.SKIPPED)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The weakest verdict of all."""
+        if self.failures:
+            return Verdict.FAILS
+        order = (Verdict.SKIPPED, Verdict.HOLDS, Verdict.PROVED)
+        return min((one.verdict for one in self.contracts), key=order.index, default=Verdict.SKIPPED)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing fails."""
+        return not self.failures
+
+    @property
+    def proved(self) -> bool:
+        """Whether every contract is proved for all sizes."""
+        return self.verdict is Verdict.PROVED
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.contracts)) or "nothing to verify: no annotation has an array in it"
+
+    def _findings(self) -> Iterator[Finding]:
+        seen: set[tuple[Any, ...]] = set()
+        for contract in self.contracts:
+            for one in (*contract.failures, *(contract.warnings if self.strict else ())):
+                place = (one.rule, one.file, one.line, one.message)
+                if place not in seen:
+                    seen.add(place)
+                    yield one

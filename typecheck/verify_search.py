@@ -1,0 +1,326 @@
+"""The search of a proof: several assignments of sizes, and, where one fails, what would have made it hold.
+
+A failure is a fault of the program unless a *need* explains it: a divisor, an order, a size fixed from outside, dims of
+two records that the program joins. Dims of one scope are never joined: that the code forces two names to be one size is
+exactly what a contract forbids. Needs are tried one by one; one that lets the trace get further is kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from weft.typecheck.arguments import Assignment, Unbuildable
+from weft.typecheck.verify_needs import DEALS, Deal, Needs, ascending, assignment_for
+from weft.typecheck.verify_trial import Target, Trial, run_trial
+
+_NUMBERS = (2, 4, 8, 3, 16, 6)
+_DEPTH = 24
+_RANKS = (1, 2, 0, 3, 4)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the search found.
+
+    Attributes:
+        passed: the trials that held.
+        failed: the first trial of each failure that nothing explains.
+        needs: what the passed ones need.
+        notes: other things that the program asks for, in words ("mask is given").
+    """
+
+    passed: tuple[Trial, ...]
+    failed: tuple[Trial, ...]
+    needs: Needs
+    notes: tuple[str, ...] = ()
+
+
+class Search:
+    """Trials of one target within a budget of time; equal trials are run once."""
+
+    def __init__(self, target: Target, dims: Mapping[str, Any], seconds: float = 20.0):
+        self.target, self.dims = target, dims
+        self.deadline = time.monotonic() + seconds
+        self._known: dict[Any, Trial] = {}
+
+    def attempt(self, assignment: Assignment) -> Trial:
+        """The trial of an assignment."""
+        key = tuple(
+            tuple(sorted(one.items()) if isinstance(one, Mapping) else [one]) for one in vars(assignment).values()
+        )
+        if key not in self._known:
+            self._known[key] = run_trial(self.target, assignment, self.dims)
+        return self._known[key]
+
+    def with_needs(self, trial: Trial, needs: Needs, deal: Deal) -> Trial:
+        """A trial like another, with sizes dealt under some needs."""
+        return self.attempt(assignment_for(trial.assignment.sizes, needs, deal, trial.assignment))
+
+    def run(self) -> Outcome:
+        """The whole search.
+
+        Raises:
+            Unbuildable: if the arguments cannot be built.
+        """
+        base = self.attempt(Assignment())
+        needs: Needs | None = Needs()
+        if not base.ok:
+            needs = self.explain(base, Needs(), ascending)
+            if needs is None:
+                needs = self.explain_apart(base)
+            if needs is None:
+                return Outcome((), (base,), Needs())
+        passed: list[Trial] = []
+        failed: list[Trial] = []
+        notes: list[str] = []
+        for deal in DEALS:
+            trial = self.with_needs(base, needs, deal)
+            if not trial.ok:
+                further = self.explain(trial, needs, deal)
+                if further is None:
+                    return Outcome(tuple(passed), (trial,), needs)
+                needs = further
+                trial = self.with_needs(base, needs, deal)
+            passed.append(trial)
+        for vary in (self._options, self._ranks, self._ones):
+            if not failed:
+                needs = vary(passed, failed, notes, needs)
+        return Outcome(tuple(one for one in passed if one.ok), tuple(failed), needs, tuple(dict.fromkeys(notes)))
+
+    def explain(self, trial: Trial, needs: Needs, deal: Deal) -> Needs | None:
+        """The needs under which a failing trial holds, or None."""
+        for _ in range(_DEPTH):
+            best: tuple[Trial, Needs] | None = None
+            for candidate in candidates(trial, needs, self.target.constants):
+                if time.monotonic() > self.deadline:
+                    return None
+                try:
+                    found = self.with_needs(trial, candidate, deal)
+                except Unbuildable:
+                    continue
+                if found.ok:
+                    return candidate
+                if found.progress > (trial if best is None else best[0]).progress:
+                    best = found, candidate
+            if best is None:
+                return None
+            trial, needs = best
+        return None
+
+    def explain_apart(self, base: Trial) -> Needs | None:
+        """The same with records that keep their names to themselves, if there is more than one."""
+        if len(frozenset().union(*base.scopes.values())) < 2:
+            return None
+        needs = Needs(apart=True)
+        trial = self.attempt(Assignment(ranks=base.assignment.ranks, options=base.assignment.options, apart=True))
+        return needs if trial.ok else self.explain(trial, needs, ascending)
+
+    def shrink(self, trial: Trial, needs: Needs) -> Trial:
+        """The same failure at the smallest sizes that show it."""
+        for key in trial.assignment.sizes:
+            for size in (1, 2, 3, 4):
+                sizes = {**trial.assignment.sizes, key: size}
+                if key in self.dims or size >= trial.assignment.sizes[key] or not needs.allows(sizes):
+                    continue
+                try:
+                    smaller = self.attempt(dataclasses.replace(trial.assignment, sizes=sizes))
+                except Unbuildable:
+                    continue
+                if not smaller.ok and smaller.place == trial.place:
+                    trial = smaller
+                    break
+        return trial
+
+    def _options(self, passed: list[Trial], failed: list[Trial], notes: list[str], needs: Needs) -> Needs:
+        """Each option taken once, all else as in a trial that held."""
+        base = passed[0]
+        seen: set[str] = set()
+        queue = [base]
+        while queue:
+            current = queue.pop(0)
+            for place, count in current.options.items():
+                if place in seen:
+                    continue
+                seen.add(place)
+                for option in range(1, count):
+                    trial, further = self._option(current, {place: option}, needs)
+                    if trial.ok:
+                        passed.append(trial)
+                        needs = further
+                        queue.append(trial)  # options that only turn up behind this one
+                    elif trial.raised_by_user or self._helped(current, place, option, needs):
+                        notes.append(f"not {describe_option(place, option)}")
+                    else:
+                        failed.append(trial)
+        return needs
+
+    def _option(self, base: Trial, options: Mapping[str, int], needs: Needs) -> tuple[Trial, Needs]:
+        assignment = dataclasses.replace(base.assignment, options={**base.assignment.options, **options})
+        trial = self.attempt(assignment)
+        if trial.ok:
+            return trial, needs
+        keys = list(trial.assignment.sizes)
+        fresh = self.attempt(assignment_for(keys, needs, ascending, trial.assignment))
+        if fresh.ok:
+            return fresh, needs
+        further = self.explain(fresh, needs, ascending)
+        if further is None:
+            return fresh, needs
+        return self.with_needs(fresh, further, ascending), further
+
+    def _helped(self, base: Trial, place: str, option: int, needs: Needs) -> bool:
+        """Whether an option that fails alone holds beside another one."""
+        for other, count in base.options.items():
+            for taken in range(1, count):
+                if other != place and self._option(base, {place: option, other: taken}, needs)[0].ok:
+                    return True
+        return False
+
+    def _ranks(self, passed: list[Trial], failed: list[Trial], notes: list[str], needs: Needs) -> Needs:
+        """Other numbers of axes for each variadic name."""
+        base = passed[0]
+        for key, (rank, anonymous) in base.ranks.items():
+            for other in (0, 2, 1):
+                if other == rank or any(one == key for one, _ in needs.ranks):
+                    continue
+                try:
+                    trial = self.attempt(
+                        dataclasses.replace(base.assignment, ranks={**base.assignment.ranks, key: other})
+                    )
+                except Unbuildable:
+                    continue
+                if trial.ok:
+                    passed.append(trial)
+                elif anonymous or trial.raised_by_user or (other == 0 and trial.error is not None):
+                    notes.append(f"{'`...`' if anonymous else '*' + key} is not of {other} axes")
+                else:
+                    failed.append(trial)
+        return needs
+
+    def _ones(self, passed: list[Trial], failed: list[Trial], notes: list[str], needs: Needs) -> Needs:
+        """Each size 1, where the program takes that."""
+        base = passed[0]
+        for key in base.assignment.sizes:
+            sizes = {**base.assignment.sizes, key: 1}
+            if key in self.dims or not needs.allows(sizes):
+                continue
+            try:
+                trial = self.attempt(dataclasses.replace(base.assignment, sizes=sizes))
+            except Unbuildable:
+                continue
+            if trial.ok:
+                passed.append(trial)
+            elif trial.violations:
+                failed.append(trial)
+            else:
+                needs = needs.plus(least=(key, 2))
+        return needs
+
+
+def describe_option(place: str, option: int) -> str:
+    """An option as a reader knows it: `mask given` is taken or not."""
+    name, _, what = place.rpartition(" ")
+    if what == "given" and name:
+        return f"{name} left out"
+    if what == "broadcast" and name:
+        return f"{name} of size 1"
+    if what == "length" and name:
+        return f"{name} of {(2, 1, 3)[option]} items"
+    return f"{place} as option {option + 1}"
+
+
+def candidates(trial: Trial, needs: Needs, constants: frozenset[int]) -> Iterator[Needs]:
+    """Single needs that might explain a failure, the likeliest first: those about the sizes that it speaks of."""
+    sizes = {key: size for key, size in trial.assignment.sizes.items() if isinstance(size, int)}
+    spoken = [key for key, size in sizes.items() if _is_spoken_of(size, trial.mentioned)]
+    nearby = spoken or list(sizes)
+    for rule in (_merges, _constants, _ranks_needed, _divisors, _numbers, _orders, _larger):
+        yield from rule(trial, needs, sizes, nearby, constants)
+
+
+def _is_spoken_of(size: int, mentioned: frozenset[int]) -> bool:
+    return size in mentioned or (size > 4 and any(one and one % size == 0 for one in mentioned))
+
+
+Rule = Callable[[Trial, Needs, Mapping[str, int], list[str], frozenset[int]], Iterator[Needs]]
+
+
+def _merges(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    exact = [key for key in nearby if sizes[key] in trial.mentioned]
+    for one in exact:
+        for other in exact:
+            if one < other and may_merge(one, other, trial.scopes):
+                yield needs.plus(merged=(other, one))
+
+
+def may_merge(one: str, other: str, scopes: Mapping[str, frozenset[str]]) -> bool:
+    """Whether no scope uses both names: within a scope two names are two dims."""
+    return not (scopes.get(one, frozenset()) & scopes.get(other, frozenset()))
+
+
+def _constants(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    for number in sorted(constants & trial.mentioned):
+        for key in nearby:
+            if sizes[key] in trial.mentioned and key not in dict(needs.equal):
+                yield needs.plus(equal=(key, number))
+
+
+def _ranks_needed(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    for key, (rank, anonymous) in trial.ranks.items():
+        if key in dict(needs.ranks) or not anonymous:
+            continue
+        yield from (needs.plus(ranks=(key, other)) for other in _RANKS if other != rank)
+
+
+def _divisors(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    fixed = dict(needs.equal)
+    for big in sizes:
+        for small in sizes:
+            near = big != small and (big in nearby or small in nearby)
+            if near and big not in fixed and sizes[big] % sizes[small] and not _reaches(small, big, needs):
+                yield needs.plus(multiples=(big, small))
+
+
+def _reaches(start: str, goal: str, needs: Needs) -> bool:
+    return any(one == goal or (isinstance(one, str) and _reaches(one, goal, needs)) for one in needs.divisors(start))
+
+
+def _numbers(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    numbers = (*_NUMBERS, *sorted(one for one in constants if one not in _NUMBERS and 1 < one <= 64))
+    for number in numbers:
+        for key in nearby:
+            if sizes[key] % number:
+                yield needs.plus(multiples=(key, number))
+
+
+def _orders(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    fixed = dict(needs.equal)
+    for small in sizes:
+        for big in sizes:
+            if sizes[small] > sizes[big] and big not in fixed and (small in nearby or big in nearby):
+                yield needs.plus(order=(small, big))
+
+
+def _larger(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    for number in (16, 64, 256):
+        more = tuple((key, number) for key in nearby if sizes[key] < number)
+        if more:
+            yield dataclasses.replace(needs, least=(*(one for one in needs.least if one[0] not in nearby), *more))

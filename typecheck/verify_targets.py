@@ -1,0 +1,194 @@
+"""Targets: what there is to prove about a function, a class of Modules, or an instance.
+
+A decorated function is proved as it was written: `jit`, `vmap` and checkers are taken off as far as `__wrapped__` goes,
+and what it calls keeps its own. A class is constructed from the annotations of its `__init__`, and each public method
+with annotations is proved on the abstract instance. An instance is generalised (see `generalise`).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from types import CodeType, FunctionType
+from typing import Any
+
+import equinox as eqx
+import jax
+from weft.core.leaves import is_array
+from weft.typecheck.annotations import Annotation, Anything
+from weft.typecheck.arguments import Builder, Scope, build_arguments, build_module, holds_arrays
+from weft.typecheck.errors import AnnotationError
+from weft.typecheck.signatures import Signature, signature_of
+from weft.typecheck.verify_match import dims_of_record
+from weft.typecheck.verify_trial import Call, Target
+from weft.typecheck.verify_watch import place_of
+
+Generaliser = Callable[[Any], Callable[[Builder], Any]]
+
+
+def targets_of(thing: Any, given: Mapping[str, Any], generalise: Generaliser) -> list[Target]:
+    """What there is to prove.
+
+    Args:
+        thing: a function, a Module class, an instance, or a bound method.
+        given: arguments to use as they are, by name.
+        generalise: makes, of an instance, a function that builds abstract ones like it.
+
+    Raises:
+        AnnotationError: in one line, for an annotation that cannot be read.
+        TypeError: if it is none of these.
+    """
+    if isinstance(thing, type):
+        return _of_class(thing, given)
+    if isinstance(thing, eqx.Module) and not hasattr(thing, "__wrapped__"):
+        return _of_instance(thing, None, given, generalise)
+    if inspect.ismethod(thing) and isinstance(thing.__self__, eqx.Module):
+        return _of_instance(thing.__self__, thing.__name__, given, generalise)
+    if isinstance(thing, eqx.Partial | functools.partial):
+        return _of_partial(thing, given)
+    if callable(thing):
+        return [_of_function(thing, given)]
+    raise TypeError(f"verify takes a function, a Module class, an instance or a method, not {thing!r}")
+
+
+def _of_function(function: Callable[..., Any], given: Mapping[str, Any]) -> Target:
+    signature = signature_of(function)
+    plain = signature.function
+
+    def prepare(builder: Builder) -> Call:
+        return plain, *build_arguments(builder, signature, Scope(), given)
+
+    return _target(plain, plain.__qualname__, prepare, frozenset(_constants(plain)))
+
+
+def _of_partial(partial: Any, given: Mapping[str, Any]) -> list[Target]:
+    inner = inspect.unwrap(partial.func)
+    bound = inspect.signature(inner).bind_partial(*partial.args, **partial.keywords).arguments
+    return [_of_function(inner, {**bound, **given})]
+
+
+def _of_class(cls: type, given: Mapping[str, Any]) -> list[Target]:
+    if not issubclass(cls, eqx.Module):
+        raise TypeError(f"{cls.__qualname__} is not a Module class; verify its functions one by one")
+
+    def make(builder: Builder) -> Any:
+        return build_module(builder, cls, "self", Scope("self."), given)
+
+    methods = [_of_method(cls, function, make, given) for function in public_methods(cls)]
+    if methods:
+        return methods
+    return [_target(cls, cls.__qualname__, lambda builder: (_only_built, (make(builder),), {}))]
+
+
+def _only_built(_: Any) -> None:
+    """Stands for the call of a class that has no method to prove."""
+
+
+def _of_instance(instance: Any, method: str | None, given: Mapping[str, Any], generalise: Generaliser) -> list[Target]:
+    cls = type(instance)
+    make = generalise(instance)
+    functions = [one for one in public_methods(cls) if method in (None, one.__name__)]
+    return [_of_method(cls, function, make, given, frozenset(_sizes(instance))) for function in functions]
+
+
+def _of_method(
+    cls: type,
+    function: Callable[..., Any],
+    make: Callable[[Builder], Any],
+    given: Mapping[str, Any],
+    constants: frozenset[int] = frozenset(),
+) -> Target:
+    written = signature_of(function, cls)
+    signature = Signature(written.function, written.parameters[1:], written.returns, written.flavour, cls)
+    attribute = getattr(cls, function.__name__)
+
+    def prepare(builder: Builder) -> Call:
+        record = make(builder)
+        own = dims_of_record(record)
+        scope = Scope(
+            bound=dict(own.sizes),
+            variadics={name: one.shape for name, one in own.variadics.items()},
+            values={"self": record},
+        )
+        args, kwargs = build_arguments(builder, signature, scope, given)
+        return attribute, (record, *args), kwargs
+
+    constants |= frozenset(_constants(written.function))
+    return _target(written.function, f"{cls.__qualname__}.{function.__name__}", prepare, constants)
+
+
+def public_methods(cls: type) -> Iterator[Callable[..., Any]]:
+    """The public methods, `__call__` included, with an array somewhere in their annotations; in order."""
+    seen: set[str] = set()
+    for base in cls.__mro__:
+        if base is eqx.Module or base.__module__.startswith(("equinox.", "weft.core.")):
+            break
+        for name, value in vars(base).items():
+            function = inspect.unwrap(value) if callable(value) else None
+            if name in seen or not isinstance(function, FunctionType):
+                continue
+            seen.add(name)
+            if (name == "__call__" or not name.startswith("_")) and is_annotated(function, cls):
+                yield function
+
+
+def is_annotated(function: Callable[..., Any], owner: type | None = None) -> bool:
+    """Whether a function's annotations have an array in them; unreadable ones are a proof's to report."""
+    try:
+        signature = signature_of(function, owner)
+    except AnnotationError:
+        return True
+    except (TypeError, ValueError):
+        return False
+    annotations: list[Annotation] = [signature.returns, *(one.annotation for one in signature.parameters)]
+    return any(not isinstance(one, Anything) and holds_arrays(one) for one in annotations)
+
+
+def _target(
+    owner: Any, name: str, prepare: Callable[[Builder], Call], constants: frozenset[int] = frozenset()
+) -> Target:
+    file, line = place_of(owner)
+    return Target(name, file, line, prepare, frozenset({file}), constants)
+
+
+def _constants(function: Any) -> Iterator[int]:
+    """The sizes that a function is tied to from outside: of arrays that it closes over or finds in its module."""
+    for value in outside_values(function).values():
+        yield from _sizes(value)
+    for parameter in inspect.signature(function).parameters.values():
+        if type(parameter.default) is int:
+            yield parameter.default
+
+
+def outside_values(function: Any) -> dict[str, Any]:
+    """What a function closes over, and the globals that it or a function inside it reads."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return {}
+    found: dict[str, Any] = {}
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    module = function.__globals__
+    return {**{name: module[name] for name in _names_read(code) if name in module}, **found}
+
+
+def _names_read(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names_read(inner)
+
+
+def _sizes(value: Any) -> Iterator[int]:
+    if type(value) is int:
+        yield value
+    elif not callable(value) or isinstance(value, eqx.Module):
+        for leaf in jax.tree.leaves(value):
+            if is_array(leaf):
+                yield from leaf.shape
+            elif type(leaf) is int:
+                yield leaf

@@ -1,0 +1,180 @@
+"""One trial of a proof: build arguments under one assignment, trace, and see what does not hold.
+
+A trial never computes: the program is traced on shapes. It is a fresh trace each time (JAX would otherwise reuse what
+it traced for equal shapes, and nothing would run that could be watched).
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import traceback
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import equinox as eqx
+import jax
+from weft.core import hooks
+from weft.core.leaves import is_array
+from weft.typecheck.arguments import Assignment, Builder, Unbuildable
+from weft.typecheck.verify_watch import Violation, Watch, is_users
+
+Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+
+# Part of the key of every trace that JAX keeps, so that no trial is answered from another's.
+_fresh_trace = jax.make_user_context(default_value=None)
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is to be proved.
+
+    Attributes:
+        name: qualified name of the function or method.
+        file, line: where it is defined.
+        prepare: builds the callable and its arguments.
+        own: files that count as the user's, wherever they are.
+        constants: sizes that the program is tied to from outside (arrays that it closes over).
+    """
+
+    name: str
+    file: str
+    line: int
+    prepare: Callable[[Builder], Call]
+    own: frozenset[str] = frozenset()
+    constants: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What one trace showed.
+
+    Attributes:
+        assignment: under which it ran, completed.
+        scopes: for each key the scopes that use it.
+        ranks, options: what the builder met.
+        violations: contracts that did not hold.
+        error: what the program raised.
+        error_at: the user's file and line that raised it.
+        raised_by_user: whether the user's own code raised it on purpose.
+        progress: how far it got before the first thing went wrong.
+        jaxpr: what was traced, if nothing was raised.
+    """
+
+    assignment: Assignment
+    scopes: Mapping[str, frozenset[str]]
+    ranks: Mapping[str, tuple[int, bool]]
+    options: Mapping[str, int]
+    vague: frozenset[str]
+    violations: tuple[Violation, ...] = ()
+    error: Exception | None = None
+    error_at: tuple[str, int] = ("", 0)
+    raised_by_user: bool = False
+    progress: tuple[int, int] = (0, 0)
+    jaxpr: Any = field(default=None, repr=False)
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything held."""
+        return self.error is None and not self.violations
+
+    @property
+    def place(self) -> tuple[Any, ...]:
+        """Where it failed first, to tell one failure from another."""
+        if self.violations:
+            return self.violations[0].place
+        return (*self.error_at, type(self.error).__name__)
+
+    @property
+    def mentioned(self) -> frozenset[int]:
+        """The sizes that the failure speaks of."""
+        if self.violations:
+            first = self.violations[0]
+            return frozenset(first.sizes or map(int, re.findall(r"\d+", first.message)))
+        return frozenset(map(int, re.findall(r"(?<![\w.])\d+(?![\w.])", str(self.error))))
+
+
+def run_trial(target: Target, assignment: Assignment, dims: Mapping[str, Any] | None = None) -> Trial:
+    """Traces a target under an assignment.
+
+    Raises:
+        Unbuildable: if its arguments cannot be built.
+    """
+    builder = Builder(assignment, dims)
+    error, at, own_raise, jaxpr = None, ("", 0), False, None
+    contracts = hooks.install_contracts(None)  # the watch checks, and goes on after the first finding
+    try:
+        with (
+            _fresh_trace(next(_numbers)),
+            Watch(target.own, apart=assignment.apart) as watch,
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore")
+            try:
+                function, args, kwargs = target.prepare(builder)
+                _check_records(watch, (args, kwargs))
+                jaxpr = trace(function, args, kwargs)
+            except Unbuildable:
+                raise
+            except Exception as raised:
+                error = raised
+    finally:
+        hooks.install_contracts(contracts)
+    if error is not None:
+        at, own_raise = _where(error, target.own)
+    complete = Assignment(
+        dict(builder.sizes),
+        {key: rank for key, (rank, _) in builder.ranks.items()},
+        assignment.options,
+        assignment.merged,
+        assignment.apart,
+    )
+    calls = watch.calls if watch.calls_at_violation is None else watch.calls_at_violation
+    return Trial(
+        complete,
+        {key: frozenset(scopes) for key, scopes in builder.scopes.items()},
+        dict(builder.ranks),
+        dict(builder.options),
+        frozenset(builder.vague),
+        tuple(watch.violations),
+        error,
+        at,
+        own_raise,
+        (calls, 0 if watch.violations else at[1]),
+        jaxpr,
+    )
+
+
+def _check_records(watch: Watch, args: Any) -> None:
+    """Holds the Modules among the arguments to their own annotations; their constructors ran abstractly."""
+    modules = jax.tree.leaves(args, is_leaf=lambda node: isinstance(node, eqx.Module))
+    for module in modules:
+        if isinstance(module, eqx.Module):
+            watch.check_modules(module)
+
+
+def trace(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """The jaxpr of a call; only `ShapeDtypeStruct`s are traced, all else is given as it is."""
+    leaves, treedef = jax.tree.flatten((args, dict(kwargs)))
+    dynamic = [isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves]
+
+    def run(*arrays: Any) -> list[Any]:
+        source = iter(arrays)
+        live = [next(source) if traced else leaf for leaf, traced in zip(leaves, dynamic, strict=True)]
+        positional, named = treedef.unflatten(live)
+        return [leaf for leaf in jax.tree.leaves(function(*positional, **named)) if is_array(leaf)]
+
+    return jax.make_jaxpr(run)(*(leaf for leaf, traced in zip(leaves, dynamic, strict=True) if traced))
+
+
+def _where(error: BaseException, own: frozenset[str]) -> tuple[tuple[str, int], bool]:
+    """The innermost line of the user's, and whether it is the very line that raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    users = [frame for frame in frames if is_users(frame.filename, own)]
+    if not users:
+        return ("", 0), False
+    last = users[-1]
+    return (last.filename, last.lineno or 0), frames[-1] is last and (last.line or "").startswith(("raise", "assert"))

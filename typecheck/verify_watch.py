@@ -1,0 +1,348 @@
+"""Watching a trace: every annotated function of the user's that runs during it is checked, decorated or not.
+
+The interpreter's profile hook says which functions run, with which arguments, and what they return. So local functions,
+methods, and records built on the way are held to their annotations without anybody changing the program. What does not
+hold is written down, and the trace goes on: later findings are worth having too.
+
+*User's* is every file outside the standard library, the installed packages, and weft's own machinery; a file that is
+itself being verified always counts.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import gc
+import inspect
+import re
+import site
+import sys
+import sysconfig
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType
+from typing import Any
+
+import equinox as eqx
+import jax
+from weft.core.paths import format_path
+from weft.typecheck.annotations import Anything, record_form
+from weft.typecheck.bindings import Bindings, Mismatch, Slot
+from weft.typecheck.dims import VariadicDim
+from weft.typecheck.errors import AnnotationError
+from weft.typecheck.signatures import Signature, signature_of
+from weft.typecheck.verify_match import bind_numbers, check_record, dims_of_record, match, names_of_signature, settled
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A contract that did not hold at some sizes.
+
+    Attributes:
+        function: the function or class whose annotation it is.
+        file, line: where it is defined.
+        where: which annotation: "argument x", "return", "field weight".
+        message: what was expected and what was found.
+        sizes: the two sizes that should have been one, if that is what is wrong.
+        called_from: file and line of the user's code that passed the value.
+    """
+
+    function: str
+    file: str
+    line: int
+    where: str
+    message: str
+    sizes: tuple[int, ...] = ()
+    called_from: tuple[str, int] | None = None
+
+    @property
+    def place(self) -> tuple[str, int, str]:
+        """What makes two findings one."""
+        return (self.file, self.line, self.where)
+
+
+@functools.cache
+def _library_roots() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    roots = {paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], *site.getsitepackages()}
+    weft = Path(__file__).parent.parent
+    roots |= {str(weft / part) for part in ("core", "transforms", "typecheck")}
+    return tuple(str(Path(root)) + "/" for root in roots)
+
+
+@functools.cache
+def is_users(filename: str, own: frozenset[str] = frozenset()) -> bool:
+    """Whether a file holds user's code."""
+    if filename in own:
+        return True
+    return not filename.startswith("<") and not filename.startswith(_library_roots())
+
+
+class Watch:
+    """Checks annotated functions while it is entered, in the thread that entered it.
+
+    Args:
+        own: files that count as the user's.
+        apart: whether every record keeps its names to itself.
+
+    Attributes:
+        violations: what did not hold, in the order it was met.
+        calls: how many of the user's functions have started; how far a trace got.
+        calls_at_violation: the same, when the first violation was met.
+    """
+
+    def __init__(self, own: frozenset[str] = frozenset(), *, apart: bool = False):
+        self.own = own
+        self.apart = apart
+        self.violations: list[Violation] = []
+        self.calls = 0
+        self.calls_at_violation: int | None = None
+        self._open: dict[int, tuple[Signature, Bindings]] = {}
+        self._previous: Any = None
+
+    def __enter__(self) -> Watch:
+        self._previous = sys.getprofile()
+        sys.setprofile(self._event)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(self._previous)
+
+    def _event(self, frame: FrameType, event: str, value: Any) -> None:
+        if event == "call":
+            if is_users(frame.f_code.co_filename, self.own):
+                self._called(frame)
+        elif event == "return" and (id(frame) in self._open or frame.f_code.co_name == "__init__"):
+            self._returned(frame, value)
+
+    def _called(self, frame: FrameType) -> None:
+        self.calls += 1
+        try:
+            signature = _signature_of_code(frame)
+        except AnnotationError:
+            return
+        if signature is None:
+            return
+        bindings = self.bindings_of_call(signature, frame.f_locals)
+        try:
+            for parameter in signature.parameters:
+                if parameter.name in frame.f_locals:
+                    self._argument(parameter, frame.f_locals[parameter.name], bindings, signature)
+            settled(bindings)
+        except Mismatch as mismatch:
+            self._violated(signature.function, mismatch, frame)
+        except AnnotationError:
+            return
+        self._open[id(frame)] = signature, bindings
+
+    def bindings_of_call(self, signature: Signature, arguments: dict[str, Any]) -> Bindings:
+        """The scope of one call: the dims of the instance, then the integers that are called like a dim."""
+        first = signature.parameters[0].name if signature.parameters else ""
+        record = arguments.get(first) if first == "self" else None
+        given = dict(arguments)
+        bindings = Bindings(Slot("argument", "", signature.function, Anything()), lambda: given)
+        named = names_of_signature(signature)
+        if isinstance(record, eqx.Module) and signature.function.__name__ != "__init__":
+            own = dims_of_record(record)
+            bindings.sizes.update(own.sizes)
+            bindings.origins.update(own.origins)
+            bindings.variadics.update(own.variadics)
+        bind_numbers(bindings, {name: one for name, one in arguments.items() if name in named})
+        return bindings
+
+    def _argument(self, parameter: Any, value: Any, bindings: Bindings, signature: Signature) -> None:
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            values = list(value)
+        elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            values = list(value.values())
+        else:
+            if value is None and parameter.default is None:
+                return
+            values = [value]
+        for one in values:
+            bindings.slot = Slot("argument", parameter.name, signature.function, parameter.annotation)
+            bindings.path = ()
+            match(parameter.annotation, one, bindings, self.apart)
+
+    def _returned(self, frame: FrameType, value: Any) -> None:
+        if not _is_returning(frame):
+            self._open.pop(id(frame), None)
+            return
+        signature, bindings = self._open.pop(id(frame), (None, None))
+        if frame.f_code.co_name == "__init__":
+            self._constructed(frame)
+        elif signature is not None and bindings is not None and signature.flavour == "function":
+            bindings.slot, bindings.path = Slot("return", "", signature.function, signature.returns), ()
+            try:
+                match(signature.returns, value, bindings, self.apart)
+                settled(bindings)
+            except Mismatch as mismatch:
+                self._violated(signature.function, mismatch, frame)
+            except AnnotationError:
+                return
+
+    def _constructed(self, frame: FrameType) -> None:
+        record = frame.f_locals.get(frame.f_code.co_varnames[0]) if frame.f_code.co_argcount else None
+        cls = type(record)
+        if not isinstance(record, eqx.Module) or getattr(cls.__init__, "__code__", None) is not frame.f_code:
+            return
+        if is_users(_file_of(cls), self.own):
+            self.check_module(record, frame)
+
+    def check_module(self, record: eqx.Module, frame: FrameType | None = None) -> None:
+        """Holds a Module's fields to their annotations."""
+        try:
+            mismatch = check_record(record)
+        except AnnotationError:
+            return
+        if mismatch is not None:
+            self._violated(type(record), mismatch, frame)
+
+    def check_modules(self, root: eqx.Module) -> None:
+        """The same for a Module and every Module inside it."""
+        if is_users(_file_of(type(root)), self.own):
+            self.check_module(root)
+        inside = jax.tree.leaves(root, is_leaf=lambda node: node is not root and isinstance(node, eqx.Module))
+        for module in inside:
+            if isinstance(module, eqx.Module):
+                self.check_modules(module)
+
+    def _violated(self, owner: Any, mismatch: Mismatch, frame: FrameType | None) -> None:
+        if self.calls_at_violation is None:
+            self.calls_at_violation = self.calls
+        file, line = place_of(owner)
+        violation = Violation(
+            getattr(owner, "__qualname__", str(owner)),
+            file,
+            line,
+            f"{mismatch.slot.role} {mismatch.slot.name}".strip(),
+            describe(mismatch),
+            sizes_of(mismatch),
+            _caller(frame, self.own),
+        )
+        if violation.place not in {one.place for one in self.violations}:
+            self.violations.append(violation)
+
+
+def _is_returning(frame: FrameType) -> bool:
+    # An exception that leaves a function is reported as a return of None, too; the instruction tells them apart.
+    code = frame.f_code.co_code
+    return dis.opname[code[frame.f_lasti]].startswith("RETURN")
+
+
+def _caller(frame: FrameType | None, own: frozenset[str]) -> tuple[str, int] | None:
+    while frame is not None and not is_users(frame.f_code.co_filename, own):
+        frame = frame.f_back
+    return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+
+
+_signatures: dict[CodeType, Callable[[FrameType], Signature | None]] = {}
+
+
+def _signature_of_code(frame: FrameType) -> Signature | None:
+    """The signature of the function that a frame runs, if it has annotations that can hold an array."""
+    code = frame.f_code
+    known = _signatures.get(code)
+    if known is None:
+        known = _signatures[code] = _find_signature(frame)
+    return known(frame)
+
+
+def _find_signature(frame: FrameType) -> Callable[[FrameType], Signature | None]:
+    function = None if frame.f_code.co_name.startswith("<") else _function_of_code(frame)
+    if function is None or not getattr(function, "__annotations__", None):
+        return lambda _: None
+    read: dict[type | None, Signature | None] = {}
+
+    def of_frame(frame: FrameType) -> Signature | None:
+        owner = _owner(frame)
+        if owner not in read:
+            signature = signature_of(function, owner)
+            read[owner] = signature if signature.annotated else None
+        return read[owner]
+
+    return of_frame
+
+
+def _owner(frame: FrameType) -> type | None:
+    code = frame.f_code
+    first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount and code.co_varnames[0] == "self" else None
+    return None if first is None else type(first)
+
+
+def _function_of_code(frame: FrameType) -> FunctionType | None:
+    code, node = frame.f_code, None
+    if "<locals>" not in code.co_qualname:
+        scope: Any = frame.f_globals
+        for part in code.co_qualname.split("."):
+            node = scope.get(part)
+            scope = getattr(node, "__dict__", {})
+        node = getattr(node, "__func__", None) or getattr(node, "fget", None) or node
+        while node is not None and getattr(node, "__code__", None) is not code:
+            node = getattr(node, "__wrapped__", None)
+    if node is None:
+        # A local function, or one that a decorator has hidden: whoever holds the code is the function.
+        node = next((one for one in gc.get_referrers(code) if isinstance(one, FunctionType)), None)
+    return node
+
+
+def place_of(owner: Any) -> tuple[str, int]:
+    """The file and line where a function or class is defined."""
+    owner = inspect.unwrap(owner)
+    code = getattr(owner, "__code__", None)
+    if code is not None:
+        return code.co_filename, _line_of_def(code)
+    try:
+        return inspect.getsourcefile(owner) or "", inspect.getsourcelines(owner)[1]
+    except (OSError, TypeError):
+        return "", 0
+
+
+def _line_of_def(code: CodeType) -> int:
+    # `co_firstlineno` is the first decorator's line; the body's first instruction sits on the `def` itself.
+    lines = [line for _, _, line in code.co_lines() if line is not None and line >= code.co_firstlineno]
+    return min(lines, default=code.co_firstlineno)
+
+
+@functools.cache
+def _file_of(cls: type) -> str:
+    return getattr(sys.modules.get(cls.__module__), "__file__", None) or place_of(cls)[0]
+
+
+def describe(mismatch: Mismatch) -> str:
+    """One line: what was expected and what was found."""
+    path = format_path(mismatch.path, "") if mismatch.path else ""
+    text = f"{path}: " if path else ""
+    text += f"expected {mismatch.annotation}, found {format_value(mismatch.value)}"
+    if mismatch.dim is not None and mismatch.expected is not None and not isinstance(mismatch.dim, VariadicDim):
+        text += f": {mismatch.dim} is {mismatch.expected}"
+        found = _found(mismatch)
+        text += f", not {found}" if found is not None else ""
+    elif isinstance(mismatch.dim, VariadicDim):
+        text += f": {mismatch.dim} is {mismatch.expected}"
+    return text + (f" ({mismatch.detail})" if mismatch.detail else "")
+
+
+def _found(mismatch: Mismatch) -> Any:
+    shape = getattr(mismatch.value, "shape", None)
+    return shape[mismatch.axis] if shape is not None and mismatch.axis is not None else None
+
+
+def sizes_of(mismatch: Mismatch) -> tuple[int, ...]:
+    """The sizes that disagree."""
+    if mismatch.detail:
+        return tuple(map(int, re.findall(r"\d+", f"{mismatch.expected} {mismatch.detail}")))
+    sizes = (mismatch.expected, _found(mismatch))
+    return sizes if all(isinstance(one, int) for one in sizes) else ()
+
+
+def format_value(value: Any) -> str:
+    """A value as a reader of shapes knows it: `float32[8,5]`."""
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"{value.dtype}[{','.join(map(str, value.shape))}]"
+    if isinstance(value, tuple | list):
+        return f"{type(value).__name__}({', '.join(map(format_value, value))})"
+    if record_form(type(value)) is not None:
+        return type(value).__name__
+    return repr(value)[:60]
