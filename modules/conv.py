@@ -201,6 +201,8 @@ class Conv(Module):
         self.kernel_dilation = per_axis(kernel_dilation, rank, "kernel_dilation")
         extent = [(size - 1) * dilation + 1 for size, dilation in zip(window, self.kernel_dilation, strict=True)]
         pads = lax_padding(padding, extent)
+        if isinstance(pads, str) and pads not in _PAD_MODES and set(self.input_dilation) != {1}:
+            raise ConfigError(f"padding {pads!r} and input_dilation do not go together", fix="give pairs (low, high)")
         self.padding = pads if isinstance(pads, str) else tuple(pads)
         self.feature_group_count = groups
         self.kernel = kernel_init(kernel_key, (*window, in_features // groups, out_features), param_dtype)

@@ -1,0 +1,105 @@
+"""Conv: equal to flax's for every option, with any number of batch axes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from weft.core import AxisError
+from weft.core.keys import Keys
+from weft.modules import ConfigError, Conv, ops
+
+
+def inputs(*shape):
+    return jax.random.normal(jax.random.key(0), shape)
+
+
+OPTIONS = [
+    {},
+    {"strides": 2},
+    {"padding": "VALID"},
+    {"padding": "CIRCULAR"},
+    {"padding": "REFLECT"},
+    {"padding": "CIRCULAR", "kernel_dilation": 2},
+    {"padding": 1},
+    {"input_dilation": 2, "padding": 1},
+    {"kernel_dilation": 2},
+    {"feature_group_count": 2},
+    {"use_bias": False},
+    {"dtype": jnp.bfloat16},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_conv_equals_flax(options, rank):
+    window = (3, 2, 3)[:rank]
+    ours = Conv(2, 4, window, key=Keys(0), **options)
+    theirs = nnx.Conv(2, 4, window, rngs=nnx.Rngs(0), **options)
+    np.testing.assert_array_equal(ours.kernel, theirs.kernel[...])
+    x = inputs(2, *(5, 4, 6)[:rank], 2)
+    actual, expected = ours(x), theirs(x)
+    assert actual.dtype == expected.dtype
+    np.testing.assert_allclose(np.asarray(actual, np.float32), np.asarray(expected, np.float32), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kernel_dilation", [1, 2])
+def test_causal_padding_equals_flax_and_looks_only_back(kernel_dilation):
+    options = {"padding": "CAUSAL", "kernel_dilation": kernel_dilation}
+    ours, theirs = Conv(2, 4, 3, key=Keys(0), **options), nnx.Conv(2, 4, (3,), rngs=nnx.Rngs(0), **options)
+    x = inputs(2, 5, 2)
+    np.testing.assert_allclose(ours(x), theirs(x), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(ours(x.at[:, 3:].set(0.0))[:, :3], ours(x)[:, :3])
+
+
+def test_pairs_of_padding_equal_flax():
+    options = {"padding": [(0, 2), (1, 0)], "strides": (2, 1)}
+    ours, theirs = Conv(2, 4, (3, 3), key=Keys(0), **options), nnx.Conv(2, 4, (3, 3), rngs=nnx.Rngs(0), **options)
+    np.testing.assert_allclose(ours(inputs(1, 5, 6, 2)), theirs(inputs(1, 5, 6, 2)), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("batch", [(), (1,), (2, 3), (0,), (2, 0)])
+def test_batch_axes_are_kept(batch):
+    layer = Conv(2, 4, (3, 3), key=Keys(0))
+    x = inputs(*batch, 5, 6, 2)
+    flat = layer(x.reshape(-1, 5, 6, 2)) if 0 not in batch else jnp.zeros((0, 5, 6, 4))
+    np.testing.assert_allclose(layer(x), flat.reshape(*batch, 5, 6, 4), rtol=1e-5, atol=1e-6)
+
+
+def test_vmap_over_examples_is_the_batched_call():
+    layer, x = Conv(2, 4, (3, 3), key=Keys(0)), inputs(3, 5, 6, 2)
+    np.testing.assert_allclose(jax.vmap(layer)(x), layer(x), rtol=1e-5, atol=1e-6)
+
+
+def test_padding_as_lists_is_kept_hashable():
+    layer = Conv(2, 4, (3, 3), padding=[[1, 1], [0, 2]], key=Keys(0))
+    assert layer.padding == ((1, 1), (0, 2))
+    hash(jax.tree.structure(layer))
+
+
+BAD = [
+    ({"padding": "SOME"}, "unknown padding 'SOME'"),
+    ({"padding": "CAUSAL"}, "causal padding is for one spatial axis, not 2"),
+    ({"padding": [1]}, "padding has 1 entries for 2 spatial axes"),
+    ({"strides": (1, 2, 3)}, "strides has 3 numbers for 2 spatial axes"),
+    ({"input_dilation": 2}, "padding 'SAME' and input_dilation do not go together"),
+    ({"feature_group_count": 3}, "3 groups do not divide 2 in and 4 out features"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), BAD)
+def test_bad_options_are_refused_at_construction(options, message):
+    with pytest.raises(ConfigError, match=message):
+        Conv(2, 4, (3, 3), key=Keys(0), **options)
+
+
+def test_wrong_inputs_are_named(unchecked):
+    layer = Conv(2, 4, (3, 3), key=Keys(0))
+    with pytest.raises(AxisError, match="Conv takes 2 features on the last axis, not 3"):
+        layer(inputs(5, 5, 3))
+    with pytest.raises(AxisError, match="Conv takes 2 spatial axes and one of features, not 2 axes"):
+        layer(inputs(5, 2))
+
+
+def test_the_op_takes_lists():
+    assert ops.conv(inputs(5, 2), jnp.ones((3, 2, 4)), strides=[2], padding=[[1, 1]]).shape == (3, 4)
