@@ -1,0 +1,244 @@
+"""Switches of the adapter: process-wide defaults, and the setters that are context managers too.
+
+A default comes from the environment (`NNX_GRAPH_MODE`, `NNX_GRAPH_UPDATES`, `FLAX_ALWAYS_SHARD_VARIABLE`, ...), may be
+changed by `config.update`, and is overridden for the running thread by a *scoped switch*:
+
+    nnx.set_graph_mode(False)            # from here on
+    with nnx.set_graph_mode(False): ...  # for a block
+    @nnx.set_graph_mode(False)           # for a function's calls
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_TRUE = frozenset(("1", "true", "yes", "on", "y", "t"))
+_FALSE = frozenset(("0", "false", "no", "off", "n", "f"))
+
+
+def _flag(name: str, default: bool) -> bool:
+    text = os.environ.get(name.upper())
+    if text is None or text.lower() in _TRUE | _FALSE:
+        return default if text is None else text.lower() in _TRUE
+    raise ValueError(f"{name.upper()}={text!r} in the environment is neither true nor false")
+
+
+@dataclasses.dataclass
+class Config:
+    """The process-wide defaults."""
+
+    flax_pytree_module: bool = dataclasses.field(default_factory=lambda: _flag("flax_pytree_module", True))
+    flax_max_repr_depth: int | None = dataclasses.field(
+        default_factory=lambda: int(depth) if (depth := os.environ.get("FLAX_MAX_REPR_DEPTH")) else None
+    )
+    flax_always_shard_variable: bool = dataclasses.field(
+        default_factory=lambda: _flag("flax_always_shard_variable", True)
+    )
+    flax_hijax_variable: bool = dataclasses.field(default_factory=lambda: _flag("flax_hijax_variable", False))
+    nnx_graph_mode: bool = dataclasses.field(default_factory=lambda: _flag("nnx_graph_mode", True))
+    nnx_graph_updates: bool = dataclasses.field(default_factory=lambda: _flag("nnx_graph_updates", True))
+
+    def update(self, name: str, value: Any, /) -> None:
+        """Sets a default by name.
+
+        Raises:
+            LookupError: if there is no such default.
+        """
+        if name not in self.__dataclass_fields__:
+            raise LookupError(f"no option {name!r}; there are {', '.join(self.__dataclass_fields__)}")
+        setattr(self, name, value)
+
+    @contextlib.contextmanager
+    def temp_flip_flag(self, name: str, value: Any) -> Iterator[None]:
+        """Sets `flax_<name>` for the length of a `with` block."""
+        before = getattr(self, f"flax_{name}")
+        self.update(f"flax_{name}", value)
+        try:
+            yield
+        finally:
+            self.update(f"flax_{name}", before)
+
+
+config = Config()
+
+
+class _Overrides(threading.local):
+    """For each switch the stack of overrides of this thread; the last one holds."""
+
+    def __init__(self) -> None:
+        self.stacks: dict[str, list[Any]] = {}
+
+    def stack(self, name: str) -> list[Any]:
+        return self.stacks.setdefault(name, [])
+
+
+_overrides = _Overrides()
+
+
+class _Scoped:
+    """Overrides set at once when made, that a `with` block ends, and a decorated function sets for its calls only."""
+
+    def __init__(self, values: Mapping[str, Any]):
+        self._values = dict(values)
+        # A plain call replaces the override in force; a `with` block puts that one back.
+        self._replaced = {name: stack.pop() for name in self._values if (stack := _overrides.stack(name))}
+        self._push(self._values)
+
+    @staticmethod
+    def _push(values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            _overrides.stack(name).append(value)
+
+    def _pop(self) -> None:
+        for name in self._values:
+            _overrides.stack(name).pop()
+
+    def __enter__(self) -> None:
+        self._pop()
+        self._push(self._replaced)
+        self._push(self._values)
+
+    def __exit__(self, *exception: Any) -> None:
+        self._pop()
+
+    def __call__(self, f: F) -> F:
+        self._pop()
+        self._push(self._replaced)
+
+        @functools.wraps(f)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            self._push(self._values)
+            try:
+                return f(*args, **kwargs)
+            finally:
+                self._pop()
+
+        return wrapper  # type: ignore[return-value]
+
+
+def _current(name: str) -> Any:
+    stack = _overrides.stack(name)
+    return stack[-1] if stack else getattr(config, name)
+
+
+class BaseConfigContext(_Scoped):
+    """A scoped switch for one option."""
+
+    option: ClassVar[str]
+
+    def __init__(self, value: bool, /):
+        super().__init__({self.option: value})
+
+    @classmethod
+    def get_default(cls) -> Any:
+        return getattr(config, cls.option)
+
+    @classmethod
+    def get_stack(cls) -> list[Any]:
+        return _overrides.stack(cls.option)
+
+    @classmethod
+    def current_value(cls) -> Any:
+        """The value in force for this thread."""
+        return _current(cls.option)
+
+
+class set_graph_mode(BaseConfigContext):
+    """Whether functions work on graphs (`True`) or on trees (`False`) where their `graph` is not given.
+
+    >>> with set_graph_mode(False):
+    ...     set_graph_mode.current_value()
+    False
+    """
+
+    option = "nnx_graph_mode"
+
+
+class set_graph_updates(BaseConfigContext):
+    """Whether transforms in graph mode bring structural changes back, where their `graph_updates` is not given."""
+
+    option = "nnx_graph_updates"
+
+
+class use_eager_sharding(BaseConfigContext):
+    """Whether a Variable with sharding metadata is sharded as it is made.
+
+    >>> with use_eager_sharding(False):
+    ...     using_eager_sharding()
+    False
+    """
+
+    option = "flax_always_shard_variable"
+
+
+def using_eager_sharding() -> bool:
+    """Whether Variables are sharded as they are made."""
+    return use_eager_sharding.current_value()
+
+
+@dataclasses.dataclass(frozen=True)
+class VarDefaults(Mapping[str, Any]):
+    """The modes of Variables whose constructor is not told: `hijax`, and `ref` (the value lives in a JAX ref)."""
+
+    hijax: bool
+    ref: bool
+
+    def __getitem__(self, key: str) -> Any:
+        return getattr(self, key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.__dataclass_fields__)
+
+    def __len__(self) -> int:
+        return len(self.__dataclass_fields__)
+
+
+class VarDefaultsContext(_Scoped):
+    """The scoped switch that `var_defaults(...)` returns."""
+
+
+_REF_OPTION = "variable_ref"
+
+
+def var_defaults(*, hijax: bool | None = None, ref: bool | None = None) -> VarDefaults | VarDefaultsContext:
+    """Reads the modes of new Variables (no arguments), or sets them as a scoped switch.
+
+    >>> with var_defaults(ref=True):
+    ...     dict(var_defaults())
+    {'hijax': False, 'ref': True}
+    """
+    given = {"flax_hijax_variable": hijax, _REF_OPTION: ref}
+    given = {name: value for name, value in given.items() if value is not None}
+    if given:
+        return VarDefaultsContext(given)
+    ref_stack = _overrides.stack(_REF_OPTION)
+    return VarDefaults(hijax=_current("flax_hijax_variable"), ref=ref_stack[-1] if ref_stack else False)
+
+
+def hijax_default() -> bool:
+    """Whether new Variables are hijax ones."""
+    return _current("flax_hijax_variable")
+
+
+def ref_default() -> bool:
+    """Whether new Variables keep their value in a JAX ref."""
+    stack = _overrides.stack(_REF_OPTION)
+    return stack[-1] if stack else False
+
+
+def graph_mode(graph: bool | None) -> bool:
+    """A `graph` argument, or the mode in force."""
+    return _current("nnx_graph_mode") if graph is None else graph
+
+
+def graph_updates_mode(graph_updates: bool | None) -> bool:
+    """A `graph_updates` argument, or the mode in force."""
+    return _current("nnx_graph_updates") if graph_updates is None else graph_updates

@@ -1,0 +1,45 @@
+"""Errors of the adapter that have no twin in the core: what NNX code may catch by name."""
+
+from __future__ import annotations
+
+from weft.core.errors import AliasError, AxisError, FilterError, StructureError, TraceLevelError, WeftError
+
+
+class TraceContextError(TraceLevelError):
+    """A Variable or object of one trace level, mutated from another."""
+
+
+class ImmutableVariableError(WeftError, TypeError):
+    """A Variable that is read-only, written to."""
+
+
+class InPlaceError(WeftError, NotImplementedError):
+    """`variable += x`, which would rebind a name instead of changing the Variable."""
+
+
+class ModeError(WeftError, NotImplementedError):
+    """What does not exist in the mode asked for."""
+
+
+class AttributeKindError(WeftError, ValueError):
+    """Data where a static attribute is declared, or an annotation inside of a container."""
+
+
+class DuplicateError(AliasError):
+    """One thing found under two paths where only trees are allowed."""
+
+
+__all__ = [
+    "AliasError",
+    "AttributeKindError",
+    "AxisError",
+    "DuplicateError",
+    "FilterError",
+    "ImmutableVariableError",
+    "InPlaceError",
+    "ModeError",
+    "StructureError",
+    "TraceContextError",
+    "TraceLevelError",
+    "WeftError",
+]

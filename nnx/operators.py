@@ -1,0 +1,99 @@
+"""The operators and protocols of a Variable: each is its value's own.
+
+Binary operators take the value of a Variable on the other side too. In-place operators are refused: `v += 1` would
+rebind the name `v` to an array; `v[...] += 1` changes the Variable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from weft.nnx.errors import InPlaceError
+from weft.nnx.missing import MISSING
+
+_ARITHMETIC = ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow")
+_BITWISE = ("lshift", "rshift", "and", "xor", "or")
+_UNARY = ("neg", "pos", "abs", "invert", "complex", "int", "float", "index", "trunc", "floor", "ceil")
+_SYMBOLS = {
+    "add": "+", "sub": "-", "mul": "*", "matmul": "@", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**",
+    "lshift": "<<", "rshift": ">>", "and": "&", "xor": "^", "or": "|",
+}  # fmt: skip
+
+
+def _binary(name: str, value_of: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+    def method(self: Any, other: Any) -> Any:
+        return getattr(self.get_value(), name)(value_of(other))
+
+    return method
+
+
+def _unary(name: str) -> Callable[[Any], Any]:
+    def method(self: Any) -> Any:
+        return getattr(self.get_value(), name)()
+
+    return method
+
+
+def _in_place(symbol: str) -> Callable[[Any, Any], Any]:
+    def method(self: Any, other: Any) -> Any:
+        raise InPlaceError(
+            f"`variable {symbol}= x` would not change the Variable", fix=f"write `variable[...] {symbol}= x`"
+        )
+
+    return method
+
+
+def install_operators(cls: type, value_of: Callable[[Any], Any]) -> None:
+    """Gives a class the operators; `value_of` takes the value out of what is on the other side."""
+    methods = {f"__{name}__": _unary(f"__{name}__") for name in _UNARY}
+    for name in (*_ARITHMETIC, *_BITWISE):
+        methods[f"__{name}__"] = _binary(f"__{name}__", value_of)
+        methods[f"__r{name}__"] = _binary(f"__r{name}__", value_of)
+        methods[f"__i{name}__"] = _in_place(_SYMBOLS[name])
+    methods["__eq__"] = _binary("__eq__", value_of)
+    for name, method in methods.items():
+        method.__name__ = name
+        method.__qualname__ = f"{cls.__qualname__}.{name}"
+        setattr(cls, name, method)
+
+
+class ValueProtocols:
+    """What a Variable is through its value: an array, a container, a function."""
+
+    __slots__ = ()
+
+    def get_value(self, *, index: Any = MISSING) -> Any:
+        raise AssertionError("a Variable has a value")
+
+    def set_value(self, value: Any, *, index: Any = MISSING) -> None:
+        raise AssertionError("a Variable has a value")
+
+    def __jax_array__(self) -> Any:
+        return self.get_value()
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.get_value(index=key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.set_value(value, index=key)
+
+    def __delitem__(self, key: Any) -> None:
+        value: Any = self.get_value()
+        del value[key]
+        self.set_value(value)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.get_value()(*args, **kwargs)
+
+    def __len__(self) -> int:
+        return len(self.get_value())
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.get_value())
+
+    def __contains__(self, item: Any) -> bool:
+        return item in self.get_value()
+
+    def __round__(self, ndigits: int = 0) -> Any:
+        return self.get_value().__round__(ndigits)

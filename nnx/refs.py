@@ -1,0 +1,36 @@
+"""JAX refs: arrays that are mutated in place, which a Variable may keep its value in (`ref=True`)."""
+
+from __future__ import annotations
+
+from typing import Any, TypeGuard
+
+import jax
+
+# Types whose values are certainly no refs and no containers; learned from the first value of each.
+_plain_arrays: set[type] = set()
+
+
+def is_array_ref(value: Any) -> TypeGuard[jax.Ref]:
+    """Whether a value is a JAX ref, or a tracer that stands for one.
+
+    >>> import jax.numpy as jnp
+    >>> is_array_ref(jax.new_ref(jnp.zeros(2))), is_array_ref(jnp.zeros(2))
+    (True, False)
+    """
+    return type(value) not in _plain_arrays and isinstance(value, jax.Ref)
+
+
+def is_plain_array(value: Any) -> bool:
+    """Whether a value is a concrete `jax.Array`: neither tracer, nor ref, nor container."""
+    kind = type(value)
+    if kind in _plain_arrays:
+        return True
+    if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer | jax.Ref):
+        _plain_arrays.add(kind)
+        return True
+    return False
+
+
+def copy_containers(value: Any) -> Any:
+    """A value whose containers are new, so that changing one copy's containers leaves the other's alone."""
+    return value if is_plain_array(value) else jax.tree.map(lambda leaf: leaf, value)

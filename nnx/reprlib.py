@@ -1,0 +1,292 @@
+"""How objects print themselves: a small language of one header and any number of attributes.
+
+`__nnx_repr__` yields one `Object` (type, brackets, separators), then an `Attr` for each line. `repr` is always plain;
+`str` is coloured on a terminal. Nesting indents, and `config.flax_max_repr_depth` may cut it off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from weft.nnx.config import config
+
+
+def supports_color() -> bool:
+    """Whether standard output is a terminal (or a notebook) that shows colours."""
+    if "IPython" in sys.modules and getattr(sys.modules["IPython"], "get_ipython", lambda: None)() is not None:
+        return True
+    terminal = getattr(sys.stdout, "isatty", lambda: False)()
+    return terminal and (sys.platform != "win32" or "ANSICON" in os.environ)
+
+
+class Color(NamedTuple):
+    """An escape sequence for each part of a representation."""
+
+    TYPE: str = ""
+    ATTRIBUTE: str = ""
+    SEP: str = ""
+    PAREN: str = ""
+    COMMENT: str = ""
+    INT: str = ""
+    STRING: str = ""
+    FLOAT: str = ""
+    BOOL: str = ""
+    NONE: str = ""
+    END: str = ""
+
+
+def _rgb(red: int, green: int, blue: int) -> str:
+    return f"\x1b[38;2;{red};{green};{blue}m"
+
+
+NO_COLOR = Color()
+_TERMINAL = Color(
+    TYPE=_rgb(79, 201, 177),
+    ATTRIBUTE=_rgb(156, 220, 254),
+    SEP=_rgb(212, 212, 212),
+    PAREN=_rgb(255, 213, 3),
+    COMMENT=_rgb(105, 105, 105),
+    INT=_rgb(182, 207, 169),
+    STRING=_rgb(207, 144, 120),
+    FLOAT=_rgb(182, 207, 169),
+    BOOL=_rgb(86, 156, 214),
+    NONE=_rgb(86, 156, 214),
+    END="\x1b[0m",
+)
+COLOR = _TERMINAL if supports_color() else NO_COLOR
+
+
+class _Context(threading.local):
+    color: Color = COLOR
+    depth: int = 0
+
+
+_context = _Context()
+
+
+@contextlib.contextmanager
+def _set(**values: Any) -> Iterator[None]:
+    before = {name: getattr(_context, name) for name in values}
+    for name, value in values.items():
+        setattr(_context, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(_context, name, value)
+
+
+_ATOM_COLORS: tuple[tuple[type, str], ...] = (
+    (bool, "BOOL"),
+    (int, "INT"),
+    (str, "STRING"),
+    (float, "FLOAT"),
+    (type(None), "NONE"),
+)
+
+
+def colorized(value: Any, /) -> str:
+    """A value's representation, coloured by its type; containers show their elements that way too."""
+    paint = _context.color
+
+    def wrap(start: str, elements: list[str], end: str) -> str:
+        return f"{paint.PAREN}{start}{paint.END}{', '.join(elements)}{paint.PAREN}{end}{paint.END}"
+
+    match value:
+        case list():
+            return wrap("[", [colorized(element) for element in value], "]")
+        case tuple():
+            return wrap("(", [colorized(element) for element in value], ",)" if len(value) == 1 else ")")
+        case dict():
+            items = [f"{paint.STRING}{key!r}{paint.END}: {colorized(item)}" for key, item in value.items()]
+            return wrap("{", items, "}")
+        case set():
+            return wrap("{", [colorized(element) for element in value], "}")
+        case type():
+            return f"{paint.TYPE}{value.__name__}{paint.END}"
+        case Representable():
+            return get_repr(value)
+    for atom, color in _ATOM_COLORS:
+        if isinstance(value, atom):
+            return f"{getattr(paint, color)}{value!r}{paint.END}"
+    return repr(value)
+
+
+@dataclasses.dataclass
+class Object:
+    """The header: a type (or its name) and how its attributes are set out."""
+
+    type: str | type
+    start: str = "("
+    end: str = ")"
+    kv_sep: str = "="
+    indent: str = "  "
+    empty_repr: str = ""
+    comment: str = ""
+    same_line: bool = False
+
+    @property
+    def elem_sep(self) -> str:
+        return ", " if self.same_line else ",\n"
+
+
+@dataclasses.dataclass
+class Attr:
+    """One attribute; the `raw` flags say that key or value is text already."""
+
+    key: Any
+    value: Any
+    start: str = ""
+    end: str = ""
+    use_raw_value: bool = False
+    use_raw_key: bool = False
+
+
+class Representable:
+    """Base of what prints itself through `__nnx_repr__`."""
+
+    __slots__ = ()
+
+    def __nnx_repr__(self) -> Iterator[Object | Attr]:
+        raise NotImplementedError(f"{type(self).__name__} does not say how it prints itself (__nnx_repr__)")
+
+    def __repr__(self) -> str:
+        with _set(color=NO_COLOR):
+            return get_repr(self)
+
+    def __str__(self) -> str:
+        return get_repr(self)
+
+
+def get_repr(obj: Representable) -> str:
+    """The representation of an object, in the colours in force.
+
+    Raises:
+        TypeError: if the object, or what its `__nnx_repr__` yields, is not of this language.
+    """
+    if not isinstance(obj, Representable):
+        raise TypeError(f"not a Representable: {obj!r}")
+    with _set(depth=_context.depth + 1):
+        parts = iter(obj.__nnx_repr__())
+        head = next(parts)
+        if not isinstance(head, Object):
+            raise TypeError(f"__nnx_repr__ must yield an Object first, got {type(head).__name__}")
+        cut = config.flax_max_repr_depth is not None and _context.depth > config.flax_max_repr_depth
+        body = "..." if cut else head.elem_sep.join(_format_attr(head, part) for part in parts)
+        return _format_object(head, body, inline=head.same_line or cut)
+
+
+def _format_attr(head: Object, attr: Any) -> str:
+    if not isinstance(attr, Attr):
+        raise TypeError(f"__nnx_repr__ must yield Attrs after the first, got {type(attr).__name__}")
+    paint = _context.color
+    value = attr.value if attr.use_raw_value else colorized(attr.value)
+    value = value.replace("\n", "\n" + head.indent)
+    key = attr.key if attr.use_raw_key else f"{paint.ATTRIBUTE}{attr.key}{paint.END}"
+    separator = f"{paint.SEP}{head.kv_sep}{paint.END}"
+    return f"{'' if head.same_line else head.indent}{attr.start}{key}{separator}{value}{attr.end}"
+
+
+def _format_object(head: Object, body: str, inline: bool) -> str:
+    paint = _context.color
+    name = head.type if isinstance(head.type, str) else head.type.__name__
+    comment = f"{paint.COMMENT}{head.comment}{paint.END}" if body and not inline else ""
+    if not body:
+        body = head.empty_repr
+    elif not inline:
+        body = f"\n{body}\n"
+
+    def painted(color: str, text: str) -> str:
+        return f"{color}{text}{paint.END}" if text else ""
+
+    start, end = painted(paint.PAREN, head.start), painted(paint.PAREN, head.end)
+    return f"{painted(paint.TYPE, name)}{start}{comment}{body}{end}"
+
+
+class MappingReprMixin(Representable):
+    """Prints a mapping as `Type({...})`."""
+
+    def __nnx_repr__(self):
+        yield from _mapping_parts(type(self), self)  # type: ignore[arg-type]
+
+
+class SequenceReprMixin(Representable):
+    """Prints a sequence as `Type([...])`."""
+
+    def __nnx_repr__(self):
+        yield from _sequence_parts(type(self), self)
+
+
+@dataclasses.dataclass(repr=False)
+class PrettyMapping(Representable):
+    """A mapping, printed over several lines."""
+
+    mapping: Mapping[Any, Any]
+
+    def __nnx_repr__(self):
+        yield from _mapping_parts(type(self), self.mapping)
+
+
+@dataclasses.dataclass(repr=False)
+class PrettySequence(Representable):
+    """A sequence, printed over several lines."""
+
+    sequence: Any
+
+    def __nnx_repr__(self):
+        yield from _sequence_parts(type(self), self.sequence)
+
+
+def _mapping_parts(kind: type, mapping: Any) -> Iterator[Object | Attr]:
+    yield Object(kind, kv_sep=": ", start="({", end="})")
+    for key, value in mapping.items():
+        yield Attr(colorized(key), value, use_raw_key=True)
+
+
+def _sequence_parts(kind: type, sequence: Any) -> Iterator[Object | Attr]:
+    yield Object(kind, kv_sep="", start="([", end="])")
+    for value in sequence:
+        yield Attr("", value, use_raw_key=True)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SizeBytes:
+    """How many numbers a tree of arrays holds, and in how many bytes."""
+
+    size: int = 0
+    bytes: int = 0
+
+    @classmethod
+    def from_any(cls, tree: Any) -> SizeBytes:
+        import jax
+
+        shaped = [leaf for leaf in jax.tree.leaves(tree) if hasattr(leaf, "shape") and hasattr(leaf, "dtype")]
+        return sum(map(cls.from_array, shaped), cls())
+
+    @classmethod
+    def from_array(cls, array: Any) -> SizeBytes:
+        import math
+
+        import numpy as np
+
+        size = math.prod(array.shape)
+        dtype = np.dtype(array.dtype) if isinstance(array.dtype, str) else array.dtype
+        return cls(size, size * dtype.itemsize)
+
+    def __add__(self, other: SizeBytes) -> SizeBytes:
+        return type(self)(self.size + other.size, self.bytes + other.bytes)
+
+    def __bool__(self) -> bool:
+        return bool(self.size)
+
+    def __repr__(self) -> str:
+        for unit, scale in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+            if self.bytes > scale:
+                return f"{self.size:,} ({self.bytes / scale:,.1f} {unit})"
+        return f"{self.size:,} ({self.bytes:,} B)"

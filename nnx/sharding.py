@@ -1,0 +1,101 @@
+"""Sharding of values as Variables are made: from the names in `out_sharding` to a layout on a mesh.
+
+`out_sharding` names the axis of the mesh that each axis of the value lies on. A name may be *logical*; rules, in the
+Variable's metadata (`sharding_rules`) or in the context (`logical_axis_rules`), say what it means on the mesh.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+import jax
+from jax.experimental.layout import Format
+from jax.sharding import NamedSharding, PartitionSpec
+from weft.nnx.errors import StructureError
+
+PARTITION_NAME = "partition_name"
+
+LogicalRules = Sequence[tuple[str, Any]]
+_rules: ContextVar[LogicalRules] = ContextVar("weft_logical_axis_rules", default=())
+
+
+@contextlib.contextmanager
+def logical_axis_rules(rules: LogicalRules) -> Iterator[None]:
+    """Says, for the length of a `with` block, which axis of the mesh each logical axis lies on."""
+    token = _rules.set(rules)
+    try:
+        yield
+    finally:
+        _rules.reset(token)
+
+
+def get_logical_axis_rules() -> LogicalRules:
+    """The rules in force."""
+    return _rules.get()
+
+
+def apply_rules(sharding: Any, own_rules: LogicalRules | None = None) -> Any:
+    """A sharding with its logical axes replaced by axes of the mesh.
+
+    Args:
+        sharding: a tuple of names, a `PartitionSpec`, a `NamedSharding` or a `Format`.
+        own_rules: the Variable's own rules; they may not contradict the context's.
+
+    Raises:
+        StructureError: if the two disagree about a name.
+    """
+    rules = dict(get_logical_axis_rules())
+    for name, axis in own_rules or ():
+        if rules.get(name, axis) != axis:
+            raise StructureError(
+                f"the logical axis {name!r} lies on {rules[name]!r} by the context, on {axis!r} by the Variable",
+                fix="drop one of the two rules",
+            )
+        rules[name] = axis
+    return _rename(sharding, rules)
+
+
+def _rename(sharding: Any, rules: dict[str, Any]) -> Any:
+    if isinstance(sharding, NamedSharding):
+        return NamedSharding(sharding.mesh, _rename(sharding.spec, rules))
+    if isinstance(sharding, Format):
+        return Format(sharding.layout, _rename(sharding.sharding, rules))
+    return PartitionSpec(*(rules.get(axis, axis) for axis in sharding))
+
+
+def shard_value(value: Any, out_sharding: Any, rules: LogicalRules | None, mesh: Any) -> Any:
+    """A value laid out on a mesh as `out_sharding` says; as it is where that is empty.
+
+    Raises:
+        StructureError: if there is no mesh, two meshes, or one with axes of both kinds.
+    """
+    if not out_sharding:
+        return value
+    spec = apply_rules(out_sharding, rules)
+    inner = spec.sharding if isinstance(spec, Format) else spec
+    meshes = [mesh or _mesh_in_context(), inner.mesh if isinstance(inner, NamedSharding) else None]
+    meshes = [mesh for mesh in meshes if mesh is not None]
+    if not meshes:
+        raise StructureError(
+            f"a value with out_sharding={out_sharding!r} needs a mesh to be laid out on",
+            fix="make it inside `jax.set_mesh(mesh)`, pass mesh=..., or turn this off: use_eager_sharding(False)",
+        )
+    if any(mesh != meshes[0] for mesh in meshes):
+        raise StructureError("out_sharding names another mesh than the one in force", at=[str(mesh) for mesh in meshes])
+    if isinstance(spec, PartitionSpec):
+        spec = NamedSharding(meshes[-1], spec)
+    if isinstance(spec, Format) or meshes[-1].are_all_axes_auto:
+        return jax.lax.with_sharding_constraint(value, spec)
+    if meshes[-1].are_all_axes_explicit:
+        return jax.sharding.reshard(value, spec)
+    raise StructureError(
+        f"the mesh mixes explicit and automatic axes: {meshes[-1].axis_types}", fix="make all axes of one kind"
+    )
+
+
+def _mesh_in_context() -> Any:
+    mesh = jax.sharding.get_abstract_mesh()
+    return None if mesh.empty else mesh

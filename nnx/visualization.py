@@ -1,0 +1,56 @@
+"""Treescope: how objects show themselves in a notebook."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+
+def display(*args: Any) -> None:
+    """Shows objects with treescope in a notebook, and prints them elsewhere."""
+    ipython = sys.modules.get("IPython")
+    if ipython is None or ipython.get_ipython() is None:
+        for value in args:
+            print(value)
+        return
+    import treescope
+
+    for value in args:
+        treescope.display(value, ignore_exceptions=True, autovisualize=True)
+
+
+def render_object_constructor(
+    object_type: type,
+    attributes: Mapping[str, Any],
+    path: str | None,
+    subtree_renderer: Any,
+    color: str | None = None,
+    comment: str | None = None,
+) -> Any:
+    """A rendering like `<Foo(bar=1)>`, with an optional comment after its first line."""
+    from treescope import rendering_parts as parts
+
+    prefix = parts.siblings(
+        parts.roundtrip_condition(roundtrip=parts.text("<")), parts.maybe_qualified_type_name(object_type), "("
+    )
+    suffix = parts.siblings(")", parts.roundtrip_condition(roundtrip=parts.text(">")))
+    last = len(attributes) - 1
+    children = [
+        parts.siblings_with_annotations(
+            f"{name}=",
+            subtree_renderer(value, path=None if path is None else f"{path}.{name}"),
+            "," if i < last else parts.fold_condition(expanded=parts.text(",")),
+            *(() if i == last else (parts.fold_condition(collapsed=parts.text(" ")),)),
+        )
+        for i, (name, value) in enumerate(attributes.items())
+    ]
+    return parts.build_foldable_tree_node_from_children(
+        prefix=prefix,
+        children=children,
+        suffix=suffix,
+        path=path,
+        background_color=color,
+        background_pattern=None,
+        first_line_annotation=parts.comment_color(parts.text(comment)) if comment else None,
+    )
