@@ -1,5 +1,6 @@
 """Records, kinds, filters, split and merge, keys, the transform interpreter, capture."""
 
+from weft.core.capture import CaptureError, capture, perturb, perturbations, scope, sow
 from weft.core.errors import (
     AliasError,
     AxisError,
@@ -16,6 +17,7 @@ from weft.core.errors import (
     WeftError,
 )
 from weft.core.filters import All, Any, Filter, Not, PathContains, WithTag
+from weft.core.keys import Keys, KeyStream, SeedError, StreamError, debug_keys
 from weft.core.kinds import (
     BatchStat,
     Buffer,
@@ -32,6 +34,7 @@ from weft.core.kinds import (
 )
 from weft.core.module import Module, static
 from weft.core.partition import Structure, changes, merge, select, split, update
+from weft.core.thread import thread
 
 __all__ = [
     "AliasError",
@@ -42,6 +45,7 @@ __all__ = [
     "BranchError",
     "Buffer",
     "Cache",
+    "CaptureError",
     "CarryError",
     "DifferentiationError",
     "DonatedError",
@@ -49,6 +53,8 @@ __all__ = [
     "FilterError",
     "Intermediate",
     "KeyReuseError",
+    "KeyStream",
+    "Keys",
     "Kind",
     "LoRAParam",
     "Module",
@@ -60,17 +66,26 @@ __all__ = [
     "RngCount",
     "RngKey",
     "RngState",
+    "SeedError",
     "StaticError",
+    "StreamError",
     "Structure",
     "StructureError",
     "SuccessorError",
     "TraceLevelError",
     "WeftError",
     "WithTag",
+    "capture",
     "changes",
+    "debug_keys",
     "merge",
+    "perturb",
+    "perturbations",
+    "scope",
     "select",
+    "sow",
     "split",
     "static",
+    "thread",
     "update",
 ]

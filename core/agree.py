@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from weft.core.leaves import iter_leaves
 from weft.core.paths import Path, format_path
-from weft.core.static import same_static
+from weft.core.statics import same_static
 
 
 @dataclass(frozen=True)

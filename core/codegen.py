@@ -21,7 +21,7 @@ import jax
 from weft.core import trees
 from weft.core.leaves import NUMBERS, array_types
 from weft.core.partition import Structure
-from weft.core.static import Bound, Static, same_static
+from weft.core.statics import Bound, Static, same_static
 from weft.core.untyped import jnp
 
 # Above this many leaves, compiling the generated function costs more than it is likely to save.

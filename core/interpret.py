@@ -28,7 +28,7 @@ from weft.core.agree import Described
 from weft.core.explain import explain
 from weft.core.leaves import Leaf
 from weft.core.rides import Ride, is_axis, resolve, rides_in
-from weft.core.static import Static, given
+from weft.core.statics import Static, given
 
 O = TypeVar("O")
 Call = tuple[tuple[Callable[..., Any], ...], tuple[Any, ...], Mapping[str, Any]]

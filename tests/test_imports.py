@@ -9,9 +9,11 @@ import ast
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -118,6 +120,22 @@ def test_a_package_declares_its_public_names(package: str):
     declared = module.__all__
     assert len(set(declared)) == len(declared)
     assert [name for name in declared if not hasattr(module, name) or name.startswith("_")] == []
+
+
+def test_no_submodule_shadows_a_public_name():
+    # `import a.b` sets `a.b`, also where `a` had a function `b` from another of its modules.
+    weft = import_module("weft")
+    modules = {name for name in weft.__all__ if isinstance(getattr(weft, name), ModuleType)}
+    assert modules == {"core", "modules", "transforms", "ops"}
+
+
+def test_packages_do_not_claim_the_same_name():
+    claims = Counter(name for package in ("core", "transforms", "modules") for name in names_of(package))
+    assert [name for name, count in claims.items() if count > 1] == []
+
+
+def names_of(package: str) -> list[str]:
+    return import_module(f"weft.{package}").__all__
 
 
 def test_importing_weft_leaves_the_rest_for_first_use():

@@ -22,7 +22,7 @@ from weft.core.kinds import Buffer, Param
 from weft.core.leaves import Leaf
 from weft.core.paths import format_path
 from weft.core.rides import Autodiff, Ride, RidesByKind
-from weft.core.static import Static
+from weft.core.statics import Static
 from weft.core.values import VALUES
 from weft.transforms._wrap import decorate, over_values
 

@@ -18,7 +18,7 @@ from weft.core.agree import Described, differences
 from weft.core.errors import BranchError
 from weft.core.frames import open_frame
 from weft.core.interpret import Body, Groups, Lift, Lifted, Rule
-from weft.core.static import Static
+from weft.core.statics import Static
 from weft.transforms._wrap import call_over_values, titled
 
 

@@ -23,7 +23,7 @@ from weft.core.frames import open_frame
 from weft.core.interpret import Body, Boundary, Call, Crossing, Groups, Lift, Lifted, Rule, interpret
 from weft.core.partition import take_apart
 from weft.core.rides import Autodiff, RidesByKind
-from weft.core.static import Static
+from weft.core.statics import Static
 from weft.core.values import VALUES
 from weft.transforms._wrap import as_tuple, decorate, named_like, titled
 from weft.transforms.loops import by_position

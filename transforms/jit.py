@@ -20,7 +20,7 @@ from weft.core.frames import open_frame
 from weft.core.interpret import Call, Groups, Interpreted, Lift, Rule, interpret
 from weft.core.partition import take_apart
 from weft.core.rides import Ride, RidesByKind
-from weft.core.static import Bound, Static
+from weft.core.statics import Bound, Static
 from weft.core.values import VALUES
 from weft.transforms._wrap import decorate, named_like, numbers_and_names, titled
 

@@ -22,7 +22,7 @@ from weft.core.frames import open_frame
 from weft.core.interpret import Agreement, Boundary, Call, Departure, Groups, Lift, Lifted, Rule, interpret
 from weft.core.leaves import Leaf
 from weft.core.rides import Carry, Ride, is_axis, mapped_size
-from weft.core.static import Static
+from weft.core.statics import Static
 from weft.core.values import VALUES
 from weft.transforms._wrap import call_over_values, decorate, named_like, titled
 

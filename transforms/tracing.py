@@ -13,7 +13,7 @@ from jax.experimental import checkify as jax_checkify
 from weft.core.frames import open_frame
 from weft.core.interpret import Finish, Lift, Lifted, Rule, interpret
 from weft.core.rides import is_axis, resolve_nodes
-from weft.core.static import Static
+from weft.core.statics import Static
 from weft.core.values import VALUES
 from weft.transforms._wrap import decorate, named_like, numbers_and_names, over_values
 
