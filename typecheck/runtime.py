@@ -97,12 +97,12 @@ def contract(function: Any = None, /, *, names: Mapping[str, Any] | None = None)
     ...     return x[:, None] * y
     >>> outer(jnp.ones(2), jnp.ones(3)).shape
     (2, 3)
-    >>> outer(jnp.ones(2), jnp.ones((3, 1)))
-    Traceback (most recent call last):
-        ...
-    weft.typecheck.errors.ContractError: argument y of outer should be f32[m], and is f32[3,1]
-      at: y: Float[Array, "m"] (<doctest contract[2]>:2)
-      fix: its last axis has size 1: drop it with y[..., 0] or y.squeeze(-1)
+    >>> try:
+    ...     outer(jnp.ones(2), jnp.ones((3, 1)))
+    ... except TypeError as error:
+    ...     print(error.what, error.fix, sep="\\n")
+    argument y of outer should be f32[m], and is f32[3,1]
+    its last axis has size 1: drop it with y[..., 0] or y.squeeze(-1)
     """
     if function is None:
         return functools.partial(contract, names=names)
