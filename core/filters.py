@@ -155,13 +155,16 @@ def matches_by_rest(filter: Filter) -> bool:
     return filter is ... or filter is None or isinstance(filter, (bool, _Everything, _Nothing))
 
 
-def sort_leaves(leaves: Sequence[Leaf], filters: Sequence[Filter], *, require_all: bool = True) -> list[int | None]:
+def sort_leaves(
+    leaves: Sequence[Leaf], filters: Sequence[Filter], *, require_all: bool = True, require_used: bool = True
+) -> list[int | None]:
     """The index of the first filter that matches each leaf.
 
     Args:
         leaves: what to sort.
         filters: tried in order.
         require_all: whether a leaf that no filter matches is an error; otherwise its index is `None`.
+        require_used: whether a filter that matches no leaf is an error.
 
     Raises:
         FilterError: naming the paths that no filter matches, or the filters that match no leaf.
@@ -178,7 +181,7 @@ def sort_leaves(leaves: Sequence[Leaf], filters: Sequence[Filter], *, require_al
         )
     idle = [filters[i] for i, test in enumerate(tests) if not builtins.any(map(test, leaves))]
     idle = [filter for filter in idle if not matches_by_rest(filter)]
-    if idle:
+    if idle and require_used:
         kinds = sorted({leaf.kind.__name__ for leaf in leaves})
         raise FilterError(
             f"these filters match no leaf: {', '.join(map(format_filter, idle))}",
