@@ -251,9 +251,14 @@ class _Ledger:
         self.draws[entry] = [*earlier, draw]
 
 
-# The innermost frames that are not the user's: this folder, and equinox's and jax's wrappers.
+# Where the innermost frames that are not the user's lie: weft's own packages, equinox, jax.
+_PACKAGES = ("core", "transforms", "modules", "typecheck", "nnx")
 _NOT_USER = tuple(
-    str(Path(file).parent) + os.sep for file in (__file__, str(eqx.__file__), str(jax.__file__), contextlib.__file__)
+    f"{folder}{os.sep}"
+    for folder in (
+        *(Path(__file__).parent.with_name(package) for package in _PACKAGES),
+        *(Path(str(file)).parent for file in (eqx.__file__, jax.__file__)),
+    )
 )
 
 
