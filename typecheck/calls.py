@@ -302,19 +302,23 @@ def module_path() -> str:
     records = _running.get()
     if not records:
         return ""
-    text = type(records[0]).__name__
+    text, names = type(records[0]).__name__, [type(record).__name__ for record in records]
     for parent, child in itertools.pairwise(records):
         if parent is child:
             continue
         path = _path_to(child, parent)
         text = format_path(path, text) if path is not None else f"{text} > {type(child).__name__}"
-    return f"in {text}" if len(records) == 1 else f"in {text} ({type(records[-1]).__name__})"
+    return f"in {text}" if text.endswith(names[-1]) else f"in {text} ({names[-1]})"
 
 
 def _path_to(child: Any, parent: Any) -> Path | None:
-    """The path of a record in another, by identity."""
-    found, _ = jax.tree_util.tree_flatten_with_path(parent, is_leaf=lambda node: node is child)
-    return next((tuple(map(key_part, path)) for path, node in found if node is child), None)
+    """The path of a record in another: by identity, or of the only one of its type where a transform rebuilt it."""
+    for same in (lambda node: node is child, lambda node: type(node) is type(child) and node is not parent):
+        nodes, _ = jax.tree_util.tree_flatten_with_path(parent, is_leaf=same)
+        found = [tuple(map(key_part, path)) for path, node in nodes if same(node)]
+        if len(found) == 1:
+            return found[0]
+    return None
 
 
 def _generator(plan: FunctionPlan, bindings: Bindings, inner: Generator[Any, Any, Any]) -> Any:

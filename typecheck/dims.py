@@ -125,15 +125,16 @@ class SymbolicDim:
             if isinstance(piece, str):
                 text += piece
                 continue
-            value = self._run(piece.source, arguments)
+            value = self.run(piece.source, arguments)
             if isinstance(value, str):  # as in an f-string: what the hole says is part of the expression
                 text += value
             else:
                 text += f"_hole{number}_"
                 values[f"_hole{number}_"] = value
-        return self._run(_protect_keywords(text), {**{_protected(k): v for k, v in sizes.items()}, **values})
+        return self.run(_protect_keywords(text), {**{_protected(k): v for k, v in sizes.items()}, **values})
 
-    def _run(self, source: str, names: Mapping[str, Any]) -> Any:
+    def run(self, source: str, names: Mapping[str, Any]) -> Any:
+        """Evaluates a piece of it, such as a hole's source over the arguments; raises as `evaluate` does."""
         unknown = sorted(_free_names(source) - names.keys())
         if unknown:
             raise UnboundDim(self, unknown[0].removeprefix("_kw_"))

@@ -107,7 +107,7 @@ def contract_error(miss: Mismatch, *, module: str = "") -> ContractError:
     at = [place for place in (module, _annotation_at(slot)) if place]
     at += [f"inside {place_of(*outer)}" for outer in miss.outer]
     names = _names_that_matter(miss)
-    bound = [_bound_at(name, bindings) for name in names]
+    bound = [_bound_at(name, bindings) for name in names] + _holes_at(miss)
     if miss.inner is not None and miss.detail in miss.inner.origins:
         bound.append(f"{type(miss.value).__name__}'s " + _bound_at(miss.detail, miss.inner))
     more: list[str] = []
@@ -118,6 +118,8 @@ def contract_error(miss: Mismatch, *, module: str = "") -> ContractError:
 
 def _annotation_at(slot: Slot) -> str:
     where = locate(slot)
+    if slot.role == "value" and not where:
+        return ""
     name = slot.name if slot.role not in ("return", "yield", "sent") else {"return": "->"}.get(slot.role, slot.role)
     separator = " " if name == "->" else ": "
     text = f"{name}{separator}{slot.annotation}" if name else str(slot.annotation)
@@ -228,6 +230,26 @@ def _bound_at(name: str, bindings: Bindings) -> str:
     if name.startswith("*"):
         return f"{name} = {_tuple(bindings.variadics[name[1:]].shape)} from {_origin(origin)}"
     return f"{name.rpartition(':')[2]} = {bindings.sizes[name]} from {_origin(origin)}"
+
+
+def _holes_at(miss: Mismatch) -> list[str]:
+    """What the holes of an expression read: `{self.width}` is a field of the record."""
+    if not isinstance(miss.dim, SymbolicDim):
+        return []
+    arguments, lines = miss.bindings.arguments(), list[str]()
+    for hole in miss.dim.pieces:
+        if isinstance(hole, str):
+            continue
+        value = miss.dim.run(hole.source, arguments)
+        name, record = hole.source.removeprefix("self."), arguments.get("self")
+        declared = hole.source.startswith("self.") and name in getattr(type(record), "__dataclass_fields__", {})
+        where = locate(Slot("config", name, type(record), miss.annotation)) if declared else ""
+        lines.append(
+            f"{{{hole.source}}} = {value} from config field {type(record).__qualname__}.{name} ({where})"
+            if declared
+            else f"{{{hole.source}}} = {value}"
+        )
+    return lines
 
 
 def _origin(origin: Origin) -> str:
