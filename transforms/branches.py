@@ -30,13 +30,18 @@ class BranchOptions:
     branches: tuple[str, ...]
 
 
-def _same_output(options: BranchOptions, outputs: Sequence[tuple[Body, Groups, Static]]) -> None:
+@dataclass(frozen=True)
+class _Output:
+    """What one branch returned, without its tracers: these must not outlive the branch's trace."""
+
+    index: int
+    outcome: Static
+    described: Described
+
+
+def _same_output(options: BranchOptions, first: _Output, latest: _Output) -> None:
     """Refuses branches whose outputs differ, once each has been traced."""
-    (first, *_), (latest, *_) = outputs[0], outputs[-1]
-    before, after = (
-        latest.boundary.describe_outcome(outcome.value, groups) for _, groups, outcome in (outputs[0], outputs[-1])
-    )
-    found = differences(before, after, root="output")
+    found = differences(first.described, latest.described, root="output")
     if found:
         raise BranchError(
             f"{options.branches[first.index]} and {options.branches[latest.index]} of {options.name} "
@@ -50,13 +55,14 @@ def _lift_branches(lift: Lift[BranchOptions]) -> Lifted:
     options = lift.options
 
     def lifted(chosen: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
-        outputs: list[tuple[Body, Groups, Static]] = []
+        outputs: list[_Output] = []
 
         def branch(body: Body) -> Callable[[Groups], Groups]:
             def run(groups: Groups) -> Groups:
                 out, outcome = body(groups)
-                outputs.append((body, out, outcome))
-                _same_output(options, outputs)
+                described = body.boundary.describe_outcome(outcome.value, out)
+                outputs.append(_Output(body.index, outcome, described))
+                _same_output(options, outputs[0], outputs[-1])
                 return out
 
             return run
@@ -67,7 +73,7 @@ def _lift_branches(lift: Lift[BranchOptions]) -> Lifted:
                 out = lax.cond(chosen, *branches, groups)
             else:
                 out = lax.switch(chosen, branches, groups)
-        return out, outputs[0][2]
+        return out, outputs[0].outcome
 
     return jax.jit(titled(lift.bodies[0].user_function, lifted), inline=True)
 
