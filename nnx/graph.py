@@ -15,10 +15,20 @@ from weft.nnx.config import graph_mode
 from weft.nnx.errors import StructureError
 from weft.nnx.flattening import Flattener
 from weft.nnx.graphdef import GraphDef, IndexMap, RefMap, TreeNodeDef
+from weft.nnx.nodes import register_pytree_node_type
+from weft.nnx.plan import is_object, plan_of
 from weft.nnx.state import FlatState, State
 from weft.nnx.tree import tree_flatten, tree_unflatten
 from weft.nnx.unflattening import Unflattener
 from weft.nnx.variable import VARIABLE_TYPES
+
+register_pytree_node_type(
+    State,
+    lambda state: (sorted(state._mapping.items()), None),
+    lambda items, _: State(dict(items)),
+    set_key=State.__setitem__,
+    pop_key=lambda state, key: state._mapping.pop(key),
+)
 
 
 def flatten(
@@ -50,6 +60,11 @@ def flatten(
         nodes, leaves, paths = tree_flatten(node)
         graphdef: GraphDef[Any] = GraphDef(nodes, (), len(leaves))
         return graphdef, FlatState.from_sorted_keys_values(paths, leaves) if with_paths else leaves
+    if ref_index is None and ref_outer_index is None and is_object(node):
+        plan = plan_of((node,))
+        if with_paths:
+            return plan.graphdef, FlatState.from_sorted_keys_values(plan.paths, list(plan.leaves))
+        return plan.graphdef, plan.read()
     walk = Flattener(RefMap() if ref_index is None else ref_index, ref_outer_index, with_paths)
     walk.root(node)
     if walk.paths is None:

@@ -210,6 +210,8 @@ class Variable(ValueProtocols, HasMetadata, Representable, Generic[A], metaclass
         if not _unsafe_bypass_check:
             self._check_can_update()
         _store(self, "_raw_value", value)
+        if is_array_ref(value):
+            metadata_epoch.advance()  # the Variable is a ref one from now on, whatever its metadata says
 
     def get_value(self, *, index: Any = MISSING) -> Any:
         """The value, or what an index selects of it, through the `on_get_value` hooks."""

@@ -1,0 +1,59 @@
+"""Stability: which static values cannot change behind a plan's back.
+
+A static value counts by `==`. One that is compared by identity, or is immutable all the way down, is *stable*. Any
+other may come to equal something else without anyone noticing, so an object that has one is planned anew each time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import types
+from typing import Any
+
+import jax
+import numpy as np
+
+_ATOMS = frozenset(
+    (
+        bool, int, float, complex, str, bytes, type(None), type(...), range, slice, type, np.dtype,
+        types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type(jax.jit(lambda: None)),
+    )
+)  # fmt: skip
+_IMMUTABLE = (
+    enum.Enum,
+    type,
+    np.dtype,
+    np.generic,
+    jax.sharding.Mesh,
+    jax.sharding.AbstractMesh,
+    jax.sharding.Sharding,
+    jax.sharding.PartitionSpec,
+    jax.ShapeDtypeStruct,
+    jax.tree_util.PyTreeDef,
+)
+
+
+def is_stable(value: Any) -> bool:
+    """Whether a static value stays equal to what it equals now.
+
+    >>> is_stable(("relu", 3)), is_stable([3]), is_stable(print)
+    (True, False, True)
+    """
+    kind = type(value)
+    if kind in _ATOMS or isinstance(value, _IMMUTABLE):
+        return True
+    if isinstance(value, tuple | frozenset):
+        return all(map(is_stable, value))
+    if isinstance(value, types.MethodType):
+        return kind_compares_by_identity(type(value.__self__))
+    if kind_compares_by_identity(kind):
+        return True
+    if dataclasses.is_dataclass(value) and kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        return all(is_stable(getattr(value, field.name, None)) for field in dataclasses.fields(value))
+    return False
+
+
+def kind_compares_by_identity(kind: type) -> bool:
+    """Whether values of a type equal nothing but themselves."""
+    return kind.__eq__ is object.__eq__
