@@ -32,6 +32,16 @@ def lowering(jit: Callable[..., Any], value_and_grad: Callable[..., Any], progra
     return advance
 
 
+def without_contracts(advance: Callable[[Any], None]) -> Callable[[Any], None]:
+    """The same with shape annotations taken as comments; they are checked while tracing otherwise."""
+
+    def unchecked(state: Any) -> None:
+        with weft.typecheck.mode("off"):
+            advance(state)
+
+    return unchecked
+
+
 def build_cases(size: transformer.Size) -> list[Case]:
     programs = {
         LIMIT: (jax.jit, jax.value_and_grad, transformer.jnp_program(size)),
@@ -42,9 +52,9 @@ def build_cases(size: transformer.Size) -> list[Case]:
     if all(hasattr(weft.nnx, name) for name in ("jit", "value_and_grad", "Linear", "LayerNorm", "Embed")):
         programs["weft.nnx"] = (weft.nnx.jit, weft.nnx.value_and_grad, transformer.nnx_program(weft.nnx, size))
     tokens = transformer.tokens(size)
-    return [
-        Case(name, lowering(*program, tokens), calls=1, prepare=jax.clear_caches) for name, program in programs.items()
-    ]
+    found = {name: lowering(*program, tokens) for name, program in programs.items()}
+    found["weft, contracts off"] = without_contracts(found["weft"])
+    return [Case(name, advance, calls=1, prepare=jax.clear_caches) for name, advance in found.items()]
 
 
 def main() -> None:
