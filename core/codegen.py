@@ -93,7 +93,7 @@ def _dynamic_fields(record: eqx.Module) -> set[str]:
 
 def make_extractor(
     structure: Structure, places: Sequence[tuple[int, int]], lanes: int
-) -> Callable[[Any], tuple[Sequence[Any], tuple[tuple[Any, ...], ...]] | None] | None:
+) -> Callable[[Any], tuple[None, Sequence[Any], tuple[tuple[Any, ...], ...]] | None] | None:
     """Code that reads the dynamic leaves of a tree of this structure, in order and by lane.
 
     Args:
@@ -102,7 +102,7 @@ def make_extractor(
         lanes: how many lanes there are.
 
     Returns:
-        A function from a tree to `(values, groups)`, or to None if the tree is of another structure; or None instead
+        A function from a tree to `(None, values, groups)`, or to None if the tree is of another structure; or None instead
         of a function if the structure is too large to be worth it.
     """
     if len(structure.paths) > MOST_LEAVES:
@@ -123,7 +123,7 @@ def make_extractor(
     everything = _tuple(reader.leaves)
     source.lines.append(f"v = {everything}")
     by_lane = ["v"] if lanes == 1 else [_tuple(group) for group in groups]
-    source.lines.append(f"return v, {_tuple(by_lane)}")
+    source.lines.append(f"return None, v, {_tuple(by_lane)}")
     return source.function(
         "root", indent="    ", head="  try:\n", tail="  except (KeyError, AttributeError):\n    return None"
     )

@@ -27,10 +27,11 @@ from weft.core import hooks
 from weft.core.agree import Described
 from weft.core.explain import explain
 from weft.core.leaves import Leaf
-from weft.core.rides import Ride, is_axis, resolve, rides_in
+from weft.core.rides import Ride, is_axis, rides_in
 from weft.core.statics import Static, given
 
 O = TypeVar("O")
+NOT_UPDATED = object()
 Call = tuple[tuple[Callable[..., Any], ...], tuple[Any, ...], Mapping[str, Any]]
 Groups = tuple[tuple[Any, ...], ...]
 
@@ -84,6 +85,9 @@ class Departure:
         forwards: whether an output leaf that is an input leaf may be forwarded, by their rides.
         option: what the prefix is called in the user's call, for errors.
         refused: rides that no leaf may leave on, each with what to do instead.
+        updates: the ride on which updates of an argument leave, by the argument's own; NOT_UPDATED: they are not wanted.
+        arrive: the rides of a call, as a prefix of it, for what is new in an argument.
+        always: positions of leaves that count as updated whether they changed or not.
     """
 
     prefix: Any
@@ -92,6 +96,13 @@ class Departure:
     forwards: Callable[[Ride, Ride], bool] | None
     option: str
     refused: Mapping[Ride, str]
+    updates: Callable[[Ride], Ride]
+    arrive: Callable[[Call], Any]
+    always: frozenset[int] = frozenset()
+
+
+# From a call to (what `hand_over` needs, leaf values, lanes), or None.
+Extract = Callable[[Call], tuple[Any, Sequence[Any], Groups] | None]
 
 
 class Boundary(Protocol):
@@ -99,12 +110,19 @@ class Boundary(Protocol):
 
     name: str
 
-    def enter(self, call: Call) -> tuple[Hashable, list[Leaf]]:
-        """Takes a call apart: its structure, and its dynamic leaves with path, kind and value."""
+    def enter(self, call: Call) -> tuple[Hashable, list[Any], Any]:
+        """Takes a call apart: its structure, its dynamic leaves (with `path` and `value`), and what `hand_over` needs
+        of the caller's own objects."""
         ...
 
-    def rebuild(self, crossing: Crossing, values: Sequence[Any]) -> Call:
-        """The live call, with the values that the transform gives."""
+    def rides(
+        self, prefix: Any, call: Call, entered: Any, leaves: Sequence[Any], is_ride: Callable[[Any], bool], what: str
+    ) -> list[Ride]:
+        """The ride of each leaf, by a prefix of the call; `entered` is what `enter` gave for `hand_over`."""
+        ...
+
+    def rebuild(self, crossing: Crossing, values: Sequence[Any]) -> tuple[Call, Any]:
+        """The live call, with the values that the transform gives, and what `leave` needs to remember of it."""
         ...
 
     def describe(self, tree: Any) -> Described:
@@ -120,12 +138,12 @@ class Boundary(Protocol):
         ...
 
     def leave(
-        self, crossing: Crossing, values: Sequence[Any], live: Call, out: Any, departure: Departure
+        self, crossing: Crossing, values: Sequence[Any], live: Call, memory: Any, out: Any, departure: Departure
     ) -> tuple[Groups, Any]:
         """Takes an output (and updates) apart into lanes, and the outcome."""
         ...
 
-    def hand_over(self, call: Call, outcome: Any, values: Sequence[Any], groups: Groups) -> Any:
+    def hand_over(self, entered: Any, outcome: Any, values: Sequence[Any], groups: Groups) -> Any:
         """Gives the caller the output, and writes updates if there are any."""
         ...
 
@@ -145,11 +163,11 @@ class Boundary(Protocol):
         """The inverse of `sparse_output`: for each leaf of the lane its value, or None."""
         ...
 
-    def extractor(self, crossing: Crossing) -> Callable[[Call], tuple[Sequence[Any], Groups] | None] | None:
+    def extractor(self, crossing: Crossing, entered: Any) -> Extract | None:
         """A quick way to take another call of the same make apart; it returns None for another make."""
         ...
 
-    def quick_hand_over(self, call: Call, outcome: Any, values: Sequence[Any], groups: Groups) -> Any:
+    def quick_hand_over(self, entered: Any, outcome: Any, values: Sequence[Any], groups: Groups) -> Any:
         """`hand_over`, for an outcome that is expected again."""
         ...
 
@@ -180,14 +198,14 @@ class Body:
     def __call__(self, groups: Groups, *before: Any) -> tuple[Groups, Static]:
         """Runs on lanes; `before` are arguments that the transform itself supplies, ahead of the user's."""
         values = self.crossing.ungroup(groups)
-        live = self.boundary.rebuild(self.crossing, values)
+        live, memory = self.boundary.rebuild(self.crossing, values)
         functions, args, kwargs = live
         check = self.agreement(self.boundary, live, self.departure) if self.agreement is not None else None
         args, kwargs = map(given, args), {name: given(value) for name, value in kwargs.items()}
         out = hooks.call_checked(functions[self.index], (*before, *args), kwargs)
         if check is not None:
             check(out)
-        groups, outcome = self.boundary.leave(self.crossing, values, live, out, self.departure)
+        groups, outcome = self.boundary.leave(self.crossing, values, live, memory, out, self.departure)
         return groups, Static(outcome)
 
 
@@ -231,9 +249,9 @@ def _no_check(options: Any, call: Call, leaves: Sequence[Leaf], rides: Sequence[
     return None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rule(Generic[O]):
-    """The declaration of one transform.
+    """The declaration of one transform; equal only to itself.
 
     Attributes:
         name: as users call it.
@@ -248,6 +266,7 @@ class Rule(Generic[O]):
         options: the names of the two prefixes in the user's call, for errors.
         agree: of function `i`, what its output must agree with.
         refused: rides that no leaf may leave on, each with what to do instead.
+        updates: the ride on which updates of an argument leave, by the argument's own, or NOT_UPDATED.
         quick: whether calls of a known make take the generated way.
     """
 
@@ -263,6 +282,7 @@ class Rule(Generic[O]):
     options: tuple[str, str] = ("in_axes", "out_axes")
     agree: Callable[[O, int], Agreement | None] = lambda options, index: None
     refused: Mapping[Ride, str] = field(default_factory=dict[Ride, str])
+    updates: Callable[[Ride], Ride] = lambda ride: ride
     quick: bool = False
 
 
@@ -273,7 +293,7 @@ class Plan:
     crossing: Crossing
     lifted: Lifted
     uses: int = 0
-    extract: Callable[[Call], tuple[Sequence[Any], Groups] | None] | None = None
+    extract: Extract | None = None
 
 
 # How many makes of call are tried by the generated way before the structure is looked up. More would cost
@@ -313,20 +333,21 @@ class Interpreted(Generic[O]):
             found = plan.extract(call)
             if found is not None:
                 return self._run_quickly(plan, call, *found)
-        plan, values = self.plan(call)
+        plan, values, entered = self.plan(call)
         if prepare is not None:
             extra = prepare(self.boundary, plan.crossing, call, values)
         result = self._guarded(plan, extra, call, values, plan.crossing.group(values))
         groups, outcome, *more = result
-        out = self.boundary.hand_over(call, outcome.value, values, groups)
+        out = self.boundary.hand_over(entered, outcome.value, values, groups)
         if self.rule.finish is None:
             return out
         return self.rule.finish(out, Finish(self.boundary, plan.crossing, self.options, call, values, outcome.value, tuple(more)))
 
-    def plan(self, call: Call) -> tuple[Plan, list[Any]]:
-        """The plan of a call, made if need be, and the call's dynamic leaves."""
-        structure, leaves = self.boundary.enter(call)
-        rides = self._rides(call, leaves)
+    def plan(self, call: Call) -> tuple[Plan, list[Any], Any]:
+        """The plan of a call, made if need be; the call's dynamic leaves; and what `hand_over` needs of it."""
+        structure, leaves, entered = self.boundary.enter(call)
+        prefix = self.rule.arrive(self.options, call)
+        rides = self.boundary.rides(prefix, call, entered, leaves, self.rule.is_ride, self.rule.options[0])
         self.rule.check(self.options, call, leaves, rides)
         lanes = tuple(dict.fromkeys((*self.rule.lanes, *rides)))
         crossing = Crossing(structure, tuple(rides), lanes)
@@ -335,15 +356,13 @@ class Interpreted(Generic[O]):
             plan = self.plans.setdefault(crossing, Plan(crossing, self.rule.lift(self._lift(crossing))))
         plan.uses += 1
         if self.rule.quick and plan.uses == 2:
-            self._promote(plan)
-        return plan, [leaf.value for leaf in leaves]
-
-    def _rides(self, call: Call, leaves: Sequence[Leaf]) -> list[Ride]:
-        prefix = self.rule.arrive(self.options, call)
-        return resolve(prefix, call, leaves, self.rule.is_ride, what=self.rule.options[0])
+            self._promote(plan, entered)
+        return plan, [leaf.value for leaf in leaves], entered
 
     def _lift(self, crossing: Crossing) -> Lift[O]:
-        updates = self.boundary.update_lanes(crossing)
+        arrived = self.boundary.update_lanes(crossing)
+        updates = tuple(ride for ride in map(self.rule.updates, arrived) if ride is not NOT_UPDATED)
+        arrive = functools.partial(self.rule.arrive, self.options)
         prefixes = [self.rule.depart(self.options, i) for i in range(len(self.functions))]
         is_ride, forwards, option = self.rule.is_ride, self.rule.forwards, self.rule.options[1]
         found = [ride for prefix in prefixes for ride in rides_in(prefix, is_ride)]
@@ -353,7 +372,7 @@ class Interpreted(Generic[O]):
                 self.boundary,
                 crossing,
                 i,
-                Departure(prefix, lanes, is_ride, forwards, option, self.rule.refused),
+                Departure(prefix, lanes, is_ride, forwards, option, self.rule.refused, self.rule.updates, arrive),
                 self.functions[i],
                 self.rule.agree(self.options, i),
             )
@@ -368,16 +387,16 @@ class Interpreted(Generic[O]):
             explain(error, lambda: self.boundary.enter(call)[1])
             raise
 
-    def _run_quickly(self, plan: Plan, call: Call, values: Sequence[Any], groups: Groups) -> Any:
+    def _run_quickly(self, plan: Plan, call: Call, entered: Any, values: Sequence[Any], groups: Groups) -> Any:
         if plan is not self.quick[0]:
-            self._promote(plan)
+            self._promote(plan, entered)
         groups, outcome = self._guarded(plan, (), call, values, groups)
-        return self.boundary.quick_hand_over(call, outcome.value, values, groups)
+        return self.boundary.quick_hand_over(entered, outcome.value, values, groups)
 
-    def _promote(self, plan: Plan) -> None:
+    def _promote(self, plan: Plan, entered: Any) -> None:
         # Replaced as a whole, so that other threads see the old order or the new one.
         if plan.extract is None:
-            plan.extract = self.boundary.extractor(plan.crossing)
+            plan.extract = self.boundary.extractor(plan.crossing, entered)
         if plan.extract is not None:
             others = tuple(other for other in self.quick if other is not plan)
             self.quick = (plan, *others[: QUICK_PLANS - 1])

@@ -25,6 +25,7 @@ a moment; their rules run when the jaxpr around them is hoisted, or evaluated by
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -58,6 +59,7 @@ def current_scope() -> tuple[str, ...]:
 
 def tracing_tags(scope: tuple[str, ...] | None = ()) -> AbstractContextManager[Any]:
     """A `with` block in which `sow` and `perturb` bind tags; with `None`, one in which they do not."""
+    hoist_while_binding()
     return _CONTEXT(scope)
 
 
@@ -396,5 +398,14 @@ def _hoisted_bind(primitive: Any) -> Callable[..., Any]:
     return bind
 
 
-for _primitive in (_jax.jit_p, _jax.remat_p, _jax.scan_p, _jax.cond_p, _jax.while_p):
-    _jax.rewrite_binds(_primitive, _hoisted_bind(_primitive))
+_installed = threading.Event()
+_install_lock = threading.Lock()
+
+
+def hoist_while_binding() -> None:
+    """Has control flow hoist its tags as it is bound, from the first capture on; until then JAX is left as it is."""
+    with _install_lock:
+        if not _installed.is_set():
+            for primitive in (_jax.jit_p, _jax.remat_p, _jax.scan_p, _jax.cond_p, _jax.while_p):
+                _jax.rewrite_binds(primitive, _hoisted_bind(primitive))
+            _installed.set()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,11 +23,11 @@ from jax.tree_util import default_registry
 from weft.core.agree import Described, Fixed, describe
 from weft.core.codegen import FORWARDED, as_array, make_builder, make_extractor
 from weft.core.errors import AxisError, StructureError
-from weft.core.interpret import Call, Crossing, Departure, Groups
+from weft.core.interpret import Call, Crossing, Departure, Extract, Groups
 from weft.core.leaves import Leaf, iter_leaves
 from weft.core.partition import Structure, check_hashable, take_apart
 from weft.core.paths import Path, format_path
-from weft.core.rides import resolve
+from weft.core.rides import Ride, resolve
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Values:
 
     name = "values"
 
-    def enter(self, call: Call) -> tuple[Structure, list[Leaf]]:
+    def enter(self, call: Call) -> tuple[Structure, list[Leaf], None]:
         """Takes a call apart: its structure and its dynamic leaves, whose paths start at the parameter's name."""
         functions, args, kwargs = call
         names = parameter_names(functions[0])
@@ -68,11 +69,17 @@ class Values:
         statics = tuple((i, type(leaf.value), leaf.value) for i, leaf in enumerate(leaves) if not leaf.dynamic)
         check_hashable(treedef, [(leaves[i].path, value) for i, _, value in statics])
         structure = Structure(treedef, statics, tuple(leaf.path for leaf in leaves))
-        return structure, [leaf for leaf in leaves if leaf.dynamic]
+        return structure, [leaf for leaf in leaves if leaf.dynamic], None
 
-    def rebuild(self, crossing: Crossing, values: Sequence[Any]) -> Call:
+    def rides(
+        self, prefix: Any, call: Call, entered: None, leaves: Sequence[Leaf], is_ride: Callable[[Any], bool], what: str
+    ) -> list[Ride]:
+        """The ride of each leaf, by a prefix of the call."""
+        return resolve(prefix, call, leaves, is_ride, what=what)
+
+    def rebuild(self, crossing: Crossing, values: Sequence[Any]) -> tuple[Call, None]:
         """The live call, with the values that the transform gives."""
-        return crossing.structure.build(values)
+        return crossing.structure.build(values), None
 
     def describe(self, tree: Any) -> Described:
         """What must not change of a tree that is carried."""
@@ -95,7 +102,7 @@ class Values:
         """Values have no updates, so none ride out with the arguments."""
         return ()
 
-    def leave(self, crossing: Crossing, values: Sequence[Any], live: Call, out: Any, departure: Departure) -> Any:
+    def leave(self, crossing: Crossing, values: Sequence[Any], live: Call, memory: None, out: Any, departure: Departure) -> Any:
         """Takes an output apart into lanes, without the leaves that can be forwarded."""
         structure, leaves = take_apart(out)
         rides = resolve(departure.prefix, out, leaves, departure.is_ride, what=departure.option)
@@ -119,7 +126,7 @@ class Values:
             groups[lane].append(leaf.value)
         return tuple(map(tuple, groups)), Outcome(structure, tuple(sources))
 
-    def hand_over(self, call: Call, outcome: Outcome, values: Sequence[Any], groups: Groups) -> Any:
+    def hand_over(self, entered: None, outcome: Outcome, values: Sequence[Any], groups: Groups) -> Any:
         """The output, from what came out of the transform and what was forwarded."""
         return outcome.structure.build(
             [
@@ -167,11 +174,11 @@ class Values:
         dynamic = [value for i, value in enumerate(row) if i not in structure.static_positions]
         return [value for value, (at, _) in zip(dynamic, outcome.sources, strict=True) if at == lane]
 
-    def extractor(self, crossing: Crossing) -> Callable[[Call], tuple[Sequence[Any], Groups] | None] | None:
+    def extractor(self, crossing: Crossing, entered: None) -> Extract | None:
         """Generated code that takes another call of the same make apart, or tells that it is of another make."""
         return make_extractor(crossing.structure, crossing.places, len(crossing.lanes))
 
-    def quick_hand_over(self, call: Call, outcome: Outcome, values: Sequence[Any], groups: Groups) -> Any:
+    def quick_hand_over(self, entered: None, outcome: Outcome, values: Sequence[Any], groups: Groups) -> Any:
         """Generated code for `hand_over`."""
         return outcome.builder(values, groups)
 
@@ -200,18 +207,17 @@ def flatten_sparse(definition: Any, tree: Any) -> list[Any]:
     return [leaf for child, subtree in pairs for leaf in flatten_sparse(child, subtree)]
 
 
-@functools.lru_cache(maxsize=4096)
-def _parameter_names(function: Callable[..., Any]) -> tuple[str, ...]:
-    parameters = inspect.signature(function).parameters.values()
-    return tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
-
-
 def parameter_names(function: Any) -> tuple[str, ...]:
     """The names of a function's positional parameters, as far as they can be told."""
+    # Read off the code where there is some: `inspect.signature` is slow, and a cache would keep closures alive.
+    plain = inspect.unwrap(function) if isinstance(function, types.FunctionType) else function
+    if isinstance(plain, types.FunctionType):
+        return plain.__code__.co_varnames[: plain.__code__.co_argcount]
     try:
-        return _parameter_names(function)
+        parameters = inspect.signature(plain).parameters.values()
     except (TypeError, ValueError):
         return ()
+    return tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
 
 
 VALUES = Values()

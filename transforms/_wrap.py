@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from weft.core.interpret import Interpreted, Rule, interpret
+from weft.core.levels import EAGER, current_level
 from weft.core.values import VALUES
 
 P = ParamSpec("P")
@@ -49,17 +51,44 @@ def call_over_values(
     return interpreted_once(rule, tuple(functions), options)(args, {}, extra=extra)
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=256)
 def _kept(rule: Rule[Any], functions: tuple[Callable[..., Any], ...], options: Any) -> Interpreted[Any]:
     return interpret(rule, VALUES)(functions, options)
 
 
+# How many uses of one closure are remembered with it: the same loop body under other options, or with other conditions.
+MOST_USES = 8
+
+
 def interpreted_once(rule: Rule[O], functions: tuple[Callable[..., Any], ...], options: O) -> Interpreted[O]:
-    """Functions under a rule, kept by function and options, so that a loop called again is not compiled again."""
+    """Functions under a rule, kept by function and options, so that a loop called again is not compiled again.
+
+    A function that closes over values must not be kept longer than it lives: these may be a model's arrays, or tracers.
+    So what is kept of it is kept in its own `__dict__`; and inside a trace, where nothing is compiled, nothing is kept.
+    """
     try:
-        return _kept(rule, functions, options)
+        if not any(map(_closes_over_values, functions)):
+            return _kept(rule, functions, options)
+        owner = functions[0]
+        if current_level() != EAGER or not isinstance(owner, types.FunctionType):
+            return interpret(rule, VALUES)(functions, options)
+        uses: dict[Any, Interpreted[O]] = owner.__dict__.setdefault("__weft_uses__", {})
+        # The functions are in the key because `functools.wraps` shares a function's attributes with its wrapper.
+        key = (rule, functions, options)
+        found = uses.get(key)
+        if found is None:
+            if len(uses) >= MOST_USES:
+                uses.clear()
+            found = uses.setdefault(key, interpret(rule, VALUES)(functions, options))
+        return found
     except TypeError:  # a record of arrays as a function, or an option that cannot be hashed
         return interpret(rule, VALUES)(functions, options)
+
+
+def _closes_over_values(function: Callable[..., Any]) -> bool:
+    if isinstance(function, types.FunctionType):
+        return bool(function.__closure__ or function.__defaults__ or function.__kwdefaults__)
+    return not isinstance(function, types.BuiltinFunctionType | type)
 
 
 def named_like(function: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:

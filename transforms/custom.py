@@ -93,7 +93,7 @@ def _custom_rule(name: str, lift: Callable[[Lift[CustomOptions]], Lifted]) -> Ru
 
 def _arguments(body: Body, groups: Groups) -> tuple[Any, ...]:
     """The live positional arguments, for a user's rule."""
-    return body.boundary.rebuild(body.crossing, body.crossing.ungroup(groups))[1]
+    return body.boundary.rebuild(body.crossing, body.crossing.ungroup(groups))[0][1]
 
 
 def _split(options: CustomOptions, args: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -213,8 +213,8 @@ def _lift_jvp(lift: Lift[CustomOptions]) -> Lifted:
                 out, tangent = options.rule(*nondiff, primals, given)
             # The rule's primal output crosses as the function's own output does.
             values = body.crossing.ungroup(groups)
-            live = body.boundary.rebuild(body.crossing, values)
-            out_groups, outcome = body.boundary.leave(body.crossing, values, live, out, body.departure)
+            live, memory = body.boundary.rebuild(body.crossing, values)
+            out_groups, outcome = body.boundary.leave(body.crossing, values, live, memory, out, body.departure)
             outcomes.append(Static(outcome))
             leaves = body.boundary.read_sparse_output(outcome, lane, tangent)
             return out_groups[lane], tuple(map(_as_tangent, leaves, out_groups[lane]))

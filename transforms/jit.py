@@ -147,7 +147,7 @@ class JitFunction(Generic[P, R]):
     def trace(self, *args: P.args, **kwargs: P.kwargs) -> Stage:
         """Traces the function for these arguments (or `ShapeDtypeStruct`s); see `jax.stages.Traced`."""
         call = (self._interpreted.functions, *self._with_statics(args, kwargs))
-        plan, values = self._interpreted.plan(call)
+        plan, values, _ = self._interpreted.plan(call)
         jitted: Any = plan.lifted
         return Stage(jitted.trace((), *plan.crossing.group(values)), self, plan.crossing)
 
@@ -158,11 +158,11 @@ class JitFunction(Generic[P, R]):
     def eval_shape(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """The output as `ShapeDtypeStruct`s, without running or compiling anything."""
         call = (self._interpreted.functions, *self._with_statics(args, kwargs))
-        plan, values = self._interpreted.plan(call)
+        plan, values, entered = self._interpreted.plan(call)
         jitted: Any = plan.lifted
         groups, outcome = jitted.eval_shape((), *plan.crossing.group(values))
         shapes = [jax.eval_shape(lambda value: value, value) for value in values]
-        return VALUES.hand_over(call, outcome.value, shapes, groups)
+        return VALUES.hand_over(entered, outcome.value, shapes, groups)
 
     def partial(self, *args: Any) -> Callable[..., R]:
         """The function with its first arguments given now, and taken apart only once.
@@ -220,7 +220,7 @@ class Stage:
         """
         interpreted = self._function._interpreted  # pyright: ignore[reportPrivateUsage]
         call = (interpreted.functions, *self._function._with_statics(args, kwargs))  # pyright: ignore[reportPrivateUsage]
-        plan, values = interpreted.plan(call)
+        plan, values, entered = interpreted.plan(call)
         if plan.crossing != self._crossing:
             raise StructureError(
                 "the arguments are of another structure than those that this was compiled for",
@@ -228,7 +228,7 @@ class Stage:
                 fix="compile it for these arguments, or pass records of the same structure",
             )
         groups, outcome = self.stage((), *plan.crossing.group(values))
-        return VALUES.hand_over(call, outcome.value, values, groups)
+        return VALUES.hand_over(entered, outcome.value, values, groups)
 
 
 @overload

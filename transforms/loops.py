@@ -438,7 +438,7 @@ def _lift_associative(lift: Lift[AssociativeOptions]) -> Lifted:
         outcomes: list[Static] = []
 
         def combine(a: Any, b: Any) -> Any:
-            first = body.boundary.rebuild(body.crossing, body.crossing.ungroup((a, *rest)))[1][0]
+            first = body.boundary.rebuild(body.crossing, body.crossing.ungroup((a, *rest)))[0][1][0]
             out, outcome = body((b, *rest), first)
             outcomes.append(outcome)
             return out[0]
