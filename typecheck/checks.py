@@ -3,7 +3,7 @@
 `check_of` gives None where there is nothing to check, so that a function's plan only holds what costs something.
 Arrays are checked from the ground up (`arrays`), because an error must know where each dim was bound; hints without
 arrays that Python's `isinstance` cannot answer go to beartype, which is only imported when one turns up. Records and
-pytrees have files of their own, which add their rows to `BUILDERS`.
+pytrees have files of their own; `runtime` adds their rows to `BUILDERS`.
 """
 
 from __future__ import annotations

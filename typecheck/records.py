@@ -32,7 +32,7 @@ from weft.typecheck.annotations import (
 from weft.typecheck.arrays import Check, check_axes, settle
 from weft.typecheck.batched import Dims
 from weft.typecheck.bindings import Bindings, Mismatch, Origin, Slot
-from weft.typecheck.checks import BUILDERS, check_of, with_lead
+from weft.typecheck.checks import check_of, with_lead
 from weft.typecheck.dims import AnyDim, NamedDim, Shape
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.signatures import Field, fields_of
@@ -121,7 +121,7 @@ def _binds(annotation: Annotation) -> bool:
 
 
 @dataclass(frozen=True)
-class _Shell:
+class Shell:
     """A child record, of which only the class is asked."""
 
     record: RecordOf
@@ -141,12 +141,13 @@ def _without_insides(annotation: Annotation) -> Any:
         case MappingOf(cls, key, part):
             return MappingOf(cls, key, _without_insides(part))
         case RecordOf(form="module", dims=None):
-            return _Shell(annotation)
+            return Shell(annotation)
         case _:
             return annotation
 
 
-def _shell(spec: _Shell) -> Check:
+def shell_check(spec: Shell) -> Check:
+    """Makes the check of a child record's class."""
     cls = spec.record.cls
 
     def check(value: Any, bindings: Bindings) -> None:
@@ -154,9 +155,6 @@ def _shell(spec: _Shell) -> Check:
             raise Mismatch("type", spec.record, value, bindings)
 
     return check
-
-
-BUILDERS[_Shell] = _shell
 
 
 def fields_in(record: Any) -> Mapping[str, Any]:
@@ -303,7 +301,7 @@ def records_in(tree: Any) -> list[Any]:
     return found
 
 
-def _record(spec: RecordOf) -> Check:
+def record_check(spec: RecordOf) -> Check:
     """The check of a record as an argument or inside one: its class, its fields in a scope of their own, its links."""
 
     def check(value: Any, bindings: Bindings) -> None:
@@ -320,9 +318,6 @@ def _record(spec: RecordOf) -> Check:
             _check_links(spec, spec.dims, value, inner, bindings)
 
     return check
-
-
-BUILDERS[RecordOf] = _record
 
 
 def _check_keys(spec: RecordOf, value: Any, bindings: Bindings) -> None:

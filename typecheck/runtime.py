@@ -11,19 +11,24 @@ from typing import Any, TypeVar, cast, overload
 import equinox as eqx
 from weft.core import hooks
 from weft.typecheck import calls
-from weft.typecheck.annotations import record_form
+from weft.typecheck.annotations import RecordOf, TreeOf, record_form
 from weft.typecheck.arrays import settle
 from weft.typecheck.bindings import Bindings, Mismatch, Slot
-from weft.typecheck.checks import check_of
+from weft.typecheck.checks import BUILDERS, check_of
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.explain import contract_error
 from weft.typecheck.modes import current_mode
 from weft.typecheck.reading import Scope, read
-from weft.typecheck.records import check_rebuilt, record_plan, scope_of
+from weft.typecheck.records import Shell, check_rebuilt, record_check, record_plan, scope_of, shell_check
+from weft.typecheck.structures import tree_check
 from weft.typecheck.tracebacks import install_excepthook
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
+
+
+# These need `check_of` themselves, so they join the table here.
+BUILDERS.update({TreeOf: tree_check, RecordOf: record_check, Shell: shell_check})
 
 
 class Contracts:

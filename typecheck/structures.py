@@ -25,13 +25,14 @@ from weft.typecheck.annotations import (
 )
 from weft.typecheck.arrays import Check
 from weft.typecheck.bindings import Bindings, Mismatch, Origin
-from weft.typecheck.checks import BUILDERS, check_of
+from weft.typecheck.checks import check_of
 from weft.typecheck.errors import AnnotationError
 
 IsLeaf = Callable[[Any], bool]
 
 
-def _tree(spec: TreeOf) -> Check | None:
+def tree_check(spec: TreeOf) -> Check | None:
+    """Makes the check of a pytree."""
     leaf_check = check_of(spec.leaf)
     if leaf_check is None and not spec.structure:
         return None
@@ -53,9 +54,6 @@ def _tree(spec: TreeOf) -> Check | None:
             bindings.path, bindings.leaf = kept
 
     return check
-
-
-BUILDERS[TreeOf] = _tree
 
 
 def _leaf_test(annotation: Annotation) -> IsLeaf | None:

@@ -1,0 +1,128 @@
+"""One array against one annotation: the same answers as jaxtyping's, and where it says more."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jaxtyping import Array, Bool, Complex, Float, Inexact, Int, Integer, Key, Num, PyTree, Real, Shaped, UInt
+from weft.typecheck import AnnotationError, ContractError, check, contract
+
+DIMS = ("a", "b", "#a", "2", "#2", "_", "*s", "*#s", "...", "a+1")
+DTYPES = {"float32": Float, "bfloat16": Float, "int8": Int, "uint32": UInt, "bool": Bool, "complex64": Complex}
+
+
+def accepts_jaxtyping(rows) -> bool:
+    with jaxtyping.jaxtyped("context"):
+        return all(isinstance(value, hint) for value, hint in rows)
+
+
+def accepts_weft(rows) -> bool:
+    values, hints = zip(*rows, strict=True)
+    try:
+        check(values, tuple[hints])
+    except ContractError:
+        return False
+    return True
+
+
+def shapes():
+    one = st.lists(st.sampled_from(DIMS), max_size=3).filter(
+        lambda dims: sum(dim.startswith(("*", ".")) for dim in dims) < 2
+    )
+    size = st.lists(st.integers(1, 3), max_size=4)
+    return st.lists(st.tuples(one.map(" ".join), size.map(tuple)), min_size=1, max_size=3)
+
+
+@given(shapes())
+def test_shapes_are_accepted_as_by_jaxtyping(rows):
+    # jaxtyping cannot evaluate an expression before its names are bound; here it waits for them.
+    rows = [("a", (2,)), *rows]
+    checked = [(np.zeros(shape), Shaped[np.ndarray, text]) for text, shape in rows]
+    assert accepts_weft(checked) == accepts_jaxtyping(checked)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("wanted", [Float, Int, UInt, Integer, Bool, Complex, Inexact, Real, Num, Shaped])
+def test_dtypes_are_accepted_as_by_jaxtyping(dtype, wanted):
+    value = jnp.zeros(2, dtype)
+    assert accepts_weft([(value, wanted[Array, "n"])]) == isinstance(value, wanted[Array, "n"])
+
+
+def test_keys_are_a_dtype_of_their_own():
+    check(jax.random.key(0), Key[Array, ""])
+    with pytest.raises(ContractError, match=r"should be Key\[\], and is u32\[2\]") as caught:
+        check(jax.random.PRNGKey(0), Key[Array, ""])
+    assert caught.value.fix == "make a typed key with jax.random.key(seed)"
+
+
+@pytest.mark.parametrize("value", [np.zeros(2), 1.0, [1.0, 2.0], None, jax.ShapeDtypeStruct((3,), "float32")])
+def test_only_jax_arrays_of_the_right_shape_are_arrays(value):
+    with pytest.raises(ContractError):
+        check(value, Float[Array, "2"])
+
+
+def test_an_expression_waits_for_its_names():
+    @contract
+    def halves(x: Float[Array, "2*n"], y: Float[Array, "n"]) -> Float[Array, "n+{k}"]:
+        return jnp.zeros(y.shape[0] + x.shape[0])
+
+    with pytest.raises(AnnotationError, match="reads 'k', which nothing binds"):
+        halves(jnp.ones(4), jnp.ones(2))
+
+    @contract
+    def extend(x: Float[Array, "2*n"], k: int = 2) -> Float[Array, "n+{k}"]:
+        return jnp.zeros(x.shape[0] // 2 + k)
+
+    assert extend(jnp.ones(6)).shape == (5,)
+    with pytest.raises(ContractError, match=r"argument x of extend should be f32\[2\*n\], and is f32\[5\]"):
+        extend(jnp.ones(5))
+
+
+def test_an_expression_that_nothing_solves_is_one_line():
+    @contract
+    def function(x: Float[Array, "n*m"]): ...
+
+    with pytest.raises(AnnotationError) as caught:
+        function(jnp.ones(4))
+    assert str(caught.value) == "the dim expression 'n*m' reads 'm', which nothing binds"
+
+
+def test_dims_may_differ_from_leaf_to_leaf():
+    @contract
+    def add(x: PyTree[Float[Array, "?n"], "T"], y: PyTree[Float[Array, "?n"], "T"]) -> PyTree[Float[Array, "?n"], "T"]:
+        return jax.tree.map(jnp.add, x, y)
+
+    tree = {"a": jnp.ones(2), "b": jnp.ones(3)}
+    add(tree, tree)
+    with pytest.raises(ContractError, match=r"argument y.b of add should be f32\[\?n\], and is f32\[4\]"):
+        add(tree, {"a": jnp.ones(2), "b": jnp.ones(4)})
+    with pytest.raises(ContractError, match="argument y of add should have the structure T"):
+        add(tree, {"a": jnp.ones(2)})
+
+
+@pytest.mark.parametrize(
+    ("structure", "tree", "fits"),
+    [
+        ("S T", [{"x": 1}, {"x": 2}], True),
+        ("S T", [1, 2], False),
+        ("... T", ({"x": 1}, [{"x": 2}]), True),
+        ("... T", ({"y": 1},), False),
+        ("S ...", [(1, 2), 3], True),
+        ("S ...", (1, 2), False),
+    ],
+)
+def test_structures_compose(structure, tree, fits):
+    def function(s: PyTree[int, "S"], t: PyTree[int, "T"], tree): ...
+
+    function.__annotations__["tree"] = PyTree[int, structure]
+    checked = contract(function)
+    if fits:
+        checked([1, 2], {"x": 1}, tree)
+    else:
+        with pytest.raises(ContractError):
+            checked([1, 2], {"x": 1}, tree)
