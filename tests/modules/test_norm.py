@@ -31,7 +31,7 @@ def assert_same(ours, theirs):
 
 
 @pytest.mark.parametrize("x_dtype", [jnp.float32, jnp.bfloat16])
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options) or "plain")
 def test_batch_norm_equals_flax_over_steps_and_in_inference(options, x_dtype):
     ours, theirs = BatchNorm(3, key=Keys(0), **options), nnx.BatchNorm(3, rngs=nnx.Rngs(0), **options)
     for shape in ((4, 3), (2, 5, 3)):
@@ -99,7 +99,7 @@ def test_batch_norm_threads_through_scan():
 
 
 @pytest.mark.parametrize("x_dtype", [jnp.float32, jnp.bfloat16])
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options) or "plain")
 def test_layer_norm_equals_flax(options, x_dtype):
     ours, theirs = LayerNorm(5, key=Keys(0), **options), nnx.LayerNorm(5, rngs=nnx.Rngs(0), **options)
     assert_same(ours(inputs(2, 3, 5, dtype=x_dtype)), theirs(inputs(2, 3, 5, dtype=x_dtype)))
