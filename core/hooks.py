@@ -22,6 +22,9 @@ class ContractHook(Protocol):
     def constructed(self, record: Any) -> None:
         """Called once a record's `__init__` has run."""
 
+    def replaced(self, record: Any) -> None:
+        """Called for a copy with other fields: of a stacked record too, and of one that lacks some of its leaves."""
+
     def rebuilt(self, tree: Any) -> None:
         """Called for the live arguments of a transformed function, rebuilt inside the trace."""
 
@@ -34,6 +37,9 @@ class Deferred:
 
     def constructed(self, record: Any) -> None:
         load_contracts().constructed(record)
+
+    def replaced(self, record: Any) -> None:
+        load_contracts().replaced(record)
 
     def rebuilt(self, tree: Any) -> None:
         load_contracts().rebuilt(tree)

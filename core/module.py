@@ -111,7 +111,7 @@ class Module(eqx.Module, metaclass=_ModuleMeta):
             values[name] = value
         contracts = hooks.installed_contracts()
         if contracts is not None:
-            contracts.constructed(copy)
+            contracts.replaced(copy)
         return copy
 
 

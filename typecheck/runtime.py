@@ -19,7 +19,16 @@ from weft.typecheck.errors import AnnotationError
 from weft.typecheck.explain import contract_error
 from weft.typecheck.modes import current_mode
 from weft.typecheck.reading import Scope, read
-from weft.typecheck.records import Shell, check_rebuilt, record_check, record_plan, scope_of, shell_check
+from weft.typecheck.records import (
+    Shell,
+    check_rebuilt,
+    fits_stacked,
+    record_check,
+    record_plan,
+    scope_of,
+    shell_check,
+    stacked_axes,
+)
 from weft.typecheck.structures import tree_check
 from weft.typecheck.tracebacks import install_excepthook
 
@@ -42,6 +51,18 @@ class Contracts:
             scope_of(record, record_plan(type(record)), everything=True, sparse=False)
         except Mismatch as miss:
             raise contract_error(miss) from None
+
+    def replaced(self, record: Any) -> None:
+        __tracebackhide__ = True
+        if current_mode() == "off":
+            return
+        plan = record_plan(type(record))
+        try:
+            scope_of(record, plan, everything=True)
+        except Mismatch as miss:
+            lead = stacked_axes(record, plan)
+            if not lead or not fits_stacked(record, plan, lead):
+                raise contract_error(miss) from None
 
     def rebuilt(self, tree: Any) -> None:
         __tracebackhide__ = True
