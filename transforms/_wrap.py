@@ -66,12 +66,13 @@ def interpreted_once(rule: Rule[O], functions: tuple[Callable[..., Any], ...], o
     A function that closes over values must not be kept longer than it lives: these may be a model's arrays, or tracers.
     So what is kept of it is kept in its own `__dict__`; and inside a trace, where nothing is compiled, nothing is kept.
     """
+    holders = [function for function in functions if _holds_values(function)]
+    if holders and current_level() != EAGER:
+        return interpret(rule, VALUES)(functions, options)
+    owner = next((function for function in holders if isinstance(function, types.FunctionType)), None)
     try:
-        if not any(map(_closes_over_values, functions)):
+        if owner is None:
             return _kept(rule, functions, options)
-        owner = functions[0]
-        if current_level() != EAGER or not isinstance(owner, types.FunctionType):
-            return interpret(rule, VALUES)(functions, options)
         uses: dict[Any, Interpreted[O]] = owner.__dict__.setdefault("__weft_uses__", {})
         # The functions are in the key because `functools.wraps` shares a function's attributes with its wrapper.
         key = (rule, functions, options)
@@ -85,7 +86,7 @@ def interpreted_once(rule: Rule[O], functions: tuple[Callable[..., Any], ...], o
         return interpret(rule, VALUES)(functions, options)
 
 
-def _closes_over_values(function: Callable[..., Any]) -> bool:
+def _holds_values(function: Callable[..., Any]) -> bool:
     if isinstance(function, types.FunctionType):
         return bool(function.__closure__ or function.__defaults__ or function.__kwdefaults__)
     return not isinstance(function, types.BuiltinFunctionType | type)
