@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.core.errors import AliasError, AxisError, FilterError, StructureError, TraceLevelError, WeftError
+from weft.core.errors import AliasError, AxisError, FilterError, StaticError, StructureError, TraceLevelError, WeftError
 
 
 class TraceContextError(TraceLevelError):
@@ -38,6 +38,7 @@ __all__ = [
     "ImmutableVariableError",
     "InPlaceError",
     "ModeError",
+    "StaticError",
     "StructureError",
     "TraceContextError",
     "TraceLevelError",

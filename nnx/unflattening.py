@@ -77,6 +77,11 @@ class Unflattener:
             return self.index_ref[definition.index]
         return self._ref(definition, next(self._leaves))
 
+    def attributes_of_next(self) -> tuple[Any, list[tuple[Any, Any]]]:
+        """Reads an object that exists already: which of its attributes are data, and the attributes; it stays as is."""
+        definition = next(self._nodes)
+        return definition.metadata[1], self._children(definition.num_attributes)
+
     def _with_children(self, definition: NodeDef[Any]) -> Any:
         if definition.outer_index is None and GRAPH_TYPES.get(definition.type) is OBJECT:
             return self._new_object(definition)
@@ -131,7 +136,7 @@ class Unflattener:
         if refdef is None and definition.outer_index is None and not self._copy:
             value = next(self._leaves)
             if self._recreate and type(value) not in VARIABLE_TYPES and not isinstance(value, Variable):
-                value = definition.type.from_metadata(value, definition.metadata)
+                value = _new_variable(definition, value, self._now)
             self.index_ref[definition.index] = value
             return value
         if type(refdef) is NodeRef:
@@ -195,3 +200,13 @@ def _plain_copy(variable: Any, now: Any) -> Any:
     _store(twin, "_var_metadata", variable._var_metadata)
     _store(twin, "_trace_state", now)
     return twin
+
+
+def _new_variable(definition: VariableDef[Any], value: Any, now: Any) -> Any:
+    if definition.metadata["hijax"]:
+        return definition.type.from_metadata(value, definition.metadata)  # type: ignore[attr-defined]
+    variable = object.__new__(definition.type)
+    _store(variable, "_raw_value", value)
+    _store(variable, "_var_metadata", definition.metadata)
+    _store(variable, "_trace_state", now)
+    return variable

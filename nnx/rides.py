@@ -1,0 +1,136 @@
+"""Prefix filters: how NNX code says which axis, spec or derivative each part of a graph gets.
+
+`StateAxes`, `StateSharding` and `DiffState` are prefix leaves over the filters of this layer. They mean what `axes` means
+for records: one ride for each filter, tried in order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from weft.core.paths import Path
+from weft.core.rides import Carry
+from weft.nnx.filters import Filter, to_predicate
+from weft.nnx.reprlib import Object, Representable
+from weft.nnx.state import State
+
+__all__ = ["Carry", "DiffState", "StateAxes", "StateSharding"]
+
+
+class ByFilter(Representable):
+    """One ride for each filter; `None` where a rest is not given is not a ride, but an error."""
+
+    def __init__(self, rides: Any, /):
+        if isinstance(rides, State):
+            flat = dict(rides.flat_state())
+            self._filters: tuple[Any, ...] = tuple(AtPath(path) for path in flat)
+            self._rides = tuple(getattr(ride, "get_value", lambda ride=ride: ride)() for ride in flat.values())
+        else:
+            pairs = rides.items() if isinstance(rides, Mapping) else rides
+            pairs = tuple(pairs)
+            self._filters = tuple(filter for filter, _ in pairs)
+            self._rides = tuple(ride for _, ride in pairs)
+
+    @property
+    def filters(self) -> tuple[Filter, ...]:
+        return self._filters
+
+    @property
+    def rides(self) -> tuple[Any, ...]:
+        """The rides, in the order of their filters."""
+        return self._rides
+
+    def items(self) -> Iterable[tuple[Any, Any]]:
+        return zip(self._filters, self._rides, strict=True)
+
+    def finder(self) -> Callable[[Path, Any], Any]:
+        """A function from a path and what is there to its ride.
+
+        Raises (when called):
+            LookupError: if no filter matches.
+        """
+        tests = [(to_predicate(filter), ride) for filter, ride in self.items()]
+
+        def find(path: Path, value: Any) -> Any:
+            for test, ride in tests:
+                if test(path, value):
+                    return ride
+            raise LookupError
+
+        return find
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            type(self) is type(other)
+            and self._filters == other._filters  # type: ignore[attr-defined]
+            and self._rides == other._rides  # type: ignore[attr-defined]
+        )
+
+    def __hash__(self) -> int:
+        return hash((self._filters, self._rides))
+
+    def __nnx_repr__(self):
+        yield Object(type=type(self).__name__)
+        yield from ()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({dict(self.items())!r})"
+
+
+@dataclasses.dataclass(frozen=True)
+class AtPath:
+    """The filter of one path."""
+
+    path: Path
+
+    def __call__(self, path: Path, value: Any) -> bool:
+        return path == self.path
+
+
+class StateAxes(ByFilter):
+    """Axes (ints, `Carry` or None) by filter, for `vmap`, `pmap` and `scan`.
+
+    Args:
+        filter_axes: a mapping or pairs from filter to axis, or a State of axes.
+
+    >>> from weft.nnx.kinds import BatchStat
+    >>> StateAxes({BatchStat: None, ...: 0}).axes
+    (None, 0)
+    """
+
+    def __init__(self, filter_axes: Any, /):
+        super().__init__(filter_axes)
+
+    @property
+    def axes(self) -> tuple[Any, ...]:
+        return self._rides
+
+
+class StateSharding(ByFilter):
+    """Shardings or partition specs by filter, for `jit` and `shard_map`.
+
+    Args:
+        filter_sharding: a mapping or pairs from filter to sharding, or a State of shardings.
+    """
+
+    def __init__(self, filter_sharding: Any, /):
+        super().__init__(filter_sharding)
+
+    @property
+    def shardings(self) -> tuple[Any, ...]:
+        return self._rides
+
+
+@dataclasses.dataclass(frozen=True)
+class DiffState:
+    """In `argnums`: the argument, and which of its Variables to differentiate.
+
+    Attributes:
+        argnum: the argument's position.
+        filter: which Variables.
+    """
+
+    argnum: int
+    filter: Any
