@@ -13,6 +13,7 @@ A *key* names a size: the dim's name, after the path of the record that it belon
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -71,9 +72,19 @@ class Assignment:
 
 @dataclass
 class Scope:
-    """The names that one signature or record can use: what is bound already, the path, and the values of holes."""
+    """The names that one signature or record can use.
+
+    Attributes:
+        path: of the record, ending in a dot, which its keys begin with if records keep their names apart.
+        contract: which scopes share their names: names in one contract are different dims.
+        bound, variadics: what names stand for so far.
+        values: what the holes of expressions may read.
+        lead: axes in front of every array.
+        leaf: which leaf of a pytree, for dims that differ from leaf to leaf.
+    """
 
     path: str = ""
+    contract: str = ""
     bound: dict[str, Any] = field(default_factory=dict)
     variadics: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
@@ -87,6 +98,7 @@ class Builder:
     Attributes:
         sizes: the size given to each key.
         scopes: the paths of the scopes that use a key; keys of one scope are different dims by contract.
+        originals: the size that a key has in an instance that is being generalised.
         ranks: the rank given to each variadic name, with whether the name is anonymous.
         options: how many options each place has.
         vague: the arguments whose annotation leaves open what the code may rely on.
@@ -97,6 +109,7 @@ class Builder:
         self.fixed = dict(dims or {})
         self.sizes: dict[str, Any] = {}
         self.scopes: dict[str, set[str]] = {}
+        self.originals: dict[str, int] = {}
         self.ranks: dict[str, tuple[int, bool]] = {}
         self.options: dict[str, int] = {}
         self.vague: set[str] = set()
@@ -104,15 +117,28 @@ class Builder:
     def size(self, name: str, scope: Scope) -> Any:
         """The size of a dim in a scope."""
         if name in scope.bound:
+            self.used(scope.bound[name], scope)
             return scope.bound[name]
         key = scope.path + name if self.assignment.apart else name
+        scope.bound[name] = self.keyed(key, name, scope)
+        return scope.bound[name]
+
+    def keyed(self, key: str, name: str, scope: Scope, original: int | None = None) -> Any:
+        """The size of a key; `original` is the one it has in the instance that is being generalised."""
         key = self.assignment.merged.get(key, key)
-        self.scopes.setdefault(key, set()).add(scope.path)
+        self.scopes.setdefault(key, set()).add(scope.contract)
+        if original is not None:
+            self.originals.setdefault(key, original)
         if key not in self.sizes:
             given = self.fixed.get(key, self.fixed.get(name, self.assignment.sizes.get(key)))
             self.sizes[key] = self._fresh() if given is None else given
-        scope.bound[name] = self.sizes[key]
         return self.sizes[key]
+
+    def used(self, size: Any, scope: Scope) -> None:
+        """Notes that a scope names what has this size already."""
+        for key, known in self.sizes.items():
+            if known is size or (isinstance(known, int) and known == size):
+                self.scopes.setdefault(key, set()).add(scope.contract)
 
     def _fresh(self) -> int:
         taken = {size for size in (*self.sizes.values(), *self.assignment.sizes.values()) if isinstance(size, int)}
@@ -175,6 +201,12 @@ class Builder:
         return builder(self, annotation, place, scope)
 
 
+@functools.cache
+def key_dtype() -> Any:
+    """The dtype of random keys. Asked for once: in a fresh trace even making a key would compile."""
+    return jax.eval_shape(jax.random.key, 0).dtype
+
+
 def _primes() -> Iterator[int]:
     yield from PRIMES
     candidate = PRIMES[-1] + 2
@@ -204,7 +236,7 @@ def _array(builder: Builder, spec: ArrayOf, place: str, scope: Scope) -> Any:
     if any(isinstance(size, int) and size < 0 for size in shape):
         raise Unbuildable(f"{place}: {spec} has a negative size at {dict(builder.sizes)}")
     if spec.dtype.accepted == ("prng_key",):
-        return jax.ShapeDtypeStruct(shape, jax.random.key(0).dtype)
+        return jax.ShapeDtypeStruct(shape, key_dtype())
     for name in (*_DTYPES, *(one for one in spec.dtype.accepted or () if isinstance(one, str))):
         if spec.dtype.accepts(name):
             return jax.ShapeDtypeStruct(shape, jnp.dtype(name))
@@ -316,7 +348,8 @@ def _batched(builder: Builder, spec: BatchedOf, place: str, scope: Scope) -> Any
 
 
 def _record(builder: Builder, spec: RecordOf, place: str, scope: Scope) -> Any:
-    inner = Scope(f"{place}.", lead=scope.lead)
+    shares = spec.form != "module" and not builder.assignment.apart
+    inner = Scope(f"{place}.", scope.contract if shares else f"{place}.", lead=scope.lead)
     for child, dim in spec.dims.links if spec.dims else ():
         (inner.bound[child],) = builder.dim(dim, f"{place} {child}", scope)
     if spec.form == "module":
@@ -405,7 +438,7 @@ def _values(
 def _required(builder: Builder, parameter: Parameter, place: str, scope: Scope) -> Any:
     if isinstance(parameter.annotation, Anything):
         if parameter.name in ("key", "rng", "prng", "rng_key", "prng_key"):
-            return jax.ShapeDtypeStruct((), jax.random.key(0).dtype)
+            return jax.ShapeDtypeStruct((), key_dtype())
         raise Unbuildable(f"{place}: it has no annotation and no default")
     return builder.build(parameter.annotation, place, scope)
 

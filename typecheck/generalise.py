@@ -1,15 +1,313 @@
-"""Generalising an instance: its arrays become abstract ones of other sizes, so that equal sizes hide nothing."""
+"""Generalising an instance: its arrays become abstract ones of other sizes, so that equal sizes hide nothing.
+
+There are two ways. If the class, called with integers that can be read off the instance, gives a record of the same
+structure and shapes, then those integers are what varies: the constructor knows how the sizes of submodules hang
+together. Otherwise each array takes the dims that its field's annotation declares, one name one size, and what the
+program joins across submodules is found by the search (`verify_search`). Arrays whose annotation declares no dims keep
+their shapes; for equinox's own layers a table says what they mean.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from weft.typecheck.arguments import Builder
+import equinox as eqx
+import jax
+from weft.core.leaves import is_array
+from weft.typecheck.annotations import ANY_DTYPE, Annotation, Anything, ArrayOf, BatchedOf, Instance, OneOf
+from weft.typecheck.arguments import (
+    Builder,
+    Scope,
+    Unbuildable,
+    abstractly,
+    build_module,
+    key_dtype,
+    signature_of_class,
+)
+from weft.typecheck.bindings import Bindings, Mismatch, Slot
+from weft.typecheck.dims import NamedDim, Shape, SymbolicDim, VariadicDim
+from weft.typecheck.errors import AnnotationError
+from weft.typecheck.signatures import Parameter, fields_of
+from weft.typecheck.verify_match import dims_of_record, match, settled
+
+_CALLS = 120
+
+# Fields of equinox's layers, whose own annotations say only that they are arrays.
+LAYER_SHAPES: dict[str, dict[str, str]] = {
+    "Linear": {"weight": "out_features in_features", "bias": "out_features"},
+    "Embedding": {"weight": "num_embeddings embedding_size"},
+    "GRUCell": {"weight_ih": "3*hidden_size input_size", "weight_hh": "3*hidden_size hidden_size",
+                "bias": "3*hidden_size", "bias_n": "hidden_size"},
+    "LSTMCell": {"weight_ih": "4*hidden_size input_size", "weight_hh": "4*hidden_size hidden_size",
+                 "bias": "4*hidden_size"},
+}  # fmt: skip
 
 
 def generalise(instance: Any) -> Callable[[Builder], Any]:
     """A function that builds abstract instances like a given one."""
-    from weft.typecheck.arguments import Scope, build_module
+    known = reconstruct(instance)
+    if known is not None:
+        return lambda builder: build_module(builder, type(instance), "self", Scope("self.", "self."), known)
+    clashing = _clashing_names(instance)
+    return lambda builder: _like(builder, instance, "self.", clashing)
 
-    return lambda builder: build_module(builder, type(instance), "self", Scope("self."))
+
+def reconstruct(instance: Any) -> dict[str, Any] | None:
+    """What to give to the class to get an instance like this one of any size: all arguments but the sizes.
+
+    None if no choice of integers and of defaults gives an instance of the same structure and shapes.
+    """
+    cls = type(instance)
+    try:
+        signature = signature_of_class(cls)
+    except (AnnotationError, TypeError, ValueError):
+        return None
+    if not any(_is_size(one) for one in signature.parameters):
+        return None
+    options = [list(_arguments(one, instance)) for one in signature.parameters]
+    wanted = _structure(instance)
+    for values in itertools.islice(itertools.product(*options), _CALLS):
+        given = dict(zip((one.name for one in signature.parameters), values, strict=True))
+        if _structure_of_call(cls, signature.parameters, given) == wanted:
+            sizes = [one.name for one in signature.parameters if _is_size(one) and one.required]
+            counts = counts_of(cls, signature.parameters, given, sizes)
+            return {name: value for name, value in given.items() if name not in sizes or name in counts}
+    return None
+
+
+def counts_of(cls: type, parameters: tuple[Parameter, ...], given: Mapping[str, Any], sizes: list[str]) -> list[str]:
+    """The integers that say how many submodules there are: another number gives another structure."""
+    base = _structure_of_call(cls, parameters, given)
+    found = []
+    for name in sizes:
+        other = _structure_of_call(cls, parameters, {**given, name: given[name] + 1})
+        if base is not None and other is not None and len(base[1]) != len(other[1]):
+            found.append(name)
+    return found
+
+
+def _is_size(parameter: Parameter) -> bool:
+    annotation = parameter.annotation
+    members = annotation.members if isinstance(annotation, OneOf) else (annotation,)
+    return Instance(int) in members and Instance(bool) not in members
+
+
+def _arguments(parameter: Parameter, instance: Any) -> Iterator[Any]:
+    """Values that a constructor may have been given, the likeliest first."""
+    own = dims_of_record(instance).sizes
+    field = getattr(instance, parameter.name, None)
+    if _is_size(parameter):
+        likely = [field, own.get(parameter.name), None if parameter.required else parameter.default]
+        sure = [one for one in likely if type(one) is int]
+        leaves = [leaf for leaf in jax.tree.leaves(instance) if is_array(leaf)]
+        sizes = sorted({size for leaf in leaves for size in leaf.shape} | set(_static_numbers(instance)))
+        yield from dict.fromkeys(sure[:1] or sizes)
+        return
+    unannotated = isinstance(parameter.annotation, Anything)
+    if (unannotated and parameter.name in ("key", "rng")) or _is_key(parameter.annotation):
+        yield jax.ShapeDtypeStruct((), key_dtype())
+        return
+    if field is not None and not is_array(field) and not isinstance(field, eqx.Module):
+        yield field
+    if not parameter.required:
+        yield parameter.default
+    if parameter.annotation == Instance(bool):
+        yield from (True, False)
+
+
+def _static_numbers(instance: Any) -> Iterator[int]:
+    for field in fields_of(type(instance)):
+        value = getattr(instance, field.name, None)
+        if type(value) is int:
+            yield value
+
+
+def _is_key(annotation: Annotation) -> bool:
+    members = annotation.members if isinstance(annotation, OneOf) else (annotation,)
+    return any(isinstance(one, ArrayOf) and one.dtype.accepted == ("prng_key",) for one in members)
+
+
+def _structure(tree: Any) -> tuple[Any, list[tuple[Any, Any]]]:
+    leaves, treedef = jax.tree.flatten(tree)
+    return treedef, [(leaf.shape, leaf.dtype) if is_array(leaf) else ((), type(leaf)) for leaf in leaves]
+
+
+def _structure_of_call(
+    cls: type, parameters: tuple[Parameter, ...], given: Mapping[str, Any]
+) -> tuple[Any, list[tuple[Any, Any]]] | None:
+    args = [given[one.name] for one in parameters if one.kind is not one.kind.KEYWORD_ONLY and one.name in given]
+    kwargs = {one.name: given[one.name] for one in parameters if one.kind is one.kind.KEYWORD_ONLY}
+    try:
+        return _structure(abstractly(lambda call: cls(*call[0], **call[1]), (args, kwargs)))
+    except Exception:  # whatever a constructor raises on a guess only means that the guess is wrong
+        return None
+
+
+def _clashing_names(instance: Any) -> frozenset[str]:
+    """Names that stand for different sizes in different submodules, so that they cannot be one."""
+    sizes: dict[str, set[int]] = {}
+    for record, _ in _records(instance, "self."):
+        for name, size in _dims(record).items():
+            sizes.setdefault(name, set()).add(size)
+    return frozenset(name for name, found in sizes.items() if len(found) > 1)
+
+
+def _records(node: Any, path: str) -> Iterator[tuple[eqx.Module, str]]:
+    if isinstance(node, eqx.Module):
+        yield node, path
+    for keys, child in jax.tree_util.tree_leaves_with_path(
+        node, is_leaf=lambda one: one is not node and isinstance(one, eqx.Module)
+    ):
+        if isinstance(child, eqx.Module) and child is not node:
+            yield from _records(child, path + jax.tree_util.keystr(keys).removeprefix(".") + ".")
+
+
+def _dims(record: eqx.Module) -> dict[str, int]:
+    bindings = Bindings(Slot("field", "", type(record), Anything()), lambda: {"self": record})
+    for name, annotation in _annotations(record).items():
+        kept = bindings.snapshot()
+        try:
+            match(annotation, getattr(record, name, None), bindings)
+            settled(bindings)
+        except (Mismatch, AnnotationError):
+            bindings.restore(kept)
+    return {name: size for name, size in bindings.sizes.items() if isinstance(size, int)}
+
+
+def _annotations(record: eqx.Module) -> dict[str, Annotation]:
+    cls = type(record)
+    table = LAYER_SHAPES.get(cls.__name__, {}) if cls.__module__.startswith("equinox.") else {}
+    found: dict[str, Annotation] = {}
+    for field in fields_of(cls):
+        value = getattr(record, field.name, None)
+        if field.name in table and is_array(value):
+            found[field.name] = ArrayOf(Any, ANY_DTYPE, Shape.parse(table[field.name]))
+        elif not field.static:
+            found[field.name] = field.annotation
+    return found
+
+
+def _like(builder: Builder, record: Any, path: str, clashing: frozenset[str]) -> Any:
+    """An abstract copy of a record, with the sizes of an assignment."""
+    scope = Scope(path, path)
+    dims = _dims(record)
+    numbers = _numbers_of(record)
+    for name, size in {**dims, **numbers}.items():
+        plain = f"{name}[{size}]" if name in clashing else name
+        key = path + name if builder.assignment.apart else plain
+        scope.bound[name] = builder.keyed(key, name, scope, original=size)
+    copy = object.__new__(type(record))
+    values = object.__getattribute__(copy, "__dict__")
+    values.update(object.__getattribute__(record, "__dict__"))
+    values.update({name: scope.bound[name] for name in numbers})
+    scope.values["self"] = copy
+    annotations = _annotations(record)
+    for name, value in list(values.items()):
+        if name in annotations or isinstance(value, eqx.Module) or not _is_static(record, name):
+            values[name] = _field(builder, annotations.get(name, Anything()), value, f"{path}{name}", scope, clashing)
+    for name, axes in scope.variadics.items():
+        if isinstance(values.get(name), tuple) and len(values[name]) == len(axes):
+            values[name] = axes  # a configured shape, such as LayerNorm's
+    return copy
+
+
+def _is_static(record: eqx.Module, name: str) -> bool:
+    field = type(record).__dataclass_fields__.get(name)
+    return field is not None and bool(field.metadata.get("static", False))
+
+
+def _numbers_of(record: eqx.Module) -> dict[str, int]:
+    """Integer fields that are dims: called like one, or read by an expression in braces."""
+    annotations = list(_annotations(record).values())
+    read: set[str] = set(_dims(record))
+    for annotation in annotations:
+        for dim in _all_dims(annotation):
+            if isinstance(dim, SymbolicDim):
+                for piece in dim.pieces:
+                    source = getattr(piece, "source", "")
+                    read |= {part.removeprefix("self.") for part in source.split() if part.startswith("self.")}
+    values = {name: getattr(record, name, None) for name in type(record).__dataclass_fields__}
+    return {name: value for name, value in values.items() if name in read and type(value) is int}
+
+
+def _all_dims(annotation: Annotation) -> Iterator[Any]:
+    match annotation:
+        case ArrayOf(_, _, shape):
+            yield from shape.dims
+        case OneOf(members):
+            for member in members:
+                yield from _all_dims(member)
+        case _:
+            return
+
+
+def _field(
+    builder: Builder, annotation: Annotation, value: Any, place: str, scope: Scope, clashing: frozenset[str]
+) -> Any:
+    if isinstance(value, eqx.Module):
+        return _like(builder, value, f"{place}.", clashing)
+    if not is_array(value):
+        inner = jax.tree.leaves(value, is_leaf=lambda one: is_array(one) or isinstance(one, eqx.Module))
+        if inner and not (len(inner) == 1 and inner[0] is value):
+            return jax.tree_util.tree_map_with_path(
+                lambda keys, one: _field(builder, annotation, one, place + jax.tree_util.keystr(keys), scope, clashing),
+                value,
+                is_leaf=lambda one: is_array(one) or isinstance(one, eqx.Module),
+            )
+        return value
+    return jax.ShapeDtypeStruct(_shape(builder, annotation, value, place, scope), value.dtype)
+
+
+def _shape(builder: Builder, annotation: Annotation, value: Any, place: str, scope: Scope) -> tuple[Any, ...]:
+    """The shape that an array's annotation gives it at the new sizes; its own if it declares none."""
+    for member in _array_members(annotation):
+        shape = member.shape
+        fits = len(value.shape) >= shape.min_rank if shape.variadic is not None else len(value.shape) == len(shape.dims)
+        if not fits:
+            continue
+        sizes: list[Any] = []
+        rank = len(value.shape) - shape.min_rank
+        for number, dim in enumerate(shape.dims):
+            axis = len(sizes)
+            if isinstance(dim, VariadicDim):
+                sizes += _variadic(builder, dim, value.shape[axis : axis + rank], scope)
+            elif value.shape[axis] == 1 and not isinstance(dim, NamedDim):
+                sizes.append(1)
+            elif isinstance(dim, NamedDim) and dim.name not in scope.bound:
+                sizes.append(value.shape[axis])
+            else:
+                try:
+                    sizes += builder.dim(dim, f"{place}[{number}]", scope)
+                except (Unbuildable, AnnotationError):
+                    sizes.append(value.shape[axis])
+        return tuple(sizes)
+    return value.shape
+
+
+def _variadic(builder: Builder, dim: VariadicDim, found: tuple[int, ...], scope: Scope) -> tuple[Any, ...]:
+    if dim.name is None:
+        return found
+    if dim.name not in scope.variadics:
+        names = [f"{dim.name}.{axis}" for axis in range(len(found))]
+        scope.variadics[dim.name] = tuple(
+            builder.keyed(scope.path + name if builder.assignment.apart else name, name, scope, original=size)
+            for name, size in zip(names, found, strict=True)
+        )
+    return scope.variadics[dim.name]
+
+
+def _array_members(annotation: Annotation) -> Iterator[ArrayOf]:
+    match annotation:
+        case ArrayOf():
+            yield annotation
+        case OneOf(members):
+            for member in members:
+                yield from _array_members(member)
+        case BatchedOf(ArrayOf() as inner, axes):
+            yield ArrayOf(inner.array_type, inner.dtype, inner.shape.under(axes))
+        case _:
+            for part in (getattr(annotation, "item", None), getattr(annotation, "value", None)):
+                if part is not None:
+                    yield from _array_members(part)

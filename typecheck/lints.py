@@ -178,6 +178,8 @@ class Lint:
         if name.startswith(("reduce_", "arg")) and "axes" in eqn.params:
             gone = eqn.params["axes"]
             return [tuple(one for axis, one in enumerate(operands[0]) if axis not in gone) for _ in eqn.outvars]
+        if name == "concatenate":
+            return [self._concatenate(eqn, operands)]
         inner = _inner(eqn)
         if inner is not None:
             return self._call(eqn, inner, operands)
@@ -221,22 +223,24 @@ class Lint:
         return tuple(result)
 
     def _how(self, eqn: Any) -> One:
-        """Who made an axis of size 1: the library function that the user's line called says it."""
-        file, function = self._called(eqn)
-        if file.endswith("reductions.py") or function in _KEEPING:
+        """Who made an axis of size 1: the library functions that the user's line went through say it."""
+        called = self._called(eqn)
+        functions = {function for _, function in called}
+        if any(file.endswith("reductions.py") for file, _ in called) or functions & _KEEPING:
             return "kept"
-        if function in _ASKING or "indexing" in file or function.startswith(("expand_dims", "broadcast_to", "reshape")):
+        if any("indexing" in file for file, _ in called) or functions & _ASKING:
             return "asked"
         return "promoted"
 
-    def _called(self, eqn: Any) -> tuple[str, str]:
-        """The file and the name of the outermost library function under the user's innermost line."""
-        last = ("", "")
+    def _called(self, eqn: Any) -> list[tuple[str, str]]:
+        """File and name of the library functions under the user's innermost line, innermost first."""
+        called: list[tuple[str, str]] = []
         for file, function, _ in _frames(eqn):
             if is_users(file, self.own):
-                return last
-            last = (file, function.rpartition(".")[2])
-        return last
+                break
+            if not function.startswith("_forward_"):
+                called.append((file, function.rpartition(".")[2]))
+        return called
 
     def _line(self, eqn: Any) -> tuple[str, int]:
         return next(((file, line) for file, _, line in _frames(eqn) if is_users(file, self.own)), ("", 0))
@@ -297,8 +301,8 @@ class Lint:
         if regrouped is not None:
             how = self._how(eqn)
             return tuple(Axis(group, one=how) for group in regrouped)
-        _, function = self._called(eqn)
-        if function in _RESHAPING and all(name for name, _ in atoms):
+        called = self._called(eqn)
+        if called and called[-1][1] in _RESHAPING and all(name for name, _ in atoms):
             result = self.fresh(eqn.outvars[0].aval)
             self.found.append(
                 Warning_(
@@ -309,6 +313,16 @@ class Lint:
                 )
             )
         return self.fresh(eqn.outvars[0].aval)
+
+    def _concatenate(self, eqn: Any, operands: list[Axes]) -> Axes:
+        """Equal pieces side by side: the number of the piece is the outer part of the axis."""
+        dimension, shape = eqn.params["dimension"], _shape(eqn.outvars[0])
+        pieces = {axes[dimension].atoms for axes in operands}
+        axes = list(self._inherit(shape, operands))
+        if len(pieces) == 1 and len(operands) > 1:
+            (atoms,) = pieces
+            axes[dimension] = Axis(((f"{len(operands)}", len(operands)), *atoms))
+        return tuple(axes)
 
     def _show(self, axes: Axes, only_real: bool = False) -> str:
         def word(axis: Axis) -> str:

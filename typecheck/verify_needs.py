@@ -139,7 +139,7 @@ class Dealer:
             )
             least = max(least, *(number for one, number in self.needs.least if one == key), 0)
             prime = self.primes[self.keys.index(key)]
-            factors = [prime] if unit == 1 else [2, 3, *PRIMES]
+            factors = [prime] if unit == 1 else PRIMES
             candidates = (unit * factor for factor in (*factors, *(p for p in PRIMES if p > prime), *range(200, 400)))
             taken = set(self.sizes.values())
             fixed = next(one for one in candidates if one >= least and one not in taken)

@@ -8,6 +8,7 @@ exactly what a contract forbids. Needs are tried one by one; one that lets the t
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,7 +18,6 @@ from weft.typecheck.arguments import Assignment, Unbuildable
 from weft.typecheck.verify_needs import DEALS, Deal, Needs, ascending, assignment_for
 from weft.typecheck.verify_trial import Target, Trial, run_trial
 
-_NUMBERS = (2, 4, 8, 3, 16, 6)
 _DEPTH = 24
 _RANKS = (1, 2, 0, 3, 4)
 
@@ -39,6 +39,10 @@ class Outcome:
     notes: tuple[str, ...] = ()
 
 
+def _key(assignment: Assignment) -> tuple[object, ...]:
+    return tuple(tuple(sorted(one.items())) if isinstance(one, Mapping) else one for one in vars(assignment).values())
+
+
 class Search:
     """Trials of one target within a budget of time; equal trials are run once."""
 
@@ -49,11 +53,10 @@ class Search:
 
     def attempt(self, assignment: Assignment) -> Trial:
         """The trial of an assignment."""
-        key = tuple(
-            tuple(sorted(one.items()) if isinstance(one, Mapping) else [one]) for one in vars(assignment).values()
-        )
+        key = _key(assignment)
         if key not in self._known:
-            self._known[key] = run_trial(self.target, assignment, self.dims)
+            trial = run_trial(self.target, assignment, self.dims)
+            self._known[key] = self._known[_key(trial.assignment)] = trial
         return self._known[key]
 
     def with_needs(self, trial: Trial, needs: Needs, deal: Deal) -> Trial:
@@ -103,13 +106,30 @@ class Search:
                 except Unbuildable:
                     continue
                 if found.ok:
-                    return candidate
+                    return self.weaken(trial, candidate, deal)
+                joined = len(candidate.merged) > len(needs.merged)
+                if joined and found.progress >= trial.progress and found.spoken_of != trial.spoken_of:
+                    best = found, candidate
+                    break  # the sizes that disagreed are one now, and the program went on to something else
                 if found.progress > (trial if best is None else best[0]).progress:
                     best = found, candidate
             if best is None:
                 return None
             trial, needs = best
         return None
+
+    def weaken(self, trial: Trial, needs: Needs, deal: Deal) -> Needs:
+        """Needs that suffice, where numbers were tried that many others divide."""
+        for entry in [one for one in needs.multiples if isinstance(one[1], int)]:
+            key, number = entry
+            others = tuple(one for one in needs.multiples if one != entry)
+            smaller = [((key, one),) for one in range(2, int(number)) if int(number) % one == 0]
+            for weaker in ((), *smaller):
+                candidate = dataclasses.replace(needs, multiples=others + weaker)
+                if self.with_needs(trial, candidate, deal).ok:
+                    needs = candidate
+                    break
+        return needs
 
     def explain_apart(self, base: Trial) -> Needs | None:
         """The same with records that keep their names to themselves, if there is more than one."""
@@ -236,14 +256,9 @@ def describe_option(place: str, option: int) -> str:
 def candidates(trial: Trial, needs: Needs, constants: frozenset[int]) -> Iterator[Needs]:
     """Single needs that might explain a failure, the likeliest first: those about the sizes that it speaks of."""
     sizes = {key: size for key, size in trial.assignment.sizes.items() if isinstance(size, int)}
-    spoken = [key for key, size in sizes.items() if _is_spoken_of(size, trial.mentioned)]
-    nearby = spoken or list(sizes)
-    for rule in (_merges, _constants, _ranks_needed, _divisors, _numbers, _orders, _larger):
+    nearby = list(trial.spoken_of) or list(sizes)
+    for rule in (_merges, _ranks_needed, _divisors, _numbers, _constants, _orders, _larger):
         yield from rule(trial, needs, sizes, nearby, constants)
-
-
-def _is_spoken_of(size: int, mentioned: frozenset[int]) -> bool:
-    return size in mentioned or (size > 4 and any(one and one % size == 0 for one in mentioned))
 
 
 Rule = Callable[[Trial, Needs, Mapping[str, int], list[str], frozenset[int]], Iterator[Needs]]
@@ -255,13 +270,16 @@ def _merges(
     exact = [key for key in nearby if sizes[key] in trial.mentioned]
     for one in exact:
         for other in exact:
-            if one < other and may_merge(one, other, trial.scopes):
+            if one < other and may_merge(one, other, trial):
                 yield needs.plus(merged=(other, one))
 
 
-def may_merge(one: str, other: str, scopes: Mapping[str, frozenset[str]]) -> bool:
-    """Whether no scope uses both names: within a scope two names are two dims."""
-    return not (scopes.get(one, frozenset()) & scopes.get(other, frozenset()))
+def may_merge(one: str, other: str, trial: Trial) -> bool:
+    """Whether two keys may be one size: no scope uses both names, and an instance does not tell them apart."""
+    if trial.scopes.get(one, frozenset()) & trial.scopes.get(other, frozenset()):
+        return False
+    known = {trial.originals[key] for key in (one, other) if key in trial.originals}
+    return len(known) < 2
 
 
 def _constants(
@@ -286,11 +304,19 @@ def _divisors(
     trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
 ) -> Iterator[Needs]:
     fixed = dict(needs.equal)
-    for big in sizes:
-        for small in sizes:
-            near = big != small and (big in nearby or small in nearby)
-            if near and big not in fixed and sizes[big] % sizes[small] and not _reaches(small, big, needs):
-                yield needs.plus(multiples=(big, small))
+    for big, small in _pairs(trial, sizes, nearby):
+        if big not in fixed and sizes[big] % sizes[small] and not _reaches(small, big, needs):
+            yield needs.plus(multiples=(big, small))
+
+
+def _pairs(trial: Trial, sizes: Mapping[str, int], nearby: list[str]) -> Iterator[tuple[str, str]]:
+    """Pairs of keys that may matter to each other: if two that the failure speaks of, then only such."""
+    both = sum(sizes[key] in trial.mentioned for key in nearby) >= 2
+    for one in sizes:
+        for other in sizes:
+            near = (one in nearby) + (other in nearby)
+            if one != other and near > both:
+                yield one, other
 
 
 def _reaches(start: str, goal: str, needs: Needs) -> bool:
@@ -300,21 +326,22 @@ def _reaches(start: str, goal: str, needs: Needs) -> bool:
 def _numbers(
     trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
 ) -> Iterator[Needs]:
-    numbers = (*_NUMBERS, *sorted(one for one in constants if one not in _NUMBERS and 1 < one <= 64))
-    for number in numbers:
-        for key in nearby:
-            if sizes[key] % number:
-                yield needs.plus(multiples=(key, number))
+    """One number that many divide, for all keys at once; `Search.weaken` finds which key and number it was."""
+    fixed = {*dict(needs.equal), *(key for key, number in needs.multiples if isinstance(number, int))}
+    keys = [key for key in nearby if key not in fixed]
+    for numbers in ((48,), (48, *sorted(one for one in constants if 1 < one <= 64))):
+        number = math.lcm(*numbers)
+        if keys and number < 10_000:
+            yield dataclasses.replace(needs, multiples=(*needs.multiples, *((key, number) for key in keys)))
 
 
 def _orders(
     trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
 ) -> Iterator[Needs]:
     fixed = dict(needs.equal)
-    for small in sizes:
-        for big in sizes:
-            if sizes[small] > sizes[big] and big not in fixed and (small in nearby or big in nearby):
-                yield needs.plus(order=(small, big))
+    for small, big in _pairs(trial, sizes, nearby):
+        if sizes[small] > sizes[big] and big not in fixed:
+            yield needs.plus(order=(small, big))
 
 
 def _larger(

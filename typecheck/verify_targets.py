@@ -73,7 +73,7 @@ def _of_class(cls: type, given: Mapping[str, Any]) -> list[Target]:
         raise TypeError(f"{cls.__qualname__} is not a Module class; verify its functions one by one")
 
     def make(builder: Builder) -> Any:
-        return build_module(builder, cls, "self", Scope("self."), given)
+        return build_module(builder, cls, "self", Scope("self.", "self."), given)
 
     methods = [_of_method(cls, function, make, given) for function in public_methods(cls)]
     if methods:
@@ -111,6 +111,8 @@ def _of_method(
             variadics={name: one.shape for name, one in own.variadics.items()},
             values={"self": record},
         )
+        for size in own.sizes.values():
+            builder.used(size, scope)
         args, kwargs = build_arguments(builder, signature, scope, given)
         return attribute, (record, *args), kwargs
 

@@ -18,7 +18,7 @@ import equinox as eqx
 import jax
 from weft.core import hooks
 from weft.core.leaves import is_array
-from weft.typecheck.arguments import Assignment, Builder, Unbuildable
+from weft.typecheck.arguments import Assignment, Builder, Unbuildable, key_dtype
 from weft.typecheck.verify_watch import Violation, Watch, is_users
 
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
@@ -55,6 +55,7 @@ class Trial:
     Attributes:
         assignment: under which it ran, completed.
         scopes: for each key the scopes that use it.
+        originals: for keys of a generalised instance, the sizes that they have in it.
         ranks, options: what the builder met.
         violations: contracts that did not hold.
         error: what the program raised.
@@ -66,6 +67,7 @@ class Trial:
 
     assignment: Assignment
     scopes: Mapping[str, frozenset[str]]
+    originals: Mapping[str, int]
     ranks: Mapping[str, tuple[int, bool]]
     options: Mapping[str, int]
     vague: frozenset[str]
@@ -95,6 +97,17 @@ class Trial:
             first = self.violations[0]
             return frozenset(first.sizes or map(int, re.findall(r"\d+", first.message)))
         return frozenset(map(int, re.findall(r"(?<![\w.])\d+(?![\w.])", str(self.error))))
+
+    @property
+    def spoken_of(self) -> tuple[str, ...]:
+        """The keys whose sizes, or multiples of them, the failure speaks of."""
+        mentioned = self.mentioned
+        return tuple(
+            key
+            for key, size in self.assignment.sizes.items()
+            if size in mentioned
+            or (isinstance(size, int) and size > 4 and any(one and one % size == 0 for one in mentioned))
+        )
 
 
 def run_trial(target: Target, assignment: Assignment, dims: Mapping[str, Any] | None = None) -> Trial:
@@ -136,6 +149,7 @@ def run_trial(target: Target, assignment: Assignment, dims: Mapping[str, Any] | 
     return Trial(
         complete,
         {key: frozenset(scopes) for key, scopes in builder.scopes.items()},
+        dict(builder.originals),
         dict(builder.ranks),
         dict(builder.options),
         frozenset(builder.vague),
