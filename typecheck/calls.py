@@ -159,6 +159,10 @@ def call(
         return call(function.func, (*function.args, *args), {**function.keywords, **kwargs})
     if isinstance(function, MethodType) and not isinstance(function.__self__, eqx.Module):
         return call(function.__func__, (function.__self__, *args), kwargs)
+    if not isinstance(function, FunctionType | eqx.Module | type):
+        method = getattr(type(function), "__call__", None)  # noqa: B004  (the function itself is wanted)
+        if isinstance(method, FunctionType) and not hasattr(function, "__wrapped__"):
+            return call(method, (function, *args), kwargs)
     plan = plan_of(function, args)
     is_method = plan is not None and plan.is_method
     if is_method or _is_dispatched(function, args):
