@@ -133,7 +133,7 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
 
     A subclass is registered with JAX as a pytree unless it says `pytree=False`; then nothing checks its attributes.
 
-    >>> import jax.numpy as jnp
+    >>> import jax, jax.numpy as jnp
     >>> class Point(Pytree):
     ...     def __init__(self, x, name):
     ...         self.x, self.name = x, name

@@ -219,9 +219,11 @@ def checkify(function: Callable[..., Any] | None = None, /, *, errors: Any = jax
 
     Source: `jax.experimental.checkify.checkify`.
 
-    >>> error, y = checkify(lambda m: m["x"] / 0, errors=jax_checkify.float_checks)({"x": 1.0, "name": "m"})
-    >>> error.get().split(":")[0]
-    'division by zero at line'
+    >>> import jax.numpy as jnp
+    >>> divide = checkify(lambda m: m["x"] / 0, errors=jax_checkify.float_checks)
+    >>> error, y = divide({"x": jnp.array(1.0), "name": "m"})
+    >>> error.get().startswith("division by zero")
+    True
     """
     return decorate(function, over_values(CHECKIFY, CheckifyOptions(frozenset(errors))))
 
