@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import equinox as eqx
 import jax
-from weft.core import module
+from weft.core import module, trees
 from weft.core.errors import SuccessorError
 from weft.core.leaves import is_array
 from weft.core.paths import Path, format_path, key_part
@@ -79,7 +79,7 @@ def check_successor(old: Any, new: Any, where: str) -> None:
 
 
 def _flatten(tree: Any) -> tuple[list[Any], Any]:
-    return cast(Any, jax.tree).flatten(tree)
+    return trees.flatten(tree)
 
 
 def _alike(old: Any, new: Any) -> bool:
@@ -110,7 +110,7 @@ def _differences(old: Any, new: Any, path: Path = ()) -> Iterator[tuple[Path, An
 def _one_level(tree: Any) -> dict[Any, Any] | None:
     if tree is None:
         return {}
-    level = cast(Any, jax.tree_util).default_registry.flatten_one_level_with_keys(tree)
+    level = trees.flatten_one_level(tree)
     return None if level is None else {key_part(key): child for key, child in level[0]}
 
 

@@ -1,7 +1,8 @@
 """JAX's tree functions, typed.
 
 JAX's tree definitions come from a compiled module without stubs, so that a strict checker sees `Unknown` wherever one
-passes. The names here are JAX's own functions, unchanged, under the types that their documentation gives them.
+passes. The names here are JAX's own functions under the types that their documentation gives them, unchanged but for
+one (`flatten_one_level`).
 """
 
 from __future__ import annotations
@@ -47,8 +48,19 @@ flatten: Callable[[Any], tuple[list[Any], TreeDef]] = _jtu.tree_flatten
 flatten_with_path: Callable[[Any], tuple[list[tuple[KeyPath, Any]], TreeDef]] = _jtu.tree_flatten_with_path
 structure: _Structure = _jtu.tree_structure
 register_node: _RegisterNode = _jtu.register_pytree_node
-# One level only: the children and the node's own data, or None for a leaf; and the same with the children's keys.
+# One level only: the children and the node's own data, or None for a leaf.
 children_of: Callable[[Any], tuple[Iterable[Any], Any] | None] = _jtu.default_registry.flatten_one_level
-flatten_one_level: Callable[[Any], tuple[Iterable[tuple[Any, Any]], Any] | None] = (
+_flatten_one_level: Callable[[Any], tuple[Iterable[tuple[Any, Any]], Any] | None] = (
     _jtu.default_registry.flatten_one_level_with_keys
 )
+
+
+def flatten_one_level(node: Any) -> tuple[Iterable[tuple[Any, Any]], Any] | None:
+    """The children of a node, each with its key, and the node's own data; `None` for a leaf."""
+    level = _flatten_one_level(node)
+    if level is None or not isinstance(node, tuple) or not hasattr(cast(Any, node), "_fields"):
+        return level
+    # JAX 0.10 gives every child of a namedtuple the key of the first.
+    names: tuple[str, ...] = cast(Any, node)._fields
+    attribute = _jtu.GetAttrKey
+    return [(attribute(name), child) for name, (_, child) in zip(names, level[0], strict=True)], level[1]

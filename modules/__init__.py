@@ -2,6 +2,7 @@
 
 from jax.nn import elu, gelu, leaky_relu, log_softmax, relu, sigmoid, silu, softmax, softplus, tanh
 from weft.modules import ops
+from weft.modules.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from weft.modules.construct import ConfigError
 from weft.modules.conv import Conv
 from weft.modules.dropout import Dropout
@@ -13,6 +14,7 @@ from weft.modules.sequential import Sequential, StatefulSequential
 
 __all__ = [
     "BatchNorm",
+    "CheckpointError",
     "ConfigError",
     "Conv",
     "Dropout",
@@ -27,11 +29,13 @@ __all__ = [
     "gelu",
     "inference",
     "leaky_relu",
+    "load_checkpoint",
     "log_softmax",
     "max_pool",
     "min_pool",
     "ops",
     "relu",
+    "save_checkpoint",
     "sigmoid",
     "silu",
     "softmax",
