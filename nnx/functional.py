@@ -61,7 +61,7 @@ def nested_or_leaf(flat: FlatState[Any]) -> Any:
     return from_flat_state(flat)
 
 
-def _sorted_leaves(states: Any) -> list[Any]:
+def sorted_leaves_of(states: Any) -> list[Any]:
     if len(states) == 1 and type(states[0]) in (dict, State):
         return sorted_leaves(states[0])
     pairs: list[tuple[Path, Any]] = []
@@ -105,7 +105,7 @@ def merge(graphdef_or_graphstate: Any, /, *states: Any, copy: bool = False, recr
             raise StructureError("leaves as a list must be the only argument after the structure")
         leaves = states[0]
     else:
-        leaves = _sorted_leaves(states)
+        leaves = sorted_leaves_of(states)
     return unflatten(graphdef, leaves, copy_variables=copy, recreate_variables=recreate_variables)
 
 

@@ -130,13 +130,15 @@ class Plan:
         numbers: of each leaf that is a Variable, its number in `graphdef`; `None` for an array.
         variables: the Variables among the leaves, in order, each once.
         by_number: objects (weakly, if they are roots) and Variables by their number.
-        repeats: what was met again, as (number of the root, number, path inside of the root).
+        repeats: what was met again, as (number, path inside of its root).
+        repeat_starts: for each root, the place of its first repeat.
         volatile: whether the plan is good for one call only.
     """
 
     __slots__ = (
         "__weakref__", "_epoch", "_guards", "_metadata", "_objects", "_roots", "_trace_states", "_versions",
-        "by_number", "graphdef", "leaves", "numbers", "paths", "repeat_starts", "repeats", "starts", "variables", "volatile",
+        "by_number", "graphdef", "leaves", "numbers", "paths", "repeat_starts", "repeats", "starts", "variables",
+        "volatile",
     )  # fmt: skip
 
     def __init__(self, roots: Sequence[Any]):
@@ -144,12 +146,12 @@ class Plan:
         numbers = RefMap()
         walk = Recorder(numbers)
         self.starts: list[int] = []
-        self.repeats: list[tuple[int, int, Path]] = []
-        for i, root in enumerate(roots):
+        self.repeat_starts: list[int] = []
+        for root in roots:
             self.starts.append(len(walk.leaves))
-            met = len(walk.repeats)
+            self.repeat_starts.append(len(walk.repeats))
             walk.root(root)
-            self.repeats.extend((i, number, path) for number, path in walk.repeats[met:])
+        self.repeats = walk.repeats
         self.graphdef: GraphDef[Any] = walk.graphdef()
         self.paths: tuple[Path, ...] = tuple(walk.paths or ())
         self.leaves: list[Any] = walk.leaves
