@@ -190,10 +190,9 @@ def _transposed_origin(miss: Mismatch, shape: tuple[Any, ...]) -> str | None:
     spec = origin.slot.annotation
     if len(bound) != 2 or bound[1 - origin.axis] != shape[miss.axis] or not isinstance(spec, ArrayOf):
         return None
-    what = f"{origin.slot.role} {origin.slot.name}"
-    return (
-        f"{what} looks transposed: it is {list(bound)}, and {str(spec.shape)!r} with {miss.dim}={shape[miss.axis]} fits"
-    )
+    what, size = f"{origin.slot.role} {origin.slot.name}", shape[miss.axis]
+    transpose = f"{str(spec.shape)!r} with {miss.dim}={size} fits its transpose"
+    return f"{what} looks transposed: it is {list(bound)}, and {transpose}"
 
 
 def _keepdims(miss: Mismatch) -> str | None:

@@ -34,7 +34,7 @@ def locate_definition(owner: Any) -> str:
 def _place(owner: Any, name: str) -> str:
     try:
         file = inspect.getsourcefile(owner) or inspect.getfile(owner)
-    except TypeError:
+    except (TypeError, OSError):  # built in, or typed at a prompt
         return ""
     try:
         lines, first = inspect.getsourcelines(owner)
