@@ -135,6 +135,8 @@ def _read_at(hint: Any, scope: Scope, target: Any, name: str) -> Annotation:
 
 
 def _names_of_function(function: Any, owner: type | None, names: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    if not getattr(function, "__annotations__", None):
+        return {}
     maps: list[Mapping[str, Any]] = [dict(names)] if names else []
     maps.append(_closure(function))
     if owner is not None:
@@ -162,7 +164,12 @@ def _enclosing_locals(qualname: str, module: str) -> list[Mapping[str, Any]]:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_qualname == outer and frame.f_globals.get("__name__") == module:
-            return [dict(frame.f_locals)]
+            snapshot = frame.f_locals
+            found_here = dict(snapshot)
+            if sys.version_info < (3, 13):
+                # The frame would hold on to its snapshot, and to every array in it, for as long as it runs.
+                snapshot.clear()
+            return [found_here]
         frame = frame.f_back
     return []
 
