@@ -1,1 +1,228 @@
+"""`from weft import nnx`: a drop-in for flax.nnx, whose mutation becomes returned updates.
 
+Objects (`pytree`, `module`, `containers`) hold Variables (`variable`, `kinds`). Functions take graphs of them apart
+into structure and state and put them together again (`graph`, `functional`, `state`); transforms do the same around
+every call, by plans that are found again while nothing structural changed (`plan`, `calls`).
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any as _Any
+
+from weft.nnx import deprecations, extract, proxy_caller, reprlib, tracers, traversals, visualization
+from weft.nnx.attributes import Data, Static, data, dataclass, has_data, is_data, register_data_type, static
+from weft.nnx.capturing import capture
+from weft.nnx.config import set_graph_mode, set_graph_updates, use_eager_sharding, using_eager_sharding, var_defaults
+from weft.nnx.containers import Dict, List, Sequential
+from weft.nnx.contexts import (
+    MergeContext,
+    SplitContext,
+    UpdateContext,
+    cached_partial,
+    current_update_context,
+    merge_context,
+    split_context,
+    update_context,
+)
+from weft.nnx.deprecations import pure, vars_as
+from weft.nnx.extract import NodeStates, from_tree, prefix, to_tree
+from weft.nnx.filters import All, Any, Everything, Not, Nothing, OfType, PathContains, WithTag
+from weft.nnx.graph import flatten, unflatten
+from weft.nnx.graphdef import GraphDef
+from weft.nnx.graphstate import GraphState
+from weft.nnx.kinds import (
+    BatchStat,
+    Cache,
+    Intermediate,
+    LoRAParam,
+    Param,
+    Perturbation,
+    RngCount,
+    RngKey,
+    RngState,
+    register_variable_name,
+    variable_name_from_type,
+    variable_type_from_name,
+)
+from weft.nnx.metadata import VariableMetadata, with_metadata
+from weft.nnx.module import M, Module, iter_modules
+from weft.nnx.names import submodules as _submodules
+from weft.nnx.pytree import Object, Pytree, check_pytree
+from weft.nnx.rng_transforms import fork_rngs, reseed, restore_rngs, split_rngs, with_rngs
+from weft.nnx.rngs import Rngs, RngStream
+from weft.nnx.sharding import PARTITION_NAME, logical_axis_rules
+from weft.nnx.state import (
+    FlatState,
+    State,
+    filter_state,
+    from_flat_state,
+    map_state,
+    merge_state,
+    split_state,
+    to_flat_state,
+)
+from weft.nnx.state_dicts import replace_by_pure_dict, restore_int_paths, to_pure_dict
+from weft.nnx.trainstate import TrainState
+from weft.nnx.variable import A, Variable
+from weft.nnx.views import view, view_info, with_attributes
+from weft.nnx.visualization import display
+from weft.nnx.walk import find_duplicates, iter_children, iter_graph, iter_module_children, recursive_map
+
+# After the files are loaded, since some functions are named like the files of other things (state, graphdef).
+from weft.nnx.functional import (  # isort: skip
+    PureState,
+    as_pure,
+    call,
+    clone,
+    graphdef,
+    map,
+    merge,
+    pop,
+    set_metadata,
+    split,
+    state,
+    unpack,
+    update,
+    variables,
+    with_vars,
+)
+
+globals().update(_submodules(__name__))
+
+__all__ = [
+    "PARTITION_NAME",
+    "A",
+    "All",
+    "Any",
+    "BatchStat",
+    "Cache",
+    "Data",
+    "Dict",
+    "Everything",
+    "FlatState",
+    "GraphDef",
+    "GraphState",
+    "Intermediate",
+    "List",
+    "LoRAParam",
+    "M",
+    "MergeContext",
+    "Module",
+    "NodeStates",
+    "Not",
+    "Nothing",
+    "Object",
+    "OfType",
+    "Param",
+    "PathContains",
+    "Perturbation",
+    "PureState",
+    "Pytree",
+    "RngCount",
+    "RngKey",
+    "RngState",
+    "RngStream",
+    "Rngs",
+    "Sequential",
+    "SplitContext",
+    "State",
+    "Static",
+    "TrainState",
+    "UpdateContext",
+    "Variable",
+    "VariableMetadata",
+    "WithTag",
+    "as_pure",
+    "cached_partial",
+    "call",
+    "capture",
+    "check_pytree",
+    "clone",
+    "current_update_context",
+    "data",
+    "dataclass",
+    "deprecations",
+    "display",
+    "extract",
+    "filter_state",
+    "filterlib",
+    "find_duplicates",
+    "flatten",
+    "fork_rngs",
+    "from_flat_state",
+    "from_tree",
+    "graph",
+    "graphdef",
+    "graphlib",
+    "has_data",
+    "helpers",
+    "is_data",
+    "iter_children",
+    "iter_graph",
+    "iter_module_children",
+    "iter_modules",
+    "logical_axis_rules",
+    "map",
+    "map_state",
+    "merge",
+    "merge_context",
+    "merge_state",
+    "module",
+    "object",
+    "pop",
+    "prefix",
+    "proxy_caller",
+    "pure",
+    "pytreelib",
+    "recursive_map",
+    "register_data_type",
+    "register_variable_name",
+    "replace_by_pure_dict",
+    "reprlib",
+    "reseed",
+    "restore_int_paths",
+    "restore_rngs",
+    "rnglib",
+    "set_graph_mode",
+    "set_graph_updates",
+    "set_metadata",
+    "split",
+    "split_context",
+    "split_rngs",
+    "split_state",
+    "state",
+    "statelib",
+    "static",
+    "to_flat_state",
+    "to_pure_dict",
+    "to_tree",
+    "tracers",
+    "traversals",
+    "unflatten",
+    "unpack",
+    "update",
+    "update_context",
+    "use_eager_sharding",
+    "using_eager_sharding",
+    "var_defaults",
+    "variable_name_from_type",
+    "variable_type_from_name",
+    "variablelib",
+    "variables",
+    "vars_as",
+    "view",
+    "view_info",
+    "visualization",
+    "with_attributes",
+    "with_metadata",
+    "with_rngs",
+    "with_vars",
+]
+
+
+def __getattr__(name: str) -> _Any:
+    if name == "VariableState":
+        warnings.warn("'VariableState' is 'Variable' now", DeprecationWarning, stacklevel=2)
+        return Variable
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,7 @@
-"""The public names, and which file each lives in.
+"""Modules of names: flax.nnx's own layout, over the files of this package.
 
-`nnx` imports a file when one of its names is first asked for. A name in `SUBMODULES` is a module of names, as flax.nnx
-lays its own out: code that says `nnx.statelib.State` or `from flax.nnx import graphlib` finds what it expects.
+Code that says `nnx.statelib.State` or `from flax.nnx import graphlib` finds what it expects: each name here stands for
+a module that has the names of some files, and imports them when it is first asked.
 """
 
 from __future__ import annotations
@@ -10,93 +10,47 @@ import importlib
 import types
 from typing import Any
 
-# file: names
-PUBLIC: dict[str, tuple[str, ...]] = {
-    "attributes": (
-        "Data", "Static", "check_attribute", "data", "dataclass", "has_data", "is_data", "register_data_type", "static",
-    ),
-    "capturing": ("capture",),
-    "config": (
-        "set_graph_mode", "set_graph_updates", "use_eager_sharding", "using_eager_sharding", "var_defaults",
-    ),
-    "containers": ("Dict", "List", "Sequential"),
-    "contexts": (
-        "MergeContext", "SplitContext", "UpdateContext", "cached_partial", "current_update_context", "merge_context",
-        "split_context", "update_context",
-    ),
-    "extract": ("NodeStates", "from_tree", "prefix", "to_tree"),
-    "filters": ("All", "Any", "Everything", "Not", "Nothing", "OfType", "PathContains", "WithTag"),
-    "functional": (
-        "PureState", "as_pure", "call", "clone", "graphdef", "map", "merge", "pop", "set_metadata", "split", "state",
-        "unpack", "update", "variables", "with_vars",
-    ),
-    "deprecations": ("pure", "vars_as"),
-    "graph": ("flatten", "unflatten"),
-    "graphdef": ("GraphDef",),
-    "graphstate": ("GraphState",),
-    "kinds": (
-        "BatchStat", "Cache", "Intermediate", "LoRAParam", "Param", "Perturbation", "RngCount", "RngKey", "RngState",
-        "register_variable_name", "variable_name_from_type", "variable_type_from_name",
-    ),
-    "metadata": ("VariableMetadata", "with_metadata"),
-    "module": ("M", "Module", "iter_modules"),
-    "pytree": ("Object", "Pytree", "check_pytree"),
-    "rng_transforms": ("fork_rngs", "reseed", "restore_rngs", "split_rngs", "with_rngs"),
-    "rngs": ("RngStream", "Rngs"),
-    "sharding": ("PARTITION_NAME", "logical_axis_rules"),
-    "state": (
-        "FlatState", "State", "filter_state", "from_flat_state", "map_state", "merge_state", "split_state",
-        "to_flat_state",
-    ),
-    "state_dicts": ("replace_by_pure_dict", "restore_int_paths", "to_pure_dict"),
-    "trainstate": ("TrainState",),
-    "variable": ("A", "Variable"),
-    "views": ("view", "view_info", "with_attributes"),
-    "visualization": ("display",),
-    "walk": ("find_duplicates", "iter_children", "iter_graph", "iter_module_children", "recursive_map"),
-}  # fmt: skip
+_GRAPH = ("graph", "graphdef", "graphstate", "nodes", "objects", "functional", "walk", "contexts", "config", "tree")
 
-# module of names: files whose names it has
+# module of names: files whose names it has; the first one that has a name wins
 SUBMODULES: dict[str, tuple[str, ...]] = {
-    "deprecations": ("deprecations",),
-    "extract": ("extract", "calls"),
     "filterlib": ("filters",),
-    "graph": ("graph", "graphdef", "graphstate", "nodes", "functional", "walk", "contexts", "config", "deprecations"),
-    "graphlib": ("graph", "graphdef", "graphstate", "nodes", "functional", "walk", "contexts", "config", "deprecations"),
+    "graph": (*_GRAPH, "deprecations", "state", "variable", "refs"),
+    "graphlib": (*_GRAPH, "deprecations", "state", "variable", "refs"),
     "helpers": ("containers", "trainstate"),
     "module": ("module", "views", "capturing", "walk"),
-    "object": ("pytree", "attributes"),
-    "proxy_caller": ("proxy_caller",),
+    "object": ("pytree", "attributes", "objects"),
     "pytreelib": ("pytree", "attributes", "objects"),
-    "reprlib": ("reprlib",),
     "rnglib": ("rngs", "rng_transforms", "kinds"),
     "statelib": ("state", "state_dicts"),
-    "tracers": ("tracers",),
-    "traversals": ("traversals",),
     "variablelib": ("variable", "kinds", "metadata", "config", "refs", "hijax"),
-    "visualization": ("visualization",),
 }
 
-FILE_OF = {name: file for file, names in PUBLIC.items() for name in names}
+
+class NamesModule(types.ModuleType):
+    """A module with the names of some files of a package."""
+
+    def __init__(self, package: str, name: str, files: tuple[str, ...]):
+        super().__init__(f"{package}.{name}", f"The names of {', '.join(files)}.")
+        self.__dict__["_files"] = tuple(f"{package}.{file}" for file in files)
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("__"):
+            for file in self.__dict__["_files"]:
+                value = vars(importlib.import_module(file)).get(name, _ABSENT)
+                if value is not _ABSENT:
+                    self.__dict__[name] = value
+                    return value
+        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+
+    def __dir__(self) -> list[str]:
+        files = map(importlib.import_module, self.__dict__["_files"])
+        return sorted({name for file in files for name in vars(file) if not name.startswith("_")})
 
 
-def load(package: str, name: str) -> Any:
-    """A public name of the package, or a module of names.
-
-    Raises:
-        AttributeError: if there is none of this name.
-    """
-    if name in FILE_OF:
-        return getattr(importlib.import_module(f"{package}.{FILE_OF[name]}"), name)
-    if name in SUBMODULES:
-        return submodule(package, name)
-    raise AttributeError(f"module {package!r} has no attribute {name!r}")
+_ABSENT = object()
 
 
-def submodule(package: str, name: str) -> types.ModuleType:
-    """A module with the names of some files."""
-    module = types.ModuleType(f"{package}.{name}", f"The names of {', '.join(SUBMODULES[name])}.")
-    for file in reversed(SUBMODULES[name]):
-        source = vars(importlib.import_module(f"{package}.{file}"))
-        vars(module).update((key, value) for key, value in source.items() if not key.startswith("__"))
-    return module
+def submodules(package: str) -> dict[str, NamesModule]:
+    """The modules of names of a package."""
+    return {name: NamesModule(package, name, files) for name, files in SUBMODULES.items()}
