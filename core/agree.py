@@ -6,13 +6,13 @@ they do not, the error lists every difference by path, before and after.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
-
+from weft.core import trees
 from weft.core.leaves import iter_leaves
 from weft.core.paths import Path, format_path
 from weft.core.statics import same_static
@@ -41,7 +41,7 @@ class Fixed:
         return isinstance(other, Fixed) and same_static(self.value, other.value)
 
     def __hash__(self) -> int:
-        return hash(type(self.value))
+        return hash(cast("type[Any]", type(self.value)))
 
     def __str__(self) -> str:
         return f"static {getattr(self.value, '__name__', None) or repr(self.value)}"
@@ -52,7 +52,7 @@ def describe(tree: Any) -> Described:
     leaves = tuple(
         (leaf.path, jax.typeof(leaf.value) if leaf.dynamic else Fixed(leaf.value)) for leaf in iter_leaves(tree)
     )
-    return Described(jax.tree.structure(tree), leaves)
+    return Described(trees.structure(tree), leaves)
 
 
 def differences(before: Described, after: Described, *, root: str, shapes: bool = True) -> list[str]:
@@ -99,8 +99,6 @@ def subtrees(prefix: Any, tree: Any, is_ride: Callable[[Any], bool], wanted: Any
     """The parts of a tree that ride in one way, by a prefix."""
     if is_ride(prefix):
         return [tree] if prefix is wanted else []
-    rides, definition = jax.tree.flatten(prefix, is_leaf=is_ride)
-    parts: Sequence[Any] = definition.flatten_up_to(tree)
+    rides, definition = trees.flatten(prefix, is_ride)
+    parts = definition.flatten_up_to(tree)
     return [part for ride, part in zip(rides, parts, strict=True) if ride is wanted]
-
-

@@ -71,8 +71,15 @@ def take_apart(tree: Any) -> tuple[Structure, list[Leaf]]:
     Raises:
         StaticError: if a static leaf is not hashable, naming its path.
     """
-    treedef = trees.structure(tree)
-    leaves = list(iter_leaves(tree))
+    return assemble(trees.structure(tree), list(iter_leaves(tree)))
+
+
+def assemble(treedef: TreeDef, leaves: Sequence[Leaf]) -> tuple[Structure, list[Leaf]]:
+    """The structure of a tree, from its definition and all of its leaves, and the dynamic ones of them.
+
+    Raises:
+        StaticError: if a static leaf is not hashable, naming its path.
+    """
     statics: tuple[tuple[int, type[Any], Any], ...] = tuple(
         (i, cast("type[Any]", type(leaf.value)), leaf.value) for i, leaf in enumerate(leaves) if not leaf.dynamic
     )

@@ -48,6 +48,8 @@ class RidesByKind:
     rides: tuple[tuple[Filter, Any], ...]
     # Whether a filter may match no leaf: not where a user wrote it for these leaves.
     optional: ClassVar[bool] = False
+    # The ride of an array that is an argument of its own, where filters are about what is inside of objects.
+    array: ClassVar[Any] = None
 
     def __repr__(self) -> str:
         return f"axes({ {('...' if f is ... else f): r for f, r in self.rides} })"
@@ -111,12 +113,11 @@ def resolve(
 _FIX_PREFIX = "give one ride for a whole argument, or a tree of the argument's own structure"
 
 
-def resolve_nodes(
-    prefix: Any, tree: Any, is_node: Callable[[Any], bool], is_ride: Callable[[Any], bool]
-) -> list[Any]:
+def resolve_nodes(prefix: Any, tree: Any, is_node: Callable[[Any], bool], is_ride: Callable[[Any], bool]) -> list[Any]:
     """The ride of each node (or leaf) of a tree, where `is_node` says which nodes to stop at."""
-    everywhere = jax.tree.broadcast(prefix, jax.tree.map(lambda _: 0, tree, is_leaf=is_node), is_leaf=is_ride)
-    return jax.tree.structure(tree, is_leaf=is_node).flatten_up_to(everywhere)
+    nodes, definition = trees.flatten(tree, is_node)
+    everywhere = jax.tree.broadcast(prefix, definition.unflatten([0] * len(nodes)), is_leaf=is_ride)
+    return definition.flatten_up_to(everywhere)
 
 
 def _by_kind(spec: RidesByKind, leaves: Sequence[Leaf], what: str) -> list[Ride]:

@@ -32,6 +32,10 @@ class _Structure(Protocol):
     def __call__(self, tree: Any, is_leaf: Callable[[Any], bool] | None = None, /) -> TreeDef: ...
 
 
+class _Flatten(Protocol):
+    def __call__(self, tree: Any, is_leaf: Callable[[Any], bool] | None = None, /) -> tuple[list[Any], TreeDef]: ...
+
+
 class _RegisterNode(Protocol):
     def __call__(
         self,
@@ -44,7 +48,7 @@ class _RegisterNode(Protocol):
 
 _jtu = cast(Any, jax.tree_util)
 
-flatten: Callable[[Any], tuple[list[Any], TreeDef]] = _jtu.tree_flatten
+flatten: _Flatten = _jtu.tree_flatten
 flatten_with_path: Callable[[Any], tuple[list[tuple[KeyPath, Any]], TreeDef]] = _jtu.tree_flatten_with_path
 structure: _Structure = _jtu.tree_structure
 register_node: _RegisterNode = _jtu.register_pytree_node

@@ -15,17 +15,16 @@ import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import jax
-from jax.tree_util import default_registry
-
+from weft.core import trees
 from weft.core.agree import Described, Fixed, describe
 from weft.core.codegen import FORWARDED, as_array, make_builder, make_extractor
 from weft.core.errors import AxisError, StructureError
 from weft.core.interpret import Call, Crossing, Departure, Extract, Groups
 from weft.core.leaves import Leaf, iter_leaves
-from weft.core.partition import Structure, check_hashable, take_apart
+from weft.core.partition import Structure, assemble, take_apart
 from weft.core.paths import Path, format_path
 from weft.core.rides import Ride, resolve
 
@@ -65,11 +64,8 @@ class Values:
             leaves += iter_leaves(argument, (names[i] if i < len(names) else f"args[{i}]",))
         for name in sorted(kwargs):
             leaves += iter_leaves(kwargs[name], (name,))
-        treedef = jax.tree.structure(call)
-        statics = tuple((i, type(leaf.value), leaf.value) for i, leaf in enumerate(leaves) if not leaf.dynamic)
-        check_hashable(treedef, [(leaves[i].path, value) for i, _, value in statics])
-        structure = Structure(treedef, statics, tuple(leaf.path for leaf in leaves))
-        return structure, [leaf for leaf in leaves if leaf.dynamic], None
+        structure, dynamic = assemble(trees.structure(call), leaves)
+        return structure, dynamic, None
 
     def rides(
         self, prefix: Any, call: Call, entered: None, leaves: Sequence[Leaf], is_ride: Callable[[Any], bool], what: str
@@ -102,7 +98,9 @@ class Values:
         """Values have no updates, so none ride out with the arguments."""
         return ()
 
-    def leave(self, crossing: Crossing, values: Sequence[Any], live: Call, memory: None, out: Any, departure: Departure) -> Any:
+    def leave(
+        self, crossing: Crossing, values: Sequence[Any], live: Call, memory: None, out: Any, departure: Departure
+    ) -> Any:
         """Takes an output apart into lanes, without the leaves that can be forwarded."""
         structure, leaves = take_apart(out)
         rides = resolve(departure.prefix, out, leaves, departure.is_ride, what=departure.option)
@@ -129,10 +127,7 @@ class Values:
     def hand_over(self, entered: None, outcome: Outcome, values: Sequence[Any], groups: Groups) -> Any:
         """The output, from what came out of the transform and what was forwarded."""
         return outcome.structure.build(
-            [
-                as_array(values[place]) if lane == FORWARDED else groups[lane][place]
-                for lane, place in outcome.sources
-            ]
+            [as_array(values[place]) if lane == FORWARDED else groups[lane][place] for lane, place in outcome.sources]
         )
 
     def sparse_call(self, crossing: Crossing, values: Mapping[int, Any]) -> Call:
@@ -193,11 +188,12 @@ def flatten_sparse(definition: Any, tree: Any) -> list[Any]:
         return [None] * definition.num_leaves
     if definition.num_leaves == 1 and definition.num_nodes == 1:
         return [tree]
-    level = default_registry.flatten_one_level(tree)
+    level = trees.children_of(tree)
     children = None if level is None else tuple(level[0])
+    made = cast("type[Any]", type(tree))
     node_type, _ = definition.node_data() or (type(None), None)
-    same_keys = not isinstance(tree, dict) or sorted(tree) == definition.node_data()[1]
-    if children is None or type(tree) is not node_type or len(children) != len(definition.children()) or not same_keys:
+    same_keys = not isinstance(tree, dict) or sorted(cast("dict[Any, Any]", tree)) == definition.node_data()[1]
+    if children is None or made is not node_type or len(children) != len(definition.children()) or not same_keys:
         raise StructureError(
             f"a tangent or cotangent must be made like what it belongs to: expected {node_type.__name__} with "
             f"{len(definition.children())} children, got {tree!r:.200}",
