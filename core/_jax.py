@@ -25,10 +25,14 @@ import jax.interpreters.mlir
 import jax.interpreters.partial_eval
 import jax.numpy as jnp
 
+# The innermost running trace; JAX exports nothing that tells whether a tracer is still alive.
+from jax._src.core import trace_ctx as _untyped_trace_context
+
 # jit's parameters say "no sharding asked for" with this value, and JAX exports it nowhere.
 from jax._src.named_sharding import UNSPECIFIED as _UNSPECIFIED
 
 # Everything below goes through these names, typed once as the boundary.
+_trace_context: Any = _untyped_trace_context
 _api: Any = jax
 _jnp: Any = jnp
 _core: Any = jax.extend.core
@@ -302,11 +306,13 @@ def _second_with_both_tangents_jvp(primals: Any, tangents: Any) -> tuple[Any, An
 
 
 def is_dead_tracer(tracer: Any) -> bool:
-    """Whether a tracer belongs to a trace that has ended.
+    """Whether a tracer belongs to no trace that the running code is inside of.
 
-    JAX has no public way to ask; it only raises `UnexpectedTracerError` once the tracer is used.
+    JAX has no public way to ask; it only raises, often, once the tracer is used. Traces know the one around them.
     """
-    try:
-        return not tracer._trace.is_valid()
-    except AttributeError:
-        return False
+    trace = _trace_context.trace
+    while trace is not None:
+        if trace is tracer._trace:
+            return False
+        trace = getattr(trace, "parent_trace", None)
+    return True

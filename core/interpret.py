@@ -19,10 +19,13 @@ seen before; see `codegen`.
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
+import equinox as eqx
+import jax
 from weft.core import hooks
 from weft.core.agree import Described
 from weft.core.explain import explain
@@ -296,6 +299,16 @@ class Plan:
     extract: Extract | None = None
 
 
+def as_tree(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that is a record's method as a tree that holds the record, whose arrays must not become constants.
+
+    Equinox does so for other methods, but not for `__call__` and its like.
+    """
+    if isinstance(function, types.MethodType) and isinstance(function.__self__, eqx.Module):
+        return jax.tree_util.Partial(function.__func__, function.__self__)
+    return function
+
+
 # How many makes of call are tried by the generated way before the structure is looked up. More would cost
 # a call of the last one more than looking it up does.
 QUICK_PLANS = 4
@@ -315,6 +328,9 @@ class Interpreted(Generic[O]):
     options: O
     plans: dict[Crossing, Plan] = field(default_factory=dict[Crossing, Plan])
     quick: tuple[Plan, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.functions = tuple(map(as_tree, self.functions))
 
     def __call__(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, extra: Any = (), prepare: Prepare | None = None
@@ -341,7 +357,9 @@ class Interpreted(Generic[O]):
         out = self.boundary.hand_over(entered, outcome.value, values, groups)
         if self.rule.finish is None:
             return out
-        return self.rule.finish(out, Finish(self.boundary, plan.crossing, self.options, call, values, outcome.value, tuple(more)))
+        return self.rule.finish(
+            out, Finish(self.boundary, plan.crossing, self.options, call, values, outcome.value, tuple(more))
+        )
 
     def plan(self, call: Call) -> tuple[Plan, list[Any], Any]:
         """The plan of a call, made if need be; the call's dynamic leaves; and what `hand_over` needs of it."""
