@@ -32,6 +32,15 @@ FORWARDED = -1
 _get_dict = eqx.Module.__dict__["__dict__"].__get__
 
 
+class SameObject:
+    """In place of a static leaf: it must be one object, which is known by identity and not kept alive."""
+
+    __slots__ = ("identity",)
+
+    def __init__(self, value: object):
+        self.identity = id(value)
+
+
 class _Slot:
     """Stands for leaf number `index` in a skeleton."""
 
@@ -179,7 +188,11 @@ class _Reader:
     def _leaf(self, slot: _Slot, expression: str, in_record: bool) -> None:
         name = self.source.assign(expression, "v")
         if slot.index in self.statics:
-            self._same(name, self.statics[slot.index])
+            value = self.statics[slot.index]
+            if isinstance(value, SameObject):
+                self._require(f"id({name}) == {value.identity}")
+            else:
+                self._same(name, value)
             return
         known = "" if in_record else f" or type({name}) in numbers"
         # The first test is the usual case, and cheaper than the second.

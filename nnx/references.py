@@ -16,32 +16,29 @@ There are three modes:
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 from weft.core.agree import Described, Fixed
-from weft.core.interpret import NOT_UPDATED, Call, Crossing, Departure, Extract, Groups
+from weft.core.interpret import Call, Crossing, Departure, Extract, Groups
 from weft.core.leaves import NUMBERS, is_array
-from weft.core.paths import Path, format_path
-from weft.core.rides import Carry, Ride, RidesByKind
-from weft.core.static import Bound, Static
-from weft.core.values import FORWARDED, as_array, parameter_names
-from weft.nnx.errors import AliasError, AxisError, DuplicateError, StructureError, TraceContextError
-from weft.nnx.flattening import Flattener
-from weft.nnx.graphdef import GraphDef, IndexMap, RefMap
+from weft.core.paths import Path, format_path, key_part
+from weft.core.rides import Ride, RidesByKind
+from weft.core.values import FORWARDED, parameter_names
+from weft.nnx.errors import AliasError, AxisError, DuplicateError
+from weft.nnx.graphdef import GraphDef, IndexMap
 from weft.nnx.nodes import is_graph_node
+from weft.nnx.outcomes import Leaving, RefOutcome, build_output, check_levels, hand_over, variables_below
 from weft.nnx.plan import Plan, plan_of
+from weft.nnx.quick import QuickEntry, quick_extractor
 from weft.nnx.refs import is_array_ref
 from weft.nnx.rides import ByFilter
-from weft.nnx.state import State
+from weft.nnx.state import State, from_flat_state
 from weft.nnx.tree import check_is_pytree, ways_out
 from weft.nnx.unflattening import Unflattener
-from weft.nnx.variable import VARIABLE_TYPES, Variable
-
-_store = object.__setattr__
+from weft.nnx.variable import Variable
 
 
 class _Mark:
@@ -89,6 +86,7 @@ class RefStructure:
         graphdef: the joint structure of the graphs.
         holders: for each leaf of the graphs, what it sits in; leaves that are ARRAY items follow them.
         functions: the user's functions, if this is a call.
+        paths: for each leaf its item, and its path inside of that.
     """
 
     treedef: Any
@@ -96,6 +94,7 @@ class RefStructure:
     graphdef: GraphDef[Any]
     holders: tuple[Holder, ...]
     functions: tuple[Any, ...] = ()
+    paths: tuple[tuple[int, Path], ...] = field(default=(), compare=False)
 
     def __hash__(self) -> int:
         return hash((self.treedef, self.graphdef, len(self.items)))
@@ -128,14 +127,16 @@ class References:
         graph: whether objects are graphs, with sharing and cycles, or trees.
         updates: whether structural changes reach the caller's objects.
         function: what the transform is called, for errors.
+        copies: whether outputs are always new objects, also where they are arguments.
     """
 
     name = "references"
 
-    def __init__(self, graph: bool, updates: bool, function: str):
+    def __init__(self, graph: bool, updates: bool, function: str, copies: bool = False):
         self.graph = graph
-        self.updates = graph and updates
+        self.updates = graph and updates and not copies
         self.function = function
+        self.copies = copies
 
     # ------------------------------------------------------------------ taking apart
 
@@ -160,28 +161,30 @@ class References:
         holders = tuple(_holder(leaf) for leaf in plan.leaves)
         starts = [*plan.starts, len(plan.leaves)]
         leaves: list[RefLeaf] = []
+        paths: list[tuple[int, Path]] = []
         values = plan.read()
         for root, place in enumerate(nodes):
-            base = (*prefix, *map(_part, with_paths[place][0]))
+            base = (*prefix, *map(key_part, with_paths[place][0]))
             for i in range(starts[root], starts[root + 1]):
                 leaves.append(RefLeaf((*base, *plan.paths[i]), values[i], plan.leaves[i]))
-        for (path, value), item in zip(with_paths, items, strict=True):
+                paths.append((place, plan.paths[i]))
+        for place, ((path, value), item) in enumerate(zip(with_paths, items, strict=True)):
             if item is ARRAY:
-                leaves.append(RefLeaf((*prefix, *map(_part, path)), value))
-        return Tree(RefStructure(treedef, items, plan.graphdef, holders), flat, plan, nodes, leaves)
+                leaves.append(RefLeaf((*prefix, *map(key_part, path)), value))
+                paths.append((place, ()))
+        structure = RefStructure(treedef, items, plan.graphdef, holders, paths=tuple(paths))
+        return Tree(structure, flat, plan, nodes, leaves)
 
     def enter(self, call: Call) -> tuple[RefStructure, list[RefLeaf], Tree]:
         """Takes a call apart; see `Boundary`."""
         functions, args, kwargs = call
         tree = self.take_apart((args, dict(kwargs)))
         names = parameter_names(functions[0])
-        tree.leaves = [
-            RefLeaf(_named(leaf.path, names), leaf.value, leaf.holder) for leaf in tree.leaves
-        ]
+        tree.leaves = [RefLeaf(_named(leaf.path, names), leaf.value, leaf.holder) for leaf in tree.leaves]
         if not self.graph:
             self._refuse_sharing(tree)
         if self.updates:
-            _check_level(tree)
+            check_levels(tree.plan.node(number) for number in tree.plan.by_number)
         return replace(tree.structure, functions=functions), tree.leaves, tree
 
     def _refuse_sharing(self, tree: Tree) -> None:
@@ -214,11 +217,10 @@ class References:
             AxisError: if the prefix does not fit.
             AliasError: if one Variable is reached under different rides, naming every path.
         """
-        _, args_prefix, kwargs_prefix = prefix
-        specs = self._specs((args_prefix, kwargs_prefix), entered, is_ride, what)
-        return self._resolve(specs, entered, what)
+        specs = self.specs(without_functions(prefix), entered, is_ride, what)
+        return self.resolve(specs, entered, what)
 
-    def _specs(self, prefix: Any, tree: Tree, is_ride: Callable[[Any], bool], what: str) -> list[Any]:
+    def specs(self, prefix: Any, tree: Tree, is_ride: Callable[[Any], bool], what: str) -> list[Any]:
         """The prefix of each item."""
 
         def stops(node: Any) -> bool:
@@ -237,9 +239,9 @@ class References:
             ) from None
         return treedef.flatten_up_to(everywhere)
 
-    def _resolve(self, specs: Sequence[Any], tree: Tree, what: str) -> list[Ride]:
+    def resolve(self, specs: Sequence[Any], tree: Tree, what: str) -> list[Ride]:
         plan, rides = tree.plan, []
-        finders = [finder(specs[place], what) for place in tree.nodes]
+        finders = [self.finder(specs[place], what) for place in tree.nodes]
         starts = [*plan.starts, len(plan.leaves)]
         for root in range(len(tree.nodes)):
             for i in range(starts[root], starts[root + 1]):
@@ -248,6 +250,25 @@ class References:
             self._check_aliases(tree, finders, rides, what)
         plain = (spec for spec, item in zip(specs, tree.structure.items, strict=True) if item is ARRAY)
         return rides + [_plain_ride(spec, what) for spec in plain]
+
+    def finder(self, spec: Any, what: str) -> Callable[[Path, Any], Ride]:
+        """From a path inside of an item, and what is there, to its ride, by the prefix of the item."""
+        if isinstance(spec, ByFilter):
+            return spec.finder()
+        if isinstance(spec, RidesByKind):
+            return ByFilter(spec.rides).finder()
+        if isinstance(spec, State) or self._is_item(spec):
+            by_path = {leaf.path: leaf.value for leaf in self.take_apart({"": spec}).leaves}
+            return lambda path, value: by_path[("", *path)]
+        return lambda path, value: spec
+
+    def shape_of(self, tree: Any) -> Tree:
+        """A tree with its graphs as items, which are not looked into."""
+        flat, treedef = jax.tree.flatten(tree, is_leaf=self._is_item)
+        nodes = [i for i, value in enumerate(flat) if self._is_item(value)]
+        items = tuple(NODE if i in set(nodes) else _item(value) for i, value in enumerate(flat))
+        structure = RefStructure(treedef, items, _NOTHING, ())
+        return Tree(structure, flat, Plan([]), nodes, [])
 
     def _ride(self, find: Callable[[Path, Any], Any], path: Path, holder: Any, what: str) -> Ride:
         try:
@@ -262,12 +283,11 @@ class References:
     def _check_aliases(self, tree: Tree, finders: Sequence[Any], rides: Sequence[Ride], what: str) -> None:
         plan = tree.plan
         first = {number: i for i, number in enumerate(plan.numbers) if number is not None}
+        place_of = {id(leaf): number for leaf, number in zip(plan.leaves, plan.numbers, strict=True)}
         wrong: dict[int, list[str]] = {}
         for number, path, root in repeats_of(plan):
-            for below, variable, its_number in _variables_below(plan, number):
-                i = first.get(its_number)
-                if i is None:
-                    continue
+            for below, variable in variables_below(plan.node(number)):
+                i = first[place_of[id(variable)]]
                 ride = self._ride(finders[root], (*path, *below), variable, what)
                 if ride != rides[i]:
                     places = wrong.setdefault(i, [f"{format_path(tree.leaves[i].path)}: {rides[i]!r}"])
@@ -309,9 +329,7 @@ class References:
     def describe(self, tree: Any) -> Described:
         """What must not change of a tree that is carried."""
         apart = self.take_apart(tree)
-        fixed = [
-            ((i,), item) for i, item in enumerate(apart.structure.items) if isinstance(item, Fixed)
-        ]
+        fixed = [((i,), item) for i, item in enumerate(apart.structure.items) if isinstance(item, Fixed)]
         leaves = [(leaf.path, _aval(leaf.value)) for leaf in apart.leaves]
         return Described((apart.structure.treedef, apart.structure.graphdef), (*leaves, *fixed))
 
@@ -340,7 +358,9 @@ class References:
         """Writes what changed into the caller's objects, and gives the output."""
         return hand_over(entered.plan, outcome, values, groups)
 
-    quick_hand_over = hand_over
+    def quick_hand_over(self, entered: QuickEntry, outcome: RefOutcome, values: Sequence[Any], groups: Groups) -> Any:
+        """The same, for objects that were met before."""
+        return entered.hand_over(outcome, values, groups)
 
     def sparse_call(self, crossing: Crossing, values: Mapping[int, Any]) -> Call:
         """The call's trees as (co)tangents: States with updates, else objects like the arguments."""
@@ -352,23 +372,11 @@ class References:
         return self.rebuild(replace(crossing, structure=replace(structure, functions=())), filled)[0]
 
     def read_sparse(self, crossing: Crossing, call: Call) -> list[Any]:
-        """For each leaf its value in trees like the arguments, or None."""
+        """For each leaf its value in trees like the arguments (objects, States, arrays), or None."""
         structure: RefStructure = crossing.structure
-        given: list[Any] = []
-        starts = _leaf_starts(structure)
-        parts: list[list[Any]] = []
-        plain: list[Any] = []
-        trees = flatten_items(structure.treedef, (tuple(call[1]), dict(call[2])), self._is_item)
-        root = 0
-        for item, tree in zip(structure.items, trees, strict=True):
-            if item is ARRAY:
-                plain.append(tree)
-            elif item is NODE:
-                parts.append(_values_like(structure, root, starts, tree))
-                root += 1
-        for part in parts:
-            given += part
-        return given + plain
+        trees = [*call[1], *(call[2][name] for name in sorted(call[2]))]
+        given = {leaf.path: leaf.value for i, tree in enumerate(trees) for leaf in self.take_apart(tree, (i,)).leaves}
+        return [given.get((_argument(structure, item), *path)) for item, path in structure.paths]
 
     def sparse_output(self, outcome: RefOutcome, lane: int, values: Sequence[Any]) -> Any:
         """A tree like the output: values at what rode in one lane, and `None` elsewhere."""
@@ -385,3 +393,83 @@ class References:
     def extractor(self, crossing: Crossing, entered: Tree) -> Extract | None:
         """Reads the Variables of the same objects again, as long as their plan is valid."""
         return quick_extractor(self, crossing, entered)
+
+
+_NOTHING: GraphDef[Any] = GraphDef((), (), 0)
+
+
+def without_functions(prefix: Any) -> Any:
+    """The part of a call's prefix that is about the arguments."""
+    return prefix[1:] if isinstance(prefix, tuple) and len(prefix) == 3 else prefix
+
+
+def _item(value: Any) -> Any:
+    return ARRAY if is_array(value) or type(value) in NUMBERS else Fixed(value)
+
+
+def _holder(leaf: Any) -> Holder:
+    return Holder(type(leaf), leaf._var_metadata) if isinstance(leaf, Variable) else PLAIN
+
+
+def _aval(value: Any) -> Any:
+    return jax.tree.map(jax.typeof, value) if not is_array(value) else jax.typeof(value)
+
+
+def _named(path: Path, names: Sequence[str]) -> Path:
+    """A path from the call, starting with the argument's name."""
+    which, first, *rest = path
+    if which == 0:
+        first = names[first] if first < len(names) else f"args[{first}]"  # type: ignore[operator]
+    return (first, *rest)
+
+
+def _item_path(tree: Tree, place: int) -> Path:
+    for leaf, (item, path) in zip(tree.leaves, tree.structure.paths, strict=True):
+        if item == place:
+            return leaf.path[: len(leaf.path) - len(path)]
+    return (f"argument {place}",)
+
+
+def repeats_of(plan: Plan) -> Iterator[tuple[int, Path, int]]:
+    """What was met again in a plan, as (number, path, root)."""
+    ends = [*plan.repeat_starts[1:], len(plan.repeats)]
+    for root, (start, end) in enumerate(zip(plan.repeat_starts, ends, strict=True)):
+        for number, path in plan.repeats[start:end]:
+            yield number, path, root
+
+
+def _plain_ride(spec: Any, what: str) -> Ride:
+    if isinstance(spec, RidesByKind):
+        if spec.array is not None:
+            return spec.array
+        raise AxisError(f"{what}: {spec!r} is for graphs, but was given for an array", fix="give the array one ride")
+    return spec
+
+
+def _argument(structure: RefStructure, item: int) -> int:
+    """The argument that an item belongs to."""
+    count = 0
+    for i, child in enumerate(grandchild for group in structure.treedef.children() for grandchild in group.children()):
+        count += child.num_leaves
+        if item < count:
+            return i
+    raise IndexError(item)
+
+
+def _as_states(structure: RefStructure, values: Mapping[int, Any]) -> tuple[Any, Any]:
+    """(Co)tangents of the arguments: for a graph the State of the leaves that have one."""
+    flat: list[Any] = [None] * len(structure.items)
+    states: dict[int, list[tuple[Path, Any]]] = {i: [] for i, item in enumerate(structure.items) if item is NODE}
+    count = len(structure.holders)
+    for i, (item, path) in enumerate(structure.paths):
+        if i not in values:
+            continue
+        if i >= count:
+            flat[item] = values[i]
+        else:
+            holder = structure.holders[i]
+            value = values[i] if holder.type is None else holder.type._new(values[i], holder.metadata)
+            states[item].append((path, value))
+    for item, pairs in states.items():
+        flat[item] = pairs[0][1] if len(pairs) == 1 and pairs[0][0] == () else from_flat_state(pairs)
+    return structure.treedef.unflatten(flat)

@@ -7,43 +7,34 @@ for records: one ride for each filter, tried in order.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from weft.core.paths import Path
-from weft.core.rides import Carry
+from weft.core.rides import Carry, RidesByKind
 from weft.nnx.filters import Filter, to_predicate
-from weft.nnx.reprlib import Object, Representable
 from weft.nnx.state import State
 
 __all__ = ["Carry", "DiffState", "StateAxes", "StateSharding"]
 
 
-class ByFilter(Representable):
-    """One ride for each filter; `None` where a rest is not given is not a ride, but an error."""
+class ByFilter(RidesByKind):
+    """One ride for each filter, tried in order; filters of this layer, or a State with a ride at each path."""
 
     def __init__(self, rides: Any, /):
         if isinstance(rides, State):
-            flat = dict(rides.flat_state())
-            self._filters: tuple[Any, ...] = tuple(AtPath(path) for path in flat)
-            self._rides = tuple(getattr(ride, "get_value", lambda ride=ride: ride)() for ride in flat.values())
+            found = rides.flat_state()
+            pairs = tuple((AtPath(path), getattr(ride, "get_value", lambda ride=ride: ride)()) for path, ride in found)
         else:
-            pairs = rides.items() if isinstance(rides, Mapping) else rides
-            pairs = tuple(pairs)
-            self._filters = tuple(filter for filter, _ in pairs)
-            self._rides = tuple(ride for _, ride in pairs)
+            pairs = tuple(rides.items() if isinstance(rides, Mapping) else rides)
+        super().__init__(pairs)
 
     @property
     def filters(self) -> tuple[Filter, ...]:
-        return self._filters
+        return tuple(filter for filter, _ in self.rides)
 
-    @property
-    def rides(self) -> tuple[Any, ...]:
-        """The rides, in the order of their filters."""
-        return self._rides
-
-    def items(self) -> Iterable[tuple[Any, Any]]:
-        return zip(self._filters, self._rides, strict=True)
+    def items(self) -> tuple[tuple[Filter, Any], ...]:
+        return self.rides
 
     def finder(self) -> Callable[[Path, Any], Any]:
         """A function from a path and what is there to its ride.
@@ -51,7 +42,7 @@ class ByFilter(Representable):
         Raises (when called):
             LookupError: if no filter matches.
         """
-        tests = [(to_predicate(filter), ride) for filter, ride in self.items()]
+        tests = [(to_predicate(filter), ride) for filter, ride in self.rides]
 
         def find(path: Path, value: Any) -> Any:
             for test, ride in tests:
@@ -62,21 +53,13 @@ class ByFilter(Representable):
         return find
 
     def __eq__(self, other: object) -> bool:
-        return (
-            type(self) is type(other)
-            and self._filters == other._filters  # type: ignore[attr-defined]
-            and self._rides == other._rides  # type: ignore[attr-defined]
-        )
+        return type(self) is type(other) and self.rides == other.rides  # type: ignore[attr-defined]
 
     def __hash__(self) -> int:
-        return hash((self._filters, self._rides))
-
-    def __nnx_repr__(self):
-        yield Object(type=type(self).__name__)
-        yield from ()
+        return hash(self.rides)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({dict(self.items())!r})"
+        return f"{type(self).__name__}({dict(self.rides)!r})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +88,7 @@ class StateAxes(ByFilter):
 
     @property
     def axes(self) -> tuple[Any, ...]:
-        return self._rides
+        return tuple(ride for _, ride in self.rides)
 
 
 class StateSharding(ByFilter):
@@ -120,7 +103,7 @@ class StateSharding(ByFilter):
 
     @property
     def shardings(self) -> tuple[Any, ...]:
-        return self._rides
+        return tuple(ride for _, ride in self.rides)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,33 +1,13 @@
 """Every JAX transform over records, each declared once as a rule of the interpreter."""
 
-from weft.core.rides import Carry
-from weft.core.rides import axes
-from weft.transforms.autodiff import grad
-from weft.transforms.autodiff import hessian
-from weft.transforms.autodiff import jacfwd
-from weft.transforms.autodiff import jacrev
-from weft.transforms.autodiff import jvp
-from weft.transforms.autodiff import linearize
-from weft.transforms.autodiff import value_and_grad
-from weft.transforms.autodiff import vjp
-from weft.transforms.branches import cond
-from weft.transforms.branches import switch
-from weft.transforms.custom import custom_jvp
-from weft.transforms.custom import custom_vjp
+from weft.core.rides import Carry, axes
+from weft.transforms.autodiff import grad, hessian, jacfwd, jacrev, jvp, linearize, value_and_grad, vjp
+from weft.transforms.branches import cond, switch
+from weft.transforms.custom import custom_jvp, custom_vjp
 from weft.transforms.jit import jit
-from weft.transforms.loops import associative_scan
-from weft.transforms.loops import fori_loop
-from weft.transforms.loops import map
-from weft.transforms.loops import scan
-from weft.transforms.loops import while_loop
-from weft.transforms.mapping import pmap
-from weft.transforms.mapping import shard_map
-from weft.transforms.mapping import vmap
-from weft.transforms.tracing import checkify
-from weft.transforms.tracing import eval_shape
-from weft.transforms.tracing import make_jaxpr
-from weft.transforms.tracing import remat
-from weft.transforms.tracing import transform_metadata
+from weft.transforms.loops import associative_scan, fori_loop, map, scan, while_loop
+from weft.transforms.mapping import pmap, shard_map, vmap
+from weft.transforms.tracing import checkify, eval_shape, make_jaxpr, remat, transform_metadata
 
 __all__ = [
     "Carry",

@@ -13,9 +13,8 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
-
 from weft.core.errors import DifferentiationError, StructureError
-from weft.core.filters import All, Filter, format_filter, predicate
+from weft.core.filters import All, Filter, format_filter
 from weft.core.frames import open_frame
 from weft.core.interpret import Boundary, Call, Crossing, Finish, Groups, Lift, Lifted, Rule, interpret
 from weft.core.kinds import Buffer, Param
@@ -45,6 +44,7 @@ class DiffOptions:
     holomorphic: bool = False
     allow_int: bool = False
     with_value: bool = False
+    filters: tuple[tuple[int, Any], ...] = ()
 
     @property
     def positions(self) -> tuple[int, ...]:
@@ -56,6 +56,7 @@ class _ByFilter(RidesByKind):
     """`RidesByKind` whose filters may match nothing: one argument of several may have nothing to differentiate."""
 
     optional = True
+    array = DIFFERENTIATED
 
 
 def _arrive(options: DiffOptions, call: Call) -> Any:
@@ -66,11 +67,17 @@ def _arrive(options: DiffOptions, call: Call) -> Any:
             f"{options.name} is asked for argument {options.argnums}, but was called with {len(args)} positional ones",
             fix="pass the argument by position, or correct argnums",
         )
-    chosen = _ByFilter(((_wanted(options), DIFFERENTIATED), (..., CLOSED)))
-    return CLOSED, tuple(chosen if i in positions else CLOSED for i in range(len(args))), CLOSED
+    rides = tuple(
+        _ByFilter(((_wanted(options, i), DIFFERENTIATED), (..., CLOSED))) if i in positions else CLOSED
+        for i in range(len(args))
+    )
+    return CLOSED, rides, CLOSED
 
 
-def _wanted(options: DiffOptions) -> Filter:
+def _wanted(options: DiffOptions, position: int) -> Filter:
+    for argnum, filter in options.filters:
+        if argnum == position:
+            return filter
     if options.wrt is None:
         return (Param, All(Buffer, _is_integer)) if options.allow_int else Param
     return options.wrt
@@ -199,6 +206,7 @@ def _differentiation(name: str, lift: Callable[[Lift[DiffOptions]], Lifted], fin
         is_ride=_is_role,
         lanes=(DIFFERENTIATED, CLOSED),
         forwards=_forwards,
+        updates=lambda ride: CLOSED,
         check=_check,
         finish=finish,
         options=("argnums", "has_aux"),

@@ -13,7 +13,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-
 from weft.core.agree import Described, differences
 from weft.core.errors import BranchError
 from weft.core.frames import open_frame
@@ -83,7 +82,7 @@ def _rule(name: str) -> Rule[BranchOptions]:
 
 
 COND, SWITCH = _rule("cond"), _rule("switch")
-_COND_OPTIONS = BranchOptions("cond", ("true_fun", "false_fun"))
+COND_OPTIONS = BranchOptions("cond", ("true_fun", "false_fun"))
 
 
 def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], *operands: Any) -> Any:
@@ -105,7 +104,7 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
     """
     if jnp.shape(pred) != ():
         raise BranchError(f"the predicate of cond must be a scalar, not {jax.typeof(pred)}", fix="use jnp.where")
-    return call_over_values(COND, (true_fun, false_fun), _COND_OPTIONS, *operands, extra=pred)
+    return call_over_values(COND, (true_fun, false_fun), COND_OPTIONS, *operands, extra=pred)
 
 
 def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
@@ -126,6 +125,9 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
     """
     if not branches:
         raise BranchError("switch needs at least one branch", fix="pass functions in `branches`")
-    names = tuple(f"branches[{i}]" for i in range(len(branches)))
-    options = BranchOptions("switch", names)
-    return call_over_values(SWITCH, tuple(branches), options, *operands, extra=index)
+    return call_over_values(SWITCH, tuple(branches), switch_options(branches), *operands, extra=index)
+
+
+def switch_options(branches: Sequence[Any]) -> BranchOptions:
+    """The options of a `switch` with these branches."""
+    return BranchOptions("switch", tuple(f"branches[{i}]" for i in range(len(branches))))

@@ -16,7 +16,6 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import jax
 import jax.numpy as jnp
 import numpy as np
-
 from weft.core.agree import differences
 from weft.core.errors import DifferentiationError, StructureError
 from weft.core.frames import open_frame
@@ -189,9 +188,7 @@ def _lane_values(
 ) -> tuple[Any, ...]:
     values = boundary.read_sparse(crossing, ((), trees, {}))
     chosen = [value for value, ride in zip(values, crossing.rides, strict=True) if ride is DIFFERENTIATED]
-    return tuple(
-        jnp.zeros_like(primal) if value is None else value for value, primal in zip(chosen, like, strict=True)
-    )
+    return tuple(jnp.zeros_like(primal) if value is None else value for value, primal in zip(chosen, like, strict=True))
 
 
 def _lift_jvp(lift: Lift[CustomOptions]) -> Lifted:

@@ -14,7 +14,6 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import jax
 from jax.experimental.layout import Format
 from jax.sharding import PartitionSpec, Sharding
-
 from weft.core.errors import StructureError
 from weft.core.frames import open_frame
 from weft.core.interpret import Call, Groups, Interpreted, Lift, Rule, interpret
@@ -112,6 +111,7 @@ JIT: Rule[JitOptions] = Rule(
     depart=lambda options, index: options.out_shardings,
     is_ride=is_sharding,
     forwards=_forwards,
+    updates=lambda ride: ride.sharding if isinstance(ride, Placement) else ride,
     options=("in_shardings", "out_shardings"),
     quick=True,
 )

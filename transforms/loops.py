@@ -15,11 +15,10 @@ from typing import Any, ParamSpec, TypeVar, overload
 import jax
 import jax.numpy as jnp
 from jax import lax
-
 from weft.core.agree import differences, subtrees
 from weft.core.errors import AxisError, CarryError
 from weft.core.frames import open_frame
-from weft.core.interpret import Agreement, Boundary, Call, Departure, Groups, Lift, Lifted, Rule, interpret
+from weft.core.interpret import NOT_UPDATED, Agreement, Boundary, Call, Departure, Groups, Lift, Lifted, Rule, interpret
 from weft.core.leaves import Leaf
 from weft.core.rides import Carry, Ride, is_axis, mapped_size
 from weft.core.statics import Static
@@ -33,6 +32,11 @@ R = TypeVar("R")
 def is_carry_or_axis(node: Any) -> bool:
     """Whether a prefix node is `Carry`, an axis, or None."""
     return node is Carry or is_axis(node)
+
+
+def carried_updates(ride: Ride) -> Ride:
+    """What is carried comes back as the carry; the rest as it rode in."""
+    return NOT_UPDATED if ride is Carry else ride
 
 
 def _carried(name: str, arrives: Callable[[Call], Any], *, shapes: bool = True) -> Agreement:
@@ -136,6 +140,7 @@ SCAN: Rule[ScanOptions] = Rule(
     is_ride=is_carry_or_axis,
     lanes=(Carry,),
     forwards=lambda arrived, departs: arrived is None and departs is None,
+    updates=carried_updates,
     check=_check_scan,
     agree=lambda options, index: _carried("scan", lambda live: _arrive_scan(options, live)),
     refused={None: "carry it (Carry), or stack it (an axis)"},
@@ -275,6 +280,7 @@ WHILE: Rule[WhileOptions] = Rule(
     is_ride=lambda node: node == PREDICATE or is_carry_or_axis(node),
     lanes=(Carry,),
     forwards=None,
+    updates=carried_updates,
     agree=lambda options, index: _carried("while_loop", _everything_carried) if index == 1 else None,
     options=("init", "output"),
 )
@@ -340,6 +346,7 @@ FORI: Rule[ForiOptions] = Rule(
     is_ride=is_carry_or_axis,
     lanes=(Carry,),
     forwards=None,
+    updates=carried_updates,
     agree=lambda options, index: _carried("fori_loop", _everything_carried),
     options=("init", "output"),
 )
@@ -400,6 +407,7 @@ MAP: Rule[MapOverOptions] = Rule(
     depart=lambda options, index: 0,
     lanes=(0,),
     forwards=None,
+    updates=carried_updates,
     check=_check_map,
     options=("xs", "output"),
 )
@@ -460,6 +468,7 @@ ASSOCIATIVE_SCAN: Rule[AssociativeOptions] = Rule(
     is_ride=is_carry_or_axis,
     lanes=(Carry,),
     forwards=None,
+    updates=carried_updates,
     agree=lambda options, index: _carried("associative_scan", _everything_carried, shapes=False),
     check=lambda options, call, leaves, rides: _check_associative(options, leaves),
     options=("elems", "output"),
@@ -472,9 +481,7 @@ def _check_associative(options: AssociativeOptions, leaves: Sequence[Leaf]) -> N
         raise AxisError("associative_scan has no elements", fix="pass a tree with at least one array")
 
 
-def associative_scan(
-    function: Callable[[Any, Any], Any], elems: Any, *, reverse: bool = False, axis: int = 0
-) -> Any:
+def associative_scan(function: Callable[[Any, Any], Any], elems: Any, *, reverse: bool = False, axis: int = 0) -> Any:
     """All prefixes of an associative operation, in logarithmic depth.
 
     Args:

@@ -13,7 +13,6 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
 from jax.sharding import Mesh, PartitionSpec
-
 from weft.core.errors import AxisError
 from weft.core.frames import open_frame
 from weft.core.interpret import Call, Lift, Lifted, Rule

@@ -9,9 +9,8 @@ from typing import Any, ParamSpec, Protocol, TypeVar, overload, runtime_checkabl
 import equinox as eqx
 import jax
 from jax.experimental import checkify as jax_checkify
-
 from weft.core.frames import open_frame
-from weft.core.interpret import Finish, Lift, Lifted, Rule, interpret
+from weft.core.interpret import NOT_UPDATED, Finish, Lift, Lifted, Rule, interpret
 from weft.core.rides import is_axis, resolve_nodes
 from weft.core.statics import Static
 from weft.core.values import VALUES
@@ -36,7 +35,7 @@ def _lift_eval_shape(lift: Lift[NoOptions]) -> Lifted:
     return lifted
 
 
-EVAL_SHAPE: Rule[NoOptions] = Rule("eval_shape", _lift_eval_shape, forwards=None)
+EVAL_SHAPE: Rule[NoOptions] = Rule("eval_shape", _lift_eval_shape, forwards=None, updates=lambda ride: NOT_UPDATED)
 
 
 def eval_shape(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -77,7 +76,9 @@ def _finish_jaxpr(out: Any, finish: Finish[JaxprOptions]) -> Any:
     return (finish.more[0], out) if finish.options.return_shape else finish.more[0]
 
 
-MAKE_JAXPR: Rule[JaxprOptions] = Rule("make_jaxpr", _lift_jaxpr, forwards=None, finish=_finish_jaxpr)
+MAKE_JAXPR: Rule[JaxprOptions] = Rule(
+    "make_jaxpr", _lift_jaxpr, forwards=None, updates=lambda ride: NOT_UPDATED, finish=_finish_jaxpr
+)
 
 
 def make_jaxpr(
@@ -103,7 +104,7 @@ def make_jaxpr(
     { lambda ; a:f32[]. let b:f32[] = mul a 2.0:f32[] in (b,) }
     """
     options = JaxprOptions(return_shape)
-    return decorate(function, lambda f: _with_statics(f, static_argnums, over_values(MAKE_JAXPR, options)(f)))
+    return decorate(function, lambda f: with_statics(f, static_argnums, over_values(MAKE_JAXPR, options)(f)))
 
 
 @dataclass(frozen=True)
@@ -166,22 +167,22 @@ def remat(
     1.0
     """
     options = RematOptions(policy, prevent_cse)
-    return decorate(function, lambda f: _with_statics(f, static_argnums, over_values(REMAT, options)(f)))
+    return decorate(function, lambda f: with_statics(f, static_argnums, over_values(REMAT, options)(f)))
 
 
-def _with_statics(function: Callable[..., Any], argnums: Any, transformed: Callable[..., Any]) -> Callable[..., Any]:
+def with_statics(function: Callable[..., Any], argnums: Any, transformed: Callable[..., Any]) -> Callable[..., Any]:
     """Passes the chosen arguments as `Static`."""
     numbers, names = numbers_and_names(function, argnums, None)
     if not numbers:
         return transformed
 
-    def with_statics(*args: Any, **kwargs: Any) -> Any:
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
         return transformed(
             *(Static(value) if i in numbers else value for i, value in enumerate(args)),
             **{name: Static(value) if name in names else value for name, value in kwargs.items()},
         )
 
-    return named_like(function, with_statics)
+    return named_like(function, wrapped)
 
 
 @dataclass(frozen=True)
@@ -202,9 +203,7 @@ def _lift_checkify(lift: Lift[CheckifyOptions]) -> Lifted:
     return lifted
 
 
-CHECKIFY: Rule[CheckifyOptions] = Rule(
-    "checkify", _lift_checkify, finish=lambda out, finish: (finish.more[0], out)
-)
+CHECKIFY: Rule[CheckifyOptions] = Rule("checkify", _lift_checkify, finish=lambda out, finish: (finish.more[0], out))
 
 
 def checkify(function: Callable[..., Any] | None = None, /, *, errors: Any = jax_checkify.user_checks) -> Any:
@@ -284,5 +283,3 @@ def _with_axis(method: str, axes: Any, tree: Any, metadata: dict[str, Any]) -> A
             for node, axis in zip(nodes, rides, strict=True)
         ]
     )
-
-

@@ -1,0 +1,407 @@
+"""Outcomes: what a function over graphs returned and did, taken apart inside a trace and put into effect outside of it.
+
+Inside (`Leaving`): the arguments' live objects are looked at again. Variables whose value is another object than the one
+they were given have changed; with graph updates, the arguments' structure is described again too, numbered so that what
+was there before is recognised. The output is described after the arguments, so that it refers to them by number.
+
+Outside (`hand_over`): everything is checked first, then written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+from weft.core.agree import Fixed, subtrees
+from weft.core.errors import AxisError
+from weft.core.interpret import NOT_UPDATED, Call, Crossing, Departure, Groups
+from weft.core.paths import Path, format_path
+from weft.core.rides import Carry, Ride
+from weft.core.values import FORWARDED, as_array
+from weft.nnx.errors import AliasError, DuplicateError, StructureError
+from weft.nnx.flattening import Flattener
+from weft.nnx.graphdef import GraphDef, IndexMap, RefMap
+from weft.nnx.plan import Plan
+from weft.nnx.tree import ways_out
+from weft.nnx.unflattening import Unflattener
+from weft.nnx.variable import VARIABLE_TYPES
+from weft.nnx.versions import metadata_epoch
+
+if TYPE_CHECKING:
+    from weft.nnx.references import Memory, References
+
+_store = object.__setattr__
+
+
+@dataclass(frozen=True)
+class RefOutcome:
+    """What a function returned and did, without the arrays.
+
+    Attributes:
+        updates: (leaf, lane, place) for each leaf of the arguments that changed.
+        metadata: (leaf, metadata) for each Variable whose metadata changed.
+        arguments: the arguments' graphs as they are now, if their structure changed, with sources of their leaves.
+        treedef, items: of the output, as in `RefStructure`.
+        graphdef: of the output's graphs; it refers to the arguments' by number.
+        sources: (lane, place) of each leaf of the output's graphs, then of its arrays; or (FORWARDED, leaf).
+        carried: (leaf, lane, place) for each leaf of the arguments that is carried.
+    """
+
+    updates: tuple[tuple[int, int, int], ...]
+    metadata: tuple[tuple[int, Any], ...]
+    arguments: tuple[GraphDef[Any], tuple[tuple[int, int], ...]] | None
+    treedef: Any
+    items: tuple[Any, ...]
+    graphdef: GraphDef[Any]
+    sources: tuple[tuple[int, int], ...]
+    carried: tuple[tuple[int, int, int], ...] = ()
+
+    def __hash__(self) -> int:
+        return hash((self.updates, self.sources))
+
+
+class _Lanes:
+    """The lanes of an output under construction."""
+
+    def __init__(self, departure: Departure):
+        self.departure = departure
+        self.groups: list[list[Any]] = [[] for _ in departure.lanes]
+
+    def put(self, ride: Ride, value: Any, path: Callable[[], str]) -> tuple[int, int]:
+        if ride in self.departure.refused:
+            raise AxisError(
+                f"{self.departure.option} gives {ride!r} to an output that changes",
+                at=path(),
+                fix=self.departure.refused[ride],
+            )
+        lane = self.departure.lanes.index(ride)
+        self.groups[lane].append(value)
+        return lane, len(self.groups[lane]) - 1
+
+    def finished(self) -> Groups:
+        return tuple(map(tuple, self.groups))
+
+
+class Leaving:
+    """The end of one call inside its trace."""
+
+    def __init__(
+        self,
+        boundary: References,
+        crossing: Crossing,
+        values: Sequence[Any],
+        live: Call,
+        memory: Memory,
+        departure: Departure,
+    ):
+        self.boundary = boundary
+        self.crossing = crossing
+        self.values = values
+        self.live = live
+        self.memory = memory
+        self.departure = departure
+        self.lanes = _Lanes(departure)
+        # Where a live Variable of the arguments is among the leaves.
+        self.position = {id(v): i for i, v in enumerate(memory.holders) if v is not None}
+        self.numbers = RefMap()
+
+    def outcome(self, out: Any) -> tuple[Groups, RefOutcome]:
+        carried = self._carried(out)
+        arguments = self._arguments() if self.boundary.updates else None
+        updates, metadata = ((), ()) if arguments is not None else self._updates()
+        treedef, items, graphdef, sources = self._output(out, carried)
+        writes = tuple(
+            (position, *carried[i])
+            for i, position in enumerate(p for p, ride in enumerate(self.crossing.rides) if ride is Carry)
+            if carried and i < len(carried) and position < len(self.memory.holders)
+        )
+        outcome = RefOutcome(updates, metadata, arguments, treedef, items, graphdef, sources, writes)
+        return self.lanes.finished(), outcome
+
+    # ------------------------------------------------------------------ what the function did
+
+    def _updates(self) -> tuple[tuple[tuple[int, int, int], ...], tuple[tuple[int, Any], ...]]:
+        updates: list[tuple[int, int, int]] = []
+        metadata: list[tuple[int, Any]] = []
+        for i, (variable, holder) in enumerate(zip(self.memory.holders, self.crossing.structure.holders, strict=True)):
+            if variable is None:
+                continue
+            source = self._changed(i, variable)
+            if source is not None:
+                updates.append((i, *source))
+            if variable._var_metadata is not holder.metadata and variable._var_metadata != holder.metadata:
+                metadata.append((i, variable._var_metadata))
+        return tuple(updates), tuple(metadata)
+
+    def _changed(self, i: int, variable: Any) -> tuple[int, int] | None:
+        """Where the changed value of an argument's Variable leaves, or None if it has not changed."""
+        ride = self.departure.updates(self.crossing.rides[i])
+        if ride is NOT_UPDATED or (variable._raw_value is self.values[i] and i not in self.departure.always):
+            return None
+        if ride in self.departure.refused:
+            return None
+        return self.lanes.put(ride, variable._raw_value, lambda: self._place(i))
+
+    def _place(self, i: int) -> str:
+        item, path = self.crossing.structure.paths[i]
+        return format_path((f"argument {item}", *path))
+
+    def _arguments(self) -> tuple[GraphDef[Any], tuple[tuple[int, int], ...]] | None:
+        """The arguments' graphs as they are now, if their structure changed."""
+        flattener = Flattener(self.numbers, RefMap.from_indexmap(self.memory.index_ref), True)
+        roots: list[int] = []
+        for root in self.memory.roots:
+            roots.append(len(flattener.leaves))
+            flattener.root(root)
+        graphdef = flattener.graphdef()
+        check_levels(self.numbers)
+        before = self.crossing.structure.graphdef
+        if graphdef.with_no_outer_index() == before and self._same_arrays(flattener.leaves):
+            return None
+        find = self._rides_now(roots, flattener.paths or [])
+        sources = tuple(self._source(leaf, find(i)) for i, leaf in enumerate(flattener.leaves))
+        return graphdef, sources
+
+    def _same_arrays(self, leaves: Sequence[Any]) -> bool:
+        pairs = zip(leaves, self.memory.holders, self.values, strict=False)
+        return all(variable is not None or leaf is value for leaf, variable, value in pairs)
+
+    def _rides_now(self, roots: Sequence[int], paths: Sequence[Path]) -> Callable[[int], Ride]:
+        """The ride of leaf `i` of the arguments as they are now, from the prefix that they came with."""
+        prefix = self.departure.arrive(self.live)
+        prefix = prefix[1:] if isinstance(prefix, tuple) and len(prefix) == 3 else prefix
+        tree = self.boundary.take_apart(self.live[1:])
+        specs = self.boundary.specs(prefix, tree, self.departure.is_ride, "in_axes")
+        finders = [self.boundary.finder(specs[place], "in_axes") for place in tree.nodes]
+
+        def find(i: int) -> Ride:
+            root = max(r for r, start in enumerate(roots) if start <= i)
+            return self.departure.updates(finders[root](paths[i], None))
+
+        return find
+
+    def _source(self, leaf: Any, ride: Ride) -> tuple[int, int]:
+        """Where the value of a leaf comes from: an argument's, unchanged, or a lane."""
+        value = leaf._raw_value if type(leaf) in VARIABLE_TYPES else leaf
+        i = self.position.get(id(leaf))
+        if i is not None:
+            changed = value is not self.values[i]
+            if not changed:
+                return FORWARDED, i
+            ride = self.departure.updates(self.crossing.rides[i])
+        return self.lanes.put(ride, value, lambda: "argument")
+
+    # ------------------------------------------------------------------ what the function returned
+
+    def _carried(self, out: Any) -> list[tuple[int, int]]:
+        """Puts what is carried into its lane, in the order in which it came in."""
+        if Carry not in self.departure.lanes:
+            return []
+        parts = subtrees(self.departure.prefix, out, self.departure.is_ride, Carry)
+        self.carried_parts = parts
+        apart = self.boundary.take_apart(parts[0] if len(parts) == 1 else tuple(parts))
+        self.carried_places: dict[int, tuple[int, int]] = {}
+        places: list[tuple[int, int]] = []
+        for leaf in apart.leaves:
+            place = self.lanes.put(Carry, leaf.value, lambda: "carry")
+            places.append(place)
+            self.carried_places[id(leaf.value if leaf.holder is None else leaf.holder)] = place
+        return places
+
+    def _output(self, out: Any, carried: Sequence[Any]) -> tuple[Any, tuple[Any, ...], GraphDef[Any], Any]:
+        boundary, departure = self.boundary, self.departure
+        apart = boundary.shape_of(out)
+        specs = boundary.specs(departure.prefix, apart, departure.is_ride, departure.option)
+        flattener, sources, plain = self._flattener(), [], []
+        for place in apart.nodes:
+            start, repeats = len(flattener.leaves), len(flattener.repeats)
+            flattener.root(apart.flat[place])
+            find = boundary.finder(specs[place], departure.option)
+            for i in range(start, len(flattener.leaves)):
+                sources.append(self._out_source(flattener.leaves[i], find, flattener.paths[i], place))
+            self._check_repeats(flattener.repeats[repeats:], find, place)
+        if boundary.updates:
+            check_levels(self.numbers)
+        for spec, item, value in zip(specs, apart.structure.items, apart.flat, strict=True):
+            if not isinstance(item, Fixed) and item.name == "array":
+                plain.append(self._plain_source(value, spec))
+        return (apart.structure.treedef, apart.structure.items, flattener.graphdef(), (*sources, *plain))
+
+    def _flattener(self) -> Flattener:
+        if self.boundary.updates:
+            if not self.numbers:
+                for root in self.memory.roots:
+                    Flattener(self.numbers, None, True).root(root)
+            return Flattener(self.numbers, RefMap.from_indexmap(self.memory.index_ref), True)
+        return Flattener(RefMap(), None, True)
+
+    def _out_source(self, leaf: Any, find: Callable[[Path, Any], Ride], path: Path, place: int) -> tuple[int, int]:
+        carried = getattr(self, "carried_places", {}).get(id(leaf))
+        if carried is not None:
+            return carried
+        known = id(leaf) in self.position
+        if known and not self.boundary.updates and not self.boundary.copies:
+            raise self._duplicate(leaf, path, place)
+        ride = find(path, leaf)
+        if known and not self.boundary.copies:
+            return self._source(leaf, ride)
+        value = leaf._raw_value if type(leaf) in VARIABLE_TYPES else leaf
+        return self.lanes.put(ride, value, lambda: format_path((f"output {place}", *path)))
+
+    def _plain_source(self, value: Any, ride: Ride) -> tuple[int, int]:
+        carried = getattr(self, "carried_places", {}).get(id(value))
+        if carried is not None:
+            return carried
+        forwards = self.departure.forwards
+        if forwards is not None:
+            for i, given in enumerate(self.values):
+                if given is value and forwards(self.crossing.rides[i], ride):
+                    return FORWARDED, i
+        return self.lanes.put(ride, value, lambda: "output")
+
+    def _duplicate(self, leaf: Any, path: Path, place: int) -> DuplicateError:
+        function = self.boundary.function
+        return DuplicateError(
+            f"Duplicate {type(leaf).__name__}: nnx.{function} without graph updates does not support input Variables "
+            "that are returned as outputs",
+            at=[self._place(self.position[id(leaf)]), format_path((f"output {place}", *path))],
+            fix=f"do not return it (its update comes back anyway), or use graph updates; or {ways_out(function)}",
+        )
+
+    def _check_repeats(
+        self, repeats: Sequence[tuple[int, Path]], find: Callable[[Path, Any], Ride], place: int
+    ) -> None:
+        """Things of the output that were met before: in the arguments, or in the output itself."""
+        by_number = {number: node for node, number in self.numbers.items()} if self.boundary.updates else {}
+        for number, path in repeats:
+            node = by_number.get(number)
+            if self.boundary.copies:
+                continue
+            if not self.boundary.updates:
+                raise DuplicateError(
+                    f"Duplicate in the output: nnx.{self.boundary.function} without graph updates does not support "
+                    "shared outputs",
+                    at=[format_path((f"output {place}", *path))],
+                    fix=ways_out(self.boundary.function),
+                )
+            for below, variable in variables_below(node):
+                i = self.position.get(id(variable))
+                if i is None or self.crossing.rides[i] is Carry:
+                    continue
+                mine = self.departure.updates(self.crossing.rides[i])
+                theirs = find((*path, *below), variable)
+                if mine is not NOT_UPDATED and mine != theirs:
+                    raise AliasError(
+                        f"Inconsistent aliasing detected: an argument is returned under another {self.departure.option}",
+                        at=[
+                            f"{self._place(i)}: {mine!r}",
+                            f"{format_path((f'output {place}', *path, *below))}: {theirs!r}",
+                        ],
+                        fix="return it under the same, or do not return it: its update comes back anyway",
+                    )
+
+
+def variables_below(node: Any) -> list[tuple[Path, Any]]:
+    """The Variables in a graph, with their paths."""
+    if type(node) in VARIABLE_TYPES:
+        return [((), node)]
+    plan = Plan([node])
+    return [(path, leaf) for path, leaf in zip(plan.paths, plan.leaves, strict=True) if type(leaf) in VARIABLE_TYPES]
+
+
+def check_levels(nodes: Iterable[Any]) -> None:
+    """Refuses objects and Variables of another trace level.
+
+    Raises:
+        TraceLevelError: naming their type.
+    """
+    for node in nodes:
+        state = node._trace_state if type(node) in VARIABLE_TYPES else getattr(node, "_pytree__trace", None)
+        if state is not None and not state.is_valid():
+            raise StructureError(
+                f"Cannot extract graph node from different trace level: {type(node).__name__}",
+                fix="pass it to the transform as an argument instead of closing over it",
+            )
+
+
+def hand_over(plan: Plan, outcome: RefOutcome, values: Sequence[Any], groups: Groups) -> Any:
+    """Writes what changed into the caller's objects, after all checks, and gives the output.
+
+    Raises:
+        TraceContextError: if something to be written is of another trace level.
+    """
+    refers = outcome.arguments is not None or outcome.graphdef.nodes
+    index_ref = IndexMap((number, plan.node(number)) for number in plan.by_number) if refers else IndexMap()
+    if outcome.updates or outcome.carried or outcome.metadata or outcome.arguments:
+        plan.check_writable()
+    if outcome.arguments is not None:
+        graphdef, sources = outcome.arguments
+        leaves = [_pick(source, values, groups) for source in sources]
+        index_ref = _rewrite(plan, graphdef, leaves, index_ref)
+    else:
+        for i, lane, place in outcome.updates:
+            _store(plan.leaves[i], "_raw_value", groups[lane][place])
+        for i, metadata in outcome.metadata:
+            _store(plan.leaves[i], "_var_metadata", metadata)
+            metadata_epoch.advance()
+    for i, lane, place in outcome.carried:
+        leaf = plan.leaves[i]
+        if type(leaf) in VARIABLE_TYPES:
+            _store(leaf, "_raw_value", groups[lane][place])
+    count = outcome.graphdef.num_leaves
+    filled = [_pick(source, values, groups) for source in outcome.sources]
+    return build_output(outcome, filled[:count], filled[count:], index_ref, index_ref)
+
+
+def _pick(source: tuple[int, int], values: Sequence[Any], groups: Groups) -> Any:
+    lane, place = source
+    return as_array(values[place]) if lane == FORWARDED else groups[lane][place]
+
+
+def _rewrite(plan: Plan, graphdef: GraphDef[Any], leaves: list[Any], known: IndexMap) -> IndexMap:
+    index_ref = IndexMap()
+    unflattener = Unflattener(graphdef, leaves, index_ref, known, False, True)
+    for _ in plan.starts:
+        unflattener.node()
+    return index_ref
+
+
+def build_output(
+    outcome: RefOutcome, leaves: Sequence[Any], plain: Sequence[Any], index_ref: IndexMap, outer: IndexMap | None
+) -> Any:
+    """The output: new objects, and the caller's own where it refers to them."""
+    unflattener = Unflattener(outcome.graphdef, list(leaves), index_ref, outer, False, True)
+    rest = iter(plain)
+    flat: list[Any] = []
+    for item in outcome.items:
+        if isinstance(item, Fixed):
+            flat.append(item.value)
+        else:
+            flat.append(unflattener.node() if item.name == "node" else next(rest))
+    return jax.tree.unflatten(outcome.treedef, flat)
+
+
+class _Lanes:
+    """The lanes of an output under construction."""
+
+    def __init__(self, departure: Departure):
+        self.departure = departure
+        self.groups: list[list[Any]] = [[] for _ in departure.lanes]
+
+    def put(self, ride: Ride, value: Any, path: Callable[[], str]) -> tuple[int, int]:
+        """Puts a value into the lane of its ride, and says where it is."""
+        if ride in self.departure.refused:
+            raise AxisError(
+                f"{self.departure.option} gives {ride!r} to an output that changes",
+                at=path(),
+                fix=self.departure.refused[ride],
+            )
+        lane = self.departure.lanes.index(ride)
+        self.groups[lane].append(value)
+        return lane, len(self.groups[lane]) - 1
+
+    def finished(self) -> Groups:
+        """The lanes."""
+        return tuple(map(tuple, self.groups))

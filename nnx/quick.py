@@ -1,0 +1,122 @@
+"""The quick way in and out for objects that were met before, whose structure has not changed since.
+
+An extractor reads the arguments with generated code, in which objects are known by identity, and asks their plan whether
+it still holds; then the values are one list comprehension over the Variables. On the way out the Variables to write are
+listed once for each outcome.
+"""
+
+from __future__ import annotations
+
+import collections
+import operator
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+from weft.core.agree import Fixed
+from weft.core.codegen import SameObject, make_extractor
+from weft.core.interpret import Call, Crossing, Extract, Groups
+from weft.core.partition import Structure
+from weft.nnx.outcomes import RefOutcome, hand_over
+from weft.nnx.plan import Plan, is_object
+from weft.nnx.variable import Variable
+
+if TYPE_CHECKING:
+    from weft.nnx.references import References, Tree
+
+_write = Variable.__dict__["_raw_value"].__set__
+_MOST_OUTCOMES = 16
+
+
+class QuickEntry:
+    """A plan with, for each outcome seen, what to write where."""
+
+    def __init__(self, plan: Plan):
+        self.plan = plan
+        self._writers: dict[int, tuple[RefOutcome, Callable[[Groups], None]]] = {}
+
+    def hand_over(self, outcome: RefOutcome, values: Sequence[Any], groups: Groups) -> Any:
+        """Writes what changed, and gives the output; see `outcomes.hand_over`."""
+        if outcome.arguments is not None or outcome.metadata or outcome.carried or outcome.graphdef.nodes:
+            return hand_over(self.plan, outcome, values, groups)
+        known = self._writers.get(id(outcome))
+        if known is None:
+            if len(self._writers) >= _MOST_OUTCOMES:
+                self._writers.clear()
+            # The outcome is kept with its identity, so that the identity stays its own.
+            known = self._writers[id(outcome)] = (outcome, self._writer(outcome))
+        self.plan.check_writable()
+        known[1](groups)
+        plain = [values[place] if lane < 0 else groups[lane][place] for lane, place in outcome.sources]
+        rest = iter(plain)
+        return jax.tree.unflatten(
+            outcome.treedef, [item.value if isinstance(item, Fixed) else next(rest) for item in outcome.items]
+        )
+
+    def _writer(self, outcome: RefOutcome) -> Callable[[Groups], None]:
+        """A function that writes an outcome's updates into the Variables."""
+        lanes: dict[int, list[tuple[int, int]]] = {}
+        for i, lane, place in outcome.updates:
+            lanes.setdefault(lane, []).append((place, i))
+        plan = self.plan
+        parts = [
+            (lane, [plan.leaves[i] for _, i in sorted(pairs)], _getter(sorted(place for place, _ in pairs)))
+            for lane, pairs in lanes.items()
+        ]
+
+        def write(groups: Groups) -> None:
+            for lane, variables, get in parts:
+                collections.deque(map(_write, variables, get(groups[lane])), maxlen=0)
+
+        return write
+
+
+def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    if len(places) == 1:
+        return lambda group: (group[places[0]],)
+    return operator.itemgetter(*places)
+
+
+def quick_extractor(boundary: References, crossing: Crossing, entered: Tree) -> Extract | None:
+    """Reads the same objects again, as long as their plan is valid.
+
+    Returns:
+        A function from a call to `(entry, values, groups)`, or to None where it is another call; None instead of it if
+        there are no objects, or something in them has to be looked at each time.
+    """
+    plan, structure = entered.plan, crossing.structure
+    roots = [entered.flat[i] for i in entered.nodes]
+    if not roots or plan.volatile or not all(map(is_object, roots)):
+        return None
+    nodes = set(entered.nodes)
+    statics = tuple(
+        (i, type(value), SameObject(value) if i in nodes else value)
+        for i, value in enumerate(entered.flat)
+        if i in nodes or isinstance(structure.items[i], Fixed)
+    )
+    paths = tuple((i,) for i in range(len(entered.flat)))
+    plain = len(entered.flat) - len(statics)
+    read = make_extractor(Structure(structure.treedef, statics, paths), [(0, i) for i in range(plain)], 1)
+    if read is None:
+        return None
+    group = _grouper(crossing)
+    entry = QuickEntry(plan)
+
+    def extract(call: Call) -> tuple[Any, Sequence[Any], Groups] | None:
+        found = read(call[1:])
+        if found is None or not plan.is_valid():
+            return None
+        values = (*plan.read(), *found[1])
+        return entry, values, group(values)
+
+    return extract
+
+
+def _grouper(crossing: Crossing) -> Callable[[tuple[Any, ...]], Groups]:
+    if len(crossing.lanes) == 1:
+        return lambda values: (values,)
+    members: list[list[int]] = [[] for _ in crossing.lanes]
+    for i, (lane, _) in enumerate(crossing.places):
+        members[lane].append(i)
+    getters = [_getter(places) if len(places) != 0 else (lambda values: ()) for places in members]
+    return lambda values: tuple(tuple(get(values)) for get in getters)

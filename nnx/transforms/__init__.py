@@ -1,0 +1,42 @@
+"""The transforms over graphs: the rules of `weft.transforms`, bound to the references boundary."""
+
+from weft.nnx.transforms.autodiff import DiffState, grad, jvp, remat, value_and_grad, vjp
+from weft.nnx.transforms.compilation import JitWrapped, StateSharding, jit, jit_partial, shard_map
+from weft.nnx.transforms.iteration import (
+    Carry,
+    StateAxes,
+    fori_loop,
+    pmap,
+    scan,
+    transform_metadata,
+    vmap,
+    while_loop,
+)
+from weft.nnx.transforms.transforms import checkify, cond, eval_shape, make_jaxpr, switch
+
+__all__ = [
+    "Carry",
+    "DiffState",
+    "JitWrapped",
+    "StateAxes",
+    "StateSharding",
+    "checkify",
+    "cond",
+    "eval_shape",
+    "fori_loop",
+    "grad",
+    "jit",
+    "jit_partial",
+    "jvp",
+    "make_jaxpr",
+    "pmap",
+    "remat",
+    "scan",
+    "shard_map",
+    "switch",
+    "transform_metadata",
+    "value_and_grad",
+    "vjp",
+    "vmap",
+    "while_loop",
+]

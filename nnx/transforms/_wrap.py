@@ -1,0 +1,93 @@
+"""What the transforms of this layer share: their modes, and how options of NNX become options of the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from weft.core.interpret import Interpreted, Rule, interpret
+from weft.core.rides import RidesByKind
+from weft.nnx.config import graph_mode, graph_updates_mode
+from weft.nnx.errors import StructureError
+from weft.nnx.missing import Missing
+from weft.nnx.references import References
+from weft.nnx.rides import DiffState
+from weft.transforms._wrap import named_like
+
+O = TypeVar("O")
+
+
+def boundary_of(name: str, graph: bool | None, graph_updates: bool | None, *, copies: bool = False) -> References:
+    """The references boundary of a transform, in the mode that is asked for or set."""
+    return References(graph_mode(graph), graph_updates_mode(graph_updates), name, copies)
+
+
+def decorate(function: Any, wrap: Callable[[Callable[..., Any]], Any]) -> Any:
+    """`wrap(function)`, or the decorator `wrap` if no function was given."""
+    if isinstance(function, Missing) or function is Missing:
+        return wrap
+    if not callable(function):
+        raise TypeError(f"expected a function, got {type(function).__name__}: {function!r}")
+    return wrap(function)
+
+
+def over(rule: Rule[O], boundary: References, options: O) -> Callable[[Callable[..., Any]], Any]:
+    """The decorator that a rule and its options make over graphs."""
+
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        refuse_bound_method(function, boundary.function)
+        interpreted: Interpreted[O] = interpret(rule, boundary)((function,), options)
+
+        def transformed(*args: Any, **kwargs: Any) -> Any:
+            return interpreted(args, kwargs)
+
+        return named_like(function, transformed)
+
+    return wrap
+
+
+def refuse_bound_method(function: Any, name: str) -> None:
+    """Refuses a method bound to an object: the object would be closed over, and could not be updated.
+
+    Raises:
+        ValueError: saying how to write it.
+    """
+    owner = getattr(function, "__self__", None)
+    if owner is not None and hasattr(type(owner), "_pytree__is_pytree"):
+        method = getattr(function, "__name__", "method")
+        raise StructureError(
+            f"bound methods are not supported: nnx.{name} was given {type(owner).__name__}.{method} of an object",
+            fix=f"use nnx.{name}({type(owner).__name__}.{method})(obj, ...), or decorate the method in its class",
+        )
+
+
+def without_filters(boundary: References, value: Any, what: str, kinds: str) -> None:
+    """Refuses prefix filters where there are no graph updates, as NNX does.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    if not boundary.updates and not boundary.copies and any_filter(value):
+        raise StructureError(
+            f"`{what}` cannot contain `{kinds}` objects when `graph=False` or `graph_updates=False`",
+            fix=f"pass graph=True and graph_updates=True to nnx.{boundary.function}, or give a prefix without them "
+            f"(nnx.prefix makes one from filters); or use nnx.compat.{boundary.function}",
+        )
+
+
+def any_filter(value: Any) -> bool:
+    """Whether an option mentions a prefix filter."""
+    if isinstance(value, RidesByKind | DiffState):
+        return True
+    if isinstance(value, dict):
+        return any(map(any_filter, value.values()))
+    return isinstance(value, tuple | list) and any(map(any_filter, value))
+
+
+def argnums_and_filters(argnums: Any) -> tuple[int | tuple[int, ...], tuple[tuple[int, Any], ...]]:
+    """NNX's `argnums`, numbers and `DiffState`s, as numbers, and the filters by number."""
+    single = not isinstance(argnums, Sequence)
+    entries = (argnums,) if single else tuple(argnums)
+    numbers = tuple(entry.argnum if isinstance(entry, DiffState) else entry for entry in entries)
+    filters = tuple((entry.argnum, entry.filter) for entry in entries if isinstance(entry, DiffState))
+    return (numbers[0] if single else numbers), filters

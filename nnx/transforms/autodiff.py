@@ -1,0 +1,174 @@
+"""nnx.grad, value_and_grad, vjp, jvp and remat: the rules of `weft.transforms` over graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+from weft.core.interpret import interpret
+from weft.nnx.kinds import Param
+from weft.nnx.missing import MISSING, Missing
+from weft.nnx.references import References
+from weft.nnx.rides import DiffState
+from weft.nnx.transforms._wrap import (
+    argnums_and_filters,
+    boundary_of,
+    decorate,
+    over,
+    refuse_bound_method,
+    without_filters,
+)
+from weft.transforms._wrap import named_like
+from weft.transforms.autodiff import GRAD, JVP, VJP, DiffOptions, jvp_with, vjp_with
+from weft.transforms.tracing import REMAT, RematOptions, with_statics
+
+__all__ = ["DiffState", "grad", "jvp", "remat", "value_and_grad", "vjp"]
+
+
+def _grad(name: str, f: Any, argnums: Any, graph: bool | None, graph_updates: bool | None, **options: Any) -> Any:
+    boundary = boundary_of("grad", graph, graph_updates)
+    without_filters(boundary, argnums, "argnums", "DiffState")
+    numbers, filters = argnums_and_filters(argnums)
+    return decorate(f, over(GRAD, boundary, DiffOptions(name, numbers, _default(boundary), filters=filters, **options)))
+
+
+def _default(boundary: References) -> Any:
+    """What is differentiated unless the user says otherwise: Params of graphs, all of trees."""
+    return Param if boundary.updates else ...
+
+
+def grad(
+    f: Any = MISSING,
+    *,
+    argnums: int | DiffState | Sequence[int | DiffState] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    reduce_axes: Sequence[Hashable] = (),
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Any:
+    """The gradient of a scalar function of objects and arrays.
+
+    Args:
+        f: returns a scalar, or `(scalar, aux)` with `has_aux`; what it changes in the objects is changed outside.
+        argnums: positions, or `DiffState`s that say which Variables; of an object, its Params by default.
+        has_aux: whether there is auxiliary output.
+        holomorphic: as in `jax.grad`.
+        allow_int: as in `jax.grad`.
+        reduce_axes: as in `jax.grad`; must be empty.
+        graph: whether objects are graphs (the default) or trees.
+        graph_updates: whether structural changes come back.
+
+    Returns:
+        A function to the gradient: of an object, the State of what was differentiated; without graph updates, an object
+        like it.
+
+    Source: `jax.grad`, with the semantics of `flax.nnx.grad`.
+
+    >>> import jax.numpy as jnp
+    >>> from weft import nnx
+    >>> w = nnx.Param(jnp.array(3.0))
+    >>> float(nnx.grad(lambda w: w[...] ** 2)(w)[...])
+    6.0
+    """
+    options = {"has_aux": has_aux, "holomorphic": holomorphic, "allow_int": allow_int}
+    return _grad("grad", f, argnums, graph, graph_updates, **options)
+
+
+def value_and_grad(
+    f: Any = MISSING,
+    *,
+    argnums: int | DiffState | Sequence[int | DiffState] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    reduce_axes: Sequence[Hashable] = (),
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Any:
+    """The value of a scalar function of objects and arrays, and its gradient. See `grad`.
+
+    Source: `jax.value_and_grad`, with the semantics of `flax.nnx.value_and_grad`.
+    """
+    options = {"has_aux": has_aux, "holomorphic": holomorphic, "allow_int": allow_int, "with_value": True}
+    return _grad("value_and_grad", f, argnums, graph, graph_updates, **options)
+
+
+def vjp(
+    f: Any = MISSING,
+    *primals: Any,
+    has_aux: bool = False,
+    reduce_axes: Sequence[Hashable] = (),
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Any:
+    """The output of a function of objects and arrays, and its pullback.
+
+    Without `f`, a decorator; without primals, a function of them.
+
+    Source: `jax.vjp`, with the semantics of `flax.nnx.vjp`.
+    """
+    boundary = boundary_of("vjp", graph, graph_updates)
+
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        refuse_bound_method(function, "vjp")
+
+        def transformed(*primals: Any) -> Any:
+            options = DiffOptions("vjp", tuple(range(len(primals))), _default(boundary), has_aux)
+            return vjp_with(interpret(VJP, boundary)((function,), options), primals)
+
+        return named_like(function, transformed)
+
+    if isinstance(f, Missing):
+        return wrap
+    return wrap(f)(*primals) if primals else wrap(f)
+
+
+def jvp(
+    f: Any = MISSING,
+    primals: Any = MISSING,
+    tangents: Any = MISSING,
+    *,
+    has_aux: bool = False,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Any:
+    """The output of a function of objects and arrays, and its tangent.
+
+    Without `f`, a decorator; without primals, a function of primals and tangents.
+
+    Source: `jax.jvp`, with the semantics of `flax.nnx.jvp`.
+    """
+    boundary = boundary_of("jvp", graph, graph_updates)
+
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        refuse_bound_method(function, "jvp")
+
+        def transformed(primals: Any, tangents: Any) -> Any:
+            options = DiffOptions("jvp", tuple(range(len(primals))), _default(boundary), has_aux)
+            return jvp_with(interpret(JVP, boundary)((function,), options), tuple(primals), tuple(tangents))
+
+        return named_like(function, transformed)
+
+    if isinstance(f, Missing):
+        return wrap
+    return wrap(f) if isinstance(primals, Missing) else wrap(f)(primals, tangents)
+
+
+def remat(
+    f: Any = MISSING,
+    *,
+    prevent_cse: bool = True,
+    static_argnums: int | tuple[int, ...] = (),
+    policy: Callable[..., bool] | None = None,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Any:
+    """Computes a function's intermediate values again in the backward pass, instead of keeping them.
+
+    Source: `jax.checkpoint`, with the semantics of `flax.nnx.remat`.
+    """
+    boundary = boundary_of("remat", graph, graph_updates)
+    rematted = over(REMAT, boundary, RematOptions(policy, prevent_cse))
+    return decorate(f, lambda function: with_statics(function, static_argnums, rematted(function)))

@@ -1,0 +1,174 @@
+"""nnx.jit, nnx.jit_partial and nnx.shard_map: the rules of `weft.transforms` over graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from weft.core.interpret import interpret
+from weft.nnx.missing import MISSING
+from weft.nnx.references import References
+from weft.nnx.rides import StateSharding
+from weft.nnx.transforms._wrap import boundary_of, decorate, over, refuse_bound_method, without_filters
+from weft.transforms._wrap import named_like, numbers_and_names
+from weft.transforms.jit import JIT, JitFunction, JitOptions, Stage
+from weft.transforms.mapping import SHARD_MAP, ShardMapOptions
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+__all__ = ["JitWrapped", "Stage", "StateSharding", "jit", "jit_partial", "shard_map"]
+
+
+class JitWrapped(JitFunction[..., Any]):
+    """A compiled function over graphs. Made by `jit`."""
+
+    def __init__(self, function: Callable[..., Any], options: JitOptions, boundary: References):
+        refuse_bound_method(function, boundary.function)
+        super().__init__(function, options)
+        self._interpreted = interpret(JIT, boundary)((function,), options)
+
+
+def _options(
+    function: Callable[..., Any],
+    in_shardings: Any,
+    out_shardings: Any,
+    static: tuple[Any, Any],
+    donated: tuple[Any, Any],
+    jax_options: dict[str, Any],
+) -> JitOptions:
+    numbers, names = numbers_and_names(function, *static)
+    donated_numbers, donated_names = numbers_and_names(function, *donated)
+    jax_options = {name: value for name, value in jax_options.items() if value not in (None, False)}
+    return JitOptions(numbers, names, donated_numbers, donated_names, in_shardings, out_shardings, jax_options)
+
+
+def jit(
+    fun: Any = MISSING,
+    *,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Sequence[str] | None = None,
+    keep_unused: bool = False,
+    device: Any = None,
+    backend: str | None = None,
+    inline: bool = False,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Any:
+    """Compiles a function of objects and arrays; what it changes in the objects is changed in the caller's.
+
+    Args:
+        fun: what to compile.
+        in_shardings: as in `jax.jit`; `StateSharding` gives one by filter.
+        out_shardings: likewise for the output.
+        static_argnums: arguments that are static.
+        static_argnames: the same by name.
+        donate_argnums: arguments whose buffers are given away.
+        donate_argnames: the same by name.
+        keep_unused: as in `jax.jit`.
+        device: as in `jax.jit`.
+        backend: as in `jax.jit`.
+        inline: as in `jax.jit`.
+        graph: whether objects are graphs (the default) or trees.
+        graph_updates: whether structural changes come back.
+
+    Raises:
+        ValueError: for a bound method, inconsistent aliasing, or (in tree mode) something shared.
+
+    Source: `jax.jit`, with the semantics of `flax.nnx.jit`.
+
+    >>> import jax.numpy as jnp
+    >>> from weft import nnx
+    >>> count = nnx.Variable(jnp.array(0))
+    >>> @nnx.jit
+    ... def step(count):
+    ...     count[...] += 1
+    >>> step(count)
+    >>> int(count[...])
+    1
+    """
+    boundary = boundary_of("jit", graph, graph_updates)
+    for what, value in (("in_shardings", in_shardings), ("out_shardings", out_shardings)):
+        without_filters(boundary, value, what, "StateSharding")
+    jax_options = {"keep_unused": keep_unused, "device": device, "backend": backend, "inline": inline}
+
+    def wrap(function: Callable[..., Any]) -> JitWrapped:
+        static, donated = (static_argnums, static_argnames), (donate_argnums, donate_argnames)
+        options = _options(function, in_shardings, out_shardings, static, donated, jax_options)
+        return JitWrapped(function, options, boundary)
+
+    return decorate(fun, wrap)
+
+
+def jit_partial(
+    fun: Callable[..., Any],
+    *partial_args: Any,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Sequence[str] | None = None,
+    keep_unused: bool = False,
+    device: Any = None,
+    backend: str | None = None,
+    inline: bool = False,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Any:
+    """`jit` with the first arguments given now.
+
+    >>> import jax.numpy as jnp
+    >>> from weft import nnx
+    >>> count = nnx.Variable(jnp.array(0))
+    >>> def add(count, n):
+    ...     count[...] += n
+    >>> step = nnx.jit_partial(add, count, graph_updates=False)
+    >>> step(2)
+    >>> int(count[...])
+    2
+    """
+    jitted = jit(
+        fun,
+        in_shardings=in_shardings,
+        out_shardings=out_shardings,
+        static_argnums=static_argnums,
+        static_argnames=static_argnames,
+        donate_argnums=donate_argnums,
+        donate_argnames=donate_argnames,
+        keep_unused=keep_unused,
+        device=device,
+        backend=backend,
+        inline=inline,
+        graph=graph,
+        graph_updates=graph_updates,
+    )
+    # The plan of the given objects is found again by itself, so there is nothing to take apart beforehand.
+    return named_like(fun, lambda *args, **kwargs: jitted(*partial_args, *args, **kwargs))
+
+
+def shard_map(
+    f: Any = MISSING,
+    *,
+    mesh: Any,
+    in_specs: Any,
+    out_specs: Any,
+    axis_names: Any = frozenset(),
+    check_vma: bool = True,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Any:
+    """Maps a function over the shards of objects and arrays; `StateSharding` gives specs by filter.
+
+    Source: `jax.shard_map`, with the semantics of `flax.nnx.shard_map`.
+    """
+    boundary = boundary_of("shard_map", graph, graph_updates)
+    for what, value in (("in_specs", in_specs), ("out_specs", out_specs)):
+        without_filters(boundary, value, what, "StateSharding")
+    more: dict[str, Any] = {"check_vma": check_vma}
+    if axis_names:
+        more["axis_names"] = axis_names
+    return decorate(f, over(SHARD_MAP, boundary, ShardMapOptions(mesh, in_specs, out_specs, more)))

@@ -1,0 +1,184 @@
+"""nnx.vmap, pmap, scan, while_loop, fori_loop and transform_metadata: the rules of `weft.transforms` over graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from weft.core.interpret import interpret
+from weft.core.rides import Carry
+from weft.nnx.missing import MISSING
+from weft.nnx.rides import StateAxes
+from weft.nnx.transforms._wrap import boundary_of, decorate, over, refuse_bound_method, without_filters
+from weft.nnx.transforms.metadata import transform_metadata, with_metadata_axes
+from weft.transforms._wrap import named_like
+from weft.transforms.loops import FORI, SCAN, WHILE, ForiOptions, ScanOptions, WhileOptions, by_position
+from weft.transforms.mapping import PMAP, VMAP, MapOptions
+
+__all__ = ["Carry", "StateAxes", "fori_loop", "pmap", "scan", "transform_metadata", "vmap", "while_loop"]
+
+_NONE: Mapping[str, Any] = {}
+
+
+def vmap(
+    f: Any = MISSING,
+    *,
+    in_axes: int | Sequence[Any] | None = 0,
+    out_axes: Any = 0,
+    axis_name: Any = None,
+    axis_size: int | None = None,
+    spmd_axis_name: Any = None,
+    transform_metadata: Mapping[str, Any] = _NONE,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Any:
+    """Maps a function of one example over a batch of objects and arrays.
+
+    Args:
+        f: of one example; what it changes in the objects is changed outside, along their axis.
+        in_axes: an axis or None for each argument; `StateAxes` gives one by filter.
+        out_axes: likewise for the output.
+        axis_name: as in `jax.vmap`.
+        axis_size: as in `jax.vmap`.
+        spmd_axis_name: as in `jax.vmap`.
+        transform_metadata: passed to the Variables' `on_add_axis` and `on_remove_axis` hooks.
+        graph: whether objects are graphs (the default) or trees.
+        graph_updates: whether structural changes come back.
+
+    Raises:
+        ValueError: for sizes that differ, or a Variable under two axes, naming every path.
+
+    Source: `jax.vmap`, with the semantics of `flax.nnx.vmap`.
+    """
+    more = {} if spmd_axis_name is None else {"spmd_axis_name": spmd_axis_name}
+    return _mapped("vmap", f, in_axes, out_axes, axis_name, axis_size, more, transform_metadata, graph, graph_updates)
+
+
+def pmap(
+    f: Any = MISSING,
+    *,
+    axis_name: Any = None,
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    static_broadcasted_argnums: int | Sequence[int] = (),
+    devices: Any = None,
+    backend: str | None = None,
+    axis_size: int | None = None,
+    donate_argnums: int | Sequence[int] = (),
+    transform_metadata: Mapping[str, Any] = _NONE,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Any:
+    """Maps a function over devices. See `vmap`.
+
+    Source: `jax.pmap`, with the semantics of `flax.nnx.pmap`.
+    """
+    more = {"devices": devices} if devices is not None else {}
+    more |= {"backend": backend} if backend is not None else {}
+    return _mapped("pmap", f, in_axes, out_axes, axis_name, axis_size, more, transform_metadata, graph, graph_updates)
+
+
+def _mapped(
+    name: str,
+    f: Any,
+    in_axes: Any,
+    out_axes: Any,
+    axis_name: Any,
+    axis_size: int | None,
+    more: Mapping[str, Any],
+    metadata: Mapping[str, Any],
+    graph: bool | None,
+    graph_updates: bool | None,
+) -> Any:
+    boundary = boundary_of(name, graph, graph_updates)
+    for what, value in (("in_axes", in_axes), ("out_axes", out_axes)):
+        without_filters(boundary, value, what, "StateAxes")
+    rule = VMAP if name == "vmap" else PMAP
+    wrap = over(rule, boundary, MapOptions(in_axes, out_axes, axis_name, axis_size, more))
+    return decorate(f, lambda function: wrap(with_metadata_axes(function, in_axes, out_axes, metadata, boundary)))
+
+
+def scan(
+    f: Any = MISSING,
+    *,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+    _split_transpose: bool = False,
+    in_axes: Any = (Carry, 0),
+    out_axes: Any = (Carry, 0),
+    transform_metadata: Mapping[str, Any] = _NONE,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Any:
+    """Runs a function of one step over a sequence of objects and arrays.
+
+    Args:
+        f: of one step.
+        length: as in `jax.lax.scan`.
+        reverse: as in `jax.lax.scan`.
+        unroll: as in `jax.lax.scan`.
+        in_axes: for each argument `Carry`, an axis, None, or `StateAxes`.
+        out_axes: likewise for the output.
+        transform_metadata: as in `vmap`.
+        graph: whether objects are graphs (the default) or trees.
+        graph_updates: whether structural changes come back.
+
+    Raises:
+        TypeError: if the carry changes its make.
+        ValueError: for axes that do not fit.
+
+    Source: `jax.lax.scan`, with the semantics of `flax.nnx.scan`.
+    """
+    boundary = boundary_of("scan", graph, graph_updates)
+    for what, value in (("in_axes", in_axes), ("out_axes", out_axes)):
+        without_filters(boundary, value, what, "StateAxes")
+    options = ScanOptions(in_axes, out_axes, length, reverse, unroll)
+
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        refuse_bound_method(function, "scan")
+        body = with_metadata_axes(function, in_axes, out_axes, transform_metadata, boundary)
+        interpreted = interpret(SCAN, boundary)((body,), options)
+
+        def transformed(*args: Any, **kwargs: Any) -> Any:
+            return interpreted(*by_position(function, args, kwargs) if kwargs else (args, kwargs))
+
+        return named_like(function, transformed)
+
+    return decorate(f, wrap)
+
+
+def while_loop(
+    cond_fun: Callable[[Any], Any],
+    body_fun: Callable[[Any], Any],
+    init_val: Any,
+    *,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Any:
+    """Repeats a function on a carry of objects and arrays while a condition holds.
+
+    Source: `jax.lax.while_loop`, with the semantics of `flax.nnx.while_loop`.
+    """
+    boundary = boundary_of("while_loop", graph, graph_updates)
+    return interpret(WHILE, boundary)((cond_fun, body_fun), WhileOptions())((init_val,), {})
+
+
+def fori_loop(
+    lower: Any,
+    upper: Any,
+    body_fun: Callable[[Any, Any], Any],
+    init_val: Any,
+    *,
+    unroll: int | bool | None = None,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Any:
+    """Repeats a function on a carry of objects and arrays, for a counter.
+
+    Source: `jax.lax.fori_loop`, with the semantics of `flax.nnx.fori_loop`.
+    """
+    boundary = boundary_of("fori_loop", graph, graph_updates)
+    known = type(lower) is int and type(upper) is int
+    options = ForiOptions((lower, upper) if known else None, unroll)
+    return interpret(FORI, boundary)((body_fun,), options)((init_val,), {}, extra=() if known else (lower, upper))

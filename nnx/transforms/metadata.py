@@ -1,0 +1,70 @@
+"""transform_metadata: keeps what Variables say of their axes in step with the vmap or scan around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from weft.nnx.missing import MISSING
+from weft.nnx.references import References
+from weft.nnx.rides import Carry
+from weft.nnx.transforms._wrap import boundary_of, decorate
+from weft.nnx.variable import VARIABLE_TYPES
+from weft.transforms._wrap import named_like
+
+
+def transform_metadata(
+    f: Any = MISSING,
+    *,
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    partition: str | None = None,
+    graph: bool | None = None,
+) -> Any:
+    """Adds and removes an axis in the metadata of Variables; goes inside the transform that does so to their values.
+
+    Args:
+        f: of one example.
+        in_axes: as given to the transform around it.
+        out_axes: likewise.
+        partition: the axis' name in `out_sharding`.
+        graph: whether objects are graphs (the default) or trees.
+
+    Source: the semantics of `flax.nnx.transform_metadata`.
+    """
+    boundary = boundary_of("transform_metadata", graph, None)
+    metadata = {"nnx.PARTITION_NAME": partition, "partition_name": partition}
+    return decorate(f, lambda function: with_metadata_axes(function, in_axes, out_axes, metadata, boundary))
+
+
+def with_metadata_axes(
+    function: Callable[..., Any], in_axes: Any, out_axes: Any, metadata: Mapping[str, Any], boundary: References
+) -> Callable[..., Any]:
+    """A function with the metadata hooks around it; the function itself if there is no metadata to pass."""
+    if not metadata:
+        return function
+
+    def transformed(*args: Any, **kwargs: Any) -> Any:
+        _each(boundary, in_axes, args, lambda variable, axis: variable.remove_axis(axis, metadata))
+        out = function(*args, **kwargs)
+        done = _each(boundary, in_axes, args, lambda variable, axis: variable.add_axis(axis, metadata))
+        _each(boundary, out_axes, out, lambda variable, axis: variable.add_axis(axis, metadata), done)
+        return out
+
+    return named_like(function, transformed)
+
+
+def _is_axis(node: Any) -> bool:
+    return node is None or node is Carry or isinstance(node, int)
+
+
+def _each(
+    boundary: References, axes: Any, tree: Any, apply: Callable[[Any, int], None], done: frozenset[int] = frozenset()
+) -> frozenset[int]:
+    """Applies a hook to each Variable that has an axis, once."""
+    apart = boundary.take_apart(tree)
+    rides = boundary.resolve(boundary.specs(axes, apart, _is_axis, "axes"), apart, "axes")
+    for leaf, axis in zip(apart.leaves, rides, strict=True):
+        if type(leaf.holder) in VARIABLE_TYPES and type(axis) is int and id(leaf.holder) not in done:
+            apply(leaf.holder, axis)
+    return done | {id(leaf.holder) for leaf in apart.leaves if leaf.holder is not None}

@@ -1,0 +1,98 @@
+"""nnx.cond, switch, eval_shape, checkify and make_jaxpr: the rules of `weft.transforms` over graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jax.experimental import checkify as jax_checkify
+from weft.core.interpret import interpret
+from weft.nnx.missing import MISSING
+from weft.nnx.transforms._wrap import boundary_of, decorate, over
+from weft.transforms.branches import COND, COND_OPTIONS, SWITCH, switch_options
+from weft.transforms.tracing import (
+    CHECKIFY,
+    EVAL_SHAPE,
+    MAKE_JAXPR,
+    CheckifyOptions,
+    JaxprOptions,
+    NoOptions,
+    with_statics,
+)
+
+__all__ = ["checkify", "cond", "eval_shape", "make_jaxpr", "switch"]
+
+
+def cond(
+    pred: Any,
+    true_fun: Callable[..., Any],
+    false_fun: Callable[..., Any],
+    *operands: Any,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Calls one of two functions of objects and arrays, by a boolean.
+
+    Source: `jax.lax.cond`, with the semantics of `flax.nnx.cond`.
+    """
+    boundary = boundary_of("cond", graph, graph_updates)
+    return interpret(COND, boundary)((true_fun, false_fun), COND_OPTIONS)(operands, kwargs, extra=pred)
+
+
+def switch(
+    index: Any,
+    branches: Sequence[Callable[..., Any]],
+    *operands: Any,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Any:
+    """Calls one of several functions of objects and arrays, by an index.
+
+    Source: `jax.lax.switch`, with the semantics of `flax.nnx.switch`.
+    """
+    boundary = boundary_of("switch", graph, graph_updates)
+    return interpret(SWITCH, boundary)(tuple(branches), switch_options(branches))(operands, {}, extra=index)
+
+
+def eval_shape(
+    f: Callable[..., Any], *args: Any, graph: bool | None = None, graph_updates: bool | None = None, **kwargs: Any
+) -> Any:
+    """The output of a function of objects and arrays, with `ShapeDtypeStruct`s in place of arrays.
+
+    Source: `jax.eval_shape`, with the semantics of `flax.nnx.eval_shape`.
+    """
+    boundary = boundary_of("eval_shape", graph, graph_updates)
+    if boundary.updates:
+        boundary = boundary_of("eval_shape", graph, graph_updates, copies=True)
+    return interpret(EVAL_SHAPE, boundary)((f,), NoOptions())(args, kwargs)
+
+
+def make_jaxpr(
+    f: Any = MISSING,
+    *,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+    static_argnums: int | Sequence[int] = (),
+) -> Any:
+    """A function's jaxpr, for given objects and arrays.
+
+    Source: `jax.make_jaxpr`, with the semantics of `flax.nnx.make_jaxpr`.
+    """
+    boundary = boundary_of("make_jaxpr", graph, graph_updates, copies=True)
+    made = over(MAKE_JAXPR, boundary, JaxprOptions(False))
+    return decorate(f, lambda function: with_statics(function, static_argnums, made(function)))
+
+
+def checkify(
+    f: Callable[..., Any],
+    errors: Any = jax_checkify.user_checks,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Callable[..., Any]:
+    """Makes the checks inside a function of objects and arrays part of its output.
+
+    Source: `jax.experimental.checkify.checkify`, with the semantics of `flax.nnx.checkify`.
+    """
+    boundary = boundary_of("checkify", graph, graph_updates)
+    return over(CHECKIFY, boundary, CheckifyOptions(frozenset(errors)))(f)
