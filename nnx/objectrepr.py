@@ -34,7 +34,7 @@ def _measure(node: Any, known: dict[int, Sizes]) -> Sizes:
     """Sizes by kind below a node; what is shared counts where it is first met."""
     sizes = known[id(node)] = {}
     if isinstance(node, Variable):
-        kind = RngState if issubclass(type(node), RngState) else type(node)
+        kind = RngState if issubclass(node.var_type, RngState) else node.var_type
         if size := SizeBytes.from_any(node.get_raw_value()):
             sizes[kind] = size
         return sizes
@@ -69,7 +69,7 @@ class ArrayRepr(Representable):
 def _brief(value: Any) -> Any:
     """A value for printing: arrays of more than one element as shape and dtype, in Variables too."""
     if isinstance(value, Variable):
-        return type(value)._new(jax.tree.map(_brief, value.get_raw_value()), value._var_metadata)
+        return value.var_type._new(jax.tree.map(_brief, value.get_raw_value()), value._var_metadata)
     if (is_array_ref(value) or isinstance(value, np.ndarray | jax.Array)) and math.prod(value.shape) > 1:
         return ArrayRepr("ArrayRef" if is_array_ref(value) else "Array", value.shape, value.dtype)
     return value

@@ -44,15 +44,21 @@ def _in_place(symbol: str) -> Callable[[Any, Any], Any]:
     return method
 
 
-def install_operators(cls: type, value_of: Callable[[Any], Any]) -> None:
-    """Gives a class the operators; `value_of` takes the value out of what is on the other side."""
-    methods = {f"__{name}__": _unary(f"__{name}__") for name in _UNARY}
+def _operators(value_of: Callable[[Any], Any]) -> dict[str, Callable[..., Any]]:
+    methods: dict[str, Callable[..., Any]] = {f"__{name}__": _unary(f"__{name}__") for name in _UNARY}
     for name in (*_ARITHMETIC, *_BITWISE):
         methods[f"__{name}__"] = _binary(f"__{name}__", value_of)
         methods[f"__r{name}__"] = _binary(f"__r{name}__", value_of)
         methods[f"__i{name}__"] = _in_place(_SYMBOLS[name])
-    methods["__eq__"] = _binary("__eq__", value_of)
-    for name, method in methods.items():
+    return {**methods, "__eq__": _binary("__eq__", value_of)}
+
+
+OPERATORS = tuple(_operators(lambda value: value))
+
+
+def install_operators(cls: type, value_of: Callable[[Any], Any]) -> None:
+    """Gives a class the operators; `value_of` takes the value out of what is on the other side."""
+    for name, method in _operators(value_of).items():
         method.__name__ = name
         method.__qualname__ = f"{cls.__qualname__}.{name}"
         setattr(cls, name, method)
