@@ -99,6 +99,7 @@ class Builder:
         sizes: the size given to each key.
         scopes: the paths of the scopes that use a key; keys of one scope are different dims by contract.
         originals: the size that a key has in an instance that is being generalised.
+        leading: the keys that are the first of several axes of an array at the outermost scope.
         ranks: the rank given to each variadic name, with whether the name is anonymous.
         options: how many options each place has.
         vague: the arguments whose annotation leaves open what the code may rely on.
@@ -110,6 +111,7 @@ class Builder:
         self.sizes: dict[str, Any] = {}
         self.scopes: dict[str, set[str]] = {}
         self.originals: dict[str, int] = {}
+        self.leading: set[str] = set()
         self.ranks: dict[str, tuple[int, bool]] = {}
         self.options: dict[str, int] = {}
         self.vague: set[str] = set()
@@ -187,6 +189,8 @@ class Builder:
             self.ranks[scope.path + key if self.assignment.apart else key] = rank, True
             return scope.lead + tuple(self.size(f"{key}.{axis}", scope) for axis in range(rank))
         axes = [self.dim(dim, f"{place}[{number}]", scope) for number, dim in enumerate(shape.dims)]
+        if scope.contract == "" and len(axes) > 1 and axes[0]:
+            self.leading |= {key for key, size in self.sizes.items() if size is axes[0][0] or size == axes[0][0]}
         return scope.lead + tuple(size for part in axes for size in part)
 
     def build(self, annotation: Annotation, place: str, scope: Scope) -> Any:

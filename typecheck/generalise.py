@@ -50,8 +50,12 @@ def generalise(instance: Any) -> Callable[[Builder], Any]:
     known = reconstruct(instance)
     if known is not None:
         return lambda builder: build_module(builder, type(instance), "self", Scope("self.", "self."), known)
-    clashing = _clashing_names(instance)
-    return lambda builder: _like(builder, instance, "self.", clashing)
+    return lambda builder: abstract_record(builder, instance, "self.")
+
+
+def abstract_record(builder: Builder, record: Any, path: str) -> Any:
+    """An abstract record like a given one, with the dims that its annotations declare."""
+    return _like(builder, record, path, _clashing_names(record))
 
 
 def reconstruct(instance: Any) -> dict[str, Any] | None:

@@ -1,8 +1,8 @@
 """Two lints: what has the right shape and is still not what its names say.
 
 They follow each axis through a jaxpr. An axis is the *atoms* it is made of, outermost first: a dim has one, an axis
-that a reshape merged has several, and the part of a dim that was split off is an atom of its own. In a trace at distinct
-sizes an axis keeps its atoms through any operation that keeps its size, so only a few primitives need a rule.
+that a reshape merged has several, and the part of a dim that was split off is an atom of its own. In a trace at
+distinct sizes an axis keeps its atoms through any operation that keeps its size, so only a few primitives need a rule.
 
 `outer-product`: an elementwise operation broadcasts each of two operands along an axis that the other one has, both
 axes are the same dim, and nobody asked: the rank was promoted silently, against an axis of size 1 that is there by
@@ -58,6 +58,7 @@ class Warning_:
 
 
 Axes = tuple[Axis, ...]
+Atoms = tuple[tuple[str, int], ...]
 
 _ELEMENTWISE = frozenset(
     (
@@ -126,8 +127,8 @@ _UNARY = frozenset(
 class Lint:
     """Follows the axes of one jaxpr and collects what looks wrong."""
 
-    def __init__(self, names: Mapping[int, str], own: frozenset[str]):
-        self.names, self.own = names, own
+    def __init__(self, declared: Mapping[int, Atoms], own: frozenset[str]):
+        self.declared, self.own = declared, own
         self.found: list[Warning_] = []
         # Outer products whose value is not yet known to be wanted, by variable.
         self._suspects: dict[Any, tuple[Warning_, ...]] = {}
@@ -136,16 +137,34 @@ class Lint:
         """What the lints say of a closed jaxpr."""
         jaxpr = closed.jaxpr
         inputs = [self.fresh(var.aval) for var in (*jaxpr.constvars, *jaxpr.invars)]
-        self._walk(jaxpr, inputs)
+        results = self._walk(jaxpr, inputs)
+        for var, axes in zip(jaxpr.outvars, results, strict=True):
+            if _is_var(var):
+                self._returned(axes)
         wanted = {one for var in jaxpr.outvars if _is_var(var) for one in self._suspects.get(var, ())}
         return [one for one in dict.fromkeys(self.found) if one not in wanted]
+
+    def _returned(self, axes: Axes) -> None:
+        """What is returned where an annotation writes a product should be merged in the order that it writes."""
+        for axis in axes:
+            declared = self.declared.get(axis.size, ())
+            if declared != axis.atoms and len(declared) > 1 and sorted(declared) == sorted(axis.atoms):
+                self.found.append(
+                    Warning_(
+                        "memory-order",
+                        f"an axis {self._show((axis,))} is returned where the annotation writes "
+                        f"{self._show((Axis(declared),))}: the same dims, merged in another order",
+                        "",
+                        0,
+                    )
+                )
 
     def fresh(self, aval: Any) -> Axes:
         """Axes of which only the sizes are known."""
         return tuple(self._axis(size) for size in getattr(aval, "shape", ()))
 
     def _axis(self, size: int) -> Axis:
-        return Axis(() if size == 1 else ((self.names.get(size, ""), size),))
+        return Axis(() if size == 1 else self.declared.get(size, ((str(size), size),)))
 
     def _walk(self, jaxpr: Any, inputs: Sequence[Axes]) -> list[Axes]:
         env: dict[Any, Axes] = dict(zip((*jaxpr.constvars, *jaxpr.invars), inputs, strict=True))
@@ -178,6 +197,8 @@ class Lint:
         if name.startswith(("reduce_", "arg")) and "axes" in eqn.params:
             gone = eqn.params["axes"]
             return [tuple(one for axis, one in enumerate(operands[0]) if axis not in gone) for _ in eqn.outvars]
+        if name == "dot_general":
+            self._contraction(eqn, operands)
         if name == "concatenate":
             return [self._concatenate(eqn, operands)]
         inner = _inner(eqn)
@@ -302,7 +323,7 @@ class Lint:
             how = self._how(eqn)
             return tuple(Axis(group, one=how) for group in regrouped)
         called = self._called(eqn)
-        if called and called[-1][1] in _RESHAPING and all(name for name, _ in atoms):
+        if called and called[-1][1] in _RESHAPING:
             result = self.fresh(eqn.outvars[0].aval)
             self.found.append(
                 Warning_(
@@ -313,6 +334,23 @@ class Lint:
                 )
             )
         return self.fresh(eqn.outvars[0].aval)
+
+    def _contraction(self, eqn: Any, operands: list[Axes]) -> None:
+        """Two axes that are summed over together should be made of the same atoms in the same order."""
+        ((left, right), _) = eqn.params["dimension_numbers"]
+        for i, j in zip(left, right, strict=True):
+            self._same_order(eqn, operands[0][i], operands[1][j])
+
+    def _same_order(self, eqn: Any, one: Axis, other: Axis) -> None:
+        if one.atoms != other.atoms and len(one.atoms) > 1 and sorted(one.atoms) == sorted(other.atoms):
+            self.found.append(
+                Warning_(
+                    "memory-order",
+                    f"{eqn.primitive.name} joins an axis {self._show((one,))} with an axis {self._show((other,))}: "
+                    f"the same dims, merged in another order",
+                    *self._line(eqn),
+                )
+            )
 
     def _concatenate(self, eqn: Any, operands: list[Axes]) -> Axes:
         """Equal pieces side by side: the number of the piece is the outer part of the axis."""
@@ -454,22 +492,32 @@ def _nested(eqn: Any) -> Iterator[tuple[str, Any]]:
                 yield key, inner
 
 
-def lint(trials: Sequence[tuple[Any, Mapping[str, int]]], own: frozenset[str]) -> list[Warning_]:
-    """What the lints say of every one of several traces, each with its sizes; only what all of them show counts.
+def lint(
+    trials: Sequence[tuple[Any, Mapping[str, int]]], own: frozenset[str], products: Sequence[Sequence[str]] = ()
+) -> list[Warning_]:
+    """What the lints say of every one of several traces; only what all of them show counts.
 
     Sizes that happen to be multiples of each other could suggest what is not there; they don't in every assignment.
+
+    Args:
+        trials: closed jaxprs, each with the sizes that it was traced at.
+        own: files that count as the user's.
+        products: the annotations' products of dims, in their order: `["h", "c"]` for `h*c`.
     """
-    results: list[list[Warning_]] = []
-    for closed, sizes in trials:
-        names: dict[int, str] = {}
-        for name, size in sizes.items():
-            if size > 1:
-                names.setdefault(size, name)
-        results.append(Lint(names, own).run(closed))
-    common = (
-        set.intersection(*({(one.rule, one.file, one.line) for one in found} for found in results))
-        if results
-        else set()
-    )
+    results = [Lint(_declared(sizes, products), own).run(closed) for closed, sizes in trials]
+    places = [{(one.rule, one.file, one.line) for one in found} for found in results]
+    common: set[Any] = set.intersection(*places) if places else set()
     first = {(one.rule, one.file, one.line): one for found in reversed(results) for one in found}
     return [one for place, one in sorted(first.items()) if place in common]
+
+
+def _declared(sizes: Mapping[str, int], products: Sequence[Sequence[str]]) -> dict[int, Atoms]:
+    """What an axis of a size is made of, by the names of the dims and the products that annotations write."""
+    atoms: dict[int, Atoms] = {}
+    for name, size in sizes.items():
+        if size > 1:
+            atoms.setdefault(size, ((name, size),))
+    for product in products:
+        if all(sizes.get(name, 1) > 1 for name in product):
+            atoms.setdefault(math.prod(sizes[name] for name in product), tuple((name, sizes[name]) for name in product))
+    return atoms

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 from weft.typecheck.arguments import Assignment, Unbuildable
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.generalise import generalise
@@ -67,6 +68,8 @@ def prove(target: Target, dims: Mapping[str, Any], seconds: float = 20.0) -> Con
         outcome = search.run()
     except Unbuildable as reason:
         return Contract(target.name, target.file, target.line, Verdict.SKIPPED, reason=f"{reason}; pass it in `args`")
+    if outcome.failed and target.instead is not None and isinstance(outcome.failed[0].error, _NOT_ABSTRACT):
+        return prove(target.instead, dims, seconds)
     assumptions = (*outcome.needs.words(), *outcome.notes)
     if outcome.failed:
         return _failed(target, search, outcome, assumptions)
@@ -85,6 +88,8 @@ def prove(target: Target, dims: Mapping[str, Any], seconds: float = 20.0) -> Con
     )
 
 
+# What a program raises that needs the numbers in an array, not only its shape.
+_NOT_ABSTRACT = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)
 _UNSPECIFIC = (KeyError, AttributeError, IndexError)
 
 
@@ -181,7 +186,7 @@ def _warnings(target: Target, search: Search, outcome: Outcome) -> list[Finding]
     for trial in variants.values():
         dealt = [_dealt(search, trial, outcome.needs, number) for number in range(len(DEALS))]
         traces = [(one.jaxpr, one.assignment.sizes) for one in dealt if one is not None and one.ok]
-        for one in lint(traces, target.own):
+        for one in lint(traces, target.own, target.products):
             file, line = (one.file, one.line) if one.line else (target.file, target.line)
             findings.setdefault((one.rule, file, line), Finding(one.rule, one.message, file, line))
     return list(findings.values())

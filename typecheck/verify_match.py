@@ -176,6 +176,10 @@ def _match_record(annotation: RecordOf, value: Any, bindings: Bindings, apart: b
         for field, one in record_values(annotation.cls, value):
             _inside(scope, field.name, field.annotation, one, apart)
         return
+    if bindings.lead is None:
+        mismatch = check_record(value)
+        if mismatch is not None:
+            raise mismatch
     own = dims_of_record(value, lead=bindings.lead)
     for child, dim in annotation.dims.links if annotation.dims else ():
         _match_link(child, dim, own, annotation, value, bindings)
@@ -284,6 +288,29 @@ def names_in(annotation: Annotation, seen: frozenset[type] = frozenset()) -> fro
             return frozenset().union(*(names_in(field.annotation, seen | {cls}) for field in fields_of(cls)))
         case _:
             return frozenset()
+
+
+def products_in(signature: Signature) -> tuple[tuple[str, ...], ...]:
+    """The dims of a signature that are products of names, such as `h*c`, as those names in order."""
+    shapes = [
+        shape for one in (signature.returns, *(p.annotation for p in signature.parameters)) for shape in _shapes(one)
+    ]
+    texts = [dim.text for shape in shapes for dim in shape.dims if isinstance(dim, SymbolicDim)]
+    split = [tuple(text.split("*")) for text in texts]
+    return tuple(dict.fromkeys(names for names in split if all(name.isidentifier() for name in names)))
+
+
+def _shapes(annotation: Annotation) -> Iterable[Shape]:
+    match annotation:
+        case ArrayOf(_, _, shape):
+            yield shape
+        case OneOf(members) | TupleOf(members):
+            for one in members:
+                yield from _shapes(one)
+        case SequenceOf(_, item) | MappingOf(_, _, item) | TreeOf(item):
+            yield from _shapes(item)
+        case _:
+            return
 
 
 def _names_in_shape(shape: Shape) -> frozenset[str]:

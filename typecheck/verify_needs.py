@@ -46,8 +46,9 @@ class Needs:
         return tuple(factor for one, factor in self.multiples if one == key)
 
     def words(self) -> tuple[str, ...]:
-        """Each need as the end of "holds when ..."; merged names are only what the annotations could have said."""
+        """Each need as the end of "holds when ..."."""
         return (
+            *(f"{one} = {other}" for one, other in self.merged),
             *(f"{factor} divides {key}" for key, factor in self.multiples),
             *(f"{small} <= {big}" for small, big in self.order),
             *(f"{key} = {number}" for key, number in self.equal),
@@ -109,6 +110,7 @@ class Dealer:
     needs: Needs
     primes: list[int]
     sizes: dict[str, int] = field(default_factory=dict)
+    used: set[int] = field(default_factory=set)
 
     def deal(self) -> dict[str, int]:
         """The sizes of all keys."""
@@ -139,10 +141,14 @@ class Dealer:
             )
             least = max(least, *(number for one, number in self.needs.least if one == key), 0)
             prime = self.primes[self.keys.index(key)]
-            factors = [prime] if unit == 1 else PRIMES
+            # A factor that is no key's size: the parts of a multiple must be told from other dims.
+            factors = (
+                [prime] if unit == 1 else [one for one in PRIMES if one not in self.primes and one not in self.used]
+            )
             candidates = (unit * factor for factor in (*factors, *(p for p in PRIMES if p > prime), *range(200, 400)))
             taken = set(self.sizes.values())
             fixed = next(one for one in candidates if one >= least and one not in taken)
+        self.used |= {one for one in PRIMES if fixed % one == 0}
         self.sizes[key] = fixed
         return fixed
 

@@ -119,11 +119,12 @@ class Search:
         return None
 
     def weaken(self, trial: Trial, needs: Needs, deal: Deal) -> Needs:
-        """Needs that suffice, where numbers were tried that many others divide."""
-        for entry in [one for one in needs.multiples if isinstance(one[1], int)]:
+        """Needs that suffice: divisors that nothing needed are dropped, and numbers made smaller."""
+        for entry in needs.multiples:
             key, number = entry
             others = tuple(one for one in needs.multiples if one != entry)
-            smaller = [((key, one),) for one in range(2, int(number)) if int(number) % one == 0]
+            numbers = range(2, number) if isinstance(number, int) else ()
+            smaller = [((key, one),) for one in numbers if int(number) % one == 0]
             for weaker in ((), *smaller):
                 candidate = dataclasses.replace(needs, multiples=others + weaker)
                 if self.with_needs(trial, candidate, deal).ok:
@@ -257,7 +258,7 @@ def candidates(trial: Trial, needs: Needs, constants: frozenset[int]) -> Iterato
     """Single needs that might explain a failure, the likeliest first: those about the sizes that it speaks of."""
     sizes = {key: size for key, size in trial.assignment.sizes.items() if isinstance(size, int)}
     nearby = list(trial.spoken_of) or list(sizes)
-    for rule in (_merges, _ranks_needed, _divisors, _numbers, _constants, _orders, _larger):
+    for rule in (_merges, _ranks_needed, _divisors, _common_divisors, _numbers, _constants, _orders, _larger):
         yield from rule(trial, needs, sizes, nearby, constants)
 
 
@@ -270,16 +271,30 @@ def _merges(
     exact = [key for key in nearby if sizes[key] in trial.mentioned]
     for one in exact:
         for other in exact:
-            if one < other and may_merge(one, other, trial):
+            if one < other and may_merge(one, other, trial, needs):
                 yield needs.plus(merged=(other, one))
 
 
-def may_merge(one: str, other: str, trial: Trial) -> bool:
-    """Whether two keys may be one size: no scope uses both names, and an instance does not tell them apart."""
+def may_merge(one: str, other: str, trial: Trial, needs: Needs) -> bool:
+    """Whether two keys may be one size.
+
+    Not if a scope uses both names, nor if an instance tells them apart. Where a function shares names with the Modules
+    that it is given, its names are to be taken seriously: one that none of them has may still be called otherwise
+    there, but not if it is the leading axis of an array, which is no matter of a Module's.
+    """
     if trial.scopes.get(one, frozenset()) & trial.scopes.get(other, frozenset()):
         return False
-    known = {trial.originals[key] for key in (one, other) if key in trial.originals}
-    return len(known) < 2
+    if len({trial.originals[key] for key in (one, other) if key in trial.originals}) == 2:
+        return False
+    if trial.originals:
+        return True
+    own = {key for key, scopes in trial.scopes.items() if "" in scopes}
+    theirs = {key.rpartition(".")[2] for key, scopes in trial.scopes.items() if scopes - {""}} | {
+        key.rpartition(".")[2] for key, _ in needs.merged
+    }
+    linked = bool(own & theirs)
+    outer = [key for key in (one, other) if "" in trial.scopes.get(key, frozenset())]
+    return not (linked and any(key in trial.leading for key in outer))
 
 
 def _constants(
@@ -287,8 +302,16 @@ def _constants(
 ) -> Iterator[Needs]:
     for number in sorted(constants & trial.mentioned):
         for key in nearby:
-            if sizes[key] in trial.mentioned and key not in dict(needs.equal):
+            if sizes[key] in trial.mentioned and not _is_fixed(key, number, trial, needs):
                 yield needs.plus(equal=(key, number))
+
+
+def _is_fixed(key: str, number: int, trial: Trial, needs: Needs) -> bool:
+    """Whether a key is fixed already, or another dim of its scope is fixed to this very number."""
+    scopes = trial.scopes.get(key, frozenset())
+    return any(
+        one == key or (fixed == number and scopes & trial.scopes.get(one, frozenset())) for one, fixed in needs.equal
+    )
 
 
 def _ranks_needed(
@@ -307,6 +330,16 @@ def _divisors(
     for big, small in _pairs(trial, sizes, nearby):
         if big not in fixed and sizes[big] % sizes[small] and not _reaches(small, big, needs):
             yield needs.plus(multiples=(big, small))
+
+
+def _common_divisors(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    """One key that divides several, as a patch does height and width: one alone may get the trace no further."""
+    for small in nearby if len(nearby) > 2 else ():
+        big = [one for one in nearby if one != small and not _reaches(small, one, needs)]
+        multiples = tuple((one, small) for one in big if (one, small) not in needs.multiples)
+        yield dataclasses.replace(needs, multiples=(*needs.multiples, *multiples))
 
 
 def _pairs(trial: Trial, sizes: Mapping[str, int], nearby: list[str]) -> Iterator[tuple[str, str]]:

@@ -7,20 +7,22 @@ with annotations is proved on the abstract instance. An instance is generalised 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 import equinox as eqx
 import jax
 from weft.core.leaves import is_array
 from weft.typecheck.annotations import Annotation, Anything
-from weft.typecheck.arguments import Builder, Scope, build_arguments, build_module, holds_arrays
+from weft.typecheck.arguments import Assignment, Builder, Scope, build_arguments, build_module, holds_arrays
 from weft.typecheck.errors import AnnotationError
+from weft.typecheck.outside import abstract_outside, outside_values, with_outside
 from weft.typecheck.signatures import Signature, signature_of
-from weft.typecheck.verify_match import dims_of_record
+from weft.typecheck.verify_match import dims_of_record, products_in
 from weft.typecheck.verify_trial import Call, Target
 from weft.typecheck.verify_watch import place_of
 
@@ -59,7 +61,14 @@ def _of_function(function: Callable[..., Any], given: Mapping[str, Any]) -> Targ
     def prepare(builder: Builder) -> Call:
         return plain, *build_arguments(builder, signature, Scope(), given)
 
-    return _target(plain, plain.__qualname__, prepare, frozenset(_constants(plain)))
+    def prepare_outside(builder: Builder) -> Call:
+        args, kwargs = build_arguments(builder, signature, Scope(), given)
+        return with_outside(plain), (abstract_outside(plain, builder), *args), kwargs
+
+    target = _target(plain, plain.__qualname__, prepare, frozenset(_constants(plain)), products_in(signature))
+    if not isinstance(plain, FunctionType) or not abstract_outside(plain, Builder(Assignment())):
+        return target
+    return dataclasses.replace(target, prepare=prepare_outside, instead=target)
 
 
 def _of_partial(partial: Any, given: Mapping[str, Any]) -> list[Target]:
@@ -117,7 +126,9 @@ def _of_method(
         return attribute, (record, *args), kwargs
 
     constants |= frozenset(_constants(written.function))
-    return _target(written.function, f"{cls.__qualname__}.{function.__name__}", prepare, constants)
+    return _target(
+        written.function, f"{cls.__qualname__}.{function.__name__}", prepare, constants, products_in(signature)
+    )
 
 
 def public_methods(cls: type) -> Iterator[Callable[..., Any]]:
@@ -148,10 +159,14 @@ def is_annotated(function: Callable[..., Any], owner: type | None = None) -> boo
 
 
 def _target(
-    owner: Any, name: str, prepare: Callable[[Builder], Call], constants: frozenset[int] = frozenset()
+    owner: Any,
+    name: str,
+    prepare: Callable[[Builder], Call],
+    constants: frozenset[int] = frozenset(),
+    products: tuple[tuple[str, ...], ...] = (),
 ) -> Target:
     file, line = place_of(owner)
-    return Target(name, file, line, prepare, frozenset({file}), constants)
+    return Target(name, file, line, prepare, frozenset({file}), constants, products)
 
 
 def _constants(function: Any) -> Iterator[int]:
@@ -161,28 +176,6 @@ def _constants(function: Any) -> Iterator[int]:
     for parameter in inspect.signature(function).parameters.values():
         if type(parameter.default) is int:
             yield parameter.default
-
-
-def outside_values(function: Any) -> dict[str, Any]:
-    """What a function closes over, and the globals that it or a function inside it reads."""
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return {}
-    found: dict[str, Any] = {}
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            found[name] = cell.cell_contents
-        except ValueError:  # not assigned yet
-            continue
-    module = function.__globals__
-    return {**{name: module[name] for name in _names_read(code) if name in module}, **found}
-
-
-def _names_read(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from _names_read(inner)
 
 
 def _sizes(value: Any) -> Iterator[int]:

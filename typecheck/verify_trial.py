@@ -6,6 +6,7 @@ it traced for equal shapes, and nothing would run that could be watched).
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 import traceback
@@ -18,7 +19,7 @@ import equinox as eqx
 import jax
 from weft.core import hooks
 from weft.core.leaves import is_array
-from weft.typecheck.arguments import Assignment, Builder, Unbuildable, key_dtype
+from weft.typecheck.arguments import Assignment, Builder, Unbuildable
 from weft.typecheck.verify_watch import Violation, Watch, is_users
 
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
@@ -37,6 +38,8 @@ class Target:
         file, line: where it is defined.
         prepare: builds the callable and its arguments.
         own: files that count as the user's, wherever they are.
+        products: the products of dims that its annotations write, in order.
+        instead: what to prove if this one cannot be traced: the same, with arrays from outside as they are.
         constants: sizes that the program is tied to from outside (arrays that it closes over).
     """
 
@@ -46,6 +49,8 @@ class Target:
     prepare: Callable[[Builder], Call]
     own: frozenset[str] = frozenset()
     constants: frozenset[int] = frozenset()
+    products: tuple[tuple[str, ...], ...] = ()
+    instead: Target | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,7 @@ class Trial:
         assignment: under which it ran, completed.
         scopes: for each key the scopes that use it.
         originals: for keys of a generalised instance, the sizes that they have in it.
+        leading: the keys that are the first of several axes of an array that the function is given.
         ranks, options: what the builder met.
         violations: contracts that did not hold.
         error: what the program raised.
@@ -68,6 +74,7 @@ class Trial:
     assignment: Assignment
     scopes: Mapping[str, frozenset[str]]
     originals: Mapping[str, int]
+    leading: frozenset[str]
     ranks: Mapping[str, tuple[int, bool]]
     options: Mapping[str, int]
     vague: frozenset[str]
@@ -150,6 +157,7 @@ def run_trial(target: Target, assignment: Assignment, dims: Mapping[str, Any] | 
         complete,
         {key: frozenset(scopes) for key, scopes in builder.scopes.items()},
         dict(builder.originals),
+        frozenset(builder.leading),
         dict(builder.ranks),
         dict(builder.options),
         frozenset(builder.vague),
@@ -172,16 +180,50 @@ def _check_records(watch: Watch, args: Any) -> None:
 
 def trace(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """The jaxpr of a call; only `ShapeDtypeStruct`s are traced, all else is given as it is."""
-    leaves, treedef = jax.tree.flatten((args, dict(kwargs)))
+    leaves, treedef = jax.tree.flatten(opened((args, dict(kwargs))))
     dynamic = [isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves]
 
     def run(*arrays: Any) -> list[Any]:
         source = iter(arrays)
         live = [next(source) if traced else leaf for leaf, traced in zip(leaves, dynamic, strict=True)]
-        positional, named = treedef.unflatten(live)
-        return [leaf for leaf in jax.tree.leaves(function(*positional, **named)) if is_array(leaf)]
+        positional, named = closed(treedef.unflatten(live))
+        return [leaf for leaf in jax.tree.leaves(opened(function(*positional, **named))) if is_array(leaf)]
 
     return jax.make_jaxpr(run)(*(leaf for leaf, traced in zip(leaves, dynamic, strict=True) if traced))
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class _Opened:
+    """The fields of an instance of a dataclass that JAX does not know as a pytree."""
+
+    fields: dict[str, Any]
+    cls: type = field(metadata={"static": True})
+
+
+def opened(tree: Any) -> Any:
+    """A tree in which plain dataclasses are pytrees too, so that the arrays in them are traced."""
+
+    def open_leaf(leaf: Any) -> Any:
+        if not dataclasses.is_dataclass(leaf) or isinstance(leaf, type):
+            return leaf
+        return _Opened({name: opened(value) for name, value in vars(leaf).items()}, type(leaf))
+
+    return jax.tree.map(open_leaf, tree)
+
+
+def closed(tree: Any) -> Any:
+    """The inverse of `opened`."""
+
+    def close(node: Any) -> Any:
+        if not isinstance(node, _Opened):
+            return node
+        instance = object.__new__(node.cls)
+        for name, value in node.fields.items():
+            object.__setattr__(instance, name, closed(value))
+        return instance
+
+    return jax.tree.map(close, tree, is_leaf=lambda node: isinstance(node, _Opened))
 
 
 def _where(error: BaseException, own: frozenset[str]) -> tuple[tuple[str, int], bool]:
