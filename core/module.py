@@ -46,12 +46,10 @@ else:
 _method_watchers: list[Callable[[object], None]] = []
 
 
+# On the class, not on a metaclass derived from equinox's: mypy cannot follow `type(eqx.Module)`, and would check no
+# constructor. Not `frozen_default`, which would refuse a hand-written `__init__` that sets fields.
 @dataclass_transform(field_specifiers=(dataclasses.field, eqx.field, static))
-class _ModuleMeta(type(eqx.Module)):
-    """Equinox's metaclass; it is repeated here only for what static checkers read off it."""
-
-
-class Module(eqx.Module, metaclass=_ModuleMeta):
+class Module(eqx.Module):
     """Base class of records.
 
     Fields are declared as in a dataclass; `__init__` may be written by hand. A method that changes state returns the

@@ -39,6 +39,7 @@ def test_the_whole_message():
             return self.mlp[1](x)
 
     block = Block([MLP(linear(8, 4), linear(4, 8)), MLP(linear(8, 5), linear(5, 8))])
+    origin = 'field Linear.weight: Float[Array, "out in"] is f32[8,5]'
     text = str(failure(lambda: weft.jit(lambda block, x: block(x))(block, jnp.ones((2, 4)))))
     layers, lines = os.path.join("tests", "typecheck", "layers.py"), inspect.getsource(sys.modules[MLP.__module__])
     weight, x = (lines.splitlines().index(line) + 1 for line in (WEIGHT, X))
@@ -46,7 +47,7 @@ def test_the_whole_message():
         argument x of MLP.__call__ should be f32[*batch,width=5], and is f32[2,4]
           at: in Block.mlp[1] (MLP)
           at: x: Float[Array, "*batch width"] ({layers}:{x})
-          where: width = 5 from field MLP.up.in, field Linear.weight: Float[Array, "out in"] is f32[8,5] ({layers}:{weight})
+          where: width = 5 from field MLP.up.in, {origin} ({layers}:{weight})
           inside: jit""")
 
 

@@ -1,0 +1,76 @@
+"""User code written with weft passes pyright strict and mypy strict, and they refuse what is wrong.
+
+Static checkers do not follow an editable install, so they are shown a copy of the packages, as a wheel has them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+EXAMPLE = HERE / "static_example"
+PACKAGES = ("core", "transforms", "modules", "typecheck", "nnx")
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("project")
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, folder / "installed" / "weft" / package, ignore=shutil.ignore_patterns("*.pyc"))
+    for file in ("__init__.py", "py.typed"):
+        shutil.copy(ROOT / file, folder / "installed" / "weft" / file)
+    shutil.copytree(EXAMPLE, folder, dirs_exist_ok=True)
+    # `jnp.ones` is partly unknown to strict checking as JAX ships it, whoever calls it.
+    settings = {"typeCheckingMode": "strict", "reportUnknownMemberType": False}
+    settings |= {"extraPaths": ["installed"], "exclude": ["installed"]}
+    (folder / "pyrightconfig.json").write_text(json.dumps(settings))
+    (folder / "mypy.ini").write_text(
+        "[mypy]\nstrict = True\nmypy_path = $MYPY_CONFIG_FILE_DIR/installed\n[mypy-weft.*]\nfollow_imports = silent\n"
+    )
+    return folder
+
+
+def pyright(project: Path, target: str) -> list[tuple[int, str]]:
+    pytest.importorskip("pyright")
+    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, target]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True)
+    report = json.loads(done.stdout)
+    assert report["summary"]["filesAnalyzed"] > 0
+    return [(one["range"]["start"]["line"] + 1, one["message"]) for one in report["generalDiagnostics"]]
+
+
+def mypy(project: Path, target: str) -> list[tuple[int, str]]:
+    pytest.importorskip("mypy")
+    command = [sys.executable, "-m", "mypy", "--python-executable", sys.executable, "--no-error-summary", target]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True)
+    found = re.findall(r"^\S+\.py:(\d+): error: (.*)$", done.stdout, flags=re.M)
+    assert done.returncode == (1 if found else 0), done.stdout + done.stderr
+    return [(int(line), message) for line, message in found]
+
+
+@pytest.mark.parametrize("checker", [pyright, mypy])
+def test_the_example_passes(project, checker):
+    assert checker(project, "ensemble") == []
+
+
+@pytest.mark.parametrize("checker", [pyright, mypy])
+def test_wrong_lines_are_refused(project, checker):
+    lines = (EXAMPLE / "wrong.py").read_text().splitlines()
+    wrong = {number for number, line in enumerate(lines, 1) if "  # " in line}
+    assert {line for line, _ in checker(project, "wrong.py")} == wrong
+
+
+def test_the_example_runs():
+    command = [sys.executable, "-c", "import ensemble; print(ensemble.evaluate())"]
+    done = subprocess.run(command, cwd=EXAMPLE, capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
