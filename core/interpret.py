@@ -166,7 +166,7 @@ class Boundary(Protocol):
         """The inverse of `sparse_output`: for each leaf of the lane its value, or None."""
         ...
 
-    def extractor(self, crossing: Crossing, entered: Any) -> Extract | None:
+    def extractor(self, crossing: Crossing, entered: Any, call: Call) -> Extract | None:
         """A quick way to take another call of the same make apart; it returns None for another make."""
         ...
 
@@ -374,7 +374,7 @@ class Interpreted(Generic[O]):
             plan = self.plans.setdefault(crossing, Plan(crossing, self.rule.lift(self._lift(crossing))))
         plan.uses += 1
         if self.rule.quick and plan.uses == 2:
-            self._promote(plan, entered)
+            self._promote(plan, entered, call)
         return plan, [leaf.value for leaf in leaves], entered
 
     def _lift(self, crossing: Crossing) -> Lift[O]:
@@ -407,14 +407,14 @@ class Interpreted(Generic[O]):
 
     def _run_quickly(self, plan: Plan, call: Call, entered: Any, values: Sequence[Any], groups: Groups) -> Any:
         if plan is not self.quick[0]:
-            self._promote(plan, entered)
+            self._promote(plan, entered, call)
         groups, outcome = self._guarded(plan, (), call, values, groups)
         return self.boundary.quick_hand_over(entered, outcome.value, values, groups)
 
-    def _promote(self, plan: Plan, entered: Any) -> None:
+    def _promote(self, plan: Plan, entered: Any, call: Call) -> None:
         # Replaced as a whole, so that other threads see the old order or the new one.
         if plan.extract is None:
-            plan.extract = self.boundary.extractor(plan.crossing, entered)
+            plan.extract = self.boundary.extractor(plan.crossing, entered, call)
         if plan.extract is not None:
             others = tuple(other for other in self.quick if other is not plan)
             self.quick = (plan, *others[: QUICK_PLANS - 1])

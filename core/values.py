@@ -169,7 +169,7 @@ class Values:
         dynamic = [value for i, value in enumerate(row) if i not in structure.static_positions]
         return [value for value, (at, _) in zip(dynamic, outcome.sources, strict=True) if at == lane]
 
-    def extractor(self, crossing: Crossing, entered: None) -> Extract | None:
+    def extractor(self, crossing: Crossing, entered: None, call: Call) -> Extract | None:
         """Generated code that takes another call of the same make apart, or tells that it is of another make."""
         return make_extractor(crossing.structure, crossing.places, len(crossing.lanes))
 

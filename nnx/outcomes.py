@@ -326,28 +326,38 @@ def check_levels(nodes: Iterable[Any]) -> None:
             )
 
 
-def hand_over(plan: Plan, outcome: RefOutcome, values: Sequence[Any], groups: Groups) -> Any:
+def hand_over(
+    plan: Plan, outcome: RefOutcome, values: Sequence[Any], groups: Groups, leaves: Sequence[Any] | None = None
+) -> Any:
     """Writes what changed into the caller's objects, after all checks, and gives the output.
+
+    Args:
+        plan: of the caller's objects.
+        outcome: what the function returned and did.
+        values: the arguments' leaves.
+        groups: the lanes that came out.
+        leaves: the Variables and arrays of the arguments, where their order is not the plan's.
 
     Raises:
         TraceContextError: if something to be written is of another trace level.
     """
+    leaves = plan.leaves if leaves is None else leaves
     refers = outcome.arguments is not None or outcome.graphdef.nodes
     index_ref = IndexMap((number, plan.node(number)) for number in plan.by_number) if refers else IndexMap()
     if outcome.updates or outcome.carried or outcome.metadata or outcome.arguments:
         plan.check_writable()
     if outcome.arguments is not None:
         graphdef, sources = outcome.arguments
-        leaves = [_pick(source, values, groups) for source in sources]
-        index_ref = _rewrite(plan, graphdef, leaves, index_ref)
+        new = [_pick(source, values, groups) for source in sources]
+        index_ref = _rewrite(plan, graphdef, new, index_ref)
     else:
         for i, lane, place in outcome.updates:
-            _store(plan.leaves[i], "_raw_value", groups[lane][place])
+            _store(leaves[i], "_raw_value", groups[lane][place])
         for i, metadata in outcome.metadata:
-            _store(plan.leaves[i], "_var_metadata", metadata)
+            _store(leaves[i], "_var_metadata", metadata)
             metadata_epoch.advance()
     for i, lane, place in outcome.carried:
-        leaf = plan.leaves[i]
+        leaf = leaves[i]
         if type(leaf) in VARIABLE_TYPES:
             _store(leaf, "_raw_value", groups[lane][place])
     count = outcome.graphdef.num_leaves

@@ -16,9 +16,13 @@ import jax
 from weft.core.agree import Fixed
 from weft.core.codegen import SameObject, make_extractor
 from weft.core.interpret import Call, Crossing, Extract, Groups
+from weft.core.leaves import NUMBERS, is_array
 from weft.core.partition import Structure
+from weft.core.values import as_array
+from weft.nnx.nodes import is_graph_node
 from weft.nnx.outcomes import RefOutcome, hand_over
-from weft.nnx.plan import Plan, is_object
+from weft.nnx.plan import Plan, is_object, plan_of
+from weft.nnx.refs import is_array_ref
 from weft.nnx.variable import Variable
 
 if TYPE_CHECKING:
@@ -29,16 +33,23 @@ _MOST_OUTCOMES = 16
 
 
 class QuickEntry:
-    """A plan with, for each outcome seen, what to write where."""
+    """A plan with, for each outcome seen, what to write where.
 
-    def __init__(self, plan: Plan):
+    Args:
+        plan: of the objects among the arguments.
+        order: for each leaf of the call that sits in those, its place in the plan.
+    """
+
+    def __init__(self, plan: Plan, order: Sequence[int]):
         self.plan = plan
+        self.order = order
         self._writers: dict[int, tuple[RefOutcome, Callable[[Groups], None]]] = {}
 
     def hand_over(self, outcome: RefOutcome, values: Sequence[Any], groups: Groups) -> Any:
         """Writes what changed, and gives the output; see `outcomes.hand_over`."""
         if outcome.arguments is not None or outcome.metadata or outcome.carried or outcome.graphdef.nodes:
-            return hand_over(self.plan, outcome, values, groups)
+            leaves = [self.plan.leaves[i] for i in self.order]
+            return hand_over(self.plan, outcome, values, groups, leaves)
         known = self._writers.get(id(outcome))
         if known is None:
             if len(self._writers) >= _MOST_OUTCOMES:
@@ -47,8 +58,7 @@ class QuickEntry:
             known = self._writers[id(outcome)] = (outcome, self._writer(outcome))
         self.plan.check_writable()
         known[1](groups)
-        plain = [values[place] if lane < 0 else groups[lane][place] for lane, place in outcome.sources]
-        rest = iter(plain)
+        rest = (as_array(values[place]) if lane < 0 else groups[lane][place] for lane, place in outcome.sources)
         return jax.tree.unflatten(
             outcome.treedef, [item.value if isinstance(item, Fixed) else next(rest) for item in outcome.items]
         )
@@ -60,12 +70,15 @@ class QuickEntry:
             lanes.setdefault(lane, []).append((place, i))
         plan = self.plan
         parts = [
-            (lane, [plan.leaves[i] for _, i in sorted(pairs)], _getter(sorted(place for place, _ in pairs)))
+            (lane, [self.order[i] for _, i in sorted(pairs)], _getter(sorted(place for place, _ in pairs)))
             for lane, pairs in lanes.items()
         ]
 
         def write(groups: Groups) -> None:
-            for lane, variables, get in parts:
+            # The leaves are looked up in the plan, which lets go of them when the objects die.
+            leaves = plan.leaves
+            for lane, places, get in parts:
+                variables = map(leaves.__getitem__, places)
                 collections.deque(map(_write, variables, get(groups[lane])), maxlen=0)
 
         return write
@@ -77,39 +90,63 @@ def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
     return operator.itemgetter(*places)
 
 
-def quick_extractor(boundary: References, crossing: Crossing, entered: Tree) -> Extract | None:
+def quick_extractor(boundary: References, crossing: Crossing, entered: Tree, call: Call) -> Extract | None:
     """Reads the same objects again, as long as their plan is valid.
 
     Returns:
         A function from a call to `(entry, values, groups)`, or to None where it is another call; None instead of it if
         there are no objects, or something in them has to be looked at each time.
     """
-    plan, structure = entered.plan, crossing.structure
-    roots = [entered.flat[i] for i in entered.nodes]
-    if not roots or plan.volatile or not all(map(is_object, roots)):
+    flat, treedef = jax.tree.flatten((call[1], dict(call[2])), is_leaf=_is_graph_leaf)
+    nodes = [i for i, value in enumerate(flat) if _is_graph_leaf(value)]
+    roots = [flat[i] for i in nodes]
+    if not roots or not all(map(is_object, roots)):
         return None
-    nodes = set(entered.nodes)
+    plan = plan_of(roots)
+    order = _order(plan, entered.plan)
+    if plan.volatile or order is None or (plan.repeats and not boundary.graph):
+        return None
     statics = tuple(
-        (i, type(value), SameObject(value) if i in nodes else value)
-        for i, value in enumerate(entered.flat)
-        if i in nodes or isinstance(structure.items[i], Fixed)
+        (i, type(value), SameObject(value) if i in set(nodes) else value)
+        for i, value in enumerate(flat)
+        if i in set(nodes) or not (is_array(value) or type(value) in NUMBERS)
     )
-    paths = tuple((i,) for i in range(len(entered.flat)))
-    plain = len(entered.flat) - len(statics)
-    read = make_extractor(Structure(structure.treedef, statics, paths), [(0, i) for i in range(plain)], 1)
-    if read is None:
+    plain = len(flat) - len(statics)
+    structure = Structure(treedef, statics, tuple((i,) for i in range(len(flat))))
+    read = make_extractor(structure, [(0, i) for i in range(plain)], 1)
+    if read is None or plain + len(order) != len(crossing.rides):
         return None
-    group = _grouper(crossing)
-    entry = QuickEntry(plan)
+    return _extract(plan, order, read, _grouper(crossing))
+
+
+def _extract(plan: Plan, order: Sequence[int], read: Callable[[Any], Any], group: Callable[[Any], Groups]) -> Extract:
+    entry = QuickEntry(plan, order)
+    in_order = list(order) == list(range(len(plan.leaves)))
 
     def extract(call: Call) -> tuple[Any, Sequence[Any], Groups] | None:
         found = read(call[1:])
         if found is None or not plan.is_valid():
             return None
-        values = (*plan.read(), *found[1])
+        values = plan.read()
+        if not in_order:
+            values = [values[i] for i in order]
+        values = (*values, *found[1])
         return entry, values, group(values)
 
     return extract
+
+
+def _is_graph_leaf(value: Any) -> bool:
+    return is_graph_node(value) or isinstance(value, Variable) or is_array_ref(value)
+
+
+def _order(plan: Plan, other: Plan) -> list[int] | None:
+    """For each leaf of another plan its place in this one; None if they do not hold the same."""
+    places = {id(leaf): i for i, leaf in enumerate(plan.leaves)}
+    order = [places.get(id(leaf)) for leaf in other.leaves]
+    if len(plan.leaves) != len(order) or any(place is None for place in order):
+        return None
+    return [place for place in order if place is not None]
 
 
 def _grouper(crossing: Crossing) -> Callable[[tuple[Any, ...]], Groups]:

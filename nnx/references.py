@@ -390,9 +390,9 @@ class References:
         given = [leaf.value for leaf in apart.leaves]
         return [value for value, (at, _) in zip(given, outcome.sources, strict=True) if at == lane]
 
-    def extractor(self, crossing: Crossing, entered: Tree) -> Extract | None:
+    def extractor(self, crossing: Crossing, entered: Tree, call: Call) -> Extract | None:
         """Reads the Variables of the same objects again, as long as their plan is valid."""
-        return quick_extractor(self, crossing, entered)
+        return quick_extractor(self, crossing, entered, call)
 
 
 _NOTHING: GraphDef[Any] = GraphDef((), (), 0)
