@@ -12,7 +12,10 @@ from weft import nnx as weft_nnx
 
 def describe(value, nnx):
     """A value in terms that both libraries share."""
-    again = lambda inner: describe(inner, nnx)
+
+    def again(inner):
+        return describe(inner, nnx)
+
     if isinstance(value, nnx.Variable):
         metadata = value.get_metadata(exclude_required=True)
         return (value.var_type.__name__, again(value.get_value()), {k: again(v) for k, v in sorted(metadata.items())})
@@ -21,7 +24,7 @@ def describe(value, nnx):
     if isinstance(value, (nnx.State, nnx.GraphState)):
         return {"State": {key: again(value[key]) for key in value}}
     if isinstance(value, nnx.Pytree):
-        graphdef, state = nnx.split(value, graph=True)
+        _, state = nnx.split(value, graph=True)
         return (type(value).__name__, again(state), sorted(map(str, vars(value).keys() - BOOKKEEPING)))
     if isinstance(value, nnx.GraphDef):
         return ("GraphDef", value.num_leaves)

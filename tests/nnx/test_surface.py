@@ -5,7 +5,6 @@ import types
 
 import pytest
 from flax import nnx as flax_nnx
-
 from weft import nnx
 
 # What has yet to be written. This list only shrinks: a name that is here and exists fails the test.
