@@ -16,6 +16,7 @@ BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
     [
         ("dispatch.py", "| weft.jit, record in and successor out"),
         ("tracing.py", "| weft "),
+        ("contracts.py", "| contracts on "),
         ("memory.py", "| donated "),
         ("imports.py", "| import weft "),
     ],
