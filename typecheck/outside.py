@@ -91,7 +91,7 @@ def with_outside(function: FunctionType) -> Callable[..., Any]:
             for name, cell in zip(free, function.__closure__ or (), strict=True)
         )
         copy = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, cells)
-        copy.__kwdefaults__ = function.__kwdefaults__
+        copy.__kwdefaults__, copy.__annotations__ = function.__kwdefaults__, function.__annotations__
         with _globals(function, {name: value for name, value in outside.items() if name not in free}):
             return copy(*args, **kwargs)
 

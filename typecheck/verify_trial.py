@@ -103,7 +103,7 @@ class Trial:
         if self.violations:
             first = self.violations[0]
             return frozenset(first.sizes or map(int, re.findall(r"\d+", first.message)))
-        return frozenset(map(int, re.findall(r"(?<![\w.])\d+(?![\w.])", str(self.error))))
+        return frozenset(clashing(str(self.error)) or map(int, re.findall(r"(?<![\w.])\d+(?![\w.])", str(self.error))))
 
     @property
     def spoken_of(self) -> tuple[str, ...]:
@@ -115,6 +115,25 @@ class Trial:
             if size in mentioned
             or (isinstance(size, int) and size > 4 and any(one and one % size == 0 for one in mentioned))
         )
+
+
+def clashing(message: str) -> set[int]:
+    """The sizes that disagree, of an error that shows two shapes that should broadcast or match.
+
+    >>> sorted(clashing("add got incompatible shapes for broadcasting: (5, 17), (5, 11)."))
+    [11, 17]
+    """
+    if "reshape" in message:
+        return set()
+    shapes = [tuple(map(int, re.findall(r"\d+", text))) for text in re.findall(r"\((\d+,[\d, ]*)\)", message)]
+    return {
+        size
+        for number, one in enumerate(shapes)
+        for other in shapes[number + 1 :]
+        for pair in zip(one[::-1], other[::-1], strict=False)
+        if pair[0] != pair[1] and 1 not in pair
+        for size in pair
+    }
 
 
 def run_trial(target: Target, assignment: Assignment, dims: Mapping[str, Any] | None = None) -> Trial:

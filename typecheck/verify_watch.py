@@ -74,9 +74,9 @@ def _library_roots() -> tuple[str, ...]:
 @functools.cache
 def is_users(filename: str, own: frozenset[str] = frozenset()) -> bool:
     """Whether a file holds user's code."""
-    if filename in own:
-        return True
-    return not filename.startswith("<") and not filename.startswith(_library_roots())
+    if filename == "<string>":  # what dataclasses generate
+        return False
+    return filename in own or (not filename.startswith("<") and not filename.startswith(_library_roots()))
 
 
 class Watch:
