@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from weft.core.paths import Path
 from weft.typecheck.annotations import Annotation
@@ -35,8 +35,7 @@ class Slot:
     annotation: Annotation
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(NamedTuple):  # a tuple is made fastest, and one is made for every dim that is bound
     """Where a name was bound: a slot, a path inside its value, the axis (None: not an array's), and the value."""
 
     slot: Slot

@@ -159,14 +159,15 @@ def shell_check(spec: Shell) -> Check:
 
 def fields_in(record: Any) -> Mapping[str, Any]:
     """The values of a record's fields that are set, by name."""
+    try:  # most are Modules, and `isinstance` on those is slow: equinox intercepts their attributes
+        return object.__getattribute__(record, "__dict__")
+    except AttributeError:
+        pass
     if isinstance(record, dict):
         return record
     if isinstance(record, tuple):
         return record._asdict()  # pyright: ignore[reportAttributeAccessIssue]
-    try:
-        return object.__getattribute__(record, "__dict__")
-    except AttributeError:  # a dataclass with slots
-        return {name: getattr(record, name) for name in record.__dataclass_fields__ if hasattr(record, name)}
+    return {name: getattr(record, name) for name in record.__dataclass_fields__ if hasattr(record, name)}
 
 
 def scope_of(record: Any, plan: RecordPlan, *, everything: bool = False, sparse: bool = True) -> Bindings:
