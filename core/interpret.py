@@ -21,7 +21,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 import equinox as eqx
@@ -112,6 +112,9 @@ class Boundary(Protocol):
     """How values cross into a transform and out again. There are two: values and references."""
 
     name: str
+    # Whether arguments can be updated at all, and whether updates of what a loop only broadcasts are carried along.
+    has_updates: bool
+    carries_along: bool
 
     def enter(self, call: Call) -> tuple[Hashable, list[Any], Any]:
         """Takes a call apart: its structure, its dynamic leaves (with `path` and `value`), and what `hand_over` needs
@@ -134,6 +137,10 @@ class Boundary(Protocol):
 
     def describe_outcome(self, outcome: Any, groups: Groups) -> Described:
         """What must not differ between the outputs of branches."""
+        ...
+
+    def updated(self, outcome: Any) -> frozenset[int]:
+        """The positions of the arguments' leaves that an outcome updates."""
         ...
 
     def update_lanes(self, crossing: Crossing) -> tuple[Ride, ...]:
@@ -210,6 +217,18 @@ class Body:
             check(out)
         groups, outcome = self.boundary.leave(self.crossing, values, live, memory, out, self.departure)
         return groups, Static(outcome)
+
+    def departing(self, **changes: Any) -> Body:
+        """This body with another departure."""
+        departure = replace(self.departure, **changes)
+        return Body(self.boundary, self.crossing, self.index, departure, self.user_function, self.agreement)
+
+    def learn_updates(self, groups: Groups, *before: Any) -> frozenset[int]:
+        """Which leaves of the arguments the function updates, by one abstract evaluation."""
+        if not self.boundary.has_updates:
+            return frozenset()
+        outcome: Any = jax.eval_shape(self, groups, *before)[1]
+        return self.boundary.updated(outcome.value)
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,16 @@ Types (`jax.Array`, `jax.ShapeDtypeStruct`) still come from `jax` itself.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax as _jax
 import jax.numpy as _jnp
 
 jax: Any = _jax
 jnp: Any = _jnp
+lax: Any = _jax.lax
+
+
+def is_tuple(value: object) -> TypeGuard[tuple[Any, ...]]:
+    """`isinstance(value, tuple)`, after which the elements are `Any` rather than unknown."""
+    return isinstance(value, tuple)

@@ -54,6 +54,8 @@ class Values:
     """The boundary of records. It has no state; `VALUES` is the one instance."""
 
     name = "values"
+    has_updates = False
+    carries_along = False
 
     def enter(self, call: Call) -> tuple[Structure, list[Leaf], None]:
         """Takes a call apart: its structure and its dynamic leaves, whose paths start at the parameter's name."""
@@ -93,6 +95,10 @@ class Values:
                 lane, place = next(sources)
                 leaves.append((path, jax.typeof(groups[lane][place])))
         return Described(structure.treedef, tuple(leaves))
+
+    def updated(self, outcome: Outcome) -> frozenset[int]:
+        """Values are not updated."""
+        return frozenset()
 
     def update_lanes(self, crossing: Crossing) -> tuple[Any, ...]:
         """Values have no updates, so none ride out with the arguments."""

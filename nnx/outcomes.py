@@ -47,6 +47,7 @@ class RefOutcome:
         graphdef: of the output's graphs; it refers to the arguments' by number.
         sources: (lane, place) of each leaf of the output's graphs, then of its arrays; or (FORWARDED, leaf).
         carried: (leaf, lane, place) for each leaf of the arguments that is carried.
+        known: the leaves of the arguments that are Variables.
     """
 
     updates: tuple[tuple[int, int, int], ...]
@@ -57,6 +58,7 @@ class RefOutcome:
     graphdef: GraphDef[Any]
     sources: tuple[tuple[int, int], ...]
     carried: tuple[tuple[int, int, int], ...] = ()
+    known: frozenset[int] = frozenset()
 
     def __hash__(self) -> int:
         return hash((self.updates, self.sources))
@@ -117,7 +119,8 @@ class Leaving:
             for i, position in enumerate(p for p, ride in enumerate(self.crossing.rides) if ride is Carry)
             if carried and i < len(carried) and position < len(self.memory.holders)
         )
-        outcome = RefOutcome(updates, metadata, arguments, treedef, items, graphdef, sources, writes)
+        known = frozenset(self.position.values())
+        outcome = RefOutcome(updates, metadata, arguments, treedef, items, graphdef, sources, writes, known)
         return self.lanes.finished(), outcome
 
     # ------------------------------------------------------------------ what the function did
@@ -187,7 +190,7 @@ class Leaving:
         value = leaf._raw_value if type(leaf) in VARIABLE_TYPES else leaf
         i = self.position.get(id(leaf))
         if i is not None:
-            changed = value is not self.values[i]
+            changed = value is not self.values[i] or i in self.departure.always
             if not changed:
                 return FORWARDED, i
             ride = self.departure.updates(self.crossing.rides[i])

@@ -16,7 +16,8 @@ There are three modes:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -87,6 +88,7 @@ class RefStructure:
         holders: for each leaf of the graphs, what it sits in; leaves that are ARRAY items follow them.
         functions: the user's functions, if this is a call.
         paths: for each leaf its item, and its path inside of that.
+        full_paths: for each leaf its path in the tree.
     """
 
     treedef: Any
@@ -95,6 +97,7 @@ class RefStructure:
     holders: tuple[Holder, ...]
     functions: tuple[Any, ...] = ()
     paths: tuple[tuple[int, Path], ...] = field(default=(), compare=False)
+    full_paths: tuple[Path, ...] = field(default=(), compare=False)
 
     def __hash__(self) -> int:
         return hash((self.treedef, self.graphdef, len(self.items)))
@@ -131,12 +134,14 @@ class References:
     """
 
     name = "references"
+    has_updates = True
 
     def __init__(self, graph: bool, updates: bool, function: str, copies: bool = False):
         self.graph = graph
         self.updates = graph and updates and not copies
         self.function = function
         self.copies = copies
+        self.carries_along = not self.updates
 
     # ------------------------------------------------------------------ taking apart
 
@@ -172,7 +177,8 @@ class References:
             if item is ARRAY:
                 leaves.append(RefLeaf((*prefix, *map(key_part, path)), value))
                 paths.append((place, ()))
-        structure = RefStructure(treedef, items, plan.graphdef, holders, paths=tuple(paths))
+        full = tuple(leaf.path for leaf in leaves)
+        structure = RefStructure(treedef, items, plan.graphdef, holders, paths=tuple(paths), full_paths=full)
         return Tree(structure, flat, plan, nodes, leaves)
 
     def enter(self, call: Call) -> tuple[RefStructure, list[RefLeaf], Tree]:
@@ -339,8 +345,14 @@ class References:
             ((i,), "an argument" if lane == FORWARDED else _aval(groups[lane][place]))
             for i, (lane, place) in enumerate(outcome.sources)
         )
-        make = (outcome.treedef, outcome.items, outcome.graphdef, outcome.arguments)
+        make = (outcome.treedef, outcome.items, outcome.graphdef, outcome.arguments, outcome.updates)
         return Described(make, leaves)
+
+    def updated(self, outcome: RefOutcome) -> frozenset[int]:
+        """The positions of the arguments' leaves that an outcome updates; all of them if their structure changed."""
+        if outcome.arguments is not None:
+            return outcome.known
+        return frozenset(i for i, _, _ in outcome.updates)
 
     def update_lanes(self, crossing: Crossing) -> tuple[Ride, ...]:
         """The rides that updates of the arguments can have: those of the arguments."""
@@ -373,10 +385,9 @@ class References:
 
     def read_sparse(self, crossing: Crossing, call: Call) -> list[Any]:
         """For each leaf its value in trees like the arguments (objects, States, arrays), or None."""
-        structure: RefStructure = crossing.structure
-        trees = [*call[1], *(call[2][name] for name in sorted(call[2]))]
-        given = {leaf.path: leaf.value for i, tree in enumerate(trees) for leaf in self.take_apart(tree, (i,)).leaves}
-        return [given.get((_argument(structure, item), *path)) for item, path in structure.paths]
+        trees = self.take_apart((tuple(call[1]), dict(call[2])))
+        given = {leaf.path: leaf.value for leaf in trees.leaves}
+        return [given.get(path) for path in crossing.structure.full_paths]
 
     def sparse_output(self, outcome: RefOutcome, lane: int, values: Sequence[Any]) -> Any:
         """A tree like the output: values at what rode in one lane, and `None` elsewhere."""
@@ -432,8 +443,7 @@ def _item_path(tree: Tree, place: int) -> Path:
 
 def repeats_of(plan: Plan) -> Iterator[tuple[int, Path, int]]:
     """What was met again in a plan, as (number, path, root)."""
-    ends = [*plan.repeat_starts[1:], len(plan.repeats)]
-    for root, (start, end) in enumerate(zip(plan.repeat_starts, ends, strict=True)):
+    for root, (start, end) in enumerate(itertools.pairwise([*plan.repeat_starts, len(plan.repeats)])):
         for number, path in plan.repeats[start:end]:
             yield number, path, root
 
@@ -444,16 +454,6 @@ def _plain_ride(spec: Any, what: str) -> Ride:
             return spec.array
         raise AxisError(f"{what}: {spec!r} is for graphs, but was given for an array", fix="give the array one ride")
     return spec
-
-
-def _argument(structure: RefStructure, item: int) -> int:
-    """The argument that an item belongs to."""
-    count = 0
-    for i, child in enumerate(grandchild for group in structure.treedef.children() for grandchild in group.children()):
-        count += child.num_leaves
-        if item < count:
-            return i
-    raise IndexError(item)
 
 
 def _as_states(structure: RefStructure, values: Mapping[int, Any]) -> tuple[Any, Any]:

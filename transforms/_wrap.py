@@ -94,7 +94,7 @@ def _holds_values(function: Callable[..., Any]) -> bool:
 
 def named_like(function: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:
     """The wrapper with the function's name, docstring and signature, also where the function is a record."""
-    assigned = [name for name in functools.WRAPPER_ASSIGNMENTS if name != "__type_params__"]
+    assigned = set(functools.WRAPPER_ASSIGNMENTS) - {"__type_params__"}
     return functools.update_wrapper(wrapper, function, assigned=assigned, updated=())
 
 

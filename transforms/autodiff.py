@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
-import jax.numpy as jnp
 from weft.core.errors import DifferentiationError, StructureError
 from weft.core.filters import All, Filter, format_filter
 from weft.core.frames import open_frame
@@ -22,6 +21,8 @@ from weft.core.leaves import Leaf
 from weft.core.paths import format_path
 from weft.core.rides import Autodiff, Ride, RidesByKind
 from weft.core.statics import Static
+from weft.core.untyped import jax as untyped_jax
+from weft.core.untyped import jnp
 from weft.core.values import VALUES
 from weft.transforms._wrap import decorate, over_values
 
@@ -103,9 +104,8 @@ def _check(options: DiffOptions, call: Call, leaves: Sequence[Leaf], rides: Sequ
             _refuse(options, leaf, "is not inexact", "leave it out with wrt=, or pass allow_int=True")
         if options.holomorphic and not complex_:
             _refuse(options, leaf, "is not complex, but holomorphic=True", "make it complex, or drop holomorphic")
-        if options.name in ("grad", "value_and_grad", "jacfwd") and complex_ and not options.holomorphic:
-            if options.name == "jacfwd":
-                _refuse(options, leaf, "is complex", "pass holomorphic=True, or use jacrev or jvp")
+        if options.name == "jacfwd" and complex_ and not options.holomorphic:
+            _refuse(options, leaf, "is complex", "pass holomorphic=True, or use jacrev or jvp")
 
 
 def _refuse(options: DiffOptions, leaf: Leaf, what: str, fix: str) -> None:
@@ -170,7 +170,7 @@ def _lift_grad(lift: Lift[DiffOptions]) -> Lifted:
             )
         return outputs[0], everything
 
-    differentiate = jax.value_and_grad(
+    differentiate = untyped_jax.value_and_grad(
         scalar, has_aux=True, holomorphic=options.holomorphic, allow_int=options.allow_int
     )
 
@@ -220,7 +220,7 @@ def _lift_jacobian(transform: Callable[..., Any]) -> Callable[[Lift[DiffOptions]
     def lift_jacobian(lift: Lift[DiffOptions]) -> Lifted:
         primal = _primal(lift)
         keywords: dict[str, Any] = {"has_aux": True, "holomorphic": lift.options.holomorphic}
-        if transform is jax.jacrev:
+        if transform is untyped_jax.jacrev:
             keywords["allow_int"] = lift.options.allow_int
         differentiate = transform(primal, **keywords)
 
@@ -244,15 +244,20 @@ def like_output(finish: Finish[DiffOptions], values: Sequence[Any]) -> Any:
     return tree[0] if finish.options.has_aux else tree
 
 
-JACFWD = _differentiation("jacfwd", _lift_jacobian(jax.jacfwd), _finish_jacobian)
-JACREV = _differentiation("jacrev", _lift_jacobian(jax.jacrev), _finish_jacobian)
+JACFWD = _differentiation("jacfwd", _lift_jacobian(untyped_jax.jacfwd), _finish_jacobian)
+JACREV = _differentiation("jacrev", _lift_jacobian(untyped_jax.jacrev), _finish_jacobian)
+
+
+def closed_over(primal: Callable[[Any, Any], Any], closed: Any) -> Callable[[Any], Any]:
+    """The primal as a function of what is differentiated."""
+    return lambda differentiated: primal(differentiated, closed)
 
 
 def _lift_vjp(lift: Lift[DiffOptions]) -> Lifted:
     primal = _primal(lift)
 
     def lifted(extra: Any, differentiated: Any, closed: Any) -> tuple[Any, ...]:
-        primals, pullback, (out, outcome) = jax.vjp(lambda d: primal(d, closed), differentiated, has_aux=True)
+        primals, pullback, (out, outcome) = untyped_jax.vjp(closed_over(primal, closed), differentiated, has_aux=True)
         return out, outcome, pullback, tuple(map(jax.typeof, primals))
 
     return _framed("vjp", lifted)
@@ -262,8 +267,8 @@ def _lift_jvp(lift: Lift[DiffOptions]) -> Lifted:
     primal = _primal(lift)
 
     def lifted(tangents: Any, differentiated: Any, closed: Any) -> tuple[Any, ...]:
-        _, out_tangents, (out, outcome) = jax.jvp(
-            lambda d: primal(d, closed), (differentiated,), (tangents,), has_aux=True
+        _, out_tangents, (out, outcome) = untyped_jax.jvp(
+            closed_over(primal, closed), (differentiated,), (tangents,), has_aux=True
         )
         return out, outcome, out_tangents
 
@@ -274,7 +279,9 @@ def _lift_linearize(lift: Lift[DiffOptions]) -> Lifted:
     primal = _primal(lift)
 
     def lifted(extra: Any, differentiated: Any, closed: Any) -> tuple[Any, ...]:
-        _, pushforward, (out, outcome) = jax.linearize(lambda d: primal(d, closed), differentiated, has_aux=True)
+        _, pushforward, (out, outcome) = untyped_jax.linearize(
+            closed_over(primal, closed), differentiated, has_aux=True
+        )
         return out, outcome, pushforward
 
     return _framed("linearize", lifted)

@@ -12,12 +12,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from weft.core.agree import Described, differences
 from weft.core.errors import BranchError
 from weft.core.frames import open_frame
 from weft.core.interpret import Body, Groups, Lift, Lifted, Rule
 from weft.core.statics import Static
+from weft.core.untyped import jax as untyped_jax
+from weft.core.untyped import lax
 from weft.transforms._wrap import call_over_values, titled
 
 
@@ -66,7 +67,9 @@ def _lift_branches(lift: Lift[BranchOptions]) -> Lifted:
 
             return run
 
-        branches = [branch(body) for body in lift.bodies]
+        # What one branch updates, every branch must return.
+        updated = frozenset[int]().union(*(body.learn_updates(groups) for body in lift.bodies))
+        branches = [branch(body.departing(always=updated) if updated else body) for body in lift.bodies]
         with open_frame(options.name):
             if options.name == "cond":
                 out = lax.cond(chosen, *branches, groups)
@@ -74,7 +77,7 @@ def _lift_branches(lift: Lift[BranchOptions]) -> Lifted:
                 out = lax.switch(chosen, branches, groups)
         return out, outputs[0].outcome
 
-    return jax.jit(titled(lift.bodies[0].user_function, lifted), inline=True)
+    return untyped_jax.jit(titled(lift.bodies[0].user_function, lifted), inline=True)
 
 
 def _rule(name: str) -> Rule[BranchOptions]:

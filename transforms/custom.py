@@ -11,10 +11,9 @@ import threading
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from weft.core.agree import differences
 from weft.core.errors import DifferentiationError, StructureError
@@ -23,6 +22,8 @@ from weft.core.interpret import Body, Boundary, Call, Crossing, Groups, Lift, Li
 from weft.core.partition import take_apart
 from weft.core.rides import Autodiff, RidesByKind
 from weft.core.statics import Static
+from weft.core.untyped import is_tuple, jnp
+from weft.core.untyped import jax as untyped_jax
 from weft.core.values import VALUES
 from weft.transforms._wrap import as_tuple, decorate, named_like, titled
 from weft.transforms.loops import by_position
@@ -137,7 +138,7 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
                 given = options.rule(*nondiff, structure.value.build(leaves), cotangent)
             return _gradients(options, forward_body, groups, given), None
 
-        function = jax.custom_vjp(titled(primal_body.user_function, primal))
+        function = untyped_jax.custom_vjp(titled(primal_body.user_function, primal))
         function.defvjp(forward, backward, symbolic_zeros=options.symbolic_zeros)
         with open_frame("custom_vjp"):
             out = function(*groups)
@@ -171,14 +172,15 @@ def _gradients(options: CustomOptions, body: Body, groups: Groups, given: Any) -
     args = _arguments(body, groups)
     nondiff = {n + len(args) if n < 0 else n for n in options.nondiff_argnums}
     expected = len(args) - len(nondiff)
-    if not isinstance(given, tuple | list) or len(given) != expected:
+    cotangents = tuple(cast("Sequence[Any]", given)) if isinstance(given, tuple | list) else None
+    if cotangents is None or len(cotangents) != expected:
         raise DifferentiationError(
             f"the backward function of custom_vjp must return a tuple of {expected} cotangents, one for each "
-            f"differentiated argument; it returned {type(given).__name__}"
-            + (f" of {len(given)}" if isinstance(given, tuple | list) else ""),
+            f"differentiated argument; it returned {type(cast(Any, given)).__name__}"
+            + ("" if cotangents is None else f" of {len(cotangents)}"),
             fix="return one for each, None where it is zero",
         )
-    rest = iter(given)
+    rest = iter(cotangents)
     trees = tuple(None if i in nondiff else next(rest) for i in range(len(args)))
     return _lane_values(body.boundary, body.crossing, trees, groups[0])
 
@@ -216,7 +218,7 @@ def _lift_jvp(lift: Lift[CustomOptions]) -> Lifted:
             leaves = body.boundary.read_sparse_output(outcome, lane, tangent)
             return out_groups[lane], tuple(map(_as_tangent, leaves, out_groups[lane]))
 
-        function = jax.custom_jvp(titled(body.user_function, primal))
+        function = untyped_jax.custom_jvp(titled(body.user_function, primal))
         function.defjvp(rule, symbolic_zeros=options.symbolic_zeros)
         with open_frame("custom_jvp"):
             out = function(*groups)
@@ -279,7 +281,7 @@ class CustomVjp(_Custom[P, R]):
 
         def keeping_residuals(*args: Any, **kwargs: Any) -> Any:
             result = forward(*args, **kwargs)
-            if not isinstance(result, tuple) or len(result) != 2:
+            if not is_tuple(result) or len(result) != 2:
                 raise DifferentiationError(
                     f"the forward function of custom_vjp must return (output, residuals), not {type(result).__name__}",
                     fix="return a tuple of two",
@@ -322,10 +324,11 @@ class CustomJvp(_Custom[P, R]):
             *nondiff, primals, tangents = args
             count = len(primals) + len(nondiff)
             skipped = {n + count if n < 0 else n for n in self.nondiff_argnums}
-            all_args, rest, others = [], iter(primals), iter(nondiff)
+            rest, others = iter(primals), iter(nondiff)
+            all_args: list[Any] = []
             for i in range(count):
                 all_args.append(next(others) if i in skipped else next(rest))
-            out = self.function(*all_args)
+            out: Any = cast(Callable[..., Any], self.function)(*all_args)
             terms = [jvp(t, out, *primals) for jvp, t in zip(rules, tangents, strict=True) if jvp is not None]
             if not terms:
                 return out, jax.tree.map(jnp.zeros_like, out)

@@ -20,6 +20,8 @@ from weft.core.interpret import Call, Groups, Interpreted, Lift, Rule, interpret
 from weft.core.partition import take_apart
 from weft.core.rides import Ride, RidesByKind
 from weft.core.statics import Bound, Static
+from weft.core.untyped import is_tuple
+from weft.core.untyped import jax as untyped_jax
 from weft.core.values import VALUES
 from weft.transforms._wrap import decorate, named_like, numbers_and_names, titled
 
@@ -56,7 +58,7 @@ def is_sharding(node: Any) -> bool:
 def _arrive(options: JitOptions, call: Call) -> Any:
     _, args, kwargs = call
     shardings = options.in_shardings
-    per_argument = shardings if isinstance(shardings, tuple) and not is_sharding(shardings) else None
+    per_argument = shardings if is_tuple(shardings) and not is_sharding(shardings) else None
     if per_argument is not None and len(per_argument) != len(args):
         raise StructureError(
             f"in_shardings has {len(per_argument)} entries for {len(args)} positional arguments",
@@ -101,7 +103,7 @@ def _lift(lift: Lift[JitOptions]) -> Any:
         keywords["in_shardings"] = (None, *(lane.sharding for lane in placements))
     if any(lane is not None for lane in lift.out_lanes):
         keywords["out_shardings"] = (lift.out_lanes, None)
-    return jax.jit(titled(body.user_function, traced), **keywords)
+    return untyped_jax.jit(titled(body.user_function, traced), **keywords)
 
 
 JIT: Rule[JitOptions] = Rule(
@@ -161,7 +163,7 @@ class JitFunction(Generic[P, R]):
         plan, values, entered = self._interpreted.plan(call)
         jitted: Any = plan.lifted
         groups, outcome = jitted.eval_shape((), *plan.crossing.group(values))
-        shapes = [jax.eval_shape(lambda value: value, value) for value in values]
+        shapes = [untyped_jax.eval_shape(_itself, value) for value in values]
         return VALUES.hand_over(entered, outcome.value, shapes, groups)
 
     def partial(self, *args: Any) -> Callable[..., R]:
@@ -182,6 +184,10 @@ class JitFunction(Generic[P, R]):
             return self._interpreted((*bound, *rest), self._with_statics((), kwargs)[1])
 
         return apply
+
+
+def _itself(value: Any) -> Any:
+    return value
 
 
 def bind(argument: Any) -> Bound:

@@ -13,15 +13,27 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
-import jax.numpy as jnp
-from jax import lax
 from weft.core.agree import differences, subtrees
 from weft.core.errors import AxisError, CarryError
 from weft.core.frames import open_frame
-from weft.core.interpret import NOT_UPDATED, Agreement, Boundary, Call, Departure, Groups, Lift, Lifted, Rule, interpret
+from weft.core.interpret import (
+    NOT_UPDATED,
+    Agreement,
+    Body,
+    Boundary,
+    Call,
+    Departure,
+    Groups,
+    Lift,
+    Lifted,
+    Rule,
+    interpret,
+)
 from weft.core.leaves import Leaf
 from weft.core.rides import Carry, Ride, is_axis, mapped_size
 from weft.core.statics import Static
+from weft.core.untyped import is_tuple, jnp, lax
+from weft.core.untyped import jax as untyped_jax
 from weft.core.values import VALUES
 from weft.transforms._wrap import call_over_values, decorate, named_like, titled
 
@@ -77,7 +89,7 @@ class ScanOptions:
 
 
 def _arrive_scan(options: ScanOptions, call: Call) -> Any:
-    in_axes = options.in_axes if isinstance(options.in_axes, tuple) else (options.in_axes,) * len(call[1])
+    in_axes = options.in_axes if is_tuple(options.in_axes) else (options.in_axes,) * len(call[1])
     if len(in_axes) != len(call[1]):
         raise AxisError(
             f"in_axes has {len(in_axes)} entries for {len(call[1])} arguments",
@@ -95,36 +107,64 @@ def _check_scan(options: ScanOptions, call: Call, leaves: Sequence[Leaf], rides:
         )
 
 
+# The ride of what a scan broadcasts but its function updates, where such updates are carried along.
+ALONG = "carried along"
+
+
 def _lift_scan(lift: Lift[ScanOptions]) -> Lifted:
     (body,), options = lift.bodies, lift.options
-    lanes, out_lanes = lift.lanes, lift.out_lanes
+    lanes, out_lanes = lift.lanes, (*lift.out_lanes, ALONG)
     scanned = [i for i, lane in enumerate(lanes) if isinstance(lane, int)]
     stacked = [i for i, lane in enumerate(out_lanes) if isinstance(lane, int)]
     carry_in, carry_out = lanes.index(Carry), out_lanes.index(Carry) if Carry in out_lanes else None
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
         slices = {i: tuple(jnp.moveaxis(leaf, _axis(lanes[i]), 0) for leaf in groups[i]) for i in scanned}
-
-        def step(carry: Any, slices: dict[int, Any]) -> tuple[Any, tuple[dict[int, Any], Static]]:
-            given = [slices.get(i, group) for i, group in enumerate(groups)]
-            given[carry_in] = carry
-            out, outcome = body(tuple(given))
-            carried = () if carry_out is None else out[carry_out]
-            return carried, ({i: out[i] for i in stacked}, outcome)
-
         length = next((leaves[0].shape[0] for leaves in slices.values() if leaves), options.length)
         with open_frame("scan", length=length):
-            carry, (ys, outcome) = lax.scan(
-                step, groups[carry_in], slices, length=length, reverse=options.reverse, unroll=options.unroll
+            first = {i: tuple(jax.eval_shape(_first, leaf) for leaf in leaves) for i, leaves in slices.items()}
+            run, along = _carrying_along(body, tuple(first.get(i, group) for i, group in enumerate(groups)), out_lanes)
+
+            def step(carry: Any, slices: dict[int, Any]) -> tuple[Any, tuple[dict[int, Any], Static]]:
+                carried, beside = carry
+                given = [slices.get(i, group) for i, group in enumerate(groups)]
+                given[carry_in] = carried
+                for (lane, place), value in zip(along, beside, strict=True):
+                    given[lane] = (*given[lane][:place], value, *given[lane][place + 1 :])
+                out, outcome = run(tuple(given))
+                carried = () if carry_out is None else out[carry_out]
+                beside = out[-1] if along else ()
+                return (carried, beside), ({i: out[i] for i in stacked}, outcome)
+
+            start = (groups[carry_in], tuple(groups[lane][place] for lane, place in along))
+            (carry, beside), (ys, outcome) = lax.scan(
+                step, start, slices, length=length, reverse=options.reverse, unroll=options.unroll
             )
         out: list[tuple[Any, ...]] = [() for _ in out_lanes]
         for i in stacked:
             out[i] = tuple(jnp.moveaxis(leaf, 0, _axis(out_lanes[i])) for leaf in ys[i])
         if carry_out is not None:
             out[carry_out] = carry
+        out[-1] = beside
         return tuple(out), outcome
 
-    return jax.jit(titled(body.user_function, lifted), inline=True)
+    return untyped_jax.jit(titled(body.user_function, lifted), inline=True)
+
+
+def _first(leaf: Any) -> Any:
+    return leaf[0]
+
+
+def _carrying_along(
+    body: Body, groups: Groups, out_lanes: tuple[Ride, ...]
+) -> tuple[Body, tuple[tuple[int, int], ...]]:
+    """A body that returns what it updates of the broadcast lane, and where that is; found by one abstract evaluation."""
+    if not body.boundary.carries_along:
+        return body, ()
+    departing = body.departing(lanes=out_lanes, updates=lambda ride: ALONG if ride is None else carried_updates(ride))
+    updated = departing.learn_updates(groups)
+    along = sorted(i for i in updated if body.crossing.rides[i] is None)
+    return departing.departing(always=frozenset(along)), tuple(body.crossing.places[i] for i in along)
 
 
 def _axis(ride: Ride) -> int:
@@ -265,7 +305,7 @@ def _lift_while(lift: Lift[WhileOptions]) -> Lifted:
         out[carry] = carried
         return tuple(out), outcomes[-1]
 
-    return jax.jit(titled(body.user_function, lifted), inline=True)
+    return untyped_jax.jit(titled(body.user_function, lifted), inline=True)
 
 
 def _everything_carried(call: Call) -> Any:
@@ -335,7 +375,7 @@ def _lift_fori(lift: Lift[ForiOptions]) -> Lifted:
         out[carry] = carried
         return tuple(out), outcomes[-1]
 
-    return jax.jit(titled(body.user_function, lifted), inline=True)
+    return untyped_jax.jit(titled(body.user_function, lifted), inline=True)
 
 
 FORI: Rule[ForiOptions] = Rule(
@@ -389,10 +429,14 @@ def _lift_map(lift: Lift[MapOverOptions]) -> Lifted:
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
         slices, rest = groups[0], groups[1:]
-        with open_frame("map", length=slices[0].shape[0]):
-            return lax.map(lambda one: body((one, *rest)), slices, batch_size=options.batch_size)
 
-    return jax.jit(titled(body.user_function, lifted), inline=True)
+        def on_one(one: Any) -> Any:
+            return body((one, *rest))
+
+        with open_frame("map", length=slices[0].shape[0]):
+            return lax.map(on_one, slices, batch_size=options.batch_size)
+
+    return untyped_jax.jit(titled(body.user_function, lifted), inline=True)
 
 
 def _check_map(options: MapOverOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
@@ -451,13 +495,15 @@ def _lift_associative(lift: Lift[AssociativeOptions]) -> Lifted:
             outcomes.append(outcome)
             return out[0]
 
-        with open_frame("associative_scan", length=elements[0].shape[options.axis]):
-            out = lax.associative_scan(combine, elements, reverse=options.reverse, axis=options.axis)
+        # JAX cannot reverse along an axis counted from the end.
+        axis = options.axis % elements[0].ndim
+        with open_frame("associative_scan", length=elements[0].shape[axis]):
+            out = lax.associative_scan(combine, elements, reverse=options.reverse, axis=axis)
         if not outcomes:  # a single element is combined with nothing; learn the output's make all the same
-            jax.eval_shape(combine, elements, elements)
+            untyped_jax.eval_shape(combine, elements, elements)
         return (out, *(() for _ in lift.out_lanes[1:])), outcomes[-1]
 
-    return jax.jit(titled(body.user_function, lifted), inline=True)
+    return untyped_jax.jit(titled(body.user_function, lifted), inline=True)
 
 
 ASSOCIATIVE_SCAN: Rule[AssociativeOptions] = Rule(

@@ -1,15 +1,16 @@
 """vmap, pmap and shard_map: functions over one example or one shard, mapped over many.
 
-The three are one rule with three JAX calls: a leaf rides on its axis (or spec), and the transform takes the rides of the
-lanes as its `in_axes` and `out_axes` as they are.
+The three are one rule with three JAX calls: a leaf rides on its axis (or spec), and the transform takes the rides of
+the lanes as its `in_axes` and `out_axes` as they are.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, cast, overload
 
 import jax
 from jax.sharding import Mesh, PartitionSpec
@@ -18,6 +19,8 @@ from weft.core.frames import open_frame
 from weft.core.interpret import Call, Lift, Lifted, Rule
 from weft.core.leaves import Leaf
 from weft.core.rides import Ride, mapped_size
+from weft.core.untyped import is_tuple
+from weft.core.untyped import jax as untyped_jax
 from weft.transforms._wrap import decorate, over_values
 
 P = ParamSpec("P")
@@ -39,10 +42,10 @@ def _arrive(options: MapOptions, call: Call) -> Any:
     functions, args, kwargs = call
     in_axes = options.in_axes
     if isinstance(in_axes, dict):
-        return (None, *_by_name(functions[0], in_axes, args, kwargs))
+        return (None, *_by_name(functions[0], cast("dict[str, Any]", in_axes), args, kwargs))
     if isinstance(in_axes, list):
-        in_axes = tuple(in_axes)
-    if isinstance(in_axes, tuple) and len(in_axes) != len(args):
+        in_axes = tuple(cast("list[Any]", in_axes))
+    if is_tuple(in_axes) and len(in_axes) != len(args):
         raise AxisError(
             f"in_axes has {len(in_axes)} entries for {len(args)} positional arguments",
             at=f"in_axes={in_axes!r}",
@@ -69,11 +72,11 @@ def _by_name(
     )
 
 
-def _check(options: MapOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
-    size = mapped_size(leaves, rides, given=options.axis_size, what="vmap")
+def _check(name: str, options: MapOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
+    size = mapped_size(leaves, rides, given=options.axis_size, what=name)
     if size is None:
         raise AxisError(
-            "vmap has nothing to map over: every argument rides on None, and there is no axis_size",
+            f"{name} has nothing to map over: every argument rides on None, and there is no axis_size",
             fix="map an argument over an axis, or give axis_size",
         )
 
@@ -107,14 +110,14 @@ VMAP: Rule[MapOptions] = Rule(
     lambda lift: _lift_map("vmap", jax.vmap, lift),
     arrive=_arrive,
     depart=lambda options, index: options.out_axes,
-    check=_check,
+    check=functools.partial(_check, "vmap"),
 )
 PMAP: Rule[MapOptions] = Rule(
     "pmap",
-    lambda lift: _lift_map("pmap", jax.pmap, lift),
+    lambda lift: _lift_map("pmap", untyped_jax.pmap, lift),
     arrive=_arrive,
     depart=lambda options, index: options.out_axes,
-    check=_check,
+    check=functools.partial(_check, "pmap"),
 )
 
 
@@ -229,7 +232,7 @@ def is_spec(node: Any) -> bool:
 
 def _arrive_specs(options: ShardMapOptions, call: Call) -> Any:
     in_specs = options.in_specs
-    if isinstance(in_specs, tuple) and not is_spec(in_specs) and len(in_specs) != len(call[1]):
+    if is_tuple(in_specs) and not is_spec(in_specs) and len(in_specs) != len(call[1]):
         raise AxisError(
             f"in_specs has {len(in_specs)} entries for {len(call[1])} positional arguments",
             at=f"in_specs={in_specs!r}",

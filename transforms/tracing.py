@@ -1,4 +1,4 @@
-"""eval_shape, make_jaxpr, remat, checkify, transform_metadata: transforms that trace a function and leave its rides be."""
+"""eval_shape, make_jaxpr, remat, checkify, transform_metadata: they trace a function and leave its rides be."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, Protocol, TypeVar, overload, runtime_checkable
 
 import equinox as eqx
-import jax
 from jax.experimental import checkify as jax_checkify
+from weft.core import trees
 from weft.core.frames import open_frame
 from weft.core.interpret import NOT_UPDATED, Finish, Lift, Lifted, Rule, interpret
 from weft.core.rides import is_axis, resolve_nodes
 from weft.core.statics import Static
+from weft.core.untyped import jax as untyped_jax
 from weft.core.values import VALUES
 from weft.transforms._wrap import decorate, named_like, numbers_and_names, over_values
 
@@ -30,7 +31,7 @@ def _lift_eval_shape(lift: Lift[NoOptions]) -> Lifted:
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
         with open_frame("eval_shape"):
-            return jax.eval_shape(body, groups)
+            return untyped_jax.eval_shape(body, groups)
 
     return lifted
 
@@ -48,6 +49,7 @@ def eval_shape(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
     Source: `jax.eval_shape`.
 
+    >>> import jax
     >>> eval_shape(lambda m: m["w"] @ m["w"], {"w": jax.ShapeDtypeStruct((2, 2), "float32"), "name": "m"}).shape
     (2, 2)
     """
@@ -66,7 +68,7 @@ def _lift_jaxpr(lift: Lift[JaxprOptions]) -> Lifted:
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
         with open_frame("make_jaxpr"):
-            jaxpr, (out, outcome) = jax.make_jaxpr(body, return_shape=True)(groups)
+            jaxpr, (out, outcome) = untyped_jax.make_jaxpr(body, return_shape=True)(groups)
         return out, outcome, jaxpr
 
     return lifted
@@ -117,9 +119,7 @@ class RematOptions:
 
 def _lift_remat(lift: Lift[RematOptions]) -> Lifted:
     (body,), options = lift.bodies, lift.options
-    checkpointed = jax.checkpoint(  # pyright: ignore[reportPrivateImportUsage]
-        body, policy=options.policy, prevent_cse=options.prevent_cse
-    )
+    checkpointed = untyped_jax.checkpoint(body, policy=options.policy, prevent_cse=options.prevent_cse)
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
         with open_frame("remat"):
@@ -163,6 +163,7 @@ def remat(
     Source: `jax.checkpoint`.
 
     >>> import jax.numpy as jnp
+    >>> import jax
     >>> float(jax.grad(remat(lambda x: jnp.sin(jnp.sin(x))))(0.0))
     1.0
     """
@@ -275,7 +276,7 @@ def _with_axis(method: str, axes: Any, tree: Any, metadata: dict[str, Any]) -> A
     def stops(node: Any) -> bool:
         return isinstance(node, HasAxisMetadata) and isinstance(node, eqx.Module)
 
-    nodes, definition = jax.tree.flatten(tree, is_leaf=stops)
+    nodes, definition = trees.flatten(tree, stops)
     rides = resolve_nodes(axes, tree, stops, is_axis)
     return definition.unflatten(
         [
