@@ -25,11 +25,12 @@ class ContractHook(Protocol):
     def replaced(self, record: Any) -> None:
         """Called for a copy with other fields: of a stacked record too, and of one that lacks some of its leaves."""
 
-    def rebuilt(self, tree: Any) -> None:
-        """Called for the live arguments of a transformed function, rebuilt inside the trace."""
-
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Calls a public method (`args[0]` is the record) or a transformed function, checking around it."""
+        """Calls a public method (`args[0]` is the record) or a function given to a transform, checking around it.
+
+        A transform calls this inside its trace and inside its frame, with arguments as the function sees them: one
+        example, a carry and a slice, the operands of a branch. Records among them have just been rebuilt.
+        """
 
 
 class Deferred:
@@ -40,9 +41,6 @@ class Deferred:
 
     def replaced(self, record: Any) -> None:
         load_contracts().replaced(record)
-
-    def rebuilt(self, tree: Any) -> None:
-        load_contracts().rebuilt(tree)
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         return load_contracts().call(function, args, kwargs)

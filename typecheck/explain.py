@@ -137,9 +137,7 @@ def _length(miss: Mismatch) -> str:
 
 
 def _keys(miss: Mismatch) -> str:
-    return (
-        f"{place_of(miss.slot, miss.path)} should have the keys of {miss.annotation}; wrong or missing: {miss.detail}"
-    )
+    return f"{place_of(miss.slot, miss.path)} should have the keys of {miss.annotation}; missing: {miss.detail}"
 
 
 def _structure(miss: Mismatch) -> str:

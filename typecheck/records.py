@@ -32,7 +32,7 @@ from weft.typecheck.annotations import (
 from weft.typecheck.arrays import Check, check_axes, settle
 from weft.typecheck.batched import Dims
 from weft.typecheck.bindings import Bindings, Mismatch, Origin, Slot
-from weft.typecheck.checks import check_of, with_lead
+from weft.typecheck.checks import check_of, has_arrays, with_lead
 from weft.typecheck.dims import AnyDim, NamedDim, Shape
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.signatures import Field, fields_of
@@ -65,12 +65,14 @@ class RecordPlan:
         cls: the class.
         config: its `int` fields, as slots.
         fields: its other fields with something to check.
-        binding: those of them that bind dims.
+        inside: those of them with arrays or records in them: what an argument is checked for beyond its class.
+        binding: those that bind dims.
     """
 
     cls: type
     config: tuple[Slot, ...]
     fields: tuple[FieldCheck, ...]
+    inside: tuple[FieldCheck, ...]
     binding: tuple[FieldCheck, ...]
 
 
@@ -90,7 +92,8 @@ def record_plan(cls: type) -> RecordPlan:
         check = _field_check(field, slot)
         if check is not None:
             checks.append(check)
-    return RecordPlan(cls, tuple(config), tuple(checks), tuple(check for check in checks if check.binds))
+    inside = tuple(check for check in checks if has_arrays(check.slot.annotation))
+    return RecordPlan(cls, tuple(config), tuple(checks), inside, tuple(check for check in inside if check.binds))
 
 
 def _field_check(field: Field, slot: Slot) -> FieldCheck | None:
@@ -275,12 +278,13 @@ def whole_mismatch(record: Any, plan: RecordPlan, bindings: Bindings) -> Mismatc
 def check_rebuilt(tree: Any) -> Mismatch | None:
     """What does not fit in the records of a tree, each by itself; one that is stacked as a whole does."""
     for record in records_in(tree):
-        plan = record_plan(type(record))
-        if not plan.binding:
-            continue
         try:
+            plan = record_plan(type(record))
             scope_of(record, plan)
+        except AnnotationError:  # said when it was made, if it is weft's to say
+            continue
         except Mismatch as miss:
+            plan = record_plan(type(record))
             slot = Slot("value", type(record).__name__, None, RecordOf(type(record), "module"))
             as_whole = whole_mismatch(record, plan, Bindings(slot))
             if as_whole is None or as_whole.reason != "batched":
@@ -325,7 +329,7 @@ def _check_keys(spec: RecordOf, value: Any, bindings: Bindings) -> None:
     cls: Any = spec.cls
     if not isinstance(value, dict):
         raise Mismatch("type", spec, value, bindings)
-    wrong = sorted(cls.__required_keys__ - value.keys()) or sorted(value.keys() - cls.__annotations__.keys())
+    wrong = sorted(cls.__required_keys__ - value.keys())
     if wrong:
         raise Mismatch("keys", spec, value, bindings, detail=", ".join(wrong))
 
@@ -334,7 +338,7 @@ def _check_fields(spec: RecordOf, value: Any, plan: RecordPlan, inner: Bindings,
     values = fields_in(value)
     _bind_config(plan, values, inner)
     try:
-        _run_fields(plan.fields, values, inner, spec.form == "module", whole=True)
+        _run_fields(plan.inside, values, inner, spec.form == "module", whole=True)
     except Mismatch as miss:
         if miss.bindings is inner and outer.lead is None:
             as_whole = whole_mismatch(value, plan, outer)

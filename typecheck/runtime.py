@@ -21,7 +21,6 @@ from weft.typecheck.modes import current_mode
 from weft.typecheck.reading import Scope, read
 from weft.typecheck.records import (
     Shell,
-    check_rebuilt,
     fits_stacked,
     record_check,
     record_plan,
@@ -63,15 +62,6 @@ class Contracts:
             lead = stacked_axes(record, plan)
             if not lead or not fits_stacked(record, plan, lead):
                 raise contract_error(miss) from None
-
-    def rebuilt(self, tree: Any) -> None:
-        __tracebackhide__ = True
-        if current_mode() == "off":
-            return
-
-        miss = check_rebuilt(tree)
-        if miss is not None:
-            raise contract_error(miss, module="rebuilt inside a transform") from None
 
     def call(
         self,

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Literal
 
-from weft.typecheck.annotations import ANYTHING, Annotation, Anything, record_form
+from weft.typecheck.annotations import ANYTHING, NONE, Annotation, Anything, OneOf, Unresolved, record_form
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.reading import Scope, read
 
@@ -105,11 +105,19 @@ def signature_of(
         owner, target = owner or type(target), inspect.unwrap(type(target).__call__)
     scope = Scope(getattr(target, "__globals__", {}), _names_of_function(target, owner, names), owner)
     parameters = tuple(
-        Parameter(p.name, _read_at(p.annotation, scope, target, p.name), p.kind, p.default)
+        Parameter(p.name, _or_none(_read_at(p.annotation, scope, target, p.name), p.default), p.kind, p.default)
         for p in inspect.signature(target, follow_wrapped=False).parameters.values()
     )
     returns = _read_at(inspect.signature(target, follow_wrapped=False).return_annotation, scope, target, "return")
     return Signature(target, parameters, returns, _flavour(target), owner)
+
+
+def _or_none(annotation: Annotation, default: Any) -> Annotation:
+    """`x: Array = None` means `x: Array | None = None`, as it is commonly written."""
+    if default is not None or annotation == NONE or isinstance(annotation, Anything | Unresolved):
+        return annotation
+    members = annotation.members if isinstance(annotation, OneOf) else (annotation,)
+    return OneOf(tuple(dict.fromkeys((*members, NONE))))
 
 
 def _class_of(value: Any) -> type:
@@ -191,22 +199,24 @@ def fields_of(cls: type) -> tuple[Field, ...]:
         for name, hint in vars(base).get("__annotations__", {}).items()
     }
     return tuple(
-        Field(name, _read_field(cls, name, *declared[name]), declared[name][0], static, required)
-        for name, static, required in _field_names(cls, form)
+        Field(name, _or_none(_read_field(cls, name, *declared[name]), default), declared[name][0], static, required)
+        for name, static, required, default in _field_names(cls, form)
         if name in declared
     )
 
 
-def _field_names(cls: Any, form: str) -> list[tuple[str, bool, bool]]:
+def _field_names(cls: Any, form: str) -> list[tuple[str, bool, bool, Any]]:
+    """The name of each field, whether it is static, whether it must be given, and its default if it has one."""
     if form in ("module", "dataclass"):
         missing = dataclasses.MISSING
         return [
-            (f.name, bool(f.metadata.get("static", False)), f.default is missing and f.default_factory is missing)
+            (f.name, bool(f.metadata.get("static")), f.default is missing and f.default_factory is missing, f.default)
             for f in dataclasses.fields(cls)
         ]
     if form == "namedtuple":
-        return [(name, False, name not in cls._field_defaults) for name in cls._fields]
-    return [(name, False, name in cls.__required_keys__) for name in cls.__annotations__]
+        defaults = cls._field_defaults
+        return [(name, False, name not in defaults, defaults.get(name, ...)) for name in cls._fields]
+    return [(name, False, name in cls.__required_keys__, ...) for name in cls.__annotations__]
 
 
 def _read_field(cls: type, name: str, base: type, hint: Any) -> Annotation:

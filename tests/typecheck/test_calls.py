@@ -91,6 +91,15 @@ def test_hints_of_all_sorts(annotation, right, wrong):
         right.close()
 
 
+def test_a_default_of_none_makes_an_argument_optional():
+    @contract
+    def function(x: Float[Array, "n"] = None) -> None: ...
+
+    function(None), function(), function(jnp.ones(2))
+    with pytest.raises(ContractError, match="argument x of function should be"):
+        function(1)
+
+
 def test_a_union_forgets_what_a_member_that_failed_had_bound():
     @contract
     def function(x: Float[Array, "n m"] | Float[Array, "m"], y: Float[Array, "n"]) -> None: ...

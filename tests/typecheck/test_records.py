@@ -180,7 +180,8 @@ BATCH, OPTIONS = Batch(jnp.ones((2, 3)), jnp.ones(2, int)), Options(scale=jnp.on
     [
         ((BATCH, OPTIONS, Pair(jnp.ones(2), jnp.ones(2))), None),
         ((BATCH._replace(y=jnp.ones(3, int)), OPTIONS, None), "field Batch.y should be i32[n=2], and is i32[3]"),
-        ((BATCH, {}, None), "argument options of use should have the keys of Options; wrong or missing: scale"),
+        ((BATCH, {"scale": jnp.ones(()), "more": 1}, Pair(jnp.ones(2), jnp.ones(2))), None),
+        ((BATCH, {}, None), "argument options of use should have the keys of Options; missing: scale"),
         ((BATCH, {"scale": 1.0}, None), "field Options.scale should be Float[], and is float 1.0"),
         ((BATCH, OPTIONS, Pair(jnp.ones(2), jnp.ones(3))), "field Pair.right should be f32[n=2], and is f32[3]"),
         (((1, 2), OPTIONS, None), "argument batch of use should be Batch, and is tuple"),
