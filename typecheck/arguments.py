@@ -185,6 +185,7 @@ class Builder:
         """The axes of an array."""
         if shape.dims == (VariadicDim(None),):
             key = f"{place}...".removeprefix(scope.path)
+            self.vague.add(place)
             rank = self.assignment.ranks.get(scope.path + key if self.assignment.apart else key, 2)
             self.ranks[scope.path + key if self.assignment.apart else key] = rank, True
             return scope.lead + tuple(self.size(f"{key}.{axis}", scope) for axis in range(rank))
@@ -307,13 +308,21 @@ def _flag(builder: Builder, place: str, scope: Scope) -> bool:
     return bool(builder.choose(place, 2))
 
 
+def _integer(builder: Builder, place: str, scope: Scope) -> Any:
+    """A size, unless it is called like the number of an axis."""
+    name = place.removeprefix(scope.path)
+    if name.partition("[")[0] in ("axis", "axes", "dimension", "dimensions"):
+        return (-1, 0)[builder.choose(place, 2)]
+    return builder.size(name, scope)
+
+
 ValueBuilder = Callable[[Builder, str, Scope], Any]
 
 # What an argument of a plain class gets.
 VALUES: dict[type, ValueBuilder] = {
     type(None): lambda builder, place, scope: None,
     bool: _flag,
-    int: lambda builder, place, scope: builder.size(place.removeprefix(scope.path), scope),
+    int: lambda builder, place, scope: _integer(builder, place, scope),
     float: lambda builder, place, scope: 0.5,
     complex: lambda builder, place, scope: 0.5j,
     np.dtype: lambda builder, place, scope: jnp.dtype("float32"),

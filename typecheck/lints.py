@@ -323,7 +323,7 @@ class Lint:
             how = self._how(eqn)
             return tuple(Axis(group, one=how) for group in regrouped)
         called = self._called(eqn)
-        if called and called[-1][1] in _RESHAPING:
+        if called and called[-1][1] in _RESHAPING and all(name for name, _ in atoms):
             result = self.fresh(eqn.outvars[0].aval)
             self.found.append(
                 Warning_(
@@ -516,7 +516,8 @@ def _declared(sizes: Mapping[str, int], products: Sequence[Sequence[str]]) -> di
     atoms: dict[int, Atoms] = {}
     for name, size in sizes.items():
         if size > 1:
-            atoms.setdefault(size, ((name, size),))
+            # Of an array of any shape nothing is known; the nameless are never complained of.
+            atoms.setdefault(size, (("" if "..." in name else name, size),))
     for product in products:
         if all(sizes.get(name, 1) > 1 for name in product):
             atoms.setdefault(math.prod(sizes[name] for name in product), tuple((name, sizes[name]) for name in product))

@@ -95,7 +95,7 @@ _UNSPECIFIC = (KeyError, AttributeError, IndexError)
 
 def _failed(target: Target, search: Search, outcome: Outcome, assumptions: tuple[str, ...]) -> Contract:
     trial = outcome.failed[0]
-    if trial.vague and isinstance(trial.error, _UNSPECIFIC) and not trial.violations:
+    if trial.vague and not trial.violations and (isinstance(trial.error, _UNSPECIFIC) or _speaks_of_vague(trial)):
         what = f"{type(trial.error).__name__}: {trial.error}"
         reason = (
             f"{', '.join(sorted(trial.vague))}: the annotation leaves its contents open ({what}); pass it in `args`"
@@ -111,6 +111,11 @@ def _failed(target: Target, search: Search, outcome: Outcome, assumptions: tuple
         assumptions=assumptions,
         failures=tuple({(one.rule, one.file, one.line, one.message): one for one in findings}.values()),
     )
+
+
+def _speaks_of_vague(trial: Trial) -> bool:
+    """Whether a failure is about the shape of an array whose annotation gives none."""
+    return any(key.startswith(f"{place}...") for key in trial.spoken_of for place in trial.vague)
 
 
 def _findings(target: Target, trial: Trial) -> list[Finding]:

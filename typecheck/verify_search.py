@@ -318,7 +318,7 @@ def _ranks_needed(
     trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
 ) -> Iterator[Needs]:
     for key, (rank, anonymous) in trial.ranks.items():
-        if key in dict(needs.ranks) or not anonymous:
+        if key in dict(needs.ranks) or not (anonymous or trial.raised_by_user):
             continue
         yield from (needs.plus(ranks=(key, other)) for other in _RANKS if other != rank)
 

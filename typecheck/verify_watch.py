@@ -251,7 +251,8 @@ def _signature_of_code(frame: FrameType) -> Signature | None:
 
 def _find_signature(frame: FrameType) -> Callable[[FrameType], Signature | None]:
     function = None if frame.f_code.co_name.startswith("<") else _function_of_code(frame)
-    if function is None or not getattr(function, "__annotations__", None):
+    # A wrapper shows the annotations of what it wraps, which is checked when it runs itself.
+    if function is None or not getattr(function, "__annotations__", None) or hasattr(function, "__wrapped__"):
         return lambda _: None
     read: dict[type | None, Signature | None] = {}
 

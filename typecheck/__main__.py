@@ -1,0 +1,90 @@
+"""The command `weft` (also `python -m weft.typecheck`): `weft check PATH|MODULE...`.
+
+Exit code 0 if everything holds, 1 if something fails, 2 if something could not be used: a file that does not import, an
+annotation that cannot be read, an option that does not exist. The rest is checked all the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from weft.typecheck.check import Checked, Line, check
+from weft.typecheck.errors import AnnotationError
+
+_LEVELS = {"error": "error", "unusable": "error", "warning": "warning", "unbuilt": "notice", "skipped": "notice"}
+
+
+def as_text(checked: Checked) -> str:
+    """One line a finding, then what had to be assumed, then the summary."""
+    lines = [_text(line) for line in checked.lines]
+    return "\n".join([*lines, *checked.assumptions, checked.summary])
+
+
+def _text(line: Line) -> str:
+    prefix = "" if line.level == "error" else f"{'skipped' if line.level == 'skipped' else line.level}: "
+    return (
+        f"{line.file}:{line.line}: {line.name}: {prefix if line.level in ('warning', 'skipped') else ''}{line.message}"
+    )
+
+
+def as_json(checked: Checked) -> str:
+    """An object with the findings, the assumptions and the counts."""
+    return json.dumps(
+        {
+            "findings": [vars(line) for line in checked.lines],
+            "assumptions": list(checked.assumptions),
+            "summary": checked.summary,
+            "exit_code": checked.exit_code,
+        },
+        indent=2,
+    )
+
+
+def as_github(checked: Checked) -> str:
+    """Workflow commands, which show up as annotations of a pull request."""
+    lines = [
+        f"::{_LEVELS[one.level]} file={one.file},line={one.line},title={_escaped(one.name)}::{_escaped(one.message)}"
+        for one in checked.lines
+    ]
+    return "\n".join([*lines, checked.summary])
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+FORMATS: dict[str, Callable[[Checked], str]] = {"text": as_text, "json": as_json, "github": as_github}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser("weft", description="Tools for weft programs.")
+    commands = top.add_subparsers(dest="command", required=True)
+    command = commands.add_parser("check", help="verify the shape contracts of files and modules, for all sizes")
+    command.add_argument("names", nargs="+", metavar="PATH|MODULE", help="files, folders, or modules by dotted name")
+    command.add_argument("--format", choices=FORMATS, default="text", help="how to print (default: text)")
+    command.add_argument("--only", metavar="REGEX", help="check only what has a name that matches")
+    command.add_argument("--strict", action="store_true", help="warnings are failures")
+    command.add_argument("-j", "--jobs", type=int, default=1, help="how many processes (0: one a core)")
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit code."""
+    options = parser().parse_args(argv)
+    jobs = options.jobs or os.cpu_count() or 1
+    try:
+        checked = check(options.names, only=options.only, strict=options.strict, jobs=jobs)
+    except AnnotationError as error:
+        print(str(error).splitlines()[0], file=sys.stderr)
+        return 2
+    print(FORMATS[options.format](checked))
+    return checked.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
