@@ -8,6 +8,7 @@ that hold a value instead of children.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -38,8 +39,14 @@ class GenericPytree:
     """Stands in definitions for every container type that JAX knows and nobody registered here."""
 
 
+def one_level() -> Callable[[Any], bool]:
+    """An `is_leaf` that opens the root only, even if it is its own child."""
+    asked = itertools.count()
+    return lambda _: next(asked) > 0
+
+
 def _flatten_generic(tree: Any) -> tuple[Items, Any]:
-    with_keys, treedef = jtu.tree_flatten_with_path(tree, is_leaf=lambda node: node is not tree)
+    with_keys, treedef = jtu.tree_flatten_with_path(tree, is_leaf=one_level())
     keys = [key_part(path[0]) for path, _ in with_keys]
     order = sorted(range(len(keys)), key=keys.__getitem__)
     place = HashableMapping({keys[i]: i for i in range(len(keys))}, copy=False)

@@ -24,6 +24,7 @@ from weft.nnx.nodes import (
     is_node_leaf,
     is_node_module,
     is_pytree_node,
+    one_level,
 )
 from weft.nnx.objects import GraphNodeImpl
 from weft.nnx.refs import is_array_ref
@@ -44,7 +45,7 @@ def _with_bookkeeping(node: Any, items: Items) -> Items:
 
 def tree_children(node: Any) -> tuple[Items, Any]:
     """A tree node's children as (key, value), and JAX's definition of it."""
-    pairs, treedef = jtu.tree_flatten_with_path(node, is_leaf=lambda value: value is not node)
+    pairs, treedef = jtu.tree_flatten_with_path(node, is_leaf=one_level())
     return [(key_part(path[0]), value) for path, value in pairs], treedef
 
 

@@ -159,8 +159,8 @@ def sequential(nnx):
 
 
 PROGRAMS = [
-    leaves, reassigned, explicit, as_dataclass, not_a_pytree, registered, asking, copied, list_changes, list_of_params, grown_list,
-    dict_changes, sequential,
+    leaves, reassigned, explicit, as_dataclass, not_a_pytree, registered, asking, copied, list_changes, list_of_params,
+    grown_list, dict_changes, sequential,
 ]  # fmt: skip
 
 

@@ -235,9 +235,13 @@ def test_unary_operators_are_those_of_the_value(name):
 
 
 def test_conversions():
-    assert (int(nnx.Param(jnp.array(3))), float(nnx.Param(2.5)), complex(nnx.Param(jnp.array(1))), round(nnx.Param(2.4))) == (
-        3, 2.5, 1 + 0j, 2,
-    )  # fmt: skip
+    values = (
+        int(nnx.Param(jnp.array(3))),
+        float(nnx.Param(2.5)),
+        complex(nnx.Param(jnp.array(1))),
+        round(nnx.Param(2.4)),
+    )
+    assert values == (3, 2.5, 1 + 0j, 2)
 
 
 @pytest.mark.parametrize("name", ["Param", "BatchStat", "Cache", "Intermediate", "Perturbation", "RngKey", "RngCount"])
