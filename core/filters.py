@@ -67,6 +67,16 @@ class OfKind:
         return issubclass(leaf.kind, self.kind)
 
 
+@dataclass(frozen=True)
+class OfValue:
+    """Leaves whose value passes a test, whatever holds it."""
+
+    test: Callable[[AnyValue], bool]
+
+    def __call__(self, leaf: Leaf) -> bool:
+        return self.test(leaf.value)
+
+
 class Any:
     """Leaves that any of the filters matches."""
 
@@ -115,7 +125,7 @@ class _Nothing:
 
 
 EVERYTHING, NOTHING = _Everything(), _Nothing()
-_NATIVE = (PathContains, WithTag, OfKind, Any, _Everything, _Nothing)
+_NATIVE = (PathContains, WithTag, OfKind, OfValue, Any, _Everything, _Nothing)
 
 Filter = (
     type | PathContains | WithTag | OfKind | Any | str | bool | None | EllipsisType | UserPredicate | Sequence["Filter"]

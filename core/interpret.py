@@ -139,6 +139,18 @@ class Boundary(Protocol):
         """What must not differ between the outputs of branches."""
         ...
 
+    def pack(self, tree: Any) -> tuple[Hashable, tuple[Any, ...]]:
+        """Any tree as a structure and arrays, to be carried through JAX as it is."""
+        ...
+
+    def unpack(self, structure: Any, leaves: Sequence[Any]) -> Any:
+        """The inverse of `pack`."""
+        ...
+
+    def places_of_updates(self, outcome: Any) -> Sequence[tuple[int, int, int]]:
+        """(leaf, lane, place) for each leaf of the arguments that an outcome updates."""
+        ...
+
     def updated(self, outcome: Any) -> frozenset[int]:
         """The positions of the arguments' leaves that an outcome updates."""
         ...
@@ -227,7 +239,8 @@ class Body:
         """Which leaves of the arguments the function updates, by one abstract evaluation."""
         if not self.boundary.has_updates:
             return frozenset()
-        outcome: Any = jax.eval_shape(self, groups, *before)[1]
+        # Another function each time: JAX takes a function that is traced while it is traced for endless recursion.
+        outcome: Any = jax.eval_shape(lambda *args: self(*args), groups, *before)[1]  # noqa: PLW0108
         return self.boundary.updated(outcome.value)
 
 

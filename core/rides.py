@@ -48,8 +48,11 @@ class RidesByKind:
     rides: tuple[tuple[Filter, Any], ...]
     # Whether a filter may match no leaf: not where a user wrote it for these leaves.
     optional: ClassVar[bool] = False
-    # The ride of an array that is an argument of its own, where filters are about what is inside of objects.
-    array: ClassVar[Any] = None
+
+    def of_array(self, value: Any) -> Any:
+        """The ride of an array that is an argument of its own, where filters are about what is inside of objects; None
+        if it has none."""
+        return None
 
     def __repr__(self) -> str:
         return f"axes({ {('...' if f is ... else f): r for f, r in self.rides} })"

@@ -96,6 +96,19 @@ class Values:
                 leaves.append((path, jax.typeof(groups[lane][place])))
         return Described(structure.treedef, tuple(leaves))
 
+    def pack(self, tree: Any) -> tuple[Structure, tuple[Any, ...]]:
+        """Any tree as a structure and arrays."""
+        structure, leaves = take_apart(tree)
+        return structure, tuple(leaf.value for leaf in leaves)
+
+    def unpack(self, structure: Structure, leaves: Sequence[Any]) -> Any:
+        """The inverse of `pack`."""
+        return structure.build(leaves)
+
+    def places_of_updates(self, outcome: Outcome) -> Sequence[tuple[int, int, int]]:
+        """Values are not updated."""
+        return ()
+
     def updated(self, outcome: Outcome) -> frozenset[int]:
         """Values are not updated."""
         return frozenset()

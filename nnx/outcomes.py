@@ -74,7 +74,7 @@ class _Lanes:
     def put(self, ride: Ride, value: Any, path: Callable[[], str]) -> tuple[int, int]:
         if ride in self.departure.refused:
             raise AxisError(
-                f"{self.departure.option} gives {ride!r} to an output that changes",
+                f"something changes that cannot leave on {self.departure.option} {ride!r}",
                 at=path(),
                 fix=self.departure.refused[ride],
             )
@@ -142,8 +142,6 @@ class Leaving:
         """Where the changed value of an argument's Variable leaves, or None if it has not changed."""
         ride = self.departure.updates(self.crossing.rides[i])
         if ride is NOT_UPDATED or (variable._raw_value is self.values[i] and i not in self.departure.always):
-            return None
-        if ride in self.departure.refused:
             return None
         return self.lanes.put(ride, variable._raw_value, lambda: self._place(i))
 
@@ -407,7 +405,7 @@ class _Lanes:
         """Puts a value into the lane of its ride, and says where it is."""
         if ride in self.departure.refused:
             raise AxisError(
-                f"{self.departure.option} gives {ride!r} to an output that changes",
+                f"something changes that cannot leave on {self.departure.option} {ride!r}",
                 at=path(),
                 fix=self.departure.refused[ride],
             )

@@ -254,8 +254,8 @@ class References:
                 rides.append(self._ride(finders[root], plan.paths[i], plan.leaves[i], what))
         if plan.repeats:
             self._check_aliases(tree, finders, rides, what)
-        plain = (spec for spec, item in zip(specs, tree.structure.items, strict=True) if item is ARRAY)
-        return rides + [_plain_ride(spec, what) for spec in plain]
+        plain = zip(specs, tree.structure.items, tree.flat, strict=True)
+        return rides + [_plain_ride(spec, value, what) for spec, item, value in plain if item is ARRAY]
 
     def finder(self, spec: Any, what: str) -> Callable[[Path, Any], Ride]:
         """From a path inside of an item, and what is there, to its ride, by the prefix of the item."""
@@ -310,7 +310,10 @@ class References:
 
     def rebuild(self, crossing: Crossing, values: Sequence[Any]) -> tuple[Call, Memory]:
         """The live call, of fresh objects around these values."""
-        structure: RefStructure = crossing.structure
+        (args, kwargs), memory = self._build(crossing.structure, values)
+        return (crossing.structure.functions, args, kwargs), memory
+
+    def _build(self, structure: RefStructure, values: Sequence[Any]) -> tuple[Any, Memory]:
         count = len(structure.holders)
         leaves: list[Any] = []
         live: list[Any] = []
@@ -329,8 +332,7 @@ class References:
                 flat.append(roots[-1])
             else:
                 flat.append(next(rest) if item is ARRAY else item.value)
-        args, kwargs = structure.treedef.unflatten(flat)
-        return (structure.functions, args, kwargs), Memory(live, index_ref, roots)
+        return structure.treedef.unflatten(flat), Memory(live, index_ref, roots)
 
     def describe(self, tree: Any) -> Described:
         """What must not change of a tree that is carried."""
@@ -347,6 +349,19 @@ class References:
         )
         make = (outcome.treedef, outcome.items, outcome.graphdef, outcome.arguments, outcome.updates)
         return Described(make, leaves)
+
+    def pack(self, tree: Any) -> tuple[RefStructure, tuple[Any, ...]]:
+        """Any tree as a structure and arrays."""
+        apart = self.take_apart(tree)
+        return apart.structure, tuple(leaf.value for leaf in apart.leaves)
+
+    def unpack(self, structure: RefStructure, leaves: Sequence[Any]) -> Any:
+        """The tree again, of fresh objects."""
+        return self._build(structure, leaves)[0]
+
+    def places_of_updates(self, outcome: RefOutcome) -> Sequence[tuple[int, int, int]]:
+        """(leaf, lane, place) for each leaf of the arguments that an outcome updates."""
+        return outcome.updates
 
     def updated(self, outcome: RefOutcome) -> frozenset[int]:
         """The positions of the arguments' leaves that an outcome updates; all of them if their structure changed."""
@@ -448,10 +463,11 @@ def repeats_of(plan: Plan) -> Iterator[tuple[int, Path, int]]:
             yield number, path, root
 
 
-def _plain_ride(spec: Any, what: str) -> Ride:
+def _plain_ride(spec: Any, value: Any, what: str) -> Ride:
     if isinstance(spec, RidesByKind):
-        if spec.array is not None:
-            return spec.array
+        ride = spec.of_array(value)
+        if ride is not None:
+            return ride
         raise AxisError(f"{what}: {spec!r} is for graphs, but was given for an array", fix="give the array one ride")
     return spec
 

@@ -10,10 +10,12 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from weft.core import filters as core_filters
 from weft.core.paths import Path
 from weft.core.rides import Carry, RidesByKind
 from weft.nnx.filters import Filter, to_predicate
 from weft.nnx.state import State
+from weft.nnx.variable import Variable
 
 __all__ = ["Carry", "DiffState", "StateAxes", "StateSharding"]
 
@@ -42,7 +44,7 @@ class ByFilter(RidesByKind):
         Raises (when called):
             LookupError: if no filter matches.
         """
-        tests = [(to_predicate(filter), ride) for filter, ride in self.rides]
+        tests = [(_predicate(filter), ride) for filter, ride in self.rides]
 
         def find(path: Path, value: Any) -> Any:
             for test, ride in tests:
@@ -60,6 +62,15 @@ class ByFilter(RidesByKind):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({dict(self.rides)!r})"
+
+
+def _predicate(filter: Any) -> Callable[[Path, Any], bool]:
+    if isinstance(filter, core_filters.OfValue):
+        return lambda path, value: filter.test(value.get_raw_value() if isinstance(value, Variable) else value)
+    if isinstance(filter, core_filters.All):
+        tests = [_predicate(part) for part in filter.filters]
+        return lambda path, value: all(test(path, value) for test in tests)
+    return to_predicate(filter)
 
 
 @dataclasses.dataclass(frozen=True)

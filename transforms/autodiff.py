@@ -57,7 +57,9 @@ class _ByFilter(RidesByKind):
     """`RidesByKind` whose filters may match nothing: one argument of several may have nothing to differentiate."""
 
     optional = True
-    array = DIFFERENTIATED
+
+    def of_array(self, value: Any) -> Any:
+        return DIFFERENTIATED
 
 
 def _arrive(options: DiffOptions, call: Call) -> Any:

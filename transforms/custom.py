@@ -17,9 +17,9 @@ import jax
 import numpy as np
 from weft.core.agree import differences
 from weft.core.errors import DifferentiationError, StructureError
+from weft.core.filters import All, OfValue
 from weft.core.frames import open_frame
 from weft.core.interpret import Body, Boundary, Call, Crossing, Groups, Lift, Lifted, Rule, interpret
-from weft.core.partition import take_apart
 from weft.core.rides import Autodiff, RidesByKind
 from weft.core.statics import Static
 from weft.core.untyped import is_tuple, jnp
@@ -50,6 +50,8 @@ class CustomOptions:
         rule: the user's backward function, or jvp.
         symbolic_zeros: whether the user's rule wants to be told of zeros.
         residuals: what the forward function saved, from its call to the flattening of it.
+        filters: for arguments that are differentiated in part, which leaves.
+        with_updates: whether the backward function is given the cotangents of updates too.
     """
 
     name: str
@@ -57,25 +59,35 @@ class CustomOptions:
     rule: Callable[..., Any]
     symbolic_zeros: bool
     residuals: _Residuals = field(default_factory=lambda: _Residuals(), compare=False)
+    filters: tuple[tuple[int, Any], ...] = ()
+    with_updates: bool = False
 
 
 class _Inexact(RidesByKind):
     optional = True
 
-
-def _is_inexact(path: Any, kind: Any, value: Any) -> bool:
-    # Under symbolic_zeros JAX wraps each primal; the aval is the same.
-    dtype = jnp.result_type(getattr(value, "value", value))
-    return jnp.issubdtype(dtype, jnp.inexact)
+    def of_array(self, value: Any) -> Any:
+        return DIFFERENTIATED if _is_inexact(value) else CLOSED
 
 
-_RIDES = _Inexact(((_is_inexact, DIFFERENTIATED), (..., CLOSED)))
+def _is_inexact(value: Any) -> bool:
+    # A dtype is all that is asked for: under symbolic_zeros JAX wraps each primal.
+    return jnp.issubdtype(jnp.result_type(getattr(value, "value", value)), jnp.inexact)
+
+
+def _rides(filter: Any) -> RidesByKind:
+    return _Inexact(((All(filter, OfValue(_is_inexact)), DIFFERENTIATED), (..., CLOSED)))
+
+
+# The rides on which updates of the arguments leave: as outputs whose cotangents are ignored.
+_UPDATES = {DIFFERENTIATED: "updates of differentiated leaves", CLOSED: "updates of the others"}
 
 
 def _arrive(options: CustomOptions, call: Call) -> Any:
     count = len(call[1])
     nondiff = {n + count if n < 0 else n for n in options.nondiff_argnums}
-    return CLOSED, tuple(CLOSED if i in nondiff else _RIDES for i in range(count)), CLOSED
+    filters = dict(options.filters)
+    return CLOSED, tuple(CLOSED if i in nondiff else _rides(filters.get(i, ...)) for i in range(count)), CLOSED
 
 
 def _custom_rule(name: str, lift: Callable[[Lift[CustomOptions]], Lifted]) -> Rule[CustomOptions]:
@@ -87,6 +99,11 @@ def _custom_rule(name: str, lift: Callable[[Lift[CustomOptions]], Lifted]) -> Ru
         is_ride=lambda node: isinstance(node, Autodiff),
         lanes=(DIFFERENTIATED, CLOSED),
         forwards=None,
+        updates=lambda ride: _UPDATES[ride] if isinstance(ride, Autodiff) else ride,
+        refused={
+            _UPDATES[DIFFERENTIATED]: "an argument that is differentiated cannot be mutated: pass what changes through "
+            "an argument that is not (nondiff_argnums)"
+        },
         options=("nondiff_argnums", "output"),
     )
 
@@ -117,34 +134,49 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
         outcomes: list[Static] = []
+        if options.with_updates:
+            always = frozenset(range(len(primal_body.crossing.rides)))
+        else:
+            always = primal_body.learn_updates(groups)
+        primal_run, forward_run = (body.departing(always=always) for body in (primal_body, forward_body))
+        boundary = primal_body.boundary
 
         def primal(*groups: Any) -> Any:
-            out, outcome = primal_body(groups)
-            _agree_with(options, primal_body.boundary, outcomes, outcome, out)
-            return out[lane]
+            out, outcome = primal_run(groups)
+            _agree_with(options, boundary, outcomes, outcome, out)
+            return out
 
         def forward(*groups: Any) -> Any:
-            out, outcome = forward_body(groups)
-            _agree_with(options, forward_body.boundary, outcomes, outcome, out)
-            structure, leaves = take_apart(options.residuals.value)
+            out, outcome = forward_run(groups)
+            _agree_with(options, boundary, outcomes, outcome, out)
+            structure, leaves = boundary.pack(options.residuals.value)
             plain = tuple(tuple(getattr(v, "value", v) for v in group) for group in groups)
-            return out[lane], (Static(structure), tuple(leaf.value for leaf in leaves), plain, outcome)
+            return out, (Static(structure), leaves, plain, outcome)
 
         def backward(saved: Any, cotangents: Any) -> Any:
             structure, leaves, groups, outcome = saved
             nondiff, _ = _split(options, _arguments(forward_body, groups))
-            cotangent = forward_body.boundary.sparse_output(outcome.value, lane, cotangents)
+            cotangent = boundary.sparse_output(outcome.value, lane, cotangents[lane])
+            if options.with_updates:
+                cotangent = (_update_cotangents(options, forward_body, outcome.value, cotangents), cotangent)
             with open_frame("custom_vjp backward"):
-                given = options.rule(*nondiff, structure.value.build(leaves), cotangent)
+                given = options.rule(*nondiff, boundary.unpack(structure.value, leaves), cotangent)
             return _gradients(options, forward_body, groups, given), None
 
         function = untyped_jax.custom_vjp(titled(primal_body.user_function, primal))
         function.defvjp(forward, backward, symbolic_zeros=options.symbolic_zeros)
         with open_frame("custom_vjp"):
             out = function(*groups)
-        return _only(out, lane, lift), outcomes[0]
+        return out, outcomes[0]
 
     return lifted
+
+
+def _update_cotangents(options: CustomOptions, body: Body, outcome: Any, cotangents: Groups) -> tuple[Any, ...]:
+    """The cotangents of the updates, as trees like the arguments that are differentiated."""
+    values = {i: cotangents[lane][place] for i, lane, place in body.boundary.places_of_updates(outcome)}
+    trees = body.boundary.sparse_call(body.crossing, values)[1]
+    return _split(options, trees)[1]
 
 
 def _only(out: Any, lane: int, lift: Lift[Any]) -> Groups:
@@ -290,7 +322,10 @@ class CustomVjp(_Custom[P, R]):
             return result[0]
 
         functions = (self.function, named_like(forward, keeping_residuals))
-        self._run = interpret(CUSTOM_VJP, VALUES)(functions, options)
+        self._run = self._interpret(functions, options)
+
+    def _interpret(self, functions: tuple[Callable[..., Any], ...], options: CustomOptions) -> Callable[..., Any]:
+        return interpret(CUSTOM_VJP, VALUES)(functions, options)
 
 
 class CustomJvp(_Custom[P, R]):

@@ -47,8 +47,8 @@ def is_carry_or_axis(node: Any) -> bool:
 
 
 def carried_updates(ride: Ride) -> Ride:
-    """What is carried comes back as the carry; the rest as it rode in."""
-    return NOT_UPDATED if ride is Carry else ride
+    """What is carried comes back as the carry, updates of what is broadcast do not, and the rest as it rode in."""
+    return NOT_UPDATED if ride is Carry or ride is None else ride
 
 
 def _carried(name: str, arrives: Callable[[Call], Any], *, shapes: bool = True) -> Agreement:
@@ -59,7 +59,7 @@ def _carried(name: str, arrives: Callable[[Call], Any], *, shapes: bool = True) 
 
         def check(out: Any) -> None:
             after = boundary.describe(_alone(subtrees(departure.prefix, out, is_carry_or_axis, Carry)))
-            found = differences(before, after, root="carry", shapes=shapes)
+            found = differences(before, after, root="carry", shapes=shapes, promotes=shapes)
             if found:
                 raise CarryError(
                     f"the carry of {name} changes from one iteration to the next",

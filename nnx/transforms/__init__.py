@@ -2,6 +2,7 @@
 
 from weft.nnx.transforms.autodiff import DiffState, grad, jvp, remat, value_and_grad, vjp
 from weft.nnx.transforms.compilation import JitWrapped, StateSharding, jit, jit_partial, shard_map
+from weft.nnx.transforms.custom import CustomVjp, custom_vjp
 from weft.nnx.transforms.iteration import (
     Carry,
     StateAxes,
@@ -16,12 +17,14 @@ from weft.nnx.transforms.transforms import checkify, cond, eval_shape, make_jaxp
 
 __all__ = [
     "Carry",
+    "CustomVjp",
     "DiffState",
     "JitWrapped",
     "StateAxes",
     "StateSharding",
     "checkify",
     "cond",
+    "custom_vjp",
     "eval_shape",
     "fori_loop",
     "grad",
