@@ -355,7 +355,7 @@ def _raising(nnx):
         "no pytree in a tree": lambda: nnx.split({"a": Bag()}, graph=False),
         "children of a leaf": lambda: list(nnx.iter_children(3)),
         "children of a leaf of a tree": lambda: list(nnx.iter_children(3, graph=False)),
-        "duplicates in with_vars": lambda: nnx.with_vars(twice, ref=True),
+        "duplicates in with_vars": lambda: nnx.with_vars([m.a.bias, m.a.bias], ref=True),
         "registered twice": lambda: nnx.graphlib.register_pytree_node_type(list, None, None),
         "leaves of no kind": lambda: nnx.unflatten(graphdef, 3),
     }
