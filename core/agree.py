@@ -55,7 +55,7 @@ def describe(tree: Any) -> Described:
     return Described(trees.structure(tree), leaves)
 
 
-def differences(before: Described, after: Described, *, root: str, shapes: bool = True) -> list[str]:
+def differences(before: Described, after: Described, *, root: str, shapes: bool = True, promotes: bool = False) -> list[str]:
     """Every difference, as `path: before -> after`; empty if the two agree.
 
     Args:
@@ -63,12 +63,13 @@ def differences(before: Described, after: Described, *, root: str, shapes: bool 
         after: the other.
         root: the name that paths start with.
         shapes: whether shapes count.
+        promotes: whether a weakly typed array before may be of a lower dtype, as where a loop starts.
     """
     was, now = dict(before.leaves), dict(after.leaves)
     found = [
         f"{format_path(path, root)}: {_text(was[path])} -> {_text(now[path])}"
         for path in was
-        if path in now and not _agree(was[path], now[path], shapes)
+        if path in now and not _agree(was[path], now[path], shapes, promotes)
     ]
     found += [f"{format_path(path, root)}: {_text(was[path])} -> nothing" for path in was if path not in now]
     found += [f"{format_path(path, root)}: nothing -> {_text(now[path])}" for path in now if path not in was]
@@ -77,18 +78,22 @@ def differences(before: Described, after: Described, *, root: str, shapes: bool 
     return found
 
 
-def _agree(was: Any, now: Any, shapes: bool) -> bool:
+def _agree(was: Any, now: Any, shapes: bool, promotes: bool) -> bool:
     if isinstance(was, Fixed) or isinstance(now, Fixed):
         return was == now
     if shapes and was.shape != now.shape:
         return False
     if was.dtype == now.dtype:
         return True
-    # JAX gives a weakly typed value (a Python number) the dtype of the other side, if that is a promotion.
-    if getattr(was, "weak_type", False) or getattr(now, "weak_type", False):
-        promoted = jnp.promote_types(was.dtype, now.dtype)
-        return promoted == (now.dtype if getattr(was, "weak_type", False) else was.dtype)
-    return False
+    # JAX gives a weakly typed first carry (a Python number) the dtype of the carry that follows, if that is no loss.
+    return promotes and getattr(was, "weak_type", False) and 0 <= _rank(was.dtype) <= _rank(now.dtype)
+
+
+_RANKS = (jnp.integer, jnp.floating, jnp.complexfloating)
+
+
+def _rank(dtype: Any) -> int:
+    return next((rank for rank, category in enumerate(_RANKS) if jnp.issubdtype(dtype, category)), -1)
 
 
 def _text(value: Any) -> str:

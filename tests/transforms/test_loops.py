@@ -26,7 +26,7 @@ class Cell(weft.Module):
     activation: Callable[[jax.Array], jax.Array] = jnp.tanh
     name: str = "cell"
     dtype: Any = jnp.float32
-    rate: float = 0.5
+    rate: Any = 0.5
 
     def __call__(self, x: Any) -> Any:
         y = self.activation(self.weight * x + self.state * self.rate)
@@ -340,6 +340,40 @@ def test_a_carry_that_drifts_is_named_before_and_after(loop: str, drift: str):
     assert f"the carry of {loop} changes from one iteration to the next" in str(caught.value)
     assert f"at: {line}\n" in str(caught.value)
     assert f"inside: {loop}" in str(caught.value)
+
+
+# The first carry, the one returned, and whether JAX takes the pair (as a Python number takes the other's dtype).
+TYPES = [
+    (0, jnp.float32(1), True),
+    (0, jnp.int8(1), True),
+    (0.0, jnp.bfloat16(1), True),
+    (0.0, 1j, True),
+    (0, 1.0, True),
+    (jnp.float32(0), 1.0, True),
+    (0.0, jnp.int32(1), False),
+    (jnp.float32(0), 1, False),
+    (jnp.int32(0), 1.0, False),
+    (True, 1, False),
+    (jnp.int32(0), True, False),
+]
+
+
+@pytest.mark.parametrize(("first", "after", "agree"), TYPES)
+@pytest.mark.parametrize("loop", ["scan", "while_loop"])
+def test_weakly_typed_carries_are_taken_as_jax_takes_them(loop: str, first: Any, after: Any, agree: bool):
+    def run(library: Any, scan: Any) -> Any:
+        if loop == "scan":
+            return scan(lambda c, x: (after, x))[0]
+        return library.while_loop(lambda c: False, lambda c: after, first)
+
+    if agree:
+        wanted = run(lax, lambda f: lax.scan(f, first, XS))
+        assert run(weft, lambda f: weft.scan(f)(first, XS)).dtype == wanted.dtype
+        return
+    with pytest.raises(TypeError, match="must have equal types"):
+        run(lax, lambda f: lax.scan(f, first, XS))
+    with pytest.raises(CarryError, match=f"the carry of {loop} changes"):
+        run(weft, lambda f: weft.scan(f)(first, XS))
 
 
 def test_a_scan_over_another_number_of_carries():
