@@ -33,7 +33,7 @@ _PAD_MODES = {"CIRCULAR": "wrap", "REFLECT": "reflect"}
 
 @op(
     *("strides", "padding", "input_dilation", "kernel_dilation", "feature_group_count"),
-    *("dtype", "out_dtype", "precision", "conv_general_dilated", "out_sharding"),
+    *("dtype", "out_dtype", "precision", "conv_general_dilated", "out_sharding", "promote"),
 )
 def conv(
     x: Float[Array, "*batch_space in"],
@@ -50,6 +50,7 @@ def conv(
     precision: Any = None,
     conv_general_dilated: Any = lax.conv_general_dilated,
     out_sharding: Any = None,
+    promote: Any = promote,
 ) -> Float[Array, "*batch_out_space out"]:
     """Convolves the spatial axes, of which the kernel has as many as its rank less two.
 
@@ -68,6 +69,7 @@ def conv(
         precision: see `jax.lax.Precision`.
         conv_general_dilated: the convolution, with the arguments of `jax.lax.conv_general_dilated`.
         out_sharding: of the convolution, in explicit-sharding mode.
+        promote: as in `linear`.
 
     >>> conv(jnp.ones((8, 3)), jnp.ones((3, 3, 4)), padding="VALID").shape
     (6, 4)

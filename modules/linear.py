@@ -26,7 +26,7 @@ default_kernel_init = initializers.lecun_normal()
 default_embedding_init = initializers.variance_scaling(1.0, "fan_in", "normal", out_axis=0)
 
 
-@op("dtype", "out_dtype", "precision", "dot_general", "out_sharding")
+@op("dtype", "out_dtype", "precision", "dot_general", "out_sharding", "promote")
 def linear(
     x: Float[Array, "*batch in"],
     kernel: Float[Array, "in out"],
@@ -37,6 +37,7 @@ def linear(
     precision: Any = None,
     dot_general: Any = lax.dot_general,
     out_sharding: Any = None,
+    promote: Any = promote,
 ) -> Float[Array, "*batch out"]:
     """`x @ kernel + bias`.
 
@@ -49,6 +50,7 @@ def linear(
         precision: see `jax.lax.Precision`.
         dot_general: the product, with the arguments of `jax.lax.dot_general`.
         out_sharding: of the product, in explicit-sharding mode.
+        promote: what casts the arguments to the dtype to compute in, as `promote` does.
 
     >>> linear(jnp.ones((2, 3)), jnp.ones((3, 4)), jnp.ones(4)).tolist()[0]
     [4.0, 4.0, 4.0, 4.0]
@@ -74,9 +76,9 @@ def add_bias(y: Float[Array, "*batch out"], bias: Float[Array, "out"]) -> Float[
     return lax.add(y, wide)
 
 
-@op("dtype")
+@op("dtype", "promote")
 def embed(
-    ids: Int[Array, "*batch"], embedding: Float[Array, "vocab features"], *, dtype: Any = None
+    ids: Int[Array, "*batch"], embedding: Float[Array, "vocab features"], *, dtype: Any = None, promote: Any = promote
 ) -> Float[Array, "*batch features"]:
     """The rows of an embedding table; a row out of range is NaN, a negative one counts from the end.
 
@@ -89,13 +91,14 @@ def embed(
     return jnp.take(embedding, ids, axis=0)
 
 
-@op("dtype", "out_sharding")
+@op("dtype", "out_sharding", "promote")
 def attend(
     query: Float[Array, "*batch features"],
     embedding: Float[Array, "vocab features"],
     *,
     dtype: Any = None,
     out_sharding: Any = None,
+    promote: Any = promote,
 ) -> Float[Array, "*batch vocab"]:
     """The inner product of queries with every row of an embedding table, as for tied output weights."""
     query, embedding = promote(query, embedding, dtype=dtype)

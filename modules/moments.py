@@ -153,7 +153,16 @@ def running(old: Float[Array, "*shape"], new: Float[Array, "*shape"], momentum: 
     return lax.add(lax.mul(old, keep), lax.mul(cast(new, old.dtype), take))
 
 
-_NORM_OPTIONS = ("axes", "feature_axes", "epsilon", "dtype", "axis_name", "axis_index_groups", "use_fast_variance")
+_NORM_OPTIONS = (
+    "axes",
+    "feature_axes",
+    "epsilon",
+    "dtype",
+    "axis_name",
+    "axis_index_groups",
+    "use_fast_variance",
+    "promote",
+)
 
 
 @op(*_NORM_OPTIONS, "use_mean")
@@ -171,10 +180,11 @@ def norm(
     use_fast_variance: bool = True,
     axis_name: Any = None,
     axis_index_groups: Any = None,
+    promote: Any = promote,
 ) -> Float[Array, "*shape"]:
     """Normalises by the moments of the input itself, as LayerNorm and (with `use_mean=False`) RMSNorm do.
 
-    Arguments are as in `moments` and `normalize`.
+    Arguments are as in `moments` and `normalize`; `promote` casts the inputs, as `promote` does.
 
     >>> norm(jnp.array([1.0, 3.0]), epsilon=0.0).tolist()
     [-1.0, 1.0]
@@ -211,6 +221,7 @@ def batch_norm(
     use_fast_variance: bool = True,
     axis_name: Any = None,
     axis_index_groups: Any = None,
+    promote: Any = promote,
 ) -> tuple[Float[Array, "*shape"], Float[Array, "..."], Float[Array, "..."]]:
     """Normalises by the batch's moments, or by running ones.
 
@@ -220,6 +231,7 @@ def batch_norm(
         scale, bias, mask, axes, feature_axes, epsilon, dtype: as in `moments` and `normalize`.
         momentum: how much of the running statistics is kept; `None` normalises by them and leaves them as they are.
         use_fast_variance, axis_name, axis_index_groups: as in `moments`.
+        promote: as in `norm`.
 
     Returns:
         The normalised batch, and the running statistics' next values.

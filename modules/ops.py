@@ -1,12 +1,28 @@
 """The pure ops: layers' maths, without records. The layers here and in `weft.nnx` are two shells over them."""
 
+from weft.modules.activations import prelu as prelu
+from weft.modules.attention import attention_mask as attention_mask
+from weft.modules.attention import attention_weights as attention_weights
+from weft.modules.attention import cache_step as cache_step
+from weft.modules.attention import causal_mask as causal_mask
+from weft.modules.attention import check_attention as check_attention
+from weft.modules.attention import combine_masks as combine_masks
+from weft.modules.attention import drop_weights as drop_weights
+from weft.modules.attention import fused_attention as fused_attention
+from weft.modules.attention import weighted_values as weighted_values
 from weft.modules.conv import conv as conv
 from weft.modules.conv import lax_padding as lax_padding
+from weft.modules.conv_transpose import conv_transpose as conv_transpose
 from weft.modules.dropout import dropout as dropout
 from weft.modules.dtypes import as_array as as_array
 from weft.modules.dtypes import cast as cast
 from weft.modules.dtypes import compute_dtype as compute_dtype
 from weft.modules.dtypes import promote as promote
+from weft.modules.general import bias_shape as bias_shape
+from weft.modules.general import check_equation as check_equation
+from weft.modules.general import einsum as einsum
+from weft.modules.general import linear_general as linear_general
+from weft.modules.group_norm import group_norm as group_norm
 from weft.modules.linear import add_bias as add_bias
 from weft.modules.linear import attend as attend
 from weft.modules.linear import embed as embed

@@ -1,0 +1,236 @@
+"""Attention: the pure ops that take it from queries, keys and values to outputs, and masks for it.
+
+Arrays are `(*batch, length, heads, depth)`, weights and masks `(*batch, heads, query length, key length)`. Where keys
+and values have fewer heads than queries, each of their heads serves a group of consecutive query heads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int, Key, Num
+from weft.core.errors import AxisError
+from weft.modules.dtypes import as_array
+from weft.modules.op import op
+
+Queries = Float[Array, "*batch q heads depth"]
+Keys = Float[Array, "*batch kv kv_heads depth"]
+Weights = Float[Array, "*batch heads q kv"]
+Mask = Num[Array, "..."] | Bool[Array, "..."]
+
+
+def check_attention(query: Queries, key: Keys, value: Keys | None = None) -> None:
+    """Refuses arrays that do not go together.
+
+    Raises:
+        AxisError: if ranks, batch axes, depths or lengths differ, or the heads do not divide into groups.
+    """
+    arrays = {"query": query, "key": key} if value is None else {"query": query, "key": key, "value": value}
+    at = ", ".join(f"{name}: {array.shape}" for name, array in arrays.items())
+    if len({array.ndim for array in arrays.values()}) > 1:
+        raise AxisError(f"{', '.join(arrays)} must have the same rank", at=at)
+    if query.ndim < 3:
+        raise AxisError("attention takes axes of length, heads and depth", at=at)
+    if len({array.shape[:-3] for array in arrays.values()}) > 1:
+        raise AxisError(f"{', '.join(arrays)} must have the same batch axes", at=at)
+    if query.shape[-1] != key.shape[-1]:
+        raise AxisError("query and key must have the same depth", at=at)
+    if value is not None and key.shape[-3] != value.shape[-3]:
+        raise AxisError("key and value must have the same length", at=at)
+    for name, array in arrays.items():
+        if query.shape[-2] % array.shape[-2]:
+            raise AxisError(f"the heads of the query must be a multiple of those of the {name}", at=at)
+
+
+@op("is_causal", "precision")
+def attention_weights(
+    query: Queries,
+    key: Keys,
+    bias: Float[Array, "..."] | None = None,
+    mask: Mask | None = None,
+    *,
+    is_causal: bool = False,
+    precision: Any = None,
+) -> Weights:
+    """How much each query attends to each key: `softmax(query @ key / sqrt(depth) + bias)`.
+
+    Args:
+        query, key: of one dtype, which the weights have too.
+        bias: added to the logits; broadcasts against the weights.
+        mask: which keys may be attended to; broadcasts against the weights.
+        is_causal: whether a query attends only to keys at its own place and before.
+        precision: see `jax.lax.Precision`.
+
+    >>> attention_weights(jnp.zeros((2, 1, 4)), jnp.zeros((2, 1, 4)), is_causal=True).tolist()
+    [[[1.0, 0.0], [0.5, 0.5]]]
+    """
+    dtype, heads, groups = query.dtype, query.shape[-2], key.shape[-2]
+    query = query / jnp.sqrt(query.shape[-1]).astype(dtype)
+    if heads == groups:
+        logits = jnp.einsum("...qhd,...khd->...hqk", query, key, precision=precision)
+    else:
+        query = jnp.reshape(query, (*query.shape[:-2], groups, heads // groups, query.shape[-1]))
+        logits = jnp.einsum("...qhgd,...khd->...hgqk", query, key, precision=precision)
+        logits = jnp.reshape(logits, (*logits.shape[:-4], heads, *logits.shape[-2:]))
+    if bias is not None:
+        logits = logits + bias
+    if is_causal:
+        causal = jnp.tril(jnp.ones(logits.shape[-2:], bool))
+        mask = causal if mask is None else jnp.logical_and(mask, _widened(causal, mask.ndim))
+    if mask is not None:
+        logits = jnp.where(_widened(mask, logits.ndim), logits, jnp.finfo(dtype).min)
+    return jax.nn.softmax(logits).astype(dtype)
+
+
+def _widened(array: Array, rank: int) -> Array:
+    return lax.expand_dims(array, range(rank - array.ndim)) if array.ndim < rank else array
+
+
+@op("rate", "broadcast")
+def drop_weights(weights: Weights, key: Key[Array, ""], *, rate: float, broadcast: bool) -> Weights:
+    """Dropout of attention weights.
+
+    Args:
+        weights: the weights.
+        key: a typed key.
+        rate: the probability of zero, in [0, 1).
+        broadcast: whether one decision holds for all of the batch and all heads.
+    """
+    shape = (*(1,) * (weights.ndim - 2), *weights.shape[-2:]) if broadcast else weights.shape
+    keep = jax.random.bernoulli(key, 1.0 - rate, shape)
+    return weights * (keep.astype(weights.dtype) / jnp.asarray(1.0 - rate, weights.dtype))
+
+
+@op("precision")
+def weighted_values(weights: Weights, value: Keys, *, precision: Any = None) -> Queries:
+    """The mean of the values by the weights.
+
+    >>> weighted_values(jnp.full((1, 1, 2), 0.5), jnp.array([1.0, 3.0]).reshape(2, 1, 1)).tolist()
+    [[[2.0]]]
+    """
+    heads, groups = weights.shape[-3], value.shape[-2]
+    if heads == groups:
+        return jnp.einsum("...hqk,...khd->...qhd", weights, value, precision=precision)
+    weights = jnp.reshape(weights, (*weights.shape[:-3], groups, heads // groups, *weights.shape[-2:]))
+    y = jnp.einsum("...hgqk,...khd->...qhgd", weights, value, precision=precision)
+    return jnp.reshape(y, (*y.shape[:-3], heads, y.shape[-1]))
+
+
+@op("is_causal")
+def fused_attention(
+    query: Queries,
+    key: Keys,
+    value: Keys,
+    bias: Float[Array, "..."] | None = None,
+    mask: Mask | None = None,
+    *,
+    is_causal: bool = False,
+) -> Queries:
+    """Attention by JAX's own function, which never keeps the weights where the device has a kernel for that.
+
+    Arguments are as in `attention_weights` and `weighted_values`.
+
+    Source: `jax.nn.dot_product_attention`.
+    """
+    batch = query.shape[:-3]
+    if len(batch) > 1:
+        query, key, value = (jnp.reshape(array, (math.prod(batch), *array.shape[-3:])) for array in (query, key, value))
+        bias, mask = (None if array is None else _one_batch_axis(as_array(array), batch) for array in (bias, mask))
+    if mask is not None:
+        mask = mask.astype(bool)
+    y = jax.nn.dot_product_attention(query, key, value, bias, mask, is_causal=is_causal)
+    return jnp.reshape(y, (*batch, *y.shape[-3:])) if len(batch) > 1 else y
+
+
+def _one_batch_axis(array: Array, batch: tuple[int, ...]) -> Array:
+    own = array.shape[:-3]
+    if any(size != 1 for size in own) and own != batch:
+        array = jnp.broadcast_to(array, (*batch, *array.shape[-3:]))
+    return jnp.reshape(array, (math.prod(array.shape[:-3]), *array.shape[-3:]))
+
+
+@op()
+def cache_step(
+    cached_key: Keys, cached_value: Keys, index: Int[Array, ""], key: Keys, value: Keys
+) -> tuple[Keys, Keys, Bool[Array, "*batch 1 1 kv"]]:
+    """Puts one step's key and value in their place in a decoding cache.
+
+    Args:
+        cached_key, cached_value: those of all steps, zeros for steps to come.
+        index: how many steps were made before.
+        key, value: those of this step; their length is one.
+
+    Returns:
+        The new caches, and the mask of the steps made so far, this one included.
+    """
+    batch, length = cached_key.shape[:-3], cached_key.shape[-3]
+    zero = jnp.zeros((), index.dtype)
+    place = (*(zero,) * len(batch), index, zero, zero)
+    known = jnp.broadcast_to(jnp.arange(length) <= index, (*batch, 1, 1, length))
+    return (
+        lax.dynamic_update_slice(cached_key, key.astype(cached_key.dtype), place),
+        lax.dynamic_update_slice(cached_value, value.astype(cached_value.dtype), place),
+        known,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------- masks
+
+
+def attention_mask(
+    query: Num[Array, "*batch q"],
+    key: Num[Array, "*batch kv"],
+    pairwise: Callable[..., Any] = jnp.multiply,
+    extra_batch_axes: int = 0,
+    dtype: Any = jnp.float32,
+) -> Num[Array, "*extra_batch 1 q kv"]:
+    """A mask from what is known of each query and each key, with an axis of heads.
+
+    Args:
+        query, key: such as ones for tokens and zeros for padding.
+        pairwise: what joins the two.
+        extra_batch_axes: how many axes of size one to put in front.
+        dtype: of the mask.
+
+    >>> attention_mask(jnp.array([1, 1]), jnp.array([1, 0])).tolist()
+    [[[1.0, 0.0], [1.0, 0.0]]]
+    """
+    mask = pairwise(jnp.expand_dims(query, -1), jnp.expand_dims(key, -2))
+    return jnp.expand_dims(mask, (*range(extra_batch_axes), -3)).astype(dtype)
+
+
+def causal_mask(
+    x: Num[Array, "*batch length"], extra_batch_axes: int = 0, dtype: Any = jnp.float32
+) -> Num[Array, "*extra_batch 1 length length"]:
+    """The mask by which each place attends to itself and those before.
+
+    >>> causal_mask(jnp.zeros(2)).tolist()
+    [[[1.0, 0.0], [1.0, 1.0]]]
+    """
+    places = jnp.broadcast_to(jnp.arange(x.shape[-1], dtype=jnp.int32), x.shape)
+    return attention_mask(places, places, jnp.greater_equal, extra_batch_axes, dtype)
+
+
+def combine_masks(*masks: Mask | None, dtype: Any = jnp.float32) -> Array | None:
+    """What all masks allow; `None`s do not count, and of nothing else comes `None`.
+
+    Raises:
+        AxisError: if their ranks differ.
+
+    >>> combine_masks(jnp.array([1, 1]), None, jnp.array([0, 1])).tolist()
+    [0.0, 1.0]
+    """
+    given = [mask for mask in masks if mask is not None]
+    if len({mask.ndim for mask in given}) > 1:
+        raise AxisError("masks must have the same rank", at=", ".join(str(mask.shape) for mask in given))
+    if not given:
+        return None
+    joined = given[0]
+    for mask in given[1:]:
+        joined = jnp.logical_and(joined, mask)
+    return joined.astype(dtype)
