@@ -122,7 +122,7 @@ def _lift_scan(lift: Lift[ScanOptions]) -> Lifted:
         slices = {i: tuple(jnp.moveaxis(leaf, _axis(lanes[i]), 0) for leaf in groups[i]) for i in scanned}
         length = next((leaves[0].shape[0] for leaves in slices.values() if leaves), options.length)
         with open_frame("scan", length=length):
-            first = {i: tuple(map(_slice_type, leaves)) for i, leaves in slices.items()}
+            first = {i: tuple(_slice_type(leaf) for leaf in leaves) for i, leaves in slices.items()}
             run, along = _carrying_along(body, tuple(first.get(i, group) for i, group in enumerate(groups)), out_lanes)
 
             def step(carry: Any, slices: dict[int, Any]) -> tuple[Any, tuple[dict[int, Any], Static]]:
@@ -153,7 +153,7 @@ def _lift_scan(lift: Lift[ScanOptions]) -> Lifted:
 
 def _slice_type(leaf: Any) -> jax.ShapeDtypeStruct:
     # Not of `leaf[0]`: there may be no slice.
-    return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype, weak_type=leaf.weak_type)
+    return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
 
 
 def _carrying_along(
