@@ -64,28 +64,6 @@ class RefOutcome:
         return hash((self.updates, self.sources))
 
 
-class _Lanes:
-    """The lanes of an output under construction."""
-
-    def __init__(self, departure: Departure):
-        self.departure = departure
-        self.groups: list[list[Any]] = [[] for _ in departure.lanes]
-
-    def put(self, ride: Ride, value: Any, path: Callable[[], str]) -> tuple[int, int]:
-        if ride in self.departure.refused:
-            raise AxisError(
-                f"something changes that cannot leave on {self.departure.option} {ride!r}",
-                at=path(),
-                fix=self.departure.refused[ride],
-            )
-        lane = self.departure.lanes.index(ride)
-        self.groups[lane].append(value)
-        return lane, len(self.groups[lane]) - 1
-
-    def finished(self) -> Groups:
-        return tuple(map(tuple, self.groups))
-
-
 class Leaving:
     """The end of one call inside its trace."""
 
