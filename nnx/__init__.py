@@ -10,7 +10,17 @@ from __future__ import annotations
 import warnings
 from typing import Any as _Any
 
-from weft.nnx import deprecations, extract, proxy_caller, reprlib, tracers, traversals, visualization
+from weft.nnx import (
+    compat,
+    deprecations,
+    extract,
+    proxy_caller,
+    reprlib,
+    tracers,
+    transforms,
+    traversals,
+    visualization,
+)
 from weft.nnx.attributes import Data, Static, data, dataclass, has_data, is_data, register_data_type, static
 from weft.nnx.capturing import capture
 from weft.nnx.config import set_graph_mode, set_graph_updates, use_eager_sharding, using_eager_sharding, var_defaults
@@ -47,6 +57,7 @@ from weft.nnx.kinds import (
 )
 from weft.nnx.metadata import VariableMetadata, with_metadata
 from weft.nnx.module import M, Module, iter_modules
+from weft.nnx.names import SUBMODULES as _SUBMODULES
 from weft.nnx.names import submodules as _submodules
 from weft.nnx.pytree import Object, Pytree, check_pytree
 from weft.nnx.rng_transforms import fork_rngs, reseed, restore_rngs, split_rngs, with_rngs
@@ -64,6 +75,7 @@ from weft.nnx.state import (
 )
 from weft.nnx.state_dicts import replace_by_pure_dict, restore_int_paths, to_pure_dict
 from weft.nnx.trainstate import TrainState
+from weft.nnx.transforms import *
 from weft.nnx.variable import A, Variable
 from weft.nnx.views import view, view_info, with_attributes
 from weft.nnx.visualization import display
@@ -87,6 +99,8 @@ from weft.nnx.functional import (  # isort: skip
     variables,
     with_vars,
 )
+
+from weft.nnx.install import install, uninstall  # isort: skip
 
 globals().update(_submodules(__name__))
 
@@ -139,6 +153,7 @@ __all__ = [
     "capture",
     "check_pytree",
     "clone",
+    "compat",
     "current_update_context",
     "data",
     "dataclass",
@@ -146,17 +161,14 @@ __all__ = [
     "display",
     "extract",
     "filter_state",
-    "filterlib",
     "find_duplicates",
     "flatten",
     "fork_rngs",
     "from_flat_state",
     "from_tree",
-    "graph",
     "graphdef",
-    "graphlib",
     "has_data",
-    "helpers",
+    "install",
     "is_data",
     "iter_children",
     "iter_graph",
@@ -168,13 +180,10 @@ __all__ = [
     "merge",
     "merge_context",
     "merge_state",
-    "module",
-    "object",
     "pop",
     "prefix",
     "proxy_caller",
     "pure",
-    "pytreelib",
     "recursive_map",
     "register_data_type",
     "register_variable_name",
@@ -183,7 +192,6 @@ __all__ = [
     "reseed",
     "restore_int_paths",
     "restore_rngs",
-    "rnglib",
     "set_graph_mode",
     "set_graph_updates",
     "set_metadata",
@@ -192,14 +200,15 @@ __all__ = [
     "split_rngs",
     "split_state",
     "state",
-    "statelib",
     "static",
     "to_flat_state",
     "to_pure_dict",
     "to_tree",
     "tracers",
+    "transforms",
     "traversals",
     "unflatten",
+    "uninstall",
     "unpack",
     "update",
     "update_context",
@@ -208,7 +217,6 @@ __all__ = [
     "var_defaults",
     "variable_name_from_type",
     "variable_type_from_name",
-    "variablelib",
     "variables",
     "vars_as",
     "view",
@@ -219,6 +227,8 @@ __all__ = [
     "with_rngs",
     "with_vars",
 ]
+__all__ += transforms.__all__
+__all__ += _SUBMODULES
 
 
 def __getattr__(name: str) -> _Any:

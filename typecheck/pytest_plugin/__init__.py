@@ -10,6 +10,7 @@ weft nor JAX before a test run asks for them. pytest-xdist gives the option to i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,15 @@ def pytest_configure(config: pytest.Config) -> None:
         from weft.typecheck.modes import set_mode
 
         set_mode(chosen, "--weft-typecheck")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests() -> None:
+    """Makes `flax.nnx` be `weft.nnx` where pytest was started by `python -m weft.nnx`, in xdist's workers too."""
+    if os.environ.get("WEFT_NNX_INSTALL"):
+        from weft.nnx.install import install
+
+        install()
 
 
 @pytest.fixture
