@@ -90,13 +90,9 @@ def split_decorator(nnx):
 
 def forking(nnx):
     rngs = nnx.Rngs(params=0, dropout=1)
-    backups = nnx.fork_rngs(rngs, split={"params": 2, ...: None})
+    backups = nnx.fork_rngs(rngs, split={"params": 2, "dropout": None})
     inside = nnx.clone(rngs)
     nnx.restore_rngs(backups)
-
-    @nnx.fork_rngs
-    def never(rngs):
-        return rngs
 
     @nnx.fork_rngs()
     def f(rngs):

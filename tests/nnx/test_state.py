@@ -136,7 +136,7 @@ def test_errors_are_of_the_same_builtin(agree, case):
 
 def test_a_wrong_path_replaces_nothing():
     state = nnx.State({"a": 1, "b": 2})
-    with pytest.raises(StructureError, match="not available in state\n  at: c.d"):
+    with pytest.raises(StructureError, match=r"not available in state\n  at: c\.d"):
         nnx.replace_by_pure_dict(state, {"a": 5, "c": {"d": 1}})
     assert dict(state) == {"a": 1, "b": 2}
 
