@@ -9,9 +9,12 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+
+import jaxtyping
 
 PROGRAMS = sorted((Path(__file__).parent / "bugs").glob("*.py"))
 _MARK = re.compile(r"^(\s*)\S.*?  # bug: (.*)$", re.M)
@@ -38,7 +41,33 @@ def load(path: Path) -> ModuleType:
     """Imports a file under a name that nothing else has."""
     name = f"corpus_{path.stem}_{next(_numbers)}"
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def found_by_jaxtyping(path: Path) -> bool:
+    """Whether jaxtyping and beartype (or JAX itself) object when a file's sample runs, everything in it decorated."""
+    name = f"{path.parent.name}_{path.stem}"
+    sys.path.insert(0, str(path.parent))
+    try:
+        renamed = path.with_name(f"{name}.py")
+        renamed.write_text(path.read_text())
+        with jaxtyping.install_import_hook(name, "beartype.beartype"):
+            try:
+                importlib.import_module(name).sample()
+            except Exception:  # that it objects is the measurement, in whichever words
+                return True
+        return False
+    finally:
+        sys.path.remove(str(path.parent))
+        renamed.unlink()
+
+
+def found_by_jaxtyc(paths: list[Path]) -> set[Path]:
+    """The files that `jaxtyc check` finds fault with."""
+    command = [str(Path(sys.executable).parent / "jaxtyc"), "check", "--format", "concise", *map(str, paths)]
+    out = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return {path for path in paths if re.search(rf"^{re.escape(str(path))}:\d+.*error", out, re.M)}
