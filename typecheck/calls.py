@@ -10,19 +10,20 @@ they take; and records' own methods given as functions, because they check thems
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import itertools
+import os
 import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any, cast
 
 import equinox as eqx
 import jax
-from weft.core.paths import Path, format_path, key_part
+import jaxtyping
 from weft.typecheck.annotations import Annotation, RecordOf, StreamOf
 from weft.typecheck.arrays import Check, settle
 from weft.typecheck.bindings import Bindings, Mismatch, Slot
@@ -30,6 +31,7 @@ from weft.typecheck.checks import check_of
 from weft.typecheck.errors import AnnotationError, ContractError
 from weft.typecheck.explain import contract_error
 from weft.typecheck.records import check_rebuilt, record_plan, scope_of, whole_mismatch
+from weft.typecheck.running import enter_record, leave_record, module_path
 from weft.typecheck.signatures import Signature, signature_of
 from weft.typecheck.tracebacks import cut
 
@@ -124,7 +126,7 @@ def plan_of(function: Any, args: Sequence[Any]) -> FunctionPlan | None:
 
 
 def _new_plan(function: Any, args: Sequence[Any]) -> FunctionPlan | None:
-    if hasattr(function, "__wrapped__") or not isinstance(function, FunctionType):
+    if not isinstance(function, FunctionType) or not _says_what_it_takes(function):
         return None
     owner = owner_of(function, args)
     try:
@@ -136,16 +138,29 @@ def _new_plan(function: Any, args: Sequence[Any]) -> FunctionPlan | None:
     return None if plan.idle else plan
 
 
+def _says_what_it_takes(function: FunctionType) -> bool:
+    """Whether a function's annotations are its own: not copied by a wrapper that may batch, jit or bind arguments."""
+    while hasattr(function, "__wrapped__"):
+        if not function.__code__.co_filename.startswith(_TRANSPARENT):
+            return False
+        function = function.__wrapped__
+    return isinstance(function, FunctionType)
+
+
+# Wrappers that pass arguments on as they are: context managers on a method, and jaxtyping's own decorator.
+_TRANSPARENT = (
+    contextlib.__file__,
+    jax.named_scope("")(lambda: None).__code__.co_filename,
+    os.path.join(os.path.dirname(jaxtyping.__file__), ""),
+)
+
+
 def owner_of(function: FunctionType, args: Sequence[Any]) -> type | None:
     """The class that a function is a method of, if it is called as one."""
     if not args:
         return None
     prefix = function.__qualname__.rpartition(".")[0]
     return next((base for base in type(args[0]).__mro__ if base.__qualname__ == prefix), None) if prefix else None
-
-
-# The records whose public methods are running, outermost first, so that an error can say where a module sits.
-_running: ContextVar[tuple[Any, ...]] = ContextVar("weft_running_records", default=())
 
 
 def call(
@@ -166,11 +181,11 @@ def call(
     plan = plan_of(function, args)
     is_method = plan is not None and plan.is_method
     if is_method or _is_dispatched(function, args):
-        token = _running.set((*_running.get(), args[0]))
+        token = enter_record(args[0])
         try:
             return _run_if_planned(plan, function, args, kwargs)
         finally:
-            _running.reset(token)
+            leave_record(token)
     _check_rebuilt(plan, args, kwargs)
     return _run_if_planned(plan, function, args, kwargs)
 
@@ -299,30 +314,6 @@ def _settle(bindings: Bindings) -> None:
         settle(bindings, finally_=True)
     except Mismatch as miss:
         raise contract_error(miss, module=module_path()) from None
-
-
-def module_path() -> str:
-    """Where the record whose method is running sits in the ones that called it: `Model.blocks[3].attn`."""
-    records = _running.get()
-    if not records:
-        return ""
-    text, names = type(records[0]).__name__, [type(record).__name__ for record in records]
-    for parent, child in itertools.pairwise(records):
-        if parent is child:
-            continue
-        path = _path_to(child, parent)
-        text = format_path(path, text) if path is not None else f"{text} > {type(child).__name__}"
-    return f"in {text}" if text.endswith(names[-1]) else f"in {text} ({names[-1]})"
-
-
-def _path_to(child: Any, parent: Any) -> Path | None:
-    """The path of a record in another: by identity, or of the only one of its type where a transform rebuilt it."""
-    for same in (lambda node: node is child, lambda node: type(node) is type(child) and node is not parent):
-        nodes, _ = jax.tree_util.tree_flatten_with_path(parent, is_leaf=same)
-        found = [tuple(map(key_part, path)) for path, node in nodes if same(node)]
-        if len(found) == 1:
-            return found[0]
-    return None
 
 
 def _generator(plan: FunctionPlan, bindings: Bindings, inner: Generator[Any, Any, Any]) -> Any:

@@ -241,6 +241,19 @@ def test_wrappers_are_not_taken_for_the_function_inside():
     assert weft.grad(lambda x: weft.vmap(single)(x).sum())(jnp.ones((2, 3))).shape == (2, 3)
 
 
+def test_wrappers_that_pass_arguments_on_are_looked_through():
+    class Named(Module):
+        weight: Float[Array, "n"]
+
+        @jax.named_scope("named")
+        def __call__(self, x: Float[Array, "n"]) -> Float[Array, "n"]:
+            return x * self.weight
+
+    assert Named(jnp.ones(2))(jnp.ones(2)).shape == (2,)
+    with pytest.raises(ContractError, match=r"argument x of Named\.__call__ should be f32\[n=2\]"):
+        Named(jnp.ones(2))(jnp.ones(3))
+
+
 def test_partial_applications_are_checked_with_what_they_hold():
     def scale(factor: Float[Array, ""], x: Float[Array, "n"]) -> Float[Array, "n"]:
         return factor * x

@@ -1,0 +1,50 @@
+"""Which records' methods are running, so that an error can say where a module sits: `in Model.blocks[3].attn`.
+
+This is the one ambient thing in the checker, and only errors read it. It is a context variable, so threads and async
+tasks have their own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from contextvars import ContextVar, Token
+from typing import Any
+
+import jax
+from weft.core.paths import Path, format_path, key_part
+
+_running: ContextVar[tuple[Any, ...]] = ContextVar("weft_running_records", default=())
+
+
+def enter_record(record: Any) -> Token[tuple[Any, ...]]:
+    """Notes that a public method of a record starts."""
+    return _running.set((*_running.get(), record))
+
+
+def leave_record(token: Token[tuple[Any, ...]]) -> None:
+    """Notes that it has ended."""
+    _running.reset(token)
+
+
+def module_path() -> str:
+    """Where the record whose method is running sits in the ones that called it: `Model.blocks[3].attn`."""
+    records = _running.get()
+    if not records:
+        return ""
+    text, names = type(records[0]).__name__, [type(record).__name__ for record in records]
+    for parent, child in itertools.pairwise(records):
+        if parent is child:
+            continue
+        path = _path_to(child, parent)
+        text = format_path(path, text) if path is not None else f"{text} > {type(child).__name__}"
+    return f"in {text}" if text.endswith(names[-1]) else f"in {text} ({names[-1]})"
+
+
+def _path_to(child: Any, parent: Any) -> Path | None:
+    """The path of a record in another: by identity, or of the only one of its type where a transform rebuilt it."""
+    for same in (lambda node: node is child, lambda node: type(node) is type(child) and node is not parent):
+        nodes, _ = jax.tree_util.tree_flatten_with_path(parent, is_leaf=same)
+        found = [tuple(map(key_part, path)) for path, node in nodes if same(node)]
+        if len(found) == 1:
+            return found[0]
+    return None
