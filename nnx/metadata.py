@@ -35,7 +35,7 @@ class Metadata(dict[str, Any]):
     (True, True)
     """
 
-    __slots__ = ("_hash",)
+    __slots__ = ("_hash", "_in_order")
 
     def __hash__(self) -> int:  # type: ignore[override]
         try:
@@ -43,6 +43,16 @@ class Metadata(dict[str, Any]):
         except AttributeError:
             self._hash = hash(frozenset(self.items()))
             return self._hash
+
+    def in_order(self) -> Metadata:
+        """The same, sorted by name: what a Variable has after JAX rebuilt it."""
+        try:
+            return self._in_order
+        except AttributeError:
+            names = sorted(self)
+            is_sorted = len(self) == len(REQUIRED) or names == list(self)
+            self._in_order = self if is_sorted else Metadata({name: self[name] for name in names})
+            return self._in_order
 
     def _immutable(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError("metadata of a Variable is replaced as a whole; use Variable.set_metadata or del_metadata")

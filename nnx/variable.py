@@ -394,7 +394,7 @@ _VALUE_KEY = jtu.GetAttrKey("value")
 
 
 def _unflatten(cls: Callable[..., Any], metadata: Metadata, children: tuple[Any, ...]) -> Any:
-    return cls._new(children[0], metadata)  # type: ignore[attr-defined]
+    return cls._new(children[0], metadata.in_order())  # type: ignore[attr-defined]
 
 
 def _register(cls: type) -> None:
