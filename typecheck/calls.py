@@ -138,7 +138,7 @@ def _new_plan(function: Any, args: Sequence[Any]) -> FunctionPlan | None:
     return None if plan.idle else plan
 
 
-def _says_what_it_takes(function: FunctionType) -> bool:
+def _says_what_it_takes(function: Any) -> bool:
     """Whether a function's annotations are its own: not copied by a wrapper that may batch, jit or bind arguments."""
     while hasattr(function, "__wrapped__"):
         if not function.__code__.co_filename.startswith(_TRANSPARENT):
