@@ -93,7 +93,7 @@ def new_object(cls: Any, nodes: HashableMapping | None = None, trace: TraceState
 
 def object_items(node: Any) -> list[tuple[Any, Any, bool | None]]:
     """The attributes of a `Pytree` as (key, value, is data); `None` where its class keeps no record of that."""
-    values = attributes_of(node)
+    values = attributes_of(node).copy()  # in one step, whatever other threads do to the object meanwhile
     layout = layout_of(node._pytree__nodes, values, node._pytree__has_int_keys)
     if node._pytree__is_pytree:
         return [(key, values[name], is_data) for name, key, is_data in layout.items]

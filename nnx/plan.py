@@ -84,7 +84,7 @@ class Recorder(Flattener):
             self.versions.append(node._pytree__version)
             if node._pytree__exposed:
                 self.guards.append(guard_of(attributes_of(node)))
-            values, nodes = attributes_of(node), node._pytree__nodes
+            values, nodes = attributes_of(node).copy(), node._pytree__nodes
             if not node._pytree__is_pytree:
                 self._watch(values.values())
             elif not all(nodes.get(name, False) or is_stable(value) for name, value in values.items()):

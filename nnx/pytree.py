@@ -104,7 +104,7 @@ class PytreeState(Representable):
 
 
 def _layout(node: Any) -> tuple[Layout, dict[str, Any]]:
-    values = attributes_of(node)
+    values = attributes_of(node).copy()
     return layout_of(node._pytree__nodes, values, node._pytree__has_int_keys), values
 
 
