@@ -15,7 +15,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 import jax
 import numpy as np
-from weft.core.agree import differences
+from weft.core.agree import Described, differences
 from weft.core.errors import DifferentiationError, StructureError
 from weft.core.filters import All, OfValue
 from weft.core.frames import open_frame
@@ -133,7 +133,7 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
     lane = lift.out_lanes.index(PRIMAL)
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
-        outcomes: list[Static] = []
+        seen: list[tuple[Static, Described]] = []
         if options.with_updates:
             always = frozenset(range(len(primal_body.crossing.rides)))
         else:
@@ -143,13 +143,15 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
 
         def primal(*groups: Any) -> Any:
             out, outcome = primal_run(groups)
-            _agree_with(options, boundary, outcomes, outcome, out)
+            _agree_with(options, boundary, seen, outcome, out)
             return out
 
         def forward(*groups: Any) -> Any:
             out, outcome = forward_run(groups)
-            _agree_with(options, boundary, outcomes, outcome, out)
-            structure, leaves = boundary.pack(options.residuals.value)
+            _agree_with(options, boundary, seen, outcome, out)
+            # Taken, so that what they hold does not outlive the trace.
+            residuals, options.residuals.value = options.residuals.value, None
+            structure, leaves = boundary.pack(residuals)
             plain = tuple(tuple(getattr(v, "value", v) for v in group) for group in groups)
             return out, (Static(structure), leaves, plain, outcome)
 
@@ -167,7 +169,7 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
         function.defvjp(forward, backward, symbolic_zeros=options.symbolic_zeros)
         with open_frame("custom_vjp"):
             out = function(*groups)
-        return out, outcomes[0]
+        return out, seen[0][0]
 
     return lifted
 
@@ -184,14 +186,11 @@ def _only(out: Any, lane: int, lift: Lift[Any]) -> Groups:
 
 
 def _agree_with(
-    options: CustomOptions, boundary: Boundary, outcomes: list[Static], outcome: Static, out: Groups
+    options: CustomOptions, boundary: Boundary, seen: list[tuple[Static, Described]], outcome: Static, out: Groups
 ) -> None:
-    outcomes.append(outcome)
-    if len(outcomes) > 1 and outcomes[0] != outcome:
-        before, after = (
-            boundary.describe_outcome(o.value, tuple(tuple(leaf for leaf in group) for group in out))
-            for o in (outcomes[0], outcome)
-        )
+    seen.append((outcome, boundary.describe_outcome(outcome.value, out)))
+    (first, before), (latest, after) = seen[0], seen[-1]
+    if first != latest:
         raise StructureError(
             f"the forward function of {options.name} does not return what the function returns",
             at=differences(before, after, root="output") or ["output"],
