@@ -138,9 +138,10 @@ def scan(
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
         refuse_bound_method(function, "scan")
         body = with_metadata_axes(function, in_axes, out_axes, transform_metadata, boundary)
-        interpreted = interpret(SCAN, boundary)((body,), options)
 
         def transformed(*args: Any, **kwargs: Any) -> Any:
+            # Interpreted anew each time: a loop keeps its trace, and an object that is closed over may have changed.
+            interpreted = interpret(SCAN, boundary)((body,), options)
             return interpreted(*by_position(function, args, kwargs) if kwargs else (args, kwargs))
 
         return named_like(function, transformed)
