@@ -13,6 +13,7 @@ A *key* names a size: the dim's name, after the path of the record that it belon
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
@@ -81,6 +82,7 @@ class Scope:
         values: what the holes of expressions may read.
         lead: axes in front of every array.
         leaf: which leaf of a pytree, for dims that differ from leaf to leaf.
+        many: whether it is about one of several values of a kind, in a list say; records in it keep their names.
     """
 
     path: str = ""
@@ -90,6 +92,7 @@ class Scope:
     values: dict[str, Any] = field(default_factory=dict)
     lead: tuple[Any, ...] = ()
     leaf: str = ""
+    many: bool = False
 
 
 class Builder:
@@ -99,6 +102,7 @@ class Builder:
         sizes: the size given to each key.
         scopes: the paths of the scopes that use a key; keys of one scope are different dims by contract.
         originals: the size that a key has in an instance that is being generalised.
+        names, names_outside: the names that records use, and those of the function that they are given to.
         leading: the keys that are the first of several axes of an array at the outermost scope.
         ranks: the rank given to each variadic name, with whether the name is anonymous.
         options: how many options each place has.
@@ -112,6 +116,8 @@ class Builder:
         self.scopes: dict[str, set[str]] = {}
         self.originals: dict[str, int] = {}
         self.leading: set[str] = set()
+        self.names: set[str] = set()
+        self.names_outside: set[str] = set()
         self.ranks: dict[str, tuple[int, bool]] = {}
         self.options: dict[str, int] = {}
         self.vague: set[str] = set()
@@ -127,6 +133,7 @@ class Builder:
 
     def keyed(self, key: str, name: str, scope: Scope, original: int | None = None) -> Any:
         """The size of a key; `original` is the one it has in the instance that is being generalised."""
+        (self.names if scope.contract else self.names_outside).add(name)
         key = self.assignment.merged.get(key, key)
         self.scopes.setdefault(key, set()).add(scope.contract)
         if original is not None:
@@ -264,12 +271,14 @@ def _one_of(builder: Builder, spec: OneOf, place: str, scope: Scope) -> Any:
 
 def _sequence(builder: Builder, spec: SequenceOf, place: str, scope: Scope) -> Any:
     length = (2, 1, 3)[builder.choose(f"{place} length", 3)]
+    scope = dataclasses.replace(scope, many=True)
     items = [builder.build(spec.item, f"{place}[{number}]", scope) for number in range(length)]
     return tuple(items) if issubclass(spec.cls, tuple) else items
 
 
 def _mapping(builder: Builder, spec: MappingOf, place: str, scope: Scope) -> Any:
     builder.vague.add(place)
+    scope = dataclasses.replace(scope, many=True)
     keys: tuple[Any, ...] = ("a", "b")
     if isinstance(spec.key, LiteralOf):
         keys = spec.key.values
@@ -282,6 +291,7 @@ def _mapping(builder: Builder, spec: MappingOf, place: str, scope: Scope) -> Any
 def _tree(builder: Builder, spec: TreeOf, place: str, scope: Scope) -> Any:
     """A dict of two leaves; trees of one structure, or of none that is named, have leaves of the same shapes."""
     builder.vague.add(place)
+    scope = dataclasses.replace(scope, many=True)
     root = "tree" + "".join(f".{name}" for name in spec.structure)
     leaf, tree, outer = spec.leaf, {}, scope.leaf
     if isinstance(leaf, Anything):
@@ -352,7 +362,7 @@ def _literal(builder: Builder, spec: LiteralOf, place: str, scope: Scope) -> Any
 
 def _batched(builder: Builder, spec: BatchedOf, place: str, scope: Scope) -> Any:
     lead = builder.shape(spec.axes, place, scope)
-    value = builder.build(spec.inner, place, Scope(**{**vars(scope), "lead": ()}))
+    value = builder.build(spec.inner, place, dataclasses.replace(scope, lead=()))
 
     def stacked(leaf: Any) -> Any:
         return jax.ShapeDtypeStruct(lead + leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
@@ -361,7 +371,7 @@ def _batched(builder: Builder, spec: BatchedOf, place: str, scope: Scope) -> Any
 
 
 def _record(builder: Builder, spec: RecordOf, place: str, scope: Scope) -> Any:
-    shares = spec.form != "module" and not builder.assignment.apart
+    shares = spec.form != "module" and not builder.assignment.apart and not scope.many
     inner = Scope(f"{place}.", scope.contract if shares else f"{place}.", lead=scope.lead)
     for child, dim in spec.dims.links if spec.dims else ():
         (inner.bound[child],) = builder.dim(dim, f"{place} {child}", scope)

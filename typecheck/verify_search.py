@@ -271,11 +271,11 @@ def _merges(
     exact = [key for key in nearby if sizes[key] in trial.mentioned]
     for one in exact:
         for other in exact:
-            if one < other and may_merge(one, other, trial, needs):
+            if one < other and may_merge(one, other, trial):
                 yield needs.plus(merged=(other, one))
 
 
-def may_merge(one: str, other: str, trial: Trial, needs: Needs) -> bool:
+def may_merge(one: str, other: str, trial: Trial) -> bool:
     """Whether two keys may be one size.
 
     Not if a scope uses both names, nor if an instance tells them apart. Where a function shares names with the Modules
@@ -288,13 +288,8 @@ def may_merge(one: str, other: str, trial: Trial, needs: Needs) -> bool:
         return False
     if trial.originals:
         return True
-    own = {key for key, scopes in trial.scopes.items() if "" in scopes}
-    theirs = {key.rpartition(".")[2] for key, scopes in trial.scopes.items() if scopes - {""}} | {
-        key.rpartition(".")[2] for key, _ in needs.merged
-    }
-    linked = bool(own & theirs)
     outer = [key for key in (one, other) if "" in trial.scopes.get(key, frozenset())]
-    return not (linked and any(key in trial.leading for key in outer))
+    return not (trial.linked and any(key in trial.leading for key in outer))
 
 
 def _constants(

@@ -22,7 +22,7 @@ from weft.typecheck.arguments import Assignment, Builder, Scope, build_arguments
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.outside import abstract_outside, outside_values, with_outside
 from weft.typecheck.signatures import Signature, signature_of
-from weft.typecheck.verify_match import dims_of_record, products_in
+from weft.typecheck.verify_match import dims_of_record, names_of_signature, products_in
 from weft.typecheck.verify_trial import Call, Target
 from weft.typecheck.verify_watch import place_of
 
@@ -122,6 +122,8 @@ def _of_method(
         )
         for size in own.sizes.values():
             builder.used(size, scope)
+        builder.names |= own.sizes.keys()
+        builder.names_outside |= own.sizes.keys() & names_of_signature(signature)
         args, kwargs = build_arguments(builder, signature, scope, given)
         return attribute, (record, *args), kwargs
 

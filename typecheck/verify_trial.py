@@ -62,6 +62,7 @@ class Trial:
         scopes: for each key the scopes that use it.
         originals: for keys of a generalised instance, the sizes that they have in it.
         leading: the keys that are the first of several axes of an array that the function is given.
+        linked: whether the function and the records that it is given have names in common.
         ranks, options: what the builder met.
         violations: contracts that did not hold.
         error: what the program raised.
@@ -75,6 +76,7 @@ class Trial:
     scopes: Mapping[str, frozenset[str]]
     originals: Mapping[str, int]
     leading: frozenset[str]
+    linked: bool
     ranks: Mapping[str, tuple[int, bool]]
     options: Mapping[str, int]
     vague: frozenset[str]
@@ -177,6 +179,7 @@ def run_trial(target: Target, assignment: Assignment, dims: Mapping[str, Any] | 
         {key: frozenset(scopes) for key, scopes in builder.scopes.items()},
         dict(builder.originals),
         frozenset(builder.leading),
+        bool(builder.names & builder.names_outside),
         dict(builder.ranks),
         dict(builder.options),
         frozenset(builder.vague),
