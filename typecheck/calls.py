@@ -28,8 +28,9 @@ from weft.typecheck.annotations import Annotation, RecordOf, StreamOf
 from weft.typecheck.arrays import Check, settle
 from weft.typecheck.bindings import Bindings, Mismatch, Slot
 from weft.typecheck.checks import check_of
+from weft.typecheck.dims import UnboundDim
 from weft.typecheck.errors import AnnotationError, ContractError
-from weft.typecheck.explain import contract_error
+from weft.typecheck.explain import contract_error, place_of
 from weft.typecheck.records import check_rebuilt, record_plan, scope_of, whole_mismatch
 from weft.typecheck.running import enter_record, leave_record, module_path
 from weft.typecheck.signatures import Signature, signature_of
@@ -314,6 +315,9 @@ def _settle(bindings: Bindings) -> None:
         settle(bindings, finally_=True)
     except Mismatch as miss:
         raise contract_error(miss, module=module_path()) from None
+    except UnboundDim as unbound:
+        origin = bindings.pending[0].origin
+        raise AnnotationError(f"{place_of(origin.slot, origin.path)}: {unbound.what}") from None
 
 
 def _generator(plan: FunctionPlan, bindings: Bindings, inner: Generator[Any, Any, Any]) -> Any:

@@ -89,7 +89,7 @@ def test_an_expression_that_nothing_solves_is_one_line():
 
     with pytest.raises(AnnotationError) as caught:
         function(jnp.ones(4))
-    assert str(caught.value) == "the dim expression 'n*m' reads 'm', which nothing binds"
+    assert str(caught.value) == "argument x of function: the dim expression 'n*m' reads 'm', which nothing binds"
 
 
 def test_dims_may_differ_from_leaf_to_leaf():
