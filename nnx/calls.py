@@ -30,6 +30,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+from jax.core import Tracer
 from weft.core.paths import Path
 from weft.nnx.errors import StructureError
 from weft.nnx.flattening import Flattener
@@ -193,7 +194,7 @@ def _guards_inside(values: Any) -> Any:
 
 def _identity(raw: Any) -> Any:
     """A raw value, or for a container its leaves and shape: what it takes to see whether it changed."""
-    if is_plain_array(raw) or isinstance(raw, jax.core.Tracer):
+    if is_plain_array(raw) or isinstance(raw, Tracer):
         return raw
     leaves, shape = jax.tree.flatten(raw)
     return _Leaves(leaves, shape) if not (len(leaves) == 1 and leaves[0] is raw) else raw

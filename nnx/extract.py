@@ -58,7 +58,8 @@ class NodeStates:
 
     @classmethod
     def tree_unflatten(cls, metadata: Any, children: Any) -> NodeStates:
-        return cls(*children, metadata)
+        graphdef, states = children
+        return cls(graphdef, states, metadata)
 
     @property
     def graphdef(self) -> GraphDef[Any]:
@@ -304,7 +305,7 @@ def prefix(node: Any, filter_map: Mapping[Filter, Any] | Callable[..., Any], /, 
         ValueError: if no filter matches a leaf, naming its path.
 
     >>> from weft.nnx.kinds import BatchStat, Param
-    >>> prefix({"a": Param(1), "b": BatchStat(2)}, {Param: None, ...: 0})
+    >>> prefix({"a": Param(1), "b": BatchStat(2)}, {Param: None, ...: 0}, graph=False)
     {'a': None, 'b': 0}
     """
     value_at = _by_filter(filter_map) if isinstance(filter_map, Mapping) else filter_map

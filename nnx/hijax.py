@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax.core import Tracer
 from jax.experimental import cur_qdd, hijax
 from jax.extend.core import Effect
 from weft.nnx.errors import ImmutableVariableError, ModeError, WeftError
@@ -80,7 +81,8 @@ class NewVariable(hijax.HiPrimitive):
         aval = AbstractVariable(var_type, treedef, leaves, has_qdd, ref=ref)
         if not has_qdd:
             return aval, set()
-        return hijax.AvalQDD(aval, VariableQDD(tuple(leaves), treedef, var_type)), {variable_effect}
+        held: Any = VariableQDD(tuple(leaves), treedef, var_type)
+        return hijax.AvalQDD(aval, held), {variable_effect}
 
     def jvp(self, primals: Any, tangents: Any, *, has_qdd: bool, **params: Any) -> Any:
         _refuse_to_differentiate("making", has_qdd)
@@ -104,7 +106,8 @@ class SetVariable(hijax.HiPrimitive):
         object.__setattr__(box, "_treedef", treedef)
         return []
 
-    to_lojax = impl
+    def to_lojax(self, box: Any, *leaves: Any, **params: Any) -> Any:
+        return self.impl(box, *leaves, **params)
 
     def abstract_eval(self, box: Any, *leaves: Any, treedef: Any, var_type: type) -> Any:
         _check_mutable(box.aval)
@@ -172,7 +175,7 @@ def read_box(box: Any) -> Any:
         treedef, avals = held.treedef, tuple(held.leaf_avals)
     else:
         treedef, leaves = box._treedef, box._leaves
-        avals = leaves if isinstance(box, jax.core.Tracer) else tuple(map(jax.typeof, leaves))
+        avals = leaves if isinstance(box, Tracer) else tuple(map(jax.typeof, leaves))
     leaves = get_variable_p.bind(box, treedef=treedef, avals=avals, var_type=box._var_type, has_qdd=box.has_qdd)
     return jax.tree.unflatten(treedef, leaves)
 
@@ -223,7 +226,7 @@ class _BoxMeta(type):
     def __instancecheck__(cls, instance: Any) -> bool:
         if type.__instancecheck__(cls, instance):
             return True
-        return isinstance(instance, jax.core.Tracer) and isinstance(jax.typeof(instance), AbstractVariable)
+        return isinstance(instance, Tracer) and isinstance(jax.typeof(instance), AbstractVariable)
 
 
 METHODS = (
@@ -268,7 +271,7 @@ class HijaxVariable(Representable, metaclass=_BoxMeta):
 
     @property
     def _raw_value(self) -> Any:
-        return self.get_raw_value()
+        return read_box(self).get_raw_value()
 
     def _no_value(self, *_: Any) -> Any:
         raise ModeError("a hijax Variable has no `.value`", fix="use variable[...], get_value() and set_value()")
@@ -300,7 +303,8 @@ class AbstractVariable(hijax.MutableHiType):
     """The type of a box. Boxes that change keep what they hold out of it."""
 
     def __init__(self, var_type: type, treedef: Any, leaves: Any, has_qdd: bool, *, ref: bool = False):
-        self._var_type, self.has_qdd, self._ref = var_type, has_qdd, ref
+        self._var_type, self._ref = var_type, ref
+        object.__setattr__(self, "has_qdd", has_qdd)
         self._treedef, self._leaves = treedef, leaves
 
     @property
@@ -385,7 +389,7 @@ def _is_instance(cls: type, instance: Any) -> bool:
         return True
     if type(instance) is HijaxVariable:
         return issubclass(instance._var_type, cls)
-    if isinstance(instance, jax.core.Tracer):
+    if isinstance(instance, Tracer):
         kind = jax.typeof(instance)
         return isinstance(kind, AbstractVariable) and issubclass(kind._var_type, cls)
     return False

@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from weft.nnx.config import config
 from weft.nnx.errors import StructureError
@@ -57,7 +57,8 @@ class Metadata(dict[str, Any]):
     def _immutable(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError("metadata of a Variable is replaced as a whole; use Variable.set_metadata or del_metadata")
 
-    __setitem__ = __delitem__ = update = pop = popitem = clear = setdefault = __ior__ = _immutable
+    if not TYPE_CHECKING:
+        __setitem__ = __delitem__ = update = pop = popitem = clear = setdefault = __ior__ = _immutable
 
     def __reduce__(self) -> Any:
         return (Metadata, (dict(self),))

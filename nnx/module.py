@@ -70,7 +70,7 @@ class Module(Pytree, metaclass=ModuleMeta):
                 return False
             box[name] = reduce_fn(box[name] if name in box else init_fn(), value)
             return True
-        current = getattr(self, name, None) if hasattr(self, name) else _ABSENT
+        current: Any = getattr(self, name, _ABSENT)
         if current is _ABSENT:
             setattr(self, name, kind(reduce_fn(init_fn(), value)))
         else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.tree_util as jtu
@@ -48,7 +48,7 @@ def one_level() -> Callable[[Any], bool]:
 def _flatten_generic(tree: Any) -> tuple[Items, Any]:
     with_keys, treedef = jtu.tree_flatten_with_path(tree, is_leaf=one_level())
     keys = [key_part(path[0]) for path, _ in with_keys]
-    order = sorted(range(len(keys)), key=keys.__getitem__)
+    order: list[int] = sorted(range(len(keys)), key=lambda i: cast(Any, keys[i]))
     place = HashableMapping({keys[i]: i for i in range(len(keys))}, copy=False)
     return [(keys[i], with_keys[i][1]) for i in order], (place, treedef)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.tree_util as jtu
+from jax.core import Tracer
 from weft.core.leaves import NUMBERS, is_array
 from weft.core.paths import Path, format_path
 from weft.nnx.errors import StaticError
@@ -61,7 +62,7 @@ _array_kinds: dict[type, bool] = {}
 def _is_one_array(kind: type) -> bool:
     known = _array_kinds.get(kind)
     if known is None:
-        known = _array_kinds[kind] = issubclass(kind, jax.Array | jax.core.Tracer) or kind in NUMBERS
+        known = _array_kinds[kind] = issubclass(kind, jax.Array | Tracer) or kind in NUMBERS
     return known
 
 

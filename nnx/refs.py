@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeGuard
 
 import jax
+from jax.core import Tracer
 
 # Types whose values are certainly no refs and no containers; learned from the first value of each.
 _plain_arrays: set[type] = set()
@@ -25,7 +26,7 @@ def is_plain_array(value: Any) -> bool:
     kind = type(value)
     if kind in _plain_arrays:
         return True
-    if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer | jax.Ref):
+    if isinstance(value, jax.Array) and not isinstance(value, Tracer | jax.Ref):
         _plain_arrays.add(kind)
         return True
     return False
@@ -34,3 +35,13 @@ def is_plain_array(value: Any) -> bool:
 def copy_containers(value: Any) -> Any:
     """A value whose containers are new, so that changing one copy's containers leaves the other's alone."""
     return value if is_plain_array(value) else jax.tree.map(lambda leaf: leaf, value)
+
+
+def fits(value: Any, raw: Any) -> bool:
+    """Whether a value may take the place of an array as it is, without a cast, a broadcast or a move."""
+    return (
+        isinstance(value, jax.Array)
+        and value.shape == raw.shape
+        and value.dtype == raw.dtype
+        and getattr(value, "sharding", None) == getattr(raw, "sharding", None)
+    )

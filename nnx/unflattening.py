@@ -60,7 +60,7 @@ class Unflattener:
         self._attributes = iter(graphdef.attributes)
         self._leaves = iter(leaves)
         self.index_ref = index_ref
-        self._outer = outer or {}
+        self._outer: dict[int | None, Any] = {**outer} if outer else {}
         self._copy = copy_variables
         self._recreate = recreate_variables
         self._now = current_trace_state()

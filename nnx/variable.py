@@ -11,9 +11,7 @@ Three slots hold everything, so that transforms read and write many Variables in
 from __future__ import annotations
 
 import copy
-import functools
 import warnings
-from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import jax
@@ -34,7 +32,7 @@ from weft.nnx.metadata import (
 )
 from weft.nnx.missing import MISSING
 from weft.nnx.operators import ValueProtocols, install_operators
-from weft.nnx.refs import copy_containers, is_array_ref, is_plain_array
+from weft.nnx.refs import copy_containers, fits, is_array_ref, is_plain_array
 from weft.nnx.reprlib import Attr, Object, Representable, SizeBytes
 from weft.nnx.sharding import shard_value
 from weft.nnx.tracers import TraceState, current_trace_state
@@ -245,7 +243,7 @@ class Variable(ValueProtocols, HasMetadata, Representable, Generic[A], metaclass
             if not isinstance(raw, jax.Array):
                 raw[index] = value
                 return
-            if index is not ... or not _fits(value, raw):
+            if index is not ... or not fits(value, raw):
                 value = raw.at[index].set(value)
         self._check_can_update()
         _store(self, "_raw_value", value)
@@ -376,16 +374,6 @@ class Variable(ValueProtocols, HasMetadata, Representable, Generic[A], metaclass
         _register(cls)
 
 
-def _fits(value: Any, raw: Any) -> bool:
-    """Whether a value may take the place of an array as it is, without a cast, a broadcast or a move."""
-    return (
-        isinstance(value, jax.Array)
-        and value.shape == raw.shape
-        and value.dtype == raw.dtype
-        and getattr(value, "sharding", None) == getattr(raw, "sharding", None)
-    )
-
-
 def _warn_deprecated(name: str, instead: str) -> None:
     warnings.warn(f"'.{name}' of a Variable is deprecated, use {instead}", DeprecationWarning, stacklevel=3)
 
@@ -393,7 +381,7 @@ def _warn_deprecated(name: str, instead: str) -> None:
 _VALUE_KEY = jtu.GetAttrKey("value")
 
 
-def _unflatten(cls: Callable[..., Any], metadata: Metadata, children: tuple[Any, ...]) -> Any:
+def _unflatten(cls: Any, metadata: Metadata, children: Any) -> Any:
     return cls._new(children[0], metadata.in_order())  # type: ignore[attr-defined]
 
 
@@ -402,7 +390,7 @@ def _register(cls: type) -> None:
     jtu.register_pytree_with_keys(
         cls,
         lambda variable: (((_VALUE_KEY, variable._raw_value),), variable._var_metadata),
-        functools.partial(_unflatten, cls),
+        lambda metadata, children: _unflatten(cls, metadata, children),
         lambda variable: ((variable._raw_value,), variable._var_metadata),
     )
 
