@@ -158,7 +158,7 @@ def _join_flax(flax: Any) -> None:
     """Lets the real flax and weft.nnx agree on errors and switches."""
     if getattr(flax, "__weft__", False):
         return
-    errors = importlib.import_module("flax.errors")
+    errors: Any = importlib.import_module("flax.errors")
     theirs = errors.TraceContextError
     errors.TraceContextError = TraceContextError
     _undo.append(lambda: setattr(errors, "TraceContextError", theirs))

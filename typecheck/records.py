@@ -295,9 +295,18 @@ def check_rebuilt(tree: Any) -> Mismatch | None:
 def records_in(tree: Any) -> list[Any]:
     """The Modules in a tree, outermost first."""
     found: list[Any] = []
+    # Objects of other libraries may be pytrees that contain themselves: what is met again is not looked into again.
+    seen: dict[int, Any] = {}
 
     def visit(node: Any) -> None:
-        for leaf in jax.tree.leaves(node, is_leaf=lambda one: one is not node and isinstance(one, eqx.Module)):
+        def is_end(one: Any) -> bool:
+            if one is node:
+                return False
+            again = id(one) in seen
+            seen[id(one)] = one  # kept, so that its identity stays its own
+            return again or isinstance(one, eqx.Module)
+
+        for leaf in jax.tree.leaves(node, is_leaf=is_end):
             if isinstance(leaf, eqx.Module):
                 found.append(leaf)
                 visit(leaf)
