@@ -113,7 +113,7 @@ def _arguments(parameter: Parameter, instance: Any) -> Iterator[Any]:
     if (unannotated and parameter.name in ("key", "rng")) or _is_key(parameter.annotation):
         yield jax.ShapeDtypeStruct((), key_dtype())
         return
-    if field is not None and not is_array(field) and not isinstance(field, eqx.Module):
+    if field is not None and not any(map(is_array, jax.tree.leaves(field))):
         yield field
     if not parameter.required:
         yield parameter.default

@@ -174,7 +174,7 @@ class Search:
                         needs = further
                         queue.append(trial)  # options that only turn up behind this one
                     elif trial.raised_by_user or self._helped(current, place, option, needs):
-                        notes.append(f"not {describe_option(place, option)}")
+                        notes.append(without_option(place, option))
                     else:
                         failed.append(trial)
         return needs
@@ -254,11 +254,21 @@ def describe_option(place: str, option: int) -> str:
     return f"{place} as option {option + 1}"
 
 
+def without_option(place: str, option: int) -> str:
+    """That an option is not taken, as the end of "holds when ..."."""
+    name, _, what = place.rpartition(" ")
+    if what == "given" and name:
+        return f"{name} is given"
+    if what == "length" and name:
+        return f"{name} has not {(2, 1, 3)[option]} items"
+    return f"it is not {describe_option(place, option)}"
+
+
 def candidates(trial: Trial, needs: Needs, constants: frozenset[int]) -> Iterator[Needs]:
     """Single needs that might explain a failure, the likeliest first: those about the sizes that it speaks of."""
     sizes = {key: size for key, size in trial.assignment.sizes.items() if isinstance(size, int)}
     nearby = list(trial.spoken_of) or list(sizes)
-    for rule in (_merges, _ranks_needed, _divisors, _common_divisors, _numbers, _constants, _orders, _larger):
+    for rule in (_merges, _ranks_needed, _orders, _divisors, _common_divisors, _numbers, _constants, _larger):
         yield from rule(trial, needs, sizes, nearby, constants)
 
 

@@ -43,10 +43,10 @@ def targets_of(thing: Any, given: Mapping[str, Any], generalise: Generaliser) ->
     """
     if isinstance(thing, type):
         return _of_class(thing, given)
+    if isinstance(getattr(thing, "__self__", None), eqx.Module):  # equinox's bound methods are Modules themselves
+        return _of_instance(thing.__self__, inspect.unwrap(thing.__func__).__name__, given, generalise)
     if isinstance(thing, eqx.Module) and not hasattr(thing, "__wrapped__"):
         return _of_instance(thing, None, given, generalise)
-    if inspect.ismethod(thing) and isinstance(thing.__self__, eqx.Module):
-        return _of_instance(thing.__self__, thing.__name__, given, generalise)
     if isinstance(thing, eqx.Partial | functools.partial):
         return _of_partial(thing, given)
     if callable(thing):
