@@ -30,7 +30,7 @@ from weft.core import hooks
 from weft.core.agree import Described
 from weft.core.explain import explain
 from weft.core.leaves import Leaf
-from weft.core.rides import Ride, is_axis, rides_in
+from weft.core.rides import Ride, depends_on_leaves, is_axis, rides_in
 from weft.core.statics import Static, given
 
 O = TypeVar("O")
@@ -405,7 +405,8 @@ class Interpreted(Generic[O]):
         if plan is None:
             plan = self.plans.setdefault(crossing, Plan(crossing, self.rule.lift(self._lift(crossing))))
         plan.uses += 1
-        if self.rule.quick and plan.uses == 2:
+        # The quick way looks at the structure alone.
+        if self.rule.quick and plan.uses == 2 and not depends_on_leaves(prefix, self.rule.is_ride):
             self._promote(plan, entered, call)
         return plan, [leaf.value for leaf in leaves], entered
 

@@ -133,14 +133,22 @@ def _by_kind(spec: RidesByKind, leaves: Sequence[Leaf], what: str) -> list[Ride]
 
 def rides_in(prefix: Any, is_ride: Callable[[Any], bool]) -> list[Ride]:
     """All the rides that a prefix mentions."""
+    found: list[Ride] = []
+    for leaf in _prefix_leaves(prefix, is_ride):
+        found += [ride for _, ride in leaf.rides] if isinstance(leaf, RidesByKind) else [leaf]
+    return found
 
+
+def depends_on_leaves(prefix: Any, is_ride: Callable[[Any], bool]) -> bool:
+    """Whether a prefix gives rides by kind, and so by more than a call's structure: a kind may come from a dtype."""
+    return any(isinstance(leaf, RidesByKind) for leaf in _prefix_leaves(prefix, is_ride))
+
+
+def _prefix_leaves(prefix: Any, is_ride: Callable[[Any], bool]) -> list[Any]:
     def stops(node: Any) -> bool:
         return isinstance(node, RidesByKind) or is_ride(node)
 
-    found: list[Ride] = []
-    for leaf in jax.tree.leaves(prefix, is_leaf=stops):
-        found += [ride for _, ride in leaf.rides] if isinstance(leaf, RidesByKind) else [leaf]
-    return found
+    return jax.tree.leaves(prefix, is_leaf=stops)
 
 
 def is_axis(node: Any) -> bool:
