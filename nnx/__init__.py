@@ -14,9 +14,11 @@ from weft.nnx import (
     compat,
     deprecations,
     extract,
+    nn,
     proxy_caller,
     reprlib,
     tracers,
+    training,
     transforms,
     traversals,
     visualization,
@@ -59,6 +61,8 @@ from weft.nnx.metadata import VariableMetadata, with_metadata
 from weft.nnx.module import M, Module, iter_modules
 from weft.nnx.names import SUBMODULES as _SUBMODULES
 from weft.nnx.names import submodules as _submodules
+from weft.nnx.nn import *
+from weft.nnx.nn import __all__ as _layers
 from weft.nnx.pytree import Object, Pytree, check_pytree
 from weft.nnx.rng_transforms import fork_rngs, reseed, restore_rngs, split_rngs, with_rngs
 from weft.nnx.rngs import Rngs, RngStream
@@ -74,6 +78,8 @@ from weft.nnx.state import (
     to_flat_state,
 )
 from weft.nnx.state_dicts import replace_by_pure_dict, restore_int_paths, to_pure_dict
+from weft.nnx.training import optimizer
+from weft.nnx.training.optimizer import ModelAndOptimizer, OptArray, Optimizer, OptState, OptVariable
 from weft.nnx.trainstate import TrainState
 from weft.nnx.transforms import *
 from weft.nnx.variable import A, Variable
@@ -101,6 +107,7 @@ from weft.nnx.functional import (  # isort: skip
 )
 
 from weft.nnx.install import install, uninstall  # isort: skip
+from weft.nnx.records import from_record, functional, to_record  # isort: skip
 
 globals().update(_submodules(__name__))
 
@@ -122,12 +129,17 @@ __all__ = [
     "LoRAParam",
     "M",
     "MergeContext",
+    "ModelAndOptimizer",
     "Module",
     "NodeStates",
     "Not",
     "Nothing",
     "Object",
     "OfType",
+    "OptArray",
+    "OptState",
+    "OptVariable",
+    "Optimizer",
     "Param",
     "PathContains",
     "Perturbation",
@@ -165,7 +177,9 @@ __all__ = [
     "flatten",
     "fork_rngs",
     "from_flat_state",
+    "from_record",
     "from_tree",
+    "functional",
     "graphdef",
     "has_data",
     "install",
@@ -180,6 +194,8 @@ __all__ = [
     "merge",
     "merge_context",
     "merge_state",
+    "nn",
+    "optimizer",
     "pop",
     "prefix",
     "proxy_caller",
@@ -203,8 +219,10 @@ __all__ = [
     "static",
     "to_flat_state",
     "to_pure_dict",
+    "to_record",
     "to_tree",
     "tracers",
+    "training",
     "transforms",
     "traversals",
     "unflatten",
@@ -228,6 +246,7 @@ __all__ = [
     "with_vars",
 ]
 __all__ += transforms.__all__
+__all__ += _layers
 __all__ += _SUBMODULES
 
 

@@ -1,1 +1,51 @@
-"""Layers over graphs."""
+"""Layers: Modules over the pure ops of `weft.modules`."""
+
+from weft.nnx.nn import activations as activations
+from weft.nnx.nn import attention as attention
+from weft.nnx.nn import dtypes as dtypes
+from weft.nnx.nn import initializers as initializers
+from weft.nnx.nn import linear as linear
+from weft.nnx.nn import normalization as normalization
+from weft.nnx.nn import stochastic as stochastic
+from weft.nnx.nn.activations import *
+from weft.nnx.nn.activations import __all__ as _activations
+from weft.nnx.nn.attention import (
+    MultiHeadAttention,
+    combine_masks,
+    dot_product_attention,
+    make_attention_mask,
+    make_causal_mask,
+)
+from weft.nnx.nn.initializers import Initializer
+from weft.nnx.nn.linear import Conv, ConvTranspose, Einsum, Embed, Linear, LinearGeneral
+from weft.nnx.nn.normalization import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm
+from weft.nnx.nn.pooling import avg_pool, max_pool, min_pool, pool
+from weft.nnx.nn.stochastic import Dropout
+
+# What `weft.nnx` has too.
+__all__ = [
+    "BatchNorm",
+    "Conv",
+    "ConvTranspose",
+    "Dropout",
+    "Einsum",
+    "Embed",
+    "GroupNorm",
+    "Initializer",
+    "InstanceNorm",
+    "LayerNorm",
+    "Linear",
+    "LinearGeneral",
+    "MultiHeadAttention",
+    "RMSNorm",
+    "avg_pool",
+    "combine_masks",
+    "dot_product_attention",
+    "initializers",
+    "make_attention_mask",
+    "make_causal_mask",
+    "max_pool",
+    "min_pool",
+    "pool",
+    *_activations,
+]

@@ -1,0 +1,473 @@
+"""Attention: `MultiHeadAttention`, the functions it is made of, and masks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from weft.core.errors import AxisError
+from weft.modules import ops
+from weft.modules.construct import ConfigError
+from weft.nnx.attributes import data
+from weft.nnx.kinds import Cache, Intermediate
+from weft.nnx.module import Module
+from weft.nnx.nn import dtypes
+from weft.nnx.nn.construct import NO_METADATA, Metadata, as_sizes, first_given, value_of
+from weft.nnx.nn.linear import LinearGeneral, default_bias_init, default_kernel_init
+from weft.nnx.nn.normalization import LayerNorm
+from weft.nnx.rngs import Rngs, RngStream
+
+
+def dot_product_attention_weights(
+    query: jax.Array,
+    key: jax.Array,
+    bias: jax.Array | None = None,
+    mask: jax.Array | None = None,
+    broadcast_dropout: bool = True,
+    dropout_rng: jax.Array | None = None,
+    dropout_rate: float = 0.0,
+    deterministic: bool = False,
+    dtype: Any = None,
+    precision: Any = None,
+    module: Module | None = None,
+    promote_dtype: Callable[..., Any] = dtypes.promote_dtype,
+    is_causal: bool = False,
+) -> jax.Array:
+    """How much each query attends to each key.
+
+    Args:
+        query: `(*batch, q, heads, depth)`.
+        key: `(*batch, kv, heads, depth)`, or fewer heads, each of which serves a group of the query's.
+        bias: added to the logits; broadcasts against the weights.
+        mask: which keys may be attended to; broadcasts against the weights.
+        broadcast_dropout: whether dropout decides once for all of the batch and all heads.
+        dropout_rng: a key for dropout.
+        dropout_rate: the probability that a weight is dropped.
+        deterministic: whether nothing is dropped.
+        dtype: the dtype to compute in.
+        precision: see `jax.lax.Precision`.
+        module: a Module in which to `sow` the weights as `attention_weights`.
+        promote_dtype: casts `(query, key)` to one dtype, given `dtype`.
+        is_causal: whether a query attends only to keys at its own place and before.
+
+    Returns:
+        The weights, `(*batch, heads, q, kv)`.
+
+    Raises:
+        ValueError: if shapes do not go together.
+
+    >>> x = jnp.zeros((2, 1, 4))
+    >>> dot_product_attention_weights(x, x, is_causal=True).tolist()
+    [[[1.0, 0.0], [0.5, 0.5]]]
+    """
+    query, key = promote_dtype((query, key), dtype=dtype)
+    ops.check_attention(query, key)
+    weights = ops.attention_weights(query, key, bias, mask, is_causal=is_causal, precision=precision)
+    if module is not None:
+        module.sow(Intermediate, "attention_weights", weights)
+    if deterministic or dropout_rate == 0:
+        return weights
+    if dropout_rng is None:
+        raise ConfigError("dropout of attention weights needs a key", fix="pass dropout_rng=, or deterministic=True")
+    return ops.drop_weights(weights, dropout_rng, rate=dropout_rate, broadcast=broadcast_dropout)
+
+
+def dot_product_attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    bias: jax.Array | None = None,
+    mask: jax.Array | None = None,
+    broadcast_dropout: bool = True,
+    dropout_rng: jax.Array | None = None,
+    dropout_rate: float = 0.0,
+    deterministic: bool = False,
+    dtype: Any = None,
+    precision: Any = None,
+    module: Module | None = None,
+    promote_dtype: Callable[..., Any] = dtypes.promote_dtype,
+    is_causal: bool = False,
+) -> jax.Array:
+    """The mean of the values by the weights of `dot_product_attention_weights`, whose arguments are the same.
+
+    Args:
+        value: `(*batch, kv, heads, depth)`, with as many heads as the key.
+
+    Returns:
+        `(*batch, q, heads, depth)`.
+
+    Raises:
+        ValueError: if shapes do not go together.
+
+    >>> x = jnp.ones((2, 1, 4))
+    >>> dot_product_attention(x, x, 3 * x).tolist()[0]
+    [[3.0, 3.0, 3.0, 3.0]]
+    """
+    query, key, value = promote_dtype((query, key, value), dtype=dtype)
+    ops.check_attention(query, key, value)
+    if dropout_rate == 0 and module is None:
+        return ops.fused_attention(query, key, value, bias, mask, is_causal=is_causal)
+    weights = dot_product_attention_weights(
+        query,
+        key,
+        bias,
+        mask,
+        broadcast_dropout,
+        dropout_rng,
+        dropout_rate,
+        deterministic,
+        query.dtype,
+        precision,
+        module,
+        promote_dtype,
+        is_causal,
+    )
+    return ops.weighted_values(weights, value, precision=precision)
+
+
+class MultiHeadAttention(Module):
+    """Attention with several heads, each with its own maps of queries, keys and values.
+
+    Args:
+        num_heads: how many heads.
+        in_features: size of the last axis of queries.
+        qkv_features: total size of the heads; by default `in_features`.
+        out_features: size of the last axis of the result; by default `in_features`.
+        num_kv_heads: how many heads keys and values have, each serving a group; by default `num_heads`.
+        in_kv_features: size of the last axis of keys and values; by default `in_features`.
+        dtype: the dtype to compute in; by default what inputs and parameters promote to.
+        param_dtype: the dtype of the parameters.
+        broadcast_dropout: whether dropout decides once for all of the batch and all heads.
+        dropout_rate: the probability that an attention weight is dropped.
+        deterministic: the mode in which nothing is dropped.
+        precision: see `jax.lax.Precision`.
+        kernel_init, bias_init: initializers; `out_kernel_init` and `out_bias_init` for the last map, if it has others.
+        use_bias: whether the maps add biases.
+        attention_fn: takes the heads' queries, keys and values to results, with `dot_product_attention`'s options.
+        decode: the mode in which each call is one step of decoding, and earlier steps are in the cache.
+        normalize_qk: whether queries and keys pass a `LayerNorm` each.
+        qkv_promote_dtype, out_promote_dtype, ln_promote_dtype: `promote_dtype` of the maps and norms.
+        qkv_dot_general, out_dot_general, qkv_dot_general_cls, out_dot_general_cls: the maps' products.
+        rngs: keys for parameters are drawn from the stream `params`.
+        keep_rngs: whether to keep a fork of the stream `dropout`, if there is dropout.
+        kernel_metadata, bias_metadata, out_kernel_metadata, out_bias_metadata: metadata of the maps' parameters.
+        query_ln_scale_metadata, key_ln_scale_metadata: metadata of the norms' scales.
+
+    Raises:
+        ValueError: if heads do not divide the features, or the query's heads those of the keys.
+
+    >>> from weft import nnx
+    >>> layer = MultiHeadAttention(num_heads=2, in_features=4, decode=False, rngs=nnx.Rngs(0))
+    >>> layer(jnp.ones((3, 5, 4))).shape
+    (3, 5, 4)
+
+    Source: Vaswani et al., "Attention Is All You Need", 2017.
+    """
+
+    query_ln: LayerNorm | None
+    key_ln: LayerNorm | None
+    cached_key: Cache[jax.Array] | None
+    cached_value: Cache[jax.Array] | None
+    cache_index: Cache[jax.Array] | None
+
+    def __init__(
+        self,
+        num_heads: int,
+        in_features: int,
+        qkv_features: int | None = None,
+        out_features: int | None = None,
+        num_kv_heads: int | None = None,
+        in_kv_features: int | None = None,
+        *,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        broadcast_dropout: bool = True,
+        dropout_rate: float = 0.0,
+        deterministic: bool | None = None,
+        precision: Any = None,
+        kernel_init: Callable[..., Any] = default_kernel_init,
+        out_kernel_init: Callable[..., Any] | None = None,
+        bias_init: Callable[..., Any] = default_bias_init,
+        out_bias_init: Callable[..., Any] | None = None,
+        use_bias: bool = True,
+        attention_fn: Callable[..., jax.Array] = dot_product_attention,
+        decode: bool | None = None,
+        normalize_qk: bool = False,
+        qkv_promote_dtype: Callable[..., Any] = dtypes.promote_dtype,
+        out_promote_dtype: Callable[..., Any] = dtypes.promote_dtype,
+        ln_promote_dtype: Callable[..., Any] = dtypes.promote_dtype,
+        qkv_dot_general: Callable[..., Any] | None = None,
+        out_dot_general: Callable[..., Any] | None = None,
+        qkv_dot_general_cls: Any = None,
+        out_dot_general_cls: Any = None,
+        rngs: Any,
+        keep_rngs: bool = True,
+        kernel_metadata: Metadata = NO_METADATA,
+        out_kernel_metadata: Metadata = NO_METADATA,
+        bias_metadata: Metadata = NO_METADATA,
+        out_bias_metadata: Metadata = NO_METADATA,
+        query_ln_scale_metadata: Metadata = NO_METADATA,
+        key_ln_scale_metadata: Metadata = NO_METADATA,
+    ):
+        self.num_heads = num_heads
+        self.in_features = in_features
+        self.qkv_features = in_features if qkv_features is None else qkv_features
+        self.out_features = in_features if out_features is None else out_features
+        self.in_kv_features = in_features if in_kv_features is None else in_kv_features
+        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        self.dtype = dtype
+        self.param_dtype = param_dtype
+        self.broadcast_dropout = broadcast_dropout
+        self.dropout_rate = dropout_rate
+        self.deterministic = deterministic
+        self.precision = precision
+        self.use_bias = use_bias
+        self.attention_fn = attention_fn
+        self.decode = decode
+        self.normalize_qk = normalize_qk
+        self.qkv_promote_dtype = qkv_promote_dtype
+        self.out_promote_dtype = out_promote_dtype
+        self.ln_promote_dtype = ln_promote_dtype
+        self.qkv_dot_general = qkv_dot_general
+        self.out_dot_general = out_dot_general
+        self.qkv_dot_general_cls = qkv_dot_general_cls
+        self.out_dot_general_cls = out_dot_general_cls
+        self.head_dim = self._head_size()
+        shared = {"use_bias": use_bias, "dtype": dtype, "param_dtype": param_dtype, "precision": precision}
+        linear = functools.partial(
+            LinearGeneral,
+            **shared,
+            kernel_init=kernel_init,
+            bias_init=bias_init,
+            promote_dtype=qkv_promote_dtype,
+            dot_general=qkv_dot_general,
+            dot_general_cls=qkv_dot_general_cls,
+            rngs=rngs,
+            kernel_metadata=kernel_metadata,
+            bias_metadata=bias_metadata,
+        )
+        self.query = linear(self.in_features, (num_heads, self.head_dim))
+        self.key = linear(self.in_kv_features, (self.num_kv_heads, self.head_dim))
+        self.value = linear(self.in_kv_features, (self.num_kv_heads, self.head_dim))
+        norm = functools.partial(
+            LayerNorm,
+            self.head_dim,
+            use_bias=False,
+            dtype=dtype,
+            param_dtype=param_dtype,
+            promote_dtype=ln_promote_dtype,
+            rngs=rngs,
+        )
+        self.query_ln = norm(scale_metadata=query_ln_scale_metadata) if normalize_qk else data(None)
+        self.key_ln = norm(scale_metadata=key_ln_scale_metadata) if normalize_qk else data(None)
+        self.out = LinearGeneral(
+            (num_heads, self.head_dim),
+            self.out_features,
+            axis=(-2, -1),
+            **shared,
+            kernel_init=out_kernel_init or kernel_init,
+            bias_init=out_bias_init or bias_init,
+            promote_dtype=out_promote_dtype,
+            dot_general=out_dot_general,
+            dot_general_cls=out_dot_general_cls,
+            rngs=rngs,
+            kernel_metadata=out_kernel_metadata or kernel_metadata,
+            bias_metadata=out_bias_metadata or bias_metadata,
+        )
+        self.rngs = rngs.dropout.fork() if keep_rngs and dropout_rate > 0 else None
+        self.cached_key = data(None)
+        self.cached_value = data(None)
+        self.cache_index = data(None)
+
+    def _head_size(self) -> int:
+        if self.num_heads % self.num_kv_heads:
+            raise ConfigError(
+                f"the number of heads, {self.num_heads}, must be divisible by num_kv_heads, {self.num_kv_heads}"
+            )
+        if self.qkv_features % self.num_heads:
+            raise ConfigError(f"qkv_features, {self.qkv_features}, must be divisible by num_heads, {self.num_heads}")
+        return self.qkv_features // self.num_heads
+
+    def __call__(
+        self,
+        inputs_q: jax.Array,
+        inputs_k: jax.Array | None = None,
+        inputs_v: jax.Array | None = None,
+        *,
+        mask: jax.Array | None = None,
+        deterministic: bool | None = None,
+        rngs: Rngs | RngStream | None = None,
+        sow_weights: bool = False,
+        decode: bool | None = None,
+        is_causal: bool = False,
+        out_sharding: Any = None,
+        qkv_sharding: Any = None,
+    ) -> jax.Array:
+        """Attends.
+
+        Args:
+            inputs_q: what makes the queries, `(*batch, q, in_features)`; while decoding, `q` is 1.
+            inputs_k: what makes the keys, `(*batch, kv, in_kv_features)`; by default `inputs_q`.
+            inputs_v: what makes the values; by default `inputs_k`.
+            mask: which keys may be attended to; broadcasts against `(*batch, heads, q, kv)`.
+            deterministic, decode: this call's modes, if they are not the layer's own.
+            rngs: streams, or a stream, for dropout, instead of the layer's own.
+            sow_weights: whether to `sow` the weights as `attention_weights`.
+            is_causal: whether a query attends only to keys at its own place and before.
+            out_sharding, qkv_sharding: of the maps' results, in explicit-sharding mode.
+
+        Returns:
+            `(*batch, q, out_features)`.
+
+        Raises:
+            ValueError: if shapes do not fit, or a mode, the cache or a stream is missing. The cache stays as it was.
+        """
+        if inputs_k is None and inputs_v is not None:
+            raise ConfigError(
+                "inputs_v was given without inputs_k", fix="pass inputs_k; inputs_v is the same by default"
+            )
+        inputs_k = inputs_q if inputs_k is None else inputs_k
+        inputs_v = inputs_k if inputs_v is None else inputs_v
+        if inputs_q.shape[-1] != self.in_features:
+            raise AxisError(
+                f"MultiHeadAttention takes {self.in_features} features on the last axis, not {inputs_q.shape[-1]}",
+                at=f"inputs_q: {jax.typeof(inputs_q)}",
+            )
+        query = self.query(inputs_q, out_sharding=qkv_sharding)
+        key = self.key(inputs_k, out_sharding=qkv_sharding)
+        value = self.value(inputs_v, out_sharding=qkv_sharding)
+        if self.query_ln is not None and self.key_ln is not None:
+            query, key = self.query_ln(query), self.key_ln(key)
+        decoding = first_given("decode", decode, self.decode, owner=self)
+        if decoding:
+            key, value, mask = self._from_cache(key, value, mask)
+        deterministic, dropout_key = self._dropout(deterministic, rngs)
+        x = self.attention_fn(
+            query,
+            key,
+            value,
+            mask=mask,
+            dropout_rng=dropout_key,
+            dropout_rate=self.dropout_rate,
+            broadcast_dropout=self.broadcast_dropout,
+            deterministic=deterministic,
+            dtype=self.dtype,
+            precision=self.precision,
+            module=self if sow_weights else None,
+            is_causal=is_causal,
+        )
+        if decoding:
+            self.cached_key[...], self.cached_value[...] = key, value  # type: ignore[index]
+            self.cache_index[...] += 1  # type: ignore[index]
+        return self.out(x, out_sharding=out_sharding)
+
+    def _from_cache(self, key: jax.Array, value: jax.Array, mask: Any) -> tuple[jax.Array, jax.Array, Any]:
+        """All steps' keys and values, and a mask of those made so far."""
+        caches = [value_of(cache) for cache in (self.cached_key, self.cached_value, self.cache_index)]
+        if any(cache is None for cache in caches):
+            raise ConfigError("MultiHeadAttention decodes without a cache", fix="call init_cache(input_shape) first")
+        *batch, _, heads, size = caches[0].shape
+        if key.shape != (*batch, 1, heads, size):
+            raise AxisError(
+                f"a step of decoding takes keys of shape {(*batch, 1, heads, size)}, not {key.shape}",
+                fix="pass one step at a time, in batches of the shape that init_cache was given",
+            )
+        keys, values, known = ops.cache_step(*caches, key, value)
+        return keys, values, ops.combine_masks(mask, known)
+
+    def _dropout(self, deterministic: bool | None, rngs: Rngs | RngStream | None) -> tuple[bool, jax.Array | None]:
+        """Whether nothing is dropped, and a key if something is."""
+        if self.dropout_rate == 0:
+            return True, None
+        if first_given("deterministic", deterministic, self.deterministic, owner=self):
+            return True, None
+        stream = self.rngs if rngs is None else rngs.dropout if isinstance(rngs, Rngs) else rngs
+        return False, first_given("rngs", stream, owner=self)()
+
+    def init_cache(self, input_shape: Sequence[int], dtype: Any = jnp.float32) -> None:
+        """Makes an empty cache for decoding.
+
+        Args:
+            input_shape: `(*batch, steps, features)`, with the most steps that will be made.
+            dtype: the dtype of the cache.
+
+        >>> from weft import nnx
+        >>> layer = MultiHeadAttention(num_heads=2, in_features=4, decode=True, rngs=nnx.Rngs(0))
+        >>> layer.init_cache((3, 5, 4))
+        >>> layer(jnp.ones((3, 1, 4))).shape, int(layer.cache_index[...])
+        ((3, 1, 4), 1)
+        """
+        shape = (*input_shape[:-1], self.num_kv_heads, self.head_dim)
+        self.cached_key = Cache(jnp.zeros(shape, dtype))
+        self.cached_value = Cache(jnp.zeros(shape, dtype))
+        self.cache_index = Cache(jnp.array(0, dtype=jnp.int32))
+
+    def set_view(
+        self,
+        deterministic: bool | None = None,
+        decode: bool | None = None,
+        batch_size: int | Sequence[int] | None = None,
+        max_length: int | None = None,
+    ) -> None:
+        """What `nnx.view` sets.
+
+        Args:
+            deterministic: whether nothing is dropped.
+            decode: whether each call is one step of decoding.
+            batch_size: for a new cache, the size of its batch axes.
+            max_length: for a new cache, the most steps that will be made.
+        """
+        if deterministic is not None:
+            self.deterministic = deterministic
+        if decode is not None:
+            self.decode = decode
+            if self.cached_key is None and batch_size is not None and max_length is not None:
+                self.init_cache((*as_sizes(batch_size), max_length, self.in_features), self.dtype or jnp.float32)
+
+
+def make_attention_mask(
+    query_input: jax.Array,
+    key_input: jax.Array,
+    pairwise_fn: Callable[..., Any] = jnp.multiply,
+    extra_batch_dims: int = 0,
+    dtype: Any = jnp.float32,
+) -> jax.Array:
+    """A mask from what is known of each query and each key, with an axis of heads.
+
+    Args:
+        query_input: `(*batch, q)`, such as ones for tokens and zeros for padding.
+        key_input: `(*batch, kv)`.
+        pairwise_fn: what joins the two.
+        extra_batch_dims: how many axes of size one to put in front.
+        dtype: of the mask.
+
+    Returns:
+        `(*extra, *batch, 1, q, kv)`.
+    """
+    return ops.attention_mask(query_input, key_input, pairwise_fn, extra_batch_dims, dtype)
+
+
+def make_causal_mask(x: jax.Array, extra_batch_dims: int = 0, dtype: Any = jnp.float32) -> jax.Array:
+    """The mask by which each place of `(*batch, length)` attends to itself and those before.
+
+    Args:
+        x: only its shape counts.
+        extra_batch_dims: how many axes of size one to put in front.
+        dtype: of the mask.
+
+    Returns:
+        `(*extra, *batch, 1, length, length)`.
+    """
+    return ops.causal_mask(x, extra_batch_dims, dtype)
+
+
+def combine_masks(*masks: jax.Array | None, dtype: Any = jnp.float32) -> jax.Array | None:
+    """What all masks allow; `None`s do not count, and of nothing else comes `None`.
+
+    Raises:
+        ValueError: if their ranks differ.
+    """
+    return ops.combine_masks(*masks, dtype=dtype)

@@ -1,0 +1,53 @@
+"""What layers' constructors and calls share: parameters, and options that either may give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from weft.modules.construct import ConfigError
+from weft.nnx.attributes import data
+from weft.nnx.kinds import Param
+
+Metadata = Mapping[str, Any]
+Sizes = int | Sequence[int]
+NO_METADATA: Metadata = MappingProxyType({})
+
+
+def make_param(init: Any, rngs: Any, shape: Sequence[int], dtype: Any, metadata: Metadata) -> Param[Any]:
+    """A parameter, initialised with the next key of the stream `params`."""
+    return Param(init(rngs.params(), tuple(shape), dtype), **metadata)
+
+
+def maybe_param(use: bool, init: Any, rngs: Any, shape: Sequence[int], dtype: Any, metadata: Metadata) -> Any:
+    """What to assign to a parameter's attribute: one if it is used; else nothing, and no key is drawn."""
+    return make_param(init, rngs, shape, dtype, metadata) if use else data(None)
+
+
+def value_of(variable: Any) -> Any:
+    """A Variable's value; that of nothing is nothing."""
+    return None if variable is None else variable[...]
+
+
+def first_given(name: str, *options: Any, owner: Any) -> Any:
+    """The first option that is not `None`: the call's, then the layer's own.
+
+    Raises:
+        ConfigError: if none is given.
+    """
+    for option in options:
+        if option is not None:
+            return option
+    layer = type(owner).__name__
+    raise ConfigError(
+        f"{layer} was given no `{name}`",
+        at=layer,
+        fix=f"pass it to the constructor, {layer}(..., {name}=...), or to the call, layer(x, {name}=...)"
+        + (f", or to all layers at once: nnx.view(model, {name}=...)" if hasattr(owner, "set_view") else ""),
+    )
+
+
+def as_sizes(value: Sizes) -> tuple[int, ...]:
+    """A size, or several, as a tuple."""
+    return (value,) if isinstance(value, int) else tuple(value)

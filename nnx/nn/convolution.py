@@ -1,0 +1,238 @@
+"""Convolutions, channels last: `Conv` and `ConvTranspose`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from weft.modules import ops
+from weft.modules.construct import ConfigError
+from weft.nnx.kinds import Param
+from weft.nnx.module import Module
+from weft.nnx.nn import dtypes, initializers
+from weft.nnx.nn.construct import NO_METADATA, Metadata, Sizes, as_sizes, make_param, maybe_param, value_of
+from weft.nnx.nn.dtypes import as_promotion
+
+default_kernel_init = initializers.lecun_normal()
+default_bias_init = initializers.zeros_init()
+
+
+class _Convolution(Module):
+    kernel: Param[jax.Array]
+    bias: Param[jax.Array] | None
+    kernel_shape: tuple[int, ...]
+    mask: Any
+
+    def _masked_kernel(self) -> jax.Array:
+        kernel = self.kernel[...]
+        if self.mask is None:
+            return kernel
+        if jnp.shape(self.mask) != self.kernel_shape:
+            raise ConfigError(
+                f"the mask of a {type(self).__name__} must have the shape of its kernel",
+                at=f"mask: {jnp.shape(self.mask)}, kernel: {self.kernel_shape}",
+            )
+        return kernel * self.mask
+
+
+class Conv(_Convolution):
+    """A convolution over as many spatial axes as `kernel_size` has numbers.
+
+    Args:
+        in_features, out_features: size of the last axis, before and after.
+        kernel_size: size of the window; an integer for one spatial axis.
+        strides: step of the window, for all spatial axes or each.
+        padding: "SAME", "VALID", "CIRCULAR" (periodic), "REFLECT", "CAUSAL" (1-D, only to the left), or numbers: one
+            for all, one an axis, or a pair (low, high) an axis.
+        input_dilation: spacing put between input elements.
+        kernel_dilation: spacing between kernel elements.
+        feature_group_count: number of groups that the features are divided into.
+        use_bias: whether to add a bias.
+        mask: multiplies the kernel, whose shape it has.
+        dtype: the dtype to compute in; by default what input and parameters promote to.
+        param_dtype: the dtype of the parameters.
+        precision: see `jax.lax.Precision`.
+        kernel_init, bias_init: initializers.
+        conv_general_dilated: the convolution, with the arguments of `jax.lax.conv_general_dilated`.
+        promote_dtype: casts `(inputs, kernel, bias)` to one dtype, given `dtype`.
+        preferred_element_type: the dtype to accumulate and return.
+        rngs: a key for each parameter is drawn from the stream `params`.
+        kernel_metadata, bias_metadata: metadata of the parameters.
+
+    >>> from weft import nnx
+    >>> layer = Conv(3, 8, (3, 3), strides=2, rngs=nnx.Rngs(0))
+    >>> layer(jnp.ones((5, 8, 8, 3))).shape, layer(jnp.ones((8, 8, 3))).shape
+    ((5, 4, 4, 8), (4, 4, 8))
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        kernel_size: Sizes,
+        strides: Sizes | None = 1,
+        *,
+        padding: Any = "SAME",
+        input_dilation: Sizes | None = 1,
+        kernel_dilation: Sizes | None = 1,
+        feature_group_count: int = 1,
+        use_bias: bool = True,
+        mask: jax.Array | None = None,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        precision: Any = None,
+        kernel_init: Callable[..., Any] = default_kernel_init,
+        bias_init: Callable[..., Any] = default_bias_init,
+        conv_general_dilated: Callable[..., Any] = lax.conv_general_dilated,
+        promote_dtype: Callable[..., Any] = dtypes.promote_dtype,
+        preferred_element_type: Any = None,
+        rngs: Any,
+        kernel_metadata: Metadata = NO_METADATA,
+        bias_metadata: Metadata = NO_METADATA,
+    ):
+        self.kernel_shape = (*as_sizes(kernel_size), in_features // feature_group_count, out_features)
+        self.kernel = make_param(kernel_init, rngs, self.kernel_shape, param_dtype, kernel_metadata)
+        self.bias = maybe_param(use_bias, bias_init, rngs, (out_features,), param_dtype, bias_metadata)
+        self.in_features = in_features
+        self.out_features = out_features
+        self.kernel_size = as_sizes(kernel_size)
+        self.strides = strides
+        self.padding = padding
+        self.input_dilation = input_dilation
+        self.kernel_dilation = kernel_dilation
+        self.feature_group_count = feature_group_count
+        self.use_bias = use_bias
+        self.mask = mask
+        self.dtype = dtype
+        self.param_dtype = param_dtype
+        self.precision = precision
+        self.conv_general_dilated = conv_general_dilated
+        self.promote_dtype = promote_dtype
+        self.preferred_element_type = preferred_element_type
+
+    def __call__(self, inputs: jax.Array, out_sharding: Any = None) -> jax.Array:
+        """Convolves the spatial axes; leading batch axes, any number of them or none, are kept.
+
+        Args:
+            inputs: batch axes, spatial axes, features.
+            out_sharding: of the convolution, in explicit-sharding mode.
+
+        Raises:
+            ValueError: if the mask has another shape than the kernel, or the padding makes no sense.
+        """
+        return ops.conv(
+            inputs,
+            self._masked_kernel(),
+            value_of(self.bias),
+            strides=_or_one(self.strides),
+            padding=_padding(self.padding),
+            input_dilation=_or_one(self.input_dilation),
+            kernel_dilation=_or_one(self.kernel_dilation),
+            feature_group_count=self.feature_group_count,
+            dtype=self.dtype,
+            out_dtype=self.preferred_element_type,
+            precision=self.precision,
+            conv_general_dilated=self.conv_general_dilated,
+            out_sharding=out_sharding,
+            promote=as_promotion(self.promote_dtype),
+        )
+
+
+def _or_one(sizes: Sizes | None) -> Sizes:
+    return 1 if sizes is None else sizes
+
+
+def _padding(padding: Any) -> Any:
+    """A padding as ops take it: names in capitals, which JAX does not insist on."""
+    return padding.upper() if isinstance(padding, str) else padding
+
+
+class ConvTranspose(_Convolution):
+    """A transposed convolution: one with fractional strides.
+
+    Args:
+        strides: how much each spatial axis grows.
+        padding: as in `jax.lax.conv_transpose`, one number for all axes or one an axis, or "CIRCULAR".
+        transpose_kernel: whether to flip the window and swap the features, as the gradient of a convolution does.
+
+    Other arguments are as in `Conv`.
+
+    >>> from weft import nnx
+    >>> layer = ConvTranspose(3, 4, kernel_size=(3,), strides=2, rngs=nnx.Rngs(0))
+    >>> layer(jnp.ones((1, 8, 3))).shape
+    (1, 16, 4)
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        kernel_size: Sizes,
+        strides: Sizes | None = None,
+        *,
+        padding: Any = "SAME",
+        kernel_dilation: Sizes | None = None,
+        use_bias: bool = True,
+        mask: jax.Array | None = None,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        precision: Any = None,
+        kernel_init: Callable[..., Any] = default_kernel_init,
+        bias_init: Callable[..., Any] = default_bias_init,
+        transpose_kernel: bool = False,
+        promote_dtype: Callable[..., Any] = dtypes.promote_dtype,
+        preferred_element_type: Any = None,
+        rngs: Any,
+        kernel_metadata: Metadata = NO_METADATA,
+        bias_metadata: Metadata = NO_METADATA,
+    ):
+        self.kernel_size = as_sizes(kernel_size)
+        self.in_features = in_features
+        self.out_features = out_features
+        self.strides = strides
+        self.padding = padding
+        self.kernel_dilation = kernel_dilation
+        self.use_bias = use_bias
+        self.mask = mask
+        self.dtype = dtype
+        self.param_dtype = param_dtype
+        self.precision = precision
+        self.transpose_kernel = transpose_kernel
+        self.promote_dtype = promote_dtype
+        self.preferred_element_type = preferred_element_type
+        features = (out_features, in_features) if transpose_kernel else (in_features, out_features)
+        self.kernel_shape = (*self.kernel_size, *features)
+        self.kernel = make_param(kernel_init, rngs, self.kernel_shape, param_dtype, kernel_metadata)
+        self.bias = maybe_param(use_bias, bias_init, rngs, (out_features,), param_dtype, bias_metadata)
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """Convolves the spatial axes; leading batch axes, any number of them or none, are kept.
+
+        Raises:
+            ValueError: if the mask has another shape than the kernel.
+        """
+        return ops.conv_transpose(
+            inputs,
+            self._masked_kernel(),
+            value_of(self.bias),
+            strides=_or_one(self.strides),
+            padding=_pairs(self.padding, len(self.kernel_size)),
+            kernel_dilation=_or_one(self.kernel_dilation),
+            transpose_kernel=self.transpose_kernel,
+            dtype=self.dtype,
+            out_dtype=self.preferred_element_type,
+            precision=self.precision,
+            promote=as_promotion(self.promote_dtype),
+        )
+
+
+def _pairs(padding: Any, rank: int) -> Any:
+    if isinstance(padding, str):
+        return _padding(padding)
+    pads: Sequence[Any] = (padding,) * rank if isinstance(padding, int) else padding
+    if len(pads) != rank:
+        raise ConfigError(f"padding has {len(pads)} entries for {rank} spatial axes: {tuple(pads)}")
+    return tuple((pad, pad) if isinstance(pad, int) else tuple(pad) for pad in pads)

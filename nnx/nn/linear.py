@@ -1,0 +1,340 @@
+"""Linear maps: `Linear`, `LinearGeneral`, `Einsum` and `Embed`; convolutions are known under this name too."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from weft.modules import ops
+from weft.modules.construct import ConfigError
+from weft.nnx.attributes import HashableMapping
+from weft.nnx.kinds import Param
+from weft.nnx.metadata import VariableMetadata
+from weft.nnx.module import Module
+from weft.nnx.nn import dtypes, initializers
+from weft.nnx.nn.construct import NO_METADATA, Metadata, Sizes, as_sizes, first_given, make_param, maybe_param, value_of
+from weft.nnx.nn.convolution import Conv, ConvTranspose, default_bias_init, default_kernel_init
+from weft.nnx.nn.dtypes import as_promotion
+
+__all__ = ["Conv", "ConvTranspose", "Einsum", "Embed", "Linear", "LinearGeneral"]
+
+default_embed_init = initializers.variance_scaling(1.0, "fan_in", "normal", out_axis=0)
+
+
+class LinearGeneral(Module):
+    """A linear map of any axes to any number of new ones.
+
+    Args:
+        in_features: sizes of the axes to map.
+        out_features: sizes of the new axes, which come last.
+        axis: the axes to map.
+        batch_axis: leading axes, by position with their sizes, along which each index has parameters of its own.
+        use_bias: whether to add a bias.
+        dtype: the dtype to compute in; by default what input and parameters promote to.
+        param_dtype: the dtype of the parameters.
+        kernel_init, bias_init: initializers; they see the parameters as a matrix and a vector.
+        precision: see `jax.lax.Precision`.
+        promote_dtype: casts `(inputs, kernel, bias)` to one dtype, given `dtype`.
+        dot_general: the product, with the arguments of `jax.lax.dot_general`.
+        dot_general_cls: instead, what makes the product at each call.
+        preferred_element_type: the dtype to accumulate and return.
+        rngs: a key for each parameter is drawn from the stream `params`.
+        kernel_metadata, bias_metadata: metadata of the parameters.
+
+    Raises:
+        ValueError: if there are not as many axes as `in_features`, or the batch axes are not the leading ones.
+
+    >>> from weft import nnx
+    >>> layer = LinearGeneral((2, 3), (4, 5), axis=(1, -1), rngs=nnx.Rngs(0))
+    >>> layer.kernel.shape, layer(jnp.ones((16, 2, 3))).shape
+    ((2, 3, 4, 5), (16, 4, 5))
+    """
+
+    kernel: Param[jax.Array]
+    bias: Param[jax.Array] | None
+
+    def __init__(
+        self,
+        in_features: Sizes,
+        out_features: Sizes,
+        *,
+        axis: Sizes = -1,
+        batch_axis: Mapping[int, int] = HashableMapping({}),
+        use_bias: bool = True,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        kernel_init: Callable[..., Any] = default_kernel_init,
+        bias_init: Callable[..., Any] = default_bias_init,
+        precision: Any = None,
+        promote_dtype: Callable[..., Any] = dtypes.promote_dtype,
+        dot_general: Callable[..., Any] | None = None,
+        dot_general_cls: Any = None,
+        preferred_element_type: Any = None,
+        rngs: Any,
+        kernel_metadata: Metadata = NO_METADATA,
+        bias_metadata: Metadata = NO_METADATA,
+    ):
+        self.in_features = as_sizes(in_features)
+        self.out_features = as_sizes(out_features)
+        self.axis = as_sizes(axis)
+        self.batch_axis = HashableMapping(batch_axis)
+        self.use_bias = use_bias
+        self.dtype = dtype
+        self.param_dtype = param_dtype
+        self.precision = precision
+        self.dot_general = dot_general
+        self.dot_general_cls = dot_general_cls
+        self.promote_dtype = promote_dtype
+        self.preferred_element_type = preferred_element_type
+        if len(self.in_features) != len(self.axis):
+            raise ConfigError(
+                f"LinearGeneral maps {len(self.axis)} axes, but was given {len(self.in_features)} sizes of them",
+                at=f"in_features={self.in_features}, axis={self.axis}",
+            )
+        if sorted(self.batch_axis) != list(range(len(self.batch_axis))):
+            raise ConfigError(
+                "the batch axes of LinearGeneral must be the leading ones", at=f"batch_axis={dict(batch_axis)}"
+            )
+        batch = tuple(self.batch_axis.values())
+        kernel_matrix = (math.prod(batch) * math.prod(self.in_features), math.prod(self.out_features))
+        kernel_shape, bias_shape = (*batch, *self.in_features, *self.out_features), (*batch, *self.out_features)
+        kernel_init = functools.partial(_reshaped, kernel_init, kernel_matrix)
+        bias_init = functools.partial(_reshaped, bias_init, (math.prod(bias_shape),))
+        self.kernel = make_param(kernel_init, rngs, kernel_shape, param_dtype, kernel_metadata)
+        self.bias = maybe_param(use_bias, bias_init, rngs, bias_shape, param_dtype, bias_metadata)
+
+    def __call__(self, inputs: jax.Array, out_sharding: Any = None) -> jax.Array:
+        """Maps the axes.
+
+        Args:
+            inputs: any array that has them.
+            out_sharding: of the result, in explicit-sharding mode.
+        """
+        dot_general = self.dot_general_cls() if self.dot_general_cls is not None else self.dot_general
+        return ops.linear_general(
+            inputs,
+            self.kernel[...],
+            value_of(self.bias),
+            axes=self.axis,
+            batch_axes=tuple(self.batch_axis),
+            dtype=self.dtype,
+            out_dtype=self.preferred_element_type,
+            precision=self.precision,
+            dot_general=lax.dot_general if dot_general is None else dot_general,
+            out_sharding=out_sharding,
+            promote=as_promotion(self.promote_dtype),
+        )
+
+
+def _reshaped(init: Callable[..., Any], flat: tuple[int, ...], key: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """What an initializer makes in one shape, in another."""
+    value = init(key, flat, dtype)
+    if isinstance(value, VariableMetadata):
+        return dataclasses.replace(value, raw_value=jnp.reshape(value.raw_value, shape))
+    return jnp.reshape(value, shape)
+
+
+class Linear(Module):
+    """A linear map of the last axis.
+
+    Args:
+        in_features, out_features: its size before and after.
+        dot_general: the product, with the arguments of `jax.lax.dot_general`.
+
+    Other arguments are as in `LinearGeneral`.
+
+    >>> from weft import nnx
+    >>> Linear(3, 4, rngs=nnx.Rngs(0))(jnp.ones((2, 5, 3))).shape
+    (2, 5, 4)
+    """
+
+    kernel: Param[jax.Array]
+    bias: Param[jax.Array] | None
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        use_bias: bool = True,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        precision: Any = None,
+        kernel_init: Callable[..., Any] = default_kernel_init,
+        bias_init: Callable[..., Any] = default_bias_init,
+        dot_general: Callable[..., Any] = lax.dot_general,
+        promote_dtype: Callable[..., Any] = dtypes.promote_dtype,
+        preferred_element_type: Any = None,
+        rngs: Any,
+        kernel_metadata: Metadata = NO_METADATA,
+        bias_metadata: Metadata = NO_METADATA,
+    ):
+        self.kernel = make_param(kernel_init, rngs, (in_features, out_features), param_dtype, kernel_metadata)
+        self.bias = maybe_param(use_bias, bias_init, rngs, (out_features,), param_dtype, bias_metadata)
+        self.in_features = in_features
+        self.out_features = out_features
+        self.use_bias = use_bias
+        self.dtype = dtype
+        self.param_dtype = param_dtype
+        self.precision = precision
+        self.dot_general = dot_general
+        self.promote_dtype = promote_dtype
+        self.preferred_element_type = preferred_element_type
+
+    def __call__(self, inputs: jax.Array, out_sharding: Any = None) -> jax.Array:
+        """Maps the last axis. `out_sharding` is that of the result, in explicit-sharding mode."""
+        return ops.linear(
+            inputs,
+            self.kernel[...],
+            value_of(self.bias),
+            dtype=self.dtype,
+            out_dtype=self.preferred_element_type,
+            precision=self.precision,
+            dot_general=self.dot_general,
+            out_sharding=out_sharding,
+            promote=as_promotion(self.promote_dtype),
+        )
+
+
+class Einsum(Module):
+    """An Einstein summation with a learned second operand, and a bias.
+
+    Args:
+        einsum_str: two operands and an explicit output, such as `"...i,ij->...j"`.
+        kernel_shape: shape of the second operand.
+        bias_shape: shape of the bias; without one there is none.
+        einsum_op: the summation, with the arguments of `jax.numpy.einsum`.
+
+    Other arguments are as in `LinearGeneral`.
+
+    Raises:
+        ValueError: if the equation has no output, or not two operands.
+
+    >>> from weft import nnx
+    >>> layer = Einsum("nta,hab->nthb", (8, 2, 4), (8, 4), rngs=nnx.Rngs(0))
+    >>> layer(jnp.ones((3, 5, 2))).shape
+    (3, 5, 8, 4)
+    """
+
+    kernel: Param[jax.Array]
+    bias: Param[jax.Array] | None
+
+    def __init__(
+        self,
+        einsum_str: str,
+        kernel_shape: Sequence[int],
+        bias_shape: Sequence[int] | None = None,
+        *,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        precision: Any = None,
+        kernel_init: Callable[..., Any] = default_kernel_init,
+        bias_init: Callable[..., Any] = default_bias_init,
+        promote_dtype: Callable[..., Any] = dtypes.promote_dtype,
+        einsum_op: Callable[..., Any] = jnp.einsum,
+        preferred_element_type: Any = None,
+        rngs: Any,
+        kernel_metadata: Metadata = NO_METADATA,
+        bias_metadata: Metadata = NO_METADATA,
+    ):
+        self.einsum_str = ops.check_equation(einsum_str)
+        self.kernel = make_param(kernel_init, rngs, kernel_shape, param_dtype, kernel_metadata)
+        used = bias_shape is not None
+        self.bias = maybe_param(used, bias_init, rngs, bias_shape or (), param_dtype, bias_metadata)
+        self.kernel_shape = kernel_shape
+        self.bias_shape = bias_shape
+        self.dtype = dtype
+        self.param_dtype = param_dtype
+        self.precision = precision
+        self.promote_dtype = promote_dtype
+        self.einsum_op = einsum_op
+        self.preferred_element_type = preferred_element_type
+
+    def __call__(self, inputs: jax.Array, einsum_str: str | None = None, out_sharding: Any = None) -> jax.Array:
+        """Sums.
+
+        Args:
+            inputs: the first operand.
+            einsum_str: this call's equation, if it is not the layer's own.
+            out_sharding: of the result, in explicit-sharding mode.
+        """
+        return ops.einsum(
+            inputs,
+            self.kernel[...],
+            value_of(self.bias),
+            equation=ops.check_equation(first_given("einsum_str", einsum_str, self.einsum_str, owner=self)),
+            dtype=self.dtype,
+            out_dtype=self.preferred_element_type,
+            precision=self.precision,
+            product=self.einsum_op,
+            out_sharding=out_sharding,
+            promote=as_promotion(self.promote_dtype),
+        )
+
+
+class Embed(Module):
+    """A table of vectors, looked up by integers.
+
+    Args:
+        num_embeddings: number of rows.
+        features: size of each.
+        dtype: the dtype of what is looked up, and of `attend`; by default the table's.
+        param_dtype: the dtype of the table.
+        embedding_init: initializer.
+        promote_dtype: casts `(embedding,)`, or `(query, embedding)` in `attend`, to one dtype, given `dtype`.
+        rngs: a key is drawn from the stream `params`.
+        embedding_metadata: metadata of the table.
+
+    >>> from weft import nnx
+    >>> table = Embed(5, 3, rngs=nnx.Rngs(0))
+    >>> h = table(jnp.array([[0, 1], [-1, -2]]))
+    >>> h.shape, table.attend(h).shape
+    ((2, 2, 3), (2, 2, 5))
+    """
+
+    embedding: Param[jax.Array]
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        features: int,
+        *,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        embedding_init: Callable[..., Any] = default_embed_init,
+        promote_dtype: Callable[..., Any] = dtypes.promote_dtype,
+        rngs: Any,
+        embedding_metadata: Metadata = NO_METADATA,
+    ):
+        self.embedding = make_param(embedding_init, rngs, (num_embeddings, features), param_dtype, embedding_metadata)
+        self.num_embeddings = num_embeddings
+        self.features = features
+        self.dtype = dtype or self.embedding.dtype
+        self.param_dtype = param_dtype
+        self.promote_dtype = promote_dtype
+
+    def __call__(self, inputs: jax.Array, out_sharding: Any = None) -> jax.Array:
+        """Looks up rows; one out of range is NaN, a negative one counts from the end.
+
+        Raises:
+            ValueError: if the inputs are not integers.
+        """
+        if not jnp.issubdtype(jnp.result_type(inputs), jnp.integer):
+            raise ConfigError(
+                f"Embed looks up integers, not {jnp.result_type(inputs)}", fix="cast them, or use Linear on one-hots"
+            )
+        look_up = functools.partial(ops.embed, dtype=self.dtype, promote=as_promotion(self.promote_dtype))
+        if out_sharding is not None:
+            look_up = jax.sharding.auto_axes(look_up, out_sharding=out_sharding)
+        return look_up(inputs, self.embedding[...])
+
+    def attend(self, query: jax.Array, out_sharding: Any = None) -> jax.Array:
+        """The inner product of queries `(*batch, features)` with every row, `(*batch, num_embeddings)`."""
+        promote = as_promotion(self.promote_dtype)
+        return ops.attend(query, self.embedding[...], dtype=self.dtype, out_sharding=out_sharding, promote=promote)

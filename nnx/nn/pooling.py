@@ -1,0 +1,69 @@
+"""Pooling over spatial axes, channels last: the pure ops of `weft.modules`, with NNX's names of arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from weft.modules import ops
+
+
+def pool(
+    inputs: jax.Array,
+    init: Any,
+    reduce_fn: Callable[..., Any],
+    window_shape: Sequence[int],
+    strides: Sequence[int] | None,
+    padding: Any,
+) -> jax.Array:
+    """Reduces windows of the spatial axes, of which the window has one number each.
+
+    Args:
+        inputs: batch axes (or none), spatial axes, features.
+        init: the reduction's neutral element.
+        reduce_fn: the reduction, such as `jax.lax.max`.
+        window_shape: size of the window on each spatial axis.
+        strides: step of the window on each; one by default.
+        padding: "SAME", "VALID", or a pair (low, high) an axis.
+
+    Raises:
+        ValueError: if there are too few axes, or options do not fit them.
+    """
+    return ops.pool(inputs, init, reduce_fn, window_shape, strides, padding)
+
+
+def max_pool(
+    inputs: jax.Array, window_shape: Sequence[int], strides: Sequence[int] | None = None, padding: Any = "VALID"
+) -> jax.Array:
+    """The largest value of each window; arguments as in `pool`.
+
+    >>> import jax.numpy as jnp
+    >>> max_pool(jnp.arange(4.0)[None, :, None], (2,), strides=(2,)).ravel().tolist()
+    [1.0, 3.0]
+    """
+    return ops.max_pool(inputs, window=window_shape, strides=strides, padding=padding)
+
+
+def min_pool(
+    inputs: jax.Array, window_shape: Sequence[int], strides: Sequence[int] | None = None, padding: Any = "VALID"
+) -> jax.Array:
+    """The smallest value of each window; arguments as in `pool`."""
+    return ops.min_pool(inputs, window=window_shape, strides=strides, padding=padding)
+
+
+def avg_pool(
+    inputs: jax.Array,
+    window_shape: Sequence[int],
+    strides: Sequence[int] | None = None,
+    padding: Any = "VALID",
+    count_include_pad: bool = True,
+) -> jax.Array:
+    """The mean of each window; arguments as in `pool`.
+
+    Args:
+        count_include_pad: whether padding counts as zeros, or not at all.
+    """
+    return ops.avg_pool(
+        inputs, window=window_shape, strides=strides, padding=padding, count_include_pad=count_include_pad
+    )

@@ -1,0 +1,96 @@
+"""Layers that draw: `Dropout`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from weft.core.keys import SeedError
+from weft.modules import ops
+from weft.nnx.attributes import data
+from weft.nnx.module import Module
+from weft.nnx.nn.construct import first_given
+from weft.nnx.rngs import Rngs, RngStream
+
+
+class Dropout(Module):
+    """Sets elements to zero at random while training, and scales the others to keep the mean.
+
+    Args:
+        rate: the probability of zero, in [0, 1].
+        broadcast_dims: axes along which one decision holds for all elements.
+        deterministic: the mode in which nothing is dropped; `model.eval()` sets it, and `model.train()` unsets it.
+        rng_collection: the name of the stream to draw from.
+        rngs: streams, of which a fork of this one is kept; or one stream; without, each call needs its own.
+
+    Raises:
+        TypeError: if `rngs` is neither.
+
+    >>> from weft import nnx
+    >>> layer = Dropout(0.5, rngs=nnx.Rngs(0))
+    >>> layer(jnp.ones(6)).tolist(), layer(jnp.ones(2), deterministic=True).tolist()
+    ([2.0, 0.0, 2.0, 0.0, 2.0, 2.0], [1.0, 1.0])
+    """
+
+    def __init__(
+        self,
+        rate: float,
+        *,
+        broadcast_dims: Sequence[int] = (),
+        deterministic: bool | None = False,
+        rng_collection: str = "dropout",
+        rngs: Rngs | RngStream | None = None,
+    ):
+        self.rate = rate
+        self.broadcast_dims = broadcast_dims
+        self.deterministic = deterministic
+        self.rng_collection = rng_collection
+        if isinstance(rngs, Rngs):
+            rngs = rngs[rng_collection]
+        if rngs is not None and not isinstance(rngs, RngStream):
+            raise SeedError(f"Dropout keeps a stream of Rngs, not a {type(rngs).__name__}", fix="rngs=nnx.Rngs(seed)")
+        self.rngs = data(None) if rngs is None else rngs.fork()
+
+    def __call__(
+        self,
+        inputs: jax.Array,
+        *,
+        deterministic: bool | None = None,
+        rngs: Rngs | RngStream | jax.Array | None = None,
+    ) -> jax.Array:
+        """Drops.
+
+        Args:
+            inputs: any array.
+            deterministic: this call's mode, if it is not the layer's own.
+            rngs: streams, a stream or a key to use instead of the layer's own stream.
+
+        Raises:
+            ValueError: if there is no mode, or no stream where one is needed.
+            TypeError: if `rngs` is none of these.
+        """
+        deterministic = first_given("deterministic", deterministic, self.deterministic, owner=self)
+        if self.rate == 0 or deterministic:
+            return inputs
+        if self.rate == 1:
+            return jnp.zeros_like(inputs)
+        source = first_given("rngs", rngs, self.rngs, owner=self)
+        if isinstance(source, Rngs):
+            source = source[self.rng_collection]
+        if not isinstance(source, RngStream | jax.Array):
+            raise SeedError(
+                f"Dropout draws from Rngs, a stream or a key, not from a {type(source).__name__}",
+                fix="rngs=nnx.Rngs(seed)",
+            )
+        key = source() if isinstance(source, RngStream) else source
+        return ops.dropout(inputs, key, rate=self.rate, broadcast_dims=self.broadcast_dims)
+
+    def set_view(self, deterministic: bool | None = None) -> None:
+        """What `nnx.view` sets.
+
+        Args:
+            deterministic: whether nothing is dropped.
+        """
+        if deterministic is not None:
+            self.deterministic = deterministic

@@ -1,0 +1,156 @@
+"""Optimizers: optax transformations with their state in Variables, so that a step is a mutation.
+
+`Optimizer` is told the model at each step, `ModelAndOptimizer` holds it.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import jax
+import jax.numpy as jnp
+from weft.core import kinds
+from weft.nnx.attributes import data
+from weft.nnx.functional import as_pure, state, update
+from weft.nnx.kinds import Param
+from weft.nnx.missing import MISSING
+from weft.nnx.pytree import Pytree
+from weft.nnx.variable import Variable
+
+if TYPE_CHECKING:
+    import optax
+
+A = TypeVar("A")
+M = TypeVar("M")
+
+
+class OptState(Variable[A], kinds.OptState):
+    """An optimizer's state."""
+
+
+class OptArray(OptState[A]):
+    """An array of it that belongs to no Variable in particular, such as a count."""
+
+
+class OptVariable(OptState[A]):
+    """What is kept for one Variable, such as its momentum; it has that one's metadata."""
+
+
+def to_opt_state(tree: Any) -> Any:
+    """An optimizer's state with its arrays in Variables.
+
+    A Variable's metadata `optimizer_sharding`, if any, becomes the `out_sharding` of what is kept for it.
+
+    >>> type(to_opt_state({"count": jnp.array(0)})["count"]).__name__
+    'OptArray'
+    """
+    return jax.tree.map(_opt_variable, tree, is_leaf=lambda leaf: isinstance(leaf, Variable))
+
+
+def _opt_variable(leaf: Any) -> OptState[Any]:
+    if not isinstance(leaf, Variable):
+        return OptArray(leaf)
+    metadata = dict(leaf.get_metadata())
+    if "optimizer_sharding" in metadata:
+        metadata["out_sharding"] = metadata.pop("optimizer_sharding")
+    return OptVariable(leaf.get_value(), **metadata)
+
+
+class Optimizer(Pytree, Generic[M]):
+    """An optax transformation and its state, for some Variables of a model.
+
+    Args:
+        model: the model.
+        tx: the transformation.
+        wrt: a filter of the Variables to optimize, such as `nnx.Param`.
+        graph: whether the model is a graph or a tree; by default what `set_graph_mode` says.
+
+    Attributes:
+        step: how many steps were made.
+        opt_state: the transformation's state, its arrays in `OptVariable` and `OptArray`.
+
+    Raises:
+        TypeError: without `wrt`.
+
+    >>> import optax
+    >>> from weft import nnx
+    >>> model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
+    >>> optimizer = Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
+    >>> grads = nnx.grad(lambda model: model(jnp.ones((1, 2))).sum())(model)
+    >>> updates = optimizer.update(model, grads)
+    >>> model.bias[...].tolist(), int(optimizer.step[...])
+    ([-0.10000000149011612], 1)
+    """
+
+    def __init__(self, model: M, tx: optax.GradientTransformation, *, wrt: Any = MISSING, graph: bool | None = None):
+        if wrt is MISSING:
+            raise TypeError(
+                "Missing required argument 'wrt': the filter of the Variables to optimize, such as nnx.Param. "
+                "nnx.ModelAndOptimizer has it by default"
+            )
+        self.graph = graph
+        self.step = OptState(jnp.array(0, dtype=jnp.uint32))
+        self.tx = tx
+        self.opt_state = data(to_opt_state(tx.init(state(model, wrt, graph=graph))))
+        self.wrt = wrt
+
+    def __getattr__(self, name: str) -> Any:
+        hint = ": nnx.ModelAndOptimizer has, and an Optimizer is told at each update" if name == "model" else ""
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
+
+    def update(self, model: M, grads: Any = MISSING, /, **kwargs: Any) -> Any:
+        """Makes a step: updates the model, the optimizer's state and the count of steps.
+
+        Args:
+            model: the model.
+            grads: gradients of the Variables that are optimized, as `nnx.grad` gives them.
+            kwargs: further arguments of the transformation, such as `value`.
+
+        Returns:
+            What was added to the Variables.
+
+        Raises:
+            TypeError: without gradients.
+        """
+        import optax
+
+        if grads is MISSING:
+            raise TypeError(
+                "Missing required argument 'grads': update takes (model, grads). nnx.ModelAndOptimizer's takes (grads)"
+            )
+        pure_state = functools.partial(state, graph=self.graph)
+        params, gradients = as_pure(pure_state(model, self.wrt)), as_pure(pure_state(grads, self.wrt))
+        updates, opt_state = self.tx.update(gradients, as_pure(self.opt_state), params, **as_pure(kwargs))
+        update(model, optax.apply_updates(params, updates))
+        update(self.opt_state, pure_state(opt_state))
+        self.step[...] += 1
+        return updates
+
+
+class ModelAndOptimizer(Optimizer[M]):
+    """An `Optimizer` that holds its model.
+
+    Args:
+        model: the model.
+        tx: the optax transformation.
+        wrt: a filter of the Variables to optimize.
+
+    >>> import optax
+    >>> from weft import nnx
+    >>> optimizer = ModelAndOptimizer(nnx.Linear(2, 1, rngs=nnx.Rngs(0)), optax.sgd(0.1))
+    >>> grads = nnx.grad(lambda model: model(jnp.ones((1, 2))).sum())(optimizer.model)
+    >>> updates = optimizer.update(grads)
+    >>> optimizer.model.bias[...].tolist()
+    [-0.10000000149011612]
+    """
+
+    model: M
+
+    def __init__(self, model: M, tx: optax.GradientTransformation, *, wrt: Any = Param):
+        super().__init__(model, tx, wrt=wrt)
+        self.model = model
+
+    def update(self, grads: Any, /, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Makes a step with these gradients. See `Optimizer.update`."""
+        return super().update(self.model, grads, **kwargs)
