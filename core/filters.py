@@ -94,7 +94,7 @@ class Any:
         return hash((type(self), self.filters))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(map(repr, self.filters))})"
+        return f"{type(self).__name__}({', '.join(map(format_filter, self.filters))})"
 
 
 class All(Any):
