@@ -293,7 +293,7 @@ def _first(error: BaseException) -> str:
 
 def _raised_at(error: BaseException, file: str) -> tuple[str, int]:
     if isinstance(error, SyntaxError):
-        return error.filename or file, error.lineno or 0
+        return _shown(error.filename or file), error.lineno or 0
     line, traceback = 0, error.__traceback__
     while traceback is not None:
         if Path(traceback.tb_frame.f_code.co_filename).resolve() == Path(file).resolve():

@@ -237,16 +237,17 @@ def _caller(frame: FrameType | None, own: frozenset[str]) -> tuple[str, int] | N
     return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
 
-_signatures: dict[CodeType, Callable[[FrameType], Signature | None]] = {}
+# By identity, with the code kept alive: code objects of two files are equal if the text is.
+_signatures: dict[int, tuple[CodeType, Callable[[FrameType], Signature | None]]] = {}
 
 
 def _signature_of_code(frame: FrameType) -> Signature | None:
     """The signature of the function that a frame runs, if it has annotations that can hold an array."""
     code = frame.f_code
-    known = _signatures.get(code)
+    known = _signatures.get(id(code))
     if known is None:
-        known = _signatures[code] = _find_signature(frame)
-    return known(frame)
+        known = _signatures[id(code)] = code, _find_signature(frame)
+    return known[1](frame)
 
 
 def _find_signature(frame: FrameType) -> Callable[[FrameType], Signature | None]:

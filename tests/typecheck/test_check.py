@@ -1,0 +1,172 @@
+"""`weft check`: what it reads, what it prints, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+
+import pytest
+from weft.typecheck.__main__ import main
+from weft.typecheck.check import check
+
+RIGHT = """
+    from jaxtyping import Array, Float
+
+    def project(x: Float[Array, "b i"], w: Float[Array, "o i"]) -> Float[Array, "b o"]:
+        return x @ w.T
+"""
+
+WRONG = """
+    import jax.numpy as jnp
+    from jaxtyping import Array, Float
+
+    def pooled(x: Float[Array, "b s d"]) -> Float[Array, "b d"]:
+        return x.mean(axis=0)
+
+    def mse(pred: Float[Array, "b 1"], y: Float[Array, "b"]) -> Float[Array, ""]:
+        return jnp.mean((pred - y) ** 2)
+
+    def _private(x: Float[Array, "n"]) -> Float[Array, "n n"]:
+        return x
+
+    def plain(x):
+        return x
+
+    if __name__ == "__main__":
+        raise SystemExit("the main part ran")
+"""
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+
+    def write_file(name: str, text: str) -> str:
+        (tmp_path / name).write_text(textwrap.dedent(text))
+        return name
+
+    return write_file
+
+
+def test_what_holds_gives_exit_code_0_and_a_summary(write, capsys: pytest.CaptureFixture[str]):
+    assert main(["check", write("right_one.py", RIGHT)]) == 0
+    assert capsys.readouterr().out == "1 contracts: 1 proved, 0 hold on the sizes tried, 0 fail\n"
+
+
+def test_a_failure_is_a_line_and_exit_code_1(write, capsys: pytest.CaptureFixture[str]):
+    assert main(["check", write("wrong_one.py", WRONG)]) == 1
+    first, second, summary = capsys.readouterr().out.splitlines()
+    assert first.startswith('wrong_one.py:5: pooled: contract: pooled, return: expected Float[Array, "b d"], found')
+    assert second.startswith("wrong_one.py:9: mse: warning: outer-product: sub of (b, 1) with (1, b)")
+    assert summary == "2 contracts: 1 proved, 0 hold on the sizes tried, 1 fail, 1 warnings"
+
+
+def test_strict_makes_warnings_failures(write):
+    name = write("wrong_two.py", WRONG)
+    assert check([name], only="mse").exit_code == 0
+    assert check([name], only="mse", strict=True).exit_code == 1
+
+
+def test_json_has_the_findings(write, capsys: pytest.CaptureFixture[str]):
+    main(["check", "--format", "json", "--only", "pooled", write("wrong_three.py", WRONG)])
+    found = json.loads(capsys.readouterr().out)
+    assert found["exit_code"] == 1
+    assert [(one["file"], one["line"], one["name"]) for one in found["findings"]] == [("wrong_three.py", 5, "pooled")]
+
+
+def test_github_has_workflow_commands(write, capsys: pytest.CaptureFixture[str]):
+    main(["check", "--format", "github", write("wrong_four.py", WRONG)])
+    assert "::error file=wrong_four.py,line=5,title=pooled::contract: pooled, return" in capsys.readouterr().out
+
+
+def test_a_skip_comment_leaves_one_out_with_its_reason(write):
+    text = WRONG.replace('"b d"]:', '"b d"]:  # weft: skip(known to be wrong)')
+    checked = check([write("skipped_one.py", text)])
+    assert checked.exit_code == 0
+    assert [(one.level, one.name, one.message) for one in checked.lines if one.level == "skipped"] == [
+        ("skipped", "pooled", "known to be wrong")
+    ]
+    assert checked.summary.endswith("1 warnings, 1 skipped")
+
+
+def test_what_cannot_be_built_is_listed(write, capsys: pytest.CaptureFixture[str]):
+    text = """
+        from jaxtyping import Array, Float
+
+        def named(x: Float[Array, "n"], name: str) -> Float[Array, "n"]:
+            return x
+    """
+    assert main(["check", write("unbuilt_one.py", text)]) == 0
+    line, summary = capsys.readouterr().out.splitlines()
+    assert (
+        line == "unbuilt_one.py:4: named: not checked: name: no str can be made from its annotation; pass it in `args`"
+    )
+    assert summary.endswith("1 not checked")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("import nothing_like_this\n", "1: import: ModuleNotFoundError: No module named 'nothing_like_this'"),
+        ("def f(:\n    pass\n", "1: import: SyntaxError: invalid syntax"),
+        ("raise SystemExit(3)\n", "1: import: SystemExit: 3"),
+    ],
+)
+def test_a_file_that_does_not_import_is_one_line_and_exit_code_2(
+    write, text: str, line: str, capsys: pytest.CaptureFixture[str]
+):
+    good = write("still_checked.py", WRONG)
+    (Path.cwd() / "broken.py").write_text(text)
+    assert main(["check", "broken.py", good]) == 2
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith(f"broken.py:{line}")
+    assert any(one.startswith("still_checked.py:5: pooled") for one in out)
+
+
+def test_an_unreadable_annotation_is_one_line_and_the_rest_is_checked(write):
+    text = """
+        from __future__ import annotations
+        from jaxtyping import Array, Float
+
+        def odd(x: Float[Array, "a,b"]) -> Float[Array, "a"]:
+            return x
+
+        def even(x: Float[Array, "a"]) -> Float[Array, "a"]:
+            return x
+    """
+    checked = check([write("unreadable.py", text)])
+    assert checked.exit_code == 2
+    assert [(one.level, one.line, one.name) for one in checked.lines] == [("unusable", 5, "odd")]
+    assert len(checked.verdicts) == 1
+
+
+def test_an_unknown_name_is_unusable():
+    checked = check(["no/such/path.py"])
+    assert checked.exit_code == 2
+    assert str(checked.lines[0]) == "no/such/path.py:0: weft check: no such file, folder or module"
+
+
+def test_an_unknown_option_is_exit_code_2(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as caught:
+        main(["check", "--format", "xml", "x.py"])
+    assert caught.value.code == 2
+    assert "invalid choice: 'xml'" in capsys.readouterr().err
+
+
+def test_a_bad_regular_expression_is_one_line(capsys: pytest.CaptureFixture[str]):
+    assert main(["check", "--only", "(", "x.py"]) == 2
+    assert capsys.readouterr().err.startswith("--only is not a regular expression: '('")
+
+
+def test_modules_go_by_their_dotted_name_and_folders_are_walked(write, tmp_path: Path):
+    (tmp_path / "inner").mkdir()
+    write("inner/one.py", RIGHT)
+    write("inner/two.py", RIGHT.replace("project", "other"))
+    assert len(check(["inner"]).verdicts) == 2
+    assert check(["weft.typecheck.dims"]).exit_code == 0
+
+
+def test_several_processes_give_the_same_answer(write):
+    names = [write("part_a.py", RIGHT), write("part_b.py", WRONG)]
+    assert check(names, jobs=2) == check(names)
