@@ -128,7 +128,18 @@ EVERYTHING, NOTHING = _Everything(), _Nothing()
 _NATIVE = (PathContains, WithTag, OfKind, OfValue, Any, _Everything, _Nothing)
 
 Filter = (
-    type | PathContains | WithTag | OfKind | Any | str | bool | None | EllipsisType | UserPredicate | Sequence["Filter"]
+    type
+    | PathContains
+    | WithTag
+    | OfKind
+    | OfValue
+    | Any
+    | str
+    | bool
+    | None
+    | EllipsisType
+    | UserPredicate
+    | Sequence["Filter"]
 )
 
 

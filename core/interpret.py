@@ -25,13 +25,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 import equinox as eqx
-import jax
 from weft.core import hooks
 from weft.core.agree import Described
 from weft.core.explain import explain
 from weft.core.leaves import Leaf
 from weft.core.rides import Ride, depends_on_leaves, is_axis, rides_in
 from weft.core.statics import Static, given
+from weft.core.untyped import jax
 
 O = TypeVar("O")
 NOT_UPDATED = object()
@@ -239,8 +239,12 @@ class Body:
         """Which leaves of the arguments the function updates, by one abstract evaluation."""
         if not self.boundary.has_updates:
             return frozenset()
+
         # Another function each time: JAX takes a function that is traced while it is traced for endless recursion.
-        outcome: Any = jax.eval_shape(lambda *args: self(*args), groups, *before)[1]  # noqa: PLW0108
+        def run(groups: Groups, *before: Any) -> tuple[Groups, Static]:
+            return self(groups, *before)
+
+        outcome: Any = jax.eval_shape(run, groups, *before)[1]
         return self.boundary.updated(outcome.value)
 
 

@@ -156,13 +156,17 @@ def _slice_type(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
 
 
+def _updates_along(ride: Ride) -> Ride:
+    return ALONG if ride is None else carried_updates(ride)
+
+
 def _carrying_along(
     body: Body, groups: Groups, out_lanes: tuple[Ride, ...]
 ) -> tuple[Body, tuple[tuple[int, int], ...]]:
     """A body that returns what it updates of the broadcast lane, and where that is; found by one abstract evaluation."""
     if not body.boundary.carries_along:
         return body, ()
-    departing = body.departing(lanes=out_lanes, updates=lambda ride: ALONG if ride is None else carried_updates(ride))
+    departing = body.departing(lanes=out_lanes, updates=_updates_along)
     updated = departing.learn_updates(groups)
     along = sorted(i for i in updated if body.crossing.rides[i] is None)
     return departing.departing(always=frozenset(along)), tuple(body.crossing.places[i] for i in along)
