@@ -30,49 +30,74 @@ from weft.core.errors import StaticError
 class Kind:
     """Base of all kinds. Subclass it to add one."""
 
+    # Kinds are mixed into classes that have slots.
+    __slots__ = ()
+
 
 class Param(Kind):
     """Learned by gradient descent. The kind of every inexact array that declares none."""
+
+    __slots__ = ()
 
 
 class LoRAParam(Param):
     """A low-rank adapter's parameter."""
 
+    __slots__ = ()
+
 
 class BatchStat(Kind):
     """A running statistic of batches, such as BatchNorm's mean and variance."""
+
+    __slots__ = ()
 
 
 class Cache(Kind):
     """What decoding keeps between steps, such as attention's keys and values."""
 
+    __slots__ = ()
+
 
 class Buffer(Kind):
     """An array that is neither learned nor state. The kind of every integer or boolean array that declares none."""
+
+    __slots__ = ()
 
 
 class RngState(Kind):
     """Random state: keys and counts."""
 
+    __slots__ = ()
+
 
 class RngKey(RngState):
     """A random key. The kind of every typed key array that declares none."""
+
+    __slots__ = ()
 
 
 class RngCount(RngState):
     """How many keys a stream has drawn."""
 
+    __slots__ = ()
+
 
 class Intermediate(Kind):
     """A value recorded on the way, for inspection."""
+
+    __slots__ = ()
 
 
 class Perturbation(Kind):
     """A planted zero whose gradient is that of an intermediate value."""
 
+    __slots__ = ()
+
 
 class OptState(Kind):
     """An optimizer's state."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)

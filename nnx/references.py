@@ -29,6 +29,7 @@ from weft.core.paths import Path, format_path, key_part
 from weft.core.rides import Ride, RidesByKind
 from weft.core.values import FORWARDED, parameter_names
 from weft.nnx.errors import AliasError, AxisError, DuplicateError
+from weft.nnx.foreign import refuse_foreign
 from weft.nnx.graphdef import GraphDef, IndexMap
 from weft.nnx.nodes import is_graph_node
 from weft.nnx.outcomes import Leaving, RefOutcome, build_output, check_levels, hand_over, variables_below
@@ -148,7 +149,10 @@ class References:
     def _is_item(self, value: Any) -> bool:
         if isinstance(value, Variable) or is_array_ref(value):
             return True
-        return self.graph and is_graph_node(value)
+        if self.graph and is_graph_node(value):
+            return True
+        refuse_foreign(value)
+        return False
 
     def take_apart(self, tree: Any, prefix: Path = (), *, key: Any = None) -> Tree:
         """Takes a tree with graphs in it apart.
@@ -247,7 +251,7 @@ class References:
 
     def resolve(self, specs: Sequence[Any], tree: Tree, what: str) -> list[Ride]:
         plan, rides = tree.plan, []
-        finders = [self.finder(specs[place], what) for place in tree.nodes]
+        finders = [self.finder(specs[place], what, tree.flat[place]) for place in tree.nodes]
         starts = [*plan.starts, len(plan.leaves)]
         for root in range(len(tree.nodes)):
             for i in range(starts[root], starts[root + 1]):
@@ -257,8 +261,13 @@ class References:
         plain = zip(specs, tree.structure.items, tree.flat, strict=True)
         return rides + [_plain_ride(spec, value, what) for spec, item, value in plain if item is ARRAY]
 
-    def finder(self, spec: Any, what: str) -> Callable[[Path, Any], Ride]:
+    def finder(self, spec: Any, what: str, item: Any = None) -> Callable[[Path, Any], Ride]:
         """From a path inside of an item, and what is there, to its ride, by the prefix of the item."""
+        if isinstance(item, Variable) and isinstance(spec, RidesByKind):
+            # A Variable that is an argument by itself, or in a State, was chosen by the caller already.
+            ride = spec.of_array(item.get_raw_value())
+            if ride is not None:
+                return lambda path, value: ride
         if isinstance(spec, ByFilter):
             return spec.finder()
         if isinstance(spec, RidesByKind):

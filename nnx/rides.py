@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from weft.core import filters as core_filters
-from weft.core.paths import Path
+from weft.core.paths import Path, format_path
 from weft.core.rides import Carry, RidesByKind
+from weft.nnx.errors import AxisError
 from weft.nnx.filters import Filter, to_predicate
 from weft.nnx.state import State
 from weft.nnx.variable import Variable
@@ -53,6 +54,17 @@ class ByFilter(RidesByKind):
             raise LookupError
 
         return find
+
+    def map_prefix(self, path: Path, variable: Any) -> Any:
+        """The ride of what is at a path.
+
+        Raises:
+            ValueError: if no filter matches.
+        """
+        try:
+            return self.finder()(path, variable)
+        except LookupError:
+            raise AxisError(f"no filter of {self!r} matches", at=format_path(path), fix="end with `...`") from None
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.rides == other.rides  # type: ignore[attr-defined]
