@@ -16,6 +16,7 @@ from typing import Annotated, Any, TypeVar
 import jax
 import numpy as np
 from weft.nnx.errors import AttributeKindError
+from weft.nnx.foreign import is_foreign_type, refuse_foreign
 from weft.nnx.missing import MISSING, Missing
 from weft.nnx.refs import is_array_ref, is_plain_array
 from weft.nnx.variable import VARIABLE_TYPES, Variable
@@ -208,6 +209,10 @@ def _leaves(value: Any) -> list[Any]:
     return jax.tree.leaves(value, is_leaf=is_leaf)
 
 
+def _leaves_of_foreign(value: Any) -> list[Any]:
+    return jax.tree.leaves(value, is_leaf=lambda node: is_foreign_type(type(node)))
+
+
 class Status(Enum):
     """What an assignment says of its attribute."""
 
@@ -254,6 +259,8 @@ def check_attribute(owner: type, name: str, value: Any, status: Status | None, k
     held = [leaf for leaf in leaves if is_data(leaf)]
     if (held and not (known or (status is not None and status.is_data))) or (held and status is Status.EXPLICIT_STATIC):
         declared = "annotated with nnx.static(...)" if status is Status.EXPLICIT_STATIC else "static"
+        for leaf in _leaves_of_foreign(value):
+            refuse_foreign(leaf)
         kinds = ", ".join(sorted({type(leaf).__name__ for leaf in held}))
         raise AttributeKindError(
             f"Found data on value of type {type(value).__name__!r} in {declared} attribute: {kinds}",

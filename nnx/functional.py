@@ -15,6 +15,7 @@ from weft.nnx.attributes import GRAPH_TYPES
 from weft.nnx.config import graph_mode
 from weft.nnx.errors import AliasError, FilterError, StructureError
 from weft.nnx.filters import All, Filter, to_predicate
+from weft.nnx.foreign import refuse_foreign
 from weft.nnx.graph import flatten, sorted_leaves, unflatten
 from weft.nnx.graphdef import ArrayRefOutput, GraphDef, NoUpdate, Repeated
 from weft.nnx.graphstate import GraphState
@@ -97,6 +98,7 @@ def merge(graphdef_or_graphstate: Any, /, *states: Any, copy: bool = False, recr
     elif isinstance(graphdef_or_graphstate, GraphDef):
         graphdef = graphdef_or_graphstate
     else:
+        refuse_foreign(graphdef_or_graphstate)
         raise TypeError(f"merge takes a GraphDef or a GraphState first, got {graphdef_or_graphstate!r}")
     if not states:
         raise TypeError("merge needs at least one state")
@@ -163,6 +165,8 @@ def update(node: Any, state: Any, /, *states: Any) -> None:
         ValueError: if a state does not fit the graph.
     """
     now = current_trace_state()
+    for part in (state, *states):
+        refuse_foreign(part)
     if isinstance(node, Variable):
         given = [part for part in (state, *states) if not isinstance(part, Mapping) or part]
         if states and len(given) != 1:

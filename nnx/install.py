@@ -28,7 +28,8 @@ from typing import Any
 from weft.core.errors import WeftError
 from weft.nnx.config import config
 from weft.nnx.errors import TraceContextError
-from weft.nnx.names import SUBMODULES
+from weft.nnx.foreign import real_nnx
+from weft.nnx.names import SUBMODULES, NamesModule
 
 NNX = "flax.nnx"
 OURS = "weft.nnx"
@@ -36,6 +37,8 @@ OURS = "weft.nnx"
 # Modules of flax.nnx that have the same name here, as have their parts; those in `SUBMODULES` are laid out otherwise.
 SAME_NAME = ("bridge", "compat", "deprecations", "extract", "ids", "nn", "proxy_caller", "reprlib", "spmd", "summary")
 SAME_NAME += ("tracers", "training", "transforms", "traversals", "visualization")
+# Modules of flax.nnx that are several files here.
+SEVERAL = {"nn.linear": ("nn.linear", "nn.convolution")}
 # Modules of the real flax that are only flax.nnx under another name: they are imported anew on either side.
 RE_EXPORTS = ("flax.experimental.nnx",)
 
@@ -135,6 +138,8 @@ def twin_module(fullname: str) -> types.ModuleType:
         return package
     if path in SUBMODULES:
         return getattr(package, path)
+    if path in SEVERAL:
+        return NamesModule(OURS, path, SEVERAL[path])
     if path.split(".")[0] in SAME_NAME and _exists(f"{OURS}.{path}"):
         return importlib.import_module(f"{OURS}.{path}")
     raise NoCounterpartError(
@@ -223,9 +228,3 @@ def uninstall() -> None:
         vars(flax).pop("nnx", None)
     while _undo:
         _undo.pop()()
-
-
-def real_nnx() -> types.ModuleType | None:
-    """The real flax.nnx, if it has been imported."""
-    module = sys.modules.get(NNX)
-    return module if module is not None and module.__name__ == NNX else None

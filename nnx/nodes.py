@@ -18,6 +18,7 @@ import numpy as np
 from weft.core.paths import key_part
 from weft.nnx.attributes import GRAPH_TYPES, HashableMapping
 from weft.nnx.errors import StructureError
+from weft.nnx.foreign import refuse_foreign
 from weft.nnx.graphdef import ArrayRefOutput, NoUpdate
 from weft.nnx.objects import (
     OBJECT,
@@ -69,6 +70,7 @@ def _is_jax_pytree(value: Any) -> bool:
     if known is None:
         if kind in VARIABLE_TYPES or kind in GRAPH_TYPES:
             return True
+        refuse_foreign(value)
         # A type may be registered after its first value was seen, so only a "yes" is remembered for classes of users.
         known = value is None or jtu.default_registry.flatten_one_level(value) is not None
         if known or kind.__module__ == "builtins" or isinstance(value, jax.Array | np.ndarray):

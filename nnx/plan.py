@@ -32,7 +32,7 @@ from weft.nnx.errors import TraceContextError
 from weft.nnx.flattening import Flattener
 from weft.nnx.graphdef import GraphDef, RefMap
 from weft.nnx.nodes import is_graph_node, is_pytree_node
-from weft.nnx.objects import OBJECT, attributes_of
+from weft.nnx.objects import OBJECT, Slots, attributes_of
 from weft.nnx.refs import is_array_ref
 from weft.nnx.stability import is_stable
 from weft.nnx.state import State
@@ -242,7 +242,7 @@ class Plan:
 
 def is_object(value: Any) -> bool:
     """Whether a value is an object with a structural version."""
-    return hasattr(type(value), "_pytree__is_pytree")
+    return isinstance(value, Slots)
 
 
 def plan_of(roots: Sequence[Any], key: Any = None) -> Plan:

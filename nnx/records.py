@@ -3,8 +3,8 @@
 A record made by `to_record` mirrors a module: a field for each attribute that holds Variables or arrays, records for
 what is inside, raw arrays as leaves. A leaf's kind is its Variable's type, so the filters of weft apply. All else
 (classes, static attributes, metadata, what is shared with what) is the record's static structure, by which
-`from_record` makes an equal module. What is reachable under several paths sits in the record once, at the first of them:
-tied weights stay tied, and have one gradient.
+`from_record` makes an equal module. What is reachable under several paths sits in the record once, at the first of
+them: tied weights stay tied, and have one gradient.
 
     record = nnx.to_record(model)
     apply = nnx.functional(model)                   # (record, *args) -> (out, updates)
@@ -29,6 +29,7 @@ from weft.core.leaves import NUMBERS
 from weft.core.module import Module, static
 from weft.core.paths import Path, format_path
 from weft.nnx.errors import StructureError
+from weft.nnx.foreign import refuse_foreign
 from weft.nnx.graph import flatten, unflatten
 from weft.nnx.graphdef import GraphDef
 from weft.nnx.nodes import child_items, is_graph_node
@@ -125,6 +126,7 @@ def to_record(module: Any) -> Any:
     >>> record.w.shape, kinds.field_roles(type(record))["mean"].kind.__name__
     ((2,), 'BatchStat')
     """
+    refuse_foreign(module)
     if not is_object(module):
         raise TypeError(
             f"to_record takes a Module or another object, got {type(module).__name__}"

@@ -13,6 +13,7 @@ import jax.tree_util as jtu
 from weft.core.paths import Path, format_path, key_part
 from weft.nnx.attributes import GRAPH_TYPES
 from weft.nnx.errors import DuplicateError, StructureError
+from weft.nnx.foreign import refuse_foreign
 from weft.nnx.graphdef import TreeNodeDef, VariableDef
 from weft.nnx.refs import is_array_ref
 from weft.nnx.variable import Variable
@@ -86,6 +87,8 @@ def tree_flatten(node: Any) -> tuple[list[Any], list[Any], tuple[Path, ...]]:
             check.meet(value, nnx_path(path))
         elif type(value) in GRAPH_TYPES:
             check_is_pytree(value, "flatten", nnx_path(path))
+        else:
+            refuse_foreign(value)
         return is_variable
 
     with_paths, treedef = jtu.tree_flatten_with_path(node, is_leaf=is_leaf, is_leaf_takes_path=True)
