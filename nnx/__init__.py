@@ -107,6 +107,7 @@ from weft.nnx.functional import (  # isort: skip
 )
 
 from weft.nnx.install import install, uninstall  # isort: skip
+from weft.nnx.convert import convert  # isort: skip
 from weft.nnx.records import from_record, functional, to_record  # isort: skip
 
 globals().update(_submodules(__name__))
@@ -166,6 +167,7 @@ __all__ = [
     "check_pytree",
     "clone",
     "compat",
+    "convert",
     "current_update_context",
     "data",
     "dataclass",
