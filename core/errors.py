@@ -65,7 +65,7 @@ class SuccessorError(WeftError, TypeError):
     """A successor of the wrong type or structure, or a record used after its successor was taken."""
 
 
-class CarryError(WeftError, TypeError):
+class CarryError(WeftError, TypeError, ValueError):
     """A loop carry whose structure, shape, dtype or static part drifts from one iteration to the next."""
 
 

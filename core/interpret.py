@@ -90,7 +90,8 @@ class Departure:
         refused: rides that no leaf may leave on, each with what to do instead.
         updates: the ride on which updates of an argument leave, by the argument's own; NOT_UPDATED: they are not wanted.
         arrive: the rides of a call, as a prefix of it, for what is new in an argument.
-        always: positions of leaves that count as updated whether they changed or not.
+        updated: the positions of the leaves that count as updated, where that was learned beforehand; None: those that
+            changed.
     """
 
     prefix: Any
@@ -101,7 +102,7 @@ class Departure:
     refused: Mapping[Ride, str]
     updates: Callable[[Ride], Ride]
     arrive: Callable[[Call], Any]
-    always: frozenset[int] = frozenset()
+    updated: frozenset[int] | None = None
 
 
 # From a call to (what `hand_over` needs, leaf values, lanes), or None.

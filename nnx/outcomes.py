@@ -119,9 +119,14 @@ class Leaving:
     def _changed(self, i: int, variable: Any) -> tuple[int, int] | None:
         """Where the changed value of an argument's Variable leaves, or None if it has not changed."""
         ride = self.departure.updates(self.crossing.rides[i])
-        if ride is NOT_UPDATED or (variable._raw_value is self.values[i] and i not in self.departure.always):
+        if ride is NOT_UPDATED or not self._is_updated(i, variable._raw_value):
             return None
         return self.lanes.put(ride, variable._raw_value, lambda: self._place(i))
+
+    def _is_updated(self, i: int, value: Any) -> bool:
+        # What was learned beforehand holds: JAX may hand on an unchanged value as another tracer.
+        updated = self.departure.updated
+        return value is not self.values[i] if updated is None else i in updated
 
     def _place(self, i: int) -> str:
         item, path = self.crossing.structure.paths[i]
@@ -137,13 +142,17 @@ class Leaving:
         graphdef = flattener.graphdef()
         check_levels(self.numbers)
         before = self.crossing.structure.graphdef
-        if graphdef.with_no_outer_index() == before and self._same_arrays(flattener.leaves):
+        if graphdef.with_no_outer_index() == before and self._same_things(flattener.leaves):
             return None
         find = self._rides_now(roots, flattener.paths or [])
         sources = tuple(self._source(leaf, find(i)) for i, leaf in enumerate(flattener.leaves))
         return graphdef, sources
 
-    def _same_arrays(self, leaves: Sequence[Any]) -> bool:
+    def _same_things(self, leaves: Sequence[Any]) -> bool:
+        """Whether objects, Variables and arrays of the arguments are where they were."""
+        before = self.memory.index_ref
+        if any(before.get(number) is not node for node, number in self.numbers.items()):
+            return False
         pairs = zip(leaves, self.memory.holders, self.values, strict=False)
         return all(variable is not None or leaf is value for leaf, variable, value in pairs)
 
@@ -166,10 +175,9 @@ class Leaving:
         value = leaf._raw_value if type(leaf) in VARIABLE_TYPES else leaf
         i = self.position.get(id(leaf))
         if i is not None:
-            changed = value is not self.values[i] or i in self.departure.always
-            if not changed:
-                return FORWARDED, i
             ride = self.departure.updates(self.crossing.rides[i])
+            if ride is NOT_UPDATED or not self._is_updated(i, value):
+                return FORWARDED, i
         return self.lanes.put(ride, value, lambda: "argument")
 
     # ------------------------------------------------------------------ what the function returned
@@ -259,9 +267,11 @@ class Leaving:
             if self.boundary.copies:
                 continue
             if not self.boundary.updates:
+                if self.boundary.graph:
+                    continue
                 raise DuplicateError(
-                    f"Duplicate in the output: nnx.{self.boundary.function} without graph updates does not support "
-                    "shared outputs",
+                    f"Duplicate in the output: nnx.{self.boundary.function} in tree mode (graph=False) does not support "
+                    "shared references",
                     at=[format_path((f"output {place}", *path))],
                     fix=ways_out(self.boundary.function),
                 )
@@ -325,22 +335,20 @@ def hand_over(
     index_ref = IndexMap((number, plan.node(number)) for number in plan.by_number) if refers else IndexMap()
     if outcome.updates or outcome.carried or outcome.metadata or outcome.arguments:
         plan.check_writable()
+    # All that can fail is computed before anything is written.
+    filled = [_pick(source, values, groups) for source in outcome.sources]
+    writes = [(leaves[i], groups[lane][place]) for i, lane, place in (*outcome.updates, *outcome.carried)]
+    metadata = [(leaves[i], new) for i, new in outcome.metadata]
     if outcome.arguments is not None:
         graphdef, sources = outcome.arguments
-        new = [_pick(source, values, groups) for source in sources]
-        index_ref = _rewrite(plan, graphdef, new, index_ref)
-    else:
-        for i, lane, place in outcome.updates:
-            _store(leaves[i], "_raw_value", groups[lane][place])
-        for i, metadata in outcome.metadata:
-            _store(leaves[i], "_var_metadata", metadata)
-            metadata_epoch.advance()
-    for i, lane, place in outcome.carried:
-        leaf = leaves[i]
+        index_ref = _rewrite(plan, graphdef, [_pick(source, values, groups) for source in sources], index_ref)
+    for leaf, value in writes:
         if type(leaf) in VARIABLE_TYPES:
-            _store(leaf, "_raw_value", groups[lane][place])
+            _store(leaf, "_raw_value", value)
+    for variable, new in metadata:
+        _store(variable, "_var_metadata", new)
+        metadata_epoch.advance()
     count = outcome.graphdef.num_leaves
-    filled = [_pick(source, values, groups) for source in outcome.sources]
     return build_output(outcome, filled[:count], filled[count:], index_ref, index_ref)
 
 
@@ -386,6 +394,12 @@ class _Lanes:
                 f"something changes that cannot leave on {self.departure.option} {ride!r}",
                 at=path(),
                 fix=self.departure.refused[ride],
+            )
+        if ride not in self.departure.lanes:
+            raise AxisError(
+                "something new in an argument cannot leave, because updates of that argument do not come back",
+                at=path(),
+                fix="carry the argument or give it an axis, or return what is new",
             )
         lane = self.departure.lanes.index(ride)
         self.groups[lane].append(value)

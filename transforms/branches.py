@@ -69,7 +69,7 @@ def _lift_branches(lift: Lift[BranchOptions]) -> Lifted:
 
         # What one branch updates, every branch must return.
         updated = frozenset[int]().union(*(body.learn_updates(groups) for body in lift.bodies))
-        branches = [branch(body.departing(always=updated) if updated else body) for body in lift.bodies]
+        branches = [branch(body.departing(updated=updated)) for body in lift.bodies]
         with open_frame(options.name):
             if options.name == "cond":
                 out = lax.cond(chosen, *branches, groups)

@@ -135,10 +135,10 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
         seen: list[tuple[Static, Described]] = []
         if options.with_updates:
-            always = frozenset(range(len(primal_body.crossing.rides)))
+            updated = frozenset(range(len(primal_body.crossing.rides)))
         else:
-            always = primal_body.learn_updates(groups)
-        primal_run, forward_run = (body.departing(always=always) for body in (primal_body, forward_body))
+            updated = primal_body.learn_updates(groups)
+        primal_run, forward_run = (body.departing(updated=updated) for body in (primal_body, forward_body))
         boundary = primal_body.boundary
 
         def primal(*groups: Any) -> Any:

@@ -169,7 +169,7 @@ def _carrying_along(
     departing = body.departing(lanes=out_lanes, updates=_updates_along)
     updated = departing.learn_updates(groups)
     along = sorted(i for i in updated if body.crossing.rides[i] is None)
-    return departing.departing(always=frozenset(along)), tuple(body.crossing.places[i] for i in along)
+    return departing.departing(updated=updated), tuple(body.crossing.places[i] for i in along)
 
 
 def _axis(ride: Ride) -> int:

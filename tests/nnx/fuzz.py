@@ -45,6 +45,7 @@ class Level:
         ranks: of the arrays in m, in n, and of x.
         mapped: for each of them, the levels at which it is mapped.
         fixed: whether m's structure should stay as it is (in loops and branches).
+        frozen: whether nothing may be mutated (in custom_vjp without graph updates).
         axes: the option that says what is mapped.
     """
 
@@ -53,6 +54,7 @@ class Level:
     ranks: tuple[int, int, int]
     mapped: tuple[frozenset[int], frozenset[int], frozenset[int]]
     fixed: bool
+    frozen: bool
     axes: str = ""
 
 
@@ -66,6 +68,9 @@ class Writer:
         self.mode = self.random.choice([*MODES, "updates"])
         self.variables = {"m": ["m.w", "m.b"], "n": ["n.w", "n.b"]}
         self.objects = {"m": ["m"], "n": ["n"]}
+        self.shares = True
+        # How often something was left out on which the two are known to differ (see docs/differences.md).
+        self.avoided: collections.Counter[str] = collections.Counter()
 
     def chance(self, probability: float) -> bool:
         return self.random.random() < probability
@@ -79,8 +84,9 @@ class Writer:
     # ------------------------------------------------------------------ the models
 
     def program(self) -> str:
-        setup = self.models()
         nest = list(self.nest())
+        self.shares = not any(level.mode == "tree" and level.transform in ("while", "fori") for level in nest)
+        setup = self.models()
         functions: list[str] = []
         for depth, level in reversed(list(enumerate(nest))):
             inner = nest[depth + 1] if depth + 1 < len(nest) else None
@@ -115,6 +121,9 @@ class Writer:
     def sharing(self) -> list[str]:
         if not self.chance(0.45 if self.mode != "tree" else 0.05):
             return []
+        if not self.shares:
+            self.avoided["sharing in a loop in tree mode"] += 1
+            return []
         target = self.random.choice(self.objects["m"][1:] or ["m"])
         options = [
             "n.w = m.w",
@@ -132,7 +141,7 @@ class Writer:
 
     def nest(self) -> Iterator[Level]:
         ranks, empty = [3, 3, 3], frozenset[int]()
-        mapped, fixed = [empty, empty, empty], False
+        mapped, fixed, frozen = [empty, empty, empty], False, False
         names = self.random.sample(sorted(WRAPS), self.random.choice([2, 2, 3]))
         for depth, name in enumerate(names):
             mode = self.random.choice(list(MODES)) if self.chance(0.1) else self.mode
@@ -146,7 +155,8 @@ class Writer:
                 if name == "vmap":
                     mapped = [s | {depth} if i in which else s for i, s in enumerate(mapped)]
             fixed = fixed or name in ("cond", "switch", "while", "fori") or (name == "scan" and "Carry, None" in axes)
-            yield Level(name, mode, tuple(ranks), tuple(mapped), fixed, axes)
+            frozen = frozen or (name == "custom_vjp" and mode != "updates")
+            yield Level(name, mode, tuple(ranks), tuple(mapped), fixed, frozen, axes)
 
     def call(self, depth: int, level: Level) -> str:
         keywords = ", ".join(part for part in (level.axes, MODES[level.mode]) if part)
@@ -209,6 +219,9 @@ class Writer:
             "m.tied, n.tied = n.w, m.w": structural * 0.3,
             "nnx.update(m, nnx.state(m, nnx.Param))": 0.3,
         }
+        if level.frozen:
+            self.avoided["mutation in custom_vjp without graph updates"] += 1
+            return []
         return [self.pick(choices)]
 
     def variable(self, owner: str) -> str:
