@@ -243,10 +243,11 @@ class Einsum(Module):
         kernel_metadata: Metadata = NO_METADATA,
         bias_metadata: Metadata = NO_METADATA,
     ):
-        self.einsum_str = ops.check_equation(einsum_str)
+        einsum_str = ops.check_equation(einsum_str)
         self.kernel = make_param(kernel_init, rngs, kernel_shape, param_dtype, kernel_metadata)
         used = bias_shape is not None
         self.bias = maybe_param(used, bias_init, rngs, bias_shape or (), param_dtype, bias_metadata)
+        self.einsum_str = einsum_str
         self.kernel_shape = kernel_shape
         self.bias_shape = bias_shape
         self.dtype = dtype
