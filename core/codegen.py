@@ -19,7 +19,7 @@ from typing import Any, cast
 import equinox as eqx
 import jax
 from weft.core import trees
-from weft.core.leaves import NUMBERS, array_types
+from weft.core.leaves import MISSING, NUMBERS, array_types
 from weft.core.partition import Structure
 from weft.core.statics import Bound, Static, same_static
 from weft.core.untyped import jnp
@@ -88,7 +88,11 @@ class _Source:
 
 
 def _skeleton(structure: Structure) -> Any:
-    return structure.treedef.unflatten([_Slot(i) for i in range(len(structure.paths))])
+    """The structure with slots as leaves, or `MISSING` if a node of another library will not hold them."""
+    try:
+        return structure.treedef.unflatten([_Slot(i) for i in range(len(structure.paths))])
+    except Exception:
+        return MISSING
 
 
 def _is_namedtuple(node: Any) -> bool:
@@ -112,9 +116,10 @@ def make_extractor(
 
     Returns:
         A function from a tree to `(None, values, groups)`, or to None if the tree is of another structure; or None instead
-        of a function if the structure is too large to be worth it.
+        of a function if the structure is too large to be worth it, or cannot be written down.
     """
-    if len(structure.paths) > MOST_LEAVES:
+    skeleton = _skeleton(structure) if len(structure.paths) <= MOST_LEAVES else MISSING
+    if skeleton is MISSING:
         return None
     source = _Source(
         get_dict=_get_dict,
@@ -125,7 +130,7 @@ def make_extractor(
         flatten_one_level=trees.children_of,
     )
     reader = _Reader(source, {i: value for i, _, value in structure.statics})
-    reader.read(_skeleton(structure), "root", in_record=False)
+    reader.read(skeleton, "root", in_record=False)
     groups: list[list[str]] = [[] for _ in range(lanes)]
     for name, (lane, _) in zip(reader.leaves, places, strict=True):
         groups[lane].append(name)
@@ -236,6 +241,11 @@ def make_builder(structure: Structure, sources: Sequence[tuple[int, int]]) -> Ca
     Returns:
         A function from `(values, groups)`, the arguments' leaves and the lanes that came out, to the tree.
     """
+    skeleton = _skeleton(structure)
+    if skeleton is MISSING:
+        return lambda values, groups: structure.build(
+            [as_array(values[place]) if lane == FORWARDED else groups[lane][place] for lane, place in sources]
+        )
     source = _Source(new=object.__new__, get_dict=_get_dict, as_array=as_array, ready=_array_type())
     dynamic = iter(sources)
     statics = {i: value for i, _, value in structure.statics}
@@ -251,7 +261,7 @@ def make_builder(structure: Structure, sources: Sequence[tuple[int, int]]) -> Ca
             name = source.assign(f"values[{place}]", "v")
             source.lines.append(f"if type({name}) is not ready: {name} = as_array({name})")
             expressions[i] = name
-    source.lines.append(f"return {_Writer(source, expressions).write(_skeleton(structure))}")
+    source.lines.append(f"return {_Writer(source, expressions).write(skeleton)}")
     return source.function("values, groups")
 
 

@@ -8,7 +8,7 @@ it is a change of structure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,9 @@ import equinox as eqx
 import jax
 import numpy as np
 from weft.core import trees
+from weft.core.errors import StaticError
 from weft.core.kinds import NO_ROLE, Kind, Role, field_roles, kind_of_array
-from weft.core.paths import Path, key_part
+from weft.core.paths import Path, format_path, key_part
 
 NUMBERS = (bool, int, float, complex)
 MISSING = object()
@@ -51,7 +52,7 @@ def _learn_type(value: object) -> bool:
         try:
             jax.typeof(value)
             answer = True
-        except TypeError:
+        except (TypeError, ValueError):  # the second for what has `__jax_array__`
             answer = hasattr(type(value), "__jax_array__")
     if answer:
         _array_types.add(type(value))
@@ -89,6 +90,7 @@ def iter_leaves(tree: Any, path: Path = ()) -> Iterator[Leaf]:
 def _visit(node: Any, path: Path, role: Role, in_record: bool) -> Iterator[Leaf]:
     if isinstance(node, eqx.Module):
         roles = field_roles(type(node))
+        _refuse_mutable_statics(node, path)
         for name, child in record_children(node):
             yield from _visit(child, (*path, name), roles[name].inside(role), True)
         return
@@ -100,6 +102,31 @@ def _visit(node: Any, path: Path, role: Role, in_record: bool) -> Iterator[Leaf]
         return
     for key, child in children[0]:
         yield from _visit(child, (*path, key_part(key)), role, in_record)
+
+
+def _refuse_mutable_statics(record: eqx.Module, path: Path) -> None:
+    # `Module` refuses them as they are set, equinox's own records do not; a list that were changed in place would be
+    # the same list, and what was compiled for it would be used again.
+    values = object.__getattribute__(record, "__dict__")
+    for field in record.__dataclass_fields__.values():
+        if field.metadata.get("static", False) and field.name in values:
+            refuse_unhashable(values[field.name], lambda field=field: format_path((*path, field.name)))
+
+
+def refuse_unhashable(value: Any, where: Callable[[], str]) -> None:
+    """Refuses a static value that cannot be hashed.
+
+    Raises:
+        StaticError: naming its place.
+    """
+    try:
+        hash(value)
+    except TypeError:
+        raise StaticError(
+            f"a static value must be hashable, but this {type(value).__name__} is not: {value!r}",
+            at=where(),
+            fix="use a tuple for a list, a frozenset for a set, a frozen dataclass or a tuple of pairs for a dict",
+        ) from None
 
 
 def record_children(record: eqx.Module) -> Iterator[tuple[str, Any]]:

@@ -99,11 +99,10 @@ def resolve(
         return isinstance(node, RidesByKind) or is_ride(node)
 
     try:
-        everywhere = jax.tree.broadcast(prefix, tree, is_leaf=stops)
+        all_rides = _broadcast(prefix, tree, stops, lambda _: False)
     except ValueError as error:
         raise AxisError(f"{what} does not fit: {error}", at=f"{what}={prefix!r}", fix=_FIX_PREFIX) from None
     # A prefix gives a ride to static leaves too; keep those of the dynamic ones.
-    all_rides = trees.structure(tree).flatten_up_to(everywhere)
     chosen: list[Ride] = [ride for ride, leaf in zip(all_rides, iter_leaves(tree), strict=True) if leaf.dynamic]
     result = list(chosen)
     for spec in {id(ride): ride for ride in chosen if isinstance(ride, RidesByKind)}.values():
@@ -118,9 +117,16 @@ _FIX_PREFIX = "give one ride for a whole argument, or a tree of the argument's o
 
 def resolve_nodes(prefix: Any, tree: Any, is_node: Callable[[Any], bool], is_ride: Callable[[Any], bool]) -> list[Any]:
     """The ride of each node (or leaf) of a tree, where `is_node` says which nodes to stop at."""
-    nodes, definition = trees.flatten(tree, is_node)
-    everywhere = jax.tree.broadcast(prefix, definition.unflatten([0] * len(nodes)), is_leaf=is_ride)
-    return definition.flatten_up_to(everywhere)
+    return _broadcast(prefix, tree, is_ride, is_node)
+
+
+def _broadcast(prefix: Any, tree: Any, stops: Callable[[Any], bool], is_node: Callable[[Any], bool]) -> list[Any]:
+    # Not `jax.tree.broadcast`: it builds a tree of rides, and a node of another library may take arrays only.
+    rides, definition = trees.flatten(prefix, stops)
+    parts = definition.flatten_up_to(tree)
+    return [
+        ride for ride, part in zip(rides, parts, strict=True) for _ in range(trees.structure(part, is_node).num_leaves)
+    ]
 
 
 def _by_kind(spec: RidesByKind, leaves: Sequence[Leaf], what: str) -> list[Ride]:
