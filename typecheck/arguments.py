@@ -195,11 +195,15 @@ class Builder:
             self.vague.add(place)
             rank = self.assignment.ranks.get(scope.path + key if self.assignment.apart else key, 2)
             self.ranks[scope.path + key if self.assignment.apart else key] = rank, True
-            return scope.lead + tuple(self.size(f"{key}.{axis}", scope) for axis in range(rank))
+            # No contract: its axes may be any other dim.
+            return scope.lead + tuple(self.size(f"{key}.{axis}", self._alone(key, axis, scope)) for axis in range(rank))
         axes = [self.dim(dim, f"{place}[{number}]", scope) for number, dim in enumerate(shape.dims)]
         if scope.contract == "" and len(axes) > 1 and axes[0]:
             self.leading |= {key for key, size in self.sizes.items() if size is axes[0][0] or size == axes[0][0]}
         return scope.lead + tuple(size for part in axes for size in part)
+
+    def _alone(self, key: str, axis: int, scope: Scope) -> Scope:
+        return Scope(scope.path, f"{scope.path}{key}.{axis}")
 
     def build(self, annotation: Annotation, place: str, scope: Scope) -> Any:
         """A value of an annotation.
@@ -422,6 +426,9 @@ def build_arguments(
     """
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
+    for parameter in signature.parameters:
+        if not parameter.required and parameter.default is not inspect.Parameter.empty:
+            scope.values.setdefault(parameter.name, parameter.default)
     dims = names_of_signature(signature) | (_dims_of_owner(signature) if scope.path else frozenset())
     for parameter in signature.parameters:
         for value in _values(builder, parameter, scope, dims, given or {}):

@@ -318,6 +318,8 @@ class Lint:
     def _reshape(self, eqn: Any, operand: Axes) -> Axes:
         shape = eqn.params["new_sizes"]
         atoms = [atom for axis in operand for atom in axis.atoms]
+        if math.prod(size for _, size in atoms) != math.prod(shape):
+            return self.fresh(eqn.outvars[0].aval)
         regrouped = regroup(atoms, shape)
         if regrouped is not None:
             how = self._how(eqn)

@@ -94,12 +94,10 @@ _UNSPECIFIC = (KeyError, AttributeError, IndexError)
 
 
 def _failed(target: Target, search: Search, outcome: Outcome, assumptions: tuple[str, ...]) -> Contract:
-    trial = outcome.failed[0]
-    if trial.vague and not trial.violations and (isinstance(trial.error, _UNSPECIFIC) or _speaks_of_vague(trial)):
-        what = f"{type(trial.error).__name__}: {trial.error}"
-        reason = (
-            f"{', '.join(sorted(trial.vague))}: the annotation leaves its contents open ({what}); pass it in `args`"
-        )
+    reason = _beyond_annotations(outcome.failed[0]) or (
+        _beyond_annotations(search.furthest) if search.furthest is not None and not outcome.passed else None
+    )
+    if reason is not None:
         return Contract(target.name, target.file, target.line, Verdict.SKIPPED, reason=reason)
     findings = [one for failure in outcome.failed for one in _findings(target, search.shrink(failure, outcome.needs))]
     return Contract(
@@ -111,6 +109,20 @@ def _failed(target: Target, search: Search, outcome: Outcome, assumptions: tuple
         assumptions=assumptions,
         failures=tuple({(one.rule, one.file, one.line, one.message): one for one in findings}.values()),
     )
+
+
+def _beyond_annotations(trial: Trial) -> str | None:
+    """Why a failure says nothing of the contract, if so: what it is about is not in the annotations."""
+    if trial.violations:
+        return None
+    what = f"{type(trial.error).__name__}: {(str(trial.error).strip().splitlines() or [''])[0]}"
+    if isinstance(trial.error, _NOT_ABSTRACT):
+        return f"it needs the numbers in an array, not only its shape ({what})"
+    if isinstance(trial.error, NameError) and "unbound axis name" in str(trial.error):
+        return f"it runs inside a transform that names an axis ({what})"
+    if trial.vague and (isinstance(trial.error, _UNSPECIFIC) or _speaks_of_vague(trial)):
+        return f"{', '.join(sorted(trial.vague))}: the annotation leaves its contents open ({what}); pass it in `args`"
+    return None
 
 
 def _speaks_of_vague(trial: Trial) -> bool:

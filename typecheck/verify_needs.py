@@ -7,6 +7,7 @@ trying (see `verify_search`); this file turns a set of them into sizes and into 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -145,7 +146,8 @@ class Dealer:
             factors = (
                 [prime] if unit == 1 else [one for one in PRIMES if one not in self.primes and one not in self.used]
             )
-            candidates = (unit * factor for factor in (*factors, *(p for p in PRIMES if p > prime), *range(200, 400)))
+            further = itertools.chain(factors, (one for one in PRIMES if one > prime), itertools.count(200))
+            candidates = (unit * factor for factor in further)
             taken = set(self.sizes.values())
             fixed = next(one for one in candidates if one >= least and one not in taken)
         self.used |= {one for one in PRIMES if fixed % one == 0}

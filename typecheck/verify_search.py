@@ -44,11 +44,16 @@ def _key(assignment: Assignment) -> tuple[object, ...]:
 
 
 class Search:
-    """Trials of one target within a budget of time; equal trials are run once."""
+    """Trials of one target within a budget of time; equal trials are run once.
+
+    Attributes:
+        furthest: the trial that got furthest of those that nothing explained.
+    """
 
     def __init__(self, target: Target, dims: Mapping[str, Any], seconds: float = 20.0):
         self.target, self.dims = target, dims
         self.deadline = time.monotonic() + seconds
+        self.furthest: Trial | None = None
         self._known: dict[Any, Trial] = {}
 
     def attempt(self, assignment: Assignment) -> Trial:
@@ -76,7 +81,10 @@ class Search:
             if needs is None:
                 needs = self.explain_apart(base)
             if needs is None:
-                return Outcome((), (base,), Needs())
+                # What fails once the other needs are met says more than what fails without them.
+                further = self.furthest
+                blamed = base if further is None or further.assignment.merged or further.assignment.apart else further
+                return Outcome((), (blamed,), Needs())
         passed: list[Trial] = []
         failed: list[Trial] = []
         notes: list[str] = []
@@ -96,7 +104,9 @@ class Search:
 
     def explain(self, trial: Trial, needs: Needs, deal: Deal) -> Needs | None:
         """The needs under which a failing trial holds, or None."""
+        complaints = {trial.complaint}
         for _ in range(_DEPTH):
+            sideways: tuple[Trial, Needs] | None = None
             best: tuple[Trial, Needs] | None = None
             for candidate in candidates(trial, needs, self.target.constants):
                 if time.monotonic() > self.deadline:
@@ -113,9 +123,14 @@ class Search:
                     break  # the sizes that disagreed are one now, and the program went on to something else
                 if found.progress > (trial if best is None else best[0]).progress:
                     best = found, candidate
+                if sideways is None and found.progress == trial.progress and found.complaint not in complaints:
+                    sideways = found, candidate  # on one line, a library may have gone on to its next demand
+            best = best or sideways
             if best is None:
+                self.furthest = trial if self.furthest is None else max(self.furthest, trial, key=lambda t: t.progress)
                 return None
             trial, needs = best
+            complaints.add(trial.complaint)
         return None
 
     def weaken(self, trial: Trial, needs: Needs, deal: Deal) -> Needs:

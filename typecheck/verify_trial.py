@@ -108,6 +108,12 @@ class Trial:
         return frozenset(clashing(str(self.error)) or map(int, re.findall(r"(?<![\w.])\d+(?![\w.])", str(self.error))))
 
     @property
+    def complaint(self) -> str:
+        """What the failure says, whatever the sizes."""
+        text = self.violations[0].message if self.violations else str(self.error)
+        return re.sub(r"\d+", "0", text)
+
+    @property
     def spoken_of(self) -> tuple[str, ...]:
         """The keys whose sizes, or multiples of them, the failure speaks of."""
         mentioned = self.mentioned
