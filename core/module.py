@@ -16,7 +16,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import equinox as eqx
 import jax
@@ -65,8 +65,6 @@ class Module(eqx.Module):
     (11, 2)
     """
 
-    _static_names: ClassVar[frozenset[str]] = frozenset()
-
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for name, value in list(vars(cls).items()):
@@ -93,7 +91,7 @@ class Module(eqx.Module):
             AttributeError: if a name is not a field of this record.
             StaticError: if a static field would hold an array or something unhashable.
         """
-        fields = self.__dataclass_fields__
+        fields = {field.name: field for field in dataclasses.fields(self)}
         unknown = [name for name in changes if name not in fields]
         if unknown:
             raise AttributeError(
