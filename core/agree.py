@@ -55,7 +55,9 @@ def describe(tree: Any) -> Described:
     return Described(trees.structure(tree), leaves)
 
 
-def differences(before: Described, after: Described, *, root: str, shapes: bool = True, promotes: bool = False) -> list[str]:
+def differences(
+    before: Described, after: Described, *, root: str, shapes: bool = True, promotes: bool = False
+) -> list[str]:
     """Every difference, as `path: before -> after`; empty if the two agree.
 
     Args:

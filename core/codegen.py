@@ -115,8 +115,8 @@ def make_extractor(
         lanes: how many lanes there are.
 
     Returns:
-        A function from a tree to `(None, values, groups)`, or to None if the tree is of another structure; or None instead
-        of a function if the structure is too large to be worth it, or cannot be written down.
+        A function from a tree to `(None, values, groups)`, or to None if the tree is of another structure; or None
+        instead of a function if the structure is too large to be worth it, or cannot be written down.
     """
     skeleton = _skeleton(structure) if len(structure.paths) <= MOST_LEAVES else MISSING
     if skeleton is MISSING:

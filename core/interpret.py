@@ -1,19 +1,19 @@
-"""The interpreter: every transform is one rule, every semantics one boundary, and `interpret(rule, boundary)` a function.
+"""The interpreter: every transform is one rule, every semantics one boundary, `interpret(rule, boundary)` a function.
 
 One call passes through here in five steps, whatever the rule and whatever the boundary:
 
 1. the boundary takes the call apart into a *structure* and dynamic leaves;
-2. the rule says where each leaf rides; leaves that ride alike form a lane, and lanes are all that JAX sees: a flat tuple
-   of arrays each. Structure and rides together are the *crossing*: hashable, without arrays, and the key under which the
-   lifted function is kept;
+2. the rule says where each leaf rides; leaves that ride alike form a lane, and lanes are all that JAX sees: a flat
+   tuple of arrays each. Structure and rides together are the *crossing*: hashable, without arrays, and the key under
+   which the lifted function is kept;
 3. the lifted function runs: the JAX transform over `Body`, which rebuilds the live call inside the trace, calls the
    user's function, and lets the boundary take its output apart again;
 4. what was returned, without its arrays, is the *outcome*; it rides out in the output's tree definition, so JAX's own
    caches keep it with the trace that it belongs to;
 5. the boundary hands the output over: *values* build successors, *references* write updates back.
 
-A rule that is dispatched often (`jit`) has a second, generated way through steps 1, 2 and 5 for calls of a make that was
-seen before; see `codegen`.
+A rule that is dispatched often (`jit`) has a second, generated way through steps 1, 2 and 5 for calls of a make that
+was seen before; see `codegen`.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Departure:
         forwards: whether an output leaf that is an input leaf may be forwarded, by their rides.
         option: what the prefix is called in the user's call, for errors.
         refused: rides that no leaf may leave on, each with what to do instead.
-        updates: the ride on which updates of an argument leave, by the argument's own; NOT_UPDATED: they are not wanted.
+        updates: the ride on which updates of an argument leave, by the argument's own, or NOT_UPDATED.
         arrive: the rides of a call, as a prefix of it, for what is new in an argument.
         updated: the positions of the leaves that count as updated, where that was learned beforehand; None: those that
             changed.

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import sys
 import typing
 from dataclasses import dataclass
@@ -150,7 +151,7 @@ def field_annotations(cls: type) -> dict[str, Any]:
         return {
             name: _resolve(annotation, base, name)
             for base in reversed(cls.__mro__)
-            for name, annotation in base.__dict__.get("__annotations__", {}).items()
+            for name, annotation in inspect.get_annotations(base).items()
         }
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from weft.core.interpret import Interpreted, Rule, interpret
+from weft.core.leaves import refuse_unhashable
 from weft.core.levels import EAGER, current_level
+from weft.core.statics import Static
 from weft.core.values import VALUES
 
 P = ParamSpec("P")
@@ -103,6 +105,25 @@ def titled(function: Callable[..., Any], lifted: Callable[..., Any]) -> Callable
     name = getattr(function, "__name__", type(function).__name__)
     lifted.__name__ = lifted.__qualname__ = name
     return lifted
+
+
+def with_statics(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], numbers: frozenset[int], names: frozenset[str]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments with those that are static as a whole wrapped as such.
+
+    Raises:
+        StaticError: if one cannot be hashed.
+    """
+
+    def static(value: Any, name: str) -> Static:
+        refuse_unhashable(value, lambda: name)
+        return Static(value)
+
+    return (
+        tuple(static(value, f"args[{i}]") if i in numbers else value for i, value in enumerate(args)),
+        {name: static(value, name) if name in names else value for name, value in kwargs.items()},
+    )
 
 
 def as_tuple(value: int | str | Sequence[Any] | None) -> tuple[Any, ...]:

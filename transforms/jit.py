@@ -23,7 +23,7 @@ from weft.core.statics import Bound, Static
 from weft.core.untyped import is_tuple
 from weft.core.untyped import jax as untyped_jax
 from weft.core.values import VALUES
-from weft.transforms._wrap import decorate, named_like, numbers_and_names, titled
+from weft.transforms._wrap import decorate, named_like, numbers_and_names, titled, with_statics
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -140,11 +140,7 @@ class JitFunction(Generic[P, R]):
         return f"weft.jit({getattr(self, '__qualname__', self._interpreted.functions[0])!s})"
 
     def _with_statics(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        numbers, names = self._options.static_numbers, self._options.static_names
-        return (
-            tuple(Static(value) if i in numbers else value for i, value in enumerate(args)),
-            {name: Static(value) if name in names else value for name, value in kwargs.items()},
-        )
+        return with_statics(args, kwargs, self._options.static_numbers, self._options.static_names)
 
     def trace(self, *args: P.args, **kwargs: P.kwargs) -> Stage:
         """Traces the function for these arguments (or `ShapeDtypeStruct`s); see `jax.stages.Traced`."""

@@ -163,7 +163,7 @@ def _updates_along(ride: Ride) -> Ride:
 def _carrying_along(
     body: Body, groups: Groups, out_lanes: tuple[Ride, ...]
 ) -> tuple[Body, tuple[tuple[int, int], ...]]:
-    """A body that returns what it updates of the broadcast lane, and where that is; found by one abstract evaluation."""
+    """A body that returns what it updates of the broadcast lane, and where that is, by one abstract evaluation."""
     if not body.boundary.carries_along:
         return body, ()
     departing = body.departing(lanes=out_lanes, updates=_updates_along)

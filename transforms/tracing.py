@@ -12,10 +12,9 @@ from weft.core import trees
 from weft.core.frames import open_frame
 from weft.core.interpret import NOT_UPDATED, Finish, Lift, Lifted, Rule, interpret
 from weft.core.rides import is_axis, resolve_nodes
-from weft.core.statics import Static
 from weft.core.untyped import jax as untyped_jax
 from weft.core.values import VALUES
-from weft.transforms._wrap import decorate, named_like, numbers_and_names, over_values
+from weft.transforms._wrap import decorate, named_like, numbers_and_names, over_values, with_statics
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -106,7 +105,7 @@ def make_jaxpr(
     { lambda ; a:f32[]. let b:f32[] = mul a 2.0:f32[] in (b,) }
     """
     options = JaxprOptions(return_shape)
-    return decorate(function, lambda f: with_statics(f, static_argnums, over_values(MAKE_JAXPR, options)(f)))
+    return decorate(function, lambda f: static_arguments(f, static_argnums, over_values(MAKE_JAXPR, options)(f)))
 
 
 @dataclass(frozen=True)
@@ -168,20 +167,18 @@ def remat(
     1.0
     """
     options = RematOptions(policy, prevent_cse)
-    return decorate(function, lambda f: with_statics(f, static_argnums, over_values(REMAT, options)(f)))
+    return decorate(function, lambda f: static_arguments(f, static_argnums, over_values(REMAT, options)(f)))
 
 
-def with_statics(function: Callable[..., Any], argnums: Any, transformed: Callable[..., Any]) -> Callable[..., Any]:
+def static_arguments(function: Callable[..., Any], argnums: Any, transformed: Callable[..., Any]) -> Callable[..., Any]:
     """Passes the chosen arguments as `Static`."""
     numbers, names = numbers_and_names(function, argnums, None)
     if not numbers:
         return transformed
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        return transformed(
-            *(Static(value) if i in numbers else value for i, value in enumerate(args)),
-            **{name: Static(value) if name in names else value for name, value in kwargs.items()},
-        )
+        args, kwargs = with_statics(args, kwargs, numbers, names)
+        return transformed(*args, **kwargs)
 
     return named_like(function, wrapped)
 

@@ -20,7 +20,7 @@ from weft.nnx.transforms._wrap import (
 )
 from weft.transforms._wrap import named_like
 from weft.transforms.autodiff import GRAD, JVP, VJP, DiffOptions, jvp_with, vjp_with
-from weft.transforms.tracing import REMAT, RematOptions, with_statics
+from weft.transforms.tracing import REMAT, RematOptions, static_arguments
 
 __all__ = ["DiffState", "grad", "jvp", "remat", "value_and_grad", "vjp"]
 
@@ -171,4 +171,4 @@ def remat(
     """
     boundary = boundary_of("remat", graph, graph_updates)
     rematted = over(REMAT, boundary, RematOptions(policy, prevent_cse))
-    return decorate(f, lambda function: with_statics(function, static_argnums, rematted(function)))
+    return decorate(f, lambda function: static_arguments(function, static_argnums, rematted(function)))

@@ -17,7 +17,7 @@ from weft.transforms.tracing import (
     CheckifyOptions,
     JaxprOptions,
     NoOptions,
-    with_statics,
+    static_arguments,
 )
 
 __all__ = ["checkify", "cond", "eval_shape", "make_jaxpr", "switch"]
@@ -81,7 +81,7 @@ def make_jaxpr(
     """
     boundary = boundary_of("make_jaxpr", graph, graph_updates, copies=True)
     made = over(MAKE_JAXPR, boundary, JaxprOptions(False))
-    return decorate(f, lambda function: with_statics(function, static_argnums, made(function)))
+    return decorate(f, lambda function: static_arguments(function, static_argnums, made(function)))
 
 
 def checkify(
