@@ -1,0 +1,188 @@
+"""Every docstring example of the installed flax.nnx runs under weft.nnx, and prints the same.
+
+The examples are collected from the installed package when the tests run: those of public functions, classes and
+methods, wherever they write `>>>`. `from flax import nnx` in them means weft. What an example prints is compared with
+what its docstring says, or (where the docstring is out of date) with what it prints or raises under the real library.
+
+Examples that need what is still to come (`TO_COME` of `test_surface`, and modules without a twin) or Linen are left out
+by name; other exceptions stand one by one in `EXCEPTIONS`, and an exception that passes fails the test.
+"""
+
+import ast
+import contextlib
+import doctest
+import importlib
+import inspect
+import pkgutil
+import re
+import sys
+import types
+import warnings
+from pathlib import Path
+
+import pytest
+from flax import nnx as flax_nnx
+from weft.nnx.install import twin_module
+
+# example: why it cannot agree
+EXCEPTIONS = {
+    "module.view_info": "prints the text of the layers' docstrings, and weft's layers have their own",
+}
+
+NOT_HERE = {"linen", "bridge"}
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+ADDRESS = re.compile(r"0x[0-9a-f]+")
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def to_come():
+    """The list in `test_surface`."""
+    tree = ast.parse((Path(__file__).parent / "test_surface.py").read_text())
+    assigned = {target.id: node.value for node in tree.body if isinstance(node, ast.Assign) for target in node.targets}
+    return ast.literal_eval(assigned["TO_COME"])
+
+
+def modules():
+    for found in pkgutil.walk_packages(flax_nnx.__path__, "flax.nnx."):
+        with contextlib.suppress(ImportError):
+            yield importlib.import_module(found.name)
+
+
+def documented(thing, name, seen):
+    """The thing itself and what is in it, as (name, docstring)."""
+    if id(thing) in seen:
+        return
+    seen.add(id(thing))
+    if isinstance(thing, types.FunctionType | type | types.ModuleType) or hasattr(thing, "__wrapped__"):
+        text = inspect.getdoc(thing)
+        if text and ">>>" in text and not (isinstance(thing, type) and "__doc__" not in vars(thing)):
+            yield name, text
+    if isinstance(thing, type):
+        for member, value in vars(thing).items():
+            if isinstance(value, property):
+                value = value.fget
+            elif isinstance(value, staticmethod | classmethod):
+                value = value.__func__
+            if not member.startswith("_") or member in ("__call__", "__init__"):
+                yield from documented(value, f"{name}.{member}", seen)
+
+
+def collect():
+    seen: set[int] = set()
+    for module in modules():
+        short = module.__name__.removeprefix("flax.nnx.")
+        if module.__doc__ and ">>>" in module.__doc__:
+            yield short, module.__doc__
+        for name, thing in vars(module).items():
+            if getattr(thing, "__module__", None) == module.__name__:
+                yield from documented(thing, f"{short}.{name}", seen)
+
+
+EXAMPLES = dict(collect())
+MISSING = to_come() | NOT_HERE
+
+
+def needs(text):
+    """The names in an example that are not here."""
+    code = "\n".join(example.source for example in doctest.DocTestParser().get_examples(text))
+    return set(re.findall(r"\w+", code)) & MISSING
+
+
+def has_twin(name):
+    module = name
+    while f"flax.nnx.{module}" not in sys.modules:
+        module = module.rpartition(".")[0]
+    try:
+        twin_module(f"flax.nnx.{module}")
+    except ImportError:
+        return False
+    return True
+
+
+HERE = {name: text for name, text in EXAMPLES.items() if not needs(text) and has_twin(name)}
+
+
+class Raised:
+    """An exception in place of output; equal to another of the same builtin class."""
+
+    def __init__(self, error, source):
+        self.error, self.source = error, source
+
+    def __str__(self):
+        return f"{type(self.error).__name__}: {self.error}\n  in: {self.source}"
+
+    def builtin(self):
+        return next(base for base in type(self.error).__mro__ if base.__module__ == "builtins")
+
+
+class Recorder(doctest.DocTestRunner):
+    """Keeps what each example printed, or the exception that it raised."""
+
+    def __init__(self):
+        super().__init__(checker=self, optionflags=FLAGS, verbose=False)
+        self.printed = []
+
+    def check_output(self, want, got, flags):
+        self.printed.append((want, got))
+        return True
+
+    def report_unexpected_exception(self, out, test, example, exc_info):
+        self.printed.append((example.want, Raised(exc_info[1], example.source)))
+
+
+def run(name, text):
+    """What is wanted of each example, and what it prints."""
+    recorder = Recorder()
+    test = doctest.DocTestParser().get_doctest(text, {"__name__": "__main__"}, name, None, 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        recorder.run(test, out=lambda text: None)
+    return recorder.printed
+
+
+def for_weft(text):
+    text = re.sub(r"from flax import nnx\b", "from weft import nnx", text)
+    return re.sub(r"(from|import) flax\.nnx\b", r"\1 weft.nnx", text)
+
+
+def normal(text):
+    text = ADDRESS.sub("0x", ANSI.sub("", text)).replace("flax.nnx", "weft.nnx")
+    return " ".join(text.split())
+
+
+def agrees(want, got):
+    """Whether an example does what another one does, or what is wanted of it."""
+    if isinstance(want, Raised) or isinstance(got, Raised):
+        return type(want) is type(got) and isinstance(got.error, want.builtin())
+    return doctest.OutputChecker().check_output(normal(want) + "\n", normal(got) + "\n", FLAGS)
+
+
+def differences(name, text):
+    """Where weft does neither what the docstring says nor what the real library does."""
+    ours = run(name, for_weft(text))
+    if all(agrees(want, got) for want, got in ours):
+        return []
+    theirs = [got for _, got in run(name, text)]
+    return [
+        f"wanted: {normal(str(want))}\ntheirs: {normal(str(real))}\nours:   {normal(str(got))}"
+        for (want, got), real in zip(ours, theirs, strict=True)
+        if not agrees(want, got) and not agrees(real, got)
+    ]
+
+
+def test_there_are_examples():
+    assert len(EXAMPLES) > 90
+    assert len(HERE) > 60
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_an_example_prints_the_same(name):
+    found = differences(name, HERE[name])
+    if name in EXCEPTIONS:
+        assert found, f"{name} agrees now: take it off the list"
+        pytest.skip(EXCEPTIONS[name])
+    assert not found, "\n\n".join(found)
+
+
+def test_exceptions_are_examples():
+    assert sorted(EXCEPTIONS.keys() - HERE.keys()) == []
