@@ -104,7 +104,9 @@ def _match_one_of(annotation: OneOf, value: Any, bindings: Bindings, apart: bool
 def _could_be(member: Annotation, value: Any) -> bool:
     match member:
         case Instance(cls):
-            return isinstance(value, cls) or (cls in (float, complex) and isinstance(value, int))
+            return isinstance(value, cls) or (
+                cls in (int, float, complex) and (type(value) is int or is_symbolic(value))
+            )
         case LiteralOf(values):
             return any(value is one or value == one for one in values if type(one) is type(value))
         case _:

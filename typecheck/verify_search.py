@@ -188,7 +188,9 @@ class Search:
                         passed.append(trial)
                         needs = further
                         queue.append(trial)  # options that only turn up behind this one
-                    elif trial.raised_by_user or self._helped(current, place, option, needs):
+                    elif (
+                        trial.raised_by_user or place.endswith(" length") or self._helped(current, place, option, needs)
+                    ):
                         notes.append(without_option(place, option))
                     else:
                         failed.append(trial)
@@ -250,9 +252,9 @@ class Search:
                 continue
             if trial.ok:
                 passed.append(trial)
-            elif trial.violations:
+            elif trial.violations and min(trial.violations[0].sizes, default=0) >= 0:
                 failed.append(trial)
-            else:
+            else:  # it raises, or the annotation itself (`h-2`) makes no sense there
                 needs = needs.plus(least=(key, 2))
         return needs
 

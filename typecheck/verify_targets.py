@@ -85,6 +85,7 @@ def _of_class(cls: type, given: Mapping[str, Any]) -> list[Target]:
         return build_module(builder, cls, "self", Scope("self.", "self."), given)
 
     methods = [_of_method(cls, function, make, given) for function in public_methods(cls)]
+    methods += [_of_function(function, {**given, **bound}) for function, bound in _unbound_methods(cls)]
     if methods:
         return methods
     return [_target(cls, cls.__qualname__, lambda builder: (_only_built, (make(builder),), {}))]
@@ -98,7 +99,10 @@ def _of_instance(instance: Any, method: str | None, given: Mapping[str, Any], ge
     cls = type(instance)
     make = generalise(instance)
     functions = [one for one in public_methods(cls) if method in (None, one.__name__)]
-    return [_of_method(cls, function, make, given, frozenset(_sizes(instance))) for function in functions]
+    targets = [_of_method(cls, function, make, given, frozenset(_sizes(instance))) for function in functions]
+    if method is None:
+        targets += [_of_function(function, {**given, **bound}) for function, bound in _unbound_methods(cls)]
+    return targets
 
 
 def _of_method(
@@ -140,12 +144,24 @@ def public_methods(cls: type) -> Iterator[Callable[..., Any]]:
         if base is eqx.Module or base.__module__.startswith(("equinox.", "weft.core.")):
             break
         for name, value in vars(base).items():
-            function = inspect.unwrap(value) if callable(value) else None
+            plain = callable(value) and not isinstance(value, staticmethod | classmethod)
+            function = inspect.unwrap(value) if plain else None
             if name in seen or not isinstance(function, FunctionType):
                 continue
             seen.add(name)
             if (name == "__call__" or not name.startswith("_")) and is_annotated(function, cls):
                 yield function
+
+
+def _unbound_methods(cls: type) -> Iterator[tuple[Callable[..., Any], dict[str, Any]]]:
+    """The public static and class methods that a class defines itself, with what stands for the class."""
+    for name, value in vars(cls).items():
+        if name.startswith("_") or not isinstance(value, staticmethod | classmethod):
+            continue
+        function = inspect.unwrap(value.__func__)
+        if isinstance(function, FunctionType) and is_annotated(function, cls):
+            first = function.__code__.co_varnames[:1]
+            yield function, dict.fromkeys(first, cls) if isinstance(value, classmethod) else {}
 
 
 def is_annotated(function: Callable[..., Any], owner: type | None = None) -> bool:
