@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 from weft.core.agree import Fixed, subtrees
-from weft.core.errors import AxisError
+from weft.core.errors import AxisError, CarryError
 from weft.core.interpret import NOT_UPDATED, Call, Crossing, Departure, Groups
 from weft.core.paths import Path, format_path
 from weft.core.rides import Carry, Ride
@@ -28,6 +28,7 @@ from weft.nnx.tree import ways_out
 from weft.nnx.unflattening import Unflattener
 from weft.nnx.variable import VARIABLE_TYPES
 from weft.nnx.versions import metadata_epoch
+from weft.transforms.loops import ALONG
 
 if TYPE_CHECKING:
     from weft.nnx.references import Memory, References
@@ -86,11 +87,16 @@ class Leaving:
         # Where a live Variable of the arguments is among the leaves.
         self.position = {id(v): i for i, v in enumerate(memory.holders) if v is not None}
         self.numbers = RefMap()
+        # Where what is carried leaves, by identity of the live Variable or array.
+        self.carried_places: dict[int, tuple[int, int]] = {}
+        # Updates of Variables of arguments whose structure has changed.
+        self.written: list[tuple[int, int, int]] = []
 
     def outcome(self, out: Any) -> tuple[Groups, RefOutcome]:
         carried = self._carried(out)
         arguments = self._arguments() if self.boundary.updates else None
-        updates, metadata = ((), ()) if arguments is not None else self._updates()
+        updates = self._updates() if arguments is None else tuple(self.written)
+        metadata = self._metadata()
         treedef, items, graphdef, sources = self._output(out, carried)
         writes = tuple(
             (position, *carried[i])
@@ -103,18 +109,27 @@ class Leaving:
 
     # ------------------------------------------------------------------ what the function did
 
-    def _updates(self) -> tuple[tuple[tuple[int, int, int], ...], tuple[tuple[int, Any], ...]]:
-        updates: list[tuple[int, int, int]] = []
-        metadata: list[tuple[int, Any]] = []
+    def _updates(self) -> tuple[tuple[int, int, int], ...]:
+        sources = ((i, self._changed(i, v)) for i, v in enumerate(self.memory.holders) if v is not None)
+        return tuple((i, *source) for i, source in sources if source is not None)
+
+    def _metadata(self) -> tuple[tuple[int, Any], ...]:
+        """The Variables whose metadata changed, with the new."""
+        found: list[tuple[int, Any]] = []
         for i, (variable, holder) in enumerate(zip(self.memory.holders, self.crossing.structure.holders, strict=True)):
-            if variable is None:
+            if variable is None or variable._var_metadata is holder.metadata:
                 continue
-            source = self._changed(i, variable)
-            if source is not None:
-                updates.append((i, *source))
-            if variable._var_metadata is not holder.metadata and variable._var_metadata != holder.metadata:
-                metadata.append((i, variable._var_metadata))
-        return tuple(updates), tuple(metadata)
+            ride = self.departure.updates(self.crossing.rides[i])
+            if ride is NOT_UPDATED or variable._var_metadata == holder.metadata:
+                continue
+            if ride == ALONG:
+                raise CarryError(
+                    "the metadata of a Variable that is updated in a scan changes from one iteration to the next",
+                    at=self._place(i),
+                    fix="set it before or after the scan",
+                )
+            found.append((i, variable._var_metadata))
+        return tuple(found)
 
     def _changed(self, i: int, variable: Any) -> tuple[int, int] | None:
         """Where the changed value of an argument's Variable leaves, or None if it has not changed."""
@@ -178,7 +193,11 @@ class Leaving:
             ride = self.departure.updates(self.crossing.rides[i])
             if ride is NOT_UPDATED or not self._is_updated(i, value):
                 return FORWARDED, i
-        return self.lanes.put(ride, value, lambda: "argument")
+            source = self.lanes.put(ride, value, lambda: self._place(i))
+            self.written.append((i, *source))
+            return source
+        carried = self.carried_places.get(id(leaf))
+        return self.lanes.put(ride, value, lambda: "argument") if carried is None else carried
 
     # ------------------------------------------------------------------ what the function returned
 
@@ -187,9 +206,7 @@ class Leaving:
         if Carry not in self.departure.lanes:
             return []
         parts = subtrees(self.departure.prefix, out, self.departure.is_ride, Carry)
-        self.carried_parts = parts
         apart = self.boundary.take_apart(parts[0] if len(parts) == 1 else tuple(parts))
-        self.carried_places: dict[int, tuple[int, int]] = {}
         places: list[tuple[int, int]] = []
         for leaf in apart.leaves:
             place = self.lanes.put(Carry, leaf.value, lambda: "carry")
@@ -225,7 +242,7 @@ class Leaving:
         return Flattener(RefMap(), None, True)
 
     def _out_source(self, leaf: Any, find: Callable[[Path, Any], Ride], path: Path, place: int) -> tuple[int, int]:
-        carried = getattr(self, "carried_places", {}).get(id(leaf))
+        carried = self.carried_places.get(id(leaf))
         if carried is not None:
             return carried
         known = id(leaf) in self.position
@@ -238,7 +255,7 @@ class Leaving:
         return self.lanes.put(ride, value, lambda: format_path((f"output {place}", *path)))
 
     def _plain_source(self, value: Any, ride: Ride) -> tuple[int, int]:
-        carried = getattr(self, "carried_places", {}).get(id(value))
+        carried = self.carried_places.get(id(value))
         if carried is not None:
             return carried
         forwards = self.departure.forwards
@@ -280,8 +297,9 @@ class Leaving:
                 if i is None or self.crossing.rides[i] is Carry:
                     continue
                 mine = self.departure.updates(self.crossing.rides[i])
+                mine = self.crossing.rides[i] if mine is NOT_UPDATED else mine
                 theirs = find((*path, *below), variable)
-                if mine is not NOT_UPDATED and mine != theirs:
+                if mine != theirs:
                     raise AliasError(
                         f"Inconsistent aliasing detected: an argument is returned under another {self.departure.option}",
                         at=[
@@ -332,16 +350,18 @@ def hand_over(
     """
     leaves = plan.leaves if leaves is None else leaves
     refers = outcome.arguments is not None or outcome.graphdef.nodes
-    index_ref = IndexMap((number, plan.node(number)) for number in plan.by_number) if refers else IndexMap()
+    known = IndexMap((number, plan.node(number)) for number in plan.by_number) if refers else IndexMap()
+    index_ref = IndexMap(known)
     if outcome.updates or outcome.carried or outcome.metadata or outcome.arguments:
         plan.check_writable()
     # All that can fail is computed before anything is written.
-    filled = [_pick(source, values, groups) for source in outcome.sources]
+    own = {(lane, place): leaves[i] for i, lane, place in outcome.carried if type(leaves[i]) in VARIABLE_TYPES}
+    filled = [own[s] if s in own else _pick(s, values, groups) for s in outcome.sources]
     writes = [(leaves[i], groups[lane][place]) for i, lane, place in (*outcome.updates, *outcome.carried)]
     metadata = [(leaves[i], new) for i, new in outcome.metadata]
     if outcome.arguments is not None:
         graphdef, sources = outcome.arguments
-        index_ref = _rewrite(plan, graphdef, [_pick(source, values, groups) for source in sources], index_ref)
+        index_ref = _rewrite(plan, graphdef, [_pick(source, values, groups) for source in sources], known)
     for leaf, value in writes:
         if type(leaf) in VARIABLE_TYPES:
             _store(leaf, "_raw_value", value)
@@ -349,7 +369,7 @@ def hand_over(
         _store(variable, "_var_metadata", new)
         metadata_epoch.advance()
     count = outcome.graphdef.num_leaves
-    return build_output(outcome, filled[:count], filled[count:], index_ref, index_ref)
+    return build_output(outcome, filled[:count], filled[count:], index_ref, known)
 
 
 def _pick(source: tuple[int, int], values: Sequence[Any], groups: Groups) -> Any:

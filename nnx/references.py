@@ -124,6 +124,19 @@ class Memory:
     roots: list[Any]
 
 
+class Identity(Fixed):
+    """Something that must stay the same object."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Identity) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __str__(self) -> str:
+        return f"{type(self.value).__name__} {id(self.value):#x}"
+
+
 class References:
     """The boundary of NNX graphs, in one of its modes.
 
@@ -348,7 +361,14 @@ class References:
         apart = self.take_apart(tree)
         fixed = [((i,), item) for i, item in enumerate(apart.structure.items) if isinstance(item, Fixed)]
         leaves = [(leaf.path, _aval(leaf.value)) for leaf in apart.leaves]
-        return Described((apart.structure.treedef, apart.structure.graphdef), (*leaves, *fixed))
+        nodes = [(("identity of", i), Identity(node)) for i, node in enumerate(self._carried_things(apart))]
+        return Described((apart.structure.treedef, apart.structure.graphdef), (*leaves, *fixed, *nodes))
+
+    def _carried_things(self, apart: Tree) -> list[Any]:
+        """What must stay the same in a carry: Variables, and objects too if updates reach the caller's."""
+        if not self.updates:
+            return apart.plan.variables
+        return [apart.plan.node(number) for number in apart.plan.by_number]
 
     def describe_outcome(self, outcome: RefOutcome, groups: Groups) -> Described:
         """What must not differ between the outputs of branches."""
@@ -356,8 +376,9 @@ class References:
             ((i,), "an argument" if lane == FORWARDED else _aval(groups[lane][place]))
             for i, (lane, place) in enumerate(outcome.sources)
         )
+        metadata = tuple((("metadata of Variable", i), Fixed(new)) for i, new in outcome.metadata)
         make = (outcome.treedef, outcome.items, outcome.graphdef, outcome.arguments, outcome.updates)
-        return Described(make, leaves)
+        return Described(make, (*leaves, *metadata))
 
     def pack(self, tree: Any) -> tuple[RefStructure, tuple[Any, ...]]:
         """Any tree as a structure and arrays."""
