@@ -41,7 +41,7 @@ def assert_equal(theirs, ours, tolerance=0.0, where=""):
 
 def flat(library, node, **options):
     """The Variables of a node by path, in the order of paths."""
-    return {path: variable for path, variable in library.to_flat_state(library.state(node, **options))}
+    return dict(library.to_flat_state(library.state(node, **options)))
 
 
 def assert_same_state(their_node, our_node, tolerance=0.0, **options):
