@@ -9,6 +9,7 @@ their shapes; for equinox's own layers a table says what they mean.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -90,6 +91,26 @@ def counts_of(cls: type, parameters: tuple[Parameter, ...], given: Mapping[str, 
         if base is not None and other is not None and len(base[1]) != len(other[1]):
             found.append(name)
     return found
+
+
+def counts_of_class(cls: type) -> list[str]:
+    """The same for a class, as far as its constructor takes sizes, keys and defaults only."""
+    try:
+        parameters = signature_of_class(cls).parameters
+    except (AnnotationError, TypeError, ValueError):
+        return []
+    sizes = [one.name for one in parameters if one.required and _is_size(one)]
+    given: dict[str, Any] = {one.name: one.default for one in parameters if not one.required}
+    given |= {name: 12 + 12 * number for number, name in enumerate(sizes)}  # so that most divide each other
+    for one in parameters:
+        if one.required and one.name not in sizes:
+            if not _is_key(one.annotation):
+                return []
+            given[one.name] = jax.ShapeDtypeStruct((), key_dtype())
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    if len(sizes) < 2 or any(one.kind in variadic for one in parameters):
+        return []
+    return counts_of(cls, parameters, given, sizes)
 
 
 def _is_size(parameter: Parameter) -> bool:

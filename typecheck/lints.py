@@ -16,35 +16,31 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import jax
+from weft.typecheck.axes import (
+    ASKING,
+    ELEMENTWISE,
+    KEEPING,
+    RESHAPING,
+    UNARY,
+    Atoms,
+    Axes,
+    Axis,
+    One,
+    crossings,
+    declared_atoms,
+    frames,
+    inner_jaxpr,
+    is_var,
+    nested_jaxprs,
+    nobody_asked,
+    regroup,
+    shape_of,
+)
 from weft.typecheck.verify_watch import is_users
-
-One = Literal["given", "kept", "asked", "promoted"]
-
-
-@dataclass(frozen=True)
-class Axis:
-    """One axis of a value.
-
-    Attributes:
-        atoms: what it is made of, as (name, size), outermost first.
-        real: whether the value varies along it; a broadcast does not.
-        one: for an axis of size 1, or broadcast from one, how it came to be: given by an annotation or an operation,
-            kept by a reduction, asked for by indexing with `None`, or promoted silently.
-    """
-
-    atoms: tuple[tuple[str, int], ...]
-    real: bool = True
-    one: One = "given"
-
-    @property
-    def size(self) -> int:
-        """Its size."""
-        return math.prod(size for _, size in self.atoms)
 
 
 @dataclass(frozen=True)
@@ -55,73 +51,6 @@ class Warning_:
     message: str
     file: str
     line: int
-
-
-Axes = tuple[Axis, ...]
-Atoms = tuple[tuple[str, int], ...]
-
-_ELEMENTWISE = frozenset(
-    (
-        "add",
-        "sub",
-        "mul",
-        "div",
-        "max",
-        "min",
-        "pow",
-        "rem",
-        "atan2",
-        "nextafter",
-        "and",
-        "or",
-        "xor",
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "select_n",
-        "add_any",
-        "clamp",
-    )
-)
-_UNARY = frozenset(
-    (
-        "neg",
-        "exp",
-        "exp2",
-        "log",
-        "log1p",
-        "expm1",
-        "sin",
-        "cos",
-        "tan",
-        "tanh",
-        "logistic",
-        "sqrt",
-        "rsqrt",
-        "cbrt",
-        "abs",
-        "sign",
-        "floor",
-        "ceil",
-        "round",
-        "is_finite",
-        "not",
-        "erf",
-        "erfc",
-        "erf_inv",
-        "integer_pow",
-        "square",
-        "convert_element_type",
-        "stop_gradient",
-        "real",
-        "imag",
-        "copy",
-        "reduce_precision",
-    )
-)
 
 
 class Lint:
@@ -139,9 +68,9 @@ class Lint:
         inputs = [self.fresh(var.aval) for var in (*jaxpr.constvars, *jaxpr.invars)]
         results = self._walk(jaxpr, inputs)
         for var, axes in zip(jaxpr.outvars, results, strict=True):
-            if _is_var(var):
+            if is_var(var):
                 self._returned(axes)
-        wanted = {one for var in jaxpr.outvars if _is_var(var) for one in self._suspects.get(var, ())}
+        wanted = {one for var in jaxpr.outvars if is_var(var) for one in self._suspects.get(var, ())}
         return [one for one in dict.fromkeys(self.found) if one not in wanted]
 
     def _returned(self, axes: Axes) -> None:
@@ -170,12 +99,12 @@ class Lint:
         env: dict[Any, Axes] = dict(zip((*jaxpr.constvars, *jaxpr.invars), inputs, strict=True))
 
         def read(atom: Any) -> Axes:
-            return env[atom] if _is_var(atom) else self.fresh(atom.aval)
+            return env[atom] if is_var(atom) else self.fresh(atom.aval)
 
         for eqn in jaxpr.eqns:
             operands = [read(one) for one in eqn.invars]
             for var, axes in zip(eqn.outvars, self._apply(eqn, operands), strict=True):
-                env[var] = axes if tuple(one.size for one in axes) == _shape(var) else self.fresh(var.aval)
+                env[var] = axes if tuple(one.size for one in axes) == shape_of(var) else self.fresh(var.aval)
         return [read(var) for var in jaxpr.outvars]
 
     def _apply(self, eqn: Any, operands: list[Axes]) -> list[Axes]:
@@ -189,10 +118,10 @@ class Lint:
         if name == "squeeze":
             gone = eqn.params["dimensions"]
             return [tuple(one for axis, one in enumerate(operands[0]) if axis not in gone)]
-        if name in _UNARY:
+        if name in UNARY:
             self._pass_on(eqn)
             return [operands[0]]
-        if name in _ELEMENTWISE:
+        if name in ELEMENTWISE:
             return [self._elementwise(eqn, operands)]
         if name.startswith(("reduce_", "arg")) and "axes" in eqn.params:
             gone = eqn.params["axes"]
@@ -201,20 +130,20 @@ class Lint:
             self._contraction(eqn, operands)
         if name == "concatenate":
             return [self._concatenate(eqn, operands)]
-        inner = _inner(eqn)
+        inner = inner_jaxpr(eqn)
         if inner is not None:
             return self._call(eqn, inner, operands)
-        for _, nested in _nested(eqn):
+        for _, nested in nested_jaxprs(eqn):
             self._walk(nested, [self.fresh(var.aval) for var in (*nested.constvars, *nested.invars)])
-        return [self._inherit(_shape(var), operands) for var in eqn.outvars]
+        return [self._inherit(shape_of(var), operands) for var in eqn.outvars]
 
     def _call(self, eqn: Any, inner: Any, operands: list[Axes]) -> list[Axes]:
         for var, outer in zip(inner.invars, eqn.invars, strict=True):
-            if _is_var(outer) and outer in self._suspects:
+            if is_var(outer) and outer in self._suspects:
                 self._suspects[var] = self._suspects[outer]
         results = self._walk(inner, [*(self.fresh(var.aval) for var in inner.constvars), *operands])
         for var, result in zip(eqn.outvars, inner.outvars, strict=True):
-            if _is_var(result) and result in self._suspects:
+            if is_var(result) and result in self._suspects:
                 self._suspects[var] = self._suspects[result]
         return results
 
@@ -247,16 +176,16 @@ class Lint:
         """Who made an axis of size 1: the library functions that the user's line went through say it."""
         called = self._called(eqn)
         functions = {function for _, function in called}
-        if any(file.endswith("reductions.py") for file, _ in called) or functions & _KEEPING:
+        if any(file.endswith("reductions.py") for file, _ in called) or functions & KEEPING:
             return "kept"
-        if any("indexing" in file for file, _ in called) or functions & _ASKING:
+        if any("indexing" in file for file, _ in called) or functions & ASKING:
             return "asked"
         return "promoted"
 
     def _called(self, eqn: Any) -> list[tuple[str, str]]:
         """File and name of the library functions under the user's innermost line, innermost first."""
         called: list[tuple[str, str]] = []
-        for file, function, _ in _frames(eqn):
+        for file, function, _ in frames(eqn):
             if is_users(file, self.own):
                 break
             if not function.startswith("_forward_"):
@@ -264,16 +193,16 @@ class Lint:
         return called
 
     def _line(self, eqn: Any) -> tuple[str, int]:
-        return next(((file, line) for file, _, line in _frames(eqn) if is_users(file, self.own)), ("", 0))
+        return next(((file, line) for file, _, line in frames(eqn) if is_users(file, self.own)), ("", 0))
 
     def _elementwise(self, eqn: Any, operands: list[Axes]) -> Axes:
-        shape = _shape(eqn.outvars[0])
+        shape = shape_of(eqn.outvars[0])
         full = [axes for axes in operands if len(axes) == len(shape)]
-        suspects = tuple(one for var in eqn.invars if _is_var(var) for one in self._suspects.get(var, ()))
+        suspects = tuple(one for var in eqn.invars if is_var(var) for one in self._suspects.get(var, ()))
         if suspects and any(
             all(axis.real for axis in axes) and not self._suspects.get(var, ())
             for var, axes in zip(eqn.invars, operands, strict=True)
-            if _is_var(var) and len(axes) == len(shape) and len(axes) > 1
+            if is_var(var) and len(axes) == len(shape) and len(axes) > 1
         ):
             # It meets a value that has both axes by itself: the outer product was wanted.
             self.found = [one for one in self.found if one not in suspects]
@@ -296,15 +225,15 @@ class Lint:
 
     def _pass_on(self, eqn: Any) -> None:
         for var in eqn.invars:
-            if _is_var(var) and var in self._suspects:
+            if is_var(var) and var in self._suspects:
                 self._suspects[eqn.outvars[0]] = self._suspects[var]
 
     def _outer_product(self, eqn: Any, operands: list[Axes]) -> Warning_ | None:
         for number, left in enumerate(operands):
             for right in operands[number + 1 :]:
-                for i, j in _crossings(left, right):
+                for i, j in crossings(left, right):
                     name = left[i].atoms[0][0]
-                    if not _nobody_asked(right[i].one, left[j].one):
+                    if not nobody_asked(right[i].one, left[j].one):
                         continue
                     shapes = " with ".join(self._show(one, only_real=True) for one in (left, right))
                     return Warning_(
@@ -325,7 +254,7 @@ class Lint:
             how = self._how(eqn)
             return tuple(Axis(group, one=how) for group in regrouped)
         called = self._called(eqn)
-        if called and called[-1][1] in _RESHAPING and all(name for name, _ in atoms):
+        if called and called[-1][1] in RESHAPING and all(name for name, _ in atoms):
             result = self.fresh(eqn.outvars[0].aval)
             self.found.append(
                 Warning_(
@@ -356,7 +285,7 @@ class Lint:
 
     def _concatenate(self, eqn: Any, operands: list[Axes]) -> Axes:
         """Equal pieces side by side: the number of the piece is the outer part of the axis."""
-        dimension, shape = eqn.params["dimension"], _shape(eqn.outvars[0])
+        dimension, shape = eqn.params["dimension"], shape_of(eqn.outvars[0])
         pieces = {axes[dimension].atoms for axes in operands}
         axes = list(self._inherit(shape, operands))
         if len(pieces) == 1 and len(operands) > 1:
@@ -373,127 +302,6 @@ class Lint:
         return f"({', '.join(map(word, axes))})"
 
 
-_KEEPING = frozenset(
-    (
-        "norm",
-        "logsumexp",
-        "softmax",
-        "log_softmax",
-        "mean",
-        "sum",
-        "max",
-        "min",
-        "prod",
-        "var",
-        "std",
-        "keepdims",
-        "median",
-    )
-)
-_ASKING = frozenset(
-    (
-        "__getitem__",
-        "expand_dims",
-        "_rewriting_take",
-        "rewriting_take",
-        "atleast_2d",
-        "atleast_1d",
-        "outer",
-        "meshgrid",
-    )
-)
-_RESHAPING = frozenset(
-    (
-        "reshape",
-        "ravel",
-        "_reshape",
-        "flatten",
-    )
-)
-
-
-def _crossings(left: Axes, right: Axes) -> Iterator[tuple[int, int]]:
-    """Pairs of axes (i, j) of one dim, i real in the left operand only and j in the right one only."""
-    for i, (a, b) in enumerate(zip(left, right, strict=True)):
-        for j, (c, d) in enumerate(zip(left, right, strict=True)):
-            varies = i != j and a.real and a.atoms and not (b.real and b.atoms)
-            if varies and d.real and d.atoms and not (c.real and c.atoms) and a.atoms == d.atoms and a.atoms[0][0]:
-                yield i, j
-
-
-def _nobody_asked(one: One, other: One) -> bool:
-    """Whether two broadcast axes meet by accident: one promoted silently, or asked for, against one that was there."""
-    ways = {one, other}
-    return ways in ({"promoted", "given"}, {"promoted", "kept"}, {"asked", "given"})
-
-
-def regroup(atoms: Sequence[tuple[str, int]], shape: Sequence[int]) -> list[tuple[tuple[str, int], ...]] | None:
-    """The atoms of each axis of a reshape in memory order, or None if an axis would cut across atoms.
-
-    >>> regroup([("b", 5), ("m", 14)], (5, 2, 7))
-    [(('b', 5),), (('m/0', 2),), (('m/1', 7),)]
-    >>> regroup([("h", 5), ("s", 7)], (7, 5)) is None
-    True
-    """
-    if math.prod(size for _, size in atoms) != math.prod(shape) or 0 in shape:
-        return None if 0 not in shape else [() for _ in shape]
-    rest = list(atoms)
-    pieces: dict[str, int] = {}
-    groups: list[tuple[tuple[str, int], ...]] = []
-    for size in shape:
-        group: list[tuple[str, int]] = []
-        while size > 1:
-            name, head = rest.pop(0)
-            if size % head == 0:
-                group.append((name, head))
-                size //= head
-            elif head % size == 0:
-                root = name.partition("/")[0]
-                number = pieces.setdefault(root, 0)
-                pieces[root] += 1
-                group.append((f"{root}/{number}" if root else "", size))
-                rest.insert(0, (f"{root}/{number + 1}" if root else "", head // size))
-                size = 1
-            else:
-                return None
-        groups.append(tuple(group))
-    return groups
-
-
-def _frames(eqn: Any) -> Iterator[tuple[str, str, int]]:
-    """File, function and line of the Python frames that an operation was traced in, innermost first."""
-    traceback = eqn.source_info.traceback
-    for frame in () if traceback is None else traceback.frames:
-        yield frame.file_name, frame.function_name, frame.line_num
-
-
-def _is_var(atom: Any) -> bool:
-    return not isinstance(atom, jax.extend.core.Literal)
-
-
-def _shape(var: Any) -> tuple[int, ...]:
-    return tuple(getattr(var.aval, "shape", ()))
-
-
-def _inner(eqn: Any) -> Any:
-    """The jaxpr of an operation that is one call of it with the same operands."""
-    for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
-        inner = eqn.params.get(key)
-        inner = getattr(inner, "jaxpr", inner)
-        if inner is not None and hasattr(inner, "eqns") and eqn.primitive.name not in ("scan", "while"):
-            same = [_shape(var) for var in inner.invars] == [_shape(var) for var in eqn.invars]
-            return inner if same and len(inner.outvars) == len(eqn.outvars) else None
-    return None
-
-
-def _nested(eqn: Any) -> Iterator[tuple[str, Any]]:
-    for key, value in eqn.params.items():
-        for one in value if isinstance(value, tuple | list) else (value,):
-            inner = getattr(one, "jaxpr", one)
-            if hasattr(inner, "eqns"):
-                yield key, inner
-
-
 def lint(
     trials: Sequence[tuple[Any, Mapping[str, int]]], own: frozenset[str], products: Sequence[Sequence[str]] = ()
 ) -> list[Warning_]:
@@ -506,21 +314,8 @@ def lint(
         own: files that count as the user's.
         products: the annotations' products of dims, in their order: `["h", "c"]` for `h*c`.
     """
-    results = [Lint(_declared(sizes, products), own).run(closed) for closed, sizes in trials]
+    results = [Lint(declared_atoms(sizes, products), own).run(closed) for closed, sizes in trials]
     places = [{(one.rule, one.file, one.line) for one in found} for found in results]
     common: set[Any] = set.intersection(*places) if places else set()
     first = {(one.rule, one.file, one.line): one for found in reversed(results) for one in found}
     return [one for place, one in sorted(first.items()) if place in common]
-
-
-def _declared(sizes: Mapping[str, int], products: Sequence[Sequence[str]]) -> dict[int, Atoms]:
-    """What an axis of a size is made of, by the names of the dims and the products that annotations write."""
-    atoms: dict[int, Atoms] = {}
-    for name, size in sizes.items():
-        if size > 1:
-            # Of an array of any shape nothing is known; the nameless are never complained of.
-            atoms.setdefault(size, (("" if "..." in name else name, size),))
-    for product in products:
-        if all(sizes.get(name, 1) > 1 for name in product):
-            atoms.setdefault(math.prod(sizes[name] for name in product), tuple((name, sizes[name]) for name in product))
-    return atoms

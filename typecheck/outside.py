@@ -17,7 +17,7 @@ from typing import Any
 import equinox as eqx
 import jax
 from weft.typecheck.annotations import ArrayOf
-from weft.typecheck.arguments import Builder, Scope
+from weft.typecheck.builder import Builder, Scope
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.generalise import abstract_record
 from weft.typecheck.reading import Scope as Names

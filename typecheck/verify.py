@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-from weft.typecheck.arguments import Assignment, Unbuildable
+from weft.typecheck.builder import Assignment, Unbuildable
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.generalise import generalise
 from weft.typecheck.lints import lint

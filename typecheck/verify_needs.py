@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from weft.typecheck.arguments import PRIMES, Assignment
+from weft.typecheck.builder import PRIMES, Assignment
 
 
 @dataclass(frozen=True)

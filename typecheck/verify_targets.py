@@ -18,8 +18,10 @@ import equinox as eqx
 import jax
 from weft.core.leaves import is_array
 from weft.typecheck.annotations import Annotation, Anything
-from weft.typecheck.arguments import Assignment, Builder, Scope, build_arguments, build_module, holds_arrays
+from weft.typecheck.arguments import build_arguments, build_module, holds_arrays
+from weft.typecheck.builder import Assignment, Builder, Scope
 from weft.typecheck.errors import AnnotationError
+from weft.typecheck.generalise import counts_of_class
 from weft.typecheck.outside import abstract_outside, outside_values, with_outside
 from weft.typecheck.signatures import Signature, signature_of
 from weft.typecheck.verify_match import dims_of_record, names_of_signature, products_in
@@ -81,8 +83,10 @@ def _of_class(cls: type, given: Mapping[str, Any]) -> list[Target]:
     if not issubclass(cls, eqx.Module):
         raise TypeError(f"{cls.__qualname__} is not a Module class; verify its functions one by one")
 
+    counts = dict.fromkeys(counts_of_class(cls), 2)
+
     def make(builder: Builder) -> Any:
-        return build_module(builder, cls, "self", Scope("self.", "self."), given)
+        return build_module(builder, cls, "self", Scope("self.", "self."), {**counts, **given})
 
     methods = [_of_method(cls, function, make, given) for function in public_methods(cls)]
     methods += [_of_function(function, {**given, **bound}) for function, bound in _unbound_methods(cls)]

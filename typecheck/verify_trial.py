@@ -19,7 +19,7 @@ import equinox as eqx
 import jax
 from weft.core import hooks
 from weft.core.leaves import is_array
-from weft.typecheck.arguments import Assignment, Builder, Unbuildable
+from weft.typecheck.builder import Assignment, Builder, Unbuildable
 from weft.typecheck.verify_watch import Violation, Watch, is_users
 
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]

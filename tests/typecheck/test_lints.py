@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jaxtyping import Array, Float
-from weft.typecheck.lints import regroup
+from weft.typecheck.axes import regroup
 from weft.typecheck.verify import verify
 
 
