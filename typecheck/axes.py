@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import jax
+from jax.extend.core import Literal as Literal_
 
 ELEMENTWISE = frozenset(
     (
@@ -197,7 +197,7 @@ def frames(eqn: Any) -> Iterator[tuple[str, str, int]]:
 
 
 def is_var(atom: Any) -> bool:
-    return not isinstance(atom, jax.extend.core.Literal)
+    return not isinstance(atom, Literal_)
 
 
 def shape_of(var: Any) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+from jax.core import Tracer
 from weft.typecheck.annotations import ArrayOf
 from weft.typecheck.builder import Builder, Scope
 from weft.typecheck.errors import AnnotationError
@@ -49,7 +50,7 @@ def abstract_outside(function: FunctionType, builder: Builder) -> dict[str, Any]
     return {
         name: _abstract(name, value, function, builder)
         for name, value in outside_values(function).items()
-        if isinstance(value, jax.Array | eqx.Module) and not isinstance(value, jax.core.Tracer)
+        if isinstance(value, jax.Array | eqx.Module) and not isinstance(value, Tracer)
         if jax.tree.leaves(value) and not hasattr(value, "__wrapped__")
     }
 

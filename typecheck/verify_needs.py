@@ -94,7 +94,7 @@ DEALS: tuple[Deal, ...] = (ascending, descending, interleaved)
 
 
 def _primes(count: int) -> Iterator[int]:
-    found = list(PRIMES[:count])
+    found: list[int] = list(PRIMES[:count])
     candidate = PRIMES[-1]
     while len(found) < count:
         candidate += 2

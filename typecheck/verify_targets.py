@@ -148,8 +148,9 @@ def public_methods(cls: type) -> Iterator[Callable[..., Any]]:
         if base is eqx.Module or base.__module__.startswith(("equinox.", "weft.core.")):
             break
         for name, value in vars(base).items():
-            plain = callable(value) and not isinstance(value, staticmethod | classmethod)
-            function = inspect.unwrap(value) if plain else None
+            if isinstance(value, staticmethod | classmethod):
+                continue
+            function = inspect.unwrap(value) if callable(value) else None
             if name in seen or not isinstance(function, FunctionType):
                 continue
             seen.add(name)
