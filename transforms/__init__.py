@@ -1,9 +1,10 @@
 """Every JAX transform over records, each declared once as a rule of the interpreter."""
 
 from weft.core.rides import Carry, axes
-from weft.transforms.autodiff import grad, hessian, jacfwd, jacrev, jvp, linearize, value_and_grad, vjp
+from weft.transforms.autodiff import grad, jvp, linearize, value_and_grad, vjp
 from weft.transforms.branches import cond, switch
 from weft.transforms.custom import custom_jvp, custom_vjp
+from weft.transforms.jacobians import hessian, jacfwd, jacrev
 from weft.transforms.jit import jit
 from weft.transforms.loops import associative_scan, fori_loop, map, scan, while_loop
 from weft.transforms.mapping import pmap, shard_map, vmap

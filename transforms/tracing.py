@@ -82,6 +82,14 @@ MAKE_JAXPR: Rule[JaxprOptions] = Rule(
 )
 
 
+@overload
+def make_jaxpr(
+    function: Callable[P, Any], /, *, static_argnums: int | Sequence[int] | None = None, return_shape: bool = False
+) -> Callable[P, Any]: ...
+@overload
+def make_jaxpr(
+    *, static_argnums: int | Sequence[int] | None = None, return_shape: bool = False
+) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
 def make_jaxpr(
     function: Callable[..., Any] | None = None,
     /,
@@ -204,6 +212,10 @@ def _lift_checkify(lift: Lift[CheckifyOptions]) -> Lifted:
 CHECKIFY: Rule[CheckifyOptions] = Rule("checkify", _lift_checkify, finish=lambda out, finish: (finish.more[0], out))
 
 
+@overload
+def checkify(function: Callable[P, R], /, *, errors: Any = jax_checkify.user_checks) -> Callable[P, tuple[Any, R]]: ...
+@overload
+def checkify(*, errors: Any = jax_checkify.user_checks) -> Callable[[Callable[P, R]], Callable[P, tuple[Any, R]]]: ...
 def checkify(function: Callable[..., Any] | None = None, /, *, errors: Any = jax_checkify.user_checks) -> Any:
     """Makes the checks inside a function part of its output.
 
@@ -238,6 +250,14 @@ class HasAxisMetadata(Protocol):
         ...
 
 
+@overload
+def transform_metadata(
+    function: Callable[P, R], /, *, in_axes: Any = 0, out_axes: Any = 0, **metadata: Any
+) -> Callable[P, R]: ...
+@overload
+def transform_metadata(
+    *, in_axes: Any = 0, out_axes: Any = 0, **metadata: Any
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def transform_metadata(
     function: Callable[..., Any] | None = None,
     /,

@@ -11,7 +11,18 @@ import pytest
 import weft
 from weft.core import kinds
 from weft.core.errors import StaticError
-from weft.core.kinds import BatchStat, Buffer, Kind, LoRAParam, Param, RngKey, RngState, Role, field_roles, kind_of_array
+from weft.core.kinds import (
+    BatchStat,
+    Buffer,
+    Kind,
+    LoRAParam,
+    Param,
+    RngKey,
+    RngState,
+    Role,
+    field_roles,
+    kind_of_array,
+)
 
 if TYPE_CHECKING:
     from nowhere import Missing  # pyright: ignore
@@ -104,7 +115,7 @@ def test_two_kinds_on_one_field_are_refused():
 
 def test_a_kind_that_cannot_be_resolved_is_refused():
     class Lost(weft.Module):
-        value: Annotated[jax.Array, NotThere] = None  # noqa: F821 # pyright: ignore
+        value: Annotated[jax.Array, NotThere] = None  # pyright: ignore
 
     with pytest.raises(StaticError, match="cannot resolve the annotation") as caught:
         field_roles(Lost)

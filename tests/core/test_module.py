@@ -60,7 +60,9 @@ def test_replace_keeps_the_rest():
     assert (other.axis, other.activation, layer.axis) == (3, jnp.tanh, -1)
     np.testing.assert_allclose(layer.weight, 1.0)
     np.testing.assert_allclose(layer.grown(2).weight, 3.0)
-    with pytest.raises(AttributeError, match="Layer has no field 'bias'; its fields are weight, activation, sizes, axis"):
+    with pytest.raises(
+        AttributeError, match="Layer has no field 'bias'; its fields are weight, activation, sizes, axis"
+    ):
         layer.replace(bias=1)
     with pytest.raises(AttributeError, match="Counted has no field 'limit'"):
         Counted(jnp.ones(2)).replace(limit=4)

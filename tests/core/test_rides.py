@@ -109,8 +109,12 @@ def test_the_size_of_the_mapped_axis():
     ("prefix", "given", "fragment", "lines"),
     [
         (1, None, "vmap is given an axis that these arguments do not have", ["weight: axis 1 of shape (3,)"]),
-        (axes({BatchStat: 1, ...: 0}), None, "inconsistent sizes on their mapped axes: 2, 3", [
-            "weight: axis 0 of shape (3,) has size 3", "mean: axis 1 of shape (3, 2) has size 2"]),
+        (
+            axes({BatchStat: 1, ...: 0}),
+            None,
+            "inconsistent sizes on their mapped axes: 2, 3",
+            ["weight: axis 0 of shape (3,) has size 3", "mean: axis 1 of shape (3, 2) has size 2"],
+        ),
         (0, 5, "differ from the size given, 5", ["weight: axis 0 of shape (3,) has size 3", "mean: axis 0"]),
         (-3, None, "an axis that these arguments do not have", ["weight: axis -3", "mean: axis -3 of shape (3, 2)"]),
     ],

@@ -130,7 +130,14 @@ def test_a_sparse_tree_that_is_whole_flattens_as_by_jax(tree: Any):
 
 @pytest.mark.parametrize(
     ("tree", "sparse"),
-    [({"a": 1.0}, {"b": 1.0}), ({"a": 1.0}, [1.0]), ([1.0], [1.0, 2.0]), ([1.0], (1.0,)), (Pair(1.0, 2.0), (1.0, 2.0)), ([1.0], 1.0)],
+    [
+        ({"a": 1.0}, {"b": 1.0}),
+        ({"a": 1.0}, [1.0]),
+        ([1.0], [1.0, 2.0]),
+        ([1.0], (1.0,)),
+        (Pair(1.0, 2.0), (1.0, 2.0)),
+        ([1.0], 1.0),
+    ],
 )
 def test_a_sparse_tree_of_another_make_is_refused(tree: Any, sparse: Any):
     with pytest.raises(StructureError, match="must be made like what it belongs to: expected") as caught:

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import weft
-from weft import All, Any as AnyOf, BatchStat, Buffer, Not, Param, PathContains, WithTag
+from weft import All, BatchStat, Buffer, Not, Param, PathContains, WithTag
+from weft import Any as AnyOf
 from weft.core.errors import DifferentiationError, StructureError
 
 X = jnp.array([0.5, -1.0, 2.0])
@@ -216,8 +217,11 @@ def test_jvp_and_linearize_push_sparse_tangents_forward():
     np.testing.assert_allclose(y, wanted_y, rtol=1e-6)
     np.testing.assert_allclose(pushforward(tangent_like(net), None), wanted, rtol=1e-5)
     np.testing.assert_allclose(pushforward(None, None), jnp.zeros(3))
-    np.testing.assert_allclose(pushforward(tangent_like(net), X), weft.jvp(
-        lambda net, x: net(x), (net, X), (tangent_like(net), X))[1], rtol=1e-5)
+    np.testing.assert_allclose(
+        pushforward(tangent_like(net), X),
+        weft.jvp(lambda net, x: net(x), (net, X), (tangent_like(net), X))[1],
+        rtol=1e-5,
+    )
 
 
 def test_jvp_with_aux_and_static_outputs():
@@ -238,9 +242,7 @@ def test_these_work_under_jit():
     wanted_y, pull = jax.vjp(lambda f: plain(f, X), floats_of(make_net()))
     wanted = pull(wanted_y)[0]
     assert_gradient(gradient, wanted, ("weight", "bias", "frozen"))
-    _, wanted_tangent = jax.jvp(
-        lambda f: plain(f, X), (floats_of(make_net()),), ({**wanted, "mean": jnp.zeros(())},)
-    )
+    _, wanted_tangent = jax.jvp(lambda f: plain(f, X), (floats_of(make_net()),), ({**wanted, "mean": jnp.zeros(())},))
     np.testing.assert_allclose(tangent, wanted_tangent, rtol=1e-5)
 
 
@@ -303,7 +305,9 @@ def test_the_hessian_with_several_arguments_and_aux():
     ],
 )
 def test_an_output_that_is_no_scalar(transform: Any, function: Any, fragment: str):
-    with pytest.raises(DifferentiationError, match=f"needs a function that returns one scalar, but this one {fragment}") as c:
+    with pytest.raises(
+        DifferentiationError, match=f"needs a function that returns one scalar, but this one {fragment}"
+    ) as c:
         transform(function)(X)
     assert "for a whole Jacobian use jacrev" in str(c.value)
     assert transform.__name__ in str(c.value).split("\n")[0]
@@ -311,7 +315,9 @@ def test_an_output_that_is_no_scalar(transform: Any, function: Any, fragment: st
 
 @pytest.mark.parametrize("name", ["grad", "value_and_grad", "jacfwd", "jacrev", "hessian"])
 def test_nothing_to_differentiate(name: str):
-    with pytest.raises(DifferentiationError, match="nothing to differentiate: no leaf of argument 0 is Param") as caught:
+    with pytest.raises(
+        DifferentiationError, match="nothing to differentiate: no leaf of argument 0 is Param"
+    ) as caught:
         getattr(weft, name)(lambda t: 1.0)({"n": jnp.arange(3), "name": "t"})
     assert "at: t.n: Buffer, int32[3]" in str(caught.value)
     assert "choose the leaves with wrt=" in str(caught.value)
@@ -324,11 +330,19 @@ def test_nothing_to_differentiate(name: str):
         (lambda: weft.grad(loss, argnums=2)(make_net(), X), DifferentiationError, "was called with 2 positional ones"),
         (lambda: weft.grad(loss)(net=make_net(), x=X), DifferentiationError, "was called with 0 positional ones"),
         (lambda: weft.grad(loss, wrt=Buffer)(make_net(), X), DifferentiationError, "at: net.count: "),
-        (lambda: weft.grad(loss, holomorphic=True)(make_net(), X), DifferentiationError, "is not complex, but holomorphic"),
+        (
+            lambda: weft.grad(loss, holomorphic=True)(make_net(), X),
+            DifferentiationError,
+            "is not complex, but holomorphic",
+        ),
         (lambda: weft.jacfwd(lambda z: z)(1j), DifferentiationError, "cannot differentiate a leaf that is complex"),
         (lambda: weft.vjp(lambda n: n, 3), DifferentiationError, "nothing to differentiate"),
         (lambda: weft.jvp(jnp.sin, (1.0,), ()), StructureError, "jvp got 1 primals but 0 tangents"),
-        (lambda: weft.jvp(lambda t: t["x"], ({"x": 1.0},), ({"y": 1.0},)), StructureError, "made like what it belongs to"),
+        (
+            lambda: weft.jvp(lambda t: t["x"], ({"x": 1.0},), ({"y": 1.0},)),
+            StructureError,
+            "made like what it belongs to",
+        ),
         (lambda: weft.vjp(lambda t: {"y": t}, 1.0)[1]([1.0]), StructureError, "expected dict with 1 children"),
         (lambda: weft.grad(lambda x: (x, x, x), has_aux=True)(1.0), Exception, "has_aux|fit"),
         (lambda: weft.grad(lambda x: x, has_aux=True)(1.0), Exception, "has_aux|fit"),

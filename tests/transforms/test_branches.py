@@ -116,7 +116,9 @@ def test_branches_that_differ_are_named_with_every_path(name: str):
 
 def test_the_branch_of_a_switch_that_differs_is_named():
     branches = [lambda x: {"y": x}, lambda x: {"y": x * 2}, lambda x: {"y": x, "z": x}]
-    with pytest.raises(BranchError, match=r"branches\[0\] and branches\[2\] of switch do not return the same") as caught:
+    with pytest.raises(
+        BranchError, match=r"branches\[0\] and branches\[2\] of switch do not return the same"
+    ) as caught:
         weft.switch(0, branches, 1.0)
     assert "output.z: nothing -> float32[]" in str(caught.value)
 
@@ -129,7 +131,11 @@ def test_another_record_type_with_the_same_leaves_differs():
 @pytest.mark.parametrize(
     ("run", "error", "fragment"),
     [
-        (lambda: weft.cond(jnp.ones(2) > 0, up, down, make_net(), 1.0), BranchError, r"must be a scalar, not bool\[2\]"),
+        (
+            lambda: weft.cond(jnp.ones(2) > 0, up, down, make_net(), 1.0),
+            BranchError,
+            r"must be a scalar, not bool\[2\]",
+        ),
         (lambda: weft.switch(0, [], 1.0), BranchError, "switch needs at least one branch"),
         (lambda: weft.switch(1.5, [up, down], make_net(), 1.0), TypeError, "(?i)index"),
     ],

@@ -42,7 +42,9 @@ def make_vjp() -> Any:
     def backward(saved: Any, cotangent: Any) -> Any:
         assert saved["f"] is jnp.tanh
         assert cotangent["name"] is None
-        return saved["net"].replace(weight=10 * cotangent["y"] * saved["x"], table=None, activation=None, name=None), None
+        return saved["net"].replace(
+            weight=10 * cotangent["y"] * saved["x"], table=None, activation=None, name=None
+        ), None
 
     f.defvjp(forward, backward)
     return f
@@ -92,9 +94,11 @@ UNDER: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
         lambda f: lambda w, x: jax.vmap(f, in_axes=(None, 0))(w, jnp.stack([x, 2 * x])).sum(),
     ),
     "scan": (
-        lambda f: lambda net, x: weft.scan(lambda c, x, net: (c + f(net, x), None), in_axes=(weft.Carry, 0, None))(
-            0.0, jnp.stack([x, 2 * x]), net
-        )[0],
+        lambda f: (
+            lambda net, x: weft.scan(lambda c, x, net: (c + f(net, x), None), in_axes=(weft.Carry, 0, None))(
+                0.0, jnp.stack([x, 2 * x]), net
+            )[0]
+        ),
         lambda f: lambda w, x: jax.lax.scan(lambda c, x: (c + f(w, x), None), 0.0, jnp.stack([x, 2 * x]))[0],
     ),
     "cond": (
@@ -218,7 +222,7 @@ def test_a_method_may_be_decorated():
             return self.scale * x
 
         @apply.defjvp
-        def _(primals: Any, tangents: Any) -> Any:  # noqa: N805
+        def _(primals: Any, tangents: Any) -> Any:
             (self, x), (_, x_dot) = primals, tangents
             return self.apply(x), 7.0 * x_dot
 

@@ -69,7 +69,11 @@ BAD: dict[str, tuple[Callable[[], Any], type[WeftError], type[Exception], tuple[
         lambda: weft.vmap(lambda net, x: x)(make_net(), jnp.ones(3)),
         errors.AxisError,
         ValueError,
-        ("inconsistent sizes", "at: net.weight: axis 0 of shape (2,) has size 2", "at: x: axis 0 of shape (3,) has size 3"),
+        (
+            "inconsistent sizes",
+            "at: net.weight: axis 0 of shape (2,) has size 2",
+            "at: x: axis 0 of shape (3,) has size 3",
+        ),
     ),
     "a carry that drifts": (
         lambda: weft.while_loop(lambda net: True, lambda net: net.replace(mean=net.mean[:1]), make_net()),

@@ -93,7 +93,9 @@ def test_scanned_and_stacked_axes_may_be_any(in_axes: Any, out_axis: int):
         in_axes=(Carry, *in_axes),
         out_axes=(Carry, out_axis),
     )(0.0, *xs)
-    slices = [[x if axis is None else jnp.take(x, i, axis) for i in range(3)] for x, axis in zip(xs, in_axes, strict=True)]
+    slices = [
+        [x if axis is None else jnp.take(x, i, axis) for i in range(3)] for x, axis in zip(xs, in_axes, strict=True)
+    ]
     rows = [sum(x.sum(0) if x.ndim == 2 else x for x in row) for row in zip(*slices, strict=True)]
     np.testing.assert_allclose(ys, jnp.stack(rows, out_axis))
     np.testing.assert_allclose(total, sum(x.sum() for row in slices for x in row))
@@ -156,9 +158,9 @@ def test_a_broadcast_leaf_is_returned_as_it_was_or_carried_or_stacked():
     out = weft.scan(lambda c, x, n: (c, x, n), in_axes=(Carry, 0, None), out_axes=(Carry, 0, None))(cell, XS, config)
     assert out[2]["scale"] is config["scale"]
     with pytest.raises(AxisError, match="out_axes gives None to an output that changes") as caught:
-        weft.scan(lambda c, x, n: (c, x, {"scale": n["scale"] + 1}), in_axes=(Carry, 0, None), out_axes=(Carry, 0, None))(
-            cell, XS, config
-        )
+        weft.scan(
+            lambda c, x, n: (c, x, {"scale": n["scale"] + 1}), in_axes=(Carry, 0, None), out_axes=(Carry, 0, None)
+        )(cell, XS, config)
     assert "at: output[2].scale: " in str(caught.value)
     assert "carry it (Carry), or stack it (an axis)" in str(caught.value)
 
@@ -402,7 +404,10 @@ def test_a_condition_that_is_no_scalar(condition: Any, fragment: str):
         (lambda: weft.scan(step)(make_cell()), "in_axes has 2 entries for 1 arguments"),
         (lambda: weft.scan(lambda c: (c, c), in_axes=(Carry,))(1.0), "scan has nothing to scan over"),
         (lambda: weft.scan(step, length=3)(make_cell(), XS), "differ from the size given, 3"),
-        (lambda: weft.scan(lambda c, x: (c, x))(1.0, {"a": XS, "b": jnp.ones(3)}), "x.b: axis 0 of shape (3,) has size 3"),
+        (
+            lambda: weft.scan(lambda c, x: (c, x))(1.0, {"a": XS, "b": jnp.ones(3)}),
+            "x.b: axis 0 of shape (3,) has size 3",
+        ),
         (lambda: weft.scan(step, in_axes=(Carry, 1))(make_cell(), XS), "x: axis 1 of shape (4,)"),
         (lambda: weft.map(lambda x: x, {"a": XS, "b": jnp.ones(3)}), "x.b: axis 0 of shape (3,) has size 3"),
         (lambda: weft.map(lambda x: x, "nothing"), "map has nothing to map over"),

@@ -160,7 +160,9 @@ def test_spmd_axis_name_shards_the_mapped_axis():
 
 def test_inconsistent_sizes_list_every_argument_with_path_and_size():
     net = Net(jnp.ones(3), jnp.ones(4), jnp.ones((2, 5)), jnp.ones(3))
-    with pytest.raises(AxisError, match="vmap got arguments with inconsistent sizes on their mapped axes: 2, 3, 4") as c:
+    with pytest.raises(
+        AxisError, match="vmap got arguments with inconsistent sizes on their mapped axes: 2, 3, 4"
+    ) as c:
         weft.vmap(step)(net, jnp.ones(3))
     for line in (
         "at: net.weight: axis 0 of shape (3,) has size 3",
@@ -291,4 +293,6 @@ def test_specs_that_do_not_fit():
     with pytest.raises(AxisError, match="in_specs has 1 entries for 2 positional arguments"):
         weft.shard_map(lambda x, y: x, mesh=mesh(), in_specs=(Spec(),), out_specs=Spec())(1.0, 2.0)
     with pytest.raises(AxisError, match="in_specs: these filters match no leaf: Cache"):
-        weft.shard_map(lambda x: x, mesh=mesh(), in_specs=axes({Cache: Spec(), ...: Spec()}), out_specs=Spec())({"x": 1.0})
+        weft.shard_map(lambda x: x, mesh=mesh(), in_specs=axes({Cache: Spec(), ...: Spec()}), out_specs=Spec())(
+            {"x": 1.0}
+        )

@@ -134,10 +134,12 @@ def test_frames_of_one_thread_are_not_seen_by_another():
 
 def test_custom_derivatives_in_eight_threads():
     f = weft.custom_vjp(lambda t: t["x"] ** 2)
-    f.defvjp(lambda t: (t["x"] ** 2, {"x": t["x"], "by": t["by"]}), lambda r, ct: ({"x": ct * r["x"] * r["by"], "by": None},))
+    f.defvjp(
+        lambda t: (t["x"] ** 2, {"x": t["x"], "by": t["by"]}), lambda r, ct: ({"x": ct * r["x"] * r["by"], "by": None},)
+    )
 
     def run(i: int) -> Any:
-        return [float(weft.jit(weft.grad(f))({"x": jnp.float32(2), "by": i}) ["x"]) for _ in range(3)]
+        return [float(weft.jit(weft.grad(f))({"x": jnp.float32(2), "by": i})["x"]) for _ in range(3)]
 
     assert at_once(run) == [[2.0 * i] * 3 for i in range(THREADS)]
 

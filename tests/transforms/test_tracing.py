@@ -154,15 +154,17 @@ def test_checkify_nests_with_other_transforms():
     def scanned(net: Net, xs: Any) -> Any:
         return weft.scan(lambda net, x: checked(net, x)[::-1])(net, xs)[1].sum()
 
-    error, value = weft.checkify(lambda net, xs: weft.vmap(scanned, in_axes=(None, 0))(net, xs))(make_net(), jnp.ones((2, 2, 3)))
+    error, value = weft.checkify(lambda net, xs: weft.vmap(scanned, in_axes=(None, 0))(net, xs))(
+        make_net(), jnp.ones((2, 2, 3))
+    )
     assert error.get() is None
     assert value.shape == (2,)
     error, gradient = weft.checkify(weft.grad(lambda net, x: checked(net, x)[0].sum()))(make_net(), X)
     assert "negative" in error.get()
     assert gradient.activation is None
-    error, _ = weft.checkify(lambda x: weft.cond(x > 0, lambda x: x, lambda x: jnp.log(x), x), errors=checkify.float_checks)(
-        -1.0
-    )
+    error, _ = weft.checkify(
+        lambda x: weft.cond(x > 0, lambda x: x, lambda x: jnp.log(x), x), errors=checkify.float_checks
+    )(-1.0)
     assert "nan generated" in error.get()
 
 

@@ -1,0 +1,192 @@
+"""What every transform that differentiates shares: which leaves, and how what belongs to them is given and returned.
+
+All of these transforms differentiate some leaves of some arguments, and close over the rest; that is the one thing
+their rule says (`_arrive`). A filter chooses the leaves: `wrt=Param`, unless you say otherwise. What is returned for an
+argument (a gradient, a tangent) is sparse: of the argument's own structure, with `None` where a leaf was not
+differentiated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from weft.core.errors import DifferentiationError
+from weft.core.filters import All, Filter, format_filter
+from weft.core.frames import open_frame
+from weft.core.interpret import Call, Finish, Groups, Lift, Lifted, Rule
+from weft.core.kinds import Buffer, Param
+from weft.core.leaves import Leaf
+from weft.core.paths import format_path
+from weft.core.rides import Autodiff, Ride, RidesByKind
+from weft.core.statics import Static
+from weft.core.untyped import jnp
+
+DIFFERENTIATED, CLOSED, PRIMAL = Autodiff.DIFFERENTIATED, Autodiff.CLOSED, Autodiff.PRIMAL
+# The rules below depart on PRIMAL, or on (PRIMAL, CLOSED): either way it is the first lane.
+PRIMAL_LANE = 0
+
+
+@dataclass(frozen=True)
+class DiffOptions:
+    """The options of one differentiation."""
+
+    name: str
+    argnums: int | tuple[int, ...]
+    wrt: Any
+    has_aux: bool = False
+    holomorphic: bool = False
+    allow_int: bool = False
+    with_value: bool = False
+    filters: tuple[tuple[int, Any], ...] = ()
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """The differentiated arguments."""
+        return (self.argnums,) if isinstance(self.argnums, int) else self.argnums
+
+
+class _ByFilter(RidesByKind):
+    """`RidesByKind` whose filters may match nothing: one argument of several may have nothing to differentiate."""
+
+    optional = True
+
+    def of_array(self, value: Any) -> Any:
+        return DIFFERENTIATED
+
+
+def _arrive(options: DiffOptions, call: Call) -> Any:
+    _, args, _ = call
+    positions = {n + len(args) if n < 0 else n for n in options.positions}
+    if any(not 0 <= n < len(args) for n in positions):
+        raise DifferentiationError(
+            f"{options.name} is asked for argument {options.argnums}, but was called with {len(args)} positional ones",
+            fix="pass the argument by position, or correct argnums",
+        )
+    rides = tuple(
+        _ByFilter(((_wanted(options, i), DIFFERENTIATED), (..., CLOSED))) if i in positions else CLOSED
+        for i in range(len(args))
+    )
+    return CLOSED, rides, CLOSED
+
+
+def _wanted(options: DiffOptions, position: int) -> Filter:
+    for argnum, filter in options.filters:
+        if argnum == position:
+            return filter
+    if options.wrt is None:
+        return (Param, All(Buffer, _is_integer)) if options.allow_int else Param
+    return options.wrt
+
+
+def _is_integer(path: Any, kind: Any, value: Any) -> bool:
+    return not jnp.issubdtype(jnp.result_type(value), jnp.bool_)
+
+
+def _check(options: DiffOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
+    chosen = [leaf for leaf, ride in zip(leaves, rides, strict=True) if ride is DIFFERENTIATED]
+    if not chosen:
+        wanted = "Param" if options.wrt is None else format_filter(options.wrt)
+        raise DifferentiationError(
+            f"{options.name} has nothing to differentiate: no leaf of argument {options.argnums} is {wanted}",
+            at=[f"{format_path(leaf.path)}: {leaf.kind.__name__}, {type_of(leaf.value)}" for leaf in leaves[:20]],
+            fix="choose the leaves with wrt=, or the argument with argnums=; integers have no gradient",
+        )
+    for leaf in chosen:
+        dtype = jnp.result_type(leaf.value)
+        complex_, inexact = jnp.issubdtype(dtype, jnp.complexfloating), jnp.issubdtype(dtype, jnp.inexact)
+        if not (inexact or options.allow_int):
+            _refuse(options, leaf, "is not inexact", "leave it out with wrt=, or pass allow_int=True")
+        if options.holomorphic and not complex_:
+            _refuse(options, leaf, "is not complex, but holomorphic=True", "make it complex, or drop holomorphic")
+        if options.name == "jacfwd" and complex_ and not options.holomorphic:
+            _refuse(options, leaf, "is complex", "pass holomorphic=True, or use jacrev or jvp")
+
+
+def _refuse(options: DiffOptions, leaf: Leaf, what: str, fix: str) -> None:
+    raise DifferentiationError(
+        f"{options.name} cannot differentiate a leaf that {what}",
+        at=f"{format_path(leaf.path)}: {type_of(leaf.value)}",
+        fix=fix,
+    )
+
+
+def type_of(value: Any) -> str:
+    return str(jax.typeof(value)) if not isinstance(value, jax.ShapeDtypeStruct) else str(value)
+
+
+def _depart(options: DiffOptions, index: int) -> Any:
+    # The auxiliary output rides with what was closed over, so that it may be forwarded from there.
+    return (PRIMAL, CLOSED) if options.has_aux else PRIMAL
+
+
+def _is_role(node: Any) -> bool:
+    return isinstance(node, Autodiff)
+
+
+def _forwards(arrived: Ride, departs: Ride) -> bool:
+    return arrived is CLOSED and departs is CLOSED
+
+
+Primal = Callable[[Any, Any], tuple[tuple[Any, ...], tuple[Groups, Static]]]
+
+
+def primal_of(lift: Lift[DiffOptions]) -> Primal:
+    """The body as a function (differentiated, closed over) -> (primal outputs, everything)."""
+    (body,) = lift.bodies
+
+    def primal(differentiated: Any, closed: Any) -> tuple[tuple[Any, ...], tuple[Groups, Static]]:
+        out = body((differentiated, closed))
+        return out[0][PRIMAL_LANE], out
+
+    return primal
+
+
+def framed_as(name: str, lifted: Lifted) -> Lifted:
+    def framed(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
+        with open_frame(name):
+            return lifted(extra, *groups)
+
+    return framed
+
+
+def like_arguments(finish: Finish[DiffOptions], values: Sequence[Any]) -> Any:
+    """Values of the differentiated leaves as the arguments that they belong to: one, or a tuple as in `argnums`."""
+    positions = [i for i, ride in enumerate(finish.crossing.rides) if ride is DIFFERENTIATED]
+    _, args, _ = finish.boundary.sparse_call(finish.crossing, dict(zip(positions, values, strict=True)))
+    argnums = finish.options.argnums
+    return args[argnums] if isinstance(argnums, int) else tuple(args[n] for n in argnums)
+
+
+def differentiation(name: str, lift: Callable[[Lift[DiffOptions]], Lifted], finish: Any) -> Rule[DiffOptions]:
+    return Rule(
+        name,
+        lift,
+        arrive=_arrive,
+        depart=_depart,
+        is_ride=_is_role,
+        lanes=(DIFFERENTIATED, CLOSED),
+        forwards=_forwards,
+        updates=lambda ride: CLOSED,
+        check=_check,
+        finish=finish,
+        options=("argnums", "has_aux"),
+    )
+
+
+def like_output(finish: Finish[DiffOptions], values: Sequence[Any]) -> Any:
+    """Values of the primal output's leaves as a tree like it, `None` at its static leaves."""
+    tree = finish.boundary.sparse_output(finish.outcome, PRIMAL_LANE, values)
+    return tree[0] if finish.options.has_aux else tree
+
+
+def closed_over(primal: Callable[[Any, Any], Any], closed: Any) -> Callable[[Any], Any]:
+    """The primal as a function of what is differentiated."""
+    return lambda differentiated: primal(differentiated, closed)
+
+
+def diff_options(name: str, argnums: Any, wrt: Any, has_aux: bool, holomorphic: bool, allow_int: bool) -> DiffOptions:
+    argnums = argnums if isinstance(argnums, int) else tuple(argnums)
+    return DiffOptions(name, argnums, wrt, has_aux, holomorphic, allow_int, name == "value_and_grad")

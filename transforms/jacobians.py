@@ -1,0 +1,174 @@
+"""jacfwd, jacrev, hessian: whole Jacobians of functions of records. See `differentiation`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, overload
+
+from weft.core.interpret import Finish, Lift, Lifted
+from weft.core.untyped import jax as untyped_jax
+from weft.transforms._wrap import decorate, over_values
+from weft.transforms.differentiation import (
+    DiffOptions,
+    diff_options,
+    differentiation,
+    framed_as,
+    like_arguments,
+    like_output,
+    primal_of,
+)
+
+P = ParamSpec("P")
+
+
+def _lift_jacobian(transform: Callable[..., Any]) -> Callable[[Lift[DiffOptions]], Lifted]:
+    def lift_jacobian(lift: Lift[DiffOptions]) -> Lifted:
+        primal = primal_of(lift)
+        keywords: dict[str, Any] = {"has_aux": True, "holomorphic": lift.options.holomorphic}
+        if transform is untyped_jax.jacrev:
+            keywords["allow_int"] = lift.options.allow_int
+        differentiate = transform(primal, **keywords)
+
+        def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
+            jacobian, (out, outcome) = differentiate(*groups)
+            return out, outcome, jacobian
+
+        return framed_as(lift.options.name, lifted)
+
+    return lift_jacobian
+
+
+def _finish_jacobian(out: Any, finish: Finish[DiffOptions]) -> Any:
+    jacobian = like_output(finish, [like_arguments(finish, row) for row in finish.more[0]])
+    return (jacobian, out[1]) if finish.options.has_aux else jacobian
+
+
+JACFWD = differentiation("jacfwd", _lift_jacobian(untyped_jax.jacfwd), _finish_jacobian)
+JACREV = differentiation("jacrev", _lift_jacobian(untyped_jax.jacrev), _finish_jacobian)
+
+
+@overload
+def jacfwd(
+    function: Callable[P, Any],
+    /,
+    *,
+    wrt: Any = None,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+) -> Callable[P, Any]: ...
+@overload
+def jacfwd(
+    *,
+    wrt: Any = None,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
+def jacfwd(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    wrt: Any = None,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+) -> Any:
+    """The Jacobian of a function, by forward mode: best where there are few inputs.
+
+    Returns:
+        A function to the Jacobian (or `(jacobian, aux)`): of the output's structure, each leaf replaced by a sparse
+        tree of the argument's structure whose leaves have the shape of the output leaf, then that of the input leaf.
+
+    Source: `jax.jacfwd`.
+
+    >>> import jax.numpy as jnp
+    >>> jacfwd(lambda x: x**2)(jnp.array([1.0, 2.0])).tolist()
+    [[2.0, 0.0], [0.0, 4.0]]
+    """
+    return decorate(function, over_values(JACFWD, diff_options("jacfwd", argnums, wrt, has_aux, holomorphic, False)))
+
+
+@overload
+def jacrev(
+    function: Callable[P, Any],
+    /,
+    *,
+    wrt: Any = None,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Callable[P, Any]: ...
+@overload
+def jacrev(
+    *,
+    wrt: Any = None,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
+def jacrev(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    wrt: Any = None,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Any:
+    """The Jacobian of a function, by reverse mode: best where there are few outputs. See `jacfwd`.
+
+    Source: `jax.jacrev`.
+
+    >>> import jax.numpy as jnp
+    >>> jacrev(lambda x: jnp.sum(x**2))(jnp.array([1.0, 2.0])).tolist()
+    [2.0, 4.0]
+    """
+    options = diff_options("jacrev", argnums, wrt, has_aux, holomorphic, allow_int)
+    return decorate(function, over_values(JACREV, options))
+
+
+@overload
+def hessian(
+    function: Callable[P, Any],
+    /,
+    *,
+    wrt: Any = None,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+) -> Callable[P, Any]: ...
+@overload
+def hessian(
+    *,
+    wrt: Any = None,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
+def hessian(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    wrt: Any = None,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+) -> Any:
+    """The Hessian of a function: the Jacobian of its Jacobian, forward over reverse.
+
+    Source: `jax.hessian`.
+
+    >>> import jax.numpy as jnp
+    >>> hessian(lambda x: jnp.sum(x**3))(jnp.array([1.0, 2.0])).tolist()
+    [[6.0, 0.0], [0.0, 12.0]]
+    """
+
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        options: dict[str, Any] = {"wrt": wrt, "argnums": argnums, "has_aux": has_aux, "holomorphic": holomorphic}
+        return jacfwd(jacrev(function, **options), **options)
+
+    return decorate(function, wrap)
