@@ -85,7 +85,8 @@ MISSING = to_come() | NOT_HERE
 def needs(text):
     """The names in an example that are not here."""
     code = "\n".join(example.source for example in doctest.DocTestParser().get_examples(text))
-    return set(re.findall(r"\w+", code)) & MISSING
+    imported = " ".join(re.findall(r"^.*\bimport\b.*$", code, re.MULTILINE))
+    return set(re.findall(r"\bnnx\.(\w+)", code) + re.findall(r"\w+", imported)) & MISSING
 
 
 def has_twin(name):

@@ -1,0 +1,54 @@
+"""Whole programs of flax.nnx, as its documentation writes them, run as they are under both libraries and print the same.
+
+Each runs twice in a process of its own: under the installed flax.nnx, and by `python -m weft.nnx`.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))
+NUMBER = re.compile(r"-?\d+\.\d+(?:e[+-]?\d+)?")
+
+
+def printed(*command):
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+    result = subprocess.run(
+        [sys.executable, "-W", "ignore", *map(str, command)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    return result.stdout
+
+
+def check_same(ours, theirs):
+    """The same words and whole numbers; other numbers as close as another order of additions leaves them."""
+    assert NUMBER.sub("#", ours) == NUMBER.sub("#", theirs)
+    values = [np.array([float(number) for number in NUMBER.findall(text)]) for text in (ours, theirs)]
+    np.testing.assert_allclose(*values, rtol=2e-3, atol=2e-3)
+
+
+def test_there_are_programs():
+    assert len(PROGRAMS) >= 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.stem)
+def test_a_program_runs_as_it_is(program):
+    ours = printed("-m", "weft.nnx", program)
+    assert len(ours.splitlines()) >= 5
+    check_same(ours, printed(program))
+
+
+@pytest.mark.parametrize("changed", ["loss 1.30", "loss 1.20 a", "steps 3"])
+def test_a_difference_is_seen(changed):
+    with pytest.raises(AssertionError):
+        check_same(changed, "loss 1.20")
