@@ -7,15 +7,17 @@
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+N ?= 1000
 JOBS ?= logical
 PINS := constraints.txt pyproject.toml
 
-.PHONY: help demo test lint format typecheck bench wheel freeze clean
+.PHONY: help demo test fuzz lint format typecheck bench wheel freeze clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make demo       train a ConvNet on the digits, and write a figure and a checkpoint to out/'
 	@echo 'make test       run the tests'
+	@echo 'make fuzz N=5000 compare random programs under flax.nnx and weft.nnx'
 	@echo 'make lint       ruff check and ruff format --check'
 	@echo 'make format     let ruff mend what it can'
 	@echo 'make typecheck  pyright over the installed wheel, strict on core and transforms'
@@ -29,6 +31,9 @@ demo: $(VENV)/stamp-train
 
 test: $(VENV)/stamp-test
 	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal $(ARGS)
+
+fuzz: $(VENV)/stamp-test
+	$(BIN)/python tests/nnx/fuzz.py $(N) $(ARGS)
 
 lint: $(VENV)/stamp-dev
 	$(BIN)/ruff check .

@@ -86,6 +86,10 @@ class Leaving:
         self.lanes = _Lanes(departure)
         # Where a live Variable of the arguments is among the leaves.
         self.position = {id(v): i for i, v in enumerate(memory.holders) if v is not None}
+        # And where an array that is an attribute.
+        self.arrays = {
+            id(value): i for i, (v, value) in enumerate(zip(memory.holders, values, strict=False)) if v is None
+        }
         self.numbers = RefMap()
         # Where what is carried leaves, by identity of the live Variable or array.
         self.carried_places: dict[int, tuple[int, int]] = {}
@@ -159,7 +163,7 @@ class Leaving:
         before = self.crossing.structure.graphdef
         if graphdef.with_no_outer_index() == before and self._same_things(flattener.leaves):
             return None
-        find = self._rides_now(roots, flattener.paths or [])
+        find = self._rides_now(roots, flattener.paths or [], flattener.leaves)
         sources = tuple(self._source(leaf, find(i)) for i, leaf in enumerate(flattener.leaves))
         return graphdef, sources
 
@@ -171,7 +175,7 @@ class Leaving:
         pairs = zip(leaves, self.memory.holders, self.values, strict=False)
         return all(variable is not None or leaf is value for leaf, variable, value in pairs)
 
-    def _rides_now(self, roots: Sequence[int], paths: Sequence[Path]) -> Callable[[int], Ride]:
+    def _rides_now(self, roots: Sequence[int], paths: Sequence[Path], leaves: Sequence[Any]) -> Callable[[int], Ride]:
         """The ride of leaf `i` of the arguments as they are now, from the prefix that they came with."""
         prefix = self.departure.arrive(self.live)
         prefix = prefix[1:] if isinstance(prefix, tuple) and len(prefix) == 3 else prefix
@@ -181,7 +185,7 @@ class Leaving:
 
         def find(i: int) -> Ride:
             root = max(r for r, start in enumerate(roots) if start <= i)
-            return self.departure.updates(finders[root](paths[i], None))
+            return self.departure.updates(finders[root](paths[i], leaves[i]))
 
         return find
 
@@ -197,7 +201,18 @@ class Leaving:
             self.written.append((i, *source))
             return source
         carried = self.carried_places.get(id(leaf))
-        return self.lanes.put(ride, value, lambda: "argument") if carried is None else carried
+        if carried is not None:
+            return carried
+        i = self.arrays.get(id(leaf))
+        if i is not None and ride == self.departure.updates(self.crossing.rides[i]):
+            return FORWARDED, i
+        if ride == ALONG:
+            raise CarryError(
+                "the carry of scan changes from one iteration to the next",
+                at=f"something new in an argument that is carried: {type(leaf).__name__}",
+                fix="make it before the scan",
+            )
+        return self.lanes.put(ride, value, lambda: "argument")
 
     # ------------------------------------------------------------------ what the function returned
 

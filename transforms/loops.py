@@ -107,13 +107,14 @@ def _check_scan(options: ScanOptions, call: Call, leaves: Sequence[Leaf], rides:
         )
 
 
-# The ride of what a scan broadcasts but its function updates, where such updates are carried along.
+# The ride of what is carried without being returned: leaves that a filter says to carry, and, where the boundary wants
+# it, what a scan broadcasts but its function updates.
 ALONG = "carried along"
 
 
 def _lift_scan(lift: Lift[ScanOptions]) -> Lifted:
     (body,), options = lift.bodies, lift.options
-    lanes, out_lanes = lift.lanes, (*lift.out_lanes, ALONG)
+    lanes, out_lanes = lift.lanes, tuple(dict.fromkeys((*lift.out_lanes, ALONG)))
     scanned = [i for i, lane in enumerate(lanes) if isinstance(lane, int)]
     stacked = [i for i, lane in enumerate(out_lanes) if isinstance(lane, int)]
     carry_in, carry_out = lanes.index(Carry), out_lanes.index(Carry) if Carry in out_lanes else None
@@ -129,14 +130,19 @@ def _lift_scan(lift: Lift[ScanOptions]) -> Lifted:
                 carried, beside = carry
                 given = [slices.get(i, group) for i, group in enumerate(groups)]
                 given[carry_in] = carried
-                for (lane, place), value in zip(along, beside, strict=True):
+                for (lane, place), value in zip(places, beside, strict=True):
                     given[lane] = (*given[lane][:place], value, *given[lane][place + 1 :])
                 out, outcome = run(tuple(given))
                 carried = () if carry_out is None else out[carry_out]
-                beside = out[-1] if along else ()
+                left = _left(body.boundary, outcome)
+                # What was taken out of the arguments has no new value, and stays as it is.
+                beside = tuple(
+                    out[left[i][0]][left[i][1]] if i in left else old for i, old in zip(along, beside, strict=True)
+                )
                 return (carried, beside), ({i: out[i] for i in stacked}, outcome)
 
-            start = (groups[carry_in], tuple(groups[lane][place] for lane, place in along))
+            places = [body.crossing.places[i] for i in along]
+            start = (groups[carry_in], tuple(groups[lane][place] for lane, place in places))
             (carry, beside), (ys, outcome) = lax.scan(
                 step, start, slices, length=length, reverse=options.reverse, unroll=options.unroll
             )
@@ -145,7 +151,11 @@ def _lift_scan(lift: Lift[ScanOptions]) -> Lifted:
             out[i] = tuple(jnp.moveaxis(leaf, 0, _axis(out_lanes[i])) for leaf in ys[i])
         if carry_out is not None:
             out[carry_out] = carry
-        out[-1] = beside
+        left = _left(body.boundary, outcome)
+        latest = sorted(
+            ((left[i][1], value) for i, value in zip(along, beside, strict=True) if i in left), key=lambda pair: pair[0]
+        )
+        out[out_lanes.index(ALONG)] = tuple(value for _, value in latest)
         return tuple(out), outcome
 
     return untyped_jax.jit(titled(body.user_function, lifted), inline=True)
@@ -160,16 +170,23 @@ def _updates_along(ride: Ride) -> Ride:
     return ALONG if ride is None else carried_updates(ride)
 
 
-def _carrying_along(
-    body: Body, groups: Groups, out_lanes: tuple[Ride, ...]
-) -> tuple[Body, tuple[tuple[int, int], ...]]:
-    """A body that returns what it updates of the broadcast lane, and where that is, by one abstract evaluation."""
-    if not body.boundary.carries_along:
-        return body, ()
-    departing = body.departing(lanes=out_lanes, updates=_updates_along)
+def _left(boundary: Boundary, outcome: Static) -> dict[int, tuple[int, int]]:
+    """Where the updates of the arguments' leaves left."""
+    return {i: (lane, place) for i, lane, place in boundary.places_of_updates(outcome.value)}
+
+
+def _carrying_along(body: Body, groups: Groups, out_lanes: tuple[Ride, ...]) -> tuple[Body, tuple[int, ...]]:
+    """A body that also returns what it updates of what is carried along, and which leaves these are.
+
+    They are found by one abstract evaluation.
+    """
+    along: set[Ride] = {ALONG, None} if body.boundary.carries_along else {ALONG}
+    rides = body.crossing.rides
+    departing = body.departing(lanes=out_lanes, updates=lambda ride: ALONG if ride in along else carried_updates(ride))
+    if along.isdisjoint(rides):
+        return departing, ()
     updated = departing.learn_updates(groups)
-    along = sorted(i for i in updated if body.crossing.rides[i] is None)
-    return departing.departing(updated=updated), tuple(body.crossing.places[i] for i in along)
+    return departing.departing(updated=updated), tuple(i for i in sorted(updated) if rides[i] in along)
 
 
 def _axis(ride: Ride) -> int:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 from weft.core.interpret import interpret
 from weft.core.rides import Carry
+from weft.nnx.errors import AxisError
 from weft.nnx.missing import MISSING
 from weft.nnx.rides import StateAxes
 from weft.nnx.transforms._wrap import boundary_of, decorate, over, refuse_bound_method, without_filters
 from weft.nnx.transforms.metadata import transform_metadata, with_metadata_axes
 from weft.transforms._wrap import named_like
-from weft.transforms.loops import FORI, SCAN, WHILE, ForiOptions, ScanOptions, WhileOptions, by_position
+from weft.transforms.loops import ALONG, FORI, SCAN, WHILE, ForiOptions, ScanOptions, WhileOptions, by_position
 from weft.transforms.mapping import PMAP, VMAP, MapOptions
 
 __all__ = ["Carry", "StateAxes", "fori_loop", "pmap", "scan", "transform_metadata", "vmap", "while_loop"]
@@ -133,7 +135,8 @@ def scan(
     boundary = boundary_of("scan", graph, graph_updates)
     for what, value in (("in_axes", in_axes), ("out_axes", out_axes)):
         without_filters(boundary, value, what, "StateAxes")
-    options = ScanOptions(in_axes, out_axes, length, reverse, unroll)
+    _refuse_carried_output(out_axes)
+    options = ScanOptions(carried_in_place(in_axes), carried_in_place(out_axes), length, reverse, unroll)
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
         refuse_bound_method(function, "scan")
@@ -147,6 +150,28 @@ def scan(
         return named_like(function, transformed)
 
     return decorate(f, wrap)
+
+
+def _refuse_carried_output(out_axes: Any) -> None:
+    if any(Carry in axes.axes for axes in jax.tree.leaves(out_axes, is_leaf=_is_state_axes) if _is_state_axes(axes)):
+        raise AxisError(
+            "Cannot carry output state: a StateAxes in out_axes says Carry",
+            at=f"out_axes={out_axes!r}",
+            fix="carry it as an argument: what a StateAxes in in_axes carries comes back by itself",
+        )
+
+
+def _is_state_axes(node: Any) -> bool:
+    return isinstance(node, StateAxes)
+
+
+def carried_in_place(axes: Any) -> Any:
+    """Axes in which what a `StateAxes` carries is not expected to be returned."""
+    if isinstance(axes, StateAxes):
+        return StateAxes([(filter, ALONG if ride is Carry else ride) for filter, ride in axes.rides])
+    if isinstance(axes, dict):
+        return {key: carried_in_place(value) for key, value in axes.items()}
+    return type(axes)(map(carried_in_place, axes)) if type(axes) in (tuple, list) else axes
 
 
 def while_loop(
