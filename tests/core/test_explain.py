@@ -86,7 +86,10 @@ def test_escaped_tracers_are_named_by_any_transform(name: str):
     kept: list[Any] = []
     TRACES[name](lambda x: kept.append(x) or x)
     net = {"w": X, "name": "net", "stolen": kept[0]}
-    read = lambda net: net["w"].sum() + net["stolen"].sum()
+
+    def read(net: Any) -> Any:
+        return net["w"].sum() + net["stolen"].sum()
+
     for transform in (weft.jit, weft.grad, weft.remat, lambda f: weft.vmap(f, in_axes=None, axis_size=2)):
         with pytest.raises(TraceLevelError, match="a tracer escaped from a transform that has ended") as caught:
             transform(read)(net)

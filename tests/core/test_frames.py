@@ -12,9 +12,13 @@ from weft.core.frames import Frame, current_frames, format_frames, open_frame
 
 
 def test_frames_open_and_close_also_when_something_fails():
-    with open_frame("jit"), pytest.raises(KeyError), open_frame("vmap", axis_name="batch", size=None):
-        assert format_frames() == "jit > vmap(axis_name='batch')"
-        raise KeyError
+    def fail() -> None:
+        with open_frame("jit"), open_frame("vmap", axis_name="batch", size=None):
+            assert format_frames() == "jit > vmap(axis_name='batch')"
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
     assert current_frames() == ()
 
 

@@ -1,4 +1,4 @@
-"""The interpreter, with a rule of the tests' own: what it hands to JAX, what it keeps, and how it agrees to be asked."""
+"""The interpreter, with a rule of the tests' own: what it hands to JAX, what it keeps, and how it is asked."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def test_a_users_own_error_passes_through_and_leaves_nothing(name: str):
 def test_errors_of_jax_pass_through_where_no_argument_is_to_blame():
     with pytest.raises(jax.errors.TracerBoolConversionError):
         weft.jit(lambda x: x if x > 0 else -x)(1.0)
-    with pytest.raises(TypeError, match="dot_general|incompatible"):
+    with pytest.raises(TypeError, match=r"dot_general|incompatible"):
         weft.jit(lambda x: x @ jnp.ones(3))(X)
 
 

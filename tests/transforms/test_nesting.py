@@ -192,9 +192,11 @@ def test_jax_in_weft(outer: str, inner: str):
 
 @pytest.mark.parametrize("outer", NAMES)
 def test_no_tracer_leaks_from_any_pair(outer: str):
+    # Traced alone: with leaks checked nothing is cached, and every operation would be compiled anew.
+    net = make_net()
     with jax.checking_leaks():
         for inner in NAMES:
-            WEFT[outer](WEFT[inner](base))(make_net(), X)
+            jax.eval_shape(over_arrays(WEFT[outer](WEFT[inner](base))), (net.weight, net.mean), X)
 
 
 TRIPLES = [
