@@ -34,11 +34,15 @@ from weft.nnx.names import SUBMODULES, NamesModule
 NNX = "flax.nnx"
 OURS = "weft.nnx"
 
-# Modules of flax.nnx that have the same name here, as have their parts; those in `SUBMODULES` are laid out otherwise.
-SAME_NAME = ("bridge", "compat", "deprecations", "extract", "ids", "nn", "proxy_caller", "reprlib", "spmd", "summary")
+# Modules of flax.nnx that have the same name here, as have their parts; `SUBMODULES` are laid out otherwise.
+SAME_NAME = ("bridge", "compat", "deprecations", "extract", "ids", "nn", "proxy_caller", "reprlib", "summary")
 SAME_NAME += ("tracers", "training", "transforms", "traversals", "visualization")
-# Modules of flax.nnx that are several files here.
-SEVERAL = {"nn.linear": ("nn.linear", "nn.convolution")}
+# Modules of flax.nnx that are other files here, or several.
+OTHERWISE = {
+    "nn.linear": ("nn.linear", "nn.convolution"),
+    "spmd": ("sharding",),
+    "transforms.autodiff": ("transforms.autodiff", "transforms.custom"),
+}
 # Modules of the real flax that are only flax.nnx under another name: they are imported anew on either side.
 RE_EXPORTS = ("flax.experimental.nnx",)
 
@@ -138,8 +142,8 @@ def twin_module(fullname: str) -> types.ModuleType:
         return package
     if path in SUBMODULES:
         return getattr(package, path)
-    if path in SEVERAL:
-        return NamesModule(OURS, path, SEVERAL[path])
+    if path in OTHERWISE:
+        return NamesModule(OURS, path, OTHERWISE[path])
     if path.split(".")[0] in SAME_NAME and _exists(f"{OURS}.{path}"):
         return importlib.import_module(f"{OURS}.{path}")
     raise NoCounterpartError(

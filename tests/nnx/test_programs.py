@@ -1,4 +1,4 @@
-"""Whole programs of flax.nnx, as its documentation writes them, run as they are under both libraries and print the same.
+"""Whole programs of flax.nnx, like those of its documentation, run as they are under both libraries, with one result.
 
 Each runs twice in a process of its own: under the installed flax.nnx, and by `python -m weft.nnx`.
 """

@@ -52,7 +52,7 @@ def loss_fn(policy: Policy):
 
 @nnx.jit
 def train_step(policy, optimizer):
-    (loss, total), grads = nnx.value_and_grad(loss_fn, has_aux=True)(policy)
+    (_, total), grads = nnx.value_and_grad(loss_fn, has_aux=True)(policy)
     optimizer.update(policy, grads)
     return total
 

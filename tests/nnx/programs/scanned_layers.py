@@ -40,9 +40,8 @@ y = model(x)
 print("kernel:", model.blocks.linear.kernel.shape, "calls:", model.blocks.calls[...].tolist())
 print("out:", y.round(4).tolist())
 grads = nnx.grad(lambda model: (model(x) ** 2).mean())(model)
-print(
-    "gradient:", [round(value, 5) for value in jnp.abs(grads["blocks"]["linear"]["kernel"][...]).sum((1, 2)).tolist()]
-)
+per_layer = jnp.abs(grads["blocks"]["linear"]["kernel"][...]).sum((1, 2))
+print("gradient:", [round(value, 4) for value in per_layer.tolist()])
 print("calls:", model.blocks.calls[...].tolist())
 
 
