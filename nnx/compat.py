@@ -12,7 +12,8 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from weft.nnx import contexts, functional, graph, module, rng_transforms, transforms, views, walk
+from weft.nnx import contexts, graph, module, rng_transforms, transforms, views, walk
+from weft.nnx.functional import clone, graphdef, split, state
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -25,10 +26,10 @@ def _with_updates(function: F) -> F:
     return cast(F, functools.partial(function, graph=True, graph_updates=True))
 
 
-split = _on_graphs(functional.split)
-state = _on_graphs(functional.state)
-clone = _on_graphs(functional.clone)
-graphdef = _on_graphs(functional.graphdef)
+split = _on_graphs(split)
+state = _on_graphs(state)
+clone = _on_graphs(clone)
+graphdef = _on_graphs(graphdef)
 flatten = _on_graphs(graph.flatten)
 iter_graph = _on_graphs(walk.iter_graph)
 recursive_map = _on_graphs(walk.recursive_map)

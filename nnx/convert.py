@@ -203,7 +203,8 @@ class Translation:
             return type(value)(self._member(kind, name, value.__func__, cell, path))
         if isinstance(value, property):
             parts = (value.fget, value.fset, value.fdel)
-            return property(*(part and self._member(kind, name, part, cell, path) for part in parts), value.__doc__)
+            getter, setter, deleter = (part and self._member(kind, name, part, cell, path) for part in parts)
+            return property(getter, setter, deleter, value.__doc__)
         made_by_flax = _is_of_flax(type(value)) and not isinstance(value, type)
         wraps = hasattr(value, "__wrapped__") and (made_by_flax or _is_code_of_flax(value))
         if made_by_flax or wraps:

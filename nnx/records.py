@@ -172,7 +172,7 @@ def _value(leaf: Any, path: Path) -> Any:
 @functools.lru_cache(maxsize=1024)
 def _record_class(node_type: type, labels: tuple[tuple[Any, type | None], ...], is_root: bool) -> Any:
     """The class of records with these fields, kept so that equal modules have records of one class."""
-    base = GraphRecord if is_root else RecordNode
+    base: Any = GraphRecord if is_root else RecordNode
     taken: set[str] = set()
     names = {key: _field_name(key, base, taken) for key, _ in labels}
     annotations = {names[key]: Any if kind is None else Annotated[Any, kind] for key, kind in labels}
