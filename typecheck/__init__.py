@@ -4,21 +4,39 @@
 (`verify`, `weft check`) is in modules of its own, so that checking calls does not load it.
 """
 
+import importlib as _importlib
+from typing import TYPE_CHECKING, Any
+
 from weft.typecheck.batched import Batched, Dims
 from weft.typecheck.errors import AnnotationError, ContractError, ModeError
 from weft.typecheck.modes import Mode, current_mode, mode, set_mode
 from weft.typecheck.runtime import check, contract
+
+if TYPE_CHECKING:
+    from weft.typecheck.prover import verify
+    from weft.typecheck.verify_report import Finding, Report
 
 __all__ = [
     "AnnotationError",
     "Batched",
     "ContractError",
     "Dims",
+    "Finding",
     "Mode",
     "ModeError",
+    "Report",
     "check",
     "contract",
     "current_mode",
     "mode",
     "set_mode",
+    "verify",
 ]
+
+_ON_FIRST_USE = {"verify": "prover", "Report": "verify_report", "Finding": "verify_report"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ON_FIRST_USE:
+        return getattr(_importlib.import_module(f"weft.typecheck.{_ON_FIRST_USE[name]}"), name)
+    raise AttributeError(f"module 'weft.typecheck' has no attribute {name!r}")

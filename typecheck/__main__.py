@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from weft.typecheck.check import Checked, Line, check
+from weft.typecheck.linter import Checked, Line, check
 from weft.typecheck.errors import AnnotationError
 
 _LEVELS = {"error": "error", "unusable": "error", "warning": "warning", "unbuilt": "notice", "skipped": "notice"}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from weft.typecheck.verify import verify
+from weft.typecheck.prover import verify
 
 _spec = importlib.util.spec_from_file_location("weft_corpus", Path(__file__).with_name("corpus.py"))
 assert _spec is not None

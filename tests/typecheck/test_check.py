@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from weft.typecheck.__main__ import main
-from weft.typecheck.check import check
+from weft.typecheck.linter import check
 
 RIGHT = """
     from jaxtyping import Array, Float

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jaxtyping import Array, Float
 from weft.typecheck.axes import regroup
-from weft.typecheck.verify import verify
+from weft.typecheck.prover import verify
 
 
 def promoted_against_a_column(a: Float[Array, "b 1"], y: Float[Array, "b"]) -> Float[Array, ""]:

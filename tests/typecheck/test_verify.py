@@ -14,7 +14,7 @@ import pytest
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 from weft.core import Module
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.verify import verify
+from weft.typecheck.prover import verify
 from weft.typecheck.verify_report import Verdict
 
 

@@ -24,7 +24,7 @@ from typing import Any
 import equinox as eqx
 from weft.core.errors import WeftError
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.verify import verify
+from weft.typecheck.prover import verify
 from weft.typecheck.verify_report import Contract, Finding, Verdict
 from weft.typecheck.verify_targets import is_annotated, public_methods
 from weft.typecheck.verify_watch import place_of
