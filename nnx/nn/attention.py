@@ -1,4 +1,4 @@
-"""Attention: `MultiHeadAttention`, the functions it is made of, and masks."""
+"""Attention: `MultiHeadAttention`; the functions it is made of, and masks, are known under this name too."""
 
 from __future__ import annotations
 
@@ -12,120 +12,29 @@ from weft.core.errors import AxisError
 from weft.modules import ops
 from weft.modules.construct import ConfigError
 from weft.nnx.attributes import data
-from weft.nnx.kinds import Cache, Intermediate
+from weft.nnx.kinds import Cache
 from weft.nnx.module import Module
 from weft.nnx.nn import dtypes
+from weft.nnx.nn.attention_functions import (
+    combine_masks,
+    dot_product_attention,
+    dot_product_attention_weights,
+    make_attention_mask,
+    make_causal_mask,
+)
 from weft.nnx.nn.construct import NO_METADATA, Metadata, as_sizes, first_given, value_of
 from weft.nnx.nn.linear import LinearGeneral, default_bias_init, default_kernel_init
 from weft.nnx.nn.normalization import LayerNorm
 from weft.nnx.rngs import Rngs, RngStream
 
-
-def dot_product_attention_weights(
-    query: jax.Array,
-    key: jax.Array,
-    bias: jax.Array | None = None,
-    mask: jax.Array | None = None,
-    broadcast_dropout: bool = True,
-    dropout_rng: jax.Array | None = None,
-    dropout_rate: float = 0.0,
-    deterministic: bool = False,
-    dtype: Any = None,
-    precision: Any = None,
-    module: Module | None = None,
-    promote_dtype: Callable[..., Any] = dtypes.promote_dtype,
-    is_causal: bool = False,
-) -> jax.Array:
-    """How much each query attends to each key.
-
-    Args:
-        query: `(*batch, q, heads, depth)`.
-        key: `(*batch, kv, heads, depth)`, or fewer heads, each of which serves a group of the query's.
-        bias: added to the logits; broadcasts against the weights.
-        mask: which keys may be attended to; broadcasts against the weights.
-        broadcast_dropout: whether dropout decides once for all of the batch and all heads.
-        dropout_rng: a key for dropout.
-        dropout_rate: the probability that a weight is dropped.
-        deterministic: whether nothing is dropped.
-        dtype: the dtype to compute in.
-        precision: see `jax.lax.Precision`.
-        module: a Module in which to `sow` the weights as `attention_weights`.
-        promote_dtype: casts `(query, key)` to one dtype, given `dtype`.
-        is_causal: whether a query attends only to keys at its own place and before.
-
-    Returns:
-        The weights, `(*batch, heads, q, kv)`.
-
-    Raises:
-        ValueError: if shapes do not go together.
-
-    >>> x = jnp.zeros((2, 1, 4))
-    >>> dot_product_attention_weights(x, x, is_causal=True).tolist()
-    [[[1.0, 0.0], [0.5, 0.5]]]
-    """
-    query, key = promote_dtype((query, key), dtype=dtype)
-    ops.check_attention(query, key)
-    weights = ops.attention_weights(query, key, bias, mask, is_causal=is_causal, precision=precision)
-    if module is not None:
-        module.sow(Intermediate, "attention_weights", weights)
-    if deterministic or dropout_rate == 0:
-        return weights
-    if dropout_rng is None:
-        raise ConfigError("dropout of attention weights needs a key", fix="pass dropout_rng=, or deterministic=True")
-    return ops.drop_weights(weights, dropout_rng, rate=dropout_rate, broadcast=broadcast_dropout)
-
-
-def dot_product_attention(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    bias: jax.Array | None = None,
-    mask: jax.Array | None = None,
-    broadcast_dropout: bool = True,
-    dropout_rng: jax.Array | None = None,
-    dropout_rate: float = 0.0,
-    deterministic: bool = False,
-    dtype: Any = None,
-    precision: Any = None,
-    module: Module | None = None,
-    promote_dtype: Callable[..., Any] = dtypes.promote_dtype,
-    is_causal: bool = False,
-) -> jax.Array:
-    """The mean of the values by the weights of `dot_product_attention_weights`, whose arguments are the same.
-
-    Args:
-        value: `(*batch, kv, heads, depth)`, with as many heads as the key.
-
-    Returns:
-        `(*batch, q, heads, depth)`.
-
-    Raises:
-        ValueError: if shapes do not go together.
-
-    >>> x = jnp.ones((2, 1, 4))
-    >>> dot_product_attention(x, x, 3 * x).tolist()[0]
-    [[3.0, 3.0, 3.0, 3.0]]
-    """
-    query, key, value = promote_dtype((query, key, value), dtype=dtype)
-    ops.check_attention(query, key, value)
-    if dropout_rate == 0 and module is None:
-        return ops.fused_attention(query, key, value, bias, mask, is_causal=is_causal)
-    weights = dot_product_attention_weights(
-        query,
-        key,
-        bias,
-        mask,
-        broadcast_dropout,
-        dropout_rng,
-        dropout_rate,
-        deterministic,
-        query.dtype,
-        precision,
-        module,
-        promote_dtype,
-        is_causal,
-    )
-    return ops.weighted_values(weights, value, precision=precision)
+__all__ = [
+    "MultiHeadAttention",
+    "combine_masks",
+    "dot_product_attention",
+    "dot_product_attention_weights",
+    "make_attention_mask",
+    "make_causal_mask",
+]
 
 
 class MultiHeadAttention(Module):
@@ -426,48 +335,3 @@ class MultiHeadAttention(Module):
             self.decode = decode
             if self.cached_key is None and batch_size is not None and max_length is not None:
                 self.init_cache((*as_sizes(batch_size), max_length, self.in_features), self.dtype or jnp.float32)
-
-
-def make_attention_mask(
-    query_input: jax.Array,
-    key_input: jax.Array,
-    pairwise_fn: Callable[..., Any] = jnp.multiply,
-    extra_batch_dims: int = 0,
-    dtype: Any = jnp.float32,
-) -> jax.Array:
-    """A mask from what is known of each query and each key, with an axis of heads.
-
-    Args:
-        query_input: `(*batch, q)`, such as ones for tokens and zeros for padding.
-        key_input: `(*batch, kv)`.
-        pairwise_fn: what joins the two.
-        extra_batch_dims: how many axes of size one to put in front.
-        dtype: of the mask.
-
-    Returns:
-        `(*extra, *batch, 1, q, kv)`.
-    """
-    return ops.attention_mask(query_input, key_input, pairwise_fn, extra_batch_dims, dtype)
-
-
-def make_causal_mask(x: jax.Array, extra_batch_dims: int = 0, dtype: Any = jnp.float32) -> jax.Array:
-    """The mask by which each place of `(*batch, length)` attends to itself and those before.
-
-    Args:
-        x: only its shape counts.
-        extra_batch_dims: how many axes of size one to put in front.
-        dtype: of the mask.
-
-    Returns:
-        `(*extra, *batch, 1, length, length)`.
-    """
-    return ops.causal_mask(x, extra_batch_dims, dtype)
-
-
-def combine_masks(*masks: jax.Array | None, dtype: Any = jnp.float32) -> jax.Array | None:
-    """What all masks allow; `None`s do not count, and of nothing else comes `None`.
-
-    Raises:
-        ValueError: if their ranks differ.
-    """
-    return ops.combine_masks(*masks, dtype=dtype)
