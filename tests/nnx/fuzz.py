@@ -46,7 +46,7 @@ class Level:
         mapped: for each of them, the levels at which it is mapped.
         fixed: whether m's structure should stay as it is (in loops and branches).
         frozen: whether nothing may be mutated (in custom_vjp without graph updates).
-        rigid: whether structure and metadata may not change (in custom_vjp with graph updates).
+        rigid: whether structure and metadata may not change (in custom_vjp, and where a scan broadcasts).
         quiet: whether metadata may not change (in jit with graph updates).
         axes: the option that says what is mapped.
     """
@@ -160,7 +160,10 @@ class Writer:
                     mapped = [s | {depth} if i in which else s for i, s in enumerate(mapped)]
             fixed = fixed or name in ("cond", "switch", "while", "fori") or (name == "scan" and "Carry, None" in axes)
             frozen = frozen or (name == "custom_vjp" and mode != "updates")
-            rigid = rigid or name == "custom_vjp"
+            broadcasts = name == "scan" and mode == "updates" and not set(which) >= {0, 1}
+            if broadcasts or name == "custom_vjp":
+                self.avoided["structure under a scan's None or custom_vjp"] += 1
+            rigid = rigid or broadcasts or name == "custom_vjp"
             quiet = quiet or (name == "jit" and mode == "updates")
             yield Level(name, mode, tuple(ranks), tuple(mapped), fixed, frozen, rigid, quiet, axes)
 
@@ -234,7 +237,7 @@ class Writer:
         return self.random.choice(self.variables[owner])
 
     def values(self, owner: str, level: Level) -> str:
-        """An expression for a new value of one of the owner's Variables: of its shape, and mapped no more than it is."""
+        """A new value for one of the owner's Variables: of its shape, and mapped no more than it is."""
         index = "mn".index(owner)
         at = self.variable(owner)
         other_index, other = self.random.choice([(2, "x"), (index, f"{self.variable(owner)}[...]"), (1, "n.w[...]")])
@@ -302,14 +305,18 @@ AXES: dict[str, list[tuple[str, tuple[int, ...]]]] = {
     ],
     "value_and_grad": [("has_aux=True", ()), ("has_aux=True, argnums=(1, 2)", ())],
 }
+
+
+def _carry(axes: str) -> str:
+    return "m" if "in_axes=(nnx.Carry" in axes else "x" if "nnx.Carry)," in axes else ""
+
+
 LOSS = "(m.w[...] ** 2).sum() + (n.w[...] * 2.0).sum() + (x * m.b[...].sum()).sum()"
 RETURNS: dict[str, Callable[[str, str], str]] = {
     "grad": lambda returned, axes: f"({LOSS}, {returned})",
     "value_and_grad": lambda returned, axes: f"({LOSS}, {returned})",
     "custom_vjp": lambda returned, axes: LOSS,
-    "scan": lambda returned, axes: (
-        f"(m, {returned})" if "in_axes=(nnx.Carry" in axes else f"(x, {returned})" if "nnx.Carry)," in axes else returned
-    ),
+    "scan": lambda returned, axes: f"({_carry(axes)}, {returned})" if _carry(axes) else returned,
 }
 
 
@@ -374,6 +381,8 @@ CRASHES: list[tuple[type[Exception], str]] = [
     (AttributeError, "object has no attribute"),
     (RuntimeError, "already used"),
     (RecursionError, ""),
+    (ValueError, "Incorrect number of leaves"),
+    (ValueError, "nnx.custom_vjp with graph_updates=False does not support Variable aliasing"),
     (TypeError, "__array__() was called on traced array"),
 ]
 

@@ -38,9 +38,12 @@ def test_little_is_avoided():
         writer.program()
         avoided.update(dict.fromkeys(writer.avoided, 1))
     # Programs in which something was left out: docs/differences.md says why, for each.
-    assert avoided["mutation in custom_vjp without graph updates"] <= 60
-    assert avoided["sharing in a loop in tree mode"] <= 15
-    assert set(avoided) <= {"mutation in custom_vjp without graph updates", "sharing in a loop in tree mode"}
+    most = {
+        "mutation in custom_vjp without graph updates": 60,
+        "sharing in a loop in tree mode": 15,
+        "structure under a scan's None or custom_vjp": 120,
+    }
+    assert {what: times for what, times in avoided.items() if times > most[what]} == {}
 
 
 PRELUDE = "class M(nnx.Module):\n    def __init__(self):\n        self.w = nnx.Param(jnp.ones(2))\nm = M()\n"
