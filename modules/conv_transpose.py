@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 from weft.modules.construct import per_axis
-from weft.modules.conv import Padding
 from weft.modules.dtypes import promote
 from weft.modules.linear import add_bias
 from weft.modules.op import op
@@ -23,7 +22,7 @@ def conv_transpose(
     bias: Float[Array, "out"] | None = None,
     *,
     strides: int | Sequence[int] = 1,
-    padding: Padding = "SAME",
+    padding: str | Sequence[tuple[int, int]] = "SAME",
     kernel_dilation: int | Sequence[int] = 1,
     transpose_kernel: bool = False,
     dtype: Any = None,
@@ -57,7 +56,7 @@ def conv_transpose(
         x,
         kernel,
         steps,
-        "VALID" if circular else padding,
+        cast("str | Sequence[tuple[int, int]]", "VALID" if circular else padding),
         rhs_dilation=per_axis(kernel_dilation, rank, "kernel_dilation"),
         transpose_kernel=transpose_kernel,
         precision=precision,

@@ -83,7 +83,7 @@ class _Def(Representable):
 
 # Named tuples, since a big model has thousands: they are made, compared and hashed at C speed.
 class _NodeRef(NamedTuple):
-    index: int
+    index: int  # pyright: ignore[reportIncompatibleMethodOverride]  (a tuple's own `index` is not used)
 
 
 class NodeRef(_Def, _NodeRef, Generic[N]):
@@ -93,7 +93,7 @@ class NodeRef(_Def, _NodeRef, Generic[N]):
 
 
 class _ArrayRefDef(NamedTuple):
-    index: int
+    index: int  # pyright: ignore[reportIncompatibleMethodOverride]  (a tuple's own `index` is not used)
     outer_index: int | None
 
 
@@ -105,7 +105,7 @@ class ArrayRefDef(_Def, _ArrayRefDef):
 
 class _VariableDef(NamedTuple):
     type: type
-    index: int
+    index: int  # pyright: ignore[reportIncompatibleMethodOverride]  (a tuple's own `index` is not used)
     outer_index: int | None
     metadata: Any
     array_refdef: ArrayRefDef | NodeRef[Any] | None
@@ -125,7 +125,7 @@ class VariableDef(_Def, _VariableDef, Generic[N]):
 
 class _NodeDef(NamedTuple):
     type: type
-    index: int | None
+    index: int | None  # pyright: ignore[reportIncompatibleMethodOverride]  (a tuple's own `index` is not used)
     outer_index: int | None
     num_attributes: int
     metadata: Any

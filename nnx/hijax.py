@@ -8,6 +8,9 @@ writes it back if it changed. A ref Variable's box never changes: its ref does.
 Importing this file makes `isinstance(box, nnx.Param)` true; without hijax Variables nothing of it is ever loaded.
 """
 
+# JAX annotates these interfaces loosely, and renames their parameters from release to release.
+# pyright: reportIncompatibleMethodOverride=false
+
 from __future__ import annotations
 
 import dataclasses

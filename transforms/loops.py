@@ -166,10 +166,6 @@ def _slice_type(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
 
 
-def _updates_along(ride: Ride) -> Ride:
-    return ALONG if ride is None else carried_updates(ride)
-
-
 def _left(boundary: Boundary, outcome: Static) -> dict[int, tuple[int, int]]:
     """Where the updates of the arguments' leaves left."""
     return {i: (lane, place) for i, lane, place in boundary.places_of_updates(outcome.value)}
@@ -182,7 +178,11 @@ def _carrying_along(body: Body, groups: Groups, out_lanes: tuple[Ride, ...]) -> 
     """
     along: set[Ride] = {ALONG, None} if body.boundary.carries_along else {ALONG}
     rides = body.crossing.rides
-    departing = body.departing(lanes=out_lanes, updates=lambda ride: ALONG if ride in along else carried_updates(ride))
+
+    def updates(ride: Ride) -> Ride:
+        return ALONG if ride in along else carried_updates(ride)
+
+    departing = body.departing(lanes=out_lanes, updates=updates)
     if along.isdisjoint(rides):
         return departing, ()
     updated = departing.learn_updates(groups)

@@ -126,7 +126,8 @@ def check_axes(
         if kind is NamedDim:
             if dim.broadcastable and size == 1:  # pyright: ignore[reportAttributeAccessIssue]
                 continue
-            name = bindings.leaf + dim.name if dim.per_leaf else dim.name  # pyright: ignore
+            own: Any = dim
+            name: str = bindings.leaf + own.name if own.per_leaf else own.name
             expected = bindings.sizes.get(name)
             if expected is None:
                 bindings.sizes[name] = size
