@@ -62,7 +62,6 @@ from weft.nnx.module import M, Module, iter_modules
 from weft.nnx.names import SUBMODULES as _SUBMODULES
 from weft.nnx.names import submodules as _submodules
 from weft.nnx.nn import *
-from weft.nnx.nn import __all__ as _layers
 from weft.nnx.pytree import Object, Pytree, check_pytree
 from weft.nnx.rng_transforms import fork_rngs, reseed, restore_rngs, split_rngs, with_rngs
 from weft.nnx.rngs import Rngs, RngStream
@@ -248,7 +247,7 @@ __all__ = [
     "with_vars",
 ]
 __all__ += transforms.__all__
-__all__ += _layers
+__all__ += nn.__all__
 __all__ += _SUBMODULES
 
 

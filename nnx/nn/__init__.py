@@ -8,7 +8,6 @@ from weft.nnx.nn import linear as linear
 from weft.nnx.nn import normalization as normalization
 from weft.nnx.nn import stochastic as stochastic
 from weft.nnx.nn.activations import *
-from weft.nnx.nn.activations import __all__ as _activations
 from weft.nnx.nn.attention import (
     MultiHeadAttention,
     combine_masks,
@@ -47,5 +46,5 @@ __all__ = [
     "max_pool",
     "min_pool",
     "pool",
-    *_activations,
 ]
+__all__ += activations.__all__

@@ -22,7 +22,7 @@ from weft.nnx.nn.attention_functions import (
     make_attention_mask,
     make_causal_mask,
 )
-from weft.nnx.nn.construct import NO_METADATA, Metadata, as_sizes, first_given, value_of
+from weft.nnx.nn.construct import NO_METADATA, Metadata, as_sizes, first_given
 from weft.nnx.nn.linear import LinearGeneral, default_bias_init, default_kernel_init
 from weft.nnx.nn.normalization import LayerNorm
 from weft.nnx.rngs import Rngs, RngStream
@@ -275,16 +275,16 @@ class MultiHeadAttention(Module):
 
     def _from_cache(self, key: jax.Array, value: jax.Array, mask: Any) -> tuple[jax.Array, jax.Array, Any]:
         """All steps' keys and values, and a mask of those made so far."""
-        caches = [value_of(cache) for cache in (self.cached_key, self.cached_value, self.cache_index)]
-        if any(cache is None for cache in caches):
+        if self.cached_key is None or self.cached_value is None or self.cache_index is None:
             raise ConfigError("MultiHeadAttention decodes without a cache", fix="call init_cache(input_shape) first")
-        *batch, _, heads, size = caches[0].shape
+        keys, values, index = self.cached_key[...], self.cached_value[...], self.cache_index[...]
+        *batch, _, heads, size = keys.shape
         if key.shape != (*batch, 1, heads, size):
             raise AxisError(
                 f"a step of decoding takes keys of shape {(*batch, 1, heads, size)}, not {key.shape}",
                 fix="pass one step at a time, in batches of the shape that init_cache was given",
             )
-        keys, values, known = ops.cache_step(*caches, key, value)
+        keys, values, known = ops.cache_step(keys, values, index, key, value)
         return keys, values, ops.combine_masks(mask, known)
 
     def _dropout(self, deterministic: bool | None, rngs: Rngs | RngStream | None) -> tuple[bool, jax.Array | None]:

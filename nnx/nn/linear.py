@@ -330,7 +330,7 @@ class Embed(Module):
             raise ConfigError(
                 f"Embed looks up integers, not {jnp.result_type(inputs)}", fix="cast them, or use Linear on one-hots"
             )
-        look_up = functools.partial(ops.embed, dtype=self.dtype, promote=as_promotion(self.promote_dtype))
+        look_up: Any = functools.partial(ops.embed, dtype=self.dtype, promote=as_promotion(self.promote_dtype))
         if out_sharding is not None:
             look_up = jax.sharding.auto_axes(look_up, out_sharding=out_sharding)
         return look_up(inputs, self.embedding[...])

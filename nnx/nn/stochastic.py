@@ -46,11 +46,10 @@ class Dropout(Module):
         self.broadcast_dims = broadcast_dims
         self.deterministic = deterministic
         self.rng_collection = rng_collection
-        if isinstance(rngs, Rngs):
-            rngs = rngs[rng_collection]
-        if rngs is not None and not isinstance(rngs, RngStream):
-            raise SeedError(f"Dropout keeps a stream of Rngs, not a {type(rngs).__name__}", fix="rngs=nnx.Rngs(seed)")
-        self.rngs = data(None) if rngs is None else rngs.fork()
+        stream = rngs if rngs is None or not isinstance(rngs, Rngs) else rngs[rng_collection]
+        if stream is not None and not isinstance(stream, RngStream):
+            raise SeedError(f"Dropout keeps a stream of Rngs, not a {type(stream).__name__}", fix="rngs=nnx.Rngs(seed)")
+        self.rngs = data(None) if stream is None else stream.fork()
 
     def __call__(
         self,
