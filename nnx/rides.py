@@ -140,3 +140,7 @@ class DiffState:
 
     argnum: int
     filter: Any
+
+    def map_prefix(self, path: Path, variable: Any) -> bool:
+        """Whether what is at a path is differentiated."""
+        return _predicate(self.filter)(path, variable)
