@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from weft.nnx.attributes import HashableMapping
 
 _ATOMS = frozenset(
     (
@@ -45,6 +46,8 @@ def is_stable(value: Any) -> bool:
         return True
     if isinstance(value, tuple | frozenset):
         return all(map(is_stable, value))
+    if kind is HashableMapping:
+        return all(is_stable(part) for item in value.items() for part in item)
     if isinstance(value, types.MethodType):
         return kind_compares_by_identity(type(value.__self__))
     if kind_compares_by_identity(kind):
