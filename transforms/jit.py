@@ -230,7 +230,7 @@ class Stage:
                 fix="compile it for these arguments, or pass records of the same structure",
             )
         groups, outcome = self.stage((), *plan.crossing.group(values))
-        return VALUES.hand_over(entered, outcome.value, values, groups)
+        return interpreted.boundary.hand_over(entered, outcome.value, values, groups)
 
 
 @overload

@@ -13,6 +13,7 @@ from weft.nnx.transforms._wrap import boundary_of, decorate, over, refuse_bound_
 from weft.transforms._wrap import named_like, numbers_and_names
 from weft.transforms.jit import JIT, JitFunction, JitOptions, Stage
 from weft.transforms.mapping import SHARD_MAP, ShardMapOptions
+from weft.transforms.tracing import EVAL_SHAPE, NoOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,6 +27,13 @@ class JitWrapped(JitFunction[..., Any]):
         refuse_bound_method(function, boundary.function)
         super().__init__(function, options)
         self._interpreted = interpret(JIT, boundary)((function,), options)
+        self._boundary = boundary
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """The output as `ShapeDtypeStruct`s; the arguments stay as they are."""
+        boundary = References(self._boundary.graph, self._boundary.updates, "eval_shape", self._boundary.updates)
+        args, kwargs = self._with_statics(args, kwargs)
+        return interpret(EVAL_SHAPE, boundary)(self._interpreted.functions, NoOptions())(args, kwargs)
 
 
 def _options(

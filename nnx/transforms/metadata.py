@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from jax.sharding import PartitionSpec
+from weft.nnx.errors import AxisError, StructureError
 from weft.nnx.missing import MISSING
 from weft.nnx.references import References
 from weft.nnx.rides import Carry
+from weft.nnx.sharding import PARTITION_NAME
 from weft.nnx.transforms._wrap import boundary_of, decorate
 from weft.nnx.variable import VARIABLE_TYPES
 from weft.transforms._wrap import named_like
@@ -33,7 +36,7 @@ def transform_metadata(
     Source: the semantics of `flax.nnx.transform_metadata`.
     """
     boundary = boundary_of("transform_metadata", graph, None)
-    metadata = {"nnx.PARTITION_NAME": partition, "partition_name": partition}
+    metadata = {PARTITION_NAME: partition}
     return decorate(f, lambda function: with_metadata_axes(function, in_axes, out_axes, metadata, boundary))
 
 
@@ -45,13 +48,49 @@ def with_metadata_axes(
         return function
 
     def transformed(*args: Any, **kwargs: Any) -> Any:
-        _each(boundary, in_axes, args, lambda variable, axis: variable.remove_axis(axis, metadata))
+        _each(boundary, in_axes, args, lambda variable, axis: _without_axis(variable, axis, metadata))
         out = function(*args, **kwargs)
-        done = _each(boundary, in_axes, args, lambda variable, axis: variable.add_axis(axis, metadata))
-        _each(boundary, out_axes, out, lambda variable, axis: variable.add_axis(axis, metadata), done)
+        done = _each(boundary, in_axes, args, lambda variable, axis: _with_axis(variable, axis, metadata))
+        _each(boundary, out_axes, out, lambda variable, axis: _with_axis(variable, axis, metadata), done)
         return out
 
     return named_like(function, transformed)
+
+
+def _with_axis(variable: Any, axis: int, metadata: Mapping[str, Any]) -> None:
+    """Names a new axis in `out_sharding` and in the other tuples that the metadata names, and calls the hooks."""
+    for name, value in _names(metadata).items():
+        fields = variable.get_metadata(name, None)
+        if fields and isinstance(fields, tuple | PartitionSpec):
+            padded = (*fields, *(None,) * (axis - len(fields)))
+            variable.set_metadata(name, (*padded[:axis], value, *padded[axis:]))
+    variable.add_axis(axis, metadata[PARTITION_NAME])
+
+
+def _without_axis(variable: Any, axis: int, metadata: Mapping[str, Any]) -> None:
+    for name, value in _names(metadata).items():
+        fields = variable.get_metadata(name, None)
+        if fields and isinstance(fields, tuple | PartitionSpec):
+            if not -len(fields) <= axis < len(fields) or fields[axis] != value:
+                raise AxisError(
+                    f"Expected to remove {value!r} at index {axis} from {fields!r}",
+                    at=f"{type(variable).__name__}, metadata {name!r}",
+                    fix="name the axis in the Variable's metadata, or map the Variable over None",
+                )
+            kept = list(fields)
+            del kept[axis]
+            variable.set_metadata(name, tuple(kept))
+    variable.remove_axis(axis, metadata[PARTITION_NAME])
+
+
+def _names(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    if PARTITION_NAME not in metadata:
+        raise StructureError(
+            f"transform_metadata does not name the axis: {dict(metadata)}",
+            fix="give it nnx.PARTITION_NAME: transform_metadata={nnx.PARTITION_NAME: 'layers'}",
+        )
+    others = {name: value for name, value in metadata.items() if name != PARTITION_NAME}
+    return {"out_sharding": metadata[PARTITION_NAME], **others}
 
 
 def _is_axis(node: Any) -> bool:

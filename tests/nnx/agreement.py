@@ -143,7 +143,7 @@ def run(program: Callable[[Any], Any], nnx: Any) -> Any:
 def difference(theirs: Any, ours: Any) -> str | None:
     """How two runs differ, or None if they agree."""
     if isinstance(theirs, Exception) and isinstance(ours, Exception):
-        if builtin_bases(theirs) & builtin_bases(ours) or type(theirs) is type(ours):
+        if builtin_bases(theirs) & builtin_bases(ours) or type(theirs).__name__ == type(ours).__name__:
             return None
         return f"another exception: {_short(theirs)} became {_short(ours)}"
     if isinstance(theirs, Exception):

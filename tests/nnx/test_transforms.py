@@ -234,6 +234,8 @@ def tied_weights_get_one_gradient(nnx, make, kw):
 
 @program
 def a_cycle(nnx, make, kw):
+    if "graph" in kw:
+        return None  # flax overflows the stack
     return outcome(nnx, nnx.jit(lambda m: m.c.parent.w.set_value(m.w[...] * 2), **kw), make("co"))
 
 
@@ -309,6 +311,12 @@ def lower_compile_and_call(nnx, make, kw):
     m = make("c")
     compiled = nnx.jit(f, **kw).lower(m, X).compile()
     return compiled(m, X), compiled(m, X), m
+
+
+@program
+def the_shapes_that_jit_returns(nnx, make, kw):
+    m = make("c")
+    return nnx.jit(lambda m, x: (m.b.set_value(x), m.w[...] * x)[1], **kw).eval_shape(m, X), m
 
 
 @program
@@ -446,7 +454,7 @@ def a_custom_derivative(nnx, make, kw):
     return nnx.grad(f, argnums=(0, 1), **kw)(make(), X), f(make(), X)
 
 
-@program
+@program(updates="only flax raises TypeError")
 def a_custom_derivative_that_updates(nnx, make, kw):
     @nnx.custom_vjp(nondiff_argnums=(1,), **kw)
     def f(x, m):
@@ -663,7 +671,7 @@ def a_carry_that_changes_shape(nnx, make, kw):
     return nnx.scan(lambda m, x: (m.w.set_value(jnp.ones(3)), (m, x))[1], **kw)(make(), X)
 
 
-@program
+@program(updates="only weft raises CarryError")
 def a_carry_that_changes_a_static_attribute(nnx, make, kw):
     def f(m, x):
         m.tag = "other"
@@ -758,7 +766,7 @@ def checks(nnx, make, kw):
     return [(bool(e.get()), out) for e, out in results], m
 
 
-@program(updates="only flax raises ValueError")
+@program(updates="only flax raises ValueError", tree="only flax raises ValueError")
 def a_jaxpr(nnx, make, kw):
     def f(m, x):
         m.b[...] = m.b[...] + 1
@@ -845,3 +853,12 @@ def test_a_program(name, mode):
     found = agreement.difference(run(name, flax_nnx, mode), run(name, weft_nnx, mode))
     expected = DIFFERENCES.get((name, mode))
     assert (found or "").startswith(expected or "\0") if expected else found is None, found
+
+
+# Programs that hold tracers on purpose, or whose JAX parts leak by themselves.
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", sorted(set(PROGRAMS) - {"pmap_over_two_devices"}))
+def test_nothing_leaks(name, mode):
+    with jax.checking_leaks():
+        result = run(name, weft_nnx, mode)
+    assert "Leaked" not in str(result), result
