@@ -1,4 +1,7 @@
-"""What layers' constructors and calls share: parameters, and options that either may give."""
+"""What layers' constructors and calls share: parameters, and options that either may give.
+
+A layer keeps lists among its options as tuples (`fixed`): what may change unnoticed would cost a model its plan.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,13 @@ from types import MappingProxyType
 from typing import Any
 
 from weft.modules.construct import ConfigError
+from weft.modules.ops import hashable
 from weft.nnx.attributes import data
 from weft.nnx.kinds import Param
 
 Metadata = Mapping[str, Any]
 Sizes = int | Sequence[int]
+fixed = hashable
 NO_METADATA: Metadata = MappingProxyType({})
 
 

@@ -13,7 +13,7 @@ from weft.modules.construct import ConfigError
 from weft.nnx.kinds import Param
 from weft.nnx.module import Module
 from weft.nnx.nn import dtypes, initializers
-from weft.nnx.nn.construct import NO_METADATA, Metadata, Sizes, as_sizes, make_param, maybe_param, value_of
+from weft.nnx.nn.construct import NO_METADATA, Metadata, Sizes, as_sizes, fixed, make_param, maybe_param, value_of
 from weft.nnx.nn.dtypes import as_promotion
 
 default_kernel_init = initializers.lecun_normal()
@@ -99,10 +99,10 @@ class Conv(_Convolution):
         self.in_features = in_features
         self.out_features = out_features
         self.kernel_size = as_sizes(kernel_size)
-        self.strides = strides
-        self.padding = padding
-        self.input_dilation = input_dilation
-        self.kernel_dilation = kernel_dilation
+        self.strides = fixed(strides)
+        self.padding = fixed(padding)
+        self.input_dilation = fixed(input_dilation)
+        self.kernel_dilation = fixed(kernel_dilation)
         self.feature_group_count = feature_group_count
         self.use_bias = use_bias
         self.mask = mask
@@ -192,9 +192,9 @@ class ConvTranspose(_Convolution):
         self.kernel_size = as_sizes(kernel_size)
         self.in_features = in_features
         self.out_features = out_features
-        self.strides = strides
-        self.padding = padding
-        self.kernel_dilation = kernel_dilation
+        self.strides = fixed(strides)
+        self.padding = fixed(padding)
+        self.kernel_dilation = fixed(kernel_dilation)
         self.use_bias = use_bias
         self.mask = mask
         self.dtype = dtype

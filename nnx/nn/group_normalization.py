@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from weft.modules import ops
 from weft.modules.construct import ConfigError
 from weft.nnx.nn import dtypes
-from weft.nnx.nn.construct import NO_METADATA, Metadata, maybe_param, value_of
+from weft.nnx.nn.construct import NO_METADATA, Metadata, fixed, maybe_param, value_of
 from weft.nnx.nn.normalizer import Normalizer, ones, zeros
 
 Axes = int | Sequence[int]
@@ -70,9 +70,9 @@ class GroupNorm(Normalizer):
         self.param_dtype = param_dtype
         self.use_bias = use_bias
         self.use_scale = use_scale
-        self.reduction_axes = reduction_axes
+        self.reduction_axes = fixed(reduction_axes)
         self.axis_name = axis_name
-        self.axis_index_groups = axis_index_groups
+        self.axis_index_groups = fixed(axis_index_groups)
         self.use_fast_variance = use_fast_variance
         self.promote_dtype = promote_dtype
 
@@ -142,9 +142,9 @@ class InstanceNorm(Normalizer):
         self.param_dtype = param_dtype
         self.use_bias = use_bias
         self.use_scale = use_scale
-        self.feature_axes = feature_axes
+        self.feature_axes = fixed(feature_axes)
         self.axis_name = axis_name
-        self.axis_index_groups = axis_index_groups
+        self.axis_index_groups = fixed(axis_index_groups)
         self.use_fast_variance = use_fast_variance
         self.promote_dtype = promote_dtype
 

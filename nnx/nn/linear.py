@@ -18,7 +18,17 @@ from weft.nnx.kinds import Param
 from weft.nnx.metadata import VariableMetadata
 from weft.nnx.module import Module
 from weft.nnx.nn import dtypes, initializers
-from weft.nnx.nn.construct import NO_METADATA, Metadata, Sizes, as_sizes, first_given, make_param, maybe_param, value_of
+from weft.nnx.nn.construct import (
+    NO_METADATA,
+    Metadata,
+    Sizes,
+    as_sizes,
+    first_given,
+    fixed,
+    make_param,
+    maybe_param,
+    value_of,
+)
 from weft.nnx.nn.convolution import Conv, ConvTranspose, default_bias_init, default_kernel_init
 from weft.nnx.nn.dtypes import as_promotion
 
@@ -248,8 +258,8 @@ class Einsum(Module):
         used = bias_shape is not None
         self.bias = maybe_param(used, bias_init, rngs, bias_shape or (), param_dtype, bias_metadata)
         self.einsum_str = einsum_str
-        self.kernel_shape = kernel_shape
-        self.bias_shape = bias_shape
+        self.kernel_shape = fixed(kernel_shape)
+        self.bias_shape = fixed(bias_shape)
         self.dtype = dtype
         self.param_dtype = param_dtype
         self.precision = precision

@@ -14,7 +14,7 @@ from jax import lax
 from weft.modules import ops
 from weft.nnx.kinds import BatchStat
 from weft.nnx.nn import dtypes
-from weft.nnx.nn.construct import NO_METADATA, Metadata, first_given, maybe_param, value_of
+from weft.nnx.nn.construct import NO_METADATA, Metadata, first_given, fixed, maybe_param, value_of
 from weft.nnx.nn.group_normalization import GroupNorm, InstanceNorm
 from weft.nnx.nn.normalizer import Normalizer, ones, zeros
 
@@ -80,7 +80,7 @@ class BatchNorm(Normalizer):
         self.use_bias = use_bias
         self.use_scale = use_scale
         self.axis_name = axis_name
-        self.axis_index_groups = axis_index_groups
+        self.axis_index_groups = fixed(axis_index_groups)
         self.use_fast_variance = use_fast_variance
         self.promote_dtype = promote_dtype
 
@@ -171,10 +171,10 @@ class LayerNorm(Normalizer):
         self.param_dtype = param_dtype
         self.use_bias = use_bias
         self.use_scale = use_scale
-        self.reduction_axes = reduction_axes
-        self.feature_axes = feature_axes
+        self.reduction_axes = fixed(reduction_axes)
+        self.feature_axes = fixed(feature_axes)
         self.axis_name = axis_name
-        self.axis_index_groups = axis_index_groups
+        self.axis_index_groups = fixed(axis_index_groups)
         self.use_fast_variance = use_fast_variance
         self.promote_dtype = promote_dtype
 
@@ -230,10 +230,10 @@ class RMSNorm(Normalizer):
         self.dtype = dtype
         self.param_dtype = param_dtype
         self.use_scale = use_scale
-        self.reduction_axes = reduction_axes
-        self.feature_axes = feature_axes
+        self.reduction_axes = fixed(reduction_axes)
+        self.feature_axes = fixed(feature_axes)
         self.axis_name = axis_name
-        self.axis_index_groups = axis_index_groups
+        self.axis_index_groups = fixed(axis_index_groups)
         self.use_fast_variance = use_fast_variance
         self.promote_dtype = promote_dtype
 

@@ -10,6 +10,8 @@ from flax import nnx as flax_nnx
 from jax import lax
 from jax.nn import initializers
 from weft import nnx
+from weft.nnx.attributes import is_data
+from weft.nnx.stability import is_stable
 
 from .twins import assert_equal, assert_same_state, attributes, twins
 
@@ -192,6 +194,12 @@ def test_a_layer_is_made_and_called_like_flaxs(layer, args, options, shapes):
         half = options.get("dtype") is not None or "promote_dtype" in options
         assert_equal(y, ours(x), 1e-2 if half else tolerance_of(y), f"{shape}")
         assert_same_state(theirs, ours, 1e-6)
+
+
+@pytest.mark.parametrize(("layer", "args", "options", "shapes"), CASES)
+def test_what_a_layer_keeps_cannot_change_behind_a_plans_back(layer, args, options, shapes):
+    made = getattr(nnx, layer)(*args, **options, rngs=nnx.Rngs(0))
+    assert [name for name, value in vars(made).items() if not (is_data(value) or is_stable(value))] == []
 
 
 @pytest.mark.parametrize("layer", TABLE)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx as flax_nnx
 from weft import nnx
+from weft.modules.ops import hashable
 
 # Named here, since lambdas in tables take the library as an argument.
 LIBRARIES = {"flax": flax_nnx, "weft": nnx}
@@ -65,6 +66,7 @@ def attributes(library, node):
         if isinstance(child, library.Pytree):
             for name, value in vars(child).items():
                 if not name.startswith("_"):
+                    value = hashable(value)  # lists among options are kept as tuples here
                     is_plain = isinstance(value, (bool, int, float, str, tuple, type(None)))
                     found[*map(str, path), name] = value if is_plain else None
     return found
