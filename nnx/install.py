@@ -36,7 +36,7 @@ NNX = "flax.nnx"
 OURS = "weft.nnx"
 
 # Modules of flax.nnx that have the same name here, as have their parts; `SUBMODULES` are laid out otherwise.
-SAME_NAME = ("bridge", "compat", "deprecations", "extract", "ids", "nn", "proxy_caller", "reprlib", "summary")
+SAME_NAME = ("bridge", "compat", "deprecations", "extract", "nn", "proxy_caller", "reprlib", "summary")
 SAME_NAME += ("tracers", "training", "transforms", "traversals", "visualization")
 # Modules of flax.nnx that are other files here, or several.
 OTHERWISE = {
