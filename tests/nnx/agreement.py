@@ -66,7 +66,9 @@ class Observer:
             leaves = sorted(nnx.to_flat_state(value), key=lambda pair: tuple(map(str, pair[0])))
             return "State", {"/".join(map(str, p)): self(v, f"{path}/{p}") for p, v in leaves}
         if isinstance(value, nnx.Pytree):
-            attributes = {k: v for k, v in sorted(vars(value).items(), key=lambda kv: str(kv[0])) if k not in BOOKKEEPING}
+            attributes = {
+                k: v for k, v in sorted(vars(value).items(), key=lambda kv: str(kv[0])) if k not in BOOKKEEPING
+            }
             return type(value).__name__, {str(k): self(v, f"{path}.{k}") for k, v in attributes.items()}
         if isinstance(value, dict):
             return {key: self(inner, f"{path}[{key!r}]") for key, inner in value.items()}

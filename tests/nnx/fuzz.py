@@ -26,13 +26,13 @@ agreement = sys.modules.setdefault("weft_agreement", importlib.util.module_from_
 _spec.loader.exec_module(agreement)
 
 MODES = {"updates": "", "graph": "graph_updates=False", "tree": "graph=False"}
-HEAD = '''
+HEAD = """
 class Node(nnx.Module):
     def __init__(self, value, rank):
         self.w = nnx.Param(jnp.full((2,) * rank, value))
         self.b = nnx.BatchStat(jnp.full((2,) * rank, value / 2))
         self.tag = 0
-'''
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,7 +223,9 @@ class Writer:
             f"{where}.self_ = {owner}": structural * 0.4,
             f"{owner}.w, {owner}.b = {owner}.b, {owner}.w": structural * 0.3,
             f"{where}.w = nnx.Param(jnp.full((2,) * {rank}, {self.number()}))": structural * 0.7,
-            f"{self.variable(owner)}.set_metadata(note={self.random.randint(0, 2)})": 0.0 if level.quiet else structural * 0.7,
+            f"{self.variable(owner)}.set_metadata(note={self.random.randint(0, 2)})": 0.0
+            if level.quiet
+            else structural * 0.7,
             "m.n = n": structural * 0.4,
             "m.tied, n.tied = n.w, m.w": structural * 0.3,
             "nnx.update(m, nnx.state(m, nnx.Param))": 0.3,
@@ -275,9 +277,7 @@ WRAPS: dict[str, Callable[[str, str, str], str]] = {
     "while": lambda f, keywords, mode: (
         f"nnx.while_loop(lambda c: c[3] < 2, lambda c: ({f}(*c[:3]), (*c[:3], c[3] + 1))[1], (m, n, x, 0){keywords})[2]"
     ),
-    "fori": lambda f, keywords, mode: (
-        f"nnx.fori_loop(0, 2, lambda i, c: ({f}(*c), c)[1], (m, n, x){keywords})[2]"
-    ),
+    "fori": lambda f, keywords, mode: f"nnx.fori_loop(0, 2, lambda i, c: ({f}(*c), c)[1], (m, n, x){keywords})[2]",
     "custom_vjp": _custom,
 }
 # For each transform that maps, its options, and which of m, n, x they map.

@@ -82,7 +82,7 @@ def after(function, model, x):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("function", [step, returning])
 @hypothesis.given(sequences)
-@hypothesis.settings(max_examples=25)
+@hypothesis.settings(max_examples=12)
 def test_calls_between_mutations_are_those_of_a_fresh_jit(function, mode, mutations):
     if function is returning and mode != "updates":
         return  # an argument cannot be returned there
@@ -91,12 +91,12 @@ def test_calls_between_mutations_are_those_of_a_fresh_jit(function, mode, mutati
     for name, number in mutations:
         MUTATIONS[name](model, number)
         twin = copy.deepcopy(model)
-        fresh = after(nnx.jit(lambda m, x: function(m, x), **MODES[mode]), twin, ARRAY)  # noqa: PLW0108
+        fresh = after(nnx.jit(lambda m, x: function(m, x), **MODES[mode]), twin, ARRAY)
         assert agreement.difference(fresh, after(jitted, model, ARRAY)) is None, name
 
 
 @hypothesis.given(sequences)
-@hypothesis.settings(max_examples=15)
+@hypothesis.settings(max_examples=8)
 def test_without_jit_it_is_the_same(mutations):
     jitted = nnx.jit(step)
     model, plain = Node(1.0), Node(1.0)
@@ -107,7 +107,7 @@ def test_without_jit_it_is_the_same(mutations):
 
 
 @hypothesis.given(sequences)
-@hypothesis.settings(max_examples=15)
+@hypothesis.settings(max_examples=8)
 def test_two_models_in_one_call(mutations):
     def both(m, n):
         m.w[...] = m.w[...] + n.w[...]

@@ -72,7 +72,7 @@ def outcome(nnx, function, *args):
 
 X = jnp.arange(1.0, 3.0)
 
-# ---------------------------------------------------------------------- what can happen to the arguments of any transform
+# ---------------------------------------------------------------------- what can happen to any transform's arguments
 
 # Each is done to a model with a child, inside each of the transforms that give everything back.
 MUTATIONS = {
@@ -89,8 +89,8 @@ MUTATIONS = {
     "replaced Variable": lambda nnx, m, n, make: setattr(m, "b", nnx.BatchStat(m.w[...] * 7)),
     "replaced by another kind": lambda nnx, m, n, make: setattr(m, "b", nnx.Cache(m.w[...] * 7)),
     "replaced object": lambda nnx, m, n, make: setattr(m, "c", make(value=9.0)),
-    "swapped within": lambda nnx, m, n, make: (swap(m, "w", m.c, "w")),
-    "swapped between": lambda nnx, m, n, make: (swap(m, "b", n, "b")),
+    "swapped within": lambda nnx, m, n, make: swap(m, "w", m.c, "w"),
+    "swapped between": lambda nnx, m, n, make: swap(m, "b", n, "b"),
     "swapped objects": lambda nnx, m, n, make: swap(m, "c", n, "c"),
     "moved": lambda nnx, m, n, make: (setattr(n, "moved", m.c), delattr(m, "c")),
     "tied": lambda nnx, m, n, make: setattr(m.c, "w", m.w),
@@ -120,25 +120,22 @@ WHOLE = {
     "jit": lambda nnx, f, kw: nnx.jit(f, **kw),
     "jit_partial": lambda nnx, f, kw: lambda m, n, x: nnx.jit_partial(f, m, n, **kw)(x),
     "remat": lambda nnx, f, kw: nnx.remat(f, **kw),
-    "grad": lambda nnx, f, kw: nnx.grad(f, argnums=2, **kw),
-    "grad of m": lambda nnx, f, kw: nnx.grad(f, **kw),
+    "grad": lambda nnx, f, kw: nnx.grad(f, **kw),
     "value_and_grad": lambda nnx, f, kw: nnx.value_and_grad(f, argnums=(0, 1), **kw),
     "vmap over None": lambda nnx, f, kw: nnx.vmap(f, in_axes=(None, None, 0), **kw),
     "vmap": lambda nnx, f, kw: nnx.vmap(f, in_axes=(0, 0, None), **kw),
     "checkify": lambda nnx, f, kw: lambda *args: nnx.checkify(f, **kw)(*args)[1],
-    "cond": lambda nnx, f, kw: lambda *args: nnx.cond(True, f, f, *args, **kw),
     "switch": lambda nnx, f, kw: lambda *args: nnx.switch(1, [f, f], *args, **kw),
     "scan": lambda nnx, f, kw: nnx.scan(f, in_axes=(0, 0, None), out_axes=0, **kw),
-    "jit of remat": lambda nnx, f, kw: nnx.jit(nnx.remat(f, **kw), **kw),
     "jit of grad": lambda nnx, f, kw: nnx.jit(nnx.grad(f, argnums=2, **kw), **kw),
 }
 METADATA = ("metadata", "metadata and value")
 # Programs in which weft deliberately differs, or flax misbehaves: see docs/differences.md.
 WHOLE_DIFFERENCES = {
-    *((name, what, "updates") for name in ("jit", "jit of remat", "jit of grad") for what in METADATA),
+    *((name, what, "updates") for name in ("jit", "jit of grad") for what in METADATA),
     *(("jit_partial", what, mode) for what in METADATA for mode in ("graph", "tree")),
     *(("jit_partial", what, "updates") for what in MUTATIONS),
-    *((name, "array attribute", "updates") for name in WHOLE if name not in ("grad", "vmap over None", "jit_partial")),
+    *((name, "array attribute", "updates") for name in WHOLE if name not in ("vmap over None", "jit_partial")),
 }
 
 
@@ -251,7 +248,7 @@ def variables_and_containers_as_arguments(nnx, make, kw):
 
 @program
 def state_and_graphdef_as_arguments(nnx, make, kw):
-    graphdef, state = nnx.split(make("c"))
+    _, state = nnx.split(make("c"))
     return nnx.jit(lambda state: jax.tree.map(lambda x: x * 2, state), **kw)(state)
 
 
@@ -787,7 +784,9 @@ def axis_names_in_metadata(nnx, make, kw):
         return v[...].sum() * x
 
     options = {"transform_metadata": {nnx.PARTITION_NAME: "layers"}} if not kw else {}
-    inside = (lambda f, **o: f) if not kw else functools.partial(nnx.transform_metadata, partition="layers", **mode_of(kw))
+    inside = (
+        (lambda f, **o: f) if not kw else functools.partial(nnx.transform_metadata, partition="layers", **mode_of(kw))
+    )
     with jax.sharding.set_mesh(jax.make_mesh((1, 1), ("a", "layers"), axis_types=(jax.sharding.AxisType.Auto,) * 2)):
         v = nnx.vmap(inside(create, out_axes=1), out_axes=1, **options, **kw)(X)
         y = nnx.vmap(inside(use, in_axes=(1, 0)), in_axes=(1, 0), **options, **kw)(v, X)
