@@ -18,6 +18,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+from flax import nnx as flax_nnx
 from weft.nnx.install import twin_module
 
 # example: why it cannot agree
@@ -40,7 +41,7 @@ def to_come():
 
 def modules():
     """The modules that flax.nnx imports itself: importing another would add to its names."""
-    return [module for name, module in sorted(sys.modules.items()) if name.startswith("flax.nnx.")]
+    return [module for name, module in sorted(sys.modules.items()) if name.startswith(f"{flax_nnx.__name__}.")]
 
 
 def documented(thing, name, seen):
