@@ -12,8 +12,8 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from weft.typecheck.linter import Checked, Line, check
 from weft.typecheck.errors import AnnotationError
+from weft.typecheck.linter import Checked, Line, check
 
 _LEVELS = {"error": "error", "unusable": "error", "warning": "warning", "unbuilt": "notice", "skipped": "notice"}
 

@@ -1,7 +1,8 @@
 """The pytest plugin: `--weft-typecheck=off|on|strict` for a run, and the fixture `weft_typecheck` for one test.
 
-It is found through its entry point, under the name `weft_pytest`: being no part of the package `weft`, it imports neither
-weft nor JAX before a test run asks for them. pytest-xdist gives the option to its workers, so they run in the same mode.
+It is found through its entry point, under the name `weft_pytest`: being no part of the package `weft`, it imports
+neither weft nor JAX before a test run asks for them. pytest-xdist gives the option to its workers, so they run in the
+same mode.
 
     def test_broadcasting(weft_typecheck):
         with weft_typecheck("strict"):
