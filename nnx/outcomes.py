@@ -1,6 +1,6 @@
 """Outcomes: what a function over graphs returned and did, taken apart inside a trace and put into effect outside of it.
 
-Inside (`Leaving`): the arguments' live objects are looked at again. Variables whose value is another object than the one
+Inside (`Leaving`): the arguments' live objects are looked at again. Variables whose value is another object than what
 they were given have changed; with graph updates, the arguments' structure is described again too, numbered so that what
 was there before is recognised. The output is described after the arguments, so that it refers to them by number.
 
@@ -257,13 +257,13 @@ class Leaving:
         return Flattener(RefMap(), None, True)
 
     def _out_source(self, leaf: Any, find: Callable[[Path, Any], Ride], path: Path, place: int) -> tuple[int, int]:
+        ride = find(path, leaf)
         carried = self.carried_places.get(id(leaf))
-        if carried is not None:
+        if carried is not None and ride is Carry:
             return carried
         known = id(leaf) in self.position
         if known and not self.boundary.updates and not self.boundary.copies:
             raise self._duplicate(leaf, path, place)
-        ride = find(path, leaf)
         if known and not self.boundary.copies:
             return self._source(leaf, ride)
         value = leaf._raw_value if type(leaf) in VARIABLE_TYPES else leaf
@@ -271,7 +271,7 @@ class Leaving:
 
     def _plain_source(self, value: Any, ride: Ride) -> tuple[int, int]:
         carried = self.carried_places.get(id(value))
-        if carried is not None:
+        if carried is not None and ride is Carry:
             return carried
         forwards = self.departure.forwards
         if forwards is not None:
@@ -302,8 +302,8 @@ class Leaving:
                 if self.boundary.graph:
                     continue
                 raise DuplicateError(
-                    f"Duplicate in the output: nnx.{self.boundary.function} in tree mode (graph=False) does not support "
-                    "shared references",
+                    f"Duplicate in the output: nnx.{self.boundary.function} in tree mode (graph=False) "
+                    "does not support shared references",
                     at=[format_path((f"output {place}", *path))],
                     fix=ways_out(self.boundary.function),
                 )
@@ -316,7 +316,8 @@ class Leaving:
                 theirs = find((*path, *below), variable)
                 if mine != theirs:
                     raise AliasError(
-                        f"Inconsistent aliasing detected: an argument is returned under another {self.departure.option}",
+                        "Inconsistent aliasing detected: an argument is returned under another "
+                        f"{self.departure.option}",
                         at=[
                             f"{self._place(i)}: {mine!r}",
                             f"{format_path((f'output {place}', *path, *below))}: {theirs!r}",

@@ -8,7 +8,7 @@ all. Only when everything has been computed and checked are the caller's own obj
 
 There are three modes:
 
-- *graph with updates*: what is reachable from arguments and outputs is described again, with the numbers that things had
+- *graph with updates*: what is reachable from arguments and outputs is described again, with the numbers things had
   on the way in, so that new, deleted, swapped and shared attributes reach the caller's objects;
 - *graph without updates*: sharing among arguments is kept, only Variables' values come back;
 - *tree*: Modules are the pytrees that they are, only Variables' values come back, nothing may be shared.

@@ -1,6 +1,6 @@
 """What a program did, in terms that flax.nnx and weft.nnx share, and whether two programs did the same.
 
-An observation is plain data: outputs, state by path, metadata, and identity: what was met before is `Same(path)`, so two
+An observation is plain data: outputs, state by path, metadata and identity. What was met before is `Same(path)`, so two
 observations are equal only if the same paths share the same objects.
 """
 
@@ -53,7 +53,7 @@ class Observer:
 
     def __call__(self, value: Any, path: str = "") -> Any:
         nnx = self.nnx
-        if isinstance(value, nnx.Variable | nnx.Pytree) or isinstance(value, jax.Ref):
+        if isinstance(value, nnx.Variable | nnx.Pytree | jax.Ref):
             if id(value) in self._met:
                 return Same(self._met[id(value)][1])
             self._met[id(value)] = (value, path)  # kept, so that its identity stays its own

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 _spec = importlib.util.spec_from_file_location("weft_agreement", Path(__file__).with_name("agreement.py"))
-assert _spec is not None and _spec.loader is not None
+assert _spec is not None
+assert _spec.loader is not None
 agreement = sys.modules.setdefault("weft_agreement", importlib.util.module_from_spec(_spec))
 _spec.loader.exec_module(agreement)
 

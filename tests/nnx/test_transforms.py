@@ -620,6 +620,15 @@ def carry_in_another_place(nnx, make, kw):
 
 
 @program
+def an_array_that_is_carried_and_stacked(nnx, make, kw):
+    def f(c, m):
+        m.b[...] = m.b[...] + c
+        return c, {"again": c, "w": m.w[...] * 1}
+
+    return outcome(nnx, nnx.scan(f, in_axes=(nnx.Carry, 0), out_axes=(nnx.Carry, 0), **kw), jnp.ones(()), make("c"))
+
+
+@program
 def carry_alone(nnx, make, kw):
     def f(m):
         m.w[...] = m.w[...] * 2
