@@ -1,7 +1,7 @@
 """Prefix filters: how NNX code says which axis, spec or derivative each part of a graph gets.
 
-`StateAxes`, `StateSharding` and `DiffState` are prefix leaves over the filters of this layer. They mean what `axes` means
-for records: one ride for each filter, tried in order.
+`StateAxes`, `StateSharding` and `DiffState` are prefix leaves over the filters of this layer. They mean what `axes`
+means for records: one ride for each filter, tried in order.
 """
 
 from __future__ import annotations

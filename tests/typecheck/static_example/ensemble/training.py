@@ -21,6 +21,7 @@ def loss(encoder: Encoder, x: Float[Array, "batch width"]) -> tuple[Float[Array,
 @weft.jit
 def train_step(encoder: Encoder, x: Float[Array, "batch width"], rate: float = 0.1) -> tuple[Encoder, Float[Array, ""]]:
     (value, after), gradient = weft.value_and_grad(loss, has_aux=True)(encoder, x)
+
     def descend(leaf: Array, slope: Array) -> Array:
         return leaf - rate * slope
 
