@@ -1,8 +1,8 @@
 """The quick way in and out for objects that were met before, whose structure has not changed since.
 
 An extractor reads the arguments with generated code, in which objects are known by identity, and asks their plan
-whether it still holds; then the values are one list comprehension over the Variables. On the way out the Variables to write are
-listed once for each outcome.
+whether it still holds; then the values are one list comprehension over the Variables. On the way out the Variables to
+write are listed once for each outcome.
 """
 
 from __future__ import annotations
