@@ -238,8 +238,9 @@ class Leaving:
             start, repeats = len(flattener.leaves), len(flattener.repeats)
             flattener.root(apart.flat[place])
             find = boundary.finder(specs[place], departure.option)
-            for i in range(start, len(flattener.leaves)):
-                sources.append(self._out_source(flattener.leaves[i], find, flattener.paths[i], place))
+            found = list(zip(flattener.leaves, flattener.paths or (), strict=True))
+            for leaf, path in found[start:]:
+                sources.append(self._out_source(leaf, find, path, place))
             self._check_repeats(flattener.repeats[repeats:], find, place)
         if boundary.updates:
             check_levels(self.numbers)

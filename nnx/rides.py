@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from weft.core import filters as core_filters
 from weft.core.paths import Path, format_path
@@ -30,14 +30,15 @@ class ByFilter(RidesByKind):
             pairs = tuple((AtPath(path), getattr(ride, "get_value", lambda ride=ride: ride)()) for path, ride in found)
         else:
             pairs = tuple(rides.items() if isinstance(rides, Mapping) else rides)
-        super().__init__(pairs)
+        # The filters are those of this layer, which the core only keeps.
+        super().__init__(cast(Any, pairs))
 
     @property
     def filters(self) -> tuple[Filter, ...]:
-        return tuple(filter for filter, _ in self.rides)
+        return tuple(cast(Any, filter) for filter, _ in self.rides)
 
     def items(self) -> tuple[tuple[Filter, Any], ...]:
-        return self.rides
+        return cast(Any, self.rides)
 
     def finder(self) -> Callable[[Path, Any], Any]:
         """A function from a path and what is there to its ride.
