@@ -28,7 +28,7 @@ from weft.nnx.tree import ways_out
 from weft.nnx.unflattening import Unflattener
 from weft.nnx.variable import VARIABLE_TYPES
 from weft.nnx.versions import metadata_epoch
-from weft.transforms.loops import ALONG
+from weft.transforms.carries import ALONG
 
 if TYPE_CHECKING:
     from weft.nnx.references import Memory, References

@@ -6,8 +6,10 @@ from weft.transforms.branches import cond, switch
 from weft.transforms.custom import custom_jvp, custom_vjp
 from weft.transforms.jacobians import hessian, jacfwd, jacrev
 from weft.transforms.jit import jit
-from weft.transforms.loops import associative_scan, fori_loop, map, scan, while_loop
+from weft.transforms.loops import fori_loop, while_loop
 from weft.transforms.mapping import pmap, shard_map, vmap
+from weft.transforms.scanning import scan
+from weft.transforms.sequences import associative_scan, map
 from weft.transforms.tracing import checkify, eval_shape, make_jaxpr, remat, transform_metadata
 
 __all__ = [

@@ -133,6 +133,14 @@ def as_tuple(value: int | str | Sequence[Any] | None) -> tuple[Any, ...]:
     return (value,) if isinstance(value, int | str) else tuple(value)
 
 
+def by_position(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments passed by name, in their positions, where the signature tells them."""
+    bound = inspect.signature(function).bind(*args, **kwargs)
+    return bound.args, bound.kwargs
+
+
 def numbers_and_names(
     function: Callable[..., Any], numbers: int | Sequence[int] | None, names: str | Sequence[str] | None
 ) -> tuple[frozenset[int], frozenset[str]]:

@@ -25,8 +25,7 @@ from weft.core.statics import Static
 from weft.core.untyped import is_tuple, jnp
 from weft.core.untyped import jax as untyped_jax
 from weft.core.values import VALUES
-from weft.transforms._wrap import as_tuple, decorate, named_like, titled
-from weft.transforms.loops import by_position
+from weft.transforms._wrap import as_tuple, by_position, decorate, named_like, titled
 
 P = ParamSpec("P")
 R = TypeVar("R")

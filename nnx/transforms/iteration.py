@@ -13,9 +13,11 @@ from weft.nnx.missing import MISSING
 from weft.nnx.rides import StateAxes
 from weft.nnx.transforms._wrap import boundary_of, decorate, over, refuse_bound_method, without_filters
 from weft.nnx.transforms.metadata import transform_metadata, with_metadata_axes
-from weft.transforms._wrap import named_like
-from weft.transforms.loops import ALONG, FORI, SCAN, WHILE, ForiOptions, ScanOptions, WhileOptions, by_position
+from weft.transforms._wrap import by_position, named_like
+from weft.transforms.carries import ALONG
+from weft.transforms.loops import FORI, WHILE, ForiOptions, WhileOptions
 from weft.transforms.mapping import PMAP, VMAP, MapOptions
+from weft.transforms.scanning import SCAN, ScanOptions
 
 __all__ = ["Carry", "StateAxes", "fori_loop", "pmap", "scan", "transform_metadata", "vmap", "while_loop"]
 

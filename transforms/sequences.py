@@ -1,0 +1,152 @@
+"""map and associative_scan: what to do with the slices of a sequence, one by one or pair by pair.
+
+Both are lifted inside an inlined `jax.jit`, like the loops of `loops`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from weft.core.errors import AxisError
+from weft.core.frames import open_frame
+from weft.core.interpret import Call, Lift, Lifted, Rule
+from weft.core.leaves import Leaf
+from weft.core.rides import Carry, Ride, mapped_size
+from weft.core.statics import Static
+from weft.core.untyped import jax as untyped_jax
+from weft.core.untyped import lax
+from weft.transforms._wrap import call_over_values, titled
+from weft.transforms.carries import agreement_of_carries, carried_updates, everything_carried, is_carry_or_axis
+
+
+@dataclass(frozen=True)
+class MapOverOptions:
+    """The options of one `map`."""
+
+    batch_size: int | None
+
+
+def _lift_map(lift: Lift[MapOverOptions]) -> Lifted:
+    (body,), options = lift.bodies, lift.options
+
+    def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
+        slices, rest = groups[0], groups[1:]
+
+        def on_one(one: Any) -> Any:
+            return body((one, *rest))
+
+        with open_frame("map", length=slices[0].shape[0]):
+            return lax.map(on_one, slices, batch_size=options.batch_size)
+
+    return untyped_jax.jit(titled(body.user_function, lifted), inline=True)
+
+
+def _check_map(options: MapOverOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
+    if mapped_size(leaves, rides, given=None, what="map") is None:
+        raise AxisError("map has nothing to map over", fix="pass a tree with at least one array")
+
+
+MAP: Rule[MapOverOptions] = Rule(
+    "map",
+    _lift_map,
+    arrive=lambda options, call: (None, 0, None),
+    depart=lambda options, index: 0,
+    lanes=(0,),
+    forwards=None,
+    updates=carried_updates,
+    check=_check_map,
+    options=("xs", "output"),
+)
+
+
+def map(function: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> Any:
+    """Applies a function to one slice after another, along the leading axis, and stacks the results.
+
+    Args:
+        function: of one slice.
+        xs: a pytree of records whose arrays share their leading axis.
+        batch_size: how many slices to run at once, by vmap.
+
+    Source: `jax.lax.map`.
+
+    >>> import jax.numpy as jnp
+    >>> map(lambda x: x["a"] + 1, {"a": jnp.arange(3), "name": "xs"}).tolist()
+    [1, 2, 3]
+    """
+    return call_over_values(MAP, (function,), MapOverOptions(batch_size), xs)
+
+
+@dataclass(frozen=True)
+class AssociativeOptions:
+    """The options of one `associative_scan`."""
+
+    reverse: bool
+    axis: int
+
+
+def _lift_associative(lift: Lift[AssociativeOptions]) -> Lifted:
+    (body,), options = lift.bodies, lift.options
+
+    def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
+        elements, rest = groups[0], groups[1:]
+        outcomes: list[Static] = []
+
+        def combine(a: Any, b: Any) -> Any:
+            first = body.boundary.rebuild(body.crossing, body.crossing.ungroup((a, *rest)))[0][1][0]
+            out, outcome = body((b, *rest), first)
+            outcomes.append(outcome)
+            return out[0]
+
+        # JAX cannot reverse along an axis counted from the end.
+        axis = options.axis % elements[0].ndim
+        with open_frame("associative_scan", length=elements[0].shape[axis]):
+            out = lax.associative_scan(combine, elements, reverse=options.reverse, axis=axis)
+        if not outcomes:  # a single element is combined with nothing; learn the output's make all the same
+            untyped_jax.eval_shape(combine, elements, elements)
+        return (out, *(() for _ in lift.out_lanes[1:])), outcomes[-1]
+
+    return untyped_jax.jit(titled(body.user_function, lifted), inline=True)
+
+
+ASSOCIATIVE_SCAN: Rule[AssociativeOptions] = Rule(
+    "associative_scan",
+    _lift_associative,
+    arrive=lambda options, call: everything_carried(call),
+    depart=lambda options, index: Carry,
+    is_ride=is_carry_or_axis,
+    lanes=(Carry,),
+    forwards=None,
+    updates=carried_updates,
+    agree=lambda options, index: agreement_of_carries("associative_scan", everything_carried, shapes=False),
+    check=lambda options, call, leaves, rides: _check_associative(options, leaves),
+    options=("elems", "output"),
+)
+
+
+def _check_associative(options: AssociativeOptions, leaves: Sequence[Leaf]) -> None:
+    size = mapped_size(leaves, [options.axis] * len(leaves), given=None, what="associative_scan")
+    if size is None:
+        raise AxisError("associative_scan has no elements", fix="pass a tree with at least one array")
+
+
+def associative_scan(function: Callable[[Any, Any], Any], elems: Any, *, reverse: bool = False, axis: int = 0) -> Any:
+    """All prefixes of an associative operation, in logarithmic depth.
+
+    Args:
+        function: combines two slices (several at once, along `axis`) into one of the same make.
+        elems: a pytree of records whose arrays share their size on `axis`.
+        reverse: whether to combine from the end.
+        axis: the axis to scan along.
+
+    Raises:
+        CarryError: if the function returns something of another make than its arguments.
+
+    Source: `jax.lax.associative_scan`.
+
+    >>> import jax.numpy as jnp
+    >>> associative_scan(lambda a, b: {"x": a["x"] + b["x"]}, {"x": jnp.arange(4)})["x"].tolist()
+    [0, 1, 3, 6]
+    """
+    return call_over_values(ASSOCIATIVE_SCAN, (function,), AssociativeOptions(reverse, axis), elems)
