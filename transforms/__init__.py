@@ -3,7 +3,8 @@
 from weft.core.rides import Carry, axes
 from weft.transforms.autodiff import grad, jvp, linearize, value_and_grad, vjp
 from weft.transforms.branches import cond, switch
-from weft.transforms.custom import custom_jvp, custom_vjp
+from weft.transforms.custom_jvp import custom_jvp
+from weft.transforms.custom_vjp import custom_vjp
 from weft.transforms.jacobians import hessian, jacfwd, jacrev
 from weft.transforms.jit import jit
 from weft.transforms.loops import fori_loop, while_loop

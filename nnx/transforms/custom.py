@@ -16,8 +16,9 @@ from weft.nnx.missing import MISSING
 from weft.nnx.references import References
 from weft.nnx.rides import DiffState
 from weft.nnx.transforms._wrap import boundary_of, decorate, refuse_bound_method, without_filters
-from weft.transforms.custom import CUSTOM_VJP, CustomOptions
-from weft.transforms.custom import CustomVjp as CustomVjpOverValues
+from weft.transforms.custom import CustomOptions
+from weft.transforms.custom_vjp import CUSTOM_VJP
+from weft.transforms.custom_vjp import CustomVjp as CustomVjpOverValues
 
 _WITH_UPDATES = dataclasses.replace(CUSTOM_VJP, refused={})
 

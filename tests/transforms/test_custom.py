@@ -259,11 +259,11 @@ def test_a_function_without_its_rule(make: Any, definer: str):
         make(lambda x: x)(1.0)
 
 
-def differentiate(forward: Any, backward: Any) -> Any:
-    f = weft.custom_vjp(lambda x, y: {"z": x * y})
-    f.defvjp(forward, backward)
-    # Inside jit JAX traces the function itself too, so that the two can be compared.
-    return weft.grad(weft.jit(lambda x: f(x, 3.0)["z"]))(2.0)
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "grad": weft.grad,
+    "jit of grad": lambda f: weft.jit(weft.grad(f)),
+    "grad of jit": lambda f: weft.grad(weft.jit(f)),
+}
 
 
 @pytest.mark.parametrize(
@@ -282,10 +282,41 @@ def differentiate(forward: Any, backward: Any) -> Any:
             lambda x, y: ({"w": x, "z": x * y}, y),
             lambda y, ct: (ct["z"], None),
             StructureError,
-            "the forward function of custom_vjp does not return what the function returns",
+            r"(?s)the forward function of custom_vjp does not return what the function returns.*output.w: nothing ->",
+        ),
+        (
+            lambda x, y: ({"z": jnp.stack([x, y])}, y),
+            lambda y, ct: (ct["z"], None),
+            StructureError,
+            r"(?s)does not return what the function returns.*output.z: float32\[\] -> float32\[2\]",
         ),
     ],
 )
-def test_rules_that_return_the_wrong_thing(forward: Any, backward: Any, error: Any, fragment: str):
+@pytest.mark.parametrize("way", WAYS)
+def test_rules_that_return_the_wrong_thing(way: str, forward: Any, backward: Any, error: Any, fragment: str):
+    f = weft.custom_vjp(lambda x, y: {"z": x * y})
+    f.defvjp(forward, backward)
     with pytest.raises(error, match=fragment):
-        differentiate(forward, backward)
+        WAYS[way](lambda x: f(x, 3.0)["z"].sum())(2.0)
+
+
+def test_a_function_that_goes_by_the_values_of_arrays_is_differentiated_by_its_rule():
+    f = weft.custom_vjp(lambda x: x if x > 0 else -x)
+    f.defvjp(lambda x: (x if x > 0 else -x, None), lambda _, ct: (5 * ct,))
+    assert float(weft.grad(f)(2.0)) == float(weft.grad(f)(-2.0)) == 5
+
+
+def test_what_a_function_returns_is_learned_once_for_each_type_of_argument():
+    calls = 0
+
+    def squared(x: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return x**2
+
+    f = weft.custom_vjp(squared)
+    f.defvjp(lambda x: (x**2, x), lambda x, ct: (2 * x * ct,))
+    gradient = weft.grad(lambda x: f(x).sum())
+    for x in (2.0, 3.0, X, X):
+        gradient(x)
+    assert calls == 2
