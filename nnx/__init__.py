@@ -109,6 +109,9 @@ from weft.nnx.install import install, uninstall  # isort: skip
 from weft.nnx.convert import convert  # isort: skip
 from weft.nnx.records import from_record, functional, to_record  # isort: skip
 
+from weft.core.hooks import register_object_layer as _register  # isort: skip
+
+_register((Pytree, Variable), "weft.nnx.contracts")  # loaded once the checker meets such a class in an annotation
 globals().update(_submodules(__name__))
 
 __all__ = [

@@ -7,7 +7,7 @@ from typing import Any
 from weft.nnx.errors import StructureError
 from weft.nnx.metadata import REQUIRED, Metadata, call_hooks, current_name, freeze, with_current_names
 from weft.nnx.missing import MISSING
-from weft.nnx.versions import metadata_epoch
+from weft.nnx.versions import structure_epoch
 
 _store = object.__setattr__
 
@@ -74,7 +74,7 @@ class HasMetadata:
                     fix=f"make another Variable: variable.copy({mode}=...)",
                 )
         _store(self, "_var_metadata", freeze(metadata))
-        metadata_epoch.advance()
+        structure_epoch.advance()
 
     def has_metadata(self, name: str) -> bool:
         """Whether there is such an entry."""
@@ -92,7 +92,7 @@ class HasMetadata:
             raise StructureError(f"Cannot delete `{name}` metadata: every Variable has it")
         self._var_metadata[name]
         _store(self, "_var_metadata", freeze(self._var_metadata.without(name)))
-        metadata_epoch.advance()
+        structure_epoch.advance()
 
     def add_axis(self, axis_index: int, axis_name: str | None) -> None:
         """Tells the hooks that a transform adds an axis."""

@@ -12,7 +12,7 @@ from typing import Any
 from weft.nnx.attributes import HashableMapping
 from weft.nnx.layout import layout_of
 from weft.nnx.tracers import TraceState, current_trace_state
-from weft.nnx.versions import fresh_version
+from weft.nnx.versions import fresh_version, structure_epoch
 
 Items = list[tuple[Any, Any]]
 _store = object.__setattr__
@@ -77,7 +77,10 @@ attributes_of = Slots.__dict__["__dict__"].__get__
 
 def touch(node: Any) -> None:
     """Gives an object a fresh structural version; to be called after the mutation."""
-    _store(node, "_pytree__version", fresh_version())
+    version = fresh_version()
+    _store(node, "_pytree__version", version)
+    # In this order: a thread that looks in between would take the new epoch for one that it has looked at.
+    structure_epoch.now = version
 
 
 def new_object(cls: Any, nodes: HashableMapping | None = None, trace: TraceState | None = None) -> Any:

@@ -27,7 +27,7 @@ from weft.nnx.plan import Plan
 from weft.nnx.tree import ways_out
 from weft.nnx.unflattening import Unflattener
 from weft.nnx.variable import VARIABLE_TYPES
-from weft.nnx.versions import metadata_epoch
+from weft.nnx.versions import structure_epoch
 from weft.transforms.carries import ALONG
 
 if TYPE_CHECKING:
@@ -384,7 +384,7 @@ def hand_over(
             _store(leaf, "_raw_value", value)
     for variable, new in metadata:
         _store(variable, "_var_metadata", new)
-        metadata_epoch.advance()
+        structure_epoch.advance()
     count = outcome.graphdef.num_leaves
     return build_output(outcome, filled[:count], filled[count:], index_ref, known)
 

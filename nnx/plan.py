@@ -3,10 +3,10 @@
 A *plan* of some roots (the objects and Variables among a call's arguments) holds their joint structure, their leaves
 in order, and what it takes to see whether any of that has changed since:
 
-- the structural version of every object (see `versions`), compared in one pass over two flat lists;
+- the structural version of every object and the identity of every Variable's metadata, looked at only when any
+  object's structure or any Variable's metadata has changed anywhere (see `versions`);
 - a *guard*, the identities of the elements, for each plain list or dict and for each object whose `__dict__` was
-  handed out: those can change without telling;
-- the identity of every Variable's metadata, looked at only when any Variable's metadata was replaced anywhere.
+  handed out: those can change without telling.
 
 What cannot be watched that way (objects of foreign node types, static values that are mutable and compared by value,
 JAX refs, hijax Variables) makes a plan *volatile*: right for the call that made it, and never found again.
@@ -22,6 +22,7 @@ it holds of a root's subtree lives as long as the root, or until the roots are p
 from __future__ import annotations
 
 import dataclasses
+import operator
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -38,9 +39,11 @@ from weft.nnx.stability import is_stable
 from weft.nnx.state import State
 from weft.nnx.tracers import TraceState
 from weft.nnx.variable import VARIABLE_TYPES
-from weft.nnx.versions import metadata_epoch
+from weft.nnx.versions import structure_epoch
 
 _store = object.__setattr__
+_raw_value = operator.attrgetter("_raw_value")
+_MOST_SELECTED = 64
 _MOST_PLANS = 8  # an object is the first root of this many plans at most
 
 Guard = tuple[Any, tuple[int, ...], tuple[Any, ...]]
@@ -136,13 +139,13 @@ class Plan:
     """
 
     __slots__ = (
-        "__weakref__", "_epoch", "_guards", "_metadata", "_objects", "_roots", "_trace_states", "_versions",
-        "by_number", "graphdef", "leaves", "numbers", "paths", "repeat_starts", "repeats", "starts", "variables",
-        "volatile",
+        "__weakref__", "_epoch", "_guards", "_metadata", "_objects", "_roots", "_selected", "_trace_states",
+        "_versions", "by_number", "graphdef", "leaves", "numbers", "paths", "repeat_starts", "repeats", "starts",
+        "variables", "volatile",
     )  # fmt: skip
 
     def __init__(self, roots: Sequence[Any]):
-        self._epoch = metadata_epoch.now
+        self._epoch = structure_epoch.now
         numbers = RefMap()
         walk = Recorder(numbers)
         self.starts: list[int] = []
@@ -162,6 +165,7 @@ class Plan:
         levels = {id(variable._trace_state): variable._trace_state for variable in self.variables}
         self._trace_states: list[TraceState] = list(levels.values())
         self._guards = walk.guards
+        self._selected: dict[Any, list[Any]] = {}
         self._keep_objects(roots, walk, numbers)
 
     def _keep_objects(self, roots: Sequence[Any], walk: Recorder, numbers: RefMap) -> None:
@@ -177,25 +181,42 @@ class Plan:
         """Lets go of everything, when a root has died."""
         self.volatile = True
         self.leaves, self.variables, self._objects, self._versions, self._guards = [], [], [], [], []
-        self.by_number = {}
+        self.by_number, self._selected = {}, {}
+
+    def select(self, key: Any, places: Sequence[int]) -> list[Any]:
+        """Some of the leaves, remembered under a key, and let go of with the objects."""
+        found = self._selected.get(key)
+        if found is None:
+            found = [self.leaves[i] for i in places]
+            if len(self._selected) >= _MOST_SELECTED:
+                self._selected.clear()
+            self._selected[key] = found
+        return found
 
     def is_valid(self) -> bool:
         """Whether the roots still have this structure."""
-        if self.volatile or [node._pytree__version for node in self._objects] != self._versions:
+        if self.volatile:
+            return False
+        now = structure_epoch.now
+        if now != self._epoch:
+            if not (self._versions_hold() and self._metadata_holds()):
+                return False
+            self._epoch = now
+        return not self._guards or guards_hold(self._guards)
+
+    def _versions_hold(self) -> bool:
+        if [node._pytree__version for node in self._objects] != self._versions:
             return False
         for root, version in self._roots:
             node = root()
             if node is None or node._pytree__version != version:
                 return False
-        return self._metadata_holds() and (not self._guards or guards_hold(self._guards))
+        return True
 
     def _metadata_holds(self) -> bool:
-        now = metadata_epoch.now
-        if now != self._epoch:
-            for variable, metadata in zip(self.variables, self._metadata, strict=True):
-                if variable._var_metadata is not metadata or is_array_ref(variable._raw_value):
-                    return False
-            self._epoch = now
+        for variable, metadata in zip(self.variables, self._metadata, strict=True):
+            if variable._var_metadata is not metadata or is_array_ref(variable._raw_value):
+                return False
         return True
 
     def node(self, number: int) -> Any:
@@ -206,7 +227,7 @@ class Plan:
     def read(self) -> list[Any]:
         """The leaves' values: raw values of Variables, arrays as they are."""
         if len(self.variables) == len(self.leaves):
-            return [variable._raw_value for variable in self.variables]
+            return list(map(_raw_value, self.variables))
         return [leaf._raw_value if type(leaf) in VARIABLE_TYPES else leaf for leaf in self.leaves]
 
     def check_writable(self) -> None:

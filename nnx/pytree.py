@@ -40,7 +40,6 @@ from weft.nnx.objects import OBJECT, Slots, attributes_of, new_object, touch
 from weft.nnx.reprlib import Attr, Representable
 from weft.nnx.reprlib import Object as ReprObject
 from weft.nnx.tracers import TraceState
-from weft.nnx.versions import fresh_version
 
 _store = object.__setattr__
 
@@ -204,7 +203,7 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
                 status = Status.DATA if is_data(value) else Status.STATIC
             self._record(name, value, status)
         _store(self, name, value)
-        _store(self, "_pytree__version", fresh_version())
+        touch(self)
 
     def _record(self, name: str, value: Any, status: Status) -> None:
         nodes = self._pytree__nodes

@@ -69,17 +69,15 @@ class QuickEntry:
         for i, lane, place in outcome.updates:
             lanes.setdefault(lane, []).append((place, i))
         plan = self.plan
+        # The plan has the Variables, because it lets go of them when the objects die; the key is this writer's own.
         parts = [
-            (lane, [self.order[i] for _, i in sorted(pairs)], _getter(sorted(place for place, _ in pairs)))
+            (lane, object(), [self.order[i] for _, i in sorted(pairs)], _getter(sorted(place for place, _ in pairs)))
             for lane, pairs in lanes.items()
         ]
 
         def write(groups: Groups) -> None:
-            # The leaves are looked up in the plan, which lets go of them when the objects die.
-            leaves = plan.leaves
-            for lane, places, get in parts:
-                variables = map(leaves.__getitem__, places)
-                collections.deque(map(_write, variables, get(groups[lane])), maxlen=0)
+            for lane, key, places, get in parts:
+                collections.deque(map(_write, plan.select(key, places), get(groups[lane])), maxlen=0)
 
         return write
 

@@ -36,7 +36,7 @@ from weft.nnx.refs import copy_containers, fits, is_array_ref, is_plain_array
 from weft.nnx.reprlib import Attr, Object, Representable, SizeBytes
 from weft.nnx.sharding import shard_value
 from weft.nnx.tracers import TraceState, current_trace_state
-from weft.nnx.versions import metadata_epoch
+from weft.nnx.versions import structure_epoch
 
 A = TypeVar("A")
 Owner = TypeVar("Owner", bound="Variable[Any]")
@@ -209,7 +209,7 @@ class Variable(ValueProtocols, HasMetadata, Representable, Generic[A], metaclass
             self._check_can_update()
         _store(self, "_raw_value", value)
         if is_array_ref(value):
-            metadata_epoch.advance()  # the Variable is a ref one from now on, whatever its metadata says
+            structure_epoch.advance()  # the Variable is a ref one from now on, whatever its metadata says
 
     def get_value(self, *, index: Any = MISSING) -> Any:
         """The value, or what an index selects of it, through the `on_get_value` hooks."""
@@ -296,7 +296,7 @@ class Variable(ValueProtocols, HasMetadata, Representable, Generic[A], metaclass
         if self is not other:
             self.set_raw_value(other._raw_value)
             _store(self, "_var_metadata", other._var_metadata)
-            metadata_epoch.advance()
+            structure_epoch.advance()
 
     def update_from_state(self, variable_state: Variable[A]) -> None:
         """Takes over value and metadata of a Variable, except the modes `hijax` and `ref`.
@@ -308,7 +308,7 @@ class Variable(ValueProtocols, HasMetadata, Representable, Generic[A], metaclass
         mine, theirs = self._var_metadata, variable_state._var_metadata
         if mine is not theirs and mine != theirs:
             _store(self, "_var_metadata", freeze({**theirs, "hijax": mine["hijax"], "ref": mine["ref"]}))
-            metadata_epoch.advance()
+            structure_epoch.advance()
 
     # ------------------------------------------------------------------ attributes: metadata first, then the value's
 

@@ -4,8 +4,10 @@ A *version* is a number that no other mutation ever had: every structural mutati
 the object, after the mutation is done. Two consequences: a copy or an unpickled object can never be mistaken for the
 original, and a reader that saw a version before it looked at the object will notice a mutation that raced with it.
 
-Metadata of Variables is immutable and replaced as a whole, so that its identity is its version; `metadata_epoch` is a
-fresh number for each replacement anywhere, so that nobody looks at identities while none was replaced.
+Metadata of Variables is immutable and replaced as a whole, so that its identity is its version.
+
+`structure_epoch` is the newest of these numbers: while it stands still, no object and no metadata has changed anywhere,
+and nobody needs to look at them one by one.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ fresh_version = itertools.count(1).__next__
 
 
 class Epoch:
-    """One number for all replacements of metadata since the process began."""
+    """One number for all mutations since the process began."""
 
     __slots__ = ("now",)
 
@@ -25,7 +27,8 @@ class Epoch:
         self.now = fresh_version()
 
     def advance(self) -> None:
+        """Takes a fresh number; to be called after the mutation."""
         self.now = fresh_version()
 
 
-metadata_epoch = Epoch()
+structure_epoch = Epoch()

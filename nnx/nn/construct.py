@@ -5,7 +5,7 @@ A layer keeps lists among its options as tuples (`fixed`): what may change unnot
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -55,4 +55,4 @@ def first_given(name: str, *options: Any, owner: Any) -> Any:
 
 def as_sizes(value: Sizes) -> tuple[int, ...]:
     """A size, or several, as a tuple."""
-    return (value,) if isinstance(value, int) else tuple(value)
+    return tuple(value) if isinstance(value, Iterable) else (value,)  # a size may be symbolic
