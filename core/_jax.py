@@ -25,6 +25,9 @@ import jax.interpreters.mlir
 import jax.interpreters.partial_eval
 import jax.numpy as jnp
 
+# Sets how tracebacks are filtered in one thread; JAX exports the setting of the whole process only.
+from jax._src.config import traceback_filtering as _untyped_traceback_filtering
+
 # The innermost running trace; JAX exports nothing that tells whether a tracer is still alive.
 from jax._src.core import trace_ctx as _untyped_trace_context
 
@@ -32,6 +35,7 @@ from jax._src.core import trace_ctx as _untyped_trace_context
 from jax._src.named_sharding import UNSPECIFIED as _UNSPECIFIED
 
 # Everything below goes through these names, typed once as the boundary.
+_traceback_filtering: Any = _untyped_traceback_filtering
 _trace_context: Any = _untyped_trace_context
 _api: Any = jax
 _jnp: Any = jnp
@@ -316,3 +320,12 @@ def is_dead_tracer(tracer: Any) -> bool:
             return False
         trace = getattr(trace, "parent_trace", None)
     return True
+
+
+def whole_tracebacks() -> AbstractContextManager[None]:
+    """JAX's errors keep their tracebacks as they are, in this thread.
+
+    JAX takes its own frames out, with a look at the file system for each one. Who raises thousands of errors and shows
+    none of them spends half of the time there.
+    """
+    return _traceback_filtering("off")

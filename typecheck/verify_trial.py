@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
@@ -17,9 +18,10 @@ from typing import Any
 
 import equinox as eqx
 import jax
-from weft.core import hooks
+from weft.core import _jax
 from weft.core.leaves import is_array
 from weft.typecheck.builder import Assignment, Builder, Unbuildable
+from weft.typecheck.modes import mode
 from weft.typecheck.verify_watch import Violation, Watch, is_users
 
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
@@ -27,6 +29,9 @@ Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 # Part of the key of every trace that JAX keeps, so that no trial is answered from another's.
 _fresh_trace = jax.make_user_context(default_value=None)
 _numbers = itertools.count()
+
+# A trial changes what the whole process sees: the filters of warnings, and arrays among a module's globals (`outside`).
+_one_at_a_time = threading.RLock()
 
 
 @dataclass(frozen=True)
@@ -152,24 +157,23 @@ def run_trial(target: Target, assignment: Assignment, dims: Mapping[str, Any] | 
     """
     builder = Builder(assignment, dims)
     error, at, own_raise, jaxpr = None, ("", 0), False, None
-    contracts = hooks.install_contracts(None)  # the watch checks, and goes on after the first finding
-    try:
-        with (
-            _fresh_trace(next(_numbers)),
-            Watch(target.own, apart=assignment.apart) as watch,
-            warnings.catch_warnings(),
-        ):
-            warnings.simplefilter("ignore")
-            try:
-                function, args, kwargs = target.prepare(builder)
-                _check_records(watch, (args, kwargs))
-                jaxpr = trace(function, args, kwargs)
-            except Unbuildable:
-                raise
-            except Exception as raised:
-                error = raised
-    finally:
-        hooks.install_contracts(contracts)
+    with (
+        _one_at_a_time,
+        mode("off"),  # the watch checks, and goes on after the first finding
+        _jax.whole_tracebacks(),
+        _fresh_trace(next(_numbers)),
+        Watch(target.own, apart=assignment.apart) as watch,
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        try:
+            function, args, kwargs = target.prepare(builder)
+            _check_records(watch, (args, kwargs))
+            jaxpr = trace(function, args, kwargs)
+        except Unbuildable:
+            raise
+        except Exception as raised:
+            error = raised
     if error is not None:
         at, own_raise = _where(error, target.own)
     complete = Assignment(
