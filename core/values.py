@@ -20,9 +20,9 @@ from typing import Any, cast
 import jax
 from weft.core import trees
 from weft.core.agree import Described, Fixed, describe
+from weft.core.boundary import Call, Crossing, Departure, Extract, Groups
 from weft.core.codegen import FORWARDED, as_array, make_builder, make_extractor
 from weft.core.errors import AxisError, StructureError
-from weft.core.interpret import Call, Crossing, Departure, Extract, Groups
 from weft.core.leaves import Leaf, iter_leaves
 from weft.core.partition import Structure, assemble, take_apart
 from weft.core.paths import Path, format_path
@@ -63,7 +63,7 @@ class Values:
         names = parameter_names(functions[0])
         leaves = list(iter_leaves(functions, ("<function>",)))
         for i, argument in enumerate(args):
-            leaves += iter_leaves(argument, (names[i] if i < len(names) else f"args[{i}]",))
+            leaves += iter_leaves(argument, (names[i],) if i < len(names) else ("args", i))
         for name in sorted(kwargs):
             leaves += iter_leaves(kwargs[name], (name,))
         structure, dynamic = assemble(trees.structure(call), leaves)

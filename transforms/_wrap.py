@@ -8,9 +8,10 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-from weft.core.interpret import Interpreted, Rule, interpret
+from weft.core.interpret import Interpreted, interpret
 from weft.core.leaves import refuse_unhashable
 from weft.core.levels import EAGER, current_level
+from weft.core.rules import Rule
 from weft.core.statics import Static
 from weft.core.values import VALUES
 

@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
+from weft.core.boundary import Boundary, Call, Crossing
 from weft.core.errors import DifferentiationError, StructureError
-from weft.core.interpret import Boundary, Call, Crossing, Finish, Lift, Lifted, interpret
+from weft.core.interpret import interpret
+from weft.core.rules import Finish, Lift, Lifted
 from weft.core.untyped import jax as untyped_jax
 from weft.core.untyped import jnp
 from weft.core.values import VALUES

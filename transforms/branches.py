@@ -13,9 +13,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from weft.core.agree import Described, differences
+from weft.core.boundary import Groups
 from weft.core.errors import BranchError
 from weft.core.frames import open_frame
-from weft.core.interpret import Body, Groups, Lift, Lifted, Rule
+from weft.core.rules import Body, Lift, Lifted, Rule
 from weft.core.statics import Static
 from weft.core.untyped import jax as untyped_jax
 from weft.core.untyped import lax

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.core.agree import differences, subtrees
+from weft.core.boundary import NOT_UPDATED, Boundary, Call, Departure
 from weft.core.errors import CarryError
-from weft.core.interpret import NOT_UPDATED, Agreement, Boundary, Call, Departure
 from weft.core.rides import Carry, Ride, is_axis
+from weft.core.rules import Agreement
 
 # The ride of what is carried without being returned: leaves that a filter says to carry, and, where the boundary wants
 # it, what a scan broadcasts but its function updates.

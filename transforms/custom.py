@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from weft.core.boundary import Call, Groups
 from weft.core.errors import DifferentiationError
 from weft.core.filters import All, OfValue
-from weft.core.interpret import Body, Call, Groups, Lift, Lifted, Rule
 from weft.core.rides import Autodiff, RidesByKind
+from weft.core.rules import Body, Lift, Lifted, Rule
 from weft.core.untyped import jnp
 from weft.transforms._wrap import by_position, named_like
 

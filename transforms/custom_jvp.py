@@ -8,7 +8,8 @@ from typing import Any, ParamSpec, TypeVar, cast, overload
 import jax
 import numpy as np
 from weft.core.frames import open_frame
-from weft.core.interpret import Body, Lift, Lifted, interpret
+from weft.core.interpret import interpret
+from weft.core.rules import Body, Lift, Lifted
 from weft.core.statics import Static
 from weft.core.untyped import jax as untyped_jax
 from weft.core.untyped import jnp

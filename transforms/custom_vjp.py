@@ -8,9 +8,11 @@ from typing import Any, ParamSpec, TypeVar, cast, overload
 
 import jax
 from weft.core.agree import Described, differences
+from weft.core.boundary import Boundary, Crossing, Groups
 from weft.core.errors import DifferentiationError, StructureError
 from weft.core.frames import open_frame
-from weft.core.interpret import Body, Boundary, Crossing, Groups, Lift, Lifted, interpret
+from weft.core.interpret import interpret
+from weft.core.rules import Body, Lift, Lifted
 from weft.core.statics import Static
 from weft.core.untyped import is_tuple, jnp
 from weft.core.untyped import jax as untyped_jax

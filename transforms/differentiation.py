@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+from weft.core.boundary import Call, Groups
 from weft.core.errors import DifferentiationError
 from weft.core.filters import All, Filter, format_filter
 from weft.core.frames import open_frame
-from weft.core.interpret import Call, Finish, Groups, Lift, Lifted, Rule
 from weft.core.kinds import Buffer, Param
 from weft.core.leaves import Leaf
 from weft.core.paths import format_path
 from weft.core.rides import Autodiff, Ride, RidesByKind
+from weft.core.rules import Finish, Lift, Lifted, Rule
 from weft.core.statics import Static
 from weft.core.untyped import jnp
 

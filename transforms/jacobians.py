@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, overload
 
-from weft.core.interpret import Finish, Lift, Lifted
+from weft.core.rules import Finish, Lift, Lifted
 from weft.core.untyped import jax as untyped_jax
 from weft.transforms._wrap import decorate, over_values
 from weft.transforms.differentiation import (

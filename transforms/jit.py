@@ -14,11 +14,13 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import jax
 from jax.experimental.layout import Format
 from jax.sharding import PartitionSpec, Sharding
+from weft.core.boundary import Call, Groups
 from weft.core.errors import StructureError
 from weft.core.frames import open_frame
-from weft.core.interpret import Call, Groups, Interpreted, Lift, Rule, interpret
+from weft.core.interpret import Interpreted, interpret
 from weft.core.partition import take_apart
 from weft.core.rides import Ride, RidesByKind
+from weft.core.rules import Lift, Rule
 from weft.core.statics import Bound, Static
 from weft.core.untyped import is_tuple
 from weft.core.untyped import jax as untyped_jax

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+from weft.core.boundary import Groups
 from weft.core.errors import CarryError
 from weft.core.frames import open_frame
-from weft.core.interpret import Groups, Lift, Lifted, Rule
 from weft.core.rides import Carry
+from weft.core.rules import Lift, Lifted, Rule
 from weft.core.statics import Static
 from weft.core.untyped import jax as untyped_jax
 from weft.core.untyped import jnp, lax

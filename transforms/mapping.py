@@ -14,11 +14,12 @@ from typing import Any, ParamSpec, TypeVar, cast, overload
 
 import jax
 from jax.sharding import Mesh, PartitionSpec
+from weft.core.boundary import Call
 from weft.core.errors import AxisError
 from weft.core.frames import open_frame
-from weft.core.interpret import Call, Lift, Lifted, Rule
 from weft.core.leaves import Leaf
 from weft.core.rides import Ride, mapped_size
+from weft.core.rules import Lift, Lifted, Rule
 from weft.core.untyped import is_tuple
 from weft.core.untyped import jax as untyped_jax
 from weft.transforms._wrap import decorate, over_values

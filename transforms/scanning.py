@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
+from weft.core.boundary import Boundary, Call, Groups
 from weft.core.errors import AxisError
 from weft.core.frames import open_frame
-from weft.core.interpret import Body, Boundary, Call, Groups, Lift, Lifted, Rule, interpret
+from weft.core.interpret import interpret
 from weft.core.leaves import Leaf
 from weft.core.rides import Carry, Ride, mapped_size
+from weft.core.rules import Body, Lift, Lifted, Rule
 from weft.core.statics import Static
 from weft.core.untyped import is_tuple, jnp, lax
 from weft.core.untyped import jax as untyped_jax

@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from weft.core.boundary import Call
 from weft.core.errors import AxisError
 from weft.core.frames import open_frame
-from weft.core.interpret import Call, Lift, Lifted, Rule
 from weft.core.leaves import Leaf
 from weft.core.rides import Carry, Ride, mapped_size
+from weft.core.rules import Lift, Lifted, Rule
 from weft.core.statics import Static
 from weft.core.untyped import jax as untyped_jax
 from weft.core.untyped import lax

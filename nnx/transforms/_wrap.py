@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from weft.core.interpret import Interpreted, Rule, interpret
+from weft.core.interpret import Interpreted, interpret
 from weft.core.rides import RidesByKind
+from weft.core.rules import Rule
 from weft.nnx.config import graph_mode, graph_updates_mode
 from weft.nnx.errors import StructureError
 from weft.nnx.missing import Missing

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 import weft
-from weft.core.interpret import QUICK_PLANS, Interpreted, Lift, Rule, interpret
+from weft.core.interpret import QUICK_PLANS, Interpreted, interpret
+from weft.core.rules import Lift, Rule
 from weft.core.statics import Bound, Static, given, same_static
 from weft.core.values import VALUES
 from weft.transforms.jit import bind

@@ -14,8 +14,8 @@ import weft
 from hypothesis import given
 from hypothesis import strategies as st
 from weft.core import trees
+from weft.core.boundary import Crossing
 from weft.core.errors import StructureError
-from weft.core.interpret import Crossing
 from weft.core.values import VALUES, flatten_sparse, parameter_names
 
 

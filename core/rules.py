@@ -1,0 +1,150 @@
+"""Rules: the declaration of one transform, and what it is given to lift.
+
+A rule says where things ride, and holds the one call into JAX (`lift`), from the user's functions as functions of lanes
+(`Body`) to a function of lanes. The rules themselves are in `weft.transforms`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
+
+from weft.core import hooks
+from weft.core.boundary import Boundary, Call, Crossing, Departure, Groups
+from weft.core.leaves import Leaf
+from weft.core.rides import Ride, is_axis
+from weft.core.statics import Static, given
+from weft.core.untyped import jax
+
+O = TypeVar("O")
+
+# Called with the live arguments before the user's function; what it returns is called with the output after.
+Agreement = Callable[[Boundary, Call, Departure], Callable[[Any], None]]
+
+
+class Body:
+    """The user's function as a pure function of lanes, for JAX to transform."""
+
+    def __init__(
+        self,
+        boundary: Boundary,
+        crossing: Crossing,
+        index: int,
+        departure: Departure,
+        user_function: Callable[..., Any],
+        agreement: Agreement | None,
+    ):
+        self.user_function = user_function
+        self.agreement = agreement
+        self.boundary = boundary
+        self.crossing = crossing
+        self.index = index
+        self.departure = departure
+
+    def __call__(self, groups: Groups, *before: Any) -> tuple[Groups, Static]:
+        """Runs on lanes; `before` are arguments that the transform itself supplies, ahead of the user's."""
+        values = self.crossing.ungroup(groups)
+        live, memory = self.boundary.rebuild(self.crossing, values)
+        functions, args, kwargs = live
+        check = self.agreement(self.boundary, live, self.departure) if self.agreement is not None else None
+        args, kwargs = map(given, args), {name: given(value) for name, value in kwargs.items()}
+        out = hooks.call_checked(functions[self.index], (*before, *args), kwargs)
+        if check is not None:
+            check(out)
+        groups, outcome = self.boundary.leave(self.crossing, values, live, memory, out, self.departure)
+        return groups, Static(outcome)
+
+    def departing(self, **changes: Any) -> Body:
+        """This body with another departure."""
+        departure = replace(self.departure, **changes)
+        return Body(self.boundary, self.crossing, self.index, departure, self.user_function, self.agreement)
+
+    def learn_updates(self, groups: Groups, *before: Any) -> frozenset[int]:
+        """Which leaves of the arguments the function updates, by one abstract evaluation."""
+        if not self.boundary.has_updates:
+            return frozenset()
+
+        # Another function each time: JAX takes a function that is traced while it is traced for endless recursion.
+        def run(groups: Groups, *before: Any) -> tuple[Groups, Static]:
+            return self(groups, *before)
+
+        outcome: Any = jax.eval_shape(run, groups, *before)[1]
+        return self.boundary.updated(outcome.value)
+
+
+@dataclass(frozen=True)
+class Lift(Generic[O]):
+    """What a rule lifts: the functions as bodies over lanes, and all that is known before arrays are."""
+
+    bodies: tuple[Body, ...]
+    crossing: Crossing
+    out_lanes: tuple[Ride, ...]
+    options: O
+
+    @property
+    def lanes(self) -> tuple[Ride, ...]:
+        """The rides of the lanes that the bodies take."""
+        return self.crossing.lanes
+
+
+@dataclass(frozen=True)
+class Finish(Generic[O]):
+    """What a rule turns into its result when that is not just the function's output."""
+
+    boundary: Boundary
+    crossing: Crossing
+    options: O
+    call: Call
+    values: Sequence[Any]
+    outcome: Any
+    more: tuple[Any, ...]
+
+
+Prepare = Callable[[Boundary, Crossing, Call, Sequence[Any]], Any]
+Lifted = Callable[..., tuple[Any, ...]]
+
+
+def _same_ride(arrived: Ride, departs: Ride) -> bool:
+    return arrived == departs
+
+
+def _no_check(options: Any, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class Rule(Generic[O]):
+    """The declaration of one transform; equal only to itself.
+
+    Attributes:
+        name: as users call it.
+        lift: the JAX call: from bodies to a function `lifted(extra, *groups) -> (groups, outcome, *more)`.
+        arrive: the rides of a call, as a prefix of `(functions, args, kwargs)`.
+        depart: the rides of function `i`'s output, as a prefix of it.
+        is_ride: whether a node of those prefixes is a ride.
+        lanes: lanes that are there even if nothing rides in them, in order; others follow.
+        forwards: whether an output leaf that is an input leaf may stay outside the trace, by their rides; None: never.
+        check: refuses a call before anything runs.
+        finish: makes the result from the output and what `lift` returned beside it.
+        options: the names of the two prefixes in the user's call, for errors.
+        agree: of function `i`, what its output must agree with.
+        refused: rides that no leaf may leave on, each with what to do instead.
+        updates: the ride on which updates of an argument leave, by the argument's own, or NOT_UPDATED.
+        quick: whether calls of a known make take the generated way.
+    """
+
+    name: str
+    lift: Callable[[Lift[O]], Lifted]
+    arrive: Callable[[O, Call], Any] = lambda options, call: None
+    depart: Callable[[O, int], Any] = lambda options, index: None
+    is_ride: Callable[[Any], bool] = is_axis
+    lanes: tuple[Ride, ...] = ()
+    forwards: Callable[[Ride, Ride], bool] | None = _same_ride
+    check: Callable[[O, Call, Sequence[Leaf], Sequence[Ride]], None] = _no_check
+    finish: Callable[[Any, Finish[O]], Any] | None = None
+    options: tuple[str, str] = ("in_axes", "out_axes")
+    agree: Callable[[O, int], Agreement | None] = lambda options, index: None
+    refused: Mapping[Ride, str] = field(default_factory=dict[Ride, str])
+    updates: Callable[[Ride], Ride] = lambda ride: ride
+    quick: bool = False
