@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 from weft.core.agree import Fixed
+from weft.core.boundary import Call, Crossing, Extract, Groups
 from weft.core.codegen import SameObject, make_extractor
-from weft.core.interpret import Call, Crossing, Extract, Groups
 from weft.core.leaves import NUMBERS, is_array
 from weft.core.partition import Structure
 from weft.core.values import as_array
@@ -26,7 +26,8 @@ from weft.nnx.refs import is_array_ref
 from weft.nnx.variable import Variable
 
 if TYPE_CHECKING:
-    from weft.nnx.references import References, Tree
+    from weft.nnx.apart import Tree
+    from weft.nnx.references import References
 
 _write = Variable.__dict__["_raw_value"].__set__
 _MOST_OUTCOMES = 16
