@@ -47,21 +47,10 @@ import jax
 import jax.numpy as jnp
 from weft.core import _jax
 from weft.core.errors import DifferentiationError, StructureError
+from weft.core.hoisting import evaluate, tracing_tags
 from weft.core.kinds import Intermediate, Kind
 from weft.core.leaves import NUMBERS, is_array
-from weft.core.sown import (
-    CaptureError,
-    Handler,
-    Perturbed,
-    Sown,
-    Tag,
-    bind_tag,
-    capturing,
-    current_scope,
-    evaluate,
-    take_arrays,
-    tracing_tags,
-)
+from weft.core.tags import CaptureError, Handler, Perturbed, Sown, Tag, bind_tag, capturing, current_scope, take_arrays
 
 __all__ = ["CaptureError", "capture", "perturb", "perturbations", "scope", "sow"]
 

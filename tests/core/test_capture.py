@@ -17,7 +17,7 @@ import pytest
 from jax import lax
 from jax.extend.core.primitives import closed_call_p
 from jax.sharding import PartitionSpec
-from weft.core import sown as mechanism
+from weft.core import _jax
 from weft.core.capture import CaptureError, capture, perturb, perturbations, scope, sow
 from weft.core.errors import DifferentiationError, StructureError
 from weft.core.kinds import BatchStat, Intermediate, Kind
@@ -609,8 +609,8 @@ def test_errors_say_what_is_wrong_with_which_name(run: Callable[[], Any], error:
 def test_jax_still_has_what_the_mechanism_reaches_for():
     jaxpr = jax.make_jaxpr(jax.jit(lambda x: x))(X)
     params = jaxpr.eqns[0].params
-    assert mechanism._jax.jit_p is jaxpr.eqns[0].primitive
-    assert params["out_shardings"] == (mechanism._jax._UNSPECIFIED,)
+    assert _jax.jit_p is jaxpr.eqns[0].primitive
+    assert params["out_shardings"] == (_jax._UNSPECIFIED,)
     assert {"donated_invars", "in_shardings", "out_shardings", "in_layouts", "out_layouts", "jaxpr"} <= set(params)
     loop = jax.make_jaxpr(lambda x: lax.while_loop(lambda c: c < 3, lambda c: c + 1, x))(1.0)
     assert set(loop.eqns[0].params) == {"cond_nconsts", "cond_jaxpr", "body_nconsts", "body_jaxpr"}
