@@ -261,6 +261,14 @@ class Plan:
             _store(by_number[number], "_raw_value", value)
 
 
+def variables_below(node: Any) -> list[tuple[Path, Any]]:
+    """The Variables in a graph, with their paths."""
+    if type(node) in VARIABLE_TYPES:
+        return [((), node)]
+    plan = Plan([node])
+    return [(path, leaf) for path, leaf in zip(plan.paths, plan.leaves, strict=True) if type(leaf) in VARIABLE_TYPES]
+
+
 def is_object(value: Any) -> bool:
     """Whether a value is an object with a structural version."""
     return isinstance(value, Slots)

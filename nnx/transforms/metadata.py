@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from jax.sharding import PartitionSpec
+from weft.nnx.apart import take_apart
 from weft.nnx.errors import AxisError, StructureError
 from weft.nnx.missing import MISSING
+from weft.nnx.prefixes import rides_of
 from weft.nnx.references import References
 from weft.nnx.rides import Carry
 from weft.nnx.sharding import PARTITION_NAME
@@ -101,8 +103,8 @@ def _each(
     boundary: References, axes: Any, tree: Any, apply: Callable[[Any, int], None], done: frozenset[int] = frozenset()
 ) -> frozenset[int]:
     """Applies a hook to each Variable that has an axis, once."""
-    apart = boundary.take_apart(tree)
-    rides = boundary.resolve(boundary.specs(axes, apart, _is_axis, "axes"), apart, "axes")
+    apart = take_apart(boundary.graph, tree)
+    rides = rides_of(boundary.graph, axes, apart, _is_axis, "axes")
     for leaf, axis in zip(apart.leaves, rides, strict=True):
         if type(leaf.holder) in VARIABLE_TYPES and type(axis) is int and id(leaf.holder) not in done:
             apply(leaf.holder, axis)
