@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from weft.core import trees
 from weft.core.leaves import iter_leaves
 from weft.core.paths import Path, format_path
-from weft.core.statics import same_static
+from weft.core.statics import Make, same_static
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,12 @@ class Fixed:
 
 def describe(tree: Any) -> Described:
     """Describes a tree of records."""
+    fields: list[Any] = []
     leaves = tuple(
-        (leaf.path, jax.typeof(leaf.value) if leaf.dynamic else Fixed(leaf.value)) for leaf in iter_leaves(tree)
+        (leaf.path, jax.typeof(leaf.value) if leaf.dynamic else Fixed(leaf.value))
+        for leaf in iter_leaves(tree, fields=fields)
     )
-    return Described(trees.structure(tree), leaves)
+    return Described(Make(trees.structure(tree), tuple(fields)), leaves)
 
 
 def differences(
@@ -83,6 +85,14 @@ def differences(
 def _agree(was: Any, now: Any, shapes: bool, promotes: bool) -> bool:
     if isinstance(was, Fixed) or isinstance(now, Fixed):
         return was == now
+    # One leaf is a tree of abstract values where a graph's Variable holds a tree.
+    if trees.structure(was) != trees.structure(now):
+        return False
+    pairs = zip(jax.tree.leaves(was), jax.tree.leaves(now), strict=True)
+    return all(_agree_as_arrays(one, other, shapes, promotes) for one, other in pairs)
+
+
+def _agree_as_arrays(was: Any, now: Any, shapes: bool, promotes: bool) -> bool:
     if shapes and was.shape != now.shape:
         return False
     if was.dtype == now.dtype:

@@ -19,6 +19,7 @@ from weft.core import trees
 from weft.core.errors import StaticError
 from weft.core.kinds import NO_ROLE, Kind, Role, field_roles, kind_of_array
 from weft.core.paths import Path, format_path, key_part
+from weft.core.statics import make_of_static
 
 NUMBERS = (bool, int, float, complex)
 MISSING = object()
@@ -82,17 +83,23 @@ class Leaf:
         return self.role.tags
 
 
-def iter_leaves(tree: Any, path: Path = ()) -> Iterator[Leaf]:
-    """The leaves of a tree with path and role, in the order of `jax.tree.leaves`."""
-    return _visit(tree, path, NO_ROLE, False)
+def iter_leaves(tree: Any, path: Path = (), *, fields: list[Any] | None = None) -> Iterator[Leaf]:
+    """The leaves of a tree with path and role, in the order of `jax.tree.leaves`.
+
+    Args:
+        tree: any tree.
+        path: what paths start with.
+        fields: takes the make of each record's static fields, as the record is met.
+    """
+    return _visit(tree, path, NO_ROLE, False, [] if fields is None else fields)
 
 
-def _visit(node: Any, path: Path, role: Role, in_record: bool) -> Iterator[Leaf]:
+def _visit(node: Any, path: Path, role: Role, in_record: bool, fields: list[Any]) -> Iterator[Leaf]:
     if isinstance(node, eqx.Module):
         roles = field_roles(type(node))
-        _refuse_mutable_statics(node, path)
+        fields += _makes_of_fields(node, path)
         for name, child in record_children(node):
-            yield from _visit(child, (*path, name), roles[name].inside(role), True)
+            yield from _visit(child, (*path, name), roles[name].inside(role), True, fields)
         return
     children = None if node is None else trees.flatten_one_level(node)
     if node is None:
@@ -101,16 +108,17 @@ def _visit(node: Any, path: Path, role: Role, in_record: bool) -> Iterator[Leaf]
         yield Leaf(path, role, node, in_record)
         return
     for key, child in children[0]:
-        yield from _visit(child, (*path, key_part(key)), role, in_record)
+        yield from _visit(child, (*path, key_part(key)), role, in_record, fields)
 
 
-def _refuse_mutable_statics(record: eqx.Module, path: Path) -> None:
-    # `Module` refuses them as they are set, equinox's own records do not; a list that were changed in place would be
-    # the same list, and what was compiled for it would be used again.
+def _makes_of_fields(record: eqx.Module, path: Path) -> Iterator[Any]:
+    # Mutable ones are refused here too: `Module` refuses them as they are set, equinox's own records do not; a list
+    # that were changed in place would be the same list, and what was compiled for it would be used again.
     values = object.__getattribute__(record, "__dict__")
     for field in record.__dataclass_fields__.values():
         if field.metadata.get("static", False) and field.name in values:
             refuse_unhashable(values[field.name], lambda field=field: format_path((*path, field.name)))
+            yield make_of_static(values[field.name])
 
 
 def refuse_unhashable(value: Any, where: Callable[[], str]) -> None:

@@ -22,6 +22,7 @@ from weft.core.errors import StaticError, StructureError
 from weft.core.filters import Filter, sort_leaves
 from weft.core.leaves import Leaf, iter_leaves
 from weft.core.paths import Path, format_path
+from weft.core.statics import Make
 from weft.core.trees import TreeDef
 
 T = TypeVar("T")
@@ -35,14 +36,21 @@ class Structure:
         treedef: the JAX tree definition of the whole tree.
         statics: the static leaves, as (position, type, value).
         paths: the path of every leaf, static ones too.
+        fields: the makes of the static fields, which are in the definition.
     """
 
     treedef: TreeDef
     statics: tuple[tuple[int, type[Any], Any], ...]
     paths: tuple[Path, ...]
+    fields: tuple[Any, ...] = ()
 
     def __hash__(self) -> int:
         return hash((self.treedef, self.statics))
+
+    @property
+    def make(self) -> Make:
+        """The tree's definition, with what tells its static fields apart."""
+        return Make(self.treedef, self.fields)
 
     def build(self, leaves: Sequence[Any]) -> Any:
         """The tree with these dynamic leaves, in order."""
@@ -71,11 +79,13 @@ def take_apart(tree: Any) -> tuple[Structure, list[Leaf]]:
     Raises:
         StaticError: if a static leaf is not hashable, naming its path.
     """
-    return assemble(trees.structure(tree), list(iter_leaves(tree)))
+    fields: list[Any] = []
+    leaves = list(iter_leaves(tree, fields=fields))
+    return assemble(Make(trees.structure(tree), tuple(fields)), leaves)
 
 
-def assemble(treedef: TreeDef, leaves: Sequence[Leaf]) -> tuple[Structure, list[Leaf]]:
-    """The structure of a tree, from its definition and all of its leaves, and the dynamic ones of them.
+def assemble(make: Make, leaves: Sequence[Leaf]) -> tuple[Structure, list[Leaf]]:
+    """The structure of a tree, from its make and all of its leaves, and the dynamic ones of them.
 
     Raises:
         StaticError: if a static leaf is not hashable, naming its path.
@@ -83,8 +93,9 @@ def assemble(treedef: TreeDef, leaves: Sequence[Leaf]) -> tuple[Structure, list[
     statics: tuple[tuple[int, type[Any], Any], ...] = tuple(
         (i, cast("type[Any]", type(leaf.value)), leaf.value) for i, leaf in enumerate(leaves) if not leaf.dynamic
     )
-    check_hashable(treedef, [(leaves[i].path, value) for i, _, value in statics])
-    return Structure(treedef, statics, tuple(leaf.path for leaf in leaves)), [leaf for leaf in leaves if leaf.dynamic]
+    check_hashable(make.treedef, [(leaves[i].path, value) for i, _, value in statics])
+    structure = Structure(make.treedef, statics, tuple(leaf.path for leaf in leaves), make.fields)
+    return structure, [leaf for leaf in leaves if leaf.dynamic]
 
 
 def check_hashable(treedef: TreeDef, statics: Sequence[tuple[Path, Any]]) -> None:
@@ -135,7 +146,10 @@ def split(tree: Any, *filters: Filter) -> tuple[Any, ...]:
 def _part(structure: Structure, leaves: Sequence[Leaf], places: Sequence[int | None], which: int) -> Any:
     chosen = [leaf.value if place == which else None for leaf, place in zip(leaves, places, strict=True)]
     sparse = Structure(
-        structure.treedef, tuple((i, type(None), None) for i, _, _ in structure.statics), structure.paths
+        structure.treedef,
+        tuple((i, type(None), None) for i, _, _ in structure.statics),
+        structure.paths,
+        structure.fields,
     )
     return sparse.build(chosen)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 from weft.core import trees
+from weft.core.trees import TreeDef
 
 
 class Static:
@@ -34,9 +36,31 @@ class Static:
 trees.register_node(Static, lambda node: ((), node), lambda node, _: node)
 
 
+def make_of_static(value: Any) -> Any:
+    """The types in a static value, which `==` looks past: `1`, `1.0` and `True` are equal, `(1,)` and `(True,)` too."""
+    if isinstance(value, tuple):
+        return (type(cast("tuple[Any, ...]", value)), *map(make_of_static, cast("tuple[Any, ...]", value)))
+    return type(value)
+
+
 def same_static(a: Any, b: Any) -> bool:
     """Whether two static values are interchangeable: `1`, `1.0` and `True` are not."""
-    return a is b or (type(a) is type(b) and bool(a == b))
+    if a is b:
+        return True
+    if type(a) is type(b) and bool(a == b):
+        return not isinstance(a, tuple) or make_of_static(a) == make_of_static(b)
+    return False
+
+
+@dataclass(frozen=True)
+class Make:
+    """A tree's definition, with the makes of the static fields in it: JAX compares these by `==` alone."""
+
+    treedef: TreeDef
+    fields: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        return str(self.treedef)
 
 
 class Bound:

@@ -27,6 +27,7 @@ from weft.core.leaves import Leaf, iter_leaves
 from weft.core.partition import Structure, assemble, take_apart
 from weft.core.paths import Path, format_path
 from weft.core.rides import Ride, resolve
+from weft.core.statics import Make
 
 
 @dataclass(frozen=True)
@@ -60,13 +61,14 @@ class Values:
     def enter(self, call: Call) -> tuple[Structure, list[Leaf], None]:
         """Takes a call apart: its structure and its dynamic leaves, whose paths start at the parameter's name."""
         functions, args, kwargs = call
+        fields: list[Any] = []
         names = parameter_names(functions[0])
-        leaves = list(iter_leaves(functions, ("<function>",)))
+        leaves = list(iter_leaves(functions, ("<function>",), fields=fields))
         for i, argument in enumerate(args):
-            leaves += iter_leaves(argument, (names[i],) if i < len(names) else ("args", i))
+            leaves += iter_leaves(argument, (names[i],) if i < len(names) else ("args", i), fields=fields)
         for name in sorted(kwargs):
-            leaves += iter_leaves(kwargs[name], (name,))
-        structure, dynamic = assemble(trees.structure(call), leaves)
+            leaves += iter_leaves(kwargs[name], (name,), fields=fields)
+        structure, dynamic = assemble(Make(trees.structure(call), tuple(fields)), leaves)
         return structure, dynamic, None
 
     def rides(
@@ -94,7 +96,7 @@ class Values:
             else:
                 lane, place = next(sources)
                 leaves.append((path, jax.typeof(groups[lane][place])))
-        return Described(structure.treedef, tuple(leaves))
+        return Described(structure.make, tuple(leaves))
 
     def pack(self, tree: Any) -> tuple[Structure, tuple[Any, ...]]:
         """Any tree as a structure and arrays."""

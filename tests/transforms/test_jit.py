@@ -15,7 +15,15 @@ import pytest
 import weft
 from jax.sharding import NamedSharding, PartitionSpec
 from weft import BatchStat, Buffer, Param, axes
-from weft.core.errors import AliasError, DonatedError, StaticError, StructureError, TraceLevelError
+from weft.core.errors import (
+    AliasError,
+    BranchError,
+    CarryError,
+    DonatedError,
+    StaticError,
+    StructureError,
+    TraceLevelError,
+)
 
 X = jnp.array([1.0, 2.0])
 
@@ -133,6 +141,36 @@ def test_numbers_in_records_are_told_apart_by_type(values: Any, traces: Any):
             assert found.value == value
             assert type(found.value) is type(value)
     assert traces.count == len(values)
+
+
+EQUAL_STATICS = [
+    (1, 1.0, True),
+    (True, 1.0, 1),
+    (0, False),
+    ((1, 2), (1.0, 2), (True, 2)),
+    ((("a", 0),), (("a", False),)),
+]
+
+
+class Configured(weft.Module):
+    value: Any = weft.static()
+
+
+@pytest.mark.parametrize("values", EQUAL_STATICS)
+def test_equal_values_of_static_fields_are_told_apart_by_type(values: Any, traces: Any):
+    step = weft.jit(traces(lambda config, x: (config, x * 2)))
+    for _ in range(3):
+        for value in values:
+            found, _ = step(Configured(value), X)
+            assert repr(found.value) == repr(value)
+    assert traces.count == len(values)
+
+
+def test_a_static_field_of_a_carry_or_a_branch_keeps_its_type():
+    with pytest.raises(CarryError, match="the carry of while_loop changes"):
+        weft.while_loop(lambda c: c[1] < 3, lambda c: (Configured(1.0), c[1] + 1), (Configured(1), 0))
+    with pytest.raises(BranchError, match="do not return the same"):
+        weft.cond(X[0] > 0, lambda: (Configured(1), X), lambda: (Configured(True), X))
 
 
 def test_a_leaf_may_change_from_static_to_array_and_back(traces: Any):
