@@ -77,7 +77,7 @@ def test_a_call_is_taken_apart_with_paths_and_rebuilt():
     call = ((f,), (net(), {"a": 1.0}, 2, "text"), {"scale": Pair(3.0, None), "also": jnp.ones(1)})
     structure, leaves, _ = VALUES.enter(call)
     paths = [".".join(map(str, leaf.path)) for leaf in leaves]
-    assert paths == ["model.weight", "x.a", "args[2]", "also", "scale.a"]
+    assert paths == ["model.weight", "x.a", "args.2", "also", "scale.a"]
     rebuilt, _ = VALUES.rebuild(Crossing(structure, (None,) * 5, (None,)), [leaf.value for leaf in leaves])
     assert jax.tree.structure(rebuilt) == jax.tree.structure(call)
     assert rebuilt[1][3] == "text"
