@@ -10,8 +10,10 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import jax
 from weft.core.frames import Frame, current_frames
 from weft.core.leaves import is_array
+from weft.core.rides import Carry
 from weft.typecheck.annotations import ArrayOf, TupleOf
 from weft.typecheck.bindings import Bindings, Mismatch
 from weft.typecheck.dims import AnyDim, Dim, FixedDim, NamedDim, SymbolicDim, VariadicDim
@@ -220,11 +222,21 @@ def _class(miss: Mismatch) -> str | None:
     if miss.reason != "class":
         return None
     value = miss.value
+    if miss.slot.role == "field" and _is_ride(value):
+        return (
+            f"for a record of axes or specs, write axes({{...: {value!r}}}), or replace what a record holds: "
+            f"record.replace({miss.slot.name}={value!r}), jax.tree.map(lambda _: {value!r}, record)"
+        )
     if type(value).__module__ == "numpy" or isinstance(value, bool | int | float | complex | list | tuple):
         return f"convert it with jnp.asarray({_name(miss)}), or annotate ArrayLike instead of Array"
     if value is None:
         return "if it may be missing, annotate it `... | None`"
     return None
+
+
+def _is_ride(value: Any) -> bool:
+    """Whether a value where an array should be looks like a part of a prefix: an axis, `Carry`, or a spec."""
+    return type(value) is int or value is Carry or isinstance(value, jax.sharding.PartitionSpec | jax.sharding.Sharding)
 
 
 def _record(miss: Mismatch) -> str | None:

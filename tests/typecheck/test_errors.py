@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import weft
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, ArrayLike, Float, Int, Key, Shaped
 from weft import Module
 from weft.typecheck import ContractError, check, contract
@@ -102,6 +103,25 @@ def test_common_slips_have_a_fix(annotations, values, fix):
     error = failure(lambda: contract(function)(*values))
     assert (error.fix is None) == (fix is None)
     assert fix is None or fix in error.fix
+
+
+class Affine(weft.Module):
+    weight: Float[Array, "out in"]
+    bias: Float[Array, "out"] | None
+
+
+@pytest.mark.parametrize("ride", [0, weft.Carry, PartitionSpec("data")])
+def test_a_record_of_axes_is_made_of_the_record_that_it_is_for(ride):
+    error = failure(lambda: Affine(ride, None))
+    assert error.fix.startswith(f"for a record of axes or specs, write axes({{...: {ride!r}}})")
+
+
+def test_the_ways_to_make_a_record_of_axes():
+    models = jax.vmap(lambda w: Affine(w * jnp.ones((2, 3)), None))(jnp.arange(4.0))
+    x = jnp.ones((4, 3))
+    wanted = jnp.arange(4.0)[:, None] * 3 * jnp.ones((4, 2))
+    for prefix in (weft.axes({...: 0}), models.replace(weight=0), jax.tree.map(lambda _: 0, models)):
+        assert jnp.array_equal(weft.vmap(lambda m, x: m.weight @ x, in_axes=(prefix, 0))(models, x), wanted)
 
 
 def test_the_successor_that_was_forgotten():
