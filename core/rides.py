@@ -61,6 +61,10 @@ class RidesByKind:
 def axes(by_kind: Mapping[Any, Any]) -> RidesByKind:
     """Axes, specs or shardings by kind, for one argument: `in_axes=(axes({BatchStat: None, ...: 0}), 0)`.
 
+    Where a filter cannot say it, a record that holds axes serves as a prefix too. Make it of the record that it is for,
+    `model.replace(weight=0, bias=None)` or `jax.tree.map(lambda _: 0, model)`: a constructor would check that its
+    fields are arrays.
+
     Args:
         by_kind: from filter to ride, tried in order.
 
