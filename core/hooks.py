@@ -52,6 +52,26 @@ def load_contracts() -> ContractHook:
     return importlib.import_module("weft.typecheck.runtime").install()
 
 
+# Base classes of mutable objects and their boxes, with the name of the module that tells the checker about them: the
+# layer that they belong to is above `typecheck`, which finds it here and imports it when it meets such a class.
+_object_layers: dict[type, str] = {}
+
+
+def register_object_layer(bases: tuple[type, ...], module: str) -> None:
+    """Says which module has what the checker must know of some classes, as its `LAYER`.
+
+    Args:
+        bases: the base classes of a layer's objects.
+        module: its dotted name; it is imported once such a class turns up in an annotation.
+    """
+    _object_layers.update(dict.fromkeys(bases, module))
+
+
+def object_layer(cls: type) -> str | None:
+    """The module that knows of a class, if it is derived from a registered one."""
+    return next((_object_layers[base] for base in cls.__mro__ if base in _object_layers), None)
+
+
 _installed: ContractHook | None = None if os.environ.get("WEFT_TYPECHECK") == "off" else Deferred()
 
 

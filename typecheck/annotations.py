@@ -16,6 +16,7 @@ where a reader needs it.
 | `Annotated[X, Dims("in=width")]` | `RecordOf` with links |
 | `Iterator[X]`, `Generator[Y, S, R]`, `AsyncIterator[X]`, `Awaitable[X]` | `StreamOf`, `AwaitableOf` |
 | `Callable[[X], Y]` | `CallableOf` |
+| `nnx.Param[X]` | `BoxOf` |
 | `Literal[...]`, a class, `Any` | `LiteralOf`, `Instance`, `Anything` |
 | anything else | `Opaque`, left to beartype |
 | a string that names what does not exist at run time | `Unresolved` |
@@ -32,6 +33,7 @@ import equinox as eqx
 import typing_extensions
 from weft.typecheck.batched import Dims
 from weft.typecheck.dims import Shape
+from weft.typecheck.objects import is_object_class
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ class RecordOf:
     """
 
     cls: type
-    form: Literal["module", "dataclass", "namedtuple", "typeddict"]
+    form: Literal["module", "object", "dataclass", "namedtuple", "typeddict"]
     dims: Dims | None = None
 
     def __str__(self) -> str:
@@ -149,6 +151,17 @@ class BatchedOf:
 
     def __str__(self) -> str:
         return f'Batched[{self.inner}, "{self.axes}"]'
+
+
+@dataclass(frozen=True)
+class BoxOf:
+    """A box (a Variable of `weft.nnx`) and what it holds."""
+
+    cls: type
+    inner: Annotation
+
+    def __str__(self) -> str:
+        return f"{self.cls.__name__}[{self.inner}]"
 
 
 @dataclass(frozen=True)
@@ -199,12 +212,14 @@ class LiteralOf:
 
 @dataclass(frozen=True)
 class Instance:
-    """An instance of a class."""
+    """An instance of a class; `given` are the arguments of a generic one that says no more of its instances."""
 
     cls: type
+    given: tuple[Annotation, ...] = ()
 
     def __str__(self) -> str:
-        return "None" if self.cls is type(None) else self.cls.__name__
+        name = "None" if self.cls is type(None) else self.cls.__name__
+        return f"{name}[{', '.join(map(str, self.given))}]" if self.given else name
 
 
 @dataclass(frozen=True)
@@ -245,6 +260,7 @@ Annotation = (
     | MappingOf
     | RecordOf
     | BatchedOf
+    | BoxOf
     | StreamOf
     | AwaitableOf
     | CallableOf
@@ -258,10 +274,12 @@ Annotation = (
 ANYTHING, NONE = Anything(), Instance(type(None))
 
 
-def record_form(cls: type) -> Literal["module", "dataclass", "namedtuple", "typeddict"] | None:
+def record_form(cls: type) -> Literal["module", "object", "dataclass", "namedtuple", "typeddict"] | None:
     """Which sort of class with annotated fields it is, if any."""
     if issubclass(cls, eqx.Module):
         return "module"
+    if is_object_class(cls):
+        return "object"
     if typing_extensions.is_typeddict(cls):
         return "typeddict"
     if dataclasses.is_dataclass(cls):

@@ -8,6 +8,7 @@ and `register` adds classes of values, with a function that builds one.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,6 +24,7 @@ from weft.typecheck.annotations import (
     Anything,
     ArrayOf,
     BatchedOf,
+    BoxOf,
     CallableOf,
     Instance,
     LiteralOf,
@@ -35,8 +37,9 @@ from weft.typecheck.annotations import (
 )
 from weft.typecheck.builder import BUILDERS, Builder, Scope, Unbuildable, key_dtype
 from weft.typecheck.dims import Shape
+from weft.typecheck.objects import closed, is_library, is_object_class, layer_of, opened
 from weft.typecheck.signatures import Parameter, Signature, fields_of, signature_of
-from weft.typecheck.verify_match import names_of_signature
+from weft.typecheck.verify_match import dims_in, names_of_signature
 
 _DTYPES = (
     "float32",
@@ -74,9 +77,21 @@ def _one_of(builder: Builder, spec: OneOf, place: str, scope: Scope) -> Any:
         # A number where an array may stand, or the same shape as NumPy's, is not another case.
         members = list({str(one.shape): one for one in reversed(arrays)}.values())[::-1]
     else:
-        members = [one for one in members if not isinstance(one, LiteralOf) or len(members) == 1][:1] or members[:1]
+        members = [OneOf(tuple(one for one in members if not isinstance(one, LiteralOf)) or tuple(members))]
     members += [NONE] if spec.optional else []
-    return builder.build(members[builder.choose(place, len(members))], place, scope)
+    chosen = members[builder.choose(place, len(members))]
+    return _first(builder, chosen, place, scope) if isinstance(chosen, OneOf) else builder.build(chosen, place, scope)
+
+
+def _first(builder: Builder, spec: OneOf, place: str, scope: Scope) -> Any:
+    """A value of the first member that one can be made of."""
+    refused: list[Unbuildable] = []
+    for member in spec.members:
+        try:
+            return builder.build(member, place, scope)
+        except Unbuildable as reason:
+            refused.append(reason)
+    raise refused[0]
 
 
 def _sequence(builder: Builder, spec: SequenceOf, place: str, scope: Scope) -> Any:
@@ -119,8 +134,11 @@ def _tree(builder: Builder, spec: TreeOf, place: str, scope: Scope) -> Any:
 
 def _number(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any:
     cls = spec.cls
+    load_values(cls)
     if cls in VALUES:
         return VALUES[cls](builder, place, scope)
+    if cls in OBJECTS:
+        return OBJECTS[cls](builder, spec, place, scope)
     raise Unbuildable(f"{place}: no {cls.__name__} can be made from its annotation")
 
 
@@ -154,6 +172,38 @@ def register(cls: type, build: ValueBuilder) -> None:
     VALUES[cls] = build
 
 
+ObjectBuilder = Callable[[Builder, Instance, str, Scope], Any]
+
+# What an argument of a class of another layer gets (see `objects`); those in `LAST` are made for other arguments.
+OBJECTS: dict[type, ObjectBuilder] = {}
+LAST: set[type] = set()
+
+
+def register_object(cls: type, build: ObjectBuilder, *, last: bool = False) -> None:
+    """Adds a class of objects that proofs can make: `build(builder, spec, place, scope)` returns an abstract one.
+
+    Args:
+        cls: the class.
+        build: makes one; `scope.values` are the arguments made before.
+        last: whether it is made when all arguments without this mark are.
+    """
+    OBJECTS[cls] = build
+    if last:
+        LAST.add(cls)
+
+
+def load_values(cls: type) -> None:
+    """Lets the layer that a class belongs to, if any, register what it can make."""
+    layer = layer_of(cls)
+    if layer is not None:
+        importlib.import_module(layer.values)
+
+
+def _box(builder: Builder, spec: BoxOf, place: str, scope: Scope) -> Any:
+    value = builder.build(spec.inner, place, scope)
+    return abstractly(spec.cls, value)
+
+
 def _callable(builder: Builder, spec: CallableOf, place: str, scope: Scope) -> Any:
     builder.vague.add(place)
 
@@ -177,15 +227,15 @@ def _batched(builder: Builder, spec: BatchedOf, place: str, scope: Scope) -> Any
     def stacked(leaf: Any) -> Any:
         return jax.ShapeDtypeStruct(lead + leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
 
-    return jax.tree.map(stacked, value)
+    return closed(jax.tree.map(stacked, opened(value)))
 
 
 def _record(builder: Builder, spec: RecordOf, place: str, scope: Scope) -> Any:
-    shares = spec.form != "module" and not builder.assignment.apart and not scope.many
-    inner = Scope(f"{place}.", scope.contract if shares else f"{place}.", lead=scope.lead)
+    shares = spec.form not in ("module", "object") and not builder.assignment.apart and not scope.many
+    inner = Scope(f"{place}.", scope.contract if shares else f"{place}.", lead=scope.lead, loose=is_library(spec.cls))
     for child, dim in spec.dims.links if spec.dims else ():
         (inner.bound[child],) = builder.dim(dim, f"{place} {child}", scope)
-    if spec.form == "module":
+    if spec.form in ("module", "object"):
         return build_module(builder, spec.cls, place, inner)
     fields = [one for one in fields_of(spec.cls) if one.required or not isinstance(one.annotation, Instance)]
     values = {
@@ -197,7 +247,7 @@ def _record(builder: Builder, spec: RecordOf, place: str, scope: Scope) -> Any:
 
 
 def build_module(builder: Builder, cls: type, place: str, scope: Scope, given: Mapping[str, Any] | None = None) -> Any:
-    """An abstract instance of a Module: its class is called with arguments built from its own annotations.
+    """An abstract instance of a class of records or objects: it is called with what its own annotations say.
 
     Raises:
         Unbuildable: if the class is abstract, or its arguments cannot be built.
@@ -213,13 +263,24 @@ def signature_of_class(cls: type) -> Signature:
     """The parameters that constructing a Module takes: its `__init__`'s, or its fields."""
     if not getattr(cls.__init__, "__code__", None) or cls.__init__.__code__.co_filename != "<string>":
         written = signature_of(cls.__init__, cls)
-        return Signature(written.function, written.parameters[1:], NONE, owner=cls)
+        parameters = written.parameters[1:]
+        if is_object_class(cls):
+            load_values(cls)
+            parameters = tuple(_named_like_a_dim(one, dims_in(cls)) for one in parameters)
+        return Signature(written.function, parameters, NONE, owner=cls)
     annotations = {one.name: one.annotation for one in fields_of(cls)}
     parameters = tuple(
         Parameter(p.name, annotations.get(p.name, Anything()), p.kind, p.default)
         for p in list(inspect.signature(cls.__init__).parameters.values())[1:]
     )
     return Signature(cls.__init__, parameters, NONE, owner=cls)
+
+
+def _named_like_a_dim(parameter: Parameter, dims: frozenset[str]) -> Parameter:
+    """A parameter without an annotation that is called like a dim of its class: a size."""
+    if isinstance(parameter.annotation, Anything) and parameter.required and parameter.name in dims:
+        return dataclasses.replace(parameter, annotation=Instance(int))
+    return parameter
 
 
 def build_arguments(
@@ -236,9 +297,13 @@ def build_arguments(
         if not parameter.required and parameter.default is not inspect.Parameter.empty:
             scope.values.setdefault(parameter.name, parameter.default)
     dims = names_of_signature(signature) | (_dims_of_owner(signature) if scope.path else frozenset())
-    for parameter in signature.parameters:
-        for value in _values(builder, parameter, scope, dims, given or {}):
+    built: dict[str, list[Any]] = {}
+    for parameter in sorted(signature.parameters, key=_turn):
+        built[parameter.name] = _values(builder, parameter, scope, dims, given or {})
+        for value in built[parameter.name]:
             scope.values[parameter.name] = value
+    for parameter in signature.parameters:
+        for value in built[parameter.name]:
             if parameter.kind is inspect.Parameter.VAR_KEYWORD:
                 kwargs.update(value)
             elif parameter.kind is inspect.Parameter.KEYWORD_ONLY:
@@ -251,7 +316,9 @@ def build_arguments(
 def _dims_of_owner(signature: Signature) -> frozenset[str]:
     from weft.typecheck.verify_match import names_of_fields
 
-    return names_of_fields(signature.owner) if signature.owner is not None else frozenset()
+    if signature.owner is None:
+        return frozenset()
+    return dims_in(signature.owner) if is_object_class(signature.owner) else names_of_fields(signature.owner)
 
 
 def _values(
@@ -271,10 +338,18 @@ def _values(
     return [_defaulted(builder, parameter, place, scope, dims)]
 
 
+def _key(builder: Builder, place: str, scope: Scope) -> Any:
+    return jax.ShapeDtypeStruct((), key_dtype())
+
+
+# What a required parameter without an annotation gets, where its name says it all.
+BY_NAME: dict[str, ValueBuilder] = dict.fromkeys(("key", "rng", "prng", "rng_key", "prng_key"), _key)
+
+
 def _required(builder: Builder, parameter: Parameter, place: str, scope: Scope) -> Any:
     if isinstance(parameter.annotation, Anything):
-        if parameter.name in ("key", "rng", "prng", "rng_key", "prng_key"):
-            return jax.ShapeDtypeStruct((), key_dtype())
+        if parameter.name in BY_NAME:
+            return BY_NAME[parameter.name](builder, place, scope)
         raise Unbuildable(f"{place}: it has no annotation and no default")
     return builder.build(parameter.annotation, place, scope)
 
@@ -289,7 +364,7 @@ def _defaulted(builder: Builder, parameter: Parameter, place: str, scope: Scope,
     if isinstance(annotation, LiteralOf):
         others = tuple(one for one in annotation.values if one != default)
         return (default, *others)[builder.choose(place, 1 + len(others))]
-    if not holds_arrays(annotation):
+    if not holds_arrays(annotation) and not holds_objects(annotation):
         return default
     if default is None and isinstance(annotation, OneOf):
         annotation = OneOf(tuple(one for one in annotation.members if one != NONE))
@@ -304,7 +379,7 @@ def _defaulted(builder: Builder, parameter: Parameter, place: str, scope: Scope,
 def holds_arrays(annotation: Annotation) -> bool:
     """Whether an array, or a record that may hold one, occurs in an annotation."""
     match annotation:
-        case ArrayOf() | TreeOf() | RecordOf() | BatchedOf():
+        case ArrayOf() | TreeOf() | RecordOf() | BatchedOf() | BoxOf():
             return True
         case OneOf(parts) | TupleOf(parts):
             return any(map(holds_arrays, parts))
@@ -314,22 +389,43 @@ def holds_arrays(annotation: Annotation) -> bool:
             return False
 
 
+def holds_objects(annotation: Annotation) -> bool:
+    """Whether an annotation names a class of another layer, such as `nnx.Rngs`."""
+    members = annotation.members if isinstance(annotation, OneOf) else (annotation,)
+    return any(isinstance(one, Instance) and layer_of(one.cls) is not None for one in members)
+
+
+def _turn(parameter: Parameter) -> int:
+    """When an argument is made: flags first, which the holes of expressions may read; last what is for others."""
+    return 0 if isinstance(parameter.default, bool) else 2 if _is_last(parameter.annotation) else 1
+
+
+def _is_last(annotation: Annotation) -> bool:
+    """Whether an argument is made for other ones, as an optimizer is for a model."""
+    members = annotation.members if isinstance(annotation, OneOf) else (annotation,)
+    for one in members:
+        if isinstance(one, Instance):
+            load_values(one.cls)
+    return any(isinstance(one, Instance) and one.cls in LAST for one in members)
+
+
 def abstractly(function: Callable[[Any], Any], given: Any) -> Any:
     """Calls a function without computing: abstract arrays in, and in its result every array abstract."""
-    leaves, treedef = jax.tree.flatten(given)
+    leaves, treedef = jax.tree.flatten(opened(given))
     dynamic = [isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves]
     found: list[Any] = []
 
     def run(arrays: list[Any]) -> list[Any]:
         source = iter(arrays)
         live = [next(source) if traced else leaf for leaf, traced in zip(leaves, dynamic, strict=True)]
-        out, structure = jax.tree.flatten(function(treedef.unflatten(live)))
+        out, structure = jax.tree.flatten(opened(function(closed(treedef.unflatten(live)))))
         found[:] = [structure, [None if is_array(leaf) else leaf for leaf in out], [is_array(leaf) for leaf in out]]
         return [leaf for leaf in out if is_array(leaf)]
 
     shapes = iter(jax.eval_shape(run, [leaf for leaf, traced in zip(leaves, dynamic, strict=True) if traced]))
     structure, static, arrays = found
-    return structure.unflatten([next(shapes) if traced else leaf for leaf, traced in zip(static, arrays, strict=True)])
+    live = [next(shapes) if traced else leaf for leaf, traced in zip(static, arrays, strict=True)]
+    return closed(structure.unflatten(live))
 
 
 BUILDERS.update(
@@ -344,6 +440,7 @@ BUILDERS.update(
         TreeOf: _tree,
         RecordOf: _record,
         BatchedOf: _batched,
+        BoxOf: _box,
         CallableOf: _callable,
         LiteralOf: _literal,
         Instance: _number,

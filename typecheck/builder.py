@@ -17,7 +17,7 @@ from typing import Any
 
 import jax
 from weft.typecheck.annotations import Annotation
-from weft.typecheck.dims import AnyDim, Dim, FixedDim, NamedDim, Shape, SymbolicDim, VariadicDim
+from weft.typecheck.dims import AnyDim, Dim, FixedDim, NamedDim, Shape, SymbolicDim, UnboundDim, VariadicDim
 
 PRIMES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109)
 
@@ -57,6 +57,7 @@ class Scope:
         lead: axes in front of every array.
         leaf: which leaf of a pytree, for dims that differ from leaf to leaf.
         many: whether it is about one of several values of a kind, in a list say; records in it keep their names.
+        loose: whether its names may stand for one size: those of a library's layer, which say nothing of a program.
     """
 
     path: str = ""
@@ -67,6 +68,11 @@ class Scope:
     lead: tuple[Any, ...] = ()
     leaf: str = ""
     many: bool = False
+    loose: bool = False
+
+    def contract_of(self, name: str) -> str:
+        """The contract that a name of this scope is under."""
+        return f"{self.contract}{name}" if self.loose else self.contract
 
 
 class Builder:
@@ -99,7 +105,7 @@ class Builder:
     def size(self, name: str, scope: Scope) -> Any:
         """The size of a dim in a scope."""
         if name in scope.bound:
-            self.used(scope.bound[name], scope)
+            self.used(scope.bound[name], scope, name)
             return scope.bound[name]
         key = scope.path + name if self.assignment.apart else name
         scope.bound[name] = self.keyed(key, name, scope)
@@ -109,7 +115,7 @@ class Builder:
         """The size of a key; `original` is the one it has in the instance that is being generalised."""
         (self.names if scope.contract else self.names_outside).add(name)
         key = self.assignment.merged.get(key, key)
-        self.scopes.setdefault(key, set()).add(scope.contract)
+        self.scopes.setdefault(key, set()).add(scope.contract_of(name))
         if original is not None:
             self.originals.setdefault(key, original)
         if key not in self.sizes:
@@ -117,11 +123,11 @@ class Builder:
             self.sizes[key] = self._fresh() if given is None else given
         return self.sizes[key]
 
-    def used(self, size: Any, scope: Scope) -> None:
+    def used(self, size: Any, scope: Scope, name: str = "") -> None:
         """Notes that a scope names what has this size already."""
         for key, known in self.sizes.items():
             if known is size or (isinstance(known, int) and known == size):
-                self.scopes.setdefault(key, set()).add(scope.contract)
+                self.scopes.setdefault(key, set()).add(scope.contract_of(name))
 
     def _fresh(self) -> int:
         taken = {size for size in (*self.sizes.values(), *self.assignment.sizes.values()) if isinstance(size, int)}
@@ -156,11 +162,21 @@ class Builder:
             case NamedDim(name):
                 full = self.size(scope.leaf + name if dim.per_leaf else name, scope)
             case SymbolicDim():
-                named = {name: self.size(name, scope) for name in dim.names}
-                full = dim.evaluate(named, scope.values)
+                full = self._evaluated(dim, scope)
         if dim.broadcastable and self.choose(f"{place} broadcast", 2) == 1:
             return (1,)
         return (full,)
+
+    def _evaluated(self, dim: SymbolicDim, scope: Scope) -> Any:
+        """The size of an expression. Its holes may name further dims: `{('in','out')[transposed]}`."""
+        named = {name: self.size(name, scope) for name in dim.names}
+        while True:
+            try:
+                return dim.evaluate(named, scope.values)
+            except UnboundDim as unbound:
+                if unbound.name in named or unbound.name in dim.arguments:
+                    raise
+                named[unbound.name] = self.size(unbound.name, scope)
 
     def shape(self, shape: Shape, place: str, scope: Scope) -> tuple[Any, ...]:
         """The axes of an array."""

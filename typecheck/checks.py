@@ -22,6 +22,7 @@ from weft.typecheck.annotations import (
     ArrayOf,
     AwaitableOf,
     BatchedOf,
+    BoxOf,
     CallableOf,
     Instance,
     LiteralOf,
@@ -36,6 +37,7 @@ from weft.typecheck.annotations import (
 from weft.typecheck.arrays import Check, array_check, settle
 from weft.typecheck.bindings import Bindings, Mismatch
 from weft.typecheck.dims import Shape
+from weft.typecheck.objects import unboxed
 
 # A collection of plain values is sampled; one with arrays in it is checked whole.
 SAMPLED = 64
@@ -228,6 +230,18 @@ def _batched(spec: BatchedOf) -> Check | None:
     return check
 
 
+def _box(spec: BoxOf) -> Check:
+    inner = check_of(spec.inner)
+
+    def check(value: Any, bindings: Bindings) -> None:
+        if not isinstance(value, spec.cls):
+            raise Mismatch("type", spec, value, bindings)
+        if inner is not None:
+            inner(unboxed(value), bindings)
+
+    return check
+
+
 def with_lead(axes: Shape, check: Check, value: Any, bindings: Bindings) -> None:
     """Runs a check under leading axes; batching inside batching adds up."""
     kept = bindings.lead
@@ -251,6 +265,7 @@ BUILDERS: dict[type, Callable[[Any], Check | None]] = {
     LiteralOf: _literal,
     Opaque: _opaque,
     BatchedOf: _batched,
+    BoxOf: _box,
 }
 
 

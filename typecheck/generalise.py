@@ -17,19 +17,21 @@ from typing import Any
 import equinox as eqx
 import jax
 from weft.core.leaves import is_array
-from weft.typecheck.annotations import ANY_DTYPE, Annotation, Anything, ArrayOf, BatchedOf, Instance, OneOf
-from weft.typecheck.arguments import (
-    Builder,
-    Scope,
-    Unbuildable,
-    abstractly,
-    build_module,
-    key_dtype,
-    signature_of_class,
-)
+from weft.typecheck.annotations import ANY_DTYPE, Annotation, Anything, ArrayOf, Instance, OneOf
+from weft.typecheck.arguments import BY_NAME, abstractly, build_module, holds_objects, signature_of_class
 from weft.typecheck.bindings import Bindings, Mismatch, Slot
-from weft.typecheck.dims import NamedDim, Shape, SymbolicDim, VariadicDim
+from weft.typecheck.builder import Assignment, Builder, Scope, key_dtype
+from weft.typecheck.dims import Shape, SymbolicDim
 from weft.typecheck.errors import AnnotationError
+from weft.typecheck.generalise_objects import abstract_object
+from weft.typecheck.new_shapes import new_shape
+from weft.typecheck.objects import (
+    attributes_of,
+    is_object,
+    layer_of,
+    objects_in,
+    opened,
+)
 from weft.typecheck.signatures import Parameter, fields_of
 from weft.typecheck.verify_match import dims_of_record, match, settled
 
@@ -51,6 +53,8 @@ def generalise(instance: Any) -> Callable[[Builder], Any]:
     known = reconstruct(instance)
     if known is not None:
         return lambda builder: build_module(builder, type(instance), "self", Scope("self.", "self."), known)
+    if is_object(instance):
+        return lambda builder: abstract_object(builder, instance, "self")
     return lambda builder: abstract_record(builder, instance, "self.")
 
 
@@ -104,9 +108,12 @@ def counts_of_class(cls: type) -> list[str]:
     given |= {name: 12 + 12 * number for number, name in enumerate(sizes)}  # so that most divide each other
     for one in parameters:
         if one.required and one.name not in sizes:
-            if not _is_key(one.annotation):
+            if _is_key(one.annotation):
+                given[one.name] = jax.ShapeDtypeStruct((), key_dtype())
+            elif holds_objects(one.annotation):
+                given[one.name] = _object_for(one)
+            else:
                 return []
-            given[one.name] = jax.ShapeDtypeStruct((), key_dtype())
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     if len(sizes) < 2 or any(one.kind in variadic for one in parameters):
         return []
@@ -126,13 +133,16 @@ def _arguments(parameter: Parameter, instance: Any) -> Iterator[Any]:
     if _is_size(parameter):
         likely = [field, own.get(parameter.name), None if parameter.required else parameter.default]
         sure = [one for one in likely if type(one) is int]
-        leaves = [leaf for leaf in jax.tree.leaves(instance) if is_array(leaf)]
+        leaves = [leaf for leaf in jax.tree.leaves(opened(instance)) if is_array(leaf)]
         sizes = sorted({size for leaf in leaves for size in leaf.shape} | set(_static_numbers(instance)))
         yield from dict.fromkeys(sure[:1] or sizes)
         return
     unannotated = isinstance(parameter.annotation, Anything)
     if (unannotated and parameter.name in ("key", "rng")) or _is_key(parameter.annotation):
         yield jax.ShapeDtypeStruct((), key_dtype())
+        return
+    if holds_objects(parameter.annotation) or (unannotated and parameter.name in BY_NAME):
+        yield _object_for(parameter)
         return
     if field is not None and not any(map(is_array, jax.tree.leaves(field))):
         yield field
@@ -142,7 +152,18 @@ def _arguments(parameter: Parameter, instance: Any) -> Iterator[Any]:
         yield from (True, False)
 
 
+def _object_for(parameter: Parameter) -> Any:
+    builder, scope = Builder(Assignment()), Scope()
+    if isinstance(parameter.annotation, Anything):
+        return BY_NAME[parameter.name](builder, parameter.name, scope)
+    return builder.build(parameter.annotation, parameter.name, scope)
+
+
 def _static_numbers(instance: Any) -> Iterator[int]:
+    if is_object(instance):
+        for _, one in objects_in(instance):
+            yield from (value for value in attributes_of(one).values() if type(value) is int)
+        return
     for field in fields_of(type(instance)):
         value = getattr(instance, field.name, None)
         if type(value) is int:
@@ -155,6 +176,9 @@ def _is_key(annotation: Annotation) -> bool:
 
 
 def _structure(tree: Any) -> tuple[Any, list[tuple[Any, Any]]]:
+    layer = layer_of(type(tree))
+    if layer is not None:
+        return layer.structure(tree)
     leaves, treedef = jax.tree.flatten(tree)
     return treedef, [(leaf.shape, leaf.dtype) if is_array(leaf) else ((), type(leaf)) for leaf in leaves]
 
@@ -282,57 +306,4 @@ def _field(
                 is_leaf=lambda one: is_array(one) or isinstance(one, eqx.Module),
             )
         return value
-    return jax.ShapeDtypeStruct(_shape(builder, annotation, value, place, scope), value.dtype)
-
-
-def _shape(builder: Builder, annotation: Annotation, value: Any, place: str, scope: Scope) -> tuple[Any, ...]:
-    """The shape that an array's annotation gives it at the new sizes; its own if it declares none."""
-    for member in _array_members(annotation):
-        shape = member.shape
-        fits = len(value.shape) >= shape.min_rank if shape.variadic is not None else len(value.shape) == len(shape.dims)
-        if not fits:
-            continue
-        sizes: list[Any] = []
-        rank = len(value.shape) - shape.min_rank
-        for number, dim in enumerate(shape.dims):
-            axis = len(sizes)
-            if isinstance(dim, VariadicDim):
-                sizes += _variadic(builder, dim, value.shape[axis : axis + rank], scope)
-            elif value.shape[axis] == 1 and not isinstance(dim, NamedDim):
-                sizes.append(1)
-            elif isinstance(dim, NamedDim) and dim.name not in scope.bound:
-                sizes.append(value.shape[axis])
-            else:
-                try:
-                    sizes += builder.dim(dim, f"{place}[{number}]", scope)
-                except (Unbuildable, AnnotationError):
-                    sizes.append(value.shape[axis])
-        return tuple(sizes)
-    return value.shape
-
-
-def _variadic(builder: Builder, dim: VariadicDim, found: tuple[int, ...], scope: Scope) -> tuple[Any, ...]:
-    if dim.name is None:
-        return found
-    if dim.name not in scope.variadics:
-        names = [f"{dim.name}.{axis}" for axis in range(len(found))]
-        scope.variadics[dim.name] = tuple(
-            builder.keyed(scope.path + name if builder.assignment.apart else name, name, scope, original=size)
-            for name, size in zip(names, found, strict=True)
-        )
-    return scope.variadics[dim.name]
-
-
-def _array_members(annotation: Annotation) -> Iterator[ArrayOf]:
-    match annotation:
-        case ArrayOf():
-            yield annotation
-        case OneOf(members):
-            for member in members:
-                yield from _array_members(member)
-        case BatchedOf(ArrayOf() as inner, axes):
-            yield ArrayOf(inner.array_type, inner.dtype, inner.shape.under(axes))
-        case _:
-            for part in (getattr(annotation, "item", None), getattr(annotation, "value", None)):
-                if part is not None:
-                    yield from _array_members(part)
+    return jax.ShapeDtypeStruct(new_shape(builder, annotation, value, place, scope), value.dtype)

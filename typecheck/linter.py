@@ -21,9 +21,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import equinox as eqx
 from weft.core.errors import WeftError
 from weft.typecheck.errors import AnnotationError
+from weft.typecheck.objects import is_record, is_record_class
 from weft.typecheck.prover import verify
 from weft.typecheck.verify_report import Contract, Finding, Verdict
 from weft.typecheck.verify_targets import is_annotated, public_methods
@@ -210,9 +210,9 @@ def definitions(module: ModuleType) -> Iterator[tuple[str, Any]]:
         if name.startswith("_") or getattr(inspect.unwrap(value), "__module__", None) != module.__name__:
             continue
         if isinstance(value, type):
-            if issubclass(value, eqx.Module) and not inspect.isabstract(value) and _has_contract(value):
+            if is_record_class(value) and not inspect.isabstract(value) and _has_contract(value):
                 found.append((place_of(value)[1], value.__qualname__, value))
-        elif callable(value) and not isinstance(value, eqx.Module) and is_annotated(value):
+        elif callable(value) and not is_record(value) and is_annotated(value):
             found.append((place_of(value)[1], name, value))
     for _, name, value in sorted(found, key=lambda one: one[0]):
         yield name, value

@@ -21,6 +21,8 @@ from weft.typecheck.annotations import ArrayOf
 from weft.typecheck.builder import Builder, Scope
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.generalise import abstract_record
+from weft.typecheck.generalise_objects import abstract_object
+from weft.typecheck.objects import is_object, is_record, opened
 from weft.typecheck.reading import Scope as Names
 from weft.typecheck.reading import read
 
@@ -50,12 +52,14 @@ def abstract_outside(function: FunctionType, builder: Builder) -> dict[str, Any]
     return {
         name: _abstract(name, value, function, builder)
         for name, value in outside_values(function).items()
-        if isinstance(value, jax.Array | eqx.Module) and not isinstance(value, Tracer)
-        if jax.tree.leaves(value) and not hasattr(value, "__wrapped__")
+        if (isinstance(value, jax.Array) or is_record(value)) and not isinstance(value, Tracer)
+        if jax.tree.leaves(opened(value)) and not hasattr(value, "__wrapped__")
     }
 
 
 def _abstract(name: str, value: Any, function: FunctionType, builder: Builder) -> Any:
+    if is_object(value):
+        return abstract_object(builder, value, name)
     if isinstance(value, eqx.Module):
         return abstract_record(builder, value, f"{name}.")
     annotation = _annotation_of(name, function)

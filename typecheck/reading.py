@@ -26,6 +26,7 @@ from weft.typecheck.annotations import (
     ArrayOf,
     AwaitableOf,
     BatchedOf,
+    BoxOf,
     CallableOf,
     Dtypes,
     Instance,
@@ -44,15 +45,20 @@ from weft.typecheck.annotations import (
 from weft.typecheck.batched import Batching, Dims
 from weft.typecheck.dims import Shape
 from weft.typecheck.errors import AnnotationError
+from weft.typecheck.objects import is_box_class
 
 
 @dataclass(frozen=True)
 class Scope:
-    """Where a hint is read: the names that its strings may use, and the class that `Self` stands for."""
+    """Where a hint is read: the names that its strings may use, and the class that `Self` stands for.
+
+    `within` are the strings that it stands in: an alias of itself (`Tree = dict[str, "Tree"]`) ends there.
+    """
 
     globals: Mapping[str, Any] = field(default_factory=dict)
     locals: Mapping[str, Any] = field(default_factory=dict)
     owner: type | None = None
+    within: frozenset[str] = frozenset()
 
 
 def read(hint: Any, scope: Scope = Scope()) -> Annotation:
@@ -104,6 +110,8 @@ _WRAPPERS = (
 
 
 def _read_string(text: str, scope: Scope) -> Annotation:
+    if text in scope.within:
+        return ANYTHING
     try:
         hint = eval(text, dict(scope.globals), scope.locals)
     except (NameError, AttributeError, ImportError) as error:
@@ -113,7 +121,7 @@ def _read_string(text: str, scope: Scope) -> Annotation:
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise AnnotationError(f"cannot read the annotation {text!r}: {reason}") from None
-    return read(hint, scope)
+    return read(hint, dataclasses.replace(scope, within=scope.within | {text}))
 
 
 def _read_class(cls: type, scope: Scope) -> Annotation:
@@ -182,10 +190,13 @@ def _read_generic(hint: Any, origin: type, arguments: tuple[Any, ...], scope: Sc
     if origin is type:
         return Opaque(hint)
     given = [read(argument, scope) for argument in arguments]
+    if is_box_class(origin):  # before the others: a box can be iterated over
+        return BoxOf(origin, given[0])
     for bases, build in _GENERICS:
         if issubclass(origin, bases):
             return build(origin, given)
-    return _read_class(origin, scope)
+    whole = _read_class(origin, scope)
+    return dataclasses.replace(whole, given=tuple(given)) if isinstance(whole, Instance) else whole
 
 
 def _stream(origin: type, given: list[Annotation]) -> Annotation:

@@ -316,7 +316,12 @@ def records_in(tree: Any) -> list[Any]:
 
 
 def record_check(spec: RecordOf) -> Check:
-    """The check of a record as an argument or inside one: its class, its fields in a scope of their own, its links."""
+    """The check of a record as an argument or inside one: its class, its fields in a scope of their own, its links.
+
+    Of an object only the class is asked: others may hold it, and change it, while a call runs.
+    """
+    if spec.form == "object":
+        return shell_check(Shell(spec))
 
     def check(value: Any, bindings: Bindings) -> None:
         if spec.form == "typeddict":

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from weft.typecheck.annotations import ANYTHING, NONE, Annotation, Anything, OneOf, Unresolved, record_form
 from weft.typecheck.errors import AnnotationError
+from weft.typecheck.objects import layer_of
 from weft.typecheck.reading import Scope, read
 
 
@@ -207,7 +208,9 @@ def fields_of(cls: type) -> tuple[Field, ...]:
 
 def _field_names(cls: Any, form: str) -> list[tuple[str, bool, bool, Any]]:
     """The name of each field, whether it is static, whether it must be given, and its default if it has one."""
-    if form in ("module", "dataclass"):
+    if form == "object" and not dataclasses.is_dataclass(cls):
+        return [(name, False, True, ...) for base in cls.__mro__[::-1] for name in _declared(base)]
+    if form in ("module", "object", "dataclass"):
         missing = dataclasses.MISSING
         return [
             (f.name, bool(f.metadata.get("static")), f.default is missing and f.default_factory is missing, f.default)
@@ -217,6 +220,15 @@ def _field_names(cls: Any, form: str) -> list[tuple[str, bool, bool, Any]]:
         defaults = cls._field_defaults
         return [(name, False, name not in defaults, defaults.get(name, ...)) for name in cls._fields]
     return [(name, False, name in cls.__required_keys__, ...) for name in cls.__annotations__]
+
+
+def _declared(base: type) -> list[str]:
+    """The attributes that a class of objects declares, without those of its layer's own classes."""
+    layer = layer_of(base)
+    if layer is None or base.__module__.startswith(layer.package):
+        return []
+    hints = vars(base).get("__annotations__", {})
+    return [name for name, hint in hints.items() if "ClassVar" not in str(hint)]
 
 
 def _read_field(cls: type, name: str, base: type, hint: Any) -> Annotation:

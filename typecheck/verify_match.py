@@ -12,8 +12,11 @@ Only what can hold an array is looked at; the rest of a hint is beartype's.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import inspect
 from collections.abc import Iterable, Mapping
+from types import FunctionType
 from typing import Any
 
 import jax
@@ -21,6 +24,7 @@ from weft.typecheck.annotations import (
     Annotation,
     ArrayOf,
     BatchedOf,
+    BoxOf,
     Instance,
     LiteralOf,
     MappingOf,
@@ -34,7 +38,8 @@ from weft.typecheck.arrays import array_check, settle
 from weft.typecheck.bindings import Bindings, Mismatch, Origin, Slot
 from weft.typecheck.dims import Dim, FixedDim, NamedDim, Shape, SymbolicDim, UnboundDim, VariadicDim
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.signatures import Field, Signature, fields_of
+from weft.typecheck.objects import is_object, layer_of, sizes_of_object, unboxed
+from weft.typecheck.signatures import Field, Signature, fields_of, signature_of
 from weft.typecheck.symbolic import is_symbolic
 
 _check_of = functools.cache(array_check)
@@ -54,7 +59,11 @@ def match(annotation: Annotation, value: Any, bindings: Bindings, apart: bool = 
     """
     match annotation:
         case ArrayOf():
-            _check_of(annotation)(value, bindings)
+            _check_of(annotation)(unboxed(value), bindings)
+        case BoxOf(cls, inner):
+            if not isinstance(value, cls):
+                raise Mismatch("class", annotation, value, bindings)
+            match(inner, unboxed(value), bindings, apart)
         case OneOf():
             _match_one_of(annotation, value, bindings, apart)
         case TupleOf() | SequenceOf() | MappingOf():
@@ -172,7 +181,7 @@ def _match_record(annotation: RecordOf, value: Any, bindings: Bindings, apart: b
             raise Mismatch("keys", annotation, value, bindings, detail=f"without {', '.join(map(repr, missing))}")
     elif not isinstance(value, annotation.cls):
         raise Mismatch("class", annotation, value, bindings)
-    if annotation.form != "module":
+    if annotation.form not in ("module", "object"):
         scope = Bindings(bindings.slot, bindings.arguments) if apart else bindings
         scope.path, scope.lead = bindings.path, bindings.lead
         for field, one in record_values(annotation.cls, value):
@@ -234,16 +243,29 @@ def dims_of_record(value: Any, lead: tuple[Shape, Bindings] | None = None) -> Bi
             settled(bindings)
         except (Mismatch, AnnotationError):
             bindings.restore(kept)
-    bind_numbers(bindings, {field.name: one for field, one in record_values(type(value), value)})
+    bind_numbers(bindings, numbers_of(value))
     bindings.lead = None
     return bindings
 
 
 def check_record(value: Any) -> Mismatch | None:
-    """The first field of a Module that is not what it is annotated as, or contradicts another."""
+    """The first field of a Module that is not what it is annotated as, or contradicts another.
+
+    An object all of whose own arrays have further axes in front is a stack of such objects, as a constructor under
+    `vmap` makes it.
+    """
+    mismatch = _mismatch_in(value, 0)
+    if mismatch is None or mismatch.reason != "rank" or not is_object(value):
+        return mismatch
+    return None if any(_mismatch_in(value, axes) is None for axes in (1, 2)) else mismatch
+
+
+def _mismatch_in(value: Any, stacked: int) -> Mismatch | None:
     bindings = Bindings(Slot("field", "", type(value), RecordOf(type(value), "module")), lambda: {"self": value})
-    numbers = {f.name: one for f, one in record_values(type(value), value) if f.name in names_of_fields(type(value))}
-    bind_numbers(bindings, numbers)
+    if stacked:
+        bindings.lead = Shape(tuple(NamedDim(f"stacked axis {axis}") for axis in range(stacked))), bindings
+    named = names_of_fields(type(value))
+    bind_numbers(bindings, {name: one for name, one in numbers_of(value).items() if name in named})
     try:
         for field, one in record_values(type(value), value):
             bindings.slot, bindings.path = Slot("field", field.name, type(value), field.annotation), ()
@@ -252,6 +274,12 @@ def check_record(value: Any) -> Mismatch | None:
     except Mismatch as mismatch:
         return mismatch
     return None
+
+
+def numbers_of(value: Any) -> dict[str, Any]:
+    """The numbers among a record's fields; for an object, among its attributes and what it was made of."""
+    fields = {field.name: one for field, one in record_values(type(value), value)}
+    return {**fields, **sizes_of_object(value)} if is_object(value) else fields
 
 
 def bind_numbers(bindings: Bindings, values: Mapping[str, Any]) -> None:
@@ -270,6 +298,20 @@ def names_of_fields(cls: type) -> frozenset[str]:
     return frozenset().union(*(names_in(field.annotation) for field in fields_of(cls)))
 
 
+@functools.cache
+def dims_in(cls: type) -> frozenset[str]:
+    """The dims that the fields and methods of a class name."""
+    layer = layer_of(cls)
+    own = [base for base in cls.__mro__ if layer is None or not base.__module__.startswith(layer.package)]
+    functions = [inspect.unwrap(value) for base in own for value in vars(base).values() if callable(value)]
+    found = names_of_fields(cls)
+    for function in functions:
+        if isinstance(function, FunctionType) and function.__annotations__:
+            with contextlib.suppress(AnnotationError):
+                found |= names_of_signature(signature_of(function, cls))
+    return found
+
+
 def names_of_signature(signature: Signature) -> frozenset[str]:
     """The dims that a function's annotations name."""
     return frozenset().union(names_in(signature.returns), *(names_in(p.annotation) for p in signature.parameters))
@@ -284,9 +326,11 @@ def names_in(annotation: Annotation, seen: frozenset[type] = frozenset()) -> fro
             return frozenset().union(*(names_in(one, seen) for one in members))
         case SequenceOf(_, item) | MappingOf(_, _, item) | TreeOf(item):
             return names_in(item, seen)
+        case BoxOf(_, inner):
+            return names_in(inner, seen)
         case BatchedOf(inner, axes):
             return names_in(inner, seen) | _names_in_shape(axes)
-        case RecordOf(cls, form) if form != "module" and cls not in seen:
+        case RecordOf(cls, form) if form not in ("module", "object") and cls not in seen:
             return frozenset().union(*(names_in(field.annotation, seen | {cls}) for field in fields_of(cls)))
         case _:
             return frozenset()
@@ -311,6 +355,8 @@ def _shapes(annotation: Annotation) -> Iterable[Shape]:
                 yield from _shapes(one)
         case SequenceOf(_, item) | MappingOf(_, _, item) | TreeOf(item):
             yield from _shapes(item)
+        case BoxOf(_, inner):
+            yield from _shapes(inner)
         case _:
             return
 

@@ -22,6 +22,7 @@ from weft.typecheck.arguments import build_arguments, build_module, holds_arrays
 from weft.typecheck.builder import Assignment, Builder, Scope
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.generalise import counts_of_class
+from weft.typecheck.objects import is_object_class, is_record, is_record_class, layer_of, opened, refuse_foreign
 from weft.typecheck.outside import abstract_outside, outside_values, with_outside
 from weft.typecheck.signatures import Signature, signature_of
 from weft.typecheck.verify_match import dims_of_record, names_of_signature, products_in
@@ -45,9 +46,10 @@ def targets_of(thing: Any, given: Mapping[str, Any], generalise: Generaliser) ->
     """
     if isinstance(thing, type):
         return _of_class(thing, given)
-    if isinstance(getattr(thing, "__self__", None), eqx.Module):  # equinox's bound methods are Modules themselves
+    refuse_foreign(thing)
+    if is_record(getattr(thing, "__self__", None)):  # equinox's bound methods are Modules themselves
         return _of_instance(thing.__self__, inspect.unwrap(thing.__func__).__name__, given, generalise)
-    if isinstance(thing, eqx.Module) and not hasattr(thing, "__wrapped__"):
+    if is_record(thing) and not hasattr(thing, "__wrapped__"):
         return _of_instance(thing, None, given, generalise)
     if isinstance(thing, eqx.Partial | functools.partial):
         return _of_partial(thing, given)
@@ -80,7 +82,7 @@ def _of_partial(partial: Any, given: Mapping[str, Any]) -> list[Target]:
 
 
 def _of_class(cls: type, given: Mapping[str, Any]) -> list[Target]:
-    if not issubclass(cls, eqx.Module):
+    if not is_record_class(cls):
         raise TypeError(f"{cls.__qualname__} is not a Module class; verify its functions one by one")
 
     counts = dict.fromkeys(counts_of_class(cls), 2)
@@ -118,7 +120,8 @@ def _of_method(
 ) -> Target:
     written = signature_of(function, cls)
     signature = Signature(written.function, written.parameters[1:], written.returns, written.flavour, cls)
-    attribute = getattr(cls, function.__name__)
+    # A method of an object is proved as it was written, without the transforms around it, as functions are.
+    attribute = written.function if is_object_class(cls) else getattr(cls, function.__name__)
 
     def prepare(builder: Builder) -> Call:
         record = make(builder)
@@ -144,8 +147,10 @@ def _of_method(
 def public_methods(cls: type) -> Iterator[Callable[..., Any]]:
     """The public methods, `__call__` included, with an array somewhere in their annotations; in order."""
     seen: set[str] = set()
+    layer = layer_of(cls)
+    own = () if layer is None else (layer.package,)
     for base in cls.__mro__:
-        if base is eqx.Module or base.__module__.startswith(("equinox.", "weft.core.")):
+        if base is eqx.Module or base.__module__.startswith(("equinox.", "weft.core.", *own)):
             break
         for name, value in vars(base).items():
             if isinstance(value, staticmethod | classmethod):
@@ -204,8 +209,8 @@ def _constants(function: Any) -> Iterator[int]:
 def _sizes(value: Any) -> Iterator[int]:
     if type(value) is int:
         yield value
-    elif not callable(value) or isinstance(value, eqx.Module):
-        for leaf in jax.tree.leaves(value):
+    elif not callable(value) or is_record(value):
+        for leaf in jax.tree.leaves(opened(value)):
             if is_array(leaf):
                 yield from leaf.shape
             elif type(leaf) is int:

@@ -20,15 +20,18 @@ import equinox as eqx
 import jax
 from weft.core import _jax
 from weft.core.leaves import is_array
+from weft.typecheck import objects
 from weft.typecheck.builder import Assignment, Builder, Unbuildable
 from weft.typecheck.modes import mode
 from weft.typecheck.verify_watch import Violation, Watch, is_users
 
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
-# Part of the key of every trace that JAX keeps, so that no trial is answered from another's.
-_fresh_trace = jax.make_user_context(default_value=None)
-_numbers = itertools.count()
+# Part of the key of every trace that JAX keeps: each trial has a number of its own, so that none is answered from
+# another's. All have one for the arguments: initialisers would take most of the time, traced again in each trial.
+_trace_context = jax.make_user_context(default_value=None)
+_ARGUMENTS = 0
+_numbers = itertools.count(1)
 
 # A trial changes what the whole process sees: the filters of warnings, and arrays among a module's globals (`outside`).
 _one_at_a_time = threading.RLock()
@@ -161,15 +164,16 @@ def run_trial(target: Target, assignment: Assignment, dims: Mapping[str, Any] | 
         _one_at_a_time,
         mode("off"),  # the watch checks, and goes on after the first finding
         _jax.whole_tracebacks(),
-        _fresh_trace(next(_numbers)),
         Watch(target.own, apart=assignment.apart) as watch,
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")
         try:
-            function, args, kwargs = target.prepare(builder)
+            with _trace_context(_ARGUMENTS):
+                function, args, kwargs = target.prepare(builder)
             _check_records(watch, (args, kwargs))
-            jaxpr = trace(function, args, kwargs)
+            with _trace_context(next(_numbers)):
+                jaxpr = trace(function, args, kwargs, lambda given: _check_objects(watch, given))
         except Unbuildable:
             raise
         except Exception as raised:
@@ -203,15 +207,31 @@ def run_trial(target: Target, assignment: Assignment, dims: Mapping[str, Any] | 
 
 
 def _check_records(watch: Watch, args: Any) -> None:
-    """Holds the Modules among the arguments to their own annotations; their constructors ran abstractly."""
-    modules = jax.tree.leaves(args, is_leaf=lambda node: isinstance(node, eqx.Module))
-    for module in modules:
+    """Holds the records and objects among the arguments to their own annotations; they were made abstractly."""
+    for module in jax.tree.leaves(objects.opened(args), is_leaf=lambda node: isinstance(node, eqx.Module)):
         if isinstance(module, eqx.Module):
             watch.check_modules(module)
+    _check_objects(watch, args)
 
 
-def trace(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """The jaxpr of a call; only `ShapeDtypeStruct`s are traced, all else is given as it is."""
+def _check_objects(watch: Watch, args: Any) -> None:
+    for _, module in objects.objects_in(args):
+        watch.check_module(module)
+
+
+def trace(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    afterwards: Callable[[Any], None] = lambda given: None,
+) -> Any:
+    """The jaxpr of a call; only `ShapeDtypeStruct`s are traced, all else is given as it is.
+
+    Args:
+        function: what to call.
+        args, kwargs: what it is given, with `ShapeDtypeStruct`s for arrays.
+        afterwards: gets the arguments as the function left them: it may have changed the objects among them.
+    """
     leaves, treedef = jax.tree.flatten(opened((args, dict(kwargs))))
     dynamic = [isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves]
 
@@ -219,7 +239,9 @@ def trace(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[s
         source = iter(arrays)
         live = [next(source) if traced else leaf for leaf, traced in zip(leaves, dynamic, strict=True)]
         positional, named = closed(treedef.unflatten(live))
-        return [leaf for leaf in jax.tree.leaves(opened(function(*positional, **named))) if is_array(leaf)]
+        out = function(*positional, **named)
+        afterwards((positional, named))
+        return [leaf for leaf in jax.tree.leaves(opened(out)) if is_array(leaf)]
 
     return jax.make_jaxpr(run)(*(leaf for leaf, traced in zip(leaves, dynamic, strict=True) if traced))
 
@@ -234,14 +256,14 @@ class _Opened:
 
 
 def opened(tree: Any) -> Any:
-    """A tree in which plain dataclasses are pytrees too, so that the arrays in them are traced."""
+    """A tree in which plain dataclasses and objects are pytrees too, so that the arrays in them are traced."""
 
     def open_leaf(leaf: Any) -> Any:
         if not dataclasses.is_dataclass(leaf) or isinstance(leaf, type):
             return leaf
         return _Opened({name: opened(value) for name, value in vars(leaf).items()}, type(leaf))
 
-    return jax.tree.map(open_leaf, tree)
+    return jax.tree.map(open_leaf, objects.opened(tree))
 
 
 def closed(tree: Any) -> Any:
@@ -255,7 +277,7 @@ def closed(tree: Any) -> Any:
             object.__setattr__(instance, name, closed(value))
         return instance
 
-    return jax.tree.map(close, tree, is_leaf=lambda node: isinstance(node, _Opened))
+    return objects.closed(jax.tree.map(close, tree, is_leaf=lambda node: isinstance(node, _Opened)))
 
 
 def _where(error: BaseException, own: frozenset[str]) -> tuple[tuple[str, int], bool]:

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
-from typing import Any
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -31,8 +31,17 @@ from weft.typecheck.annotations import Anything, record_form
 from weft.typecheck.bindings import Bindings, Mismatch, Slot
 from weft.typecheck.dims import VariadicDim
 from weft.typecheck.errors import AnnotationError
+from weft.typecheck.objects import is_object, is_record, is_size, note_sizes
 from weft.typecheck.signatures import Signature, signature_of
-from weft.typecheck.verify_match import bind_numbers, check_record, dims_of_record, match, names_of_signature, settled
+from weft.typecheck.verify_match import (
+    bind_numbers,
+    check_record,
+    dims_in,
+    dims_of_record,
+    match,
+    names_of_signature,
+    settled,
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +76,7 @@ def _library_roots() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
     roots = {paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], *site.getsitepackages()}
     weft = Path(__file__).parent.parent
-    roots |= {str(weft / part) for part in ("core", "transforms", "typecheck")}
+    roots |= {str(weft / part) for part in ("core", "transforms", "typecheck", "nnx")}
     return tuple(str(Path(root)) + "/" for root in roots)
 
 
@@ -77,6 +86,28 @@ def is_users(filename: str, own: frozenset[str] = frozenset()) -> bool:
     if filename == "<string>":  # what dataclasses generate
         return False
     return filename in own or (not filename.startswith("<") and not filename.startswith(_library_roots()))
+
+
+_JAX, _STANDARD = (str(Path(module.__file__).parent) + "/" for module in (jax, dis))
+
+
+class _Whose(dict[str, Literal["user", "library", "plain"]]):
+    """Whose code a file holds, found out at the first look-up; *plain* libraries define no records."""
+
+    def __init__(self, own: frozenset[str]):
+        self.own = own
+
+    def __missing__(self, filename: str) -> Literal["user", "library", "plain"]:
+        standard = filename.startswith(_STANDARD) and "-packages" not in filename
+        plain = standard or filename.startswith(_JAX)
+        self[filename] = "user" if is_users(filename, self.own) else "plain" if plain else "library"
+        return self[filename]
+
+
+def _file_of_init(frame: FrameType) -> str:
+    """The file of a constructor; of one that dataclasses generated, that of its class."""
+    filename = frame.f_code.co_filename
+    return frame.f_globals.get("__file__", filename) if filename == "<string>" else filename
 
 
 class Watch:
@@ -100,6 +131,7 @@ class Watch:
         self.calls_at_violation: int | None = None
         self._open: dict[int, tuple[Signature, Bindings]] = {}
         self._previous: Any = None
+        self._whose = _Whose(own)
 
     def __enter__(self) -> Watch:
         self._previous = sys.getprofile()
@@ -110,10 +142,14 @@ class Watch:
         sys.setprofile(self._previous)
 
     def _event(self, frame: FrameType, event: str, value: Any) -> None:
+        # This runs for every function of JAX's as well: half of the time of a trial, if it is slow about them.
         if event == "call":
-            if is_users(frame.f_code.co_filename, self.own):
+            if self._whose[frame.f_code.co_filename] == "user":
                 self._called(frame)
-        elif event == "return" and (id(frame) in self._open or frame.f_code.co_name == "__init__"):
+        elif event == "return" and (
+            id(frame) in self._open
+            or (frame.f_code.co_name == "__init__" and self._whose[_file_of_init(frame)] != "plain")
+        ):
             self._returned(frame, value)
 
     def _called(self, frame: FrameType) -> None:
@@ -124,11 +160,12 @@ class Watch:
             return
         if signature is None:
             return
-        bindings = self.bindings_of_call(signature, frame.f_locals)
+        given = frame.f_locals  # collected anew at each look
+        bindings = self.bindings_of_call(signature, given)
         try:
             for parameter in signature.parameters:
-                if parameter.name in frame.f_locals:
-                    self._argument(parameter, frame.f_locals[parameter.name], bindings, signature)
+                if parameter.name in given:
+                    self._argument(parameter, given[parameter.name], bindings, signature)
             settled(bindings)
         except Mismatch as mismatch:
             self._violated(signature.function, mismatch, frame)
@@ -143,7 +180,7 @@ class Watch:
         given = dict(arguments)
         bindings = Bindings(Slot("argument", "", signature.function, Anything()), lambda: given)
         named = names_of_signature(signature)
-        if isinstance(record, eqx.Module) and signature.function.__name__ != "__init__":
+        if is_record(record) and signature.function.__name__ != "__init__":
             own = dims_of_record(record)
             bindings.sizes.update(own.sizes)
             bindings.origins.update(own.origins)
@@ -177,21 +214,34 @@ class Watch:
             try:
                 match(signature.returns, value, bindings, self.apart)
                 settled(bindings)
+                self._left(frame)
             except Mismatch as mismatch:
                 self._violated(signature.function, mismatch, frame)
             except AnnotationError:
                 return
 
+    def _left(self, frame: FrameType) -> None:
+        """Holds the objects that a function was given to their annotations once more: it may have changed them."""
+        for name in frame.f_code.co_varnames[: frame.f_code.co_argcount]:
+            if is_object(value := frame.f_locals.get(name)):
+                self.check_module(value, frame)
+
     def _constructed(self, frame: FrameType) -> None:
-        record = frame.f_locals.get(frame.f_code.co_varnames[0]) if frame.f_code.co_argcount else None
+        code = frame.f_code
+        record = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
         cls = type(record)
-        if not isinstance(record, eqx.Module) or getattr(cls.__init__, "__code__", None) is not frame.f_code:
+        if not is_record(record) or getattr(cls.__init__, "__code__", None) is not code:
             return
         if is_users(_file_of(cls), self.own):
+            given = {name: frame.f_locals.get(name) for name in code.co_varnames[1 : _count_of_parameters(code)]}
+            named = dims_in(cls)
+            note_sizes(record, {name: one for name, one in given.items() if name in named and is_size(one)})
             self.check_module(record, frame)
 
-    def check_module(self, record: eqx.Module, frame: FrameType | None = None) -> None:
-        """Holds a Module's fields to their annotations."""
+    def check_module(self, record: Any, frame: FrameType | None = None) -> None:
+        """Holds the fields of a record or object to their annotations."""
+        if is_object(record) and not is_users(_file_of(type(record)), self.own):
+            return
         try:
             mismatch = check_record(record)
         except AnnotationError:
@@ -223,6 +273,10 @@ class Watch:
         )
         if violation.place not in {one.place for one in self.violations}:
             self.violations.append(violation)
+
+
+def _count_of_parameters(code: CodeType) -> int:
+    return code.co_argcount + code.co_kwonlyargcount
 
 
 def _is_returning(frame: FrameType) -> bool:
