@@ -184,12 +184,14 @@ def mapped_size(leaves: Sequence[Leaf], rides: Sequence[Ride], *, given: int | N
         if not is_axis(axis) or axis is None:
             continue
         assert isinstance(axis, int)
-        shape: tuple[int, ...] = getattr(leaf.value, "shape", ())
         path = format_path(leaf.path)
-        if not -len(shape) <= axis < len(shape):
-            wrong.append(f"{path}: axis {axis} of shape {shape}")
-        else:
-            sizes[f"{path}: axis {axis} of shape {shape} has size {shape[axis]}"] = shape[axis]
+        # A leaf's value may be a tree of arrays itself, in a graph's Variable.
+        for value in jax.tree.leaves(leaf.value):
+            shape: tuple[int, ...] = getattr(value, "shape", ())
+            if not -len(shape) <= axis < len(shape):
+                wrong.append(f"{path}: axis {axis} of shape {shape}")
+            else:
+                sizes[f"{path}: axis {axis} of shape {shape} has size {shape[axis]}"] = shape[axis]
     if wrong:
         raise AxisError(
             f"{what} is given an axis that these arguments do not have",

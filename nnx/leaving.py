@@ -23,6 +23,7 @@ from weft.nnx.graphdef import GraphDef, RefMap
 from weft.nnx.outcomes import RefOutcome
 from weft.nnx.plan import variables_below
 from weft.nnx.prefixes import finder, specs, without_functions
+from weft.nnx.refs import same_value
 from weft.nnx.tree import ways_out
 from weft.nnx.variable import VARIABLE_TYPES
 from weft.transforms.carries import ALONG

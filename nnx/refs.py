@@ -6,6 +6,7 @@ from typing import Any, TypeGuard
 
 import jax
 from jax.core import Tracer
+from weft.core.leaves import is_array
 
 # Types whose values are certainly no refs and no containers; learned from the first value of each.
 _plain_arrays: set[type] = set()
@@ -35,6 +36,21 @@ def is_plain_array(value: Any) -> bool:
 def copy_containers(value: Any) -> Any:
     """A value whose containers are new, so that changing one copy's containers leaves the other's alone."""
     return value if is_plain_array(value) else jax.tree.map(lambda leaf: leaf, value)
+
+
+def same_value(one: Any, other: Any) -> bool:
+    """Whether two values are the same object, or containers of one structure with the same objects in them.
+
+    >>> same_value({"a": 1}, {"a": 1}), same_value({}, {"a": 1})
+    (True, False)
+    """
+    if one is other:
+        return True
+    if is_array(one) or is_array(other):
+        return False
+    leaves, structure = jax.tree.flatten(one)
+    others, other_structure = jax.tree.flatten(other)
+    return structure == other_structure and all(a is b for a, b in zip(leaves, others, strict=True))
 
 
 def fits(value: Any, raw: Any) -> bool:

@@ -74,7 +74,7 @@ def _lift_vjp(lift: Lift[DiffOptions]) -> Lifted:
 
     def lifted(extra: Any, differentiated: Any, closed: Any) -> tuple[Any, ...]:
         primals, pullback, (out, outcome) = untyped_jax.vjp(closed_over(primal, closed), differentiated, has_aux=True)
-        return out, outcome, pullback, tuple(map(jax.typeof, primals))
+        return out, outcome, pullback, jax.tree.map(jax.typeof, primals)
 
     return framed_as("vjp", lifted)
 
@@ -118,7 +118,7 @@ def _tangents(tangents: Any) -> Callable[[Boundary, Crossing, Call, Sequence[Any
     def read(boundary: Boundary, crossing: Crossing, call: Call, values: Sequence[Any]) -> tuple[Any, ...]:
         given = boundary.read_sparse(crossing, (call[0], tuple(tangents), {}))
         return tuple(
-            jnp.zeros_like(value) if tangent is None else tangent
+            jax.tree.map(jnp.zeros_like, value) if tangent is None else tangent
             for tangent, value, ride in zip(given, values, crossing.rides, strict=True)
             if ride is DIFFERENTIATED
         )
@@ -128,6 +128,10 @@ def _tangents(tangents: Any) -> Callable[[Boundary, Crossing, Call, Sequence[Any
 
 def _main_and_rest(out: Any, options: DiffOptions) -> tuple[Any, tuple[Any, ...]]:
     return (out[0], (out[1],)) if options.has_aux else (out, ())
+
+
+def _zeros(types: Any) -> Any:
+    return jax.tree.map(lambda type: jnp.zeros(type.shape, type.dtype), types)
 
 
 def vjp_with(run: Callable[..., Any], primals: tuple[Any, ...]) -> Any:
@@ -140,7 +144,7 @@ def vjp_with(run: Callable[..., Any], primals: tuple[Any, ...]) -> Any:
         given = (cotangent, None) if finish.options.has_aux else cotangent
         leaves = finish.boundary.read_sparse_output(finish.outcome, PRIMAL_LANE, given)
         (gradient,) = pull(
-            tuple(jnp.zeros(t.shape, t.dtype) if leaf is None else leaf for leaf, t in zip(leaves, types, strict=True))
+            tuple(_zeros(type) if leaf is None else leaf for leaf, type in zip(leaves, types, strict=True))
         )
         return like_arguments(finish, gradient)
 

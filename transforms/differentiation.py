@@ -9,7 +9,7 @@ differentiated.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -95,7 +95,8 @@ def _check(options: DiffOptions, call: Call, leaves: Sequence[Leaf], rides: Sequ
             at=[f"{format_path(leaf.path)}: {leaf.kind.__name__}, {type_of(leaf.value)}" for leaf in leaves[:20]],
             fix="choose the leaves with wrt=, or the argument with argnums=; integers have no gradient",
         )
-    for leaf in chosen:
+    # A leaf's value may be a tree of arrays itself, in a graph's Variable.
+    for leaf in (replace(leaf, value=value) for leaf in chosen for value in jax.tree.leaves(leaf.value)):
         dtype = jnp.result_type(leaf.value)
         complex_, inexact = jnp.issubdtype(dtype, jnp.complexfloating), jnp.issubdtype(dtype, jnp.inexact)
         if not (inexact or options.allow_int):
@@ -115,7 +116,8 @@ def _refuse(options: DiffOptions, leaf: Leaf, what: str, fix: str) -> None:
 
 
 def type_of(value: Any) -> str:
-    return str(jax.typeof(value)) if not isinstance(value, jax.ShapeDtypeStruct) else str(value)
+    types = (leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf) for leaf in jax.tree.leaves(value))
+    return ", ".join(map(str, types)) or "no array"
 
 
 def _depart(options: DiffOptions, index: int) -> Any:

@@ -83,7 +83,8 @@ def _check(name: str, options: MapOptions, call: Call, leaves: Sequence[Leaf], r
 
 
 def _size(groups: Sequence[Sequence[Any]], lanes: Sequence[Ride], given: int | None) -> int | None:
-    sizes = (group[0].shape[axis] for group, axis in zip(groups, lanes, strict=True) if group and isinstance(axis, int))
+    mapped = ((group, axis) for group, axis in zip(groups, lanes, strict=True) if isinstance(axis, int))
+    sizes = (leaf.shape[axis] for group, axis in mapped for leaf in jax.tree.leaves(group))
     return next(sizes, given)
 
 

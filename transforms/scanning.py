@@ -67,10 +67,10 @@ def _lift_scan(lift: Lift[ScanOptions]) -> Lifted:
     carry_in, carry_out = lanes.index(Carry), out_lanes.index(Carry) if Carry in out_lanes else None
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
-        slices = {i: tuple(jnp.moveaxis(leaf, _axis(lanes[i]), 0) for leaf in groups[i]) for i in scanned}
-        length = next((leaves[0].shape[0] for leaves in slices.values() if leaves), options.length)
+        slices = {i: _moved(groups[i], _axis(lanes[i]), 0) for i in scanned}
+        length = next((leaf.shape[0] for leaf in jax.tree.leaves(slices)), options.length)
         with open_frame("scan", length=length):
-            first = {i: tuple(_slice_type(leaf) for leaf in leaves) for i, leaves in slices.items()}
+            first = {i: jax.tree.map(_slice_type, leaves) for i, leaves in slices.items()}
             run, along = _carrying_along(body, tuple(first.get(i, group) for i, group in enumerate(groups)), out_lanes)
 
             def step(carry: Any, slices: dict[int, Any]) -> tuple[Any, tuple[dict[int, Any], Static]]:
@@ -95,7 +95,7 @@ def _lift_scan(lift: Lift[ScanOptions]) -> Lifted:
             )
         out: list[tuple[Any, ...]] = [() for _ in out_lanes]
         for i in stacked:
-            out[i] = tuple(jnp.moveaxis(leaf, 0, _axis(out_lanes[i])) for leaf in ys[i])
+            out[i] = _moved(ys[i], 0, _axis(out_lanes[i]))
         if carry_out is not None:
             out[carry_out] = carry
         left = _left(body.boundary, outcome)
@@ -106,6 +106,10 @@ def _lift_scan(lift: Lift[ScanOptions]) -> Lifted:
         return tuple(out), outcome
 
     return untyped_jax.jit(titled(body.user_function, lifted), inline=True)
+
+
+def _moved(leaves: tuple[Any, ...], source: int, target: int) -> tuple[Any, ...]:
+    return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, source, target), leaves)
 
 
 def _slice_type(leaf: Any) -> jax.ShapeDtypeStruct:
