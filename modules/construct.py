@@ -21,7 +21,7 @@ class ConfigError(WeftError, ValueError):
     """An option of a layer that makes no sense."""
 
 
-def parameter_keys(key: KeyLike | None, count: int, layer: str) -> list[Any]:
+def parameter_keys(key: KeyLike | None, count: int, layer: str = "a layer") -> list[Any]:
     """Keys for a layer's parameters.
 
     Args:
@@ -82,6 +82,20 @@ def check_positive(layer: str, **sizes: int) -> None:
     for name, size in sizes.items():
         if not size > 0:
             raise ConfigError(f"{layer}: {name} must be positive, not {size}")
+
+
+def check_space(x: Any, rank: int) -> None:
+    """Refuses an input with fewer axes than a window's and one of features.
+
+    Raises:
+        AxisError: naming both.
+    """
+    if len(np.shape(x)) <= rank:
+        raise AxisError(
+            f"a window of {rank} axes needs {rank} spatial axes and one of features, not {len(np.shape(x))} axes",
+            at=f"x: {np.shape(x)}",
+            fix="channels come last: (*batch, *space, features)",
+        )
 
 
 def check_features(layer: object, x: Any, features: int) -> None:

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.nn import initializers
 from jaxtyping import Array, Float
-from weft.core.errors import AxisError
 from weft.core.module import Module, static
 from weft.modules.construct import (
     ConfigError,
@@ -18,6 +17,7 @@ from weft.modules.construct import (
     KeyLike,
     check_features,
     check_positive,
+    check_space,
     option_dtype,
     parameter_keys,
     per_axis,
@@ -36,7 +36,7 @@ _PAD_MODES = {"CIRCULAR": "wrap", "REFLECT": "reflect"}
     *("dtype", "out_dtype", "precision", "conv_general_dilated", "out_sharding", "promote"),
 )
 def conv(
-    x: Float[Array, "*batch_space in"],
+    x: Float[Array, "*batch_space {feature_group_count}*group_in"],
     kernel: Float[Array, "*window group_in out"],
     bias: Float[Array, "out"] | None = None,
     *,
@@ -71,11 +71,15 @@ def conv(
         out_sharding: of the convolution, in explicit-sharding mode.
         promote: as in `linear`.
 
+    Raises:
+        AxisError: if the input has too few axes.
+
     >>> conv(jnp.ones((8, 3)), jnp.ones((3, 3, 4)), padding="VALID").shape
     (6, 4)
     """
     x, kernel, bias = promote(x, kernel, bias, dtype=dtype)
     rank = kernel.ndim - 2
+    check_space(x, rank)
     window, batch = kernel.shape[:rank], x.shape[: x.ndim - rank - 1]
     if len(batch) != 1:
         x = lax.reshape(x, (math.prod(batch), *x.shape[len(batch) :]))
@@ -211,19 +215,14 @@ class Conv(Module):
         self.bias = bias_init(bias_key, (out_features,), param_dtype) if use_bias else None
         self.dtype, self.out_dtype, self.precision = option_dtype(dtype), option_dtype(out_dtype), precision
 
-    def __call__(self, x: Float[Array, "*batch_space in"]) -> Float[Array, "*batch_out_space out"]:
+    def __call__(
+        self, x: Float[Array, "*batch_space {self.feature_group_count}*group_in"]
+    ) -> Float[Array, "*batch_out_space out"]:
         """Convolves the spatial axes; leading batch axes, any number of them or none, are kept.
 
         Raises:
             AxisError: if the last axis is not of size `in_features`, or there are too few axes.
         """
-        rank = self.kernel.ndim - 2
-        if jnp.ndim(x) < rank + 1:
-            raise AxisError(
-                f"Conv takes {rank} spatial axes and one of features, not {jnp.ndim(x)} axes",
-                at=f"x: {jnp.shape(x)}",
-                fix="channels come last: (*batch, *space, features)",
-            )
         check_features(self, x, self.kernel.shape[-2] * self.feature_group_count)
         return conv(
             x,

@@ -9,7 +9,7 @@ from typing import Any, cast
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
-from weft.modules.construct import per_axis
+from weft.modules.construct import check_space, per_axis
 from weft.modules.dtypes import promote
 from weft.modules.linear import add_bias
 from weft.modules.op import op
@@ -18,7 +18,7 @@ from weft.modules.op import op
 @op("strides", "padding", "kernel_dilation", "transpose_kernel", "dtype", "out_dtype", "precision", "promote")
 def conv_transpose(
     x: Float[Array, "*batch_space in"],
-    kernel: Float[Array, "*window in out"],
+    kernel: Float[Array, "*window {('in','out')[transpose_kernel]} {('out','in')[transpose_kernel]}"],
     bias: Float[Array, "out"] | None = None,
     *,
     strides: int | Sequence[int] = 1,
@@ -42,11 +42,15 @@ def conv_transpose(
         transpose_kernel: whether to flip the window and swap the features, as the gradient of a convolution does.
         dtype, out_dtype, precision, promote: as in `linear`.
 
+    Raises:
+        AxisError: if the input has too few axes.
+
     >>> conv_transpose(jnp.ones((4, 3)), jnp.ones((2, 3, 5)), strides=2).shape
     (8, 5)
     """
     x, kernel, bias = promote(x, kernel, bias, dtype=dtype)
     rank = kernel.ndim - 2
+    check_space(x, rank)
     batch = x.shape[: x.ndim - rank - 1]
     if len(batch) != 1:
         x = lax.reshape(x, (math.prod(batch), *x.shape[len(batch) :]))

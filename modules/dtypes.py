@@ -12,7 +12,8 @@ from typing import Any, overload
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, ArrayLike
+from jax.typing import DTypeLike
+from jaxtyping import Array, ArrayLike, Shaped
 from weft.modules.construct import ConfigError
 
 
@@ -42,10 +43,10 @@ def compute_dtype(*arrays: Any, dtype: Any = None, inexact: bool = True) -> Any:
 
 
 @overload
-def cast(array: Array, dtype: Any) -> Array: ...
+def cast(array: Shaped[Array, "*shape"], dtype: DTypeLike) -> Shaped[Array, "*shape"]: ...
 @overload
-def cast(array: None, dtype: Any) -> None: ...
-def cast(array: Array | None, dtype: Any) -> Array | None:
+def cast(array: None, dtype: DTypeLike) -> None: ...
+def cast(array: Shaped[Array, "*shape"] | None, dtype: DTypeLike) -> Shaped[Array, "*shape"] | None:
     """An array in a dtype; nothing is traced if it is of that dtype already."""
     if array is None or (array.dtype == dtype and not getattr(array, "weak_type", False)):
         return array

@@ -18,7 +18,7 @@ _ELLIPSIS = "..."
 
 
 @op("axes", "batch_axes", "dtype", "out_dtype", "precision", "dot_general", "out_sharding", "promote")
-def linear_general(
+def linear_general(  # weft: skip(the axes decide the shapes)
     x: Float[Array, "*shape"],
     kernel: Float[Array, "..."],
     bias: Float[Array, "..."] | None = None,
@@ -63,7 +63,7 @@ def _plus(y: Array, bias: Array) -> Array:
 
 
 @op("equation", "dtype", "out_dtype", "precision", "product", "out_sharding", "promote")
-def einsum(
+def einsum(  # weft: skip(the equation decides the shapes)
     x: Float[Array, "..."],
     kernel: Float[Array, "..."],
     bias: Float[Array, "..."] | None = None,

@@ -39,7 +39,7 @@ def moments(
     axis_index_groups: Any = None,
     use_mean: bool = True,
     use_fast_variance: bool = True,
-    mask: Bool[Array, ...] | None = None,
+    mask: Bool[Array, "*#shape"] | None = None,
 ) -> tuple[Float[Array, ...], Float[Array, ...]]:
     """Mean and variance over axes, and over the devices or examples of a named axis.
 
@@ -100,7 +100,7 @@ def _squared(x: Any) -> Any:
     return lax.square(x)
 
 
-def normalize(
+def normalize(  # weft: skip(the axes decide the shapes)
     x: Float[Array, "*shape"],
     mean: Float[Array, ...] | None,
     variance: Float[Array, ...],
@@ -170,7 +170,7 @@ def norm(
     x: Float[Array, "*shape"],
     scale: Float[Array, "..."] | None = None,
     bias: Float[Array, "..."] | None = None,
-    mask: Bool[Array, "..."] | None = None,
+    mask: Bool[Array, "*#shape"] | None = None,
     *,
     axes: Axes = -1,
     feature_axes: Axes = -1,
@@ -205,13 +205,13 @@ def norm(
 
 
 @op(*_NORM_OPTIONS, "momentum")
-def batch_norm(
+def batch_norm(  # weft: skip(the axes decide the shapes)
     x: Float[Array, "*shape"],
     mean: Float[Array, "..."],
     var: Float[Array, "..."],
     scale: Float[Array, "..."] | None = None,
     bias: Float[Array, "..."] | None = None,
-    mask: Bool[Array, "..."] | None = None,
+    mask: Bool[Array, "*#shape"] | None = None,
     *,
     momentum: float | None,
     axes: Axes,

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
-from weft.core.errors import AxisError
-from weft.modules.construct import per_axis
+from weft.modules.construct import check_space, per_axis
 from weft.modules.conv import lax_padding
 from weft.modules.dtypes import as_array
 from weft.modules.op import op
@@ -19,8 +18,8 @@ from weft.modules.op import op
 
 def pool(
     x: Float[Array, "*batch_space features"],
-    init: Any,
-    reduce: Any,
+    init: float,
+    reduce: Callable[[Any, Any], Any],
     window: Sequence[int],
     strides: int | Sequence[int] | None = None,
     padding: Any = "VALID",
@@ -40,13 +39,8 @@ def pool(
     """
     x, window = as_array(x), tuple(window)
     rank = len(window)
+    check_space(x, rank)
     batch = x.ndim - rank - 1
-    if batch < 0:
-        raise AxisError(
-            f"a window of {rank} axes needs {rank} spatial axes and one of features, not {x.ndim} axes",
-            at=f"x: {x.shape}",
-            fix="channels come last: (*batch, *space, features)",
-        )
     pads = lax_padding(padding, window)
     steps = per_axis(1 if strides is None else strides, rank, "strides")
     return lax.reduce_window(

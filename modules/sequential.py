@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import equinox as eqx
 import jax
-from jaxtyping import Array, Key
+from jaxtyping import Array, Key, PyTree
 from weft.core.errors import SuccessorError
 from weft.core.keys import SeedError
 from weft.core.module import Module
@@ -68,7 +68,7 @@ class Sequential(_Chain):
     (5, 2)
     """
 
-    def __call__(self, x: Any, *, key: Key[Array, ""] | None = None) -> Any:
+    def __call__(self, x: PyTree, *, key: Key[Array, ""] | None = None) -> Any:
         """Calls each layer with what the one before returned.
 
         Args:
@@ -104,7 +104,7 @@ class StatefulSequential(_Chain):
     (5, 4)
     """
 
-    def __call__(self, x: Any, *, key: Key[Array, ""] | None = None) -> tuple[Any, Self]:
+    def __call__(self, x: PyTree, *, key: Key[Array, ""] | None = None) -> tuple[Any, Self]:
         """Calls each layer with what the one before returned, and keeps the successors.
 
         Args:

@@ -97,7 +97,7 @@ def test_wrong_inputs_are_named(unchecked):
     layer = Conv(2, 4, (3, 3), key=Keys(0))
     with pytest.raises(AxisError, match="Conv takes 2 features on the last axis, not 3"):
         layer(inputs(5, 5, 3))
-    with pytest.raises(AxisError, match="Conv takes 2 spatial axes and one of features, not 2 axes"):
+    with pytest.raises(AxisError, match="a window of 2 axes needs 2 spatial axes and one of features, not 2 axes"):
         layer(inputs(5, 2))
 
 
