@@ -41,6 +41,11 @@ class Carry:
         return "Carry"
 
 
+def shown(ride: Ride) -> str:
+    """A ride as it is written in errors."""
+    return ride.__name__ if isinstance(ride, type) else repr(ride)
+
+
 @dataclass(frozen=True)
 class RidesByKind:
     """A prefix leaf that gives one ride for each filter; made by `axes` and `specs`."""

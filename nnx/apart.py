@@ -215,7 +215,10 @@ def check_levels(nodes: Iterable[Any]) -> None:
     for node in nodes:
         state = node._trace_state if type(node) in VARIABLE_TYPES else getattr(node, "_pytree__trace", None)
         if state is not None and not state.is_valid():
+            from weft.nnx import whereabouts  # only now: it stands on the rest of the layer
+
             raise StructureError(
                 f"Cannot extract graph node from different trace level: {type(node).__name__}",
+                at=whereabouts.find(node, "given to a transform"),
                 fix="pass it to the transform as an argument instead of closing over it",
             )

@@ -14,7 +14,7 @@ from weft.core.agree import subtrees
 from weft.core.boundary import NOT_UPDATED, Call, Crossing, Departure, Groups
 from weft.core.errors import AxisError, CarryError
 from weft.core.paths import Path, format_path
-from weft.core.rides import Carry, Ride
+from weft.core.rides import Carry, Ride, shown
 from weft.core.values import FORWARDED, parameter_names
 from weft.nnx.apart import ARRAY, Memory, check_levels, named, shape_of, take_apart
 from weft.nnx.errors import AliasError, DuplicateError
@@ -287,8 +287,8 @@ class Leaving:
                         "Inconsistent aliasing detected: an argument is returned under another "
                         f"{self.departure.option}",
                         at=[
-                            f"{self._place(i)}: {mine!r}",
-                            f"{format_path((*base, *path, *below))}: {theirs!r}",
+                            f"{self._place(i)}: {shown(mine)}",
+                            f"{format_path((*base, *path, *below))}: {shown(theirs)}",
                         ],
                         fix="return it under the same, or do not return it: its update comes back anyway",
                     )

@@ -64,6 +64,11 @@ CONTAINER_TYPES: dict[type, PytreeNodeImpl] = {}
 _known_to_jax: dict[type, bool] = {}
 
 
+def _is_tuple(value: Any) -> bool:
+    """Whether JAX opens a value as a tuple; it takes other subclasses of tuple for leaves."""
+    return isinstance(value, tuple) and (type(value) is tuple or hasattr(value, "_fields"))
+
+
 def _is_jax_pytree(value: Any) -> bool:
     kind = type(value)
     known = _known_to_jax.get(kind)
@@ -149,7 +154,7 @@ def get_node_impl(value: Any) -> NodeImpl | None:
     impl = GRAPH_TYPES.get(kind) or CONTAINER_TYPES.get(kind)
     if impl is not None or kind in VARIABLE_TYPES:
         return impl
-    return GENERIC if isinstance(value, tuple) or (not isinstance(value, Variable) and _is_jax_pytree(value)) else None
+    return GENERIC if _is_tuple(value) or (not isinstance(value, Variable) and _is_jax_pytree(value)) else None
 
 
 def impl_of_type(kind: type) -> NodeImpl | None:
@@ -163,7 +168,7 @@ def is_pytree_node(value: Any, *, check_graph_registry: bool = True) -> bool:
         return False
     if type(value) in GRAPH_TYPES and hasattr(value, "_pytree__is_pytree"):
         return value._pytree__is_pytree
-    return not isinstance(value, Variable) and (isinstance(value, tuple) or _is_jax_pytree(value))
+    return not isinstance(value, Variable) and (_is_tuple(value) or _is_jax_pytree(value))
 
 
 def is_node(value: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 from weft.core.paths import Path, format_path
-from weft.core.rides import Ride, RidesByKind
+from weft.core.rides import Ride, RidesByKind, shown
 from weft.nnx.apart import ARRAY, Tree, is_item, repeats_of, take_apart
 from weft.nnx.errors import AliasError, AxisError
 from weft.nnx.plan import variables_below
@@ -94,9 +94,9 @@ def _check_aliases(tree: Tree, finders: Sequence[Any], rides: Sequence[Ride], wh
             i = first[place_of[id(variable)]]
             ride = _ride(finders[root], (*path, *below), variable, what)
             if ride != rides[i]:
-                places = wrong.setdefault(i, [f"{format_path(tree.leaves[i].path)}: {rides[i]!r}"])
+                places = wrong.setdefault(i, [f"{format_path(tree.leaves[i].path)}: {shown(rides[i])}"])
                 base = tree.bases[tree.nodes[root]]
-                places.append(f"{format_path((*base, *path, *below))}: {ride!r}")
+                places.append(f"{format_path((*base, *path, *below))}: {shown(ride)}")
     if wrong:
         raise AliasError(
             f"Inconsistent aliasing detected: these Variables are reached under different {what}",

@@ -227,8 +227,12 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
     def _check_valid_context(self, error_msg: Any = None) -> None:
         if not self._pytree__trace.is_valid():
             message = error_msg() if error_msg else f"Cannot mutate {type(self).__name__!r} from different trace level"
+            from weft.nnx import whereabouts  # it walks graphs, which objects are
+
             raise TraceContextError(
-                message, fix="pass the object to the transform as an argument instead of closing over it"
+                message,
+                at=whereabouts.find(self),
+                fix="pass the object to the transform as an argument instead of closing over it",
             )
 
     @property

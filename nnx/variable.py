@@ -184,8 +184,11 @@ class Variable(ValueProtocols, HasMetadata, Representable, Generic[A], metaclass
 
     def _check_can_update(self) -> None:
         if not self._trace_state.is_valid():
+            from weft.nnx import whereabouts  # it walks graphs, which hold Variables
+
             raise TraceContextError(
                 f"Cannot mutate {type(self).__name__} from a different trace level",
+                at=whereabouts.find(self),
                 fix="pass it to the transform as an argument, and return what is computed inside",
             )
 

@@ -7,33 +7,15 @@ hold `__tracebackhide__` for pytest and IPython, and the hook that prints uncaug
 
 from __future__ import annotations
 
-import os
 import sys
 from types import TracebackType
 from typing import Any, TypeVar
 
-import equinox
-import jax
+from weft.core.callers import is_users
 from weft.typecheck.errors import AnnotationError, ContractError
 from weft.typecheck.modes import verbose
 
 E = TypeVar("E", bound=BaseException)
-
-_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# weft's own packages, not everything beside them: tests and examples are users.
-_LIBRARIES = tuple(
-    os.path.join(folder, "")
-    for folder in (
-        *(os.path.join(_ROOT, package) for package in ("core", "transforms", "modules", "typecheck", "nnx")),
-        *(os.path.dirname(os.path.abspath(str(library.__file__))) for library in (jax, equinox)),
-    )
-)
-
-
-def is_users(frame: Any) -> bool:
-    """Whether a frame runs the user's code."""
-    return not frame.f_code.co_filename.startswith(_LIBRARIES)
-
 
 def cut(error: E) -> E:
     """The same error, with a traceback of the user's frames only; all of it if it was raised in a library's code."""

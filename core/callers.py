@@ -1,0 +1,30 @@
+"""Whose code a Python frame runs: the user's, or that of weft and of what it stands on."""
+
+from __future__ import annotations
+
+import os
+from types import FrameType
+
+import equinox
+import jax
+
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# weft's own packages, not everything beside them: tests and examples are users.
+_LIBRARIES = tuple(
+    os.path.join(folder, "")
+    for folder in (
+        *(os.path.join(_ROOT, package) for package in ("core", "transforms", "modules", "typecheck", "nnx")),
+        *(os.path.dirname(os.path.abspath(str(library.__file__))) for library in (jax, equinox)),
+    )
+)
+
+
+def is_users(frame: FrameType) -> bool:
+    """Whether a frame runs the user's code."""
+    return not frame.f_code.co_filename.startswith(_LIBRARIES)
+
+
+def place_of(frame: FrameType) -> str:
+    """The function and line that a frame is at."""
+    code = frame.f_code
+    return f"{code.co_name} ({os.path.basename(code.co_filename)}:{frame.f_lineno})"

@@ -1,0 +1,107 @@
+"""Errors about objects of another trace level say which, by the name that the user's code knows it by, and where."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import pytest
+from weft import nnx
+from weft.core.errors import TraceLevelError
+
+X = jnp.ones((2, 2))
+
+
+class Counter(nnx.Module):
+    def __init__(self):
+        self.count = nnx.Variable(jnp.array(0))
+        self.layers = nnx.List([nnx.BatchNorm(2, rngs=nnx.Rngs(0))])
+
+    def __call__(self, x):
+        self.count[...] += 1
+        return self.layers[0](x)
+
+
+class Trainer:
+    """Not a Module; it holds one."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def step(self, x):
+        return nnx.jit(lambda x: self.model(x))(x)
+
+
+GLOBAL = Counter()
+
+
+def line_of(function, text):
+    lines, first = inspect.getsourcelines(function)
+    return first + next(i for i, line in enumerate(lines) if text in line)
+
+
+def by_closure(model):
+    nnx.jit(lambda x: model(x))(X)
+
+
+def by_attribute(model):
+    Trainer(model).step(X)
+
+
+def by_global(model):
+    nnx.jit(lambda x: GLOBAL(x))(X)
+
+
+def in_plain_jax(model):
+    jax.jit(lambda x: model(x))(X)
+
+
+def nested(model):
+    nnx.jit(lambda given, x: nnx.grad(lambda x: given(x).sum())(x))(model, X)
+
+
+@pytest.mark.parametrize(
+    ("program", "path"),
+    [
+        (by_closure, "model.count"),
+        (by_attribute, "self.model.count"),
+        (by_global, "GLOBAL.count"),
+        (in_plain_jax, "model.count"),
+        (nested, "given.count"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_variable_is_named_by_what_closes_over_it(program, path):
+    model = Counter()
+    with pytest.raises(TraceLevelError) as caught:
+        program(model)
+    line = line_of(Counter.__call__, "self.count[...] += 1")
+    assert caught.value.at == (f"{path}, mutated in __call__ (test_trace_levels.py:{line})",)
+    assert int(model.count[...]) == 0
+
+
+def test_a_layers_own_statistics_are_named_too():
+    model = Counter()
+    with pytest.raises(TraceLevelError, match=r"at: model\.layers\[0\]\.mean, mutated in <lambda>"):
+        nnx.jit(lambda x: model.layers[0](x))(X)
+
+
+def test_an_object_is_named():
+    model = Counter()
+
+    def rename(x):
+        model.name = "another"
+        return x
+
+    with pytest.raises(TraceLevelError, match=r"at: model, mutated in rename \(test_trace_levels\.py:\d+\)"):
+        nnx.vmap(rename)(X)
+    assert not hasattr(model, "name")
+
+
+def test_an_object_given_to_another_transform_is_named():
+    model = Counter()
+
+    def step(x):
+        return nnx.vmap(lambda m, x: x, in_axes=(None, 0))(model, x)
+
+    with pytest.raises(ValueError, match=r"at: model, given to a transform in step \(test_trace_levels\.py:\d+\)"):
+        nnx.jit(step)(X)
