@@ -52,7 +52,15 @@ class _Slot:
 
 def as_array(value: Any) -> Any:
     """A forwarded argument as the array that JAX would have returned for it."""
-    return value if isinstance(value, jax.Array | jax.Ref | jax.ShapeDtypeStruct) else jnp.asarray(value)
+    # A leaf is a tree itself where a graph's Variable holds one.
+    return value if isinstance(value, _ARRAYS) else jax.tree.map(_leaf_as_array, value)
+
+
+def _leaf_as_array(leaf: Any) -> Any:
+    return leaf if isinstance(leaf, _ARRAYS) else jnp.asarray(leaf)
+
+
+_ARRAYS = (jax.Array, jax.Ref, jax.ShapeDtypeStruct)
 
 
 class _Source:

@@ -23,6 +23,8 @@ from weft.nnx.graph import flatten, unflatten
 from weft.nnx.graphdef import GraphDef, IndexMap, RefMap
 from weft.nnx.nodes import is_graph_node
 from weft.nnx.state import FlatState, split_flat
+from weft.nnx.variable import Variable
+from weft.nnx.walk import iter_graph
 
 
 @jtu.register_static
@@ -257,12 +259,18 @@ def cached_partial(
     nodes = [leaf for leaf in jax.tree.leaves(own_args, is_leaf=is_graph_node) if is_graph_node(leaf)]
     expected = [flatten(node, with_paths=False, graph=True)[0] for node in nodes]
 
+    variables = [node for _, node in iter_graph(nodes, graph=True) if isinstance(node, Variable)]
+
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        before = [variable.get_raw_value() for variable in variables]
         out = f(*own_args, *args, **kwargs)
         for node, graphdef in zip(nodes, expected, strict=True):
             found = flatten(node, with_paths=False, graph=True)[0]
             if found is not graphdef and found != graphdef:
+                if not any(isinstance(value, jax.Array) and value.is_deleted() for value in before):
+                    for variable, value in zip(variables, before, strict=True):
+                        variable.set_raw_value(value)
                 raise StructureError(
                     f"The graph structure of a {type(node).__name__} added to cached_partial was mutated inside",
                     fix="undo the changes before the function returns, with nnx.pop for what was sown",

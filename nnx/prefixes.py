@@ -10,17 +10,20 @@ from weft.core.paths import Path, format_path
 from weft.core.rides import Ride, RidesByKind, shown
 from weft.nnx.apart import ARRAY, Tree, is_item, repeats_of, take_apart
 from weft.nnx.errors import AliasError, AxisError
+from weft.nnx.extract import TreeState
 from weft.nnx.plan import variables_below
 from weft.nnx.rides import ByFilter
 from weft.nnx.state import State
 from weft.nnx.variable import Variable
+from weft.transforms.jit import Placement
 
 
 def specs(graph: bool, prefix: Any, tree: Tree, is_ride: Callable[[Any], bool], what: str) -> list[Any]:
     """The prefix of each item."""
 
     def stops(node: Any) -> bool:
-        return is_ride(node) or isinstance(node, ByFilter | RidesByKind | State | Variable) or is_item(graph, node)
+        known = ByFilter | RidesByKind | State | TreeState | Variable
+        return is_ride(node) or isinstance(node, known) or is_item(graph, node)
 
     if is_ride(prefix):
         return [prefix] * len(tree.flat)
@@ -67,6 +70,8 @@ def finder(graph: bool, spec: Any, what: str, item: Any = None) -> Callable[[Pat
         return spec.finder()
     if isinstance(spec, RidesByKind):
         return ByFilter(spec.rides).finder()
+    if isinstance(spec, TreeState):  # made by `prefix`, for graph mode
+        return ByFilter(spec.state).finder() if isinstance(spec.state, State) else lambda path, value: spec.state
     if isinstance(spec, State) or is_item(graph, spec):
         by_path = {leaf.path: leaf.value for leaf in take_apart(graph, {"": spec}).leaves}
         return lambda path, value: by_path[("", *path)]
@@ -93,7 +98,7 @@ def _check_aliases(tree: Tree, finders: Sequence[Any], rides: Sequence[Ride], wh
         for below, variable in variables_below(plan.node(number)):
             i = first[place_of[id(variable)]]
             ride = _ride(finders[root], (*path, *below), variable, what)
-            if ride != rides[i]:
+            if _placed(ride) != _placed(rides[i]):
                 places = wrong.setdefault(i, [f"{format_path(tree.leaves[i].path)}: {shown(rides[i])}"])
                 base = tree.bases[tree.nodes[root]]
                 places.append(f"{format_path((*base, *path, *below))}: {shown(ride)}")
@@ -103,6 +108,11 @@ def _check_aliases(tree: Tree, finders: Sequence[Any], rides: Sequence[Ride], wh
             at=[place for places in wrong.values() for place in places],
             fix="give every path to one Variable the same, or pass the Variable only once",
         )
+
+
+def _placed(ride: Ride) -> Ride:
+    """A ride as far as paths to one Variable must agree: where it is first met says whether it is given away."""
+    return ride.sharding if isinstance(ride, Placement) else ride
 
 
 def without_functions(prefix: Any) -> Any:
