@@ -12,6 +12,8 @@ if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", "")
 
 import hypothesis
 
-# The first example of a property compiles, the others do not: a deadline would call that flaky.
-hypothesis.settings.register_profile("weft", deadline=None, max_examples=30, print_blob=True)
+# The first example of a property compiles, the others do not: a deadline would call that flaky. The examples are the same
+# in every run, so that a change's tests are about the change; `--hypothesis-profile=search` looks for new ones.
+hypothesis.settings.register_profile("weft", deadline=None, max_examples=30, print_blob=True, derandomize=True)
+hypothesis.settings.register_profile("search", deadline=None, max_examples=300, print_blob=True)
 hypothesis.settings.load_profile("weft")
