@@ -872,9 +872,8 @@ def test_a_program(name, mode):
     assert (found or "").startswith(expected or "\0") if expected else found is None, found
 
 
-# Programs that hold tracers on purpose, or whose JAX parts leak by themselves.
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", sorted(set(PROGRAMS) - {"pmap_over_two_devices"}))
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_nothing_leaks(name, mode):
     with jax.checking_leaks():
         result = run(name, weft_nnx, mode)
