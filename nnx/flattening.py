@@ -115,7 +115,7 @@ class Flattener:
         attributes = self.attributes
         for key, value, is_data in items:
             if is_data is False:
-                attributes.append((key, Static(value)))
+                attributes.append((key, self.static(value)))
                 continue
             place = len(attributes)
             attributes.append((key, NODE_ATTR))
@@ -125,7 +125,11 @@ class Flattener:
                 attributes[place] = (key, LEAF_ATTR)
                 self._leaf(value, (*path, key))
             else:
-                attributes[place] = (key, Static(value))
+                attributes[place] = (key, self.static(value))
+
+    def static(self, value: Any) -> Static[Any]:
+        """The mark of a static attribute."""
+        return Static(value)
 
     def _variable(self, variable: Any, path: Path) -> None:
         number = self._number(variable)

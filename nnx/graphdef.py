@@ -169,6 +169,27 @@ class Static(Generic[HA]):
     value: HA
 
 
+@jtu.register_static
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class MutableStatic(Static[HA]):
+    """The value of a static attribute that has no hash, with what it was like when it was met.
+
+    Structures are keys of what was compiled for them, and keep the value itself. Two of them differ if the value has
+    been mutated in between, although it is the same object in both.
+    """
+
+    seen: Any
+
+    def __eq__(self, other: object) -> bool:
+        # In tuples, so that the same object is equal whatever its `==` says (an array's says no truth value).
+        if isinstance(other, MutableStatic):
+            return (self.seen,) == (other.seen,)
+        return (self.value,) == (other.value,) if isinstance(other, Static) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(type(self.value))
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeAttr:
     """The mark of an attribute that is a node."""

@@ -24,18 +24,16 @@ from __future__ import annotations
 import dataclasses
 import operator
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from weft.core.paths import Path, format_path
-from weft.nnx.attributes import is_array_leaf
 from weft.nnx.errors import TraceContextError
 from weft.nnx.flattening import Flattener
-from weft.nnx.graphdef import GraphDef, RefMap
-from weft.nnx.nodes import is_graph_node, is_pytree_node
+from weft.nnx.graphdef import GraphDef, MutableStatic, RefMap, Static
 from weft.nnx.objects import OBJECT, Slots, attributes_of
 from weft.nnx.refs import is_array_ref
-from weft.nnx.stability import is_stable
+from weft.nnx.stability import has_hash, is_stable, snapshot
 from weft.nnx.state import State
 from weft.nnx.tracers import TraceState
 from weft.nnx.variable import VARIABLE_TYPES
@@ -87,26 +85,17 @@ class Recorder(Flattener):
             self.versions.append(node._pytree__version)
             if node._pytree__exposed:
                 self.guards.append(guard_of(attributes_of(node)))
-            values, nodes = attributes_of(node).copy(), node._pytree__nodes
-            if not node._pytree__is_pytree:
-                self._watch(values.values())
-            elif not all(nodes.get(name, False) or is_stable(value) for name, value in values.items()):
-                self.volatile = True
         elif isinstance(node, list | dict | State):
-            elements = node._mapping if isinstance(node, State) else node
-            self.guards.append(guard_of(elements))
-            self._watch(elements.values() if isinstance(elements, dict) else elements)
-        elif isinstance(node, tuple):
-            self._watch(node)
-        elif node is not None and not _is_frozen(node):
+            self.guards.append(guard_of(node._mapping if isinstance(node, State) else node))
+        elif not isinstance(node, tuple | None) and not _is_frozen(node):
             self.volatile = True
         super().describe(node, impl, path, number, outer)
 
-    def _watch(self, values: Iterable[Any]) -> None:
-        """Looks at static values among others; nodes and arrays are described, and watched, on their own."""
-        for value in values:
-            if not (is_stable(value) or is_graph_node(value) or is_array_leaf(value) or is_pytree_node(value)):
-                self.volatile = True
+    def static(self, value: Any) -> Static[Any]:
+        if is_stable(value):
+            return Static(value)
+        self.volatile = True
+        return Static(value) if has_hash(value) else MutableStatic(value, snapshot(value))
 
     def _variable(self, variable: Any, path: Path) -> None:
         if variable._var_metadata["ref"] or is_array_ref(variable._raw_value):

@@ -57,6 +57,44 @@ def is_stable(value: Any) -> bool:
     return False
 
 
+def has_hash(value: Any) -> bool:
+    """Whether a value can be a key."""
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+def snapshot(value: Any, around: tuple[int, ...] = ()) -> Any:
+    """What a value without a hash is like now, as long as it is made of containers and of objects with a `__dict__`.
+
+    Args:
+        value: a list, dict, set, dataclass, namespace, ...
+        around: the identities of what it is in, since it may hold itself.
+
+    >>> config = {"width": [3]}
+    >>> before = snapshot(config)
+    >>> config["width"].append(4)
+    >>> before == snapshot(config), before == snapshot({"width": [3]})
+    (False, True)
+    """
+    if id(value) in around:
+        return ("again", around.index(id(value)))
+    if has_hash(value):
+        return value
+    around = (*around, id(value))
+    if isinstance(value, dict):
+        return type(value), {key: snapshot(part, around) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value), [snapshot(part, around) for part in value]
+    if isinstance(value, set):
+        return frozenset(value)
+    if hasattr(value, "__dict__"):
+        return type(value), snapshot(vars(value), around)
+    return value
+
+
 def kind_compares_by_identity(kind: type) -> bool:
     """Whether values of a type equal nothing but themselves."""
     return kind.__eq__ is object.__eq__

@@ -123,7 +123,7 @@ class Unflattener:
         attributes = self._attributes
         for _ in range(count):
             key, mark = next(attributes)
-            if type(mark) is Static:
+            if isinstance(mark, Static):
                 children.append((key, mark.value))
             elif type(mark) is LeafAttr:
                 children.append((key, next(self._leaves)))

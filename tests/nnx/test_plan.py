@@ -92,6 +92,8 @@ MUTATIONS = {
     "update": lambda n, i: nnx.update(n, {"w": nnx.Param(ARRAY * i, tag=i), "fresh": ARRAY}),
     "mutable static": lambda n, i: setattr(n, "config", MutableConfig(i)),
     "mutate static": lambda n, i: setattr(n.config, "size", i) if hasattr(n, "config") else None,
+    "static without hash": lambda n, i: setattr(n, "table", {"sizes": [i % 3]}),
+    "mutate static without hash": lambda n, i: n.table["sizes"].append(i % 3) if hasattr(n, "table") else None,
     "drop static": lambda n, i: delattr(n, "config") if hasattr(n, "config") else None,
     "ref": lambda n, i: n.w.set_raw_value(jax.new_ref(ARRAY)) if i % 5 == 0 else None,
     "nothing": lambda n, i: None,

@@ -1,0 +1,101 @@
+"""Static attributes without a hash (configurations, dicts, lists): every transform takes them, and sees their changes."""
+
+import argparse
+import dataclasses
+import types
+
+import jax
+import jax.numpy as jnp
+import pytest
+from weft import nnx
+from weft.nnx.stability import snapshot
+
+
+@dataclasses.dataclass
+class Config:
+    width: int = 3
+    layers: list = dataclasses.field(default_factory=lambda: [1])
+
+
+class Model(nnx.Module):
+    def __init__(self, config):
+        self.config = config
+        self.w = nnx.Param(jnp.ones(2))
+
+
+STATICS = {
+    "dataclass": (Config, lambda c: setattr(c, "width", 5)),
+    "inside of a dataclass": (Config, lambda c: c.layers.append(5)),
+    "dict": (lambda: {"width": 3}, lambda c: c.update(width=5)),
+    "nested dict": (lambda: {"a": {"b": [1]}}, lambda c: c["a"]["b"].append(5)),
+    "list": (lambda: [3], lambda c: c.append(5)),
+    "set": (lambda: {3}, lambda c: c.add(5)),
+    "tuple of lists": (lambda: ([3],), lambda c: c[0].append(5)),
+    "namespace": (lambda: types.SimpleNamespace(width=3), lambda c: setattr(c, "width", 5)),
+    "arguments": (lambda: argparse.Namespace(width=3), lambda c: setattr(c, "width", 5)),
+}
+
+
+def total(m):
+    return m.w.sum()
+
+
+TRANSFORMS = {
+    "jit": nnx.jit,
+    "jit without updates": lambda f: nnx.jit(f, graph_updates=False),
+    "grad": nnx.grad,
+    "vmap": lambda f: nnx.vmap(f, in_axes=None, axis_size=2),
+    "remat": nnx.remat,
+    "cond": lambda f: lambda m: nnx.cond(True, f, f, m),
+    "scan": lambda f: (
+        lambda m: nnx.scan(lambda c, m: (c, f(m)), in_axes=(nnx.Carry, None), out_axes=(nnx.Carry, 0), length=2)(0.0, m)
+    ),
+    "tree": lambda f: nnx.jit(f, graph=False),
+}
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("kind", STATICS)
+def test_a_static_without_a_hash_crosses_every_transform(kind, transform):
+    model = Model(STATICS[kind][0]())
+    config = model.config
+    TRANSFORMS[transform](total)(model)
+    assert model.config is config
+
+
+@pytest.mark.parametrize("updates", [True, False])
+@pytest.mark.parametrize("kind", STATICS)
+def test_a_function_is_traced_again_only_when_the_static_has_changed(kind, updates):
+    make, mutate = STATICS[kind]
+    traced = []
+    run = nnx.jit(lambda m: traced.append(repr(m.config)), graph_updates=updates)
+    model = Model(make())
+    run(model)
+    run(model)
+    run(Model(make()))
+    assert len(traced) == 1
+    mutate(model.config)
+    run(model)
+    run(model)
+    assert traced[1:] == [repr(model.config)]
+
+
+def test_a_mutation_inside_of_a_function_reaches_the_callers_static():
+    model = Model({"calls": 0})
+    nnx.jit(lambda m: m.config.update(calls=1))(model)
+    assert model.config == {"calls": 1}
+
+
+def test_a_structure_with_such_a_static_is_a_static_argument_of_jax():
+    graphdef, state = nnx.split(Model([3]))
+    run = jax.jit(lambda graphdef, state: total(nnx.merge(graphdef, state)), static_argnums=0)
+    assert run(graphdef, state) == run(*nnx.split(Model([3]))) == 2
+
+
+def test_snapshots_of_what_holds_itself_end():
+    config: dict = {"a": [1]}
+    config["me"] = config
+    before = snapshot(config)
+    assert before == snapshot(config)
+    config["a"].append(2)
+    assert before != snapshot(config)
