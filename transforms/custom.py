@@ -64,8 +64,9 @@ class _Inexact(RidesByKind):
 
 
 def _is_inexact(value: Any) -> bool:
-    # A dtype is all that is asked for: under symbolic_zeros JAX wraps each primal.
-    return jnp.issubdtype(jnp.result_type(getattr(value, "value", value)), jnp.inexact)
+    # A dtype is all that is asked for: under symbolic_zeros JAX wraps each primal. A graph's Variable may hold a tree.
+    leaves = jax.tree.leaves(getattr(value, "value", value))
+    return bool(leaves) and all(jnp.issubdtype(jnp.result_type(leaf), jnp.inexact) for leaf in leaves)
 
 
 def _rides(filter: Any) -> RidesByKind:

@@ -145,7 +145,10 @@ def _lane_values(
 ) -> tuple[Any, ...]:
     values = boundary.read_sparse(crossing, ((), trees, {}))
     chosen = [value for value, ride in zip(values, crossing.rides, strict=True) if ride is DIFFERENTIATED]
-    return tuple(jnp.zeros_like(primal) if value is None else value for value, primal in zip(chosen, like, strict=True))
+    return tuple(
+        jax.tree.map(jnp.zeros_like, primal) if value is None else value
+        for value, primal in zip(chosen, like, strict=True)
+    )
 
 
 CUSTOM_VJP = custom_rule("custom_vjp", _lift_vjp)
