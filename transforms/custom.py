@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, ParamSpec, TypeVar
 
+import jax
 from weft.core.boundary import Call, Groups
 from weft.core.errors import DifferentiationError
 from weft.core.filters import All, OfValue
