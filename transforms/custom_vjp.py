@@ -96,7 +96,8 @@ def _update_cotangents(options: CustomOptions, body: Body, outcome: Any, cotange
 def _learn(learned: dict[Any, _Made | None], body: Body, groups: Groups) -> _Made | None:
     """What a function returns, by one abstract evaluation: JAX runs the forward function instead of it where it is
     differentiated without being staged."""
-    types = tuple(tuple(map(jax.typeof, group)) for group in groups)
+    leaves, structure = jax.tree.flatten(tuple(groups))
+    types = (structure, *map(jax.typeof, leaves))
     if types not in learned:
         found: list[_Made] = []
 
