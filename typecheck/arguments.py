@@ -34,10 +34,11 @@ from weft.typecheck.annotations import (
     SequenceOf,
     TreeOf,
     TupleOf,
+    record_form,
 )
 from weft.typecheck.builder import BUILDERS, Builder, Scope, Unbuildable, key_dtype
 from weft.typecheck.dims import Shape
-from weft.typecheck.objects import closed, is_library, is_object_class, layer_of, opened
+from weft.typecheck.objects import closed, is_foreign_class, is_library, is_object_class, layer_of, opened
 from weft.typecheck.signatures import Parameter, Signature, fields_of, signature_of
 from weft.typecheck.verify_match import dims_in, names_of_signature
 
@@ -78,7 +79,8 @@ def _one_of(builder: Builder, spec: OneOf, place: str, scope: Scope) -> Any:
         members = list({str(one.shape): one for one in reversed(arrays)}.values())[::-1]
     else:
         members = [OneOf(tuple(one for one in members if not isinstance(one, LiteralOf)) or tuple(members))]
-    members += [NONE] if spec.optional else []
+    if spec.optional and builder.choose(f"{place} present", 2) == 1:
+        return None
     chosen = members[builder.choose(place, len(members))]
     return _first(builder, chosen, place, scope) if isinstance(chosen, OneOf) else builder.build(chosen, place, scope)
 
@@ -139,6 +141,8 @@ def _number(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any:
         return VALUES[cls](builder, place, scope)
     if cls in OBJECTS:
         return OBJECTS[cls](builder, spec, place, scope)
+    if is_foreign_class(cls):
+        raise Unbuildable(f"{place}: {cls.__name__} is a Module of the real flax.nnx, not of weft.nnx")
     raise Unbuildable(f"{place}: no {cls.__name__} can be made from its annotation")
 
 
@@ -164,6 +168,7 @@ VALUES: dict[type, ValueBuilder] = {
     float: lambda builder, place, scope: 0.5,
     complex: lambda builder, place, scope: 0.5j,
     np.dtype: lambda builder, place, scope: jnp.dtype("float32"),
+    np.random.Generator: lambda builder, place, scope: np.random.default_rng(0),
 }
 
 
@@ -235,6 +240,8 @@ def _record(builder: Builder, spec: RecordOf, place: str, scope: Scope) -> Any:
     inner = Scope(f"{place}.", scope.contract if shares else f"{place}.", lead=scope.lead, loose=is_library(spec.cls))
     for child, dim in spec.dims.links if spec.dims else ():
         (inner.bound[child],) = builder.dim(dim, f"{place} {child}", scope)
+    if spec.form == "object" and not is_library(spec.cls):
+        builder.vocabulary[inner.contract] = dims_in(spec.cls)
     if spec.form in ("module", "object"):
         return build_module(builder, spec.cls, place, inner)
     fields = [one for one in fields_of(spec.cls) if one.required or not isinstance(one.annotation, Instance)]
@@ -255,8 +262,31 @@ def build_module(builder: Builder, cls: type, place: str, scope: Scope, given: M
     if inspect.isabstract(cls):
         raise Unbuildable(f"{place}: {cls.__qualname__} is abstract")
     signature = signature_of_class(cls)
-    args, kwargs = build_arguments(builder, signature, scope, given)
+    try:
+        args, kwargs = build_arguments(builder, signature, scope, given)
+    except Unbuildable:
+        if given or not _is_told_by_fields(cls):
+            raise
+        return _of_fields(builder, cls, scope)
     return abstractly(lambda given: cls(*given[0], **given[1]), (args, kwargs))
+
+
+def _is_told_by_fields(cls: type) -> bool:
+    """Whether the fields of a record say what is in it, if its `__init__` does not say what it takes."""
+    return record_form(cls) == "module" and all(
+        holds_arrays(one.annotation) or not one.required for one in fields_of(cls)
+    )
+
+
+def _of_fields(builder: Builder, cls: type, scope: Scope) -> Any:
+    record = object.__new__(cls)
+    given = {
+        one.name: builder.build(one.annotation, scope.path + one.name, scope) for one in fields_of(cls) if one.required
+    }
+    for one in dataclasses.fields(cls):
+        default = one.default if one.default_factory is dataclasses.MISSING else one.default_factory()
+        object.__setattr__(record, one.name, given.get(one.name, default))
+    return record
 
 
 def signature_of_class(cls: type) -> Signature:
@@ -266,7 +296,7 @@ def signature_of_class(cls: type) -> Signature:
         parameters = written.parameters[1:]
         if is_object_class(cls):
             load_values(cls)
-            parameters = tuple(_named_like_a_dim(one, dims_in(cls)) for one in parameters)
+        parameters = tuple(_named_like_a_dim(one, dims_in(cls)) for one in parameters)
         return Signature(written.function, parameters, NONE, owner=cls)
     annotations = {one.name: one.annotation for one in fields_of(cls)}
     parameters = tuple(

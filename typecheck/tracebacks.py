@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from weft.core.callers import is_users
 from weft.typecheck.errors import AnnotationError, ContractError

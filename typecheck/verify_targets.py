@@ -54,7 +54,8 @@ def targets_of(thing: Any, given: Mapping[str, Any], generalise: Generaliser) ->
     if isinstance(thing, eqx.Partial | functools.partial):
         return _of_partial(thing, given)
     if callable(thing):
-        return [_of_function(thing, given)]
+        cls = _class_of(thing)
+        return [_of_function(thing, given)] if cls is None else _of_class(cls, given, inspect.unwrap(thing).__name__)
     raise TypeError(f"verify takes a function, a Module class, an instance or a method, not {thing!r}")
 
 
@@ -75,13 +76,25 @@ def _of_function(function: Callable[..., Any], given: Mapping[str, Any]) -> Targ
     return dataclasses.replace(target, prepare=prepare_outside, instead=target)
 
 
+def _class_of(method: Any) -> type | None:
+    """The class of records that a function was written in, if that is where its name says that it is."""
+    plain = inspect.unwrap(method)
+    owners = getattr(plain, "__qualname__", "").split(".")[:-1]
+    found: Any = None
+    for i, owner in enumerate(owners):
+        found = getattr(plain, "__globals__", {}).get(owner) if i == 0 else getattr(found, owner, None)
+    if not isinstance(found, type) or not is_record_class(found):
+        return None
+    return found if any(one is plain for one in public_methods(found)) else None
+
+
 def _of_partial(partial: Any, given: Mapping[str, Any]) -> list[Target]:
     inner = inspect.unwrap(partial.func)
     bound = inspect.signature(inner).bind_partial(*partial.args, **partial.keywords).arguments
     return [_of_function(inner, {**bound, **given})]
 
 
-def _of_class(cls: type, given: Mapping[str, Any]) -> list[Target]:
+def _of_class(cls: type, given: Mapping[str, Any], method: str | None = None) -> list[Target]:
     if not is_record_class(cls):
         raise TypeError(f"{cls.__qualname__} is not a Module class; verify its functions one by one")
 
@@ -90,7 +103,10 @@ def _of_class(cls: type, given: Mapping[str, Any]) -> list[Target]:
     def make(builder: Builder) -> Any:
         return build_module(builder, cls, "self", Scope("self.", "self."), {**counts, **given})
 
-    methods = [_of_method(cls, function, make, given) for function in public_methods(cls)]
+    functions = [one for one in public_methods(cls) if method in (None, one.__name__)]
+    methods = [_of_method(cls, function, make, given) for function in functions]
+    if method is not None:
+        return methods
     methods += [_of_function(function, {**given, **bound}) for function, bound in _unbound_methods(cls)]
     if methods:
         return methods

@@ -337,6 +337,41 @@ def test_a_class_is_constructed_from_its_annotations():
     assert [contract.name for contract in report.contracts] == ["Linear.__call__"]
 
 
+class Untold(eqx.Module):
+    """Its `__init__` says nothing of what it takes: no annotations, and no names of dims."""
+
+    down: Float[Array, "r i"]
+    up: Float[Array, "o r"]
+    rate: float = eqx.field(static=True, default=0.5)
+
+    def __init__(self, in_size, out_size, rank, key):
+        self.down = jax.random.normal(key, (rank, in_size))
+        self.up = jnp.zeros((out_size, rank))
+
+    def __call__(self, x: Float[Array, "i"]) -> Float[Array, "o"]:
+        return self.up @ (self.down @ x) * self.rate
+
+    def transposed(self, x: Float[Array, "i"]) -> Float[Array, "o"]:
+        return (self.down @ x) @ self.up
+
+
+class NamedLikeDims(Untold):
+    def __init__(self, i, o, r, key):
+        super().__init__(i, o, r, key)
+
+
+@pytest.mark.parametrize("cls", [Untold, NamedLikeDims])
+def test_a_class_whose_init_has_no_annotations_is_told_by_its_fields(cls: type):
+    called, transposed = verify(cls).contracts
+    assert called.verdict is Verdict.PROVED
+    assert transposed.verdict is Verdict.FAILS
+
+
+def test_a_method_of_a_class_is_proved_on_an_instance_of_it():
+    (contract,) = verify(Untold.transposed).contracts
+    assert (contract.name, contract.verdict) == ("Untold.transposed", Verdict.FAILS)
+
+
 def test_a_constructor_that_breaks_its_fields_fails():
     (failure,) = verify(Misbuilt).failures
     assert "Misbuilt, field weight" not in failure.message or failure.rule == "contract"
