@@ -52,7 +52,7 @@ def rides_of(graph: bool, prefix: Any, tree: Tree, is_ride: Callable[[Any], bool
     starts = [*plan.starts, len(plan.leaves)]
     for root in range(len(tree.nodes)):
         for i in range(starts[root], starts[root + 1]):
-            rides.append(_ride(finders[root], plan.paths[i], plan.leaves[i], what))
+            rides.append(finders[root](plan.paths[i], plan.leaves[i]))
     if plan.repeats:
         _check_aliases(tree, finders, rides, what)
     plain = zip(by_item, tree.structure.items, tree.flat, strict=True)
@@ -60,7 +60,27 @@ def rides_of(graph: bool, prefix: Any, tree: Tree, is_ride: Callable[[Any], bool
 
 
 def finder(graph: bool, spec: Any, what: str, item: Any = None) -> Callable[[Path, Any], Ride]:
-    """From a path inside of an item, and what is there, to its ride, by the prefix of the item."""
+    """From a path inside of an item, and what is there, to its ride, by the prefix of the item.
+
+    Raises (when called):
+        AxisError: if the prefix says nothing of what is there.
+    """
+    find = _finder(graph, spec, item)
+
+    def ride_at(path: Path, holder: Any) -> Ride:
+        try:
+            return find(path, holder)
+        except LookupError:
+            raise AxisError(
+                f"{what}: no filter matches this {type(holder).__name__}",
+                at=format_path(path),
+                fix="add a filter for it, or end with `...` for the rest",
+            ) from None
+
+    return ride_at
+
+
+def _finder(graph: bool, spec: Any, item: Any) -> Callable[[Path, Any], Ride]:
     if isinstance(item, Variable) and isinstance(spec, RidesByKind):
         # A Variable that is an argument by itself, or in a State, was chosen by the caller already.
         ride = spec.of_array(item.get_raw_value())
@@ -78,17 +98,6 @@ def finder(graph: bool, spec: Any, what: str, item: Any = None) -> Callable[[Pat
     return lambda path, value: spec
 
 
-def _ride(find: Callable[[Path, Any], Any], path: Path, holder: Any, what: str) -> Ride:
-    try:
-        return find(path, holder)
-    except LookupError:
-        raise AxisError(
-            f"{what}: no filter matches this {type(holder).__name__}",
-            at=format_path(path),
-            fix="add a filter for it, or end with `...` for the rest",
-        ) from None
-
-
 def _check_aliases(tree: Tree, finders: Sequence[Any], rides: Sequence[Ride], what: str) -> None:
     plan = tree.plan
     first = {number: i for i, number in enumerate(plan.numbers) if number is not None}
@@ -97,7 +106,7 @@ def _check_aliases(tree: Tree, finders: Sequence[Any], rides: Sequence[Ride], wh
     for number, path, root in repeats_of(plan):
         for below, variable in variables_below(plan.node(number)):
             i = first[place_of[id(variable)]]
-            ride = _ride(finders[root], (*path, *below), variable, what)
+            ride = finders[root]((*path, *below), variable)
             if _placed(ride) != _placed(rides[i]):
                 places = wrong.setdefault(i, [f"{format_path(tree.leaves[i].path)}: {shown(rides[i])}"])
                 base = tree.bases[tree.nodes[root]]

@@ -10,6 +10,7 @@ from weft.core.rides import RidesByKind
 from weft.core.rules import Rule
 from weft.nnx.config import graph_mode, graph_updates_mode
 from weft.nnx.errors import StructureError
+from weft.nnx.extract import TreeState
 from weft.nnx.missing import Missing
 from weft.nnx.references import References
 from weft.nnx.rides import DiffState
@@ -63,11 +64,17 @@ def refuse_bound_method(function: Any, name: str) -> None:
 
 
 def without_filters(boundary: References, value: Any, what: str, kinds: str) -> None:
-    """Refuses prefix filters where there are no graph updates, as NNX does.
+    """Refuses prefix filters where there are no graph updates, as NNX does, and prefixes for graph mode elsewhere.
 
     Raises:
         ValueError: naming the option.
     """
+    if (boundary.updates or not boundary.graph) and _any(value, TreeState):
+        raise StructureError(
+            f"`{what}` holds a prefix that was made for graph mode without graph updates",
+            fix=f"pass graph=True and graph_updates=False to nnx.{boundary.function}, or make it with "
+            "nnx.prefix(..., graph=False) for tree mode",
+        )
     if not boundary.updates and not boundary.copies and any_filter(value):
         raise StructureError(
             f"`{what}` cannot contain `{kinds}` objects when `graph=False` or `graph_updates=False`",
@@ -78,11 +85,15 @@ def without_filters(boundary: References, value: Any, what: str, kinds: str) -> 
 
 def any_filter(value: Any) -> bool:
     """Whether an option mentions a prefix filter."""
-    if isinstance(value, RidesByKind | DiffState):
+    return _any(value, RidesByKind | DiffState)
+
+
+def _any(value: Any, kinds: Any) -> bool:
+    if isinstance(value, kinds):
         return True
     if isinstance(value, dict):
-        return any(map(any_filter, value.values()))
-    return isinstance(value, tuple | list) and any(map(any_filter, value))
+        return any(_any(inner, kinds) for inner in value.values())
+    return isinstance(value, tuple | list) and any(_any(inner, kinds) for inner in value)
 
 
 def argnums_and_filters(argnums: Any) -> tuple[int | tuple[int, ...], tuple[tuple[int, Any], ...]]:
