@@ -16,7 +16,7 @@ from weft.nnx.extract import from_tree, to_tree
 from weft.nnx.functional import clone
 from weft.nnx.graph import flatten
 from weft.nnx.nodes import child_items, get_node_impl
-from weft.nnx.objects import attributes_of
+from weft.nnx.objects import attributes_of, new_object
 from weft.nnx.pytree import Pytree
 from weft.nnx.rngs import Rngs, RngStream
 from weft.nnx.training.optimizer import Optimizer
@@ -52,6 +52,13 @@ def _is_plain(path: Path, value: Any) -> bool:
     return isinstance(value, _PLAIN) and objects.NOTED not in path
 
 
+def _new(cls: type, attributes: Mapping[str, Any]) -> Any:
+    node = new_object(cls)
+    for name, value in attributes.items():
+        setattr(node, name, value)
+    return node
+
+
 def _set_attribute(node: Any, name: str, value: Any) -> None:
     setattr(node, name, value if is_data(value) else static(value))
 
@@ -73,6 +80,7 @@ LAYER = objects.loaded(
         attributes=attributes_of,
         value=lambda box: box.get_value(),
         children=_children,
+        new=_new,
         clone=lambda node: clone(node, graph=True),
         opened=lambda tree: to_tree(tree, check_aliasing=False),
         closed=from_tree,

@@ -262,6 +262,8 @@ def build_module(builder: Builder, cls: type, place: str, scope: Scope, given: M
     if inspect.isabstract(cls):
         raise Unbuildable(f"{place}: {cls.__qualname__} is abstract")
     signature = signature_of_class(cls)
+    if is_library(cls) and not any(one.required for one in signature.parameters):
+        raise Unbuildable(f"{place}: {cls.__name__} alone does not say what is in it")
     try:
         args, kwargs = build_arguments(builder, signature, scope, given)
     except Unbuildable:
@@ -272,17 +274,19 @@ def build_module(builder: Builder, cls: type, place: str, scope: Scope, given: M
 
 
 def _is_told_by_fields(cls: type) -> bool:
-    """Whether the fields of a record say what is in it, if its `__init__` does not say what it takes."""
-    return record_form(cls) == "module" and all(
-        holds_arrays(one.annotation) or not one.required for one in fields_of(cls)
-    )
+    """Whether the fields of a record or object say what is in it, if its `__init__` does not say what it takes."""
+    fields = fields_of(cls) if record_form(cls) in ("module", "object") else ()
+    return bool(fields) and all(holds_arrays(one.annotation) or not one.required for one in fields)
 
 
 def _of_fields(builder: Builder, cls: type, scope: Scope) -> Any:
-    record = object.__new__(cls)
     given = {
         one.name: builder.build(one.annotation, scope.path + one.name, scope) for one in fields_of(cls) if one.required
     }
+    layer = layer_of(cls)
+    if layer is not None:
+        return layer.new(cls, given)
+    record = object.__new__(cls)
     for one in dataclasses.fields(cls):
         default = one.default if one.default_factory is dataclasses.MISSING else one.default_factory()
         object.__setattr__(record, one.name, given.get(one.name, default))

@@ -86,6 +86,8 @@ class Builder:
         leading: the keys that are the first of several axes of an array at the outermost scope.
         ranks: the rank given to each variadic name, with whether the name is anonymous.
         options: how many options each place has.
+        vocabulary: the names that the methods of objects among the arguments use, by contract: what is called like one
+            of them outside is taken to be the same, and so is no other dim of that contract.
         vague: the arguments whose annotation leaves open what the code may rely on.
     """
 
@@ -101,6 +103,7 @@ class Builder:
         self.ranks: dict[str, tuple[int, bool]] = {}
         self.options: dict[str, int] = {}
         self.vague: set[str] = set()
+        self.vocabulary: dict[str, frozenset[str]] = {}
 
     def size(self, name: str, scope: Scope) -> Any:
         """The size of a dim in a scope."""
@@ -122,6 +125,13 @@ class Builder:
             given = self.fixed.get(key, self.fixed.get(name, self.assignment.sizes.get(key)))
             self.sizes[key] = self._fresh() if given is None else given
         return self.sizes[key]
+
+    def contracts_by_key(self) -> dict[str, frozenset[str]]:
+        """The contracts that each key is under."""
+        return {
+            key: frozenset(scopes | {one for one, names in self.vocabulary.items() if key in names})
+            for key, scopes in self.scopes.items()
+        }
 
     def used(self, size: Any, scope: Scope, name: str = "") -> None:
         """Notes that a scope names what has this size already."""

@@ -23,7 +23,8 @@ from typing import Any
 
 from weft.core.errors import WeftError
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.objects import is_record, is_record_class
+from weft.typecheck.flax_programs import flax_over_weft
+from weft.typecheck.objects import ForeignObjectError, is_foreign_class, is_record, is_record_class
 from weft.typecheck.prover import verify
 from weft.typecheck.verify_report import Contract, Finding, Verdict
 from weft.typecheck.verify_targets import is_annotated, public_methods
@@ -147,6 +148,11 @@ def _exists(name: str) -> bool:
 
 
 def _check_unit(unit: Path | str, only: str | None, strict: bool) -> Checked:
+    with flax_over_weft():
+        return _check_module(unit, only, strict)
+
+
+def _check_module(unit: Path | str, only: str | None, strict: bool) -> Checked:
     try:
         module = load(unit)
     except BaseException as error:  # whatever a file does on import, even SystemExit, must not end the others
@@ -210,9 +216,10 @@ def definitions(module: ModuleType) -> Iterator[tuple[str, Any]]:
         if name.startswith("_") or getattr(inspect.unwrap(value), "__module__", None) != module.__name__:
             continue
         if isinstance(value, type):
-            if is_record_class(value) and not inspect.isabstract(value) and _has_contract(value):
+            checkable = is_record_class(value) or is_foreign_class(value)
+            if checkable and not inspect.isabstract(value) and _has_contract(value):
                 found.append((place_of(value)[1], value.__qualname__, value))
-        elif callable(value) and not is_record(value) and is_annotated(value):
+        elif callable(value) and not is_record(value) and not is_foreign_class(type(value)) and is_annotated(value):
             found.append((place_of(value)[1], name, value))
     for _, name, value in sorted(found, key=lambda one: one[0]):
         yield name, value
@@ -232,6 +239,8 @@ def check_one(name: str, thing: Any, strict: bool) -> Checked:
         report = verify(thing, strict=strict)
     except AnnotationError as error:
         return Checked((Line("unusable", _shown(file), line, name, _first(error)),))
+    except ForeignObjectError as error:
+        return Checked((Line("unbuilt", _shown(file), line, name, f"not checked: {error.what}"),))
     except WeftError as error:
         return Checked((Line("unusable", _shown(file), line, name, f"{type(error).__name__}: {_first(error)}"),))
     contracts = [one for one in report.contracts if _skip_reason(one.file, one.line) is None]

@@ -37,6 +37,7 @@ class Layer:
         attributes: the attributes of an object.
         value: what a box holds.
         children: the objects and boxes in an object or container, by attribute or key.
+        new: an object of a class with some attributes, without calling it.
         clone: a copy of an object, and of all that is in it.
         opened: a tree with pytrees in place of objects, shared ones as one.
         closed: its inverse; the objects are new ones.
@@ -53,6 +54,7 @@ class Layer:
     attributes: Callable[[Any], Mapping[str, Any]]
     value: Callable[[Any], Any]
     children: Callable[[Any], Mapping[Any, Any]]
+    new: Callable[[type, Mapping[str, Any]], Any]
     clone: Callable[[Any], Any]
     opened: Callable[[Any], Any]
     closed: Callable[[Any], Any]
@@ -73,14 +75,19 @@ def refuse_foreign(thing: Any) -> None:
     Raises:
         TypeError: saying how to use weft's in its place.
     """
-    real = sys.modules.get("flax.nnx")
-    base = getattr(real, "Pytree", None) if getattr(real, "__name__", "") == "flax.nnx" else None
     cls = thing if isinstance(thing, type) else type(thing)
-    if base is not None and issubclass(cls, base):
+    if is_foreign_class(cls):
         raise ForeignObjectError(
             f"{cls.__qualname__} is a Module of the real flax.nnx, and proofs are for those of weft.nnx",
             fix="call weft.nnx.install() before flax.nnx is imported; `weft check` does so by itself",
         )
+
+
+def is_foreign_class(cls: type) -> bool:
+    """Whether a class is one of objects of the real flax.nnx."""
+    real = sys.modules.get("flax.nnx")
+    base = getattr(real, "Pytree", None) if getattr(real, "__name__", "") == "flax.nnx" else None
+    return base is not None and issubclass(cls, base)
 
 
 @functools.cache

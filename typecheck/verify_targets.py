@@ -44,9 +44,9 @@ def targets_of(thing: Any, given: Mapping[str, Any], generalise: Generaliser) ->
         AnnotationError: in one line, for an annotation that cannot be read.
         TypeError: if it is none of these.
     """
+    refuse_foreign(thing)
     if isinstance(thing, type):
         return _of_class(thing, given)
-    refuse_foreign(thing)
     if is_record(getattr(thing, "__self__", None)):  # equinox's bound methods are Modules themselves
         return _of_instance(thing.__self__, inspect.unwrap(thing.__func__).__name__, given, generalise)
     if is_record(thing) and not hasattr(thing, "__wrapped__"):
@@ -70,7 +70,8 @@ def _of_function(function: Callable[..., Any], given: Mapping[str, Any]) -> Targ
         args, kwargs = build_arguments(builder, signature, Scope(), given)
         return with_outside(plain), (abstract_outside(plain, builder), *args), kwargs
 
-    target = _target(plain, plain.__qualname__, prepare, frozenset(_constants(plain)), products_in(signature))
+    constants = {*_constants(plain), *(size for value in given.values() for size in _sizes(value))}
+    target = _target(plain, plain.__qualname__, prepare, frozenset(constants), products_in(signature))
     if not isinstance(plain, FunctionType) or not abstract_outside(plain, Builder(Assignment())):
         return target
     return dataclasses.replace(target, prepare=prepare_outside, instead=target)

@@ -7,6 +7,7 @@ it traced for equal shapes, and nothing would run that could be watched).
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import itertools
 import re
 import threading
@@ -23,6 +24,7 @@ from weft.core.leaves import is_array
 from weft.typecheck import objects
 from weft.typecheck.builder import Assignment, Builder, Unbuildable
 from weft.typecheck.modes import mode
+from weft.typecheck.reshapes import impossible_reshape
 from weft.typecheck.verify_watch import Violation, Watch, is_users
 
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
@@ -32,6 +34,9 @@ Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 _trace_context = jax.make_user_context(default_value=None)
 _ARGUMENTS = 0
 _numbers = itertools.count(1)
+
+# Of a named axis that a program runs under: a prime, and none that a dim may have.
+_AXIS_SIZE = 127
 
 # A trial changes what the whole process sees: the filters of warnings, and arrays among a module's globals (`outside`).
 _one_at_a_time = threading.RLock()
@@ -49,6 +54,7 @@ class Target:
         products: the products of dims that its annotations write, in order.
         instead: what to prove if this one cannot be traced: the same, with arrays from outside as they are.
         constants: sizes that the program is tied to from outside (arrays that it closes over).
+        axes: names of axes that it runs under, as inside a `vmap` that names one.
     """
 
     name: str
@@ -59,6 +65,7 @@ class Target:
     constants: frozenset[int] = frozenset()
     products: tuple[tuple[str, ...], ...] = ()
     instead: Target | None = None
+    axes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -173,13 +180,15 @@ def run_trial(target: Target, assignment: Assignment, dims: Mapping[str, Any] | 
                 function, args, kwargs = target.prepare(builder)
             _check_records(watch, (args, kwargs))
             with _trace_context(next(_numbers)):
-                jaxpr = trace(function, args, kwargs, lambda given: _check_objects(watch, given))
+                jaxpr = trace(function, args, kwargs, lambda given: _check_objects(watch, given), target.axes)
         except Unbuildable:
             raise
         except Exception as raised:
             error = raised
     if error is not None:
         at, own_raise = _where(error, target.own)
+    elif jaxpr is not None and (impossible := impossible_reshape(jaxpr, target.own)) is not None:
+        error, at = impossible
     complete = Assignment(
         dict(builder.sizes),
         {key: rank for key, (rank, _) in builder.ranks.items()},
@@ -190,7 +199,7 @@ def run_trial(target: Target, assignment: Assignment, dims: Mapping[str, Any] | 
     calls = watch.calls if watch.calls_at_violation is None else watch.calls_at_violation
     return Trial(
         complete,
-        {key: frozenset(scopes) for key, scopes in builder.scopes.items()},
+        builder.contracts_by_key(),
         dict(builder.originals),
         frozenset(builder.leading),
         bool(builder.names & builder.names_outside),
@@ -224,6 +233,7 @@ def trace(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     afterwards: Callable[[Any], None] = lambda given: None,
+    axes: tuple[str, ...] = (),
 ) -> Any:
     """The jaxpr of a call; only `ShapeDtypeStruct`s are traced, all else is given as it is.
 
@@ -231,6 +241,7 @@ def trace(
         function: what to call.
         args, kwargs: what it is given, with `ShapeDtypeStruct`s for arrays.
         afterwards: gets the arguments as the function left them: it may have changed the objects among them.
+        axes: names of axes that it runs under.
     """
     leaves, treedef = jax.tree.flatten(opened((args, dict(kwargs))))
     dynamic = [isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves]
@@ -239,11 +250,26 @@ def trace(
         source = iter(arrays)
         live = [next(source) if traced else leaf for leaf, traced in zip(leaves, dynamic, strict=True)]
         positional, named = closed(treedef.unflatten(live))
-        out = function(*positional, **named)
+        out = _ran(function(*positional, **named))
         afterwards((positional, named))
         return [leaf for leaf in jax.tree.leaves(opened(out)) if is_array(leaf)]
 
-    return jax.make_jaxpr(run)(*(leaf for leaf, traced in zip(leaves, dynamic, strict=True) if traced))
+    arrays = [leaf for leaf, traced in zip(leaves, dynamic, strict=True) if traced]
+    return jax.make_jaxpr(run, axis_env=[(name, _AXIS_SIZE) for name in axes])(*arrays)
+
+
+def _ran(result: Any) -> Any:
+    """The first values of a generator, which may have no last one; what a coroutine returns, if it awaits nothing."""
+    if inspect.isgenerator(result):
+        return list(itertools.islice(result, 3))
+    if inspect.iscoroutine(result):
+        try:
+            result.send(None)
+        except StopIteration as stop:
+            return stop.value
+        result.close()
+        raise Unbuildable("it awaits what only an event loop can give")
+    return result
 
 
 @jax.tree_util.register_dataclass
