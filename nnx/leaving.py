@@ -69,11 +69,7 @@ class Leaving:
         updates = self._updates() if arguments is None else tuple(self.written)
         metadata = self._metadata()
         treedef, items, graphdef, sources = self._output(out, carried)
-        writes = tuple(
-            (position, *carried[i])
-            for i, position in enumerate(p for p, ride in enumerate(self.crossing.rides) if ride is Carry)
-            if carried and i < len(carried) and position < len(self.memory.holders)
-        )
+        writes = self._carried_writes(carried)
         known = frozenset(self.position.values())
         outcome = RefOutcome(updates, metadata, arguments, treedef, items, graphdef, sources, writes, known)
         return self.lanes.finished(), outcome
@@ -194,6 +190,21 @@ class Leaving:
             places.append(place)
             self.carried_places[id(leaf.value if leaf.holder is None else leaf.holder)] = place
         return places
+
+    def _carried_writes(self, carried: Sequence[tuple[int, int]]) -> tuple[tuple[int, int, int], ...]:
+        """Where the leaves of the arguments that are carried get their last values from.
+
+        A Variable gets its own, wherever in the carry it is; one that is not carried on keeps what it had.
+        """
+        positions = (p for p, ride in enumerate(self.crossing.rides) if ride is Carry)
+        writes: list[tuple[int, int, int]] = []
+        for position, place in zip(positions, carried, strict=False):
+            if position < len(self.memory.holders):
+                variable = self.memory.holders[position]
+                found = place if variable is None else self.carried_places.get(id(variable))
+                if found is not None:
+                    writes.append((position, *found))
+        return tuple(writes)
 
     def _output(self, out: Any, carried: Sequence[Any]) -> tuple[Any, tuple[Any, ...], GraphDef[Any], Any]:
         boundary, departure = self.boundary, self.departure

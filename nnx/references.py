@@ -50,6 +50,7 @@ from weft.nnx.prefixes import rides_of, without_functions
 from weft.nnx.quick import QuickEntry, quick_extractor
 from weft.nnx.state import from_flat_state
 from weft.nnx.tree import check_is_pytree, ways_out
+from weft.nnx.variable import Variable
 
 
 class Identity(Fixed):
@@ -148,10 +149,17 @@ class References:
         return Described((apart.structure.treedef, apart.structure.graphdef), (*leaves, *fixed, *nodes))
 
     def _carried_things(self, apart: Tree) -> list[Any]:
-        """What must stay the same in a carry: Variables, and objects too if updates reach the caller's."""
+        """What must stay the same in a carry: Variables, or if updates reach the caller's objects, those and theirs.
+
+        Variables that are carried on their own, or in a State, are values then, and each iteration may return others.
+        """
         if not self.updates:
             return apart.plan.variables
-        return [apart.plan.node(number) for number in apart.plan.by_number]
+        plan = apart.plan
+        alone = {id(apart.flat[i]) for i in apart.nodes if isinstance(apart.flat[i], Variable)}
+        within = {id(leaf) for leaf, path in zip(plan.leaves, plan.paths, strict=True) if path}
+        nodes = map(plan.node, plan.by_number)
+        return [node for node in nodes if id(node) not in alone or id(node) in within]
 
     def describe_outcome(self, outcome: RefOutcome, groups: Groups) -> Described:
         """What must not differ between the outputs of branches."""

@@ -1,4 +1,4 @@
-"""Static attributes without a hash (configurations, dicts, lists): every transform takes them, and sees their changes."""
+"""Static attributes without a hash (configurations, dicts, lists) cross every transform, and their changes are seen."""
 
 import argparse
 import dataclasses
