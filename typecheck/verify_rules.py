@@ -20,7 +20,7 @@ def candidates(trial: Trial, needs: Needs, constants: frozenset[int]) -> Iterato
     """Single needs that might explain a failure, the likeliest first: those about the sizes that it speaks of."""
     sizes = {key: size for key, size in trial.assignment.sizes.items() if isinstance(size, int)}
     nearby = list(trial.spoken_of) or list(sizes)
-    for rule in (_merges, _ranks_needed, _orders, _divisors, _common_divisors, _numbers, _constants, _larger):
+    for rule in (_merges, _ranks_needed, _orders, _divisors, _common_divisors, _numbers, _constants, _written, _larger):
         yield from rule(trial, needs, sizes, nearby, constants)
 
 
@@ -60,6 +60,21 @@ def _constants(
     for number in sorted(constants & trial.mentioned):
         for key in nearby:
             if sizes[key] in trial.mentioned and not _is_fixed(key, number, trial, needs):
+                yield needs.plus(equal=(key, number))
+
+
+def _written(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    """A number that is written in the program and met a dim of a record that a function is given: `x: "b 784"`."""
+    known = {1, *sizes.values()}
+    for key in nearby:
+        scopes = trial.scopes.get(key, frozenset())
+        is_given = not any(scope in ("", "self.") for scope in scopes) and bool(scopes)
+        if not is_given or sizes[key] not in trial.mentioned:
+            continue
+        for number in sorted(trial.mentioned - known):
+            if trial.originals.get(key, number) == number and not _is_fixed(key, number, trial, needs):
                 yield needs.plus(equal=(key, number))
 
 
