@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,6 +27,7 @@ from weft.typecheck.annotations import (
     BatchedOf,
     BoxOf,
     CallableOf,
+    Dtypes,
     Instance,
     LiteralOf,
     MappingOf,
@@ -297,7 +299,7 @@ def signature_of_class(cls: type) -> Signature:
     """The parameters that constructing a Module takes: its `__init__`'s, or its fields."""
     if not getattr(cls.__init__, "__code__", None) or cls.__init__.__code__.co_filename != "<string>":
         written = signature_of(cls.__init__, cls)
-        parameters = written.parameters[1:]
+        parameters = with_keys(written.parameters[1:])
         if is_object_class(cls):
             load_values(cls)
         parameters = tuple(_named_like_a_dim(one, dims_in(cls)) for one in parameters)
@@ -332,7 +334,7 @@ def build_arguments(
             scope.values.setdefault(parameter.name, parameter.default)
     dims = names_of_signature(signature) | (_dims_of_owner(signature) if scope.path else frozenset())
     built: dict[str, list[Any]] = {}
-    for parameter in sorted(signature.parameters, key=_turn):
+    for parameter in sorted(with_keys(signature.parameters), key=_turn):
         built[parameter.name] = _values(builder, parameter, scope, dims, given or {})
         for value in built[parameter.name]:
             scope.values[parameter.name] = value
@@ -345,6 +347,31 @@ def build_arguments(
             else:
                 args.append(value)
     return tuple(args), kwargs
+
+
+KEY = ArrayOf(jax.Array, Dtypes("Key", ("prng_key",)), Shape.parse(""))
+_KEY_NAME = re.compile(r"(.+_)?(key|rng|prng)_?\d*|k\d")
+_BESIDE_KEYS = {"query", "queries", "q", "value", "values", "v"}  # of attention, or of a mapping
+
+
+def with_keys(parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
+    """Parameters of which those that only their names show to be random keys are annotated as such."""
+    if _BESIDE_KEYS & {one.name for one in parameters}:
+        return parameters
+    return tuple(
+        dataclasses.replace(one, annotation=KEY)
+        if _KEY_NAME.fullmatch(one.name) and _is_unsaid(one.annotation)
+        else one
+        for one in parameters
+    )
+
+
+def _is_unsaid(annotation: Annotation) -> bool:
+    """Whether an annotation says at most that it is about an array."""
+    members = annotation.members if isinstance(annotation, OneOf) else (annotation,)
+    return annotation != NONE and all(
+        one in (Anything(), NONE, ArrayOf(jax.Array, ANY_DTYPE, Shape.parse("..."))) for one in members
+    )
 
 
 def _dims_of_owner(signature: Signature) -> frozenset[str]:
@@ -372,12 +399,8 @@ def _values(
     return [_defaulted(builder, parameter, place, scope, dims)]
 
 
-def _key(builder: Builder, place: str, scope: Scope) -> Any:
-    return jax.ShapeDtypeStruct((), key_dtype())
-
-
-# What a required parameter without an annotation gets, where its name says it all.
-BY_NAME: dict[str, ValueBuilder] = dict.fromkeys(("key", "rng", "prng", "rng_key", "prng_key"), _key)
+# What a required parameter without an annotation gets, where its name says it all; random keys aside (`with_keys`).
+BY_NAME: dict[str, ValueBuilder] = {}
 
 
 def _required(builder: Builder, parameter: Parameter, place: str, scope: Scope) -> Any:

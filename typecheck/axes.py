@@ -189,6 +189,37 @@ def regroup(atoms: Sequence[tuple[str, int]], shape: Sequence[int]) -> list[tupl
     return groups
 
 
+@dataclass(frozen=True)
+class Gathering:
+    """How the axes of a gather's result come about.
+
+    Attributes:
+        kept: by axis of the result, those of the operand that are taken whole.
+        indexed: by axis of the result, those of the indices.
+        looked_up: the axes of the operand that the indices go along.
+    """
+
+    kept: Mapping[int, Axis]
+    indexed: Mapping[int, Axis]
+    looked_up: tuple[Axis, ...]
+
+
+def gathering(eqn: Any, operand: Axes, indices: Axes) -> Gathering:
+    """The axes of a gather's result."""
+    numbers, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
+    gone = {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
+    windows = [axis for axis in range(len(operand)) if axis not in gone]
+    kept = {
+        place: operand[axis]
+        for place, axis in zip(numbers.offset_dims, windows, strict=True)
+        if sizes[axis] == operand[axis].size
+    }
+    places = [axis for axis in range(len(shape_of(eqn.outvars[0]))) if axis not in numbers.offset_dims]
+    return Gathering(
+        kept, dict(zip(places, indices[:-1], strict=True)), tuple(operand[axis] for axis in numbers.start_index_map)
+    )
+
+
 def frames(eqn: Any) -> Iterator[tuple[str, str, int]]:
     """File, function and line of the Python frames that an operation was traced in, innermost first."""
     traceback = eqn.source_info.traceback

@@ -137,11 +137,12 @@ def _arguments(parameter: Parameter, instance: Any) -> Iterator[Any]:
         sizes = sorted({size for leaf in leaves for size in leaf.shape} | set(_static_numbers(instance)))
         yield from dict.fromkeys(sure[:1] or sizes)
         return
-    unannotated = isinstance(parameter.annotation, Anything)
-    if (unannotated and parameter.name in ("key", "rng")) or _is_key(parameter.annotation):
+    if _is_key(parameter.annotation):
         yield jax.ShapeDtypeStruct((), key_dtype())
         return
-    if holds_objects(parameter.annotation) or (unannotated and parameter.name in BY_NAME):
+    if holds_objects(parameter.annotation) or (
+        isinstance(parameter.annotation, Anything) and parameter.name in BY_NAME
+    ):
         yield _object_for(parameter)
         return
     if field is not None and not any(map(is_array, jax.tree.leaves(field))):

@@ -1,4 +1,4 @@
-"""Two lints: what has the right shape and is still not what its names say.
+"""Three lints: what has the right shape and is still not what its names say.
 
 They follow each axis through a jaxpr. An axis is the *atoms* it is made of, outermost first: a dim has one, an axis
 that a reshape merged has several, and the part of a dim that was split off is an atom of its own. In a trace at
@@ -8,6 +8,8 @@ distinct sizes an axis keeps its atoms through any operation that keeps its size
 axes are the same dim, and nobody asked: the rank was promoted silently, against an axis of size 1 that is there by
 annotation, by a product or by `keepdims`. `(b, 1) - (b,)` is a `(b, b)`.
 
+`swapped-axes`: a slice is overwritten by an update whose dim is that of another axis of the whole.
+
 `memory-order`: a reshape whose new axes cut across the old ones. `(h, s, c)` reshaped to `(s, h * c)` has the right
 shape, and rows that mix the heads of several positions; a transpose was forgotten.
 """
@@ -15,6 +17,7 @@ shape, and rows that mix the heads of several positions; a transpose was forgott
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +36,7 @@ from weft.typecheck.axes import (
     crossings,
     declared_atoms,
     frames,
+    gathering,
     inner_jaxpr,
     is_var,
     nested_jaxprs,
@@ -47,7 +51,7 @@ from weft.typecheck.verify_watch import is_users
 class Warning_:
     """What a lint found, and the user's line."""
 
-    rule: Literal["outer-product", "memory-order"]
+    rule: Literal["outer-product", "memory-order", "swapped-axes"]
     message: str
     file: str
     line: int
@@ -61,6 +65,8 @@ class Lint:
         self.found: list[Warning_] = []
         # Outer products whose value is not yet known to be wanted, by variable.
         self._suspects: dict[Any, tuple[Warning_, ...]] = {}
+        # The calls that are being walked through, outermost first.
+        self._calls: list[Any] = []
 
     def run(self, closed: Any) -> list[Warning_]:
         """What the lints say of a closed jaxpr."""
@@ -128,6 +134,11 @@ class Lint:
             return [tuple(one for axis, one in enumerate(operands[0]) if axis not in gone) for _ in eqn.outvars]
         if name == "dot_general":
             self._contraction(eqn, operands)
+        if name == "gather":
+            return [self._gather(eqn, *operands)]
+        if name == "dynamic_update_slice":
+            self._update(eqn, operands[0], operands[1])
+            return [operands[0]]
         if name == "concatenate":
             return [self._concatenate(eqn, operands)]
         inner = inner_jaxpr(eqn)
@@ -141,7 +152,9 @@ class Lint:
         for var, outer in zip(inner.invars, eqn.invars, strict=True):
             if is_var(outer) and outer in self._suspects:
                 self._suspects[var] = self._suspects[outer]
+        self._calls.append(eqn)
         results = self._walk(inner, [*(self.fresh(var.aval) for var in inner.constvars), *operands])
+        self._calls.pop()
         for var, result in zip(eqn.outvars, inner.outvars, strict=True):
             if is_var(result) and result in self._suspects:
                 self._suspects[var] = self._suspects[result]
@@ -193,7 +206,9 @@ class Lint:
         return called
 
     def _line(self, eqn: Any) -> tuple[str, int]:
-        return next(((file, line) for file, _, line in frames(eqn) if is_users(file, self.own)), ("", 0))
+        """The user's innermost line; an operation inside a call may only know the lines inside."""
+        around = (frame for one in (eqn, *reversed(self._calls)) for frame in frames(one))
+        return next(((file, line) for file, _, line in around if is_users(file, self.own)), ("", 0))
 
     def _elementwise(self, eqn: Any, operands: list[Axes]) -> Axes:
         shape = shape_of(eqn.outvars[0])
@@ -243,6 +258,38 @@ class Lint:
                         *self._line(eqn),
                     )
         return None
+
+    def _gather(self, eqn: Any, operand: Axes, indices: Axes) -> Axes:
+        """`x[:, i]`, with axes (b, c) and (b,), pairs every b with every b where `x[arange(b), i]` was meant."""
+        found = gathering(eqn, operand, indices)
+        looked_up = {axis.atoms for axis in found.looked_up}
+        pairs = itertools.product(found.kept.values(), found.indexed.values())
+        names = [kept.atoms[0][0] for kept, index in pairs if kept.atoms and kept.atoms == index.atoms not in looked_up]
+        if any(names):
+            warning = Warning_(
+                "outer-product",
+                f"indexing of {self._show(operand)} with {self._show(indices[:-1])} pairs every {names[0]} with every "
+                f"{names[0]}; if that is not meant, index both axes",
+                *self._line(eqn),
+            )
+            self.found.append(warning)
+            self._suspects[eqn.outvars[0]] = (warning,)
+        known = {**found.kept, **found.indexed}
+        return tuple(known.get(axis, self._axis(size)) for axis, size in enumerate(shape_of(eqn.outvars[0])))
+
+    def _update(self, eqn: Any, operand: Axes, update: Axes) -> None:
+        """An update that lies across: its dim is that of one axis, and it is written along another."""
+        for i, one in enumerate(update):
+            homes = [j for j, axis in enumerate(operand) if axis.atoms == one.atoms and one.atoms and one.atoms[0][0]]
+            if homes and i not in homes and all(update[j].atoms != one.atoms for j in homes):
+                self.found.append(
+                    Warning_(
+                        "swapped-axes",
+                        f"an update {self._show(update)} is written into {self._show(operand)}: "
+                        f"its {self._show((one,))[1:-1]} lies along another axis there",
+                        *self._line(eqn),
+                    )
+                )
 
     def _reshape(self, eqn: Any, operand: Axes) -> Axes:
         shape = eqn.params["new_sizes"]

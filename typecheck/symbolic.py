@@ -21,14 +21,14 @@ def is_symbolic(value: Any) -> bool:
 
 
 def symbolic_sizes(
-    keys: Iterable[str], multiples: Mapping[str, Iterable[str | int]], at_least: Iterable[tuple[str, str]] = ()
+    keys: Iterable[str], multiples: Mapping[str, Iterable[str | int]], at_least: Iterable[tuple[str, str, int]] = ()
 ) -> dict[str, Any]:
     """A symbolic dimension for each key, in one scope.
 
     Args:
         keys: the size variables.
         multiples: for a key, the keys and numbers that divide it; it becomes their product times a free factor.
-        at_least: pairs (small, big) of which the second is no smaller.
+        at_least: (small, big, factor), of which the second is at least the factor times the first.
 
     >>> sizes = symbolic_sizes(["m", "heads"], {"m": ["heads"]})
     >>> str(sizes["m"] // sizes["heads"])
@@ -38,8 +38,8 @@ def symbolic_sizes(
     names = {key: _identifier(key, number) for number, key in enumerate(keys)}
     free = {key: names[key] + "_" if multiples.get(key) else names[key] for key in keys}
     constraints = [
-        f"{free[big]} >= {free[small]}"
-        for small, big in at_least
+        f"{free[big]} >= {factor}*{free[small]}"
+        for small, big, factor in at_least
         if small in free and big in free and not multiples.get(small) and not multiples.get(big)
     ]
     symbols = dict(zip(keys, export.symbolic_shape(", ".join(free.values()), constraints=constraints), strict=True))

@@ -338,25 +338,31 @@ def names_in(annotation: Annotation, seen: frozenset[type] = frozenset()) -> fro
 
 def products_in(signature: Signature) -> tuple[tuple[str, ...], ...]:
     """The dims of a signature that are products of names, such as `h*c`, as those names in order."""
-    shapes = [
-        shape for one in (signature.returns, *(p.annotation for p in signature.parameters)) for shape in _shapes(one)
+    fields = fields_of(signature.owner) if signature.owner is not None else ()
+    annotations = (signature.returns, *(p.annotation for p in signature.parameters), *(f.annotation for f in fields))
+    texts = [
+        dim.text for one in annotations for shape in _shapes(one) for dim in shape.dims if isinstance(dim, SymbolicDim)
     ]
-    texts = [dim.text for shape in shapes for dim in shape.dims if isinstance(dim, SymbolicDim)]
-    split = [tuple(text.split("*")) for text in texts]
-    return tuple(dict.fromkeys(names for names in split if all(name.isidentifier() for name in names)))
+    split = dict.fromkeys(tuple(text.split("*")) for text in texts)
+    orders = [names for names in split if all(name.isidentifier() for name in names)]
+    # A program that writes `h*w` here and `w*h` there knows of both.
+    return tuple(one for one in orders if not any(other != one and sorted(other) == sorted(one) for other in orders))
 
 
-def _shapes(annotation: Annotation) -> Iterable[Shape]:
+def _shapes(annotation: Annotation, seen: frozenset[type] = frozenset()) -> Iterable[Shape]:
     match annotation:
         case ArrayOf(_, _, shape):
             yield shape
         case OneOf(members) | TupleOf(members):
             for one in members:
-                yield from _shapes(one)
-        case SequenceOf(_, item) | MappingOf(_, _, item) | TreeOf(item):
-            yield from _shapes(item)
+                yield from _shapes(one, seen)
+        case SequenceOf(_, item) | MappingOf(_, _, item) | TreeOf(item) | BatchedOf(item):
+            yield from _shapes(item, seen)
+        case RecordOf(cls) if cls not in seen:
+            for field in fields_of(cls):
+                yield from _shapes(field.annotation, seen | {cls})
         case BoxOf(_, inner):
-            yield from _shapes(inner)
+            yield from _shapes(inner, seen)
         case _:
             return
 

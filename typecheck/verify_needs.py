@@ -22,7 +22,7 @@ class Needs:
 
     Attributes:
         multiples: pairs (key, what divides it): another key or a number.
-        order: pairs (small, big): the second is no smaller.
+        order: (small, big, factor): the second is at least the factor times the first.
         equal: pairs (key, number).
         merged: pairs (key, key that it stands for), for dims of different records that the program joins.
         apart: whether records keep their names to themselves.
@@ -31,7 +31,7 @@ class Needs:
     """
 
     multiples: tuple[tuple[str, str | int], ...] = ()
-    order: tuple[tuple[str, str], ...] = ()
+    order: tuple[tuple[str, str, int], ...] = ()
     equal: tuple[tuple[str, int], ...] = ()
     merged: tuple[tuple[str, str], ...] = ()
     apart: bool = False
@@ -39,7 +39,7 @@ class Needs:
     least: tuple[tuple[str, int], ...] = ()
 
     def plus(self, **more: tuple[Any, Any]) -> Needs:
-        """These and one more: `needs.plus(order=("k", "n"))`."""
+        """These and one more: `needs.plus(order=("k", "n", 1))`."""
         return dataclasses.replace(self, **{name: (*getattr(self, name), one) for name, one in more.items()})
 
     def divisors(self, key: str) -> tuple[str | int, ...]:
@@ -51,7 +51,7 @@ class Needs:
         return (
             *(f"{one} = {other}" for one, other in self.merged),
             *(f"{factor} divides {key}" for key, factor in self.multiples),
-            *(f"{small} <= {big}" for small, big in self.order),
+            *(f"{f'{factor}*' * (factor > 1)}{small} <= {big}" for small, big, factor in self.order),
             *(f"{key} = {number}" for key, number in self.equal),
             *(f"{key} >= {number}" for key, number in self.least),
         )
@@ -64,7 +64,10 @@ class Needs:
 
         return (
             all(sizes.get(key, 0) % (value(factor) or 1) == 0 for key, factor in self.multiples)
-            and all(small not in sizes or big not in sizes or sizes[small] <= sizes[big] for small, big in self.order)
+            and all(
+                small not in sizes or big not in sizes or factor * sizes[small] <= sizes[big]
+                for small, big, factor in self.order
+            )
             and all(sizes.get(key, number) == number for key, number in self.equal)
             and all(sizes.get(key, number) >= number for key, number in self.least)
         )
@@ -134,8 +137,8 @@ class Dealer:
             )
             least = max(
                 (
-                    self._size(small, (*above, key))
-                    for small, big in self.needs.order
+                    factor * self._size(small, (*above, key))
+                    for small, big, factor in self.needs.order
                     if big == key and small in self.keys
                 ),
                 default=0,

@@ -20,7 +20,10 @@ def candidates(trial: Trial, needs: Needs, constants: frozenset[int]) -> Iterato
     """Single needs that might explain a failure, the likeliest first: those about the sizes that it speaks of."""
     sizes = {key: size for key, size in trial.assignment.sizes.items() if isinstance(size, int)}
     nearby = list(trial.spoken_of) or list(sizes)
-    for rule in (_merges, _ranks_needed, _orders, _divisors, _common_divisors, _numbers, _constants, _written, _larger):
+    if isinstance(trial.error, ValueError) and "values to unpack" in str(trial.error):
+        yield from _ranks_needed(trial, needs, sizes, nearby, constants)  # it takes a fixed number of axes, or of items
+        return
+    for rule in _RULES:
         yield from rule(trial, needs, sizes, nearby, constants)
 
 
@@ -146,7 +149,17 @@ def _orders(
     fixed = dict(needs.equal)
     for small, big in _pairs(trial, sizes, nearby):
         if sizes[small] > sizes[big] and big not in fixed:
-            yield needs.plus(order=(small, big))
+            yield needs.plus(order=(small, big, 1))
+
+
+def _halves(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    """One key that is at most half of another, as the modes of a spectrum are; half of a size is not spoken of."""
+    for small in nearby:
+        for big in sizes:
+            if small != big and 2 * sizes[small] > sizes[big] and big not in dict(needs.equal):
+                yield needs.plus(order=(small, big, 2))
 
 
 def _larger(
@@ -156,3 +169,17 @@ def _larger(
         more = tuple((key, number) for key in nearby if sizes[key] < number)
         if more:
             yield dataclasses.replace(needs, least=(*(one for one in needs.least if one[0] not in nearby), *more))
+
+
+_RULES: tuple[Rule, ...] = (
+    _merges,
+    _ranks_needed,
+    _orders,
+    _divisors,
+    _common_divisors,
+    _numbers,
+    _constants,
+    _written,
+    _larger,
+    _halves,
+)

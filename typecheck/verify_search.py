@@ -43,7 +43,7 @@ def _key(assignment: Assignment) -> tuple[object, ...]:
 
 
 class Search:
-    """Trials of one target within a budget of time; equal trials are run once.
+    """Trials of one target within a budget of this thread's processor time; equal trials are run once.
 
     Attributes:
         furthest: the trial that got furthest of those that nothing explained.
@@ -51,7 +51,7 @@ class Search:
 
     def __init__(self, target: Target, dims: Mapping[str, Any], seconds: float = 20.0):
         self.target, self.dims = target, dims
-        self.deadline = time.monotonic() + seconds
+        self.deadline = time.thread_time() + seconds
         self.furthest: Trial | None = None
         self._known: dict[Any, Trial] = {}
 
@@ -108,7 +108,7 @@ class Search:
             sideways: tuple[Trial, Needs] | None = None
             best: tuple[Trial, Needs] | None = None
             for candidate in candidates(trial, needs, self.target.constants):
-                if time.monotonic() > self.deadline:
+                if time.thread_time() > self.deadline:
                     return None
                 try:
                     found = self.with_needs(trial, candidate, deal)
@@ -147,8 +147,9 @@ class Search:
         return needs
 
     def explain_apart(self, base: Trial) -> Needs | None:
-        """The same with records that keep their names to themselves, if there is more than one."""
-        if len(frozenset().union(*base.scopes.values())) < 2:
+        """The same with records that keep their names to themselves, if what fails is about a name of several."""
+        spoken_of = base.spoken_of or tuple(base.scopes)
+        if all(len(base.scopes.get(key, ())) < 2 for key in spoken_of):
             return None
         needs = Needs(apart=True)
         trial = self.attempt(Assignment(ranks=base.assignment.ranks, options=base.assignment.options, apart=True))

@@ -178,7 +178,8 @@ def run_trial(target: Target, assignment: Assignment, dims: Mapping[str, Any] | 
         try:
             with _trace_context(_ARGUMENTS):
                 function, args, kwargs = target.prepare(builder)
-            _check_records(watch, (args, kwargs))
+            with watch.paused():
+                _check_records(watch, (args, kwargs))
             with _trace_context(next(_numbers)):
                 jaxpr = trace(function, args, kwargs, lambda given: _check_objects(watch, given), target.axes)
         except Unbuildable:

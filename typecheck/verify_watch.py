@@ -10,6 +10,7 @@ itself being verified always counts.
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import functools
 import gc
@@ -18,7 +19,7 @@ import re
 import site
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
@@ -134,23 +135,48 @@ class Watch:
         self._whose = _Whose(own)
 
     def __enter__(self) -> Watch:
-        self._previous = sys.getprofile()
-        sys.setprofile(self._event)
+        self._previous = sys.gettrace()
+        sys.settrace(self._tracer())
         return self
 
     def __exit__(self, *_: object) -> None:
-        sys.setprofile(self._previous)
+        sys.settrace(self._previous)
 
-    def _event(self, frame: FrameType, event: str, value: Any) -> None:
-        # This runs for every function of JAX's as well: half of the time of a trial, if it is slow about them.
-        if event == "call":
-            if self._whose[frame.f_code.co_filename] == "user":
+    def _tracer(self) -> Callable[[FrameType, str, Any], Any]:
+        """Follows calls, and the returns of those that there is something to say about, but no lines.
+
+        It runs for every function of JAX's as well, which takes half of the time of a trial if it is slow about them:
+        so it is a trace, which unlike a profile leaves out builtins and most returns.
+        """
+        whose = self._whose
+
+        def called(frame: FrameType, event: str, value: Any) -> Any:
+            code = frame.f_code
+            if whose[code.co_filename] == "plain":
+                return None
+            if whose[code.co_filename] == "user":
                 self._called(frame)
-        elif event == "return" and (
-            id(frame) in self._open
-            or (frame.f_code.co_name == "__init__" and self._whose[_file_of_init(frame)] != "plain")
-        ):
-            self._returned(frame, value)
+            if id(frame) in self._open or (code.co_name == "__init__" and whose[_file_of_init(frame)] != "plain"):
+                frame.f_trace_lines = False
+                return returned
+            return None
+
+        def returned(frame: FrameType, event: str, value: Any) -> Any:
+            if event == "return":
+                self._returned(frame, value)
+            return returned
+
+        return called
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """While it lasts, calls are not followed: for checks, whose own calls are nobody's business."""
+        tracer = sys.gettrace()
+        sys.settrace(None)
+        try:
+            yield
+        finally:
+            sys.settrace(tracer)
 
     def _called(self, frame: FrameType) -> None:
         self.calls += 1

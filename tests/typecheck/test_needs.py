@@ -18,7 +18,13 @@ def needs(draw: st.DrawFn) -> Needs:
     pairs = [(KEYS[j], KEYS[i]) for i in range(4) for j in range(i + 1, 4)]
     multiples = draw(st.lists(st.sampled_from(pairs), max_size=3, unique=True))
     numbers = draw(st.lists(st.tuples(st.sampled_from(KEYS), st.sampled_from([2, 3, 8])), max_size=2, unique=True))
-    order = draw(st.lists(st.sampled_from([(one, other) for other, one in pairs]), max_size=3, unique=True))
+    order = draw(
+        st.lists(
+            st.sampled_from([(one, other, factor) for other, one in pairs for factor in (1, 2)]),
+            max_size=3,
+            unique=True,
+        )
+    )
     return Needs(multiples=(*multiples, *numbers), order=tuple(order))
 
 
@@ -38,7 +44,7 @@ def test_without_needs_sizes_are_odd_primes():
     ("wanted", "words"),
     [
         (Needs(multiples=(("m", "heads"),)), "heads divides m"),
-        (Needs(order=(("k", "n"),)), "k <= n"),
+        (Needs(order=(("k", "n", 1),)), "k <= n"),
         (Needs(equal=(("i", 8),)), "i = 8"),
         (Needs(merged=(("features", "inp"),)), "features = inp"),
         (Needs(least=(("n", 2),)), "n >= 2"),
