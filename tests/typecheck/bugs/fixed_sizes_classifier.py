@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+
 class Mlp(eqx.Module):
     w1: Float[Array, "d h"]
     w2: Float[Array, "h o"]

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+
 class Policy(eqx.Module):
     body: eqx.nn.MLP
     head: eqx.nn.Linear
