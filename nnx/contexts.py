@@ -229,6 +229,13 @@ def merge_context(ctxtag: Hashable | None = None, inner: bool | None = None) -> 
             current_update_context(ctxtag).unflatten_end(merge.index_ref, inner)
 
 
+def _structure_and_things(node: Any) -> tuple[GraphDef[Any], list[Any]]:
+    """The structure of a graph, and the objects and Variables in it in order."""
+    met = RefMap()
+    graphdef, _ = flatten(node, ref_index=met, with_paths=False, graph=True)
+    return graphdef, list(met)
+
+
 def cached_partial(
     f: Callable[..., Any], *cached_args: Any, graph: bool | None = None, graph_updates: bool | None = None
 ) -> Callable[..., Any]:
@@ -257,17 +264,16 @@ def cached_partial(
 
     own_args = jax.tree.map(cached, cached_args, is_leaf=is_graph_node)
     nodes = [leaf for leaf in jax.tree.leaves(own_args, is_leaf=is_graph_node) if is_graph_node(leaf)]
-    expected = [flatten(node, with_paths=False, graph=True)[0] for node in nodes]
-
+    expected = list(map(_structure_and_things, nodes))
     variables = [node for _, node in iter_graph(nodes, graph=True) if isinstance(node, Variable)]
 
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         before = [variable.get_raw_value() for variable in variables]
         out = f(*own_args, *args, **kwargs)
-        for node, graphdef in zip(nodes, expected, strict=True):
-            found = flatten(node, with_paths=False, graph=True)[0]
-            if found is not graphdef and found != graphdef:
+        for node, (graphdef, things) in zip(nodes, expected, strict=True):
+            found, things_now = _structure_and_things(node)
+            if found != graphdef or any(one is not other for one, other in zip(things_now, things, strict=True)):
                 if not any(isinstance(value, jax.Array) and value.is_deleted() for value in before):
                     for variable, value in zip(variables, before, strict=True):
                         variable.set_raw_value(value)
