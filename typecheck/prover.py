@@ -12,7 +12,9 @@ fails; one that pairs a dim with itself is the `outer-product` lint's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -70,7 +72,11 @@ def prove(target: Target, dims: Mapping[str, Any], seconds: float = 20.0) -> Con
         return Contract(target.name, target.file, target.line, Verdict.SKIPPED, reason=f"{reason}; pass it in `args`")
     if outcome.failed and target.instead is not None and isinstance(outcome.failed[0].error, _NOT_ABSTRACT):
         return prove(target.instead, dims, seconds)
-    assumptions = (*outcome.needs.words(), *outcome.notes)
+    axis = _missing_axis(outcome.failed)
+    if axis is not None and axis not in target.axes:
+        return prove(dataclasses.replace(target, axes=(*target.axes, axis)), dims, seconds)
+    under = (f"it runs under an axis named {axis!r}" for axis in target.axes)
+    assumptions = (*outcome.needs.words(), *outcome.notes, *under)
     if outcome.failed:
         return _failed(target, search, outcome, assumptions)
     symbolic, sampled, reason = _symbolically(target, outcome, dims)
@@ -91,6 +97,15 @@ def prove(target: Target, dims: Mapping[str, Any], seconds: float = 20.0) -> Con
 # What a program raises that needs the numbers in an array, not only its shape.
 _NOT_ABSTRACT = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)
 _UNSPECIFIC = (KeyError, AttributeError, IndexError)
+
+
+def _missing_axis(failed: Iterable[Trial]) -> str | None:
+    """The named axis that a program asks for, as one that runs inside a `vmap` does."""
+    errors = (str(trial.error) for trial in failed if isinstance(trial.error, NameError))
+    return next((found[1] for found in map(_UNBOUND_AXIS.search, errors) if found), None)
+
+
+_UNBOUND_AXIS = re.compile(r"unbound axis name: (\w+)")
 
 
 def _failed(target: Target, search: Search, outcome: Outcome, assumptions: tuple[str, ...]) -> Contract:
@@ -118,8 +133,6 @@ def _beyond_annotations(trial: Trial) -> str | None:
     what = f"{type(trial.error).__name__}: {(str(trial.error).strip().splitlines() or [''])[0]}"
     if isinstance(trial.error, _NOT_ABSTRACT):
         return f"it needs the numbers in an array, not only its shape ({what})"
-    if isinstance(trial.error, NameError) and "unbound axis name" in str(trial.error):
-        return f"it runs inside a transform that names an axis ({what})"
     if trial.vague and (isinstance(trial.error, _UNSPECIFIC) or _speaks_of_vague(trial)):
         return f"{', '.join(sorted(trial.vague))}: the annotation leaves its contents open ({what}); pass it in `args`"
     return None

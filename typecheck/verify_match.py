@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from types import FunctionType
 from typing import Any
 
+import equinox as eqx
 import jax
 from weft.typecheck.annotations import (
     Annotation,
@@ -248,19 +249,20 @@ def dims_of_record(value: Any, lead: tuple[Shape, Bindings] | None = None) -> Bi
     return bindings
 
 
-def check_record(value: Any) -> Mismatch | None:
+def check_record(value: Any, whole: bool = False) -> Mismatch | None:
     """The first field of a Module that is not what it is annotated as, or contradicts another.
 
-    An object all of whose own arrays have further axes in front is a stack of such objects, as a constructor under
-    `vmap` makes it.
+    A record without some of its leaves, such as a part of a split one or a gradient, is as good as a whole one, unless
+    `whole` says that it was just made. An object all of whose own arrays have further axes in front is a stack of such
+    objects, as a constructor under `vmap` makes it.
     """
-    mismatch = _mismatch_in(value, 0)
+    mismatch = _mismatch_in(value, 0, whole)
     if mismatch is None or mismatch.reason != "rank" or not is_object(value):
         return mismatch
-    return None if any(_mismatch_in(value, axes) is None for axes in (1, 2)) else mismatch
+    return None if any(_mismatch_in(value, axes, whole) is None for axes in (1, 2)) else mismatch
 
 
-def _mismatch_in(value: Any, stacked: int) -> Mismatch | None:
+def _mismatch_in(value: Any, stacked: int, whole: bool) -> Mismatch | None:
     bindings = Bindings(Slot("field", "", type(value), RecordOf(type(value), "module")), lambda: {"self": value})
     if stacked:
         bindings.lead = Shape(tuple(NamedDim(f"stacked axis {axis}") for axis in range(stacked))), bindings
@@ -268,6 +270,8 @@ def _mismatch_in(value: Any, stacked: int) -> Mismatch | None:
     bind_numbers(bindings, {name: one for name, one in numbers_of(value).items() if name in named})
     try:
         for field, one in record_values(type(value), value):
+            if one is None and not whole and isinstance(value, eqx.Module):
+                continue
             bindings.slot, bindings.path = Slot("field", field.name, type(value), field.annotation), ()
             match(field.annotation, one, bindings)
         settled(bindings)

@@ -264,6 +264,8 @@ def describe_option(place: str, option: int) -> str:
     name, _, what = place.rpartition(" ")
     if what == "given" and name:
         return f"{name} left out"
+    if what == "present" and name:
+        return f"{name} is None"
     if what == "broadcast" and name:
         return f"{name} of size 1"
     if what == "length" and name:
@@ -276,6 +278,8 @@ def without_option(place: str, option: int) -> str:
     name, _, what = place.rpartition(" ")
     if what == "given" and name:
         return f"{name} is given"
+    if what == "present" and name:
+        return f"{name} is not None"
     if what == "length" and name:
         return f"{name} has not {(2, 1, 3)[option]} items"
     return f"it is not {describe_option(place, option)}"

@@ -28,7 +28,7 @@ from typing import Any, Literal
 import equinox as eqx
 import jax
 from weft.core.paths import format_path
-from weft.typecheck.annotations import Anything, record_form
+from weft.typecheck.annotations import ANYTHING, Annotation, Anything, StreamOf, record_form
 from weft.typecheck.bindings import Bindings, Mismatch, Slot
 from weft.typecheck.dims import VariadicDim
 from weft.typecheck.errors import AnnotationError
@@ -131,6 +131,8 @@ class Watch:
         self.calls = 0
         self.calls_at_violation: int | None = None
         self._open: dict[int, tuple[Signature, Bindings]] = {}
+        # Generators between two values, with their frames, so that their identities stay theirs.
+        self._suspended: dict[int, tuple[FrameType, tuple[Signature, Bindings]]] = {}
         self._previous: Any = None
         self._whose = _Whose(own)
 
@@ -179,6 +181,10 @@ class Watch:
             sys.settrace(tracer)
 
     def _called(self, frame: FrameType) -> None:
+        if id(frame) in self._suspended:
+            if _instruction(frame) == "RESUME":  # else it is thrown an exception, as when it is closed
+                _, self._open[id(frame)] = self._suspended.pop(id(frame))
+            return
         self.calls += 1
         try:
             signature = _signature_of_code(frame)
@@ -229,22 +235,31 @@ class Watch:
             match(parameter.annotation, one, bindings, self.apart)
 
     def _returned(self, frame: FrameType, value: Any) -> None:
-        if not _is_returning(frame):
-            self._open.pop(id(frame), None)
+        opened = self._open.pop(id(frame), None)
+        left = _how_left(frame)
+        if left == "raises":
             return
-        signature, bindings = self._open.pop(id(frame), (None, None))
         if frame.f_code.co_name == "__init__":
             self._constructed(frame)
-        elif signature is not None and bindings is not None and signature.flavour == "function":
-            bindings.slot, bindings.path = Slot("return", "", signature.function, signature.returns), ()
-            try:
-                match(signature.returns, value, bindings, self.apart)
-                settled(bindings)
+        elif opened is not None:
+            if left == "yield":
+                self._suspended[id(frame)] = frame, opened
+            self._result(frame, left, value, *opened)
+
+    def _result(
+        self, frame: FrameType, role: Literal["return", "yield"], value: Any, signature: Signature, bindings: Bindings
+    ) -> None:
+        annotation = _annotation_of_result(signature, role)
+        bindings.slot, bindings.path = Slot(role, "", signature.function, annotation), ()
+        try:
+            match(annotation, value, bindings, self.apart)
+            settled(bindings)
+            if role == "return":
                 self._left(frame)
-            except Mismatch as mismatch:
-                self._violated(signature.function, mismatch, frame)
-            except AnnotationError:
-                return
+        except Mismatch as mismatch:
+            self._violated(signature.function, mismatch, frame)
+        except AnnotationError:
+            return
 
     def _left(self, frame: FrameType) -> None:
         """Holds the objects that a function was given to their annotations once more: it may have changed them."""
@@ -262,14 +277,14 @@ class Watch:
             given = {name: frame.f_locals.get(name) for name in code.co_varnames[1 : _count_of_parameters(code)]}
             named = dims_in(cls)
             note_sizes(record, {name: one for name, one in given.items() if name in named and is_size(one)})
-            self.check_module(record, frame)
+            self.check_module(record, frame, whole=True)
 
-    def check_module(self, record: Any, frame: FrameType | None = None) -> None:
-        """Holds the fields of a record or object to their annotations."""
+    def check_module(self, record: Any, frame: FrameType | None = None, *, whole: bool = False) -> None:
+        """Holds the fields of a record or object to their annotations; see `check_record`."""
         if is_object(record) and not is_users(_file_of(type(record)), self.own):
             return
         try:
-            mismatch = check_record(record)
+            mismatch = check_record(record, whole)
         except AnnotationError:
             return
         if mismatch is not None:
@@ -305,10 +320,21 @@ def _count_of_parameters(code: CodeType) -> int:
     return code.co_argcount + code.co_kwonlyargcount
 
 
-def _is_returning(frame: FrameType) -> bool:
-    # An exception that leaves a function is reported as a return of None, too; the instruction tells them apart.
-    code = frame.f_code.co_code
-    return dis.opname[code[frame.f_lasti]].startswith("RETURN")
+def _how_left(frame: FrameType) -> Literal["return", "yield", "raises"]:
+    # All three are reported as a return; the instruction tells them apart.
+    instruction = _instruction(frame)
+    return "return" if instruction.startswith("RETURN") else "yield" if instruction == "YIELD_VALUE" else "raises"
+
+
+def _instruction(frame: FrameType) -> str:
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]]
+
+
+def _annotation_of_result(signature: Signature, role: Literal["return", "yield"]) -> Annotation:
+    returns = signature.returns
+    if signature.flavour == "generator" and isinstance(returns, StreamOf):
+        return returns.yields if role == "yield" else returns.returns
+    return returns if role == "return" and signature.flavour in ("function", "coroutine") else ANYTHING
 
 
 def _caller(frame: FrameType | None, own: frozenset[str]) -> tuple[str, int] | None:
