@@ -31,9 +31,11 @@ from weft.typecheck.checks import check_of
 from weft.typecheck.dims import UnboundDim
 from weft.typecheck.errors import AnnotationError, ContractError
 from weft.typecheck.explain import contract_error, place_of
+from weft.typecheck.modes import current_mode
 from weft.typecheck.records import check_rebuilt, record_plan, scope_of, whole_mismatch
 from weft.typecheck.running import enter_record, leave_record, module_path
 from weft.typecheck.signatures import Signature, signature_of
+from weft.typecheck.strictness import call_strictly
 from weft.typecheck.tracebacks import cut
 
 Row = tuple[Slot, Check]
@@ -231,7 +233,8 @@ def run(
     if plan.signature.flavour != "function":
         return _WRAPPERS[plan.signature.flavour](plan, bindings, function(*args, **kwargs))
     try:
-        result = function(*args, **kwargs)
+        strict = current_mode() == "strict"
+        result = call_strictly(function, args, kwargs) if strict else function(*args, **kwargs)
     except ContractError as error:
         raise cut(error) from None
     if plan.returns is not None:

@@ -4,7 +4,7 @@
 |---|---|
 | `off` | no checks |
 | `on` | contracts are checked while tracing and in eager calls; the default |
-| `strict` | also, JAX refuses implicit rank promotion and dtype promotion |
+| `strict` | also, the user's code may not promote ranks and dtypes implicitly; see `strictness` |
 
 The mode in force is that of the innermost `with mode(...)` of this thread or task, else the one that `set_mode` gave
 the process, else `WEFT_TYPECHECK` in the environment, else `on`. A mode holds while tracing: what was compiled under
@@ -19,7 +19,6 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Literal, cast
 
-import jax
 from weft.core import hooks
 from weft.typecheck.errors import ModeError
 
@@ -65,9 +64,6 @@ def set_mode(name: str, source: str = "mode") -> Mode:
     """
     global _process
     chosen = read_mode(name, source)
-    if (chosen == "strict") != (_process == "strict"):
-        jax.config.update("jax_numpy_rank_promotion", "raise" if chosen == "strict" else "allow")
-        jax.config.update("jax_numpy_dtype_promotion", "strict" if chosen == "strict" else "standard")
     _process = chosen
     _ensure_installed(chosen)
     return chosen
@@ -97,19 +93,9 @@ def mode(name: str) -> Iterator[Mode]:
     _ensure_installed(chosen)
     token = _local.set(chosen)
     try:
-        with _promotion(chosen):
-            yield chosen
+        yield chosen
     finally:
         _local.reset(token)
-
-
-@contextlib.contextmanager
-def _promotion(chosen: Mode) -> Iterator[None]:
-    if chosen != "strict":
-        yield
-        return
-    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
-        yield
 
 
 def verbose() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import threading
 
 import jax
 import jax.numpy as jnp
+import optax
 import pytest
 import weft
 from jaxtyping import Array, Float
@@ -53,6 +55,42 @@ def test_strict_refuses_rank_and_dtype_promotion():
     add(x, y)
 
 
+@contract
+def step(params: Float[Array, "n"], gradient: Float[Array, "n"]) -> Float[Array, "n"]:
+    optimizer = optax.chain(optax.stateless(lambda updates, _: SCHEDULE(updates)), optax.scale(jnp.bfloat16(-0.5)))
+    updates, _ = optimizer.update(gradient, optimizer.init(params))
+    return optax.apply_updates(params, updates)
+
+
+def as_it_is(updates):
+    return updates
+
+
+def promoting(updates):
+    return updates + jnp.ones((1, 1))
+
+
+SCHEDULE = as_it_is
+
+
+def test_strict_leaves_libraries_alone(monkeypatch):
+    x = jnp.ones(3)
+    with mode("strict"):
+        assert jax.jit(step)(x, x).tolist() == [0.5] * 3
+        assert weft.jit(step)(x, x).tolist() == [0.5] * 3
+        monkeypatch.setitem(globals(), "SCHEDULE", promoting)
+        with pytest.raises(ValueError, match="Operands could not be broadcast together for add on shapes"):
+            jax.jit(lambda *args: step(*args))(x, x)
+        assert (x + jnp.ones((1, 1))).shape == (1, 3)
+
+
+def test_strict_goes_beside_a_profiler():
+    profiler = cProfile.Profile()
+    with mode("strict"), profiler, pytest.raises(ValueError, match="Operands could not be broadcast together"):
+        add(jnp.ones((2, 3)), jnp.ones(3))
+    assert profiler.getstats()
+
+
 def test_modes_nest_and_belong_to_a_thread():
     seen = []
     with mode("off"), mode("strict"):
@@ -65,9 +103,10 @@ def test_modes_nest_and_belong_to_a_thread():
 
 def test_the_process_has_a_mode(process_mode):
     assert set_mode("strict") == "strict"
-    assert jax.config.jax_numpy_rank_promotion == "raise"
-    set_mode("off")
+    with pytest.raises(ValueError, match="Operands could not be broadcast together"):
+        add(jnp.ones((2, 3)), jnp.ones(3))
     assert jax.config.jax_numpy_rank_promotion == "allow"
+    set_mode("off")
     linear(3, 5)(jnp.ones((2, 5)))
 
 

@@ -1,0 +1,93 @@
+"""Strictness: what the mode `strict` adds, namely that the user's code may not promote ranks and dtypes implicitly.
+
+While a checked function runs, JAX's options `jax_numpy_rank_promotion="raise"` and `jax_numpy_dtype_promotion="strict"`
+hold in the user's frames: its own, and those of every function of the user's that it calls. A library that is called
+from there (optax, equinox, weft's layers) does as it always does; what the user gives it to call is the user's again.
+Outside of checked functions, and in other threads, JAX's options are as the program set them.
+
+Only the interpreter knows whose function is entered or left, so tracing under `strict` takes about twice its time;
+compiled calls take none. Where another profiler is at work, the options hold for whatever a checked function calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from types import FrameType
+from typing import Any, Literal
+
+import jax
+from weft.core.callers import is_users
+
+
+def call_strictly(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Calls a checked function; implicit promotions in the user's frames raise."""
+    __tracebackhide__ = True
+    profiler = sys.getprofile()
+    if isinstance(getattr(profiler, "__self__", None), _Frames):
+        return function(*args, **kwargs)
+    if profiler is not None:
+        with _promotion(*_REFUSED):
+            return function(*args, **kwargs)
+    sys.setprofile(_Frames().event)
+    try:
+        return function(*args, **kwargs)
+    finally:
+        sys.setprofile(None)
+
+
+_REFUSED = ("raise", "strict")
+
+
+@contextlib.contextmanager
+def _promotion(rank: str, dtype: str) -> Iterator[None]:
+    with jax.numpy_rank_promotion(rank), jax.numpy_dtype_promotion(dtype):
+        yield
+
+
+class _Frames:
+    """Sets JAX's options as frames of the user and of libraries are entered and left.
+
+    Attributes:
+        options: what the program has set them to.
+        whose: whose code runs now.
+        changes: the frames that changed that, each with what undoes the change, and whose code ran before.
+    """
+
+    def __init__(self) -> None:
+        self.options = jax.config.jax_numpy_rank_promotion, jax.config.jax_numpy_dtype_promotion
+        self.whose: Whose = "library"
+        self.changes: list[tuple[FrameType, ExitStack, Whose]] = []
+
+    def event(self, frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            whose = _known.get(frame.f_code.co_filename) or _whose(frame)
+            if whose not in (self.whose, "caller"):
+                undo = ExitStack()
+                undo.enter_context(_promotion(*(_REFUSED if whose == "user" else self.options)))
+                self.changes.append((frame, undo, self.whose))
+                self.whose = whose
+        elif event == "return" and self.changes and self.changes[-1][0] is frame:
+            _, undo, self.whose = self.changes.pop()
+            undo.close()
+
+
+# Whose code a file holds. What JAX and Python's own library do, they do for their caller.
+Whose = Literal["user", "library", "caller"]
+_known: dict[str, Whose] = {}
+_INSTALLED = tuple(f"{sysconfig.get_path(name)}/" for name in ("purelib", "platlib"))
+_CALLERS = (*(f"{path}/" for path in jax.__path__), "<")
+_STANDARD = f"{sysconfig.get_path('stdlib')}/"
+
+
+def _whose(frame: FrameType) -> Whose:
+    filename = frame.f_code.co_filename
+    if filename.startswith(_CALLERS) or (filename.startswith(_STANDARD) and not filename.startswith(_INSTALLED)):
+        whose: Whose = "caller"
+    else:
+        whose = "user" if is_users(frame) and not filename.startswith(_INSTALLED) else "library"
+    _known[filename] = whose
+    return whose
