@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from weft.nnx.attributes import data, static
 from weft.nnx.errors import StructureError
 from weft.nnx.module import Module
-from weft.nnx.objects import attributes_of
+from weft.nnx.objects import attributes_of, in_order
 from weft.nnx.reprlib import MappingReprMixin, SequenceReprMixin
 from weft.nnx.variable import Variable
 
@@ -45,7 +45,7 @@ class Dict(MappingReprMixin, Module, MutableMapping[str, A]):
             raise KeyError(key) from None
 
     def __iter__(self) -> Iterator[str]:
-        return iter(list(attributes_of(self)))
+        return iter(list(in_order(self)))
 
     def __len__(self) -> int:
         return len(attributes_of(self))

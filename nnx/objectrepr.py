@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from weft.nnx.kinds import RngState
 from weft.nnx.nodes import child_items, is_graph_node, is_node
-from weft.nnx.objects import attributes_of
+from weft.nnx.objects import in_order
 from weft.nnx.pytree import Pytree
 from weft.nnx.refs import is_array_ref
 from weft.nnx.reprlib import Attr, Object, Representable, SizeBytes
@@ -79,7 +79,7 @@ def _shown(node: Pytree) -> dict[str, Any]:
     nodes = node._pytree__nodes
     return {
         name: value
-        for name, value in attributes_of(node).items()
+        for name, value in in_order(node).items()
         if not str(name).startswith("_") or nodes.get(str(name), False)
     }
 

@@ -66,6 +66,7 @@ class Slots:
         "_pytree__exposed",
         "_pytree__nodes",
         "_pytree__plans",
+        "_pytree__sorted",
         "_pytree__trace",
         "_pytree__version",
     )
@@ -83,6 +84,20 @@ def touch(node: Any) -> None:
     structure_epoch.now = version
 
 
+def in_order(node: Any) -> dict[str, Any]:
+    """An object's attributes in the order in which they are to be seen.
+
+    A call with graph updates describes an object anew, which sorts the attributes that it has then by name. They are
+    only counted at that time, and sorted when somebody looks.
+    """
+    values = attributes_of(node).copy()
+    count = node._pytree__sorted
+    if not count:
+        return values
+    names = list(values)
+    return {name: values[name] for name in (*sorted(names[:count]), *names[count:])}
+
+
 def new_object(cls: Any, nodes: HashableMapping | None = None, trace: TraceState | None = None) -> Any:
     """An object without attributes, of a level (by default the current one); `__init__` is not run."""
     node = object.__new__(cls)
@@ -90,6 +105,7 @@ def new_object(cls: Any, nodes: HashableMapping | None = None, trace: TraceState
     _store(node, "_pytree__trace", current_trace_state() if trace is None else trace)
     _store(node, "_pytree__exposed", False)
     _store(node, "_pytree__plans", None)
+    _store(node, "_pytree__sorted", 0)
     _store(node, "_pytree__version", fresh_version())
     return node
 

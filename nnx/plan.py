@@ -128,9 +128,9 @@ class Plan:
     """
 
     __slots__ = (
-        "__weakref__", "_epoch", "_guards", "_metadata", "_objects", "_roots", "_selected", "_trace_states",
-        "_versions", "by_number", "graphdef", "leaves", "numbers", "paths", "repeat_starts", "repeats", "starts",
-        "variables", "volatile",
+        "__weakref__", "_epoch", "_guards", "_metadata", "_objects", "_roots", "_selected", "_settled",
+        "_trace_states", "_versions", "by_number", "graphdef", "leaves", "numbers", "paths", "repeat_starts",
+        "repeats", "starts", "variables", "volatile",
     )  # fmt: skip
 
     def __init__(self, roots: Sequence[Any]):
@@ -155,6 +155,7 @@ class Plan:
         self._trace_states: list[TraceState] = list(levels.values())
         self._guards = walk.guards
         self._selected: dict[Any, list[Any]] = {}
+        self._settled = False
         self._keep_objects(roots, walk, numbers)
 
     def _keep_objects(self, roots: Sequence[Any], walk: Recorder, numbers: RefMap) -> None:
@@ -212,6 +213,13 @@ class Plan:
         """The object or Variable that has a number."""
         node = self.by_number[number]
         return node() if isinstance(node, weakref.ref) else node
+
+    def settle(self) -> None:
+        """Says that the objects have been described anew with their updates: what they have is sorted (`in_order`)."""
+        if not self._settled:
+            for node in filter(is_object, map(self.node, self.by_number)):
+                _store(node, "_pytree__sorted", len(attributes_of(node)))
+            self._settled = True
 
     def read(self) -> list[Any]:
         """The leaves' values: raw values of Variables, arrays as they are."""

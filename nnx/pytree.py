@@ -36,12 +36,13 @@ from weft.nnx.declarations import declared_attributes
 from weft.nnx.errors import AttributeKindError, TraceContextError
 from weft.nnx.layout import Layout, layout_of
 from weft.nnx.missing import MISSING
-from weft.nnx.objects import OBJECT, Slots, attributes_of, new_object, touch
+from weft.nnx.objects import OBJECT, Slots, attributes_of, in_order, new_object, touch
 from weft.nnx.reprlib import Attr, Representable
 from weft.nnx.reprlib import Object as ReprObject
 from weft.nnx.tracers import TraceState
 
 _store = object.__setattr__
+_set_attributes = Slots.__dict__["__dict__"].__set__
 
 
 @dataclass_transform(field_specifiers=(dataclasses.field, data, static))
@@ -49,6 +50,12 @@ class PytreeMeta(ABCMeta):
     """Checks an object's attributes once its `__init__` has run."""
 
     if not typing.TYPE_CHECKING:
+
+        def __new__(mcls, name, bases, namespace, **kwargs: Any) -> Any:
+            # A plain class before `Pytree` among the bases brings a `__dict__` of its own, which tells nobody.
+            if "__dict__" not in namespace and not all(isinstance(base, PytreeMeta) for base in bases):
+                namespace["__dict__"] = vars(Pytree)["__dict__"]
+            return super().__new__(mcls, name, bases, namespace, **kwargs)
 
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
             node = cls.__new__(cls, *args, **kwargs)
@@ -146,6 +153,7 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
         _pytree__version: int
         _pytree__exposed: bool
         _pytree__plans: dict[Any, Any] | None
+        _pytree__sorted: int
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
@@ -175,6 +183,7 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
         @property
         def __dict__(self) -> dict[str, Any]:
             if not self._pytree__exposed:
+                _set_attributes(self, in_order(self))
                 _store(self, "_pytree__exposed", True)
                 touch(self)
             return attributes_of(self)
@@ -219,6 +228,8 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
             _store(self, "_pytree__nodes", nodes.with_item(name, status.is_data))
 
     def __delattr__(self, name: str) -> None:
+        if name in list(attributes_of(self))[: self._pytree__sorted]:
+            _store(self, "_pytree__sorted", self._pytree__sorted - 1)
         object.__delattr__(self, name)
         if name in self._pytree__nodes:
             _store(self, "_pytree__nodes", self._pytree__nodes.without(name))
@@ -259,7 +270,7 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
         return twin
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**attributes_of(self), "_pytree__nodes": self._pytree__nodes}
+        return {**in_order(self), "_pytree__nodes": self._pytree__nodes}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         _store(self, "_pytree__nodes", state.get("_pytree__nodes", type(self)._pytree__class_nodes))

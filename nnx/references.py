@@ -204,7 +204,10 @@ class References:
 
     def hand_over(self, entered: Tree, outcome: RefOutcome, values: Sequence[Any], groups: Groups) -> Any:
         """Writes what changed into the caller's objects, and gives the output."""
-        return hand_over(entered.plan, outcome, values, groups)
+        out = hand_over(entered.plan, outcome, values, groups)
+        if self.updates:
+            entered.plan.settle()
+        return out
 
     def quick_hand_over(self, entered: QuickEntry, outcome: RefOutcome, values: Sequence[Any], groups: Groups) -> Any:
         """The same, for objects that were met before."""

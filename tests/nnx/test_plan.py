@@ -134,6 +134,24 @@ def test_plans_of_objects_without_a_record_of_data_are_never_stale(steps):
         assert agrees(plan_of((node,)), (node,))
 
 
+class Mixin:
+    def greet(self):
+        return "hello"
+
+
+class Mixed(Mixin, nnx.Module):
+    def __init__(self):
+        self.size = 1
+
+
+@pytest.mark.parametrize("make", [Mixed, lambda: nnx.Dict(size=1)])
+def test_attributes_set_through_vars_are_seen_whatever_the_bases(make):
+    node = make()
+    plan_of((node,))
+    vars(node)["size"] = 2
+    assert agrees(plan_of((node,)), (node,))
+
+
 def test_the_same_plan_is_found_while_only_values_change():
     node = Node()
     plan = plan_of((node,))
