@@ -15,11 +15,12 @@ from weft.nnx.attributes import is_data, static
 from weft.nnx.extract import from_tree, to_tree
 from weft.nnx.functional import clone
 from weft.nnx.graph import flatten
+from weft.nnx.kinds import BatchStat, Param
 from weft.nnx.nodes import child_items, get_node_impl
 from weft.nnx.objects import attributes_of, new_object
 from weft.nnx.pytree import Pytree
 from weft.nnx.rngs import Rngs, RngStream
-from weft.nnx.training.optimizer import Optimizer
+from weft.nnx.training.optimizer import Optimizer, OptState
 from weft.nnx.variable import Variable
 from weft.nnx.walk import iter_graph
 from weft.typecheck import objects
@@ -76,6 +77,7 @@ LAYER = objects.loaded(
     objects.Layer(
         is_record_class=_is_record_class,
         box=Variable,
+        lasting=(Param, BatchStat, OptState),
         package="weft.nnx.",
         attributes=attributes_of,
         value=lambda box: box.get_value(),

@@ -33,6 +33,7 @@ class Layer:
     Attributes:
         is_record_class: whether a class is one of objects with annotated attributes of their own.
         box: the base class of boxes.
+        lasting: boxes whose arrays keep their shapes, parameters say.
         package: the prefix of its own modules' names.
         attributes: the attributes of an object.
         value: what a box holds.
@@ -50,6 +51,7 @@ class Layer:
 
     is_record_class: Callable[[type], bool]
     box: type
+    lasting: tuple[type, ...]
     package: str
     attributes: Callable[[Any], Mapping[str, Any]]
     value: Callable[[Any], Any]

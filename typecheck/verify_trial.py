@@ -23,6 +23,7 @@ from weft.core import _jax
 from weft.core.leaves import is_array
 from weft.typecheck import objects
 from weft.typecheck.builder import Assignment, Builder, Unbuildable
+from weft.typecheck.changes import changes, shapes_of
 from weft.typecheck.modes import mode
 from weft.typecheck.reshapes import impossible_reshape
 from weft.typecheck.verify_watch import Violation, Watch, is_users
@@ -181,7 +182,7 @@ def run_trial(target: Target, assignment: Assignment, dims: Mapping[str, Any] | 
             with watch.paused():
                 _check_records(watch, (args, kwargs))
             with _trace_context(next(_numbers)):
-                jaxpr = trace(function, args, kwargs, lambda given: _check_objects(watch, given), target.axes)
+                jaxpr = trace(function, args, kwargs, lambda *given: _around(target, watch, *given), target.axes)
         except Unbuildable:
             raise
         except Exception as raised:
@@ -224,6 +225,18 @@ def _check_records(watch: Watch, args: Any) -> None:
     _check_objects(watch, args)
 
 
+def _around(target: Target, watch: Watch, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[], None]:
+    """Notes the objects that a call is given, and returns what looks at them again when it has ended."""
+    before = shapes_of(args, kwargs)
+
+    def afterwards() -> None:
+        _check_objects(watch, (args, kwargs))
+        if not watch.violations:
+            watch.violations += changes(target.name, target.file, target.line, before, shapes_of(args, kwargs))
+
+    return afterwards
+
+
 def _check_objects(watch: Watch, args: Any) -> None:
     for _, module in objects.objects_in(args):
         watch.check_module(module)
@@ -233,7 +246,7 @@ def trace(
     function: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-    afterwards: Callable[[Any], None] = lambda given: None,
+    around: Callable[..., Callable[[], None]] = lambda args, kwargs: lambda: None,
     axes: tuple[str, ...] = (),
 ) -> Any:
     """The jaxpr of a call; only `ShapeDtypeStruct`s are traced, all else is given as it is.
@@ -241,7 +254,8 @@ def trace(
     Args:
         function: what to call.
         args, kwargs: what it is given, with `ShapeDtypeStruct`s for arrays.
-        afterwards: gets the arguments as the function left them: it may have changed the objects among them.
+        around: gets the arguments inside the trace, and returns what to call when the function has returned: it may
+            have changed the objects among them.
         axes: names of axes that it runs under.
     """
     leaves, treedef = jax.tree.flatten(opened((args, dict(kwargs))))
@@ -251,8 +265,9 @@ def trace(
         source = iter(arrays)
         live = [next(source) if traced else leaf for leaf, traced in zip(leaves, dynamic, strict=True)]
         positional, named = closed(treedef.unflatten(live))
+        afterwards = around(positional, named)
         out = _ran(function(*positional, **named))
-        afterwards((positional, named))
+        afterwards()
         return [leaf for leaf in jax.tree.leaves(opened(out)) if is_array(leaf)]
 
     arrays = [leaf for leaf, traced in zip(leaves, dynamic, strict=True) if traced]
