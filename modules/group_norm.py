@@ -18,7 +18,7 @@ def group_norm(
     x: Float[Array, "batch *space features"],
     scale: Float[Array, "features"] | None = None,
     bias: Float[Array, "features"] | None = None,
-    mask: Bool[Array, "..."] | None = None,
+    mask: Bool[Array, "#batch *#space features"] | None = None,
     *,
     groups: int,
     axes: Sequence[int] | None = None,
@@ -34,7 +34,7 @@ def group_norm(
     Args:
         x: the values.
         scale, bias, epsilon, dtype, use_fast_variance, axis_name, axis_index_groups, promote: as in `norm`.
-        mask: which values count; shaped like `x` where it is not of size one.
+        mask: which values count; of size one or like `x` on each axis, and always like it on the last.
         groups: how many groups the features are in.
         axes: what to reduce, the features among it; by default all but the first.
 

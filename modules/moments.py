@@ -166,7 +166,7 @@ _NORM_OPTIONS = (
 
 
 @op(*_NORM_OPTIONS, "use_mean")
-def norm(
+def norm(  # weft: skip(the axes decide the shapes)
     x: Float[Array, "*shape"],
     scale: Float[Array, "..."] | None = None,
     bias: Float[Array, "..."] | None = None,
