@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from types import FrameType
+from types import FrameType, FunctionType
 
 import equinox
 import jax
@@ -19,9 +19,10 @@ _LIBRARIES = tuple(
 )
 
 
-def is_users(frame: FrameType) -> bool:
-    """Whether a frame runs the user's code."""
-    return not frame.f_code.co_filename.startswith(_LIBRARIES)
+def is_users(code: FrameType | FunctionType) -> bool:
+    """Whether a frame runs the user's code, or a function is made of it."""
+    owner = code.f_code if isinstance(code, FrameType) else code.__code__
+    return not owner.co_filename.startswith(_LIBRARIES)
 
 
 def place_of(frame: FrameType) -> str:

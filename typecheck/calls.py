@@ -1,169 +1,35 @@
 """Calls: one function call under contract.
 
-A function's *plan* is made once: which parameters have something to check, and what it returns. A call is then: bind
-the fields' dims if it is a method of a record, check the arguments, run, check what comes back, all in one scope.
+A function's *plan* (see `plans`) is made once. A call is then: bind the fields' dims if it is a method of a record,
+check the arguments, run, check what comes back, all in one scope.
 Generators are checked as they yield, coroutines when they are awaited; both keep the scope of their call.
 
-What is not checked here: transforms and other wrappers, whose signature is that of the function inside and not of what
-they take; and records' own methods given as functions, because they check themselves when they run.
+What is not checked here: transforms, whose signature is that of the function inside and not of what they take; and
+records' own methods given as functions, because they check themselves when they run.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import itertools
-import os
-import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping, Sequence
-from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any, cast
 
 import equinox as eqx
-import jax
-import jaxtyping
-from weft.typecheck.annotations import Annotation, RecordOf, StreamOf
-from weft.typecheck.arrays import Check, settle
+from weft.typecheck.annotations import RecordOf
+from weft.typecheck.arrays import settle
 from weft.typecheck.bindings import Bindings, Mismatch, Slot
-from weft.typecheck.checks import check_of
 from weft.typecheck.dims import UnboundDim
 from weft.typecheck.errors import AnnotationError, ContractError
 from weft.typecheck.explain import contract_error, place_of
 from weft.typecheck.modes import current_mode
+from weft.typecheck.plans import FunctionPlan, Row, owner_of, plan_of, wrapper_of
 from weft.typecheck.records import check_rebuilt, record_plan, scope_of, whole_mismatch
 from weft.typecheck.running import enter_record, leave_record, module_path
-from weft.typecheck.signatures import Signature, signature_of
 from weft.typecheck.strictness import call_strictly
 from weft.typecheck.tracebacks import cut
-
-Row = tuple[Slot, Check]
-
-
-@dataclass(frozen=True)
-class FunctionPlan:
-    """What to check around one function; `None` rows have nothing to check.
-
-    Attributes:
-        signature: the function's annotations.
-        positional: the rows of the parameters that may be given by position.
-        named: the rows of the parameters that may be given by name.
-        rest: the rows of `*args` and `**kwargs`.
-        returns: the row of the result.
-        streams: the rows of what a generator yields, is sent and returns.
-        is_method: whether the first argument is the record that it is a method of.
-        idle: whether there is nothing to check at all.
-    """
-
-    signature: Signature
-    positional: tuple[Row | None, ...]
-    named: Mapping[str, Row | None]
-    rest: tuple[Row | None, Row | None]
-    returns: Row | None
-    streams: tuple[Row | None, Row | None, Row | None] | None
-    is_method: bool
-    idle: bool
-
-
-def function_plan(
-    function: Callable[..., Any], owner: type | None = None, names: Mapping[str, Any] | None = None
-) -> FunctionPlan:
-    """Makes the plan of a function.
-
-    Raises:
-        AnnotationError: in one line, if one of its annotations cannot be read.
-    """
-    signature = signature_of(function, owner, names)
-    target = signature.function
-    kinds = inspect.Parameter
-    rows = {p.name: _row(Slot("argument", p.name, target, p.annotation), p.annotation) for p in signature.parameters}
-    by_kind = {p.kind: rows[p.name] for p in signature.parameters}
-    positional = tuple(
-        rows[p.name] for p in signature.parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
-    )
-    named = {
-        p.name: rows[p.name]
-        for p in signature.parameters
-        if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)
-    }
-    returns, streams = _results(signature)
-    is_method = owner is not None and issubclass(owner, eqx.Module)
-    idle = not any(rows.values()) and returns is None and not any(streams or ())
-    rest = by_kind.get(kinds.VAR_POSITIONAL), by_kind.get(kinds.VAR_KEYWORD)
-    return FunctionPlan(signature, positional, named, rest, returns, streams, is_method, idle)
-
-
-def _row(slot: Slot, annotation: Annotation) -> Row | None:
-    check = check_of(annotation)
-    return None if check is None else (slot, check)
-
-
-def _results(signature: Signature) -> tuple[Row | None, tuple[Row | None, Row | None, Row | None] | None]:
-    target, returns = signature.function, signature.returns
-    if signature.flavour in ("generator", "async generator"):
-        if not isinstance(returns, StreamOf):
-            return None, None
-        streams = (
-            _row(Slot("yield", "yield", target, returns.yields), returns.yields),
-            _row(Slot("sent", "sent", target, returns.sent), returns.sent),
-            _row(Slot("return", "return", target, returns.returns), returns.returns),
-        )
-        return None, streams
-    return _row(Slot("return", "return", target, returns), returns), None
-
-
-# A function's plan never changes; it lives as long as the function. None: it is not to be checked.
-_plans: weakref.WeakKeyDictionary[Any, FunctionPlan | None] = weakref.WeakKeyDictionary()
-
-
-def plan_of(function: Any, args: Sequence[Any]) -> FunctionPlan | None:
-    """The plan of a function that the core calls; None if it has nothing to check."""
-    try:
-        return _plans[function]
-    except KeyError:
-        plan = _plans[function] = _new_plan(function, args)
-        return plan
-    except TypeError:  # it cannot be referred to weakly, or hashed
-        return None
-
-
-def _new_plan(function: Any, args: Sequence[Any]) -> FunctionPlan | None:
-    if not isinstance(function, FunctionType) or not _says_what_it_takes(function):
-        return None
-    owner = owner_of(function, args)
-    try:
-        plan = function_plan(function, owner)
-    except ValueError as error:
-        if isinstance(error, AnnotationError):
-            raise
-        return None
-    return None if plan.idle else plan
-
-
-def _says_what_it_takes(function: Any) -> bool:
-    """Whether a function's annotations are its own: not copied by a wrapper that may batch, jit or bind arguments."""
-    while hasattr(function, "__wrapped__"):
-        if not function.__code__.co_filename.startswith(_TRANSPARENT):
-            return False
-        function = function.__wrapped__
-    return isinstance(function, FunctionType)
-
-
-# Wrappers that pass arguments on as they are: context managers on a method, and jaxtyping's own decorator.
-_TRANSPARENT = (
-    contextlib.__file__,
-    jax.named_scope("")(lambda: None).__code__.co_filename,
-    os.path.join(os.path.dirname(jaxtyping.__file__), ""),
-)
-
-
-def owner_of(function: FunctionType, args: Sequence[Any]) -> type | None:
-    """The class that a function is a method of, if it is called as one."""
-    if not args:
-        return None
-    prefix = function.__qualname__.rpartition(".")[0]
-    return next((base for base in type(args[0]).__mro__ if base.__qualname__ == prefix), None) if prefix else None
 
 
 def call(
@@ -182,6 +48,8 @@ def call(
         if isinstance(method, FunctionType) and not hasattr(function, "__wrapped__"):
             return call(method, (function, *args), kwargs)
     plan = plan_of(function, args)
+    if plan is None:
+        function = wrapper_of(function, args) or function
     is_method = plan is not None and plan.is_method
     if is_method or _is_dispatched(function, args):
         token = enter_record(args[0])

@@ -18,6 +18,7 @@ from weft.typecheck.checks import BUILDERS, check_of
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.explain import contract_error
 from weft.typecheck.modes import current_mode
+from weft.typecheck.plans import FunctionPlan, function_plan, owner_of
 from weft.typecheck.reading import Scope, read
 from weft.typecheck.records import (
     Shell,
@@ -129,12 +130,12 @@ def contract(function: Any = None, /, *, names: Mapping[str, Any] | None = None)
 
 
 def _checked_function(function: Callable[..., Any], names: Mapping[str, Any]) -> Callable[..., Any]:
-    plans: list[calls.FunctionPlan] = []
+    plans: list[FunctionPlan] = []
 
-    def plan_for(args: tuple[Any, ...]) -> calls.FunctionPlan:
+    def plan_for(args: tuple[Any, ...]) -> FunctionPlan:
         if not plans:
-            owner = calls.owner_of(function, args)
-            plans.append(calls.function_plan(function, owner, names))
+            owner = owner_of(function, args)
+            plans.append(function_plan(function, owner, names))
         return plans[0]
 
     @functools.wraps(function)

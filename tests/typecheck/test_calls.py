@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import threading
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from typing import Any, Literal, Self
 
@@ -15,6 +17,7 @@ import pytest
 import weft
 from jaxtyping import Array, ArrayLike, Float, Int
 from weft import Module
+from weft.core.hooks import call_checked
 from weft.typecheck import ContractError, contract
 
 from .layers import Linear, linear
@@ -291,3 +294,67 @@ def test_functions_without_annotations_run_as_they_are():
 
     contract(function)(1, a=2)
     assert calls == [((1,), {"a": 2})]
+
+
+def logged(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        wrapper.calls += 1
+        return function(*args, **kwargs)
+
+    wrapper.calls = 0
+    return wrapper
+
+
+def over_rows(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(xs: Any) -> Any:
+        return jnp.stack([function(x) for x in xs]), "and more"
+
+    return wrapper
+
+
+def halved(x: Float[Array, "n"]) -> Float[Array, "n"]:
+    return x / 2
+
+
+@pytest.mark.parametrize("decorate", [logged, lambda function: logged(logged(function))])
+def test_a_function_in_a_wrapper_of_the_users_is_checked(decorate):
+    function = decorate(halved)
+    assert weft.jit(function)(jnp.ones(3)).shape == (3,)
+    assert function.calls == 1
+    with pytest.raises(ContractError, match=r"argument x of halved should be f32\[n\], and is f32\[2,3\]"):
+        weft.jit(function)(jnp.ones((2, 3)))
+    assert jax.jit(function)(jnp.ones((2, 3))).shape == (2, 3)  # no transform of weft's
+
+
+def test_what_counts_is_what_a_wrapper_passes_on_and_not_what_it_takes():
+    rows, _ = weft.jit(over_rows(halved))(jnp.ones((2, 3)))
+    assert rows.shape == (2, 3)
+    with pytest.raises(ContractError, match=r"argument x of halved should be f32\[n\], and is f32\[\]"):
+        weft.jit(over_rows(halved))(jnp.ones(3))
+
+
+def test_methods_in_wrappers_are_checked():
+    class Named(Module):
+        weight: Float[Array, "n"]
+
+        @logged
+        def __call__(self, x: Float[Array, "n"]) -> Float[Array, "n"]:
+            return x * self.weight
+
+    assert Named(jnp.ones(2))(jnp.ones(2)).shape == (2,)
+    with pytest.raises(ContractError, match=r"argument x of .*Named\.__call__ should be f32\[n=2\]"):
+        Named(jnp.ones(2))(jnp.ones(3))
+
+
+@pytest.mark.parametrize("decorate", [lambda function: function, logged])
+def test_a_checked_function_is_not_kept_alive(decorate):
+    def local(x: Float[Array, "n"]) -> Float[Array, "n"]:
+        return x
+
+    call_checked(decorate(local), (jnp.ones(3),), {})
+    known = weakref.ref(local)
+    del local
+    gc.collect()
+    assert known() is None
