@@ -76,8 +76,8 @@ def test_the_parts_that_ride_in_one_way(prefix: Any, parts: list[Any]):
     assert subtrees(prefix, tree, lambda node: node is Carry or is_axis(node), Carry) == parts
 
 
-def test_describing_keeps_no_tracer():
-    with jax.checking_leaks():
+def test_describing_keeps_no_tracer(checking_leaks: Any):
+    with checking_leaks():
         kept: list[Any] = []
         jax.jit(lambda x: kept.append(describe({"x": x})) or x)(1.0)
     assert str(kept[0].leaves[0][1]).endswith("float32[]")

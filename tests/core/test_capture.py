@@ -138,13 +138,13 @@ def test_the_derivative_of_a_captured_function_is_that_of_the_function(name: str
 
 
 @pytest.mark.parametrize("name", WRAPPERS)
-def test_capture_composes_with_transforms_around_it(name: str):
+def test_capture_composes_with_transforms_around_it(name: str, checking_leaks: Any):
     fun = capture(WRAPPERS[name](double))
     expected = np.full((1,) * rank(name), 6.0)
     check(jax.jit(fun)(jnp.array(3.0)), (7.0, {"h": (expected,)}))
     check(jax.vmap(fun)(X), (2 * X + 1, {"h": (expected / 3 * X.reshape((3,) + (1,) * rank(name)),)}))
     check(capture(fun)(jnp.array(3.0)), ((7.0, {"h": (expected,)}), {}))
-    with jax.checking_leaks():
+    with checking_leaks():
         check(jax.jit(fun)(jnp.array(3.0))[0], 7.0)
 
 

@@ -181,6 +181,6 @@ def test_debugging_is_off_outside_and_can_be_turned_off_inside():
         draw_twice(Keys(0))
 
 
-def test_debugging_keeps_no_tracer_alive():
-    with jax.checking_leaks(), debug_keys():
+def test_debugging_keeps_no_tracer_alive(checking_leaks):
+    with checking_leaks(), debug_keys():
         jax.jit(lambda keys: keys.next()[0])(Keys(0))

@@ -367,7 +367,7 @@ def test_a_pure_call_inside_another_transform_is_fine():
     assert y.tolist() == [1, 2]
 
 
-def test_a_kept_handle_keeps_no_tracer_alive():
+def test_a_kept_handle_keeps_no_tracer_alive(checking_leaks):
     handles = []
 
     def f(x):
@@ -375,7 +375,7 @@ def test_a_kept_handle_keeps_no_tracer_alive():
             handles.append(t)
             return t.done(t(x))[0]
 
-    with jax.checking_leaks():
+    with checking_leaks():
         jax.jit(f)(1)
 
 

@@ -874,7 +874,7 @@ def test_a_program(name, mode):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_nothing_leaks(name, mode):
-    with jax.checking_leaks():
+def test_nothing_leaks(name, mode, checking_leaks):
+    with checking_leaks():
         result = run(name, weft_nnx, mode)
     assert "Leaked" not in str(result), result

@@ -221,7 +221,7 @@ def test_closures_given_to_loops_are_not_kept():
     assert [a for a in jax.live_arrays() if a.shape[:1] == (321,)] == []
 
 
-def test_closures_over_tracers_do_not_leak():
+def test_closures_over_tracers_do_not_leak(checking_leaks: Any):
     def f(x: Any) -> Any:
         y = weft.fori_loop(0, 3, lambda i, c: c + x, x)
         y = weft.while_loop(lambda c: (c < x + 10).all(), lambda c: c + x + 1, y)
@@ -231,7 +231,7 @@ def test_closures_over_tracers_do_not_leak():
         _, y = weft.scan(lambda c, v: (c + x.sum(), v))(0.0, y)
         return weft.associative_scan(lambda a, b: a + b + 0 * x.sum(), y)
 
-    with jax.checking_leaks():
+    with checking_leaks():
         weft.jit(f)(XS)
         weft.grad(lambda x: weft.remat(lambda x: weft.scan(lambda c, v: (c * x.sum(), v))(1.0, x)[0])(x))(XS)
 

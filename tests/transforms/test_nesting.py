@@ -191,12 +191,18 @@ def test_jax_in_weft(outer: str, inner: str):
 
 
 @pytest.mark.parametrize("outer", NAMES)
-def test_no_tracer_leaks_from_any_pair(outer: str):
+def test_no_tracer_leaks_from_any_pair(outer: str, checking_leaks: Any):
     # Traced alone: with leaks checked nothing is cached, and every operation would be compiled anew.
     net = make_net()
-    with jax.checking_leaks():
+    with checking_leaks():
         for inner in NAMES:
             jax.eval_shape(over_arrays(WEFT[outer](WEFT[inner](base))), (net.weight, net.mean), X)
+
+
+def test_a_leak_is_seen(checking_leaks: Any):
+    kept: list[Any] = []
+    with pytest.raises(Exception, match="Leaked"), checking_leaks():
+        weft.jit(lambda x: kept.append(x + 1) or x)(X)
 
 
 TRIPLES = [
