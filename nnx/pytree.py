@@ -51,7 +51,7 @@ class PytreeMeta(ABCMeta):
 
     if not typing.TYPE_CHECKING:
 
-        def __new__(mcls, name, bases, namespace, **kwargs: Any) -> Any:
+        def __new__(mcls, name, bases, namespace, /, **kwargs: Any) -> Any:
             # A plain class before `Pytree` among the bases brings a `__dict__` of its own, which tells nobody.
             if "__dict__" not in namespace and not all(isinstance(base, PytreeMeta) for base in bases):
                 namespace["__dict__"] = vars(Pytree)["__dict__"]
