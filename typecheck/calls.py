@@ -26,7 +26,7 @@ from weft.typecheck.errors import AnnotationError, ContractError
 from weft.typecheck.explain import contract_error, place_of
 from weft.typecheck.modes import current_mode
 from weft.typecheck.plans import FunctionPlan, Row, owner_of, plan_of, wrapper_of
-from weft.typecheck.records import check_rebuilt, record_plan, scope_of, whole_mismatch
+from weft.typecheck.records import check_rebuilt, record_plan, scope_of, scope_of_object, whole_mismatch
 from weft.typecheck.running import enter_record, leave_record, module_path
 from weft.typecheck.strictness import call_strictly
 from weft.typecheck.tracebacks import cut
@@ -161,6 +161,8 @@ def _record_scope(method: FunctionPlan, record: Any) -> Bindings:
     """The scope that the fields of a method's record make."""
     __tracebackhide__ = True
     plan = record_plan(type(record))
+    if not isinstance(record, eqx.Module):
+        return scope_of_object(record, plan)
     try:
         return scope_of(record, plan)
     except Mismatch as miss:

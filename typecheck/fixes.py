@@ -7,6 +7,7 @@ the error calls them fixes, not causes.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -143,7 +144,7 @@ def _missing_axis(miss: Mismatch) -> str | None:
 
 
 def _missing_in_transform(dim: Dim) -> str | None:
-    frame = _frame("vmap", "pmap", "shard_map", "scan", "map")
+    frame = _frame("vmap", "pmap", "scan", "map")
     if frame is None:
         return None
     size = _detail(frame, "size") or _detail(frame, "length")
@@ -152,6 +153,24 @@ def _missing_in_transform(dim: Dim) -> str | None:
         f"{took}, so this function sees one example: drop {str(dim)!r} from its annotation, "
         "or do not map this argument (in_axes None)"
     )
+
+
+def _sharded(miss: Mismatch) -> str | None:
+    """The whole array's size where a shard's is expected, or the reverse."""
+    found, frame = _array(miss), _frame("shard_map")
+    if found is None or frame is None or miss.reason != "size" or miss.axis is None or miss.slot.role == "return":
+        return None
+    mesh: dict[str, int] = _detail(frame, "mesh")
+    size, expected = found[1][miss.axis], miss.expected
+    for names in (names for count in range(len(mesh), 0, -1) for names in itertools.combinations(mesh, count)):
+        shards = math.prod(mesh[name] for name in names)
+        over = ", ".join(map(repr, names))
+        if shards > 1 and size == expected * shards:
+            return f"axis {miss.axis} is whole here, and {shards} shards long: split it over {over} in in_specs"
+        if shards > 1 and size * shards == expected:
+            part = f"a shard has {size} of {expected}"
+            return f"axis {miss.axis} is split over {over}, so {part}: do not split it in in_specs"
+    return None
 
 
 def _transposed(miss: Mismatch) -> str | None:
@@ -249,7 +268,7 @@ def _record(miss: Mismatch) -> str | None:
             f'if the function takes the whole batch, annotate it Batched[{name}, "..."]'
         )
     if miss.reason == "overmapped":
-        frame = _frame("vmap", "pmap", "shard_map", "scan", "map")
+        frame = _frame("vmap", "pmap", "scan", "map")
         by = f"{frame.transform} " if frame else ""
         return (
             f"it is a per-example {name} that {by}took an axis off: pass it unmapped (in_axes None), "
@@ -275,6 +294,7 @@ SLIPS: tuple[Slip, ...] = (
     _column,
     _extra_axis,
     _missing_axis,
+    _sharded,
     _transposed,
     _keepdims,
     _successor,

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from types import CellType, FunctionType
 from typing import Any, TypeVar
 
-import equinox as eqx
 import jax
 import jaxtyping
 from weft.core.callers import is_users
@@ -26,6 +25,7 @@ from weft.typecheck.arrays import Check
 from weft.typecheck.bindings import Slot
 from weft.typecheck.checks import check_of
 from weft.typecheck.errors import AnnotationError
+from weft.typecheck.objects import is_record_class
 from weft.typecheck.signatures import Signature, signature_of
 
 Row = tuple[Slot, Check]
@@ -42,7 +42,7 @@ class FunctionPlan:
         rest: the rows of `*args` and `**kwargs`.
         returns: the row of the result.
         streams: the rows of what a generator yields, is sent and returns.
-        is_method: whether the first argument is the record that it is a method of.
+        is_method: whether the first argument is the record or object that it is a method of.
         idle: whether there is nothing to check at all.
     """
 
@@ -78,7 +78,7 @@ def function_plan(
         if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)
     }
     returns, streams = _results(signature)
-    is_method = owner is not None and issubclass(owner, eqx.Module)
+    is_method = owner is not None and is_record_class(owner)
     idle = not any(rows.values()) and returns is None and not any(streams or ())
     rest = by_kind.get(kinds.VAR_POSITIONAL), by_kind.get(kinds.VAR_KEYWORD)
     return FunctionPlan(signature, positional, named, rest, returns, streams, is_method, idle)

@@ -22,6 +22,7 @@ from weft.typecheck.annotations import (
     Annotation,
     ArrayOf,
     BatchedOf,
+    BoxOf,
     Instance,
     MappingOf,
     OneOf,
@@ -35,6 +36,7 @@ from weft.typecheck.bindings import Bindings, Mismatch, Origin, Slot
 from weft.typecheck.checks import check_of, has_arrays, with_lead
 from weft.typecheck.dims import AnyDim, NamedDim, Shape
 from weft.typecheck.errors import AnnotationError
+from weft.typecheck.objects import attributes_of
 from weft.typecheck.signatures import Field, fields_of
 
 
@@ -113,7 +115,7 @@ def _binds(annotation: Annotation) -> bool:
     match annotation:
         case OneOf(parts) | TupleOf(parts):
             return any(map(_binds, parts))
-        case SequenceOf(item=part) | MappingOf(value=part):
+        case SequenceOf(item=part) | MappingOf(value=part) | BoxOf(inner=part):
             return _binds(part)
         case RecordOf(dims=dims):
             return dims is not None
@@ -189,6 +191,20 @@ def scope_of(record: Any, plan: RecordPlan, *, everything: bool = False, sparse:
     bindings = Bindings(_NO_SLOT, lambda: {"self": record})
     _bind_config(plan, values, bindings)
     _run_fields(plan.fields if everything else plan.binding, values, bindings, sparse, whole=False)
+    return bindings
+
+
+def scope_of_object(record: Any, plan: RecordPlan) -> Bindings:
+    """The scope that an object's attributes make, of those that fit: others may be changing it."""
+    values = attributes_of(record)
+    bindings = Bindings(_NO_SLOT, lambda: {"self": record})
+    _bind_config(plan, values, bindings)
+    for field in plan.binding:
+        kept = bindings.snapshot()
+        try:
+            _run_fields((field,), values, bindings, True, whole=False)
+        except (Mismatch, AnnotationError):
+            bindings.restore(kept)
     return bindings
 
 
