@@ -10,12 +10,15 @@ import jax
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # weft's own packages, not everything beside them: tests and examples are users.
-_LIBRARIES = tuple(
-    os.path.join(folder, "")
-    for folder in (
-        *(os.path.join(_ROOT, package) for package in ("core", "transforms", "modules", "typecheck", "nnx")),
-        *(os.path.dirname(os.path.abspath(str(library.__file__))) for library in (jax, equinox)),
-    )
+_LIBRARIES = (
+    "<frozen ",  # what starts a program: `python -m`, and imports
+    *(
+        os.path.join(folder, "")
+        for folder in (
+            *(os.path.join(_ROOT, package) for package in ("core", "transforms", "modules", "typecheck", "nnx")),
+            *(os.path.dirname(os.path.abspath(str(library.__file__))) for library in (jax, equinox)),
+        )
+    ),
 )
 
 

@@ -57,7 +57,7 @@ class AxisError(WeftError, ValueError):
     """Axes that do not fit: inconsistent sizes, out of range, or given for what is not there."""
 
 
-class StaticError(WeftError, TypeError):
+class StaticError(WeftError, TypeError, ValueError):
     """A static value that cannot be static: an array, something unhashable, something mutable."""
 
 

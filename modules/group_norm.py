@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
+from weft.core.errors import AxisError
 from weft.modules.dtypes import promote
 from weft.modules.moments import moments, normalize
 from weft.modules.op import op
@@ -45,6 +47,8 @@ def group_norm(
     """
     x, scale, bias = promote(x, scale, bias, dtype=dtype)
     features = x.shape[-1]
+    if features % groups:
+        raise AxisError(f"{features} features do not fall into {groups} groups", at=f"x: {jax.typeof(x)}")
     axes = range(1, x.ndim) if axes is None else axes
     others = sorted({range(x.ndim)[axis] for axis in axes} - {x.ndim - 1})
     if mask is not None:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
+from weft.core.errors import AxisError
 from weft.modules.dtypes import as_array, cast, compute_dtype, promote
 from weft.modules.op import op
 
@@ -132,15 +133,26 @@ def normalize(  # weft: skip(the axes decide the shapes)
 
     y = cast(x, work)
     if mean is not None:
-        y = lax.sub(y, cast(lax.reshape(mean, kept_shape), work))
-    variance = lax.reshape(variance, kept_shape)
+        y = lax.sub(y, cast(_over(kept_shape, mean), work))
+    variance = _over(kept_shape, variance)
     factor = cast(lax.rsqrt(lax.add(variance, np.asarray(epsilon, variance.dtype))), work)
     if scale is not None:
-        factor = lax.mul(factor, cast(lax.reshape(scale, feature_shape), work))
+        factor = lax.mul(factor, cast(_over(feature_shape, scale), work))
     y = lax.mul(y, factor)
     if bias is not None:
-        y = lax.add(y, cast(lax.reshape(bias, feature_shape), work))
+        y = lax.add(y, cast(_over(feature_shape, bias), work))
     return cast(y, result_dtype)
+
+
+def _over(shape: Sequence[int], value: Any) -> Any:
+    """A statistic or parameter with axes of size one where it has none, so that it broadcasts."""
+    # JAX itself looks only when it lowers the program, far from here.
+    if value.size != math.prod(shape):
+        raise AxisError(
+            f"values of shape {value.shape} do not fit an input's axes of sizes {tuple(shape)}",
+            fix="check the number of features",
+        )
+    return lax.reshape(value, shape)
 
 
 def running(old: Float[Array, "*shape"], new: Float[Array, "*shape"], momentum: float) -> Float[Array, "*shape"]:

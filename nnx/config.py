@@ -16,7 +16,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -121,7 +121,7 @@ class _Scoped:
             finally:
                 self._pop()
 
-        return wrapper  # type: ignore[return-value]
+        return cast(F, wrapper)
 
 
 def _current(name: str) -> Any:

@@ -98,7 +98,7 @@ class Any:
         return f"{type(self).__name__}({', '.join(map(repr, self.predicates))})"
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.predicates == other.predicates  # type: ignore[attr-defined]
+        return isinstance(other, Any) and type(self) is type(other) and self.predicates == other.predicates
 
     def __hash__(self) -> int:
         return hash((type(self), self.predicates))

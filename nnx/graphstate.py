@@ -66,7 +66,7 @@ class GraphState(MutableMapping[Any, Any], Representable, Generic[A]):
             and dict(self._state) == dict(other._state)
         )
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def __reduce__(self) -> Any:
         return (GraphState, (self._graphdef, self._state))

@@ -398,4 +398,4 @@ def _is_instance(cls: type, instance: Any) -> bool:
     return False
 
 
-VariableMeta.__instancecheck__ = _is_instance  # type: ignore[assignment]
+VariableMeta.__instancecheck__ = _is_instance

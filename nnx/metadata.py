@@ -100,7 +100,8 @@ def with_current_names(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Metadata under today's names."""
     if not any(name in metadata for name in _OLD_NAMES):
         return dict(metadata)
-    return {current_name(name, stacklevel=4): value for name, value in metadata.items()}
+    renamed = {current_name(name, stacklevel=4): value for name, value in metadata.items() if name in _OLD_NAMES}
+    return {**{name: value for name, value in metadata.items() if name not in _OLD_NAMES}, **renamed}
 
 
 def run_hooks(hooks: Any, *args: Any) -> Any:

@@ -86,20 +86,20 @@ def _shown(node: Pytree) -> dict[str, Any]:
 
 def object_parts(node: Pytree):
     """The header and attributes of an object; `...` for one that is being printed already."""
-    outermost = _printing.sizes is None or id(node) not in _printing.sizes
-    if outermost:
-        _printing.sizes = {}
-        _measure(node, _printing.sizes)
-    sizes = _printing.sizes[id(node)]  # type: ignore[index]
-    first = _printing.seen is None
-    if first:
-        _printing.seen = set()
+    known, seen = _printing.sizes, _printing.seen
+    outermost, first = known is None or id(node) not in known, seen is None
+    if known is None or outermost:
+        known = _printing.sizes = {}
+        _measure(node, known)
+    sizes = known[id(node)]
+    if seen is None:
+        seen = _printing.seen = set()
     try:
-        if id(node) in _printing.seen:  # type: ignore[operator]
+        if id(node) in seen:
             yield Object(type(node), empty_repr="...")
             return
         yield Object(type(node), comment=_size_comment(sizes))
-        _printing.seen.add(id(node))  # type: ignore[union-attr]
+        seen.add(id(node))
         for name, value in _shown(node).items():
             yield Attr(name, jax.tree.map(_brief, value, is_leaf=is_graph_node))
     finally:

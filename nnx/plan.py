@@ -25,7 +25,7 @@ import dataclasses
 import operator
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from weft.core.paths import Path, format_path
 from weft.nnx.errors import TraceContextError
@@ -65,7 +65,7 @@ def guards_hold(guards: Sequence[Guard]) -> bool:
 
 
 def _is_frozen(node: Any) -> bool:
-    return dataclasses.is_dataclass(node) and type(node).__dataclass_params__.frozen  # type: ignore[attr-defined]
+    return dataclasses.is_dataclass(node) and cast(Any, type(node)).__dataclass_params__.frozen
 
 
 class Recorder(Flattener):

@@ -213,7 +213,7 @@ class MappingReprMixin(Representable):
     """Prints a mapping as `Type({...})`."""
 
     def __nnx_repr__(self):
-        yield from _mapping_parts(type(self), self)  # type: ignore[arg-type]
+        yield from _mapping_parts(type(self), self)
 
 
 class SequenceReprMixin(Representable):

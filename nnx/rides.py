@@ -68,7 +68,7 @@ class ByFilter(RidesByKind):
             raise AxisError(f"no filter of {self!r} matches", at=format_path(path), fix="end with `...`") from None
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.rides == other.rides  # type: ignore[attr-defined]
+        return isinstance(other, ByFilter) and type(self) is type(other) and self.rides == other.rides
 
     def __hash__(self) -> int:
         return hash(self.rides)

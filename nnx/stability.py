@@ -52,7 +52,7 @@ def is_stable(value: Any) -> bool:
         return kind_compares_by_identity(type(value.__self__))
     if kind_compares_by_identity(kind):
         return True
-    if dataclasses.is_dataclass(value) and kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+    if dataclasses.is_dataclass(value) and kind.__dataclass_params__.frozen:
         return all(is_stable(getattr(value, field.name, None)) for field in dataclasses.fields(value))
     return False
 

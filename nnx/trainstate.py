@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -22,13 +22,13 @@ class _Record:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         dataclasses.dataclass(frozen=True)(cls)
-        fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+        fields = dataclasses.fields(cast(Any, cls))
         static = [field.name for field in fields if not field.metadata.get("pytree_node", True)]
         jtu.register_dataclass(cls, [field.name for field in fields if field.name not in static], static)
 
     def replace(self, **updates: Any) -> Self:
         """A copy with other values in some fields."""
-        return dataclasses.replace(self, **updates)  # type: ignore[type-var]
+        return dataclasses.replace(cast(Any, self), **updates)
 
 
 class TrainState(_Record, Generic[M]):
@@ -74,5 +74,5 @@ class TrainState(_Record, Generic[M]):
         import optax
 
         updates, opt_state = self.tx.update(grads, self.opt_state, self.params)
-        params = optax.apply_updates(self.params, updates)  # type: ignore[arg-type]
+        params = optax.apply_updates(self.params, updates)
         return self.replace(params=params, opt_state=opt_state, step=self.step + 1, **kwargs)

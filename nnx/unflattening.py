@@ -204,7 +204,7 @@ def _plain_copy(variable: Any, now: Any) -> Any:
 
 def _new_variable(definition: VariableDef[Any], value: Any, now: Any) -> Any:
     if definition.metadata["hijax"]:
-        return definition.type.from_metadata(value, definition.metadata)  # type: ignore[attr-defined]
+        return definition.type.from_metadata(value, definition.metadata)
     variable = object.__new__(definition.type)
     _store(variable, "_raw_value", value)
     _store(variable, "_var_metadata", definition.metadata)

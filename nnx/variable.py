@@ -172,7 +172,7 @@ class Variable(ValueProtocols, HasMetadata, Representable, Generic[A], metaclass
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.get_value().shape  # type: ignore[attr-defined]
+        return self.get_value().shape
 
     @property
     def sharding_names(self) -> Any:
@@ -385,7 +385,7 @@ _VALUE_KEY = jtu.GetAttrKey("value")
 
 
 def _unflatten(cls: Any, metadata: Metadata, children: Any) -> Any:
-    return cls._new(children[0], metadata.in_order())  # type: ignore[attr-defined]
+    return cls._new(children[0], metadata.in_order())
 
 
 def _register(cls: type) -> None:

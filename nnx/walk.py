@@ -170,9 +170,9 @@ def _map_graph(f: Callable[[Path, Any], Any], node: Any, path: Path, results: di
         mapped = _map_graph(f, value, (*path, key), results)
         if mapped is value:
             continue
-        if impl.set_key is None:  # type: ignore[union-attr]
+        if impl is None or impl.set_key is None:
             raise StructureError(f"a {type(node).__name__} cannot change its children", at=format_path((*path, key)))
-        impl.set_key(node, key, mapped)  # type: ignore[union-attr]
+        impl.set_key(node, key, mapped)
     mapped = f(path, node)
     if remembered:
         results[id(node)] = (node, mapped)  # with the node, whose identity must not be given away

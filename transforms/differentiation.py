@@ -42,6 +42,7 @@ class DiffOptions:
     allow_int: bool = False
     with_value: bool = False
     filters: tuple[tuple[int, Any], ...] = ()
+    may_be_none: bool = False  # whether there may be nothing to differentiate, and the gradient is empty
 
     @property
     def positions(self) -> tuple[int, ...]:
@@ -88,7 +89,7 @@ def _is_integer(path: Any, kind: Any, value: Any) -> bool:
 
 def _check(options: DiffOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
     chosen = [leaf for leaf, ride in zip(leaves, rides, strict=True) if ride is DIFFERENTIATED]
-    if not chosen:
+    if not chosen and not options.may_be_none:
         wanted = "Param" if options.wrt is None else format_filter(options.wrt)
         raise DifferentiationError(
             f"{options.name} has nothing to differentiate: no leaf of argument {options.argnums} is {wanted}",

@@ -269,15 +269,19 @@ class MultiHeadAttention(Module):
             is_causal=is_causal,
         )
         if decoding:
-            self.cached_key[...], self.cached_value[...] = key, value  # type: ignore[index]
-            self.cache_index[...] += 1  # type: ignore[index]
+            keys, values, index = self._cache()
+            keys[...], values[...] = key, value
+            index[...] += 1
         return self.out(x, out_sharding=out_sharding)
+
+    def _cache(self) -> tuple[Cache[Any], Cache[Any], Cache[Any]]:
+        if self.cached_key is None or self.cached_value is None or self.cache_index is None:
+            raise ConfigError("MultiHeadAttention decodes without a cache", fix="call init_cache(input_shape) first")
+        return self.cached_key, self.cached_value, self.cache_index
 
     def _from_cache(self, key: jax.Array, value: jax.Array, mask: Any) -> tuple[jax.Array, jax.Array, Any]:
         """All steps' keys and values, and a mask of those made so far."""
-        if self.cached_key is None or self.cached_value is None or self.cache_index is None:
-            raise ConfigError("MultiHeadAttention decodes without a cache", fix="call init_cache(input_shape) first")
-        keys, values, index = self.cached_key[...], self.cached_value[...], self.cache_index[...]
+        keys, values, index = (cached[...] for cached in self._cache())
         *batch, _, heads, size = keys.shape
         if key.shape != (*batch, 1, heads, size):
             raise AxisError(

@@ -9,10 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from weft.core.errors import WeftError
 from weft.modules.construct import ConfigError
 from weft.modules.ops import hashable
 from weft.nnx.attributes import data
 from weft.nnx.kinds import Param
+from weft.nnx.pytree import Pytree
 
 Metadata = Mapping[str, Any]
 Sizes = int | Sequence[int]
@@ -21,8 +23,32 @@ NO_METADATA: Metadata = MappingProxyType({})
 
 
 def make_param(init: Any, rngs: Any, shape: Sequence[int], dtype: Any, metadata: Metadata) -> Param[Any]:
-    """A parameter, initialised with the next key of the stream `params`."""
+    """A parameter, initialised with the next key of the stream `params`.
+
+    Raises:
+        AttributeError: if these are no `Rngs`, nor have such a stream.
+    """
+    if not hasattr(rngs, "params"):
+        refuse_rngs(rngs)
     return Param(init(rngs.params(), tuple(shape), dtype), **metadata)
+
+
+class RngsError(WeftError, AttributeError, TypeError):
+    """Something else where a layer takes `nnx.Rngs`."""
+
+
+def refuse_rngs(rngs: Any) -> None:
+    """Refuses a seed, a key, or nothing, in place of `Rngs`; what has streams of its own is left to say what it lacks.
+
+    Raises:
+        RngsError: naming what was given, and how to make `Rngs` of it.
+    """
+    if not isinstance(rngs, Pytree):
+        given = type(rngs).__name__
+        of_it = "0" if rngs is None or callable(rngs) else "seed or key"
+        raise RngsError(
+            f"a layer draws its parameters from nnx.Rngs, not from {given}", fix=f"pass rngs=nnx.Rngs({of_it})"
+        )
 
 
 def maybe_param(use: bool, init: Any, rngs: Any, shape: Sequence[int], dtype: Any, metadata: Metadata) -> Any:

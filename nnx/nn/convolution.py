@@ -15,6 +15,7 @@ from weft.nnx.module import Module
 from weft.nnx.nn import dtypes, initializers
 from weft.nnx.nn.construct import NO_METADATA, Metadata, Sizes, as_sizes, fixed, make_param, maybe_param, value_of
 from weft.nnx.nn.dtypes import as_promotion
+from weft.nnx.nn.features import names_features
 
 default_kernel_init = initializers.lecun_normal()
 default_bias_init = initializers.zeros_init()
@@ -113,6 +114,7 @@ class Conv(_Convolution):
         self.promote_dtype = promote_dtype
         self.preferred_element_type = preferred_element_type
 
+    @names_features(lambda layer: {-1: layer.in_features})
     def __call__(self, inputs: jax.Array, out_sharding: Any = None) -> jax.Array:
         """Convolves the spatial axes; leading batch axes, any number of them or none, are kept.
 
@@ -208,6 +210,7 @@ class ConvTranspose(_Convolution):
         self.kernel = make_param(kernel_init, rngs, self.kernel_shape, param_dtype, kernel_metadata)
         self.bias = maybe_param(use_bias, bias_init, rngs, (out_features,), param_dtype, bias_metadata)
 
+    @names_features(lambda layer: {-1: layer.in_features})
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """Convolves the spatial axes; leading batch axes, any number of them or none, are kept.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from weft.modules.ops import as_array, compute_dtype, promote
 
@@ -38,7 +38,7 @@ def promote_dtype(args: T, /, *, dtype: Any = None, inexact: bool = True) -> T:
     >>> [array.dtype.name for array in promote_dtype((jnp.arange(2), jnp.ones(2)), dtype=jnp.bfloat16)]
     ['bfloat16', 'bfloat16']
     """
-    return tuple(promote(*args, dtype=dtype, inexact=inexact))  # type: ignore[return-value]
+    return cast(T, tuple(promote(*args, dtype=dtype, inexact=inexact)))
 
 
 def as_promotion(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,7 +14,8 @@ from weft.modules import ops
 from weft.modules.construct import ConfigError
 from weft.nnx.nn import dtypes
 from weft.nnx.nn.construct import NO_METADATA, Metadata, fixed, maybe_param, value_of
-from weft.nnx.nn.normalizer import Normalizer, ones, zeros
+from weft.nnx.nn.features import names_features
+from weft.nnx.nn.normalizer import Normalizer, features_of_norm, ones, zeros
 
 Axes = int | Sequence[int]
 
@@ -76,6 +77,7 @@ class GroupNorm(Normalizer):
         self.use_fast_variance = use_fast_variance
         self.promote_dtype = promote_dtype
 
+    @names_features(features_of_norm)
     def __call__(self, x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
         """Normalises. `mask`, shaped like `x` where it is not of size one, says which values count."""
         axes = (self.reduction_axes,) if isinstance(self.reduction_axes, int) else self.reduction_axes
@@ -148,6 +150,7 @@ class InstanceNorm(Normalizer):
         self.use_fast_variance = use_fast_variance
         self.promote_dtype = promote_dtype
 
+    @names_features(features_of_norm)
     def __call__(self, x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
         """Normalises. `mask` says which values count for the statistics, and broadcasts against `x`.
 

@@ -31,6 +31,7 @@ from weft.nnx.nn.construct import (
 )
 from weft.nnx.nn.convolution import Conv, ConvTranspose, default_bias_init, default_kernel_init
 from weft.nnx.nn.dtypes import as_promotion
+from weft.nnx.nn.features import names_features
 
 __all__ = ["Conv", "ConvTranspose", "Einsum", "Embed", "Linear", "LinearGeneral"]
 
@@ -119,6 +120,7 @@ class LinearGeneral(Module):
         self.kernel = make_param(kernel_init, rngs, kernel_shape, param_dtype, kernel_metadata)
         self.bias = maybe_param(use_bias, bias_init, rngs, bias_shape, param_dtype, bias_metadata)
 
+    @names_features(lambda layer: dict(zip(layer.axis, layer.in_features, strict=True)))
     def __call__(self, inputs: jax.Array, out_sharding: Any = None) -> jax.Array:
         """Maps the axes.
 
@@ -197,6 +199,7 @@ class Linear(Module):
         self.promote_dtype = promote_dtype
         self.preferred_element_type = preferred_element_type
 
+    @names_features(lambda layer: {-1: layer.in_features})
     def __call__(self, inputs: jax.Array, out_sharding: Any = None) -> jax.Array:
         """Maps the last axis. `out_sharding` is that of the result, in explicit-sharding mode."""
         return ops.linear(
@@ -345,6 +348,7 @@ class Embed(Module):
             look_up = jax.sharding.auto_axes(look_up, out_sharding=out_sharding)
         return look_up(inputs, self.embedding[...])
 
+    @names_features(lambda layer: {-1: layer.features})
     def attend(self, query: jax.Array, out_sharding: Any = None) -> jax.Array:
         """The inner product of queries `(*batch, features)` with every row, `(*batch, num_embeddings)`."""
         promote = as_promotion(self.promote_dtype)

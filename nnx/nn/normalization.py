@@ -15,8 +15,9 @@ from weft.modules import ops
 from weft.nnx.kinds import BatchStat
 from weft.nnx.nn import dtypes
 from weft.nnx.nn.construct import NO_METADATA, Metadata, first_given, fixed, maybe_param, value_of
+from weft.nnx.nn.features import names_features
 from weft.nnx.nn.group_normalization import GroupNorm, InstanceNorm
-from weft.nnx.nn.normalizer import Normalizer, ones, zeros
+from weft.nnx.nn.normalizer import Normalizer, features_of_norm, ones, zeros
 
 __all__ = ["BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "RMSNorm"]
 
@@ -84,6 +85,7 @@ class BatchNorm(Normalizer):
         self.use_fast_variance = use_fast_variance
         self.promote_dtype = promote_dtype
 
+    @names_features(features_of_norm)
     def __call__(
         self, x: jax.Array, use_running_average: bool | None = None, *, mask: jax.Array | None = None
     ) -> jax.Array:
@@ -178,6 +180,7 @@ class LayerNorm(Normalizer):
         self.use_fast_variance = use_fast_variance
         self.promote_dtype = promote_dtype
 
+    @names_features(features_of_norm)
     def __call__(self, x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
         """Normalises. `mask` says which values count for the statistics, and broadcasts against `x`."""
         return ops.norm(
@@ -237,6 +240,7 @@ class RMSNorm(Normalizer):
         self.use_fast_variance = use_fast_variance
         self.promote_dtype = promote_dtype
 
+    @names_features(features_of_norm)
     def __call__(self, x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
         """Scales. `mask` says which values count for the mean, and broadcasts against `x`."""
         return ops.norm(

@@ -29,6 +29,13 @@ from weft.nnx.nn.dtypes import as_promotion
 zeros, ones = initializers.zeros_init(), initializers.ones_init()
 
 
+def features_of_norm(norm: Any) -> dict[int, int]:
+    """The features of a norm, by their axis; none where several axes share them."""
+    axes = getattr(norm, "feature_axes", getattr(norm, "axis", -1))
+    learned = norm.scale if norm.scale is not None else norm.bias
+    return {axes: learned.shape[0]} if isinstance(axes, int) and learned is not None else {}
+
+
 class Normalizer(Module):
     """What all norms keep, and hand to the ops."""
 

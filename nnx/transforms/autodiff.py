@@ -29,7 +29,8 @@ def _grad(name: str, f: Any, argnums: Any, graph: bool | None, graph_updates: bo
     boundary = boundary_of("grad", graph, graph_updates)
     without_filters(boundary, argnums, "argnums", "DiffState")
     numbers, filters = argnums_and_filters(argnums)
-    return decorate(f, over(GRAD, boundary, DiffOptions(name, numbers, _default(boundary), filters=filters, **options)))
+    settings = DiffOptions(name, numbers, _default(boundary), filters=filters, may_be_none=boundary.updates, **options)
+    return decorate(f, over(GRAD, boundary, settings))
 
 
 def _default(boundary: References) -> Any:

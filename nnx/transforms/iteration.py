@@ -138,6 +138,12 @@ def scan(
     for what, value in (("in_axes", in_axes), ("out_axes", out_axes)):
         without_filters(boundary, value, what, "StateAxes")
     _refuse_carried_output(out_axes)
+    if isinstance(in_axes, tuple) and in_axes.count(Carry) > 1:
+        raise AxisError(
+            "scan carries one argument, but in_axes has several Carry",
+            at=f"in_axes={in_axes!r}",
+            fix="carry them together, as a tuple",
+        )
     options = ScanOptions(carried_in_place(in_axes), carried_in_place(out_axes), length, reverse, unroll)
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:

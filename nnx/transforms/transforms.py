@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jax.experimental import checkify as jax_checkify
+from weft.core.errors import StructureError
 from weft.core.interpret import interpret
 from weft.nnx.missing import MISSING
 from weft.nnx.transforms._wrap import boundary_of, decorate, over
@@ -52,6 +53,8 @@ def switch(
     Source: `jax.lax.switch`, with the semantics of `flax.nnx.switch`.
     """
     boundary = boundary_of("switch", graph, graph_updates)
+    if not branches:
+        raise StructureError("switch has no branches", fix="give it one at least")
     return interpret(SWITCH, boundary)(tuple(branches), switch_options(branches))(operands, {}, extra=index)
 
 
