@@ -22,7 +22,6 @@ PACKAGES = ("core", "transforms", "modules", "typecheck", "nnx")
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
     """What pyright says, by line."""
-    pytest.importorskip("pyright")
     folder = tmp_path_factory.mktemp("typing")
     for package in PACKAGES:
         shutil.copytree(ROOT / package, folder / "weft" / package, ignore=shutil.ignore_patterns("*.pyc"))
