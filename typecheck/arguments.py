@@ -84,7 +84,12 @@ def _one_of(builder: Builder, spec: OneOf, place: str, scope: Scope) -> Any:
     if spec.optional and builder.choose(f"{place} present", 2) == 1:
         return None
     chosen = members[builder.choose(place, len(members))]
-    return _first(builder, chosen, place, scope) if isinstance(chosen, OneOf) else builder.build(chosen, place, scope)
+    try:
+        return _first(builder, chosen if isinstance(chosen, OneOf) else OneOf((chosen,)), place, scope)
+    except Unbuildable:
+        if not spec.optional:
+            raise
+        return None
 
 
 def _first(builder: Builder, spec: OneOf, place: str, scope: Scope) -> Any:
@@ -245,7 +250,9 @@ def _record(builder: Builder, spec: RecordOf, place: str, scope: Scope) -> Any:
     if spec.form == "object" and not is_library(spec.cls):
         builder.vocabulary[inner.contract] = dims_in(spec.cls)
     if spec.form in ("module", "object"):
-        return build_module(builder, spec.cls, place, inner)
+        from weft.typecheck.generalise import counts_of_class  # it builds records itself
+
+        return build_module(builder, spec.cls, place, inner, dict.fromkeys(counts_of_class(spec.cls), 2))
     fields = [one for one in fields_of(spec.cls) if one.required or not isinstance(one.annotation, Instance)]
     values = {
         one.name: builder.build(one.annotation, f"{inner.path}{one.name}", inner)
