@@ -39,8 +39,9 @@ trees.register_node(Static, lambda node: ((), node), lambda node, _: node)
 def make_of_static(value: Any) -> Any:
     """The types in a static value, which `==` looks past: `1`, `1.0` and `True` are equal, `(1,)` and `(True,)` too."""
     if isinstance(value, tuple):
-        return (type(cast("tuple[Any, ...]", value)), *map(make_of_static, cast("tuple[Any, ...]", value)))
-    return type(value)
+        parts = cast("tuple[Any, ...]", value)
+        return (type(parts), *map(make_of_static, parts))
+    return cast("type[Any]", type(value))
 
 
 def same_static(a: Any, b: Any) -> bool:

@@ -131,7 +131,10 @@ def _main_and_rest(out: Any, options: DiffOptions) -> tuple[Any, tuple[Any, ...]
 
 
 def _zeros(types: Any) -> Any:
-    return jax.tree.map(lambda type: jnp.zeros(type.shape, type.dtype), types)
+    def zero(type: Any) -> Any:
+        return jnp.zeros(type.shape, type.dtype)
+
+    return untyped_jax.tree.map(zero, types)
 
 
 def vjp_with(run: Callable[..., Any], primals: tuple[Any, ...]) -> Any:

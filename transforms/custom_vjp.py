@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
 import jax
+from weft.core import trees
 from weft.core.agree import Described, differences
 from weft.core.boundary import Boundary, Crossing, Groups
 from weft.core.errors import DifferentiationError, StructureError
@@ -89,14 +90,14 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
 def _update_cotangents(options: CustomOptions, body: Body, outcome: Any, cotangents: Groups) -> tuple[Any, ...]:
     """The cotangents of the updates, as trees like the arguments that are differentiated."""
     values = {i: cotangents[lane][place] for i, lane, place in body.boundary.places_of_updates(outcome)}
-    trees = body.boundary.sparse_call(body.crossing, values)[1]
-    return part(options.nondiff_argnums, trees)[1]
+    sparse = body.boundary.sparse_call(body.crossing, values)[1]
+    return part(options.nondiff_argnums, sparse)[1]
 
 
 def _learn(learned: dict[Any, _Made | None], body: Body, groups: Groups) -> _Made | None:
     """What a function returns, by one abstract evaluation: JAX runs the forward function instead of it where it is
     differentiated without being staged."""
-    leaves, structure = jax.tree.flatten(tuple(groups))
+    leaves, structure = trees.flatten(groups)
     types = (structure, *map(jax.typeof, leaves))
     if types not in learned:
         found: list[_Made] = []
@@ -137,14 +138,14 @@ def _gradients(options: CustomOptions, body: Body, groups: Groups, given: Any) -
             + ("" if cotangents is None else f" of {len(cotangents)}"),
             fix="return one for each, None where it is zero",
         )
-    trees = interleave(options.nondiff_argnums, [None] * len(nondiff), cotangents)
-    return _lane_values(body.boundary, body.crossing, trees, groups[0])
+    given = interleave(options.nondiff_argnums, [None] * len(nondiff), cotangents)
+    return _lane_values(body.boundary, body.crossing, given, groups[0])
 
 
 def _lane_values(
-    boundary: Boundary, crossing: Crossing, trees: tuple[Any, ...], like: Sequence[Any]
+    boundary: Boundary, crossing: Crossing, cotangents: tuple[Any, ...], like: Sequence[Any]
 ) -> tuple[Any, ...]:
-    values = boundary.read_sparse(crossing, ((), trees, {}))
+    values = boundary.read_sparse(crossing, ((), cotangents, {}))
     chosen = [value for value, ride in zip(values, crossing.rides, strict=True) if ride is DIFFERENTIATED]
     return tuple(
         jax.tree.map(jnp.zeros_like, primal) if value is None else value

@@ -97,7 +97,7 @@ def _check(options: DiffOptions, call: Call, leaves: Sequence[Leaf], rides: Sequ
             fix="choose the leaves with wrt=, or the argument with argnums=; integers have no gradient",
         )
     # A leaf's value may be a tree of arrays itself, in a graph's Variable.
-    for leaf in (replace(leaf, value=value) for leaf in chosen for value in jax.tree.leaves(leaf.value)):
+    for leaf in (replace(one, value=value) for one in chosen for value in jax.tree.leaves(one.value)):
         dtype = jnp.result_type(leaf.value)
         complex_, inexact = jnp.issubdtype(dtype, jnp.complexfloating), jnp.issubdtype(dtype, jnp.inexact)
         if not (inexact or options.allow_int):

@@ -109,7 +109,10 @@ def _lift_scan(lift: Lift[ScanOptions]) -> Lifted:
 
 
 def _moved(leaves: tuple[Any, ...], source: int, target: int) -> tuple[Any, ...]:
-    return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, source, target), leaves)
+    def move(leaf: Any) -> Any:
+        return jnp.moveaxis(leaf, source, target)
+
+    return untyped_jax.tree.map(move, leaves)
 
 
 def _slice_type(leaf: Any) -> jax.ShapeDtypeStruct:
