@@ -12,8 +12,9 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from weft.typecheck.errors import AnnotationError
+from weft.typecheck.errors import AnnotationError, ModeError
 from weft.typecheck.linter import Checked, Line, check
+from weft.typecheck.modes import current_mode
 
 _LEVELS = {"error": "error", "unusable": "error", "warning": "warning", "unbuilt": "notice", "skipped": "notice"}
 
@@ -77,13 +78,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code."""
     options = parser().parse_args(argv)
     jobs = options.jobs or os.cpu_count() or 1
+    usable = _usable_mode()
     try:
         checked = check(options.names, only=options.only, strict=options.strict, jobs=jobs)
     except AnnotationError as error:
         print(str(error).splitlines()[0], file=sys.stderr)
         return 2
     print(FORMATS[options.format](checked))
-    return checked.exit_code
+    return checked.exit_code if usable else 2
+
+
+def _usable_mode() -> bool:
+    """Whether `WEFT_TYPECHECK` names a mode; if not, that is said, and contracts are on while files are imported."""
+    try:
+        current_mode()
+    except ModeError as error:
+        print(error, file=sys.stderr)
+        os.environ["WEFT_TYPECHECK"] = "on"
+        return False
+    return True
 
 
 if __name__ == "__main__":

@@ -70,6 +70,8 @@ def prove(target: Target, dims: Mapping[str, Any], seconds: float = 20.0) -> Con
         outcome = search.run()
     except Unbuildable as reason:
         return Contract(target.name, target.file, target.line, Verdict.SKIPPED, reason=f"{reason}; pass it in `args`")
+    if outcome.failed and isinstance(outcome.failed[0].error, AnnotationError):
+        raise outcome.failed[0].error
     if outcome.failed and target.instead is not None and isinstance(outcome.failed[0].error, _NOT_ABSTRACT):
         return prove(target.instead, dims, seconds)
     axis = _missing_axis(outcome.failed)

@@ -12,10 +12,11 @@ from types import TracebackType
 from typing import TypeVar
 
 from weft.core.callers import is_users
-from weft.typecheck.errors import AnnotationError, ContractError
+from weft.typecheck.errors import AnnotationError, ContractError, ModeError
 from weft.typecheck.modes import verbose
 
 E = TypeVar("E", bound=BaseException)
+
 
 def cut(error: E) -> E:
     """The same error, with a traceback of the user's frames only; all of it if it was raised in a library's code."""
@@ -49,7 +50,9 @@ _previous = sys.__excepthook__
 
 
 def _print_cut(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    if isinstance(error, ContractError | AnnotationError) and not verbose():
+    if isinstance(error, ContractError | AnnotationError | ModeError) and not verbose():
         traceback = users_frames(traceback) or traceback
         error = error.with_traceback(traceback)
+        # JAX notes on errors that pass through it that it has cut its own frames.
+        error.__notes__ = [note for note in getattr(error, "__notes__", ()) if "JAX_TRACEBACK_FILTERING" not in note]
     _previous(kind, error, traceback)

@@ -81,9 +81,9 @@ def match(annotation: Annotation, value: Any, bindings: Bindings, apart: bool = 
             pass
 
 
-def settled(bindings: Bindings) -> None:
-    """Checks the expressions that waited for their names; what nothing ever binds says nothing."""
-    settle(bindings, finally_=False)
+def settled(bindings: Bindings, finally_: bool = False) -> None:
+    """Checks the expressions that waited for their names; what nothing ever binds is an error at the end only."""
+    settle(bindings, finally_=finally_)
 
 
 def _match_one_of(annotation: OneOf, value: Any, bindings: Bindings, apart: bool) -> None:

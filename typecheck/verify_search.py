@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.typecheck.builder import Assignment, Unbuildable
+from weft.typecheck.errors import AnnotationError
 from weft.typecheck.verify_needs import DEALS, Deal, Needs, ascending, assignment_for
 from weft.typecheck.verify_rules import candidates
 from weft.typecheck.verify_trial import Target, Trial, run_trial
@@ -75,6 +76,8 @@ class Search:
         """
         base = self.attempt(Assignment())
         needs: Needs | None = Needs()
+        if isinstance(base.error, AnnotationError):
+            return Outcome((), (base,), needs)
         if not base.ok:
             needs = self.explain(base, Needs(), ascending)
             if needs is None:

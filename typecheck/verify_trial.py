@@ -172,7 +172,7 @@ def run_trial(target: Target, assignment: Assignment, dims: Mapping[str, Any] | 
         _one_at_a_time,
         mode("off"),  # the watch checks, and goes on after the first finding
         _jax.whole_tracebacks(),
-        Watch(target.own, apart=assignment.apart) as watch,
+        Watch(target.own, apart=assignment.apart, about=(target.file, target.line)) as watch,
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")
@@ -187,6 +187,7 @@ def run_trial(target: Target, assignment: Assignment, dims: Mapping[str, Any] | 
             raise
         except Exception as raised:
             error = raised
+    error = error or watch.unreadable
     if error is not None:
         at, own_raise = _where(error, target.own)
     elif jaxpr is not None and (impossible := impossible_reshape(jaxpr, target.own)) is not None:

@@ -117,16 +117,20 @@ class Watch:
     Args:
         own: files that count as the user's.
         apart: whether every record keeps its names to itself.
+        about: file and line of the function that it is about.
 
     Attributes:
+        unreadable: what is wrong with an annotation of that function, if it cannot be evaluated.
         violations: what did not hold, in the order it was met.
         calls: how many of the user's functions have started; how far a trace got.
         calls_at_violation: the same, when the first violation was met.
     """
 
-    def __init__(self, own: frozenset[str] = frozenset(), *, apart: bool = False):
+    def __init__(self, own: frozenset[str] = frozenset(), *, apart: bool = False, about: tuple[str, int] = ("", 0)):
         self.own = own
         self.apart = apart
+        self.about = about
+        self.unreadable: AnnotationError | None = None
         self.violations: list[Violation] = []
         self.calls = 0
         self.calls_at_violation: int | None = None
@@ -201,8 +205,8 @@ class Watch:
             settled(bindings)
         except Mismatch as mismatch:
             self._violated(signature.function, mismatch, frame)
-        except AnnotationError:
-            return
+        except AnnotationError as error:
+            return self._cannot_read(signature, error)
         self._open[id(frame)] = signature, bindings
 
     def bindings_of_call(self, signature: Signature, arguments: dict[str, Any]) -> Bindings:
@@ -253,13 +257,17 @@ class Watch:
         bindings.slot, bindings.path = Slot(role, "", signature.function, annotation), ()
         try:
             match(annotation, value, bindings, self.apart)
-            settled(bindings)
+            settled(bindings, finally_=role == "return" and place_of(signature.function) == self.about)
             if role == "return":
                 self._left(frame)
         except Mismatch as mismatch:
             self._violated(signature.function, mismatch, frame)
-        except AnnotationError:
-            return
+        except AnnotationError as error:
+            self._cannot_read(signature, error)
+
+    def _cannot_read(self, signature: Signature, error: AnnotationError) -> None:
+        if self.unreadable is None and place_of(signature.function) == self.about:
+            self.unreadable = error
 
     def _left(self, frame: FrameType) -> None:
         """Holds the objects that a function was given to their annotations once more: it may have changed them."""
