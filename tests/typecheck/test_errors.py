@@ -195,3 +195,14 @@ def test_the_traceback_is_cut_to_the_users_frames(tmp_path, verbose):
         assert set(files) == {str(program)}
         assert functions == ["<module>", "main", "apply"]
     assert "ContractError: argument x of Linear.__call__ should be f32[in=5], and is f32[4]" in done.stderr
+
+
+def test_an_uncaught_error_is_printed_without_the_notes_of_jax(capsys):
+    error = failure(lambda: weft.jit(linear(3, 5))(jnp.ones(4)))
+    error.add_note("Set JAX_TRACEBACK_FILTERING=off to include these.")
+    error.add_note("mine")
+    sys.excepthook(type(error), error, error.__traceback__)
+    printed = capsys.readouterr().err
+    assert "mine" in printed
+    assert "JAX_TRACEBACK_FILTERING" not in printed
+    assert "typecheck/calls.py" not in printed
