@@ -208,13 +208,6 @@ def _method(name: str) -> Callable[..., Any]:
     return method
 
 
-def _tracer_method(name: str) -> Callable[..., Any]:
-    def method(self: Any, box: Any, *args: Any, **kwargs: Any) -> Any:
-        return _through(box, lambda variable: getattr(variable, name)(*args, **kwargs))
-
-    return method
-
-
 def _attribute(name: str) -> property:
     return property(lambda box: _through(box, lambda variable: getattr(variable, name)))
 
@@ -366,17 +359,14 @@ class AbstractVariable(hijax.MutableHiType):
 
 
 # Tracers look for methods by name on their type, and for operators under names of their own.
-for _name in METHODS:
-    if not _name.startswith("__"):
+for _name in (*METHODS, "copy_from", "update_from_state"):
+    if not _name.startswith("__") or _name == "__jax_array__":
         setattr(AbstractVariable, _name, hijax.aval_method(getattr(HijaxVariable, _name)))
-for _name in ("copy_from", "update_from_state"):
-    setattr(AbstractVariable, _name, hijax.aval_method(getattr(HijaxVariable, _name)))
 for _name in ("_var_metadata", "_trace_state", "_raw_value", "_can_update", "type", "var_type"):
     setattr(AbstractVariable, _name, hijax.aval_property(fget=vars(HijaxVariable)[_name].fget))
 for _name in ("__getitem__", "__setitem__", "__len__", "__iter__", "__round__", *OPERATORS):
     if not _name.startswith("__i") or _name in ("__int__", "__index__", "__invert__", "__iter__"):
-        setattr(AbstractVariable, f"_{_name.strip('_')}", _tracer_method(_name))
-AbstractVariable.__jax_array__ = hijax.aval_method(HijaxVariable.__jax_array__)  # type: ignore[attr-defined]
+        setattr(AbstractVariable, f"_{_name.strip('_')}", staticmethod(_method(_name)))
 
 
 def _type_of_box(box: HijaxVariable) -> AbstractVariable:
