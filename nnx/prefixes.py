@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import jax
@@ -54,7 +54,9 @@ def rides_of(graph: bool, prefix: Any, tree: Tree, is_ride: Callable[[Any], bool
         for i in range(starts[root], starts[root + 1]):
             rides.append(finders[root](plan.paths[i], plan.leaves[i]))
     if plan.repeats:
-        _check_aliases(tree, finders, rides, what)
+        # A prefix made of the graph itself names each Variable once, where it is first met.
+        named_once = {root for root, place in enumerate(tree.nodes) if isinstance(by_item[place], TreeState)}
+        _check_aliases(tree, finders, rides, what, named_once)
     plain = zip(by_item, tree.structure.items, tree.flat, strict=True)
     return rides + [_plain_ride(spec, value, what) for spec, item, value in plain if item is ARRAY]
 
@@ -98,7 +100,9 @@ def _finder(graph: bool, spec: Any, item: Any) -> Callable[[Path, Any], Ride]:
     return lambda path, value: spec
 
 
-def _check_aliases(tree: Tree, finders: Sequence[Any], rides: Sequence[Ride], what: str) -> None:
+def _check_aliases(
+    tree: Tree, finders: Sequence[Any], rides: Sequence[Ride], what: str, named_once: Container[int]
+) -> None:
     plan = tree.plan
     first = {number: i for i, number in enumerate(plan.numbers) if number is not None}
     place_of = {id(leaf): number for leaf, number in zip(plan.leaves, plan.numbers, strict=True)}
@@ -106,7 +110,12 @@ def _check_aliases(tree: Tree, finders: Sequence[Any], rides: Sequence[Ride], wh
     for number, path, root in repeats_of(plan):
         for below, variable in variables_below(plan.node(number)):
             i = first[place_of[id(variable)]]
-            ride = finders[root]((*path, *below), variable)
+            try:
+                ride = finders[root]((*path, *below), variable)
+            except AxisError:
+                if root in named_once:
+                    continue
+                raise
             if _placed(ride) != _placed(rides[i]):
                 places = wrong.setdefault(i, [f"{format_path(tree.leaves[i].path)}: {shown(rides[i])}"])
                 base = tree.bases[tree.nodes[root]]
