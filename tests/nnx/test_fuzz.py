@@ -21,14 +21,25 @@ def test_both_libraries_agree(seed):
     assert found is None, f"{found}\n{text}"
 
 
-def test_the_programs_nest_every_transform_in_every_mode():
+# What the programs must contain, and in how many of them.
+CONTENTS = {
+    **dict.fromkeys(("nnx.jit(", "nnx.scan(", "nnx.cond(", "nnx.vmap(", "nnx.pmap(", "nnx.shard_map("), 30),
+    **dict.fromkeys(("nnx.checkify(", "nnx.switch(", "nnx.value_and_grad(", "nnx.remat(", "nnx.grad("), 25),
+    **dict.fromkeys(("nnx.while_loop(", "nnx.fori_loop("), 25),
+    **dict.fromkeys(
+        ("nnx.cached_partial(", "nnx.jit_partial(", "custom_vjp_updates(nnx", "custom_vjp_plain(nnx", "m.drop("), 8
+    ),
+    **dict.fromkeys(("nnx.vjp(", "nnx.jvp(", "nnx.eval_shape(", "nnx.capture(", "nnx.prefix(", "nnx.pop("), 5),
+    **dict.fromkeys(("nnx.Rngs(", "m.r.", "nnx.split_rngs(", "nnx.StateAxes(", "nnx.List("), 20),
+    **dict.fromkeys((".sow(", "nnx.reseed(", "ref=True", "jax.new_ref(", ".set_metadata(", "nnx.StateSharding("), 6),
+    **dict.fromkeys(fuzz.MODES.values(), 40),
+}
+
+
+def test_the_programs_hold_what_there_is():
     texts = [fuzz.source(seed) for seed in SEEDS]
-    for name in ("jit", "remat", "vmap", "scan", "grad", "value_and_grad", "checkify", "cond", "switch"):
-        assert sum(f"nnx.{name}(" in text for text in texts) >= 15, name
-    for name in ("while_loop", "fori_loop", "custom_vjp_updates", "custom_vjp_plain"):
-        assert sum(f"{name}(nnx" in text or f"nnx.{name}(" in text for text in texts) >= 10, name
-    for option in fuzz.MODES.values():
-        assert sum(option in text for text in texts) >= 40, option
+    found = {part: sum(part in text for text in texts) for part in CONTENTS}
+    assert {part: times for part, times in found.items() if times < CONTENTS[part]} == {}
 
 
 def test_little_is_avoided():
@@ -39,9 +50,10 @@ def test_little_is_avoided():
         avoided.update(dict.fromkeys(writer.avoided, 1))
     # Programs in which something was left out: docs/differences.md says why, for each.
     most = {
-        "mutation in custom_vjp without graph updates": 60,
-        "sharing in a loop in tree mode": 15,
-        "structure under a scan's None or custom_vjp": 120,
+        "mutation in custom_vjp without graph updates": 20,
+        "sharing in a loop in tree mode": 10,
+        "structure under a scan's None or custom_vjp": 80,
+        "refs where they do not work": 30,
     }
     assert {what: times for what, times in avoided.items() if times > most[what]} == {}
 
