@@ -58,7 +58,8 @@ class _Frames:
     """
 
     def __init__(self) -> None:
-        self.options = jax.config.jax_numpy_rank_promotion, jax.config.jax_numpy_dtype_promotion
+        config: Any = jax.config
+        self.options: tuple[str, str] = config.jax_numpy_rank_promotion, config.jax_numpy_dtype_promotion
         self.whose: Whose = "library"
         self.changes: list[tuple[FrameType, ExitStack, Whose]] = []
 

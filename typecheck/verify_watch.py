@@ -89,7 +89,7 @@ def is_users(filename: str, own: frozenset[str] = frozenset()) -> bool:
     return filename in own or (not filename.startswith("<") and not filename.startswith(_library_roots()))
 
 
-_JAX, _STANDARD = (str(Path(module.__file__).parent) + "/" for module in (jax, dis))
+_JAX, _STANDARD = (str(Path(str(module.__file__)).parent) + "/" for module in (jax, dis))
 
 
 class _Whose(dict[str, Literal["user", "library", "plain"]]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated
@@ -12,6 +13,7 @@ import pytest
 import weft
 from jax import lax
 from jaxtyping import Array, Float
+from weft.typecheck import ContractError
 from weft.typecheck.prover import verify
 from weft.typecheck.verify_report import Verdict
 
@@ -91,6 +93,25 @@ def test_two_threads_may_prove_at_once():
         together = list(pool.map(lambda thing: str(verify(thing)), things))
     assert together == [str(verify(thing)) for thing in things]
     assert TABLE.shape == (8, 8)
+
+
+def test_contracts_hold_in_other_threads_meanwhile():
+    started, finished = threading.Event(), threading.Event()
+
+    def slow(x: Float[Array, "n"]) -> Float[Array, "n"]:
+        started.set()
+        finished.wait(60)
+        return x
+
+    thread = threading.Thread(target=verify, args=(slow,))
+    thread.start()
+    try:
+        assert started.wait(60)
+        with pytest.raises(ContractError, match=r"argument x of around should be f32\[b,n\]"):
+            weft.jit(around)(jnp.ones(8))
+    finally:
+        finished.set()
+        thread.join()
 
 
 TABLE = jnp.eye(8)
