@@ -279,7 +279,23 @@ def build_module(builder: Builder, cls: type, place: str, scope: Scope, given: M
         if given or not _is_told_by_fields(cls):
             raise
         return _of_fields(builder, cls, scope)
-    return abstractly(lambda given: cls(*given[0], **given[1]), (args, kwargs))
+    return _constructed(builder, cls, args, kwargs)
+
+
+def _constructed(builder: Builder, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Calls a class abstractly; for arguments that an earlier trial gave, what it made then, as new objects."""
+    leaves, treedef = jax.tree.flatten(opened((args, kwargs)))
+    abstract = jax.ShapeDtypeStruct
+    key = cls, treedef, tuple((one.shape, one.dtype) if isinstance(one, abstract) else one for one in leaves)
+    try:
+        known = builder.known.get(key)
+    except TypeError:  # something that cannot be hashed
+        return abstractly(lambda given: cls(*given[0], **given[1]), (args, kwargs))
+    if known is None:
+        made = abstractly(lambda given: cls(*given[0], **given[1]), (args, kwargs))
+        known = builder.made[key] = jax.tree.flatten(opened(made))
+    leaves, treedef = known
+    return closed(treedef.unflatten(leaves))
 
 
 def _is_told_by_fields(cls: type) -> bool:

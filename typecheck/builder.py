@@ -88,11 +88,15 @@ class Builder:
         options: how many options each place has.
         vocabulary: the names that the methods of objects among the arguments use, by contract: what is called like one
             of them outside is taken to be the same, and so is no other dim of that contract.
+        known, made: abstract instances by class and arguments: those of earlier trials, and those of this one.
         vague: the arguments whose annotation leaves open what the code may rely on.
     """
 
-    def __init__(self, assignment: Assignment, dims: Mapping[str, Any] | None = None):
+    def __init__(
+        self, assignment: Assignment, dims: Mapping[str, Any] | None = None, known: Mapping[Any, Any] | None = None
+    ):
         self.assignment = assignment
+        self.known, self.made = known or {}, dict[Any, Any]()
         self.fixed = dict(dims or {})
         self.sizes: dict[str, Any] = {}
         self.scopes: dict[str, set[str]] = {}

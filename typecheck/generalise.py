@@ -9,6 +9,7 @@ their shapes; for equinox's own layers a table says what they mean.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping
@@ -97,12 +98,13 @@ def counts_of(cls: type, parameters: tuple[Parameter, ...], given: Mapping[str, 
     return found
 
 
-def counts_of_class(cls: type) -> list[str]:
+@functools.cache
+def counts_of_class(cls: type) -> tuple[str, ...]:
     """The same for a class, as far as its constructor takes sizes, keys and defaults only."""
     try:
         parameters = signature_of_class(cls).parameters
     except (AnnotationError, TypeError, ValueError):
-        return []
+        return ()
     sizes = [one.name for one in parameters if one.required and _is_size(one)]
     given: dict[str, Any] = {one.name: one.default for one in parameters if not one.required}
     given |= {name: 12 + 12 * number for number, name in enumerate(sizes)}  # so that most divide each other
@@ -113,11 +115,11 @@ def counts_of_class(cls: type) -> list[str]:
             elif holds_objects(one.annotation):
                 given[one.name] = _object_for(one)
             else:
-                return []
+                return ()
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     if len(sizes) < 2 or any(one.kind in variadic for one in parameters):
-        return []
-    return counts_of(cls, parameters, given, sizes)
+        return ()
+    return tuple(counts_of(cls, parameters, given, sizes))
 
 
 def _is_size(parameter: Parameter) -> bool:

@@ -274,7 +274,11 @@ class Lint:
             )
             self.found.append(warning)
             self._suspects[eqn.outvars[0]] = (warning,)
-        known = {**found.kept, **found.indexed}
+        # An axis of size 1 was asked for to index with; of what is found it is a remainder, as after `keepdims=True`.
+        indexed = {
+            axis: dataclasses.replace(one, one="kept") if one.size == 1 else one for axis, one in found.indexed.items()
+        }
+        known = {**found.kept, **indexed}
         return tuple(known.get(axis, self._axis(size)) for axis, size in enumerate(shape_of(eqn.outvars[0])))
 
     def _update(self, eqn: Any, operand: Axes, update: Axes) -> None:

@@ -107,7 +107,9 @@ class Search:
     def explain(self, trial: Trial, needs: Needs, deal: Deal) -> Needs | None:
         """The needs under which a failing trial holds, or None."""
         complaints = {trial.complaint}
+        first = trial
         for _ in range(_DEPTH):
+            joined: tuple[Trial, Needs] | None = None
             sideways: tuple[Trial, Needs] | None = None
             best: tuple[Trial, Needs] | None = None
             for candidate in candidates(trial, needs, self.target.constants):
@@ -118,16 +120,15 @@ class Search:
                 except Unbuildable:
                     continue
                 if found.ok:
-                    return self.weaken(trial, candidate, deal)
-                joined = len(candidate.merged) > len(needs.merged)
-                if joined and found.progress >= trial.progress and found.spoken_of != trial.spoken_of:
-                    best = found, candidate
-                    break  # the sizes that disagreed are one now, and the program went on to something else
+                    return self.weaken(trial, candidate, deal, first)
+                merges = len(candidate.merged) > len(needs.merged)
+                if merges and joined is None and found.progress >= trial.progress and found.spoken_of != trial.spoken_of:
+                    joined = found, candidate  # the sizes that disagreed are one now, and it went on to something else
                 if found.progress > (trial if best is None else best[0]).progress:
                     best = found, candidate
                 if sideways is None and found.progress == trial.progress and found.complaint not in complaints:
                     sideways = found, candidate  # on one line, a library may have gone on to its next demand
-            best = best or sideways
+            best = best or joined or sideways
             if best is None:
                 self.furthest = trial if self.furthest is None else max(self.furthest, trial, key=lambda t: t.progress)
                 return None
@@ -135,8 +136,16 @@ class Search:
             complaints.add(trial.complaint)
         return None
 
-    def weaken(self, trial: Trial, needs: Needs, deal: Deal) -> Needs:
-        """Needs that suffice: divisors that nothing needed are dropped, and numbers made smaller."""
+    def weaken(self, trial: Trial, needs: Needs, deal: Deal, first: Trial) -> Needs:
+        """Needs that suffice: divisors that nothing needed are dropped, numbers made smaller, equal made no larger."""
+        for one, other in needs.merged:
+            apart = dataclasses.replace(needs, merged=tuple(pair for pair in needs.merged if pair != (one, other)))
+            for order in ((one, other, 1), (other, one, 1)):
+                candidate = apart.plus(order=order)
+                # Of the first trial, in which the two still have sizes of their own.
+                if all(self.with_needs(first, candidate, each).ok for each in (deal, *DEALS)):
+                    needs = candidate
+                    break
         for entry in needs.multiples:
             key, number = entry
             others = tuple(one for one in needs.multiples if one != entry)

@@ -56,6 +56,7 @@ class Target:
         instead: what to prove if this one cannot be traced: the same, with arrays from outside as they are.
         constants: sizes that the program is tied to from outside (arrays that it closes over).
         axes: names of axes that it runs under, as inside a `vmap` that names one.
+        made: the instances that its trials have made, by class and arguments.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Target:
     products: tuple[tuple[str, ...], ...] = ()
     instead: Target | None = None
     axes: tuple[str, ...] = ()
+    made: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class Trial:
     error: Exception | None = None
     error_at: tuple[str, int] = ("", 0)
     raised_by_user: bool = False
-    progress: tuple[int, int] = (0, 0)
+    progress: tuple[int, int, int] = (0, 0, 0)
     jaxpr: Any = field(default=None, repr=False)
 
     @property
@@ -121,7 +123,7 @@ class Trial:
         if self.violations:
             first = self.violations[0]
             return frozenset(first.sizes or map(int, re.findall(r"\d+", first.message)))
-        return frozenset(clashing(str(self.error)) or map(int, re.findall(r"(?<![\w.])\d+(?![\w.])", str(self.error))))
+        return frozenset(clashing(str(self.error)) or map(int, re.findall(r"(?<![\w.])\d+(?!\w|\.\d)", str(self.error))))
 
     @property
     def complaint(self) -> str:
@@ -166,8 +168,8 @@ def run_trial(target: Target, assignment: Assignment, dims: Mapping[str, Any] | 
     Raises:
         Unbuildable: if its arguments cannot be built.
     """
-    builder = Builder(assignment, dims)
-    error, at, own_raise, jaxpr = None, ("", 0), False, None
+    builder = Builder(assignment, dims, target.made)
+    error, at, own_raise, jaxpr, called = None, ("", 0), False, None, False
     with (
         _one_at_a_time,
         mode("off"),  # the watch checks, and goes on after the first finding
@@ -179,6 +181,10 @@ def run_trial(target: Target, assignment: Assignment, dims: Mapping[str, Any] | 
         try:
             with _trace_context(_ARGUMENTS):
                 function, args, kwargs = target.prepare(builder)
+            if not watch.violations:  # what was found while constructing must be found each time
+                target.made.update(builder.made)
+            if not watch.violations:
+                called, watch.calls = True, 0  # what preparing calls differs, for some of it is kept
             with watch.paused():
                 _check_records(watch, (args, kwargs))
             with _trace_context(next(_numbers)):
@@ -213,7 +219,7 @@ def run_trial(target: Target, assignment: Assignment, dims: Mapping[str, Any] | 
         error,
         at,
         own_raise,
-        (calls, 0 if watch.violations else at[1]),
+        (int(called), calls, 0 if watch.violations else at[1]),
         jaxpr,
     )
 
