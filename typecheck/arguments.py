@@ -8,6 +8,7 @@ and `register` adds classes of values, with a function that builds one.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import importlib
 import inspect
 import re
@@ -38,11 +39,13 @@ from weft.typecheck.annotations import (
     TupleOf,
     record_form,
 )
+from weft.typecheck.bindings import Bindings, Mismatch, Slot, Variadic
 from weft.typecheck.builder import BUILDERS, Builder, Scope, Unbuildable, key_dtype
 from weft.typecheck.dims import Shape
+from weft.typecheck.errors import AnnotationError
 from weft.typecheck.objects import closed, is_foreign_class, is_library, is_object_class, layer_of, opened
 from weft.typecheck.signatures import Parameter, Signature, fields_of, signature_of
-from weft.typecheck.verify_match import dims_in, names_of_signature
+from weft.typecheck.verify_match import dims_in, match, names_of_signature
 
 _DTYPES = (
     "float32",
@@ -148,6 +151,8 @@ def _number(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any:
         return VALUES[cls](builder, place, scope)
     if cls in OBJECTS:
         return OBJECTS[cls](builder, spec, place, scope)
+    if issubclass(cls, enum.Enum) and len(cls):
+        return list(cls)[builder.choose(place, len(cls))]
     if is_foreign_class(cls):
         raise Unbuildable(f"{place}: {cls.__name__} is a Module of the real flax.nnx, not of weft.nnx")
     raise Unbuildable(f"{place}: no {cls.__name__} can be made from its annotation")
@@ -222,10 +227,52 @@ def _callable(builder: Builder, spec: CallableOf, place: str, scope: Scope) -> A
     def stand_in(*args: Any, **kwargs: Any) -> Any:
         if isinstance(spec.returns, Anything):
             return args[0]
-        like = builder.build(spec.returns, f"{place}()", scope)
-        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype) if is_array(leaf) else leaf, like)
+        like = builder.build(spec.returns, f"{place}()", _scope_of_call(place, spec, args, scope))
+        arrays = [leaf for leaf in jax.tree.leaves((args, kwargs)) if is_array(leaf)]
+        return jax.tree.map(lambda leaf: _made_of(arrays, leaf) if is_array(leaf) else leaf, like)
 
     return stand_in
+
+
+def _made_of(arrays: list[Any], like: Any) -> Any:
+    """An array of a shape and dtype, each of whose axes varies with the axis of that size in an argument, if any."""
+    value = jnp.zeros(like.shape, like.dtype)
+    if not jnp.issubdtype(like.dtype, jnp.number):
+        return value
+    for array in arrays if len(arrays) <= 4 else ():
+        for axis, size in enumerate(like.shape):
+            same = [one for one, other in enumerate(array.shape) if other is size or other == size]
+            if len(same) == 1 and jnp.issubdtype(array.dtype, jnp.number):
+                others = tuple(one for one in range(array.ndim) if one != same[0])
+                along = jnp.max(array, axis=others).astype(like.dtype)
+                value += jnp.expand_dims(along, tuple(one for one in range(len(like.shape)) if one != axis))
+    return value
+
+
+def _scope_of_call(place: str, spec: CallableOf, args: tuple[Any, ...], scope: Scope) -> Scope:
+    """The scope of what a callable returns: names that only its own annotation uses are what it is called with.
+
+    Raises:
+        TypeError: if it is called with other shapes than its annotation says.
+    """
+    bindings = Bindings(Slot("argument", "", spec, spec), dict)
+    bindings.sizes.update(scope.bound)
+    bindings.variadics.update({name: Variadic(shape, False) for name, shape in scope.variadics.items()})
+    for number, (annotation, value) in enumerate(zip(spec.parameters or (), args, strict=False)):
+        kept = bindings.snapshot()
+        try:
+            match(annotation, value, bindings)
+        except Mismatch as mismatch:
+            if mismatch.reason in ("rank", "size"):
+                shape = ",".join(map(str, value.shape)) if is_array(value) else ""
+                raise TypeError(
+                    f"{place} takes {annotation} as argument {number + 1}, and is called with [{shape}]"
+                ) from None
+            bindings.restore(kept)
+        except AnnotationError:
+            bindings.restore(kept)
+    variadics = {name: one.shape for name, one in bindings.variadics.items()}
+    return dataclasses.replace(scope, bound={**bindings.sizes, **scope.bound}, variadics=variadics)
 
 
 def _literal(builder: Builder, spec: LiteralOf, place: str, scope: Scope) -> Any:

@@ -121,6 +121,9 @@ class Lint:
             return [self._reshape(eqn, operands[0])]
         if name == "transpose":
             return [tuple(operands[0][axis] for axis in eqn.params["permutation"])]
+        if name == "tile":
+            repeats = zip(operands[0], eqn.params["reps"], strict=True)
+            return [tuple(Axis(((str(n), n), *one.atoms)) if n > 1 else one for one, n in repeats)]
         if name == "squeeze":
             gone = eqn.params["dimensions"]
             return [tuple(one for axis, one in enumerate(operands[0]) if axis not in gone)]
@@ -215,7 +218,7 @@ class Lint:
         full = [axes for axes in operands if len(axes) == len(shape)]
         suspects = tuple(one for var in eqn.invars if is_var(var) for one in self._suspects.get(var, ()))
         if suspects and any(
-            all(axis.real for axis in axes) and not self._suspects.get(var, ())
+            all(axis.real and axis.atoms for axis in axes) and not self._suspects.get(var, ())
             for var, axes in zip(eqn.invars, operands, strict=True)
             if is_var(var) and len(axes) == len(shape) and len(axes) > 1
         ):
@@ -265,7 +268,7 @@ class Lint:
         looked_up = {axis.atoms for axis in found.looked_up}
         pairs = itertools.product(found.kept.values(), found.indexed.values())
         names = [kept.atoms[0][0] for kept, index in pairs if kept.atoms and kept.atoms == index.atoms not in looked_up]
-        if any(names):
+        if names and not names[0].isdigit() and names[0]:
             warning = Warning_(
                 "outer-product",
                 f"indexing of {self._show(operand)} with {self._show(indices[:-1])} pairs every {names[0]} with every "

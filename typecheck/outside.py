@@ -2,8 +2,8 @@
 
 A matrix of 8 by 8 in a closure would tie two dims to one size and hide their confusion. So arrays in cells and globals
 take sizes of their own while the function is traced: by their annotation where the module gives one, else each axis by
-itself, to be joined with the dims that the program uses it with. NumPy arrays stay as they are: they are often tables
-that the program computes with in Python.
+itself, to be joined with the dims that the program uses it with. So do integers that are called like a dim. NumPy
+arrays stay as they are: they are often tables that the program computes with in Python.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from weft.typecheck.generalise_objects import abstract_object
 from weft.typecheck.objects import is_object, is_record, opened
 from weft.typecheck.reading import Scope as Names
 from weft.typecheck.reading import read
+from weft.typecheck.signatures import signature_of
+from weft.typecheck.verify_match import names_of_signature
 
 
 def outside_values(function: Any) -> dict[str, Any]:
@@ -48,13 +50,19 @@ def _names_read(code: CodeType) -> Iterator[str]:
 
 
 def abstract_outside(function: FunctionType, builder: Builder) -> dict[str, Any]:
-    """Abstract versions of the arrays, and records of arrays, that a function finds outside itself."""
-    return {
+    """Abstract versions of the arrays, and records of arrays, that a function finds outside itself.
+
+    An integer that is called like a dim of its signature is that dim.
+    """
+    outside = outside_values(function)
+    arrays = {
         name: _abstract(name, value, function, builder)
-        for name, value in outside_values(function).items()
+        for name, value in outside.items()
         if (isinstance(value, jax.Array) or is_record(value)) and not isinstance(value, Tracer)
         if jax.tree.leaves(opened(value)) and not hasattr(value, "__wrapped__")
     }
+    dims = names_of_signature(signature_of(function))
+    return arrays | {name: builder.size(name, Scope()) for name in sorted(dims) if type(outside.get(name)) is int}
 
 
 def _abstract(name: str, value: Any, function: FunctionType, builder: Builder) -> Any:

@@ -59,7 +59,7 @@ def verify(
     return Report(tuple(prove(target, dict(dims or {})) for target in targets), strict)
 
 
-def prove(target: Target, dims: Mapping[str, Any], seconds: float = 20.0) -> Contract:
+def prove(target: Target, dims: Mapping[str, Any], seconds: float = 15.0) -> Contract:
     """What can be found out about one target within a budget of time.
 
     Raises:

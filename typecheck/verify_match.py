@@ -34,6 +34,7 @@ from weft.typecheck.annotations import (
     SequenceOf,
     TreeOf,
     TupleOf,
+    record_form,
 )
 from weft.typecheck.arrays import array_check, settle
 from weft.typecheck.bindings import Bindings, Mismatch, Origin, Slot
@@ -249,25 +250,28 @@ def dims_of_record(value: Any, lead: tuple[Shape, Bindings] | None = None) -> Bi
     return bindings
 
 
-def check_record(value: Any, whole: bool = False) -> Mismatch | None:
+def check_record(value: Any, whole: bool = False, given: Mapping[str, Any] | None = None) -> Mismatch | None:
     """The first field of a Module that is not what it is annotated as, or contradicts another.
+
+    What its constructor was `given` stands for the dims of the same names: `Linear(inp, out)` of a field `"inp out"`.
 
     A record without some of its leaves, such as a part of a split one or a gradient, is as good as a whole one, unless
     `whole` says that it was just made. An object all of whose own arrays have further axes in front is a stack of such
     objects, as a constructor under `vmap` makes it.
     """
-    mismatch = _mismatch_in(value, 0, whole)
+    given = given or {}
+    mismatch = _mismatch_in(value, 0, whole, given)
     if mismatch is None or mismatch.reason != "rank" or not is_object(value):
         return mismatch
-    return None if any(_mismatch_in(value, axes, whole) is None for axes in (1, 2)) else mismatch
+    return None if any(_mismatch_in(value, axes, whole, given) is None for axes in (1, 2)) else mismatch
 
 
-def _mismatch_in(value: Any, stacked: int, whole: bool) -> Mismatch | None:
+def _mismatch_in(value: Any, stacked: int, whole: bool, given: Mapping[str, Any]) -> Mismatch | None:
     bindings = Bindings(Slot("field", "", type(value), RecordOf(type(value), "module")), lambda: {"self": value})
     if stacked:
         bindings.lead = Shape(tuple(NamedDim(f"stacked axis {axis}") for axis in range(stacked))), bindings
     named = names_of_fields(type(value))
-    bind_numbers(bindings, {name: one for name, one in numbers_of(value).items() if name in named})
+    bind_numbers(bindings, {name: one for name, one in {**given, **numbers_of(value)}.items() if name in named})
     try:
         for field, one in record_values(type(value), value):
             if one is None and not whole and isinstance(value, eqx.Module):
@@ -342,7 +346,8 @@ def names_in(annotation: Annotation, seen: frozenset[type] = frozenset()) -> fro
 
 def products_in(signature: Signature) -> tuple[tuple[str, ...], ...]:
     """The dims of a signature that are products of names, such as `h*c`, as those names in order."""
-    fields = fields_of(signature.owner) if signature.owner is not None else ()
+    owner = signature.owner
+    fields = fields_of(owner) if owner is not None and record_form(owner) is not None else ()
     annotations = (signature.returns, *(p.annotation for p in signature.parameters), *(f.annotation for f in fields))
     texts = [
         dim.text for one in annotations for shape in _shapes(one) for dim in shape.dims if isinstance(dim, SymbolicDim)

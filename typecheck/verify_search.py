@@ -50,7 +50,7 @@ class Search:
         furthest: the trial that got furthest of those that nothing explained.
     """
 
-    def __init__(self, target: Target, dims: Mapping[str, Any], seconds: float = 20.0):
+    def __init__(self, target: Target, dims: Mapping[str, Any], seconds: float = 15.0):
         self.target, self.dims = target, dims
         self.deadline = time.thread_time() + seconds
         self.furthest: Trial | None = None
@@ -264,11 +264,15 @@ class Search:
                 continue
             if trial.ok:
                 passed.append(trial)
-            elif trial.violations and min(trial.violations[0].sizes, default=0) >= 0:
+            elif trial.violations and min(trial.violations[0].sizes, default=0) >= 0 and self._is_of_one(base, key):
                 failed.append(trial)
-            else:  # it raises, or the annotation itself (`h-2`) makes no sense there
+            else:  # it raises, or the annotation itself (`h-2`) makes no sense there, or it needs some more
                 needs = needs.plus(least=(key, 2))
         return needs
+
+    def _is_of_one(self, base: Trial, key: str) -> bool:
+        """Whether what fails at size 1 is a matter of 1, as a squeezed axis is, and not of small sizes."""
+        return self.attempt(dataclasses.replace(base.assignment, sizes={**base.assignment.sizes, key: 2})).ok
 
 
 def describe_option(place: str, option: int) -> str:

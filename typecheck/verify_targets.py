@@ -17,7 +17,7 @@ from typing import Any
 import equinox as eqx
 import jax
 from weft.core.leaves import is_array
-from weft.typecheck.annotations import Annotation, Anything
+from weft.typecheck.annotations import Annotation, Anything, RecordOf, SequenceOf, record_form
 from weft.typecheck.arguments import build_arguments, build_module, holds_arrays
 from weft.typecheck.builder import Assignment, Builder, Scope
 from weft.typecheck.errors import AnnotationError
@@ -47,6 +47,9 @@ def targets_of(thing: Any, given: Mapping[str, Any], generalise: Generaliser) ->
     refuse_foreign(thing)
     if isinstance(thing, type):
         return _of_class(thing, given)
+    if inspect.ismethod(thing) and not isinstance(thing.__self__, type) and not is_record(thing.__self__):
+        function = inspect.unwrap(thing.__func__)
+        return [_of_function(function, {**dict.fromkeys(function.__code__.co_varnames[:1], thing.__self__), **given})]
     if is_record(getattr(thing, "__self__", None)):  # equinox's bound methods are Modules themselves
         return _of_instance(thing.__self__, inspect.unwrap(thing.__func__).__name__, given, generalise)
     if is_record(thing) and not hasattr(thing, "__wrapped__"):
@@ -71,6 +74,11 @@ def _of_function(function: Callable[..., Any], given: Mapping[str, Any]) -> Targ
         return with_outside(plain), (abstract_outside(plain, builder), *args), kwargs
 
     constants = {*_constants(plain), *(size for value in given.values() for size in _sizes(value))}
+    if any(
+        one.kind is inspect.Parameter.VAR_POSITIONAL or isinstance(one.annotation, SequenceOf)
+        for one in signature.parameters
+    ):
+        constants.add(2)  # how many values such a parameter gets
     target = _target(plain, plain.__qualname__, prepare, frozenset(constants), products_in(signature))
     if not isinstance(plain, FunctionType) or not abstract_outside(plain, Builder(Assignment())):
         return target
@@ -84,9 +92,14 @@ def _class_of(method: Any) -> type | None:
     found: Any = None
     for i, owner in enumerate(owners):
         found = getattr(plain, "__globals__", {}).get(owner) if i == 0 else getattr(found, owner, None)
-    if not isinstance(found, type) or not is_record_class(found):
+    if not isinstance(found, type) or not _has_fields(found):
         return None
     return found if any(one is plain for one in public_methods(found)) else None
+
+
+def _has_fields(cls: type) -> bool:
+    """Whether a class is one of records or objects, or of dataclasses or named tuples that can be made like them."""
+    return is_record_class(cls) or record_form(cls) in ("dataclass", "namedtuple")
 
 
 def _of_partial(partial: Any, given: Mapping[str, Any]) -> list[Target]:
@@ -96,12 +109,14 @@ def _of_partial(partial: Any, given: Mapping[str, Any]) -> list[Target]:
 
 
 def _of_class(cls: type, given: Mapping[str, Any], method: str | None = None) -> list[Target]:
-    if not is_record_class(cls):
-        raise TypeError(f"{cls.__qualname__} is not a Module class; verify its functions one by one")
-
-    counts = dict.fromkeys(counts_of_class(cls), 2)
+    if not _has_fields(cls):
+        raise TypeError(f"{cls.__qualname__} has no annotated fields; verify its functions one by one")
+    form = record_form(cls)
+    counts = dict.fromkeys(counts_of_class(cls), 2) if is_record_class(cls) else {}
 
     def make(builder: Builder) -> Any:
+        if form in ("dataclass", "namedtuple"):
+            return builder.build(RecordOf(cls, form), "self", Scope("self.", "self."))
         return build_module(builder, cls, "self", Scope("self.", "self."), {**counts, **given})
 
     functions = [one for one in public_methods(cls) if method in (None, one.__name__)]

@@ -19,7 +19,7 @@ import re
 import site
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
@@ -216,7 +216,8 @@ class Watch:
         given = dict(arguments)
         bindings = Bindings(Slot("argument", "", signature.function, Anything()), lambda: given)
         named = names_of_signature(signature)
-        if is_record(record) and signature.function.__name__ != "__init__":
+        has_fields = is_record(record) or record_form(type(record)) in ("dataclass", "namedtuple")
+        if has_fields and signature.function.__name__ != "__init__":
             own = dims_of_record(record)
             bindings.sizes.update(own.sizes)
             bindings.origins.update(own.origins)
@@ -284,15 +285,23 @@ class Watch:
         if is_users(_file_of(cls), self.own):
             given = {name: frame.f_locals.get(name) for name in code.co_varnames[1 : _count_of_parameters(code)]}
             named = dims_in(cls)
-            note_sizes(record, {name: one for name, one in given.items() if name in named and is_size(one)})
-            self.check_module(record, frame, whole=True)
+            sizes = {name: one for name, one in given.items() if name in named and is_size(one)}
+            note_sizes(record, sizes)
+            self.check_module(record, frame, whole=True, given=sizes)
 
-    def check_module(self, record: Any, frame: FrameType | None = None, *, whole: bool = False) -> None:
+    def check_module(
+        self,
+        record: Any,
+        frame: FrameType | None = None,
+        *,
+        whole: bool = False,
+        given: Mapping[str, Any] | None = None,
+    ) -> None:
         """Holds the fields of a record or object to their annotations; see `check_record`."""
         if is_object(record) and not is_users(_file_of(type(record)), self.own):
             return
         try:
-            mismatch = check_record(record, whole)
+            mismatch = check_record(record, whole, given)
         except AnnotationError:
             return
         if mismatch is not None:
