@@ -49,7 +49,7 @@ def call(
             return call(method, (function, *args), kwargs)
     plan = plan_of(function, args)
     if plan is None:
-        function = wrapper_of(function, args) or function
+        function = cast(Callable[..., Any], wrapper_of(function, args) or function)
     is_method = plan is not None and plan.is_method
     if is_method or _is_dispatched(function, args):
         token = enter_record(args[0])
