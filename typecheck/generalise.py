@@ -107,7 +107,6 @@ def counts_of_class(cls: type) -> tuple[str, ...]:
         return ()
     sizes = [one.name for one in parameters if one.required and _is_size(one)]
     given: dict[str, Any] = {one.name: one.default for one in parameters if not one.required}
-    given |= {name: 12 + 12 * number for number, name in enumerate(sizes)}  # so that most divide each other
     for one in parameters:
         if one.required and one.name not in sizes:
             if _is_key(one.annotation):
@@ -119,7 +118,12 @@ def counts_of_class(cls: type) -> tuple[str, ...]:
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     if len(sizes) < 2 or any(one.kind in variadic for one in parameters):
         return ()
-    return tuple(counts_of(cls, parameters, given, sizes))
+    # Small, because one of them may be a number of layers; twelve for what halves a size, or takes a quarter of it.
+    for size in (2, 12):
+        given |= dict.fromkeys(sizes, size)
+        if _structure_of_call(cls, parameters, given) is not None:
+            return tuple(counts_of(cls, parameters, given, sizes))
+    return ()
 
 
 def _is_size(parameter: Parameter) -> bool:
