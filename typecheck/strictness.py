@@ -5,7 +5,7 @@ hold in the user's frames: its own, and those of every function of the user's th
 from there (optax, equinox, weft's layers) does as it always does; what the user gives it to call is the user's again.
 Outside of checked functions, and in other threads, JAX's options are as the program set them.
 
-Only the interpreter knows whose function is entered or left, so tracing under `strict` takes about twice its time;
+Only the interpreter knows whose function is entered or left, so tracing under `strict` takes up to twice its time;
 compiled calls take none. Where another profiler is at work, the options hold for whatever a checked function calls.
 """
 

@@ -12,9 +12,9 @@ import pytest
 SCRIPT = Path(__file__).parents[2] / "examples" / "digits.py"
 
 
-def run(*arguments, cwd):
+def run(*arguments, cwd, **variables):
     command = [sys.executable, str(SCRIPT), *map(str, arguments)]
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", **variables}
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
 
 
@@ -34,11 +34,10 @@ def test_it_writes_a_picture_and_a_checkpoint_that_it_compared(one_epoch):
     assert re.search(r"loss \d\.\d+ +accuracy \d+\.\d% +held out \d+\.\d%", output)
 
 
-def test_it_goes_on_from_a_checkpoint(one_epoch, tmp_path):
+def test_it_goes_on_from_a_checkpoint_under_strict_contracts(one_epoch, tmp_path):
     first = float(re.search(r"held-out accuracy ([\d.]+)%", one_epoch[1])[1])
-    result = run(
-        "--epochs", 1, "--seed", 5, "--resume", one_epoch[0] / "digits.safetensors", "--out", "b", cwd=tmp_path
-    )
+    options = ["--epochs", 1, "--seed", 5, "--resume", one_epoch[0] / "digits.safetensors", "--out", "b"]
+    result = run(*options, cwd=tmp_path, WEFT_TYPECHECK="strict")
     assert result.returncode == 0, result.stderr
     assert float(re.search(r"held-out accuracy ([\d.]+)%", result.stdout)[1]) > first
     assert (tmp_path / "b" / "digits.safetensors").exists()
