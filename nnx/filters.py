@@ -16,13 +16,13 @@ from typing import Any as AnyValue
 from weft.core import filters as core_filters
 from weft.core.kinds import Kind
 from weft.core.paths import Path
-from weft.nnx.errors import FilterError, WeftError
+from weft.nnx.errors import FilterError
 
 Predicate = Callable[[Path, AnyValue], bool]
 Filter = type | str | Predicate | bool | EllipsisType | None | Sequence["Filter"]
 
 
-class InvalidFilterError(WeftError, TypeError):
+class InvalidFilterError(FilterError, TypeError):
     """What is no filter at all."""
 
 
