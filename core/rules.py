@@ -109,8 +109,8 @@ def _same_ride(arrived: Ride, departs: Ride) -> bool:
     return arrived == departs
 
 
-def _no_check(options: Any, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
-    return None
+def no_check(options: Any, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
+    """The check of a rule that refuses nothing beforehand."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +141,7 @@ class Rule(Generic[O]):
     is_ride: Callable[[Any], bool] = is_axis
     lanes: tuple[Ride, ...] = ()
     forwards: Callable[[Ride, Ride], bool] | None = _same_ride
-    check: Callable[[O, Call, Sequence[Leaf], Sequence[Ride]], None] = _no_check
+    check: Callable[[O, Call, Sequence[Leaf], Sequence[Ride]], None] = no_check
     finish: Callable[[Any, Finish[O]], Any] | None = None
     options: tuple[str, str] = ("in_axes", "out_axes")
     agree: Callable[[O, int], Agreement | None] = lambda options, index: None

@@ -6,14 +6,17 @@ where they drift.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from weft.core.agree import differences, subtrees
 from weft.core.boundary import NOT_UPDATED, Boundary, Call, Departure
 from weft.core.errors import CarryError
+from weft.core.leaves import Leaf
 from weft.core.rides import Carry, Ride, is_axis
-from weft.core.rules import Agreement
+from weft.core.rules import Agreement, Lift, Lifted, Rule, no_check
+
+O = TypeVar("O")
 
 # The ride of what is carried without being returned: leaves that a filter says to carry, and, where the boundary wants
 # it, what a scan broadcasts but its function updates.
@@ -59,3 +62,40 @@ def _alone(parts: list[Any]) -> Any:
 def everything_carried(call: Call) -> Any:
     """The rides of a call whose argument is carried as a whole."""
     return None, (Carry,), None
+
+
+def rule_of_a_carry(
+    name: str,
+    lift: Callable[[Lift[O]], Lifted],
+    *,
+    depart: tuple[Ride, ...] = (Carry,),
+    is_ride: Callable[[Any], bool] = is_carry_or_axis,
+    check: Callable[[O, Call, Sequence[Leaf], Sequence[Ride]], None] = no_check,
+    options: tuple[str, str] = ("init", "output"),
+    shapes: bool = True,
+) -> Rule[O]:
+    """The rule of a loop whose whole argument is carried.
+
+    Args:
+        name: as users call it.
+        lift: the JAX call.
+        depart: for each of the user's functions where its output rides; what is `Carry` must agree with the argument.
+        is_ride: as in `Rule`.
+        check: as in `Rule`.
+        options: as in `Rule`.
+        shapes: whether the carry keeps its shapes.
+    """
+    agreement = agreement_of_carries(name, everything_carried, shapes=shapes)
+    return Rule(
+        name,
+        lift,
+        arrive=lambda options, call: everything_carried(call),
+        depart=lambda options, index: depart[index],
+        is_ride=is_ride,
+        lanes=(Carry,),
+        forwards=None,
+        updates=carried_updates,
+        check=check,
+        agree=lambda options, index: agreement if depart[index] is Carry else None,
+        options=options,
+    )

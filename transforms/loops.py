@@ -20,7 +20,7 @@ from weft.core.statics import Static
 from weft.core.untyped import jax as untyped_jax
 from weft.core.untyped import jnp, lax
 from weft.transforms._wrap import call_over_values, titled
-from weft.transforms.carries import agreement_of_carries, carried_updates, everything_carried, is_carry_or_axis
+from weft.transforms.carries import is_carry_or_axis, rule_of_a_carry
 
 
 @dataclass(frozen=True)
@@ -65,17 +65,11 @@ def _lift_while(lift: Lift[WhileOptions]) -> Lifted:
     return untyped_jax.jit(titled(body.user_function, lifted), inline=True)
 
 
-WHILE: Rule[WhileOptions] = Rule(
+WHILE: Rule[WhileOptions] = rule_of_a_carry(
     "while_loop",
     _lift_while,
-    arrive=lambda options, call: everything_carried(call),
-    depart=lambda options, index: (PREDICATE, Carry)[index],
+    depart=(PREDICATE, Carry),
     is_ride=lambda node: node == PREDICATE or is_carry_or_axis(node),
-    lanes=(Carry,),
-    forwards=None,
-    updates=carried_updates,
-    agree=lambda options, index: agreement_of_carries("while_loop", everything_carried) if index == 1 else None,
-    options=("init", "output"),
 )
 
 
@@ -131,18 +125,7 @@ def _lift_fori(lift: Lift[ForiOptions]) -> Lifted:
     return untyped_jax.jit(titled(body.user_function, lifted), inline=True)
 
 
-FORI: Rule[ForiOptions] = Rule(
-    "fori_loop",
-    _lift_fori,
-    arrive=lambda options, call: everything_carried(call),
-    depart=lambda options, index: Carry,
-    is_ride=is_carry_or_axis,
-    lanes=(Carry,),
-    forwards=None,
-    updates=carried_updates,
-    agree=lambda options, index: agreement_of_carries("fori_loop", everything_carried),
-    options=("init", "output"),
-)
+FORI: Rule[ForiOptions] = rule_of_a_carry("fori_loop", _lift_fori)
 
 
 def fori_loop(

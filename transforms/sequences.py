@@ -13,13 +13,13 @@ from weft.core.boundary import Call
 from weft.core.errors import AxisError
 from weft.core.frames import open_frame
 from weft.core.leaves import Leaf
-from weft.core.rides import Carry, Ride, mapped_size
+from weft.core.rides import Ride, mapped_size
 from weft.core.rules import Lift, Lifted, Rule
 from weft.core.statics import Static
 from weft.core.untyped import jax as untyped_jax
 from weft.core.untyped import lax
 from weft.transforms._wrap import call_over_values, titled
-from weft.transforms.carries import agreement_of_carries, carried_updates, everything_carried, is_carry_or_axis
+from weft.transforms.carries import carried_updates, rule_of_a_carry
 
 
 @dataclass(frozen=True)
@@ -111,25 +111,19 @@ def _lift_associative(lift: Lift[AssociativeOptions]) -> Lifted:
     return untyped_jax.jit(titled(body.user_function, lifted), inline=True)
 
 
-ASSOCIATIVE_SCAN: Rule[AssociativeOptions] = Rule(
-    "associative_scan",
-    _lift_associative,
-    arrive=lambda options, call: everything_carried(call),
-    depart=lambda options, index: Carry,
-    is_ride=is_carry_or_axis,
-    lanes=(Carry,),
-    forwards=None,
-    updates=carried_updates,
-    agree=lambda options, index: agreement_of_carries("associative_scan", everything_carried, shapes=False),
-    check=lambda options, call, leaves, rides: _check_associative(options, leaves),
-    options=("elems", "output"),
-)
-
-
-def _check_associative(options: AssociativeOptions, leaves: Sequence[Leaf]) -> None:
+def _check_associative(options: AssociativeOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
     size = mapped_size(leaves, [options.axis] * len(leaves), given=None, what="associative_scan")
     if size is None:
         raise AxisError("associative_scan has no elements", fix="pass a tree with at least one array")
+
+
+ASSOCIATIVE_SCAN: Rule[AssociativeOptions] = rule_of_a_carry(
+    "associative_scan",
+    _lift_associative,
+    check=_check_associative,
+    options=("elems", "output"),
+    shapes=False,
+)
 
 
 def associative_scan(function: Callable[[Any, Any], Any], elems: Any, *, reverse: bool = False, axis: int = 0) -> Any:
