@@ -23,10 +23,11 @@ from weft.nnx.graphdef import GraphDef, RefMap
 from weft.nnx.outcomes import RefOutcome
 from weft.nnx.plan import variables_below
 from weft.nnx.prefixes import finder, specs, without_functions
-from weft.nnx.refs import same_value
+from weft.nnx.refs import is_array_ref, same_value
 from weft.nnx.tree import ways_out
 from weft.nnx.variable import VARIABLE_TYPES
 from weft.transforms.carries import ALONG
+from weft.transforms.jit import Placement
 
 if TYPE_CHECKING:
     from weft.nnx.references import References
@@ -106,9 +107,15 @@ class Leaving:
         return self.lanes.put(ride, variable._raw_value, lambda: self._place(i))
 
     def _is_updated(self, i: int, value: Any) -> bool:
+        if self._is_donated(i) and not is_array_ref(value):
+            return True  # JAX may give its buffer to any output, so the value must leave too
         # What was learned beforehand holds: JAX may hand on an unchanged value as another tracer.
         updated = self.departure.updated
         return not same_value(value, self.values[i]) if updated is None else i in updated
+
+    def _is_donated(self, i: int) -> bool:
+        ride = self.crossing.rides[i]
+        return isinstance(ride, Placement) and ride.donated
 
     def _place(self, i: int) -> str:
         structure = self.crossing.structure
@@ -135,8 +142,11 @@ class Leaving:
         before = self.memory.index_ref
         if any(before.get(number) is not node for node, number in self.numbers.items()):
             return False
-        pairs = zip(leaves, self.memory.holders, self.values, strict=False)
-        return all(variable is not None or leaf is value for leaf, variable, value in pairs)
+        triples = enumerate(zip(leaves, self.memory.holders, self.values, strict=False))
+        return all(
+            variable is not None or (leaf is value and not self._is_donated(i))
+            for i, (leaf, variable, value) in triples
+        )
 
     def _rides_now(self, roots: Sequence[int], paths: Sequence[Path], leaves: Sequence[Any]) -> Callable[[int], Ride]:
         """The ride of leaf `i` of the arguments as they are now, from the prefix that they came with."""
@@ -166,7 +176,7 @@ class Leaving:
         if carried is not None:
             return carried
         i = self.arrays.get(id(leaf))
-        if i is not None and ride == self.departure.updates(self.crossing.rides[i]):
+        if i is not None and ride == self.departure.updates(self.crossing.rides[i]) and not self._is_donated(i):
             return FORWARDED, i
         if ride == ALONG:
             raise CarryError(

@@ -15,7 +15,7 @@ from weft.core.paths import Path, format_path
 from weft.core.rides import Carry, RidesByKind
 from weft.nnx.errors import AxisError
 from weft.nnx.filters import Filter, to_predicate
-from weft.nnx.state import State
+from weft.nnx.state import State, to_flat_state
 from weft.nnx.variable import Variable
 
 __all__ = ["Carry", "DiffState", "StateAxes", "StateSharding"]
@@ -26,7 +26,7 @@ class ByFilter(RidesByKind):
 
     def __init__(self, rides: Any, /):
         if isinstance(rides, State):
-            found = rides.flat_state()
+            found = to_flat_state(rides)
             pairs = tuple((AtPath(path), getattr(ride, "get_value", lambda ride=ride: ride)()) for path, ride in found)
         else:
             pairs = tuple(rides.items() if isinstance(rides, Mapping) else rides)

@@ -1,0 +1,133 @@
+"""What crosses into transforms and back: donated Variables, Variables that hold trees, prefixes made of the graph."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from weft import nnx
+from weft.core.errors import AxisError, StructureError
+
+MODES = {"updates": {}, "graph": {"graph_updates": False}, "tree": {"graph": False}}
+modes = pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+X = jnp.arange(1.0, 3.0)
+
+
+class Model(nnx.Module):
+    def __init__(self):
+        self.a, self.b, self.c = (nnx.Param(jnp.ones(2)) for _ in range(3))
+
+
+@modes
+def test_a_donated_variable_that_does_not_change_keeps_a_value(mode):
+    model = Model()
+
+    @nnx.jit(donate_argnums=0, **mode)
+    def f(model):
+        model.c[...] = model.a[...] + model.c[...]
+
+    f(model)
+    f(model)
+    assert [float(v[...].sum()) for v in (model.a, model.b, model.c)] == [2, 2, 6]
+
+
+def test_an_array_attribute_of_a_donated_argument_comes_back():
+    model = Model()
+    model.raw = jnp.ones(2)
+
+    @nnx.jit(donate_argnums=0)
+    def f(model):
+        model.c[...] = model.raw * 2
+
+    f(model)
+    f(model)
+    assert float(model.raw.sum()) == 2
+
+
+@modes
+def test_a_variable_may_be_reached_through_a_donated_argument_and_another(mode):
+    if "graph" in mode:
+        pytest.skip("trees share nothing")
+    model = Model()
+    f = nnx.jit(lambda model, a: model.b.set_value(a[...] * 3), donate_argnums=0, **mode)
+    f(model, model.a)
+    assert float(model.b[...].sum()) == 6
+
+
+TREES = {
+    "jit": lambda f, mode: nnx.jit(f, **mode),
+    "remat": lambda f, mode: nnx.remat(f, **mode),
+    "vmap": lambda f, mode: nnx.vmap(f, in_axes=(0, 0), **mode),
+    "scan": lambda f, mode: nnx.scan(f, in_axes=(0, 0), out_axes=0, **mode),
+    "cond": lambda f, mode: lambda v, x: nnx.cond(True, f, f, v, x, **mode),
+    "checkify": lambda f, mode: lambda v, x: nnx.checkify(f, **mode)(v, x)[1],
+    "pmap": lambda f, mode: nnx.pmap(f, in_axes=(0, 0), devices=jax.devices()[:2], **mode),
+}
+
+
+@modes
+@pytest.mark.parametrize("transform", TREES)
+def test_what_is_done_to_the_values_of_a_dict_in_a_variable_comes_back(transform, mode):
+    v = nnx.Variable({"n": X, "empty": {}})
+
+    def f(v, x):
+        v["n"] = v["n"] + x
+
+    TREES[transform](f, mode)(v, X)
+    assert v["n"].tolist() == [2.0, 4.0]
+
+
+def test_what_is_sown_inside_of_transforms_is_captured_outside():
+    @nnx.jit
+    def f(model, x):
+        model.sow(nnx.Intermediate, "twice", x * 2)
+
+    _, found = nnx.capture(lambda model: f(model, X), nnx.Intermediate)(Model())
+    assert found.twice.get_value()[0].tolist() == [2.0, 4.0]
+
+
+@modes
+def test_a_pullback_when_the_auxiliary_output_is_an_object(mode):
+    def f(model, x):
+        return (model.a[...] * x).sum(), nnx.Param(x)
+
+    _, pull, aux = nnx.vjp(f, Model(), X, has_aux=True, **mode)
+    assert pull(jnp.ones(()))[1].tolist() == [1.0, 1.0]
+    assert aux[...].tolist() == [1.0, 2.0]
+
+
+def test_a_prefix_made_of_the_graph_names_what_is_shared_once():
+    model, other = Model(), Model()
+    other.model, model.other = model, other
+    axes = nnx.prefix((model, other), {nnx.PathContains("a"): 0, ...: None}, graph=True)
+
+    def f(model, other, x):
+        model.a[...] = model.a[...] * x
+
+    nnx.vmap(f, in_axes=(*axes, 0), graph_updates=False)(model, other, X)
+    assert model.a[...].tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("mode", [MODES["updates"], MODES["tree"]])
+def test_a_prefix_for_graph_mode_is_refused_in_the_other_modes(mode):
+    axes = nnx.prefix(Model(), {...: 0}, graph=True)
+    with pytest.raises(StructureError, match="made for graph mode without graph updates"):
+        nnx.vmap(lambda model: None, in_axes=(axes,), **mode)(Model())
+
+
+def test_something_new_that_no_filter_matches_is_named():
+    def f(model):
+        model.new = nnx.Cache(X)
+
+    with pytest.raises(AxisError, match=r"in_axes: no filter matches this Cache\n  at: new\n"):
+        nnx.vmap(f, in_axes=(nnx.StateAxes({nnx.Param: 0}),))(Model())
+
+
+def test_cached_partial_that_refuses_leaves_values_alone():
+    model = Model()
+
+    def f(model):
+        model.a[...] = model.a[...] * 2
+        model.b = nnx.Param(X)
+
+    with pytest.raises(StructureError, match="Model added to cached_partial was mutated inside"):
+        nnx.cached_partial(nnx.jit(f), model)()
+    assert model.a[...].tolist() == [1.0, 1.0]
