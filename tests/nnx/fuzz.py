@@ -119,7 +119,9 @@ def main(argv: list[str]) -> int:
     start, count = (int(argv[1]), int(argv[0])) if len(argv) > 1 else (0, int(argv[0]))
     ends: collections.Counter[str] = collections.Counter()
     different: dict[int, str] = {}
-    for seed in range(start, start + count):
+    for done, seed in enumerate(range(start, start + count)):
+        if done and done % 100 == 0:
+            print(f"{done} programs, {len(different)} differ", file=sys.stderr, flush=True)
         end, found = compare(source(seed))
         ends[end] += 1
         if found is not None:
