@@ -150,6 +150,11 @@ def _orders(
     for small, big in _pairs(trial, sizes, nearby):
         if sizes[small] > sizes[big] and big not in fixed:
             yield needs.plus(order=(small, big, 1))
+    for small in nearby:
+        # No larger than any: the first `k` of what is as many as the smaller of two. `Search.weaken` drops the rest.
+        bigger = [big for big in sizes if big != small and big not in fixed and sizes[small] > sizes[big]]
+        if len(bigger) > 1:
+            yield dataclasses.replace(needs, order=(*needs.order, *((small, big, 1) for big in bigger)))
 
 
 def _halves(

@@ -122,7 +122,12 @@ class Search:
                 if found.ok:
                     return self.weaken(trial, candidate, deal, first)
                 merges = len(candidate.merged) > len(needs.merged)
-                if merges and joined is None and found.progress >= trial.progress and found.spoken_of != trial.spoken_of:
+                if (
+                    merges
+                    and joined is None
+                    and found.progress >= trial.progress
+                    and found.spoken_of != trial.spoken_of
+                ):
                     joined = found, candidate  # the sizes that disagreed are one now, and it went on to something else
                 if found.progress > (trial if best is None else best[0]).progress:
                     best = found, candidate
@@ -146,6 +151,10 @@ class Search:
                 if all(self.with_needs(first, candidate, each).ok for each in (deal, *DEALS)):
                     needs = candidate
                     break
+        for entry in needs.order if len(needs.order) > 1 else ():
+            candidate = dataclasses.replace(needs, order=tuple(one for one in needs.order if one != entry))
+            if all(self.with_needs(first, candidate, each).ok for each in (deal, *DEALS)):
+                needs = candidate
         for entry in needs.multiples:
             key, number = entry
             others = tuple(one for one in needs.multiples if one != entry)
