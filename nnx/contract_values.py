@@ -14,19 +14,18 @@ from weft.nnx.kinds import Param
 from weft.nnx.module import Module
 from weft.nnx.rngs import Rngs, RngStream
 from weft.nnx.training.optimizer import ModelAndOptimizer, Optimizer
-from weft.typecheck import arguments
+from weft.typecheck import values
+from weft.typecheck.abstract import abstractly
 from weft.typecheck.annotations import Instance, RecordOf
 from weft.typecheck.builder import Builder, Scope, Unbuildable, key_dtype
 
 
 def _rngs(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any:
-    return arguments.abstractly(Rngs, jax.ShapeDtypeStruct((), key_dtype()))
+    return abstractly(Rngs, jax.ShapeDtypeStruct((), key_dtype()))
 
 
 def _stream(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any:
-    return arguments.abstractly(
-        lambda key: RngStream(key, tag=place.rpartition(".")[2]), jax.ShapeDtypeStruct((), key_dtype())
-    )
+    return abstractly(lambda key: RngStream(key, tag=place.rpartition(".")[2]), jax.ShapeDtypeStruct((), key_dtype()))
 
 
 def _optimizer(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any:
@@ -34,7 +33,7 @@ def _optimizer(builder: Builder, spec: Instance, place: str, scope: Scope) -> An
 
     model = _model_for(builder, spec, place, scope)
     tx = optax.with_extra_args_support(optax.adam(1e-3))
-    optimizer = arguments.abstractly(lambda model: spec.cls(model, tx, wrt=Param), model)
+    optimizer = abstractly(lambda model: spec.cls(model, tx, wrt=Param), model)
     if isinstance(optimizer, ModelAndOptimizer):
         optimizer.model = model  # the very one that may be another argument
     return optimizer
@@ -64,5 +63,5 @@ def _alikeness(model: str, optimizer: str) -> int:
 
 
 for _cls, _build in {Rngs: _rngs, RngStream: _stream, Optimizer: _optimizer, ModelAndOptimizer: _optimizer}.items():
-    arguments.register_object(_cls, _build, last=_build is _optimizer)
-arguments.BY_NAME["rngs"] = lambda builder, place, scope: _rngs(builder, Instance(Rngs), place, scope)
+    values.register_object(_cls, _build, last=_build is _optimizer)
+values.BY_NAME["rngs"] = lambda builder, place, scope: _rngs(builder, Instance(Rngs), place, scope)

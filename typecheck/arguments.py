@@ -1,24 +1,22 @@
 """Arguments from annotations alone: what a proof hands to the function that it is about.
 
 Arrays are `ShapeDtypeStruct`s: nothing is computed. A Module is its class, called abstractly with arguments built from
-its own annotations. Sizes and options are the `Builder`'s to give; this file has a row for each class of annotation,
-and `register` adds classes of values, with a function that builds one.
+its own annotations. Sizes and options are the `Builder`'s to give; this file has a row for each class of annotation, but
+for the classes of plain values and of objects (`values`) and for callables (`stand_ins`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import enum
-import importlib
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from weft.core.leaves import is_array
+from weft.typecheck import stand_ins as stand_ins  # for its row
+from weft.typecheck.abstract import abstractly
 from weft.typecheck.annotations import (
     ANY_DTYPE,
     NONE,
@@ -27,7 +25,6 @@ from weft.typecheck.annotations import (
     ArrayOf,
     BatchedOf,
     BoxOf,
-    CallableOf,
     Dtypes,
     Instance,
     LiteralOf,
@@ -39,13 +36,12 @@ from weft.typecheck.annotations import (
     TupleOf,
     record_form,
 )
-from weft.typecheck.bindings import Bindings, Mismatch, Slot, Variadic
 from weft.typecheck.builder import BUILDERS, Builder, Scope, Unbuildable, key_dtype
 from weft.typecheck.dims import Shape
-from weft.typecheck.errors import AnnotationError
-from weft.typecheck.objects import closed, is_foreign_class, is_library, is_object_class, layer_of, opened
+from weft.typecheck.objects import closed, is_library, is_object_class, layer_of, opened
 from weft.typecheck.signatures import Parameter, Signature, fields_of, signature_of
-from weft.typecheck.verify_match import dims_in, match, names_of_signature
+from weft.typecheck.values import BY_NAME, holds_objects, is_last, load_values
+from weft.typecheck.verify_match import dims_in, names_of_signature
 
 _DTYPES = (
     "float32",
@@ -144,135 +140,9 @@ def _tree(builder: Builder, spec: TreeOf, place: str, scope: Scope) -> Any:
     return tree
 
 
-def _number(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any:
-    cls = spec.cls
-    load_values(cls)
-    if cls in VALUES:
-        return VALUES[cls](builder, place, scope)
-    if cls in OBJECTS:
-        return OBJECTS[cls](builder, spec, place, scope)
-    if issubclass(cls, enum.Enum) and len(cls):
-        return list(cls)[builder.choose(place, len(cls))]
-    if is_foreign_class(cls):
-        raise Unbuildable(f"{place}: {cls.__name__} is a Module of the real flax.nnx, not of weft.nnx")
-    raise Unbuildable(f"{place}: no {cls.__name__} can be made from its annotation")
-
-
-def _flag(builder: Builder, place: str, scope: Scope) -> bool:
-    return bool(builder.choose(place, 2))
-
-
-def _integer(builder: Builder, place: str, scope: Scope) -> Any:
-    """A size, unless it is called like the number of an axis."""
-    name = place.removeprefix(scope.path)
-    if name.partition("[")[0] in ("axis", "axes", "dimension", "dimensions"):
-        return (-1, 0)[builder.choose(place, 2)]
-    return builder.size(name, scope)
-
-
-ValueBuilder = Callable[[Builder, str, Scope], Any]
-
-# What an argument of a plain class gets.
-VALUES: dict[type, ValueBuilder] = {
-    type(None): lambda builder, place, scope: None,
-    bool: _flag,
-    int: lambda builder, place, scope: _integer(builder, place, scope),
-    float: lambda builder, place, scope: 0.5,
-    complex: lambda builder, place, scope: 0.5j,
-    np.dtype: lambda builder, place, scope: jnp.dtype("float32"),
-    np.random.Generator: lambda builder, place, scope: np.random.default_rng(0),
-}
-
-
-def register(cls: type, build: ValueBuilder) -> None:
-    """Adds a class of values that proofs can make: `build(builder, place, scope)` returns one."""
-    VALUES[cls] = build
-
-
-ObjectBuilder = Callable[[Builder, Instance, str, Scope], Any]
-
-# What an argument of a class of another layer gets (see `objects`); those in `LAST` are made for other arguments.
-OBJECTS: dict[type, ObjectBuilder] = {}
-LAST: set[type] = set()
-
-
-def register_object(cls: type, build: ObjectBuilder, *, last: bool = False) -> None:
-    """Adds a class of objects that proofs can make: `build(builder, spec, place, scope)` returns an abstract one.
-
-    Args:
-        cls: the class.
-        build: makes one; `scope.values` are the arguments made before.
-        last: whether it is made when all arguments without this mark are.
-    """
-    OBJECTS[cls] = build
-    if last:
-        LAST.add(cls)
-
-
-def load_values(cls: type) -> None:
-    """Lets the layer that a class belongs to, if any, register what it can make."""
-    layer = layer_of(cls)
-    if layer is not None:
-        importlib.import_module(layer.values)
-
-
 def _box(builder: Builder, spec: BoxOf, place: str, scope: Scope) -> Any:
     value = builder.build(spec.inner, place, scope)
     return abstractly(spec.cls, value)
-
-
-def _callable(builder: Builder, spec: CallableOf, place: str, scope: Scope) -> Any:
-    builder.vague.add(place)
-
-    def stand_in(*args: Any, **kwargs: Any) -> Any:
-        if isinstance(spec.returns, Anything):
-            return args[0]
-        like = builder.build(spec.returns, f"{place}()", _scope_of_call(place, spec, args, scope))
-        arrays = [leaf for leaf in jax.tree.leaves((args, kwargs)) if is_array(leaf)]
-        return jax.tree.map(lambda leaf: _made_of(arrays, leaf) if is_array(leaf) else leaf, like)
-
-    return stand_in
-
-
-def _made_of(arrays: list[Any], like: Any) -> Any:
-    """An array of a shape and dtype, each of whose axes varies with the axis of that size in an argument, if any."""
-    value = jnp.zeros(like.shape, like.dtype)
-    if not jnp.issubdtype(like.dtype, jnp.number):
-        return value
-    for array in arrays if len(arrays) <= 4 else ():
-        for axis, size in enumerate(like.shape):
-            same = [one for one, other in enumerate(array.shape) if other is size or other == size]
-            if len(same) == 1 and jnp.issubdtype(array.dtype, jnp.number):
-                others = tuple(one for one in range(array.ndim) if one != same[0])
-                along = jnp.max(array, axis=others).astype(like.dtype)
-                value += jnp.expand_dims(along, tuple(one for one in range(len(like.shape)) if one != axis))
-    return value
-
-
-def _scope_of_call(place: str, spec: CallableOf, args: tuple[Any, ...], scope: Scope) -> Scope:
-    """The scope of what a callable returns: names that only its own annotation uses are what it is called with.
-
-    Raises:
-        TypeError: if it is called with other shapes than its annotation says.
-    """
-    bindings = Bindings(Slot("argument", "", spec, spec), dict)
-    bindings.sizes.update(scope.bound)
-    bindings.variadics.update({name: Variadic(shape, False) for name, shape in scope.variadics.items()})
-    for number, (annotation, value) in enumerate(zip(spec.parameters or (), args, strict=False)):
-        kept = bindings.snapshot()
-        try:
-            match(annotation, value, bindings)
-        except Mismatch as mismatch:
-            if mismatch.reason in ("rank", "size"):
-                shape = ",".join(map(str, value.shape)) if is_array(value) else ""
-                raise TypeError(
-                    f"{place} takes {annotation} as argument {number + 1}, and is called with [{shape}]"
-                ) from None
-            bindings.restore(kept)
-        except AnnotationError:
-            bindings.restore(kept)
-    variadics = {name: one.shape for name, one in bindings.variadics.items()}
-    return dataclasses.replace(scope, bound={**bindings.sizes, **scope.bound}, variadics=variadics)
 
 
 def _literal(builder: Builder, spec: LiteralOf, place: str, scope: Scope) -> Any:
@@ -469,10 +339,6 @@ def _values(
     return [_defaulted(builder, parameter, place, scope, dims)]
 
 
-# What a required parameter without an annotation gets, where its name says it all; random keys aside (`with_keys`).
-BY_NAME: dict[str, ValueBuilder] = {}
-
-
 def _required(builder: Builder, parameter: Parameter, place: str, scope: Scope) -> Any:
     if isinstance(parameter.annotation, Anything):
         if parameter.name in BY_NAME:
@@ -516,43 +382,9 @@ def holds_arrays(annotation: Annotation) -> bool:
             return False
 
 
-def holds_objects(annotation: Annotation) -> bool:
-    """Whether an annotation names a class of another layer, such as `nnx.Rngs`."""
-    members = annotation.members if isinstance(annotation, OneOf) else (annotation,)
-    return any(isinstance(one, Instance) and layer_of(one.cls) is not None for one in members)
-
-
 def _turn(parameter: Parameter) -> int:
     """When an argument is made: flags first, which the holes of expressions may read; last what is for others."""
-    return 0 if isinstance(parameter.default, bool) else 2 if _is_last(parameter.annotation) else 1
-
-
-def _is_last(annotation: Annotation) -> bool:
-    """Whether an argument is made for other ones, as an optimizer is for a model."""
-    members = annotation.members if isinstance(annotation, OneOf) else (annotation,)
-    for one in members:
-        if isinstance(one, Instance):
-            load_values(one.cls)
-    return any(isinstance(one, Instance) and one.cls in LAST for one in members)
-
-
-def abstractly(function: Callable[[Any], Any], given: Any) -> Any:
-    """Calls a function without computing: abstract arrays in, and in its result every array abstract."""
-    leaves, treedef = jax.tree.flatten(opened(given))
-    dynamic = [isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves]
-    found: list[Any] = []
-
-    def run(arrays: list[Any]) -> list[Any]:
-        source = iter(arrays)
-        live = [next(source) if traced else leaf for leaf, traced in zip(leaves, dynamic, strict=True)]
-        out, structure = jax.tree.flatten(opened(function(closed(treedef.unflatten(live)))))
-        found[:] = [structure, [None if is_array(leaf) else leaf for leaf in out], [is_array(leaf) for leaf in out]]
-        return [leaf for leaf in out if is_array(leaf)]
-
-    shapes = iter(jax.eval_shape(run, [leaf for leaf, traced in zip(leaves, dynamic, strict=True) if traced]))
-    structure, static, arrays = found
-    live = [next(shapes) if traced else leaf for leaf, traced in zip(static, arrays, strict=True)]
-    return closed(structure.unflatten(live))
+    return 0 if isinstance(parameter.default, bool) else 2 if is_last(parameter.annotation) else 1
 
 
 BUILDERS.update(
@@ -568,8 +400,6 @@ BUILDERS.update(
         RecordOf: _record,
         BatchedOf: _batched,
         BoxOf: _box,
-        CallableOf: _callable,
         LiteralOf: _literal,
-        Instance: _number,
     }
 )

@@ -18,8 +18,9 @@ from typing import Any
 import equinox as eqx
 import jax
 from weft.core.leaves import is_array
+from weft.typecheck.abstract import abstractly
 from weft.typecheck.annotations import ANY_DTYPE, Annotation, Anything, ArrayOf, Instance, OneOf
-from weft.typecheck.arguments import BY_NAME, abstractly, build_module, holds_objects, signature_of_class
+from weft.typecheck.arguments import build_module, signature_of_class
 from weft.typecheck.bindings import Bindings, Mismatch, Slot
 from weft.typecheck.builder import Assignment, Builder, Scope, key_dtype
 from weft.typecheck.dims import Shape, SymbolicDim
@@ -34,6 +35,7 @@ from weft.typecheck.objects import (
     opened,
 )
 from weft.typecheck.signatures import Parameter, fields_of
+from weft.typecheck.values import BY_NAME, holds_objects
 from weft.typecheck.verify_match import dims_of_record, match, settled
 
 _CALLS = 120

@@ -208,7 +208,7 @@ def fields_of(cls: type) -> tuple[Field, ...]:
 
 def _field_names(cls: Any, form: str) -> list[tuple[str, bool, bool, Any]]:
     """The name of each field, whether it is static, whether it must be given, and its default if it has one."""
-    if form == "object" and not dataclasses.is_dataclass(cls):
+    if form == "object" and not hasattr(cls, "__dataclass_fields__"):
         return [(name, False, True, ...) for base in cls.__mro__[::-1] for name in _declared(base)]
     if form in ("module", "object", "dataclass"):
         missing = dataclasses.MISSING
