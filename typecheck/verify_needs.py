@@ -38,7 +38,7 @@ class Needs:
     ranks: tuple[tuple[str, int], ...] = ()
     least: tuple[tuple[str, int], ...] = ()
 
-    def plus(self, **more: tuple[Any, Any]) -> Needs:
+    def plus(self, **more: tuple[Any, ...]) -> Needs:
         """These and one more: `needs.plus(order=("k", "n", 1))`."""
         return dataclasses.replace(self, **{name: (*getattr(self, name), one) for name, one in more.items()})
 
