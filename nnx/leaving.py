@@ -15,8 +15,8 @@ from weft.core.boundary import NOT_UPDATED, Call, Crossing, Departure, Groups
 from weft.core.errors import AxisError, CarryError
 from weft.core.paths import Path, format_path
 from weft.core.rides import Carry, Ride, shown
-from weft.core.values import FORWARDED, parameter_names
-from weft.nnx.apart import ARRAY, Memory, check_levels, named, shape_of, take_apart
+from weft.core.values import FORWARDED
+from weft.nnx.apart import ARRAY, Memory, Tree, check_levels, named, shape_of, take_apart
 from weft.nnx.errors import AliasError, DuplicateError
 from weft.nnx.flattening import Flattener
 from weft.nnx.graphdef import GraphDef, RefMap
@@ -119,7 +119,7 @@ class Leaving:
 
     def _place(self, i: int) -> str:
         structure = self.crossing.structure
-        return format_path(named(structure.full_paths[i], parameter_names(structure.functions[0])))
+        return format_path(named(structure.full_paths[i], self.boundary.names(structure.functions)))
 
     def _arguments(self) -> tuple[GraphDef[Any], tuple[tuple[int, int], ...]] | None:
         """The arguments' graphs as they are now, if their structure changed."""
@@ -229,7 +229,10 @@ class Leaving:
             found = list(zip(flattener.leaves, flattener.paths or (), strict=True))
             for leaf, path in found[start:]:
                 sources.append(self._out_source(leaf, find, path, base))
-            self._check_repeats(flattener.repeats[repeats:], find, base)
+            if boundary.updates:
+                self._check_repeats(flattener.repeats[repeats:], find, base)
+        if not (boundary.graph or boundary.copies):
+            self._refuse_sharing(apart)
         if boundary.updates:
             check_levels(self.numbers)
         for spec, item, value in zip(by_item, apart.structure.items, apart.flat, strict=True):
@@ -278,25 +281,26 @@ class Leaving:
             fix=f"do not return it (its update comes back anyway), or use graph updates; or {ways_out(function)}",
         )
 
+    def _refuse_sharing(self, apart: Tree) -> None:
+        """Refuses a Variable under two paths of the output, in tree mode."""
+        first: dict[int, int] = {}
+        for place in apart.nodes:
+            before = first.setdefault(id(apart.flat[place]), place)
+            if before != place:
+                raise DuplicateError(
+                    f"Duplicate {type(apart.flat[place]).__name__} in the output: nnx.{self.boundary.function} in tree "
+                    "mode (graph=False) does not support shared references",
+                    at=[format_path(("output", *apart.bases[p])) for p in (before, place)],
+                    fix=ways_out(self.boundary.function),
+                )
+
     def _check_repeats(
         self, repeats: Sequence[tuple[int, Path]], find: Callable[[Path, Any], Ride], base: Path
     ) -> None:
         """Things of the output that were met before: in the arguments, or in the output itself."""
-        by_number = {number: node for node, number in self.numbers.items()} if self.boundary.updates else {}
+        by_number = {number: node for node, number in self.numbers.items()}
         for number, path in repeats:
-            node = by_number.get(number)
-            if self.boundary.copies:
-                continue
-            if not self.boundary.updates:
-                if self.boundary.graph:
-                    continue
-                raise DuplicateError(
-                    f"Duplicate in the output: nnx.{self.boundary.function} in tree mode (graph=False) "
-                    "does not support shared references",
-                    at=[format_path((*base, *path))],
-                    fix=ways_out(self.boundary.function),
-                )
-            for below, variable in variables_below(node):
+            for below, variable in variables_below(by_number[number]):
                 i = self.position.get(id(variable))
                 if i is None or self.crossing.rides[i] is Carry:
                     continue

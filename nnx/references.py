@@ -86,13 +86,17 @@ class References:
         self.copies = copies
         self.carries_along = not self.updates
 
+    def names(self, functions: Sequence[Callable[..., Any]]) -> Sequence[str]:
+        """The names of the arguments, for paths; `fori_loop` puts one of its own before them."""
+        return parameter_names(functions[0])[1 if self.function == "fori_loop" else 0 :]
+
     # ------------------------------------------------------------------ taking apart
 
     def enter(self, call: Call) -> tuple[RefStructure, list[RefLeaf], Tree]:
         """Takes a call apart; see `Boundary`."""
         functions, args, kwargs = call
         tree = take_apart(self.graph, (args, dict(kwargs)))
-        names = parameter_names(functions[0])
+        names = self.names(functions)
         tree.leaves = [RefLeaf(named(leaf.path, names), leaf.value, leaf.holder) for leaf in tree.leaves]
         tree.bases = [named(path, names) for path in tree.bases]
         if not self.graph:

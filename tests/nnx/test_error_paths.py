@@ -1,0 +1,97 @@
+"""Errors about aliases in tree mode name the argument, by the function's own name for it, and the path in it."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from weft import nnx
+from weft.nnx.errors import DuplicateError
+
+X = jnp.ones(2)
+P = jax.sharding.PartitionSpec
+
+
+class Model(nnx.Module):
+    def __init__(self, share=False):
+        self.w = nnx.Param(jnp.ones(2))
+        self.layers = nnx.List([nnx.Param(jnp.ones(2))])
+        if share:
+            self.layers.append(self.w)
+
+
+def f(model, x):
+    return (model.w[...] * x).sum()
+
+
+def step(model, x):
+    return model, x
+
+
+def custom():
+    function = nnx.custom_vjp(f, graph=False)
+    function.defvjp(lambda model, x: (f(model, x), None), lambda saved, g: (None, None))
+    return function
+
+
+def mesh():
+    return jax.sharding.Mesh(jax.devices()[:1], ("i",))
+
+
+CALLS = {
+    "jit": lambda m: nnx.jit(f, graph=False)(m, X),
+    "jit by name": lambda m: nnx.jit(f, graph=False)(x=X, model=m),
+    "jit_partial": lambda m: nnx.jit_partial(f, m, graph=False)(X),
+    "remat": lambda m: nnx.remat(f, graph=False)(m, X),
+    "grad": lambda m: nnx.grad(f, graph=False)(m, X),
+    "vjp": lambda m: nnx.vjp(f, m, X, graph=False),
+    "jvp": lambda m: nnx.jvp(f, (m, X), (m, X), graph=False),
+    "custom_vjp": lambda m: custom()(m, X),
+    "vmap": lambda m: nnx.vmap(f, in_axes=(None, 0), graph=False)(m, X),
+    "pmap": lambda m: nnx.pmap(f, in_axes=(None, 0), devices=jax.devices()[:2], graph=False)(m, X),
+    "shard_map": lambda m: nnx.shard_map(f, mesh=mesh(), in_specs=(P(), P()), out_specs=P(), graph=False)(m, X),
+    "scan": lambda m: nnx.scan(step, graph=False)(m, X),
+    "while_loop": lambda m: nnx.while_loop(lambda model: False, lambda model: model, m, graph=False),
+    "fori_loop": lambda m: nnx.fori_loop(0, 2, lambda i, model: model, m, graph=False),
+    "cond": lambda m: nnx.cond(True, f, f, m, X, graph=False),
+    "switch": lambda m: nnx.switch(0, [f, f], m, X, graph=False),
+    "eval_shape": lambda m: nnx.eval_shape(f, m, X, graph=False),
+    "checkify": lambda m: nnx.checkify(f, graph=False)(m, X),
+    "make_jaxpr": lambda m: nnx.make_jaxpr(f, graph=False)(m, X),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_what_is_shared_in_an_argument(call):
+    with pytest.raises(DuplicateError, match=r"\n  at: model\.layers\[1\]\n  at: model\.w\n"):
+        CALLS[call](Model(share=True))
+
+
+@pytest.mark.parametrize("call", ["jit", "remat", "vmap", "cond", "checkify"])
+def test_an_argument_that_is_returned(call):
+    def give(model, x):
+        return {"again": model.layers[0]}
+
+    calls = {
+        "jit": nnx.jit(give, graph=False),
+        "remat": nnx.remat(give, graph=False),
+        "vmap": nnx.vmap(give, in_axes=(0, 0), graph=False),
+        "cond": lambda *args: nnx.cond(True, give, give, *args, graph=False),
+        "checkify": nnx.checkify(give, graph=False),
+    }
+    with pytest.raises(DuplicateError, match=r"\n  at: model\.layers\[0\]\n  at: output\.again\n"):
+        calls[call](Model(), X)
+
+
+def test_what_is_shared_in_the_output():
+    def give(x):
+        new = nnx.Param(x)
+        return [new, {"again": new}]
+
+    with pytest.raises(DuplicateError, match=r"Duplicate Param in the output.*\n  at: output\[0\]\n  at: output\[1\]"):
+        nnx.jit(give, graph=False)(X)
+
+
+def test_what_two_arguments_share():
+    model, other = Model(), Model()
+    other.w = model.w
+    with pytest.raises(DuplicateError, match=r"\n  at: model\.w\n  at: other\.w\n"):
+        nnx.jit(lambda model, other: None, graph=False)(model, other)
