@@ -229,6 +229,8 @@ class Writer:
                 self.avoided["structure under a scan's None or custom_vjp"] += 1
             rigid = rigid or broadcasts or name == "custom_vjp"
             quiet = quiet or name == "jit_partial" or (name in LOSE_METADATA and mode == "updates")
+            if quiet:
+                self.avoided["metadata in jit and what is made of it"] += 1
             split = self.features.streams and axes.streams == "split" and name not in ("grad", "value_and_grad")
             yield Level(name, mode, tuple(mapped), tuple(surely), fixed, frozen, rigid, quiet, axes.text, split)
 
