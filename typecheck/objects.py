@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -159,9 +159,9 @@ def is_size(value: Any) -> bool:
 
 
 def note_sizes(value: Any, sizes: Mapping[str, Any]) -> None:
-    """Notes the sizes that an object's constructor was given."""
+    """Notes the sizes that an object's constructor was given; not on a container, whose attributes are its items."""
     layer = layer_of(type(value))
-    if layer is not None and sizes and NOTED not in layer.attributes(value):
+    if layer is not None and sizes and not isinstance(value, Collection) and NOTED not in layer.attributes(value):
         layer.set_attribute(value, NOTED, tuple(sizes.items()))
 
 
