@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,7 +24,6 @@ from weft.typecheck.annotations import (
     ArrayOf,
     BatchedOf,
     BoxOf,
-    Dtypes,
     Instance,
     LiteralOf,
     MappingOf,
@@ -38,6 +36,7 @@ from weft.typecheck.annotations import (
 )
 from weft.typecheck.builder import BUILDERS, Builder, Scope, Unbuildable, key_dtype
 from weft.typecheck.dims import Shape
+from weft.typecheck.key_names import with_keys
 from weft.typecheck.objects import closed, is_library, is_object_class, layer_of, opened
 from weft.typecheck.signatures import Parameter, Signature, fields_of, signature_of
 from weft.typecheck.values import BY_NAME, holds_objects, is_last, load_values
@@ -287,31 +286,6 @@ def build_arguments(
             else:
                 args.append(value)
     return tuple(args), kwargs
-
-
-KEY = ArrayOf(jax.Array, Dtypes("Key", ("prng_key",)), Shape.parse(""))
-_KEY_NAME = re.compile(r"(.+_)?(key|rng|prng)_?\d*|k\d")
-_BESIDE_KEYS = {"query", "queries", "q", "value", "values", "v"}  # of attention, or of a mapping
-
-
-def with_keys(parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
-    """Parameters of which those that only their names show to be random keys are annotated as such."""
-    if _BESIDE_KEYS & {one.name for one in parameters}:
-        return parameters
-    return tuple(
-        dataclasses.replace(one, annotation=KEY)
-        if _KEY_NAME.fullmatch(one.name) and _is_unsaid(one.annotation)
-        else one
-        for one in parameters
-    )
-
-
-def _is_unsaid(annotation: Annotation) -> bool:
-    """Whether an annotation says at most that it is about an array."""
-    members = annotation.members if isinstance(annotation, OneOf) else (annotation,)
-    return annotation != NONE and all(
-        one in (Anything(), NONE, ArrayOf(jax.Array, ANY_DTYPE, Shape.parse("..."))) for one in members
-    )
 
 
 def _dims_of_owner(signature: Signature) -> frozenset[str]:

@@ -38,7 +38,7 @@ def _made_of(arrays: list[Any], like: Any) -> Any:
             same = [one for one, other in enumerate(array.shape) if other is size or other == size]
             if len(same) == 1 and jnp.issubdtype(array.dtype, jnp.number):
                 others = tuple(one for one in range(array.ndim) if one != same[0])
-                along = jnp.max(array, axis=others).astype(like.dtype)
+                along = jnp.sum(array, axis=others).astype(like.dtype)
                 value += jnp.expand_dims(along, tuple(one for one in range(len(like.shape)) if one != axis))
     return value
 

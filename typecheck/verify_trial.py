@@ -123,7 +123,9 @@ class Trial:
         if self.violations:
             first = self.violations[0]
             return frozenset(first.sizes or map(int, re.findall(r"\d+", first.message)))
-        return frozenset(clashing(str(self.error)) or map(int, re.findall(r"(?<![\w.])\d+(?!\w|\.\d)", str(self.error))))
+        return frozenset(
+            clashing(str(self.error)) or map(int, re.findall(r"(?<![\w.])\d+(?!\w|\.\d)", str(self.error)))
+        )
 
     @property
     def complaint(self) -> str:

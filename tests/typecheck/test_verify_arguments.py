@@ -1,0 +1,150 @@
+"""What a proof gives for keys, callables, members of enums, records of all sorts, and what comes from outside."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+from jaxtyping import Array, Float, Int
+from weft.typecheck.prover import verify
+from weft.typecheck.verify_report import Verdict
+
+
+def noise(key: jax.Array, x: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    return x + jax.random.normal(key, x.shape)
+
+
+def unannotated_noise(x: Float[Array, "n d"], *, rng=None) -> Float[Array, "n d"]:
+    return x if rng is None else x + jax.random.normal(rng, x.shape)
+
+
+def attend(query: Float[Array, "d"], key: jax.Array, value: Float[Array, "n d"]) -> Float[Array, "d"]:
+    return jax.nn.softmax(key @ query) @ value
+
+
+@pytest.mark.parametrize("function", [noise, unannotated_noise, attend])
+def test_a_key_is_told_by_its_name_unless_it_goes_with_queries(function: Callable[..., Any]):
+    report = verify(function)
+    assert report.ok
+    assert report.verdict is not Verdict.SKIPPED, str(report)
+
+
+def folded(
+    f: Callable[[Float[Array, "frames c"]], Float[Array, "frames k"]], video: Float[Array, "b t c"]
+) -> Float[Array, "b t k"]:
+    b, t, c = video.shape
+    return f(video.reshape(b * t, c)).reshape(b, t, -1)
+
+
+def unfolded(
+    f: Callable[[Float[Array, "frames c"]], Float[Array, "frames k"]], video: Float[Array, "b t c"]
+) -> Float[Array, "b t k"]:
+    return f(video)
+
+
+def test_a_callables_own_names_are_what_it_is_called_with():
+    assert verify(folded).proved
+
+
+def test_a_callable_that_is_called_with_other_shapes_than_it_takes_is_a_failure():
+    report = verify(unfolded)
+    assert not report.ok
+    assert "f takes" in str(report)
+
+
+class Pool(enum.Enum):
+    MEAN = "mean"
+    LAST = "last"
+
+
+def pool(x: Float[Array, "b t d"], how: Pool) -> Float[Array, "b d"]:
+    return x.mean(axis=1) if how is Pool.MEAN else x[-1]
+
+
+def test_every_member_of_an_enum_is_tried():
+    report = verify(pool)
+    assert not report.ok
+    assert "how as option 2" in str(report)
+
+
+@dataclass
+class Affine:
+    weight: Float[Array, "inp out"]
+
+    def __call__(self, x: Float[Array, "b inp"]) -> Float[Array, "b out"]:
+        return x @ self.weight
+
+    def back(self, y: Float[Array, "b out"]) -> Float[Array, "b inp"]:
+        return y @ self.weight
+
+
+class Pair(NamedTuple):
+    weight: Float[Array, "inp out"]
+
+    def back(self, y: Float[Array, "b out"]) -> Float[Array, "b inp"]:
+        return y @ self.weight
+
+
+def test_dataclasses_and_named_tuples_are_proved_method_by_method():
+    report = verify(Affine)
+    assert [contract.verdict for contract in report.contracts] == [Verdict.PROVED, Verdict.FAILS]
+    assert not verify(Pair.back).ok
+
+
+class Agent:
+    def __init__(self, rate: float):
+        self.rate = rate
+
+    def update(self, q: Float[Array, "s a"], s: Int[Array, "b"]) -> Float[Array, "b"]:
+        return self.rate * q[s].max(axis=0)
+
+
+def test_a_bound_method_of_any_object_is_proved_for_that_object():
+    assert not verify(Agent(0.1).update).ok
+
+
+class Features(eqx.Module):
+    freqs: Float[Array, "coords bands"]
+
+    def __init__(self, coords: int, bands: int):
+        self.freqs = jnp.zeros((bands, coords))
+
+    def __call__(self, x: Float[Array, "n coords"]) -> Float[Array, "n bands"]:
+        return x @ self.freqs
+
+
+def test_a_constructors_integers_are_the_dims_of_their_names():
+    report = verify(Features)
+    assert not report.ok
+    assert "field freqs" in str(report)
+
+
+def make_rollout(horizon: int) -> Callable[..., Any]:
+    def rollout(x: Float[Array, "s"]) -> Float[Array, "horizon s"]:
+        return jnp.stack([x] * horizon, axis=1)
+
+    return rollout
+
+
+def test_an_integer_of_a_closure_is_the_dim_of_its_name():
+    assert not verify(make_rollout(3)).ok
+
+
+def smooth(x: Float[Array, "n"], size: int = 3) -> Float[Array, "n"]:
+    return jnp.convolve(x, jnp.ones(size) / size, mode="same")
+
+
+def halves(x: Float[Array, "n"], w: Float[Array, "modes"]) -> Float[Array, "modes"]:
+    return jnp.abs(jnp.fft.rfft(x))[: w.shape[0]] * w
+
+
+def test_what_only_small_sizes_break_is_an_assumption():
+    assert "holds when n >= 2" in str(verify(smooth))
+    assert verify(smooth).ok
+    assert verify(halves).ok
