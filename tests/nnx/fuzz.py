@@ -43,6 +43,7 @@ CRASHES: list[tuple[type[Exception], str]] = [
     (AttributeError, r"'(?!(Node|List|Dict|Rngs)')[\w.]+' object has no attribute"),
     (RuntimeError, "already used"),
     (RuntimeError, "generator raised StopIteration"),
+    (RuntimeError, "Attempt to donate the same buffer twice"),  # XLA's own; weft says which Variables hold it
     (RecursionError, ""),
     (ValueError, "Incorrect number of leaves"),
     (TypeError, r"__array__\(\) was called on traced array"),
@@ -61,7 +62,6 @@ FLAX_REFUSES: list[tuple[type[Exception], str]] = [
     (ValueError, "`graph_updates` not supported by `jit_partial`"),
     (NotImplementedError, r"graph-mode with graph_updates is not supported for nnx\.(vjp|jvp)"),
     (ValueError, r"nnx\.(eval_shape|custom_vjp) with graph_updates=False does not support Variable aliasing"),
-    (RuntimeError, "Attempt to donate the same buffer twice"),
     # A Variable that grad reaches under two arguments, and differentiates under neither.
     (ValueError, r"^Inconsistent aliasing detected\. [^:]*:( Node: \w+( [^ ]+: (False|None)){2,})+$"),
 ]
