@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import pytest
 from jaxtyping import Array, Float, Int
 from weft import nnx
-from weft.typecheck import check, contract
+from weft.typecheck import Batched, check, contract
 from weft.typecheck.errors import ContractError
 from weft.typecheck.linter import check as check_files
 from weft.typecheck.prover import verify
@@ -278,6 +278,72 @@ def test_a_reshape_that_only_compiling_would_refuse_is_found():
     (failure,) = verify(Scaled).failures
     assert failure.message == "TypeError: cannot reshape array of shape (1,) into shape (1, 2)"
     assert failure.line == Scaled.__call__.__code__.co_firstlineno + 1
+
+
+class Positions(nnx.Module):
+    def __init__(self, max_len: int, d: int, *, rngs: nnx.Rngs):
+        self.table = nnx.Param(rngs.params.normal((max_len, d)))
+
+    def __call__(self, x: Float[Array, "b s d"]) -> Float[Array, "b s d"]:
+        return x + self.table[: x.shape[1]]
+
+
+def test_what_a_program_needs_is_said_as_weakly_as_it_holds():
+    report = verify(Positions)
+    assert report.proved
+    assert report.assumptions == ("s <= max_len",)
+
+
+class Store(nnx.Dict):
+    def __init__(self, n: int):
+        super().__init__(a=nnx.Param(jnp.zeros(n)), b=nnx.Param(jnp.zeros(n)))
+
+    def total(self) -> Float[Array, "n"]:
+        return sum((value[...] for value in self.values()), jnp.zeros(()))
+
+
+def test_a_container_has_its_items_and_nothing_else():
+    assert verify(Store).proved
+
+
+def votes(members: Batched[Dense, "n"], x: Float[Array, "b din"]) -> Float[Array, "n b dout"]:
+    return nnx.vmap(lambda member, x: member(x), in_axes=(0, None))(members, x)
+
+
+def votes_swapped(members: Batched[Dense, "n"], x: Float[Array, "b din"]) -> Float[Array, "b n dout"]:
+    return nnx.vmap(lambda member, x: member(x), in_axes=(0, None))(members, x)
+
+
+def test_a_batched_module_carries_its_axes():
+    assert verify(votes).proved
+    assert not verify(votes_swapped)
+
+
+class Wrapper(nnx.Module):
+    def __init__(self, base: nnx.Module | None, d: int, *, rngs: nnx.Rngs | None = None):
+        self.base = base
+        self.w = nnx.Param((rngs or nnx.Rngs(0)).normal((d, d)))
+
+    def __call__(self, x: Float[Array, "b d"]) -> Float[Array, "b d"]:
+        return x @ self.w if self.base is None else self.base(x)
+
+
+def test_an_optional_module_of_which_nothing_is_known_is_left_out():
+    assert verify(Wrapper).proved
+
+
+class Untyped(nnx.Module):
+    """No parameter of its constructor has an annotation."""
+
+    def __init__(self, din, dout, *, rngs):
+        self.layer = nnx.Linear(din, dout, rngs=rngs)
+
+    def __call__(self, x: Float[Array, "b din"]) -> Float[Array, "b dout"]:
+        return self.layer(x)
+
+
+def test_parameters_called_like_dims_are_sizes():
+    assert str(verify(Untyped)) == "Untyped.__call__: proved for all din, dout, b"
 
 
 def test_an_alias_of_itself_can_be_read():
