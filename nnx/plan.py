@@ -6,7 +6,8 @@ in order, and what it takes to see whether any of that has changed since:
 - the structural version of every object and the identity of every Variable's metadata, looked at only when any
   object's structure or any Variable's metadata has changed anywhere (see `versions`);
 - a *guard*, the identities of the elements, for each plain list or dict and for each object whose `__dict__` was
-  handed out: those can change without telling.
+  handed out: those can change without telling;
+- a *snapshot* of each static value that has no hash, such as a dict or a dataclass of options (see `stability`).
 
 What cannot be watched that way (objects of foreign node types, static values that are mutable and compared by value,
 JAX refs, hijax Variables) makes a plan *volatile*: right for the call that made it, and never found again.
@@ -33,7 +34,7 @@ from weft.nnx.flattening import Flattener
 from weft.nnx.graphdef import GraphDef, MutableStatic, RefMap, Static
 from weft.nnx.objects import OBJECT, Slots, attributes_of
 from weft.nnx.refs import is_array_ref
-from weft.nnx.stability import has_hash, is_stable, snapshot
+from weft.nnx.stability import has_hash, is_stable, is_watchable, snapshot
 from weft.nnx.state import State
 from weft.nnx.tracers import TraceState
 from weft.nnx.variable import VARIABLE_TYPES
@@ -76,6 +77,7 @@ class Recorder(Flattener):
         self.objects: list[Any] = []
         self.versions: list[int] = []
         self.guards: list[Guard] = []
+        self.watched: dict[int, MutableStatic[Any]] = {}
         self.volatile = False
 
     def describe(self, node: Any, impl: Any, path: Path, number: int | None, outer: int | None) -> None:
@@ -94,8 +96,16 @@ class Recorder(Flattener):
     def static(self, value: Any) -> Static[Any]:
         if is_stable(value):
             return Static(value)
-        self.volatile = True
-        return Static(value) if has_hash(value) else MutableStatic(value, snapshot(value))
+        met = self.watched.get(id(value))
+        if met is not None:
+            return met
+        if has_hash(value):
+            self.volatile = True
+            return Static(value)
+        mark = self.watched[id(value)] = MutableStatic(value, snapshot(value))
+        if not is_watchable(value):
+            self.volatile = True
+        return mark
 
     def _variable(self, variable: Any, path: Path) -> None:
         if variable._var_metadata["ref"] or is_array_ref(variable._raw_value):
@@ -129,8 +139,8 @@ class Plan:
 
     __slots__ = (
         "__weakref__", "_epoch", "_guards", "_metadata", "_objects", "_roots", "_selected", "_settled",
-        "_trace_states", "_versions", "by_number", "graphdef", "leaves", "numbers", "paths", "repeat_starts",
-        "repeats", "starts", "variables", "volatile",
+        "_trace_states", "_versions", "_watched", "by_number", "graphdef", "leaves", "numbers", "paths",
+        "repeat_starts", "repeats", "starts", "variables", "volatile",
     )  # fmt: skip
 
     def __init__(self, roots: Sequence[Any]):
@@ -154,6 +164,7 @@ class Plan:
         levels = {id(variable._trace_state): variable._trace_state for variable in self.variables}
         self._trace_states: list[TraceState] = list(levels.values())
         self._guards = walk.guards
+        self._watched = list(walk.watched.values())
         self._selected: dict[Any, list[Any]] = {}
         self._settled = False
         self._keep_objects(roots, walk, numbers)
@@ -171,6 +182,7 @@ class Plan:
         """Lets go of everything, when a root has died."""
         self.volatile = True
         self.leaves, self.variables, self._objects, self._versions, self._guards = [], [], [], [], []
+        self._watched = []
         self.by_number, self._selected = {}, {}
 
     def select(self, key: Any, places: Sequence[int]) -> list[Any]:
@@ -192,7 +204,7 @@ class Plan:
             if not (self._versions_hold() and self._metadata_holds()):
                 return False
             self._epoch = now
-        return not self._guards or guards_hold(self._guards)
+        return guards_hold(self._guards) and all((snapshot(mark.value),) == (mark.seen,) for mark in self._watched)
 
     def _versions_hold(self) -> bool:
         if [node._pytree__version for node in self._objects] != self._versions:

@@ -35,6 +35,10 @@ _IMMUTABLE = (
 )
 
 
+_PLAIN = (object, types.SimpleNamespace)
+_WRITTEN_IN_PYTHON = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+
+
 def is_stable(value: Any) -> bool:
     """Whether a static value stays equal to what it equals now.
 
@@ -90,9 +94,37 @@ def snapshot(value: Any, around: tuple[int, ...] = ()) -> Any:
         return type(value), [snapshot(part, around) for part in value]
     if isinstance(value, set):
         return frozenset(value)
-    if hasattr(value, "__dict__"):
+    if _is_all_attributes(value):
         return type(value), snapshot(vars(value), around)
     return value
+
+
+def is_watchable(value: Any, around: tuple[int, ...] = ()) -> bool:
+    """Whether a snapshot says all there is to say of a value without a hash: what it is made of is stable.
+
+    >>> is_watchable({"sizes": [3]}), is_watchable([np.zeros(2)])
+    (True, False)
+    """
+    if id(value) in around:
+        return True
+    if has_hash(value):
+        return is_stable(value)
+    around = (*around, id(value))
+    if isinstance(value, dict):
+        return all(map(is_stable, value)) and all(is_watchable(part, around) for part in value.values())
+    if isinstance(value, list | tuple):
+        return all(is_watchable(part, around) for part in value)
+    if isinstance(value, set):
+        return all(map(is_stable, value))
+    return _is_all_attributes(value) and is_watchable(vars(value), around)
+
+
+def _is_all_attributes(value: Any) -> bool:
+    """Whether an object is nothing but its `__dict__`: it has no slots, and no base that is written in C."""
+    kind = type(value)
+    if not hasattr(value, "__dict__") or hasattr(kind, "__slots__"):
+        return False
+    return all(base in _PLAIN or base.__flags__ & _WRITTEN_IN_PYTHON for base in kind.__mro__)
 
 
 def kind_compares_by_identity(kind: type) -> bool:

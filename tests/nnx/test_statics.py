@@ -1,6 +1,7 @@
 """Static attributes without a hash (configurations, dicts, lists) cross every transform, and their changes are seen."""
 
 import argparse
+import collections
 import dataclasses
 import types
 
@@ -8,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from weft import nnx
+from weft.nnx.plan import plan_of
 from weft.nnx.stability import snapshot
 
 
@@ -90,6 +92,34 @@ def test_a_structure_with_such_a_static_is_a_static_argument_of_jax():
     graphdef, state = nnx.split(Model([3]))
     run = jax.jit(lambda graphdef, state: total(nnx.merge(graphdef, state)), static_argnums=0)
     assert run(graphdef, state) == run(*nnx.split(Model([3]))) == 2
+
+
+class Log(collections.deque):
+    """Mutable, without a hash, with a `__dict__` that does not tell."""
+
+
+@pytest.mark.parametrize(
+    ("static", "kept"),
+    [
+        ({"a": [1]}, True),
+        (Config(), True),
+        (types.SimpleNamespace(a=1), True),
+        (Log([1]), False),
+        ([bytearray(1)], False),
+    ],
+)
+def test_plans_are_kept_with_statics_that_can_be_watched(static, kept):
+    model = Model(static)
+    assert (plan_of((model,)) is plan_of((model,))) is kept
+
+
+def test_what_cannot_be_watched_is_seen_all_the_same():
+    model = Model(Log([1]))
+    before = nnx.graphdef(model)
+    model.config = Log([1])
+    assert nnx.graphdef(model) == before
+    model.config = Log([2])
+    assert nnx.graphdef(model) != before
 
 
 def test_snapshots_of_what_holds_itself_end():
