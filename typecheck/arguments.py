@@ -1,8 +1,8 @@
 """Arguments from annotations alone: what a proof hands to the function that it is about.
 
 Arrays are `ShapeDtypeStruct`s: nothing is computed. A Module is its class, called abstractly with arguments built from
-its own annotations. Sizes and options are the `Builder`'s to give; this file has a row for each class of annotation, but
-for the classes of plain values and of objects (`values`) and for callables (`stand_ins`).
+its own annotations. Sizes and options are the `Builder`'s to give; this file has a row for each class of annotation,
+but for the classes of plain values and of objects (`values`) and for callables (`stand_ins`).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -83,7 +83,11 @@ class Lint:
         """What is returned where an annotation writes a product should be merged in the order that it writes."""
         for axis in axes:
             declared = self.declared.get(axis.size, ())
-            if declared != axis.atoms and len(declared) > 1 and sorted(declared) == sorted(axis.atoms):
+            if (
+                declared != axis.atoms
+                and len(declared) == len(set(declared)) > 1
+                and sorted(declared) == sorted(axis.atoms)
+            ):
                 self.found.append(
                     Warning_(
                         "memory-order",
@@ -303,7 +307,9 @@ class Lint:
         atoms = [atom for axis in operand for atom in axis.atoms]
         if math.prod(size for _, size in atoms) != math.prod(shape):
             return self.fresh(eqn.outvars[0].aval)
-        regrouped = regroup(atoms, shape)
+        regrouped = next(
+            (one for one in (regroup(order, shape) for order in _orders(operand)) if one is not None), None
+        )
         if regrouped is not None:
             how = self._how(eqn)
             return tuple(Axis(group, one=how) for group in regrouped)
@@ -354,6 +360,18 @@ class Lint:
             return "*".join(name or str(size) for name, size in axis.atoms)
 
         return f"({', '.join(map(word, axes))})"
+
+
+def _orders(operand: Axes) -> Iterator[list[tuple[str, int]]]:
+    """The atoms of all axes in a row; those of `c*r*r`, which speaks of a number and not of an order, in any order."""
+    ways = [
+        dict.fromkeys(itertools.permutations(axis.atoms))
+        if len(set(axis.atoms)) < len(axis.atoms) <= 4
+        else (axis.atoms,)
+        for axis in operand
+    ]
+    for order in itertools.islice(itertools.product(*ways), 24):
+        yield [atom for atoms in order for atom in atoms]
 
 
 def lint(
