@@ -124,6 +124,7 @@ def main(argv: list[str]) -> int:
     for done, seed in enumerate(range(start, start + count)):
         if done and done % 100 == 0:
             print(f"{done} programs, {len(different)} differ", file=sys.stderr, flush=True)
+            jax.clear_caches()  # gigabytes after a thousand programs
         end, found = compare(source(seed))
         ends[end] += 1
         if found is not None:
