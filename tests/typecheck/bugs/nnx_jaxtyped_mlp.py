@@ -21,7 +21,7 @@ class Mlp(nnx.Module):
         rngs: nnx.Rngs,
     ):
         sizes = [din, *widths, dout]
-        self.layers = nnx.List([nnx.Linear(a, b, dtype=dtype, rngs=rngs) for a, b in zip(sizes, sizes[1:])])
+        self.layers = nnx.List([nnx.Linear(a, b, dtype=dtype, rngs=rngs) for a, b in zip(sizes[:-1], sizes[1:], strict=True)])
         self.activation = activation
 
     @jaxtyped(typechecker=beartype)
