@@ -14,7 +14,7 @@ from weft.core.agree import subtrees
 from weft.core.boundary import NOT_UPDATED, Call, Crossing, Departure, Groups
 from weft.core.errors import AxisError, CarryError
 from weft.core.paths import Path, format_path
-from weft.core.rides import Carry, Ride, shown
+from weft.core.rides import Autodiff, Carry, Ride, shown
 from weft.core.values import FORWARDED
 from weft.nnx.apart import ARRAY, Memory, Tree, check_levels, named, shape_of, take_apart
 from weft.nnx.errors import AliasError, DuplicateError
@@ -31,6 +31,9 @@ from weft.transforms.jit import Placement
 
 if TYPE_CHECKING:
     from weft.nnx.references import References
+
+
+Finder = Callable[[Path, Any], Ride]
 
 
 class Leaving:
@@ -125,17 +128,62 @@ class Leaving:
         """The arguments' graphs as they are now, if their structure changed."""
         flattener = Flattener(self.numbers, RefMap.from_indexmap(self.memory.index_ref), True)
         roots: list[int] = []
+        repeats: list[int] = []
         for root in self.memory.roots:
             roots.append(len(flattener.leaves))
+            repeats.append(len(flattener.repeats))
             flattener.root(root)
         graphdef = flattener.graphdef()
         check_levels(self.numbers)
         before = self.crossing.structure.graphdef
         if graphdef.with_no_outer_index() == before and self._same_things(flattener.leaves):
             return None
-        find = self._rides_now(roots, flattener.paths or [], flattener.leaves)
-        sources = tuple(self._source(leaf, find(i)) for i, leaf in enumerate(flattener.leaves))
+        finders = self._finders_now()
+        self._check_met_again(flattener, finders, roots, repeats)
+        found = zip(flattener.leaves, flattener.paths or (), strict=True)
+        rides = [finders[_root_of(i, roots)](path, leaf) for i, (leaf, path) in enumerate(found)]
+        sources = tuple(map(self._source, flattener.leaves, map(self.departure.updates, rides)))
         return graphdef, sources
+
+    def _check_met_again(
+        self, flattener: Flattener, finders: Sequence[Finder], roots: Sequence[int], repeats: Sequence[int]
+    ) -> None:
+        """Refuses an argument that the function has put into another one, under another axis.
+
+        Raises:
+            AliasError: naming both paths.
+        """
+        paths = flattener.paths or []
+        first = {id(leaf): i for i, leaf in enumerate(flattener.leaves)}
+        by_number = {number: node for node, number in self.numbers.items()} if flattener.repeats else {}
+        for repeat, (number, path) in enumerate(flattener.repeats):
+            root = _root_of(repeat, repeats)
+            for below, variable in variables_below(by_number[number]):
+                i = first.get(id(variable))
+                if i is None:
+                    continue
+                home = _root_of(i, roots)
+                rides = (finders[home](paths[i], variable), finders[root]((*path, *below), variable))
+                if self._differ(*rides):
+                    places = ((*self._base(home), *paths[i]), (*self._base(root), *path, *below))
+                    raise AliasError(
+                        "Inconsistent aliasing detected: a Variable is now reached under different in_axes",
+                        at=[f"{format_path(place)}: {shown(ride)}" for place, ride in zip(places, rides, strict=True)],
+                        fix="give both arguments the same, or do not put one into the other",
+                    )
+
+    def _differ(self, one: Ride, other: Ride) -> bool:
+        """Whether two rides of arguments are about different places of arrays; roles are none."""
+        if any(isinstance(ride, Autodiff) or ride in (Carry, ALONG) for ride in (one, other)):
+            return False
+        places = (
+            ride if ride is None or isinstance(ride, int) else self.departure.updates(ride) for ride in (one, other)
+        )
+        return len(set(places)) == 2
+
+    def _base(self, root: int) -> Path:
+        tree = take_apart(self.boundary.graph, self.live[1:])
+        return named(tree.bases[tree.nodes[root]], self.boundary.names(self.live[0]))
 
     def _same_things(self, leaves: Sequence[Any]) -> bool:
         """Whether objects, Variables and arrays of the arguments are where they were."""
@@ -148,18 +196,12 @@ class Leaving:
             for i, (leaf, variable, value) in triples
         )
 
-    def _rides_now(self, roots: Sequence[int], paths: Sequence[Path], leaves: Sequence[Any]) -> Callable[[int], Ride]:
-        """The ride of leaf `i` of the arguments as they are now, from the prefix that they came with."""
+    def _finders_now(self) -> list[Finder]:
+        """For each argument what finds the ride of what is in it now, from the prefix that it came with."""
         graph, prefix = self.boundary.graph, without_functions(self.departure.arrive(self.live))
         tree = take_apart(graph, self.live[1:])
         by_item = specs(graph, prefix, tree, self.departure.is_ride, "in_axes")
-        finders = [finder(graph, by_item[place], "in_axes") for place in tree.nodes]
-
-        def find(i: int) -> Ride:
-            root = max(r for r, start in enumerate(roots) if start <= i)
-            return self.departure.updates(finders[root](paths[i], leaves[i]))
-
-        return find
+        return [finder(graph, by_item[place], "in_axes") for place in tree.nodes]
 
     def _source(self, leaf: Any, ride: Ride) -> tuple[int, int]:
         """Where the value of a leaf comes from: an argument's, unchanged, or a lane."""
@@ -317,6 +359,11 @@ class Leaving:
                         ],
                         fix="return it under the same, or do not return it: its update comes back anyway",
                     )
+
+
+def _root_of(i: int, starts: Sequence[int]) -> int:
+    """The root that something found belongs to, by where each root's begin."""
+    return max(root for root, start in enumerate(starts) if start <= i)
 
 
 class _Lanes:

@@ -1,4 +1,4 @@
-"""Errors about aliases in tree mode name the argument, by the function's own name for it, and the path in it."""
+"""Errors about aliases name the argument, by the function's own name for it, and the path in it."""
 
 import jax
 import jax.numpy as jnp
@@ -95,3 +95,35 @@ def test_what_two_arguments_share():
     other.w = model.w
     with pytest.raises(DuplicateError, match=r"\n  at: model\.w\n  at: other\.w\n"):
         nnx.jit(lambda model, other: None, graph=False)(model, other)
+
+
+class Holder(nnx.Module):
+    def __init__(self, value):
+        self.w = nnx.Param(value)
+
+
+def put_object(m, n):
+    m.n = n
+
+
+def put_variable(m, n):
+    m.v = n.w
+
+
+@pytest.mark.parametrize(("put", "place"), [(put_object, "m.n.w"), (put_variable, "m.v")])
+@pytest.mark.parametrize("name", ["vmap", "scan"])
+def test_an_argument_that_is_put_into_another_with_another_axis_is_named_by_both_paths(put, place, name):
+    m, n = Holder(jnp.ones((2, 3))), Holder(jnp.ones(3))
+    with pytest.raises(ValueError, match="Inconsistent aliasing") as caught:
+        getattr(nnx, name)(put, in_axes=(0, None), out_axes=None if name == "vmap" else 0)(m, n)
+    assert caught.value.at == (f"{place}: 0", "n.w: None")
+    assert set(vars(m)) == {"w"}
+
+
+def test_arguments_of_one_axis_may_be_put_into_each_other():
+    m, n = Holder(jnp.ones((2, 3))), Holder(jnp.ones((2, 3)))
+    nnx.vmap(put_object, in_axes=(0, 0))(m, n)
+    assert m.n is n
+    k = Holder(jnp.ones(3))
+    nnx.jit(put_object, donate_argnums=0)(n, k)
+    assert n.n is k
