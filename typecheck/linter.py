@@ -212,7 +212,10 @@ def _module_name(path: Path) -> str:
 def definitions(module: ModuleType) -> Iterator[tuple[str, Any]]:
     """The public functions and Modules that a module defines itself, in the order of its lines."""
     found: list[tuple[int, str, Any]] = []
+    own = {id(value): name for name, value in vars(module).items() if getattr(value, "__name__", None) == name}
     for name, value in vars(module).items():
+        if own.get(id(value), name) != name:
+            continue  # another name for what is found under its own
         if name.startswith("_") or getattr(inspect.unwrap(value), "__module__", None) != module.__name__:
             continue
         if isinstance(value, type):

@@ -54,6 +54,11 @@ def test_what_holds_gives_exit_code_0_and_a_summary(write, capsys: pytest.Captur
     assert capsys.readouterr().out == "1 contracts: 1 proved, 0 hold on the sizes tried, 0 fail\n"
 
 
+def test_another_name_for_a_function_is_no_other_contract(write, capsys: pytest.CaptureFixture[str]):
+    assert main(["check", write("aliased.py", RIGHT + "\n    forward = project\n    entry = forward\n")]) == 0
+    assert capsys.readouterr().out.startswith("1 contracts: 1 proved")
+
+
 def test_a_failure_is_a_line_and_exit_code_1(write, capsys: pytest.CaptureFixture[str]):
     assert main(["check", write("wrong_one.py", WRONG)]) == 1
     first, second, summary = capsys.readouterr().out.splitlines()
