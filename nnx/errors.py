@@ -17,6 +17,10 @@ class InPlaceError(WeftError, NotImplementedError):
     """`variable += x`, which would rebind a name instead of changing the Variable."""
 
 
+class PrefixError(AxisError, TypeError):
+    """A prefix (`in_axes`, the pair that `has_aux` asks for) of another form than what it is a prefix of."""
+
+
 class ModeError(WeftError, NotImplementedError):
     """What does not exist in the mode asked for."""
 
@@ -38,6 +42,7 @@ __all__ = [
     "ImmutableVariableError",
     "InPlaceError",
     "ModeError",
+    "PrefixError",
     "StaticError",
     "StructureError",
     "TraceContextError",

@@ -9,7 +9,7 @@ import jax
 from weft.core.paths import Path, format_path
 from weft.core.rides import Ride, RidesByKind, shown
 from weft.nnx.apart import ARRAY, Tree, is_item, repeats_of, take_apart
-from weft.nnx.errors import AliasError, AxisError
+from weft.nnx.errors import AliasError, AxisError, PrefixError
 from weft.nnx.extract import TreeState
 from weft.nnx.plan import variables_below
 from weft.nnx.rides import ByFilter
@@ -31,7 +31,7 @@ def specs(graph: bool, prefix: Any, tree: Tree, is_ride: Callable[[Any], bool], 
     try:
         everywhere = jax.tree.broadcast(prefix, treedef.unflatten(range(treedef.num_leaves)), is_leaf=stops)
     except ValueError as error:
-        raise AxisError(
+        raise PrefixError(
             f"{what} does not fit: {error}",
             at=f"{what}={prefix!r}",
             fix="give one ride for a whole argument, or a tree of the argument's own structure",
@@ -43,7 +43,7 @@ def rides_of(graph: bool, prefix: Any, tree: Tree, is_ride: Callable[[Any], bool
     """The ride of each leaf.
 
     Raises:
-        AxisError: if the prefix does not fit.
+        PrefixError: if the prefix does not fit.
         AliasError: if one Variable is reached under different rides, naming every path.
     """
     by_item = specs(graph, prefix, tree, is_ride, what)

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from weft.core.interpret import interpret
 from weft.core.rides import Carry
-from weft.nnx.errors import AxisError
+from weft.nnx.errors import AxisError, PrefixError
 from weft.nnx.missing import MISSING
 from weft.nnx.rides import StateAxes
 from weft.nnx.transforms._wrap import boundary_of, decorate, over, refuse_bound_method, without_filters
@@ -97,6 +97,12 @@ def _mapped(
     boundary = boundary_of(name, graph, graph_updates)
     for what, value in (("in_axes", in_axes), ("out_axes", out_axes)):
         without_filters(boundary, value, what, "StateAxes")
+    if isinstance(in_axes, StateAxes):
+        raise PrefixError(
+            f"in_axes of {name} is a StateAxes on its own",
+            at=f"in_axes={in_axes!r}",
+            fix="give a tuple with one entry for each argument, as (StateAxes(...),)",
+        )
     rule = VMAP if name == "vmap" else PMAP
     wrap = over(rule, boundary, MapOptions(in_axes, out_axes, axis_name, axis_size, more))
 

@@ -127,3 +127,18 @@ def test_arguments_of_one_axis_may_be_put_into_each_other():
     k = Holder(jnp.ones(3))
     nnx.jit(put_object, donate_argnums=0)(n, k)
     assert n.n is k
+
+
+@pytest.mark.parametrize("caught_as", [TypeError, ValueError])
+@pytest.mark.parametrize("mode", [{}, {"graph_updates": False}, {"graph": False}])
+@pytest.mark.parametrize("aux", [lambda y: y, lambda y: (y,), lambda y: (y, 1, 2)])
+def test_has_aux_without_a_pair_is_both_kinds_of_error(aux, mode, caught_as):
+    with pytest.raises(caught_as, match="has_aux does not fit"):
+        nnx.grad(lambda m: aux(m.w[...].sum()), has_aux=True, **mode)(Holder(jnp.ones(3)))
+
+
+@pytest.mark.parametrize("name", ["vmap", "pmap"])
+def test_axes_by_filter_on_their_own_are_refused_when_the_function_is_mapped(name):
+    refused = rf"in_axes of {name} is a StateAxes on its own\n  at: in_axes=StateAxes.*\n  fix: give a tuple"
+    with pytest.raises(TypeError, match=refused):
+        getattr(nnx, name)(lambda m: m.w[...], in_axes=nnx.StateAxes({...: 0}))
