@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from weft.core import hooks
 from weft.core.boundary import Boundary, Call, Crossing, Departure, Groups
@@ -50,6 +50,8 @@ class Body:
         check = self.agreement(self.boundary, live, self.departure) if self.agreement is not None else None
         args, kwargs = map(given, args), {name: given(value) for name, value in kwargs.items()}
         out = hooks.call_checked(functions[self.index], (*before, *args), kwargs)
+        if self.departure.option == "has_aux" and isinstance(self.departure.prefix, tuple) and type(out) is list:
+            out = tuple(cast("list[Any]", out))  # JAX takes either for a pair
         if check is not None:
             check(out)
         groups, outcome = self.boundary.leave(self.crossing, values, live, memory, out, self.departure)

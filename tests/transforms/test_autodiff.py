@@ -352,3 +352,11 @@ def test_what_cannot_be_differentiated(run: Any, error: Any, fragment: str):
     with pytest.raises(error) as caught:
         run()
     assert any(part in str(caught.value) for part in fragment.split("|"))
+
+
+@pytest.mark.parametrize("lib", [weft, weft.nnx], ids=["weft", "nnx"])
+def test_a_list_of_two_is_a_pair_too(lib):
+    (value, aux), gradient = lib.value_and_grad(lambda x: [x.sum(), {"x": x}], has_aux=True)(jnp.ones(2))
+    assert (float(value), list(aux), gradient.tolist()) == (2.0, ["x"], [1.0, 1.0])
+    out, _ = weft.vjp(lambda x: [x, x], jnp.ones(2))
+    assert isinstance(out, list)
