@@ -1,5 +1,6 @@
 """Methods under jaxtyping's own decorator, with layers from a list of widths."""
 
+import itertools
 from collections.abc import Callable
 
 import jax
@@ -21,7 +22,7 @@ class Mlp(nnx.Module):
         rngs: nnx.Rngs,
     ):
         sizes = [din, *widths, dout]
-        self.layers = nnx.List([nnx.Linear(a, b, dtype=dtype, rngs=rngs) for a, b in zip(sizes[:-1], sizes[1:], strict=True)])
+        self.layers = nnx.List([nnx.Linear(a, b, dtype=dtype, rngs=rngs) for a, b in itertools.pairwise(sizes)])
         self.activation = activation
 
     @jaxtyped(typechecker=beartype)
