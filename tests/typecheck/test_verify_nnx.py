@@ -423,7 +423,6 @@ def test_files_of_weft_are_checked(program: str, tmp_path: Path):
 
 
 def test_modules_of_the_real_flax_are_listed_with_the_way_out(program: str):
-    pytest.importorskip("flax")
     code = f"import flax.nnx; from weft.typecheck.__main__ import main; main(['check', {program!r}])"
     cls, function, summary = run("-c", code).splitlines()
     assert cls == (
@@ -435,7 +434,6 @@ def test_modules_of_the_real_flax_are_listed_with_the_way_out(program: str):
 
 
 def test_verify_refuses_an_object_of_the_real_flax(program: str):
-    pytest.importorskip("flax")
     code = """
         import sys; sys.path.insert(0, ".")
         import flax_program
