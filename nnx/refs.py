@@ -59,5 +59,10 @@ def fits(value: Any, raw: Any) -> bool:
         isinstance(value, jax.Array)
         and value.shape == raw.shape
         and value.dtype == raw.dtype
-        and getattr(value, "sharding", None) == getattr(raw, "sharding", None)
+        and _sharding(value) == _sharding(raw)
     )
+
+
+def _sharding(value: Any) -> Any:
+    # A tracer has none, and composes a long message to say so.
+    return None if isinstance(value, jax.core.Tracer) else getattr(value, "sharding", None)
