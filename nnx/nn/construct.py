@@ -1,6 +1,6 @@
 """What layers' constructors and calls share: parameters, and options that either may give.
 
-A layer keeps lists among its options as tuples (`fixed`): what may change unnoticed would cost a model its plan.
+A layer keeps lists among its options as tuples: what may change unnoticed would cost a model its plan.
 """
 
 from __future__ import annotations
@@ -18,8 +18,20 @@ from weft.nnx.pytree import Pytree
 
 Metadata = Mapping[str, Any]
 Sizes = int | Sequence[int]
-fixed = hashable
 NO_METADATA: Metadata = MappingProxyType({})
+
+
+def keep_options(layer: Any, given: Mapping[str, Any], *, but: Sequence[str] = ()) -> None:
+    """Keeps what a constructor was given, as attributes of the same names: all that its parameters are not made of.
+
+    Args:
+        layer: the layer.
+        given: the constructor's `locals()`.
+        but: arguments that are not kept either.
+    """
+    for name, value in given.items():
+        if name not in ("self", "rngs", *but) and not name.endswith(("_init", "_metadata")):
+            setattr(layer, name, hashable(value))
 
 
 def make_param(init: Any, rngs: Any, shape: Sequence[int], dtype: Any, metadata: Metadata) -> Param[Any]:

@@ -10,21 +10,29 @@ import jax.numpy as jnp
 from jax import lax
 from weft.modules import ops
 from weft.modules.construct import ConfigError
-from weft.nnx.kinds import Param
-from weft.nnx.module import Module
-from weft.nnx.nn import dtypes, initializers
-from weft.nnx.nn.construct import NO_METADATA, Metadata, Sizes, as_sizes, fixed, make_param, maybe_param, value_of
-from weft.nnx.nn.dtypes import as_promotion
+from weft.nnx.nn import dtypes
+from weft.nnx.nn.affine import Affine, default_bias_init, default_kernel_init
+from weft.nnx.nn.construct import (
+    NO_METADATA,
+    Metadata,
+    Sizes,
+    as_sizes,
+    keep_options,
+    make_param,
+    maybe_param,
+    value_of,
+)
 from weft.nnx.nn.features import names_features
 
-default_kernel_init = initializers.lecun_normal()
-default_bias_init = initializers.zeros_init()
 
-
-class _Convolution(Module):
-    kernel: Param[jax.Array]
-    bias: Param[jax.Array] | None
+class _Convolution(Affine):
+    in_features: int
+    out_features: int
+    kernel_size: tuple[int, ...]
     kernel_shape: tuple[int, ...]
+    strides: Sizes | None
+    padding: Any
+    kernel_dilation: Sizes | None
     mask: Any
 
     def _masked_kernel(self) -> jax.Array:
@@ -69,6 +77,10 @@ class Conv(_Convolution):
     ((5, 4, 4, 8), (4, 4, 8))
     """
 
+    input_dilation: Sizes | None
+    feature_group_count: int
+    conv_general_dilated: Callable[..., Any]
+
     def __init__(
         self,
         in_features: int,
@@ -94,25 +106,11 @@ class Conv(_Convolution):
         kernel_metadata: Metadata = NO_METADATA,
         bias_metadata: Metadata = NO_METADATA,
     ):
-        self.kernel_shape = (*as_sizes(kernel_size), in_features // feature_group_count, out_features)
+        kernel_size = as_sizes(kernel_size)
+        self.kernel_shape = (*kernel_size, in_features // feature_group_count, out_features)
         self.kernel = make_param(kernel_init, rngs, self.kernel_shape, param_dtype, kernel_metadata)
         self.bias = maybe_param(use_bias, bias_init, rngs, (out_features,), param_dtype, bias_metadata)
-        self.in_features = in_features
-        self.out_features = out_features
-        self.kernel_size = as_sizes(kernel_size)
-        self.strides = fixed(strides)
-        self.padding = fixed(padding)
-        self.input_dilation = fixed(input_dilation)
-        self.kernel_dilation = fixed(kernel_dilation)
-        self.feature_group_count = feature_group_count
-        self.use_bias = use_bias
-        self.mask = mask
-        self.dtype = dtype
-        self.param_dtype = param_dtype
-        self.precision = precision
-        self.conv_general_dilated = conv_general_dilated
-        self.promote_dtype = promote_dtype
-        self.preferred_element_type = preferred_element_type
+        keep_options(self, locals())
 
     @names_features(lambda layer: {-1: layer.in_features})
     def __call__(self, inputs: jax.Array, out_sharding: Any = None) -> jax.Array:
@@ -134,12 +132,9 @@ class Conv(_Convolution):
             input_dilation=_or_one(self.input_dilation),
             kernel_dilation=_or_one(self.kernel_dilation),
             feature_group_count=self.feature_group_count,
-            dtype=self.dtype,
-            out_dtype=self.preferred_element_type,
-            precision=self.precision,
             conv_general_dilated=self.conv_general_dilated,
             out_sharding=out_sharding,
-            promote=as_promotion(self.promote_dtype),
+            **self._options(),
         )
 
 
@@ -168,6 +163,8 @@ class ConvTranspose(_Convolution):
     (1, 16, 4)
     """
 
+    transpose_kernel: bool
+
     def __init__(
         self,
         in_features: int,
@@ -191,22 +188,10 @@ class ConvTranspose(_Convolution):
         kernel_metadata: Metadata = NO_METADATA,
         bias_metadata: Metadata = NO_METADATA,
     ):
-        self.kernel_size = as_sizes(kernel_size)
-        self.in_features = in_features
-        self.out_features = out_features
-        self.strides = fixed(strides)
-        self.padding = fixed(padding)
-        self.kernel_dilation = fixed(kernel_dilation)
-        self.use_bias = use_bias
-        self.mask = mask
-        self.dtype = dtype
-        self.param_dtype = param_dtype
-        self.precision = precision
-        self.transpose_kernel = transpose_kernel
-        self.promote_dtype = promote_dtype
-        self.preferred_element_type = preferred_element_type
+        self.kernel_size = kernel_size = as_sizes(kernel_size)
+        keep_options(self, locals())
         features = (out_features, in_features) if transpose_kernel else (in_features, out_features)
-        self.kernel_shape = (*self.kernel_size, *features)
+        self.kernel_shape = (*kernel_size, *features)
         self.kernel = make_param(kernel_init, rngs, self.kernel_shape, param_dtype, kernel_metadata)
         self.bias = maybe_param(use_bias, bias_init, rngs, (out_features,), param_dtype, bias_metadata)
 
@@ -225,10 +210,7 @@ class ConvTranspose(_Convolution):
             padding=_pairs(self.padding, len(self.kernel_size)),
             kernel_dilation=_or_one(self.kernel_dilation),
             transpose_kernel=self.transpose_kernel,
-            dtype=self.dtype,
-            out_dtype=self.preferred_element_type,
-            precision=self.precision,
-            promote=as_promotion(self.promote_dtype),
+            **self._options(),
         )
 
 

@@ -5,7 +5,7 @@ What their arguments have in common is said in `normalizer`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,11 +13,9 @@ import jax.numpy as jnp
 from weft.modules import ops
 from weft.modules.construct import ConfigError
 from weft.nnx.nn import dtypes
-from weft.nnx.nn.construct import NO_METADATA, Metadata, fixed, maybe_param, value_of
+from weft.nnx.nn.construct import NO_METADATA, Metadata, keep_options, maybe_param
 from weft.nnx.nn.features import names_features
-from weft.nnx.nn.normalizer import Normalizer, features_of_norm, ones, zeros
-
-Axes = int | Sequence[int]
+from weft.nnx.nn.normalizer import Axes, Normalizer, features_of_norm, ones, zeros
 
 
 class GroupNorm(Normalizer):
@@ -39,6 +37,10 @@ class GroupNorm(Normalizer):
 
     Source: Wu and He, "Group Normalization", 2018.
     """
+
+    num_groups: int
+    group_size: int
+    reduction_axes: Axes | None
 
     def __init__(
         self,
@@ -66,24 +68,13 @@ class GroupNorm(Normalizer):
         self.num_groups, self.group_size = _groups(num_features, num_groups, group_size)
         self.scale = maybe_param(use_scale, scale_init, rngs, (num_features,), param_dtype, scale_metadata)
         self.bias = maybe_param(use_bias, bias_init, rngs, (num_features,), param_dtype, bias_metadata)
-        self.epsilon = epsilon
-        self.dtype = dtype
-        self.param_dtype = param_dtype
-        self.use_bias = use_bias
-        self.use_scale = use_scale
-        self.reduction_axes = fixed(reduction_axes)
-        self.axis_name = axis_name
-        self.axis_index_groups = fixed(axis_index_groups)
-        self.use_fast_variance = use_fast_variance
-        self.promote_dtype = promote_dtype
+        keep_options(self, locals(), but=("num_features", "num_groups", "group_size"))
 
     @names_features(features_of_norm)
     def __call__(self, x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
         """Normalises. `mask`, shaped like `x` where it is not of size one, says which values count."""
         axes = (self.reduction_axes,) if isinstance(self.reduction_axes, int) else self.reduction_axes
-        return ops.group_norm(
-            x, value_of(self.scale), value_of(self.bias), mask, groups=self.num_groups, axes=axes, **self._options()
-        )
+        return ops.group_norm(x, *self._learned(), mask, groups=self.num_groups, axes=axes, **self._options())
 
 
 def _groups(features: int, groups: int | None, size: int | None) -> tuple[int, int]:
@@ -116,6 +107,8 @@ class InstanceNorm(Normalizer):
     Source: Ulyanov, Vedaldi and Lempitsky, "Instance Normalization", 2016.
     """
 
+    feature_axes: Axes
+
     def __init__(
         self,
         num_features: int,
@@ -138,17 +131,7 @@ class InstanceNorm(Normalizer):
     ):
         self.scale = maybe_param(use_scale, scale_init, rngs, (num_features,), param_dtype, scale_metadata)
         self.bias = maybe_param(use_bias, bias_init, rngs, (num_features,), param_dtype, bias_metadata)
-        self.num_features = num_features
-        self.epsilon = epsilon
-        self.dtype = dtype
-        self.param_dtype = param_dtype
-        self.use_bias = use_bias
-        self.use_scale = use_scale
-        self.feature_axes = fixed(feature_axes)
-        self.axis_name = axis_name
-        self.axis_index_groups = fixed(axis_index_groups)
-        self.use_fast_variance = use_fast_variance
-        self.promote_dtype = promote_dtype
+        keep_options(self, locals())
 
     @names_features(features_of_norm)
     def __call__(self, x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
@@ -160,12 +143,5 @@ class InstanceNorm(Normalizer):
         features = ops.canonical_axes(self.feature_axes, jnp.ndim(x))
         if 0 in features:
             raise ConfigError("InstanceNorm: the first axis is the batch, not features", at=f"x: {jnp.shape(x)}")
-        return ops.norm(
-            x,
-            value_of(self.scale),
-            value_of(self.bias),
-            mask,
-            axes=tuple(axis for axis in range(1, jnp.ndim(x)) if axis not in features),
-            feature_axes=features,
-            **self._options(),
-        )
+        axes = tuple(axis for axis in range(1, jnp.ndim(x)) if axis not in features)
+        return self._norm(x, mask, axes, features)

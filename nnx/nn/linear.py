@@ -18,18 +18,19 @@ from weft.nnx.kinds import Param
 from weft.nnx.metadata import VariableMetadata
 from weft.nnx.module import Module
 from weft.nnx.nn import dtypes, initializers
+from weft.nnx.nn.affine import Affine, default_bias_init, default_kernel_init
 from weft.nnx.nn.construct import (
     NO_METADATA,
     Metadata,
     Sizes,
     as_sizes,
     first_given,
-    fixed,
+    keep_options,
     make_param,
     maybe_param,
     value_of,
 )
-from weft.nnx.nn.convolution import Conv, ConvTranspose, default_bias_init, default_kernel_init
+from weft.nnx.nn.convolution import Conv, ConvTranspose
 from weft.nnx.nn.dtypes import as_promotion
 from weft.nnx.nn.features import names_features
 
@@ -38,7 +39,7 @@ __all__ = ["Conv", "ConvTranspose", "Einsum", "Embed", "Linear", "LinearGeneral"
 default_embed_init = initializers.variance_scaling(1.0, "fan_in", "normal", out_axis=0)
 
 
-class LinearGeneral(Module):
+class LinearGeneral(Affine):
     """A linear map of any axes to any number of new ones.
 
     Args:
@@ -67,8 +68,12 @@ class LinearGeneral(Module):
     ((2, 3, 4, 5), (16, 4, 5))
     """
 
-    kernel: Param[jax.Array]
-    bias: Param[jax.Array] | None
+    in_features: tuple[int, ...]
+    out_features: tuple[int, ...]
+    axis: tuple[int, ...]
+    batch_axis: Mapping[int, int]
+    dot_general: Callable[..., Any] | None
+    dot_general_cls: Any
 
     def __init__(
         self,
@@ -91,30 +96,24 @@ class LinearGeneral(Module):
         kernel_metadata: Metadata = NO_METADATA,
         bias_metadata: Metadata = NO_METADATA,
     ):
-        self.in_features = as_sizes(in_features)
-        self.out_features = as_sizes(out_features)
-        self.axis = as_sizes(axis)
-        self.batch_axis = HashableMapping(batch_axis)
-        self.use_bias = use_bias
-        self.dtype = dtype
-        self.param_dtype = param_dtype
-        self.precision = precision
-        self.dot_general = dot_general
-        self.dot_general_cls = dot_general_cls
+        in_features, out_features, axis = as_sizes(in_features), as_sizes(out_features), as_sizes(axis)
+        batch_axis = HashableMapping(batch_axis)
+        # Attributes are in another order than arguments here.
+        keep_options(self, locals(), but=("promote_dtype", "preferred_element_type"))
         self.promote_dtype = promote_dtype
         self.preferred_element_type = preferred_element_type
-        if len(self.in_features) != len(self.axis):
+        if len(in_features) != len(axis):
             raise ConfigError(
-                f"LinearGeneral maps {len(self.axis)} axes, but was given {len(self.in_features)} sizes of them",
-                at=f"in_features={self.in_features}, axis={self.axis}",
+                f"LinearGeneral maps {len(axis)} axes, but was given {len(in_features)} sizes of them",
+                at=f"in_features={in_features}, axis={axis}",
             )
-        if sorted(self.batch_axis) != list(range(len(self.batch_axis))):
+        if sorted(batch_axis) != list(range(len(batch_axis))):
             raise ConfigError(
                 "the batch axes of LinearGeneral must be the leading ones", at=f"batch_axis={dict(batch_axis)}"
             )
-        batch = tuple(self.batch_axis.values())
-        kernel_matrix = (math.prod(batch) * math.prod(self.in_features), math.prod(self.out_features))
-        kernel_shape, bias_shape = (*batch, *self.in_features, *self.out_features), (*batch, *self.out_features)
+        batch = tuple(batch_axis.values())
+        kernel_matrix = (math.prod(batch) * math.prod(in_features), math.prod(out_features))
+        kernel_shape, bias_shape = (*batch, *in_features, *out_features), (*batch, *out_features)
         kernel_init = functools.partial(_reshaped, kernel_init, kernel_matrix)
         bias_init = functools.partial(_reshaped, bias_init, (math.prod(bias_shape),))
         self.kernel = make_param(kernel_init, rngs, kernel_shape, param_dtype, kernel_metadata)
@@ -135,12 +134,9 @@ class LinearGeneral(Module):
             value_of(self.bias),
             axes=self.axis,
             batch_axes=tuple(self.batch_axis),
-            dtype=self.dtype,
-            out_dtype=self.preferred_element_type,
-            precision=self.precision,
             dot_general=lax.dot_general if dot_general is None else dot_general,
             out_sharding=out_sharding,
-            promote=as_promotion(self.promote_dtype),
+            **self._options(),
         )
 
 
@@ -152,7 +148,7 @@ def _reshaped(init: Callable[..., Any], flat: tuple[int, ...], key: Any, shape: 
     return jnp.reshape(value, shape)
 
 
-class Linear(Module):
+class Linear(Affine):
     """A linear map of the last axis.
 
     Args:
@@ -166,8 +162,9 @@ class Linear(Module):
     (2, 5, 4)
     """
 
-    kernel: Param[jax.Array]
-    bias: Param[jax.Array] | None
+    in_features: int
+    out_features: int
+    dot_general: Callable[..., Any]
 
     def __init__(
         self,
@@ -189,15 +186,7 @@ class Linear(Module):
     ):
         self.kernel = make_param(kernel_init, rngs, (in_features, out_features), param_dtype, kernel_metadata)
         self.bias = maybe_param(use_bias, bias_init, rngs, (out_features,), param_dtype, bias_metadata)
-        self.in_features = in_features
-        self.out_features = out_features
-        self.use_bias = use_bias
-        self.dtype = dtype
-        self.param_dtype = param_dtype
-        self.precision = precision
-        self.dot_general = dot_general
-        self.promote_dtype = promote_dtype
-        self.preferred_element_type = preferred_element_type
+        keep_options(self, locals())
 
     @names_features(lambda layer: {-1: layer.in_features})
     def __call__(self, inputs: jax.Array, out_sharding: Any = None) -> jax.Array:
@@ -206,16 +195,13 @@ class Linear(Module):
             inputs,
             self.kernel[...],
             value_of(self.bias),
-            dtype=self.dtype,
-            out_dtype=self.preferred_element_type,
-            precision=self.precision,
             dot_general=self.dot_general,
             out_sharding=out_sharding,
-            promote=as_promotion(self.promote_dtype),
+            **self._options(),
         )
 
 
-class Einsum(Module):
+class Einsum(Affine):
     """An Einstein summation with a learned second operand, and a bias.
 
     Args:
@@ -235,8 +221,10 @@ class Einsum(Module):
     (3, 5, 8, 4)
     """
 
-    kernel: Param[jax.Array]
-    bias: Param[jax.Array] | None
+    einsum_str: str
+    kernel_shape: tuple[int, ...]
+    bias_shape: tuple[int, ...] | None
+    einsum_op: Callable[..., Any]
 
     def __init__(
         self,
@@ -258,17 +246,8 @@ class Einsum(Module):
     ):
         einsum_str = ops.check_equation(einsum_str)
         self.kernel = make_param(kernel_init, rngs, kernel_shape, param_dtype, kernel_metadata)
-        used = bias_shape is not None
-        self.bias = maybe_param(used, bias_init, rngs, bias_shape or (), param_dtype, bias_metadata)
-        self.einsum_str = einsum_str
-        self.kernel_shape = fixed(kernel_shape)
-        self.bias_shape = fixed(bias_shape)
-        self.dtype = dtype
-        self.param_dtype = param_dtype
-        self.precision = precision
-        self.promote_dtype = promote_dtype
-        self.einsum_op = einsum_op
-        self.preferred_element_type = preferred_element_type
+        self.bias = maybe_param(bias_shape is not None, bias_init, rngs, bias_shape or (), param_dtype, bias_metadata)
+        keep_options(self, locals())
 
     def __call__(self, inputs: jax.Array, einsum_str: str | None = None, out_sharding: Any = None) -> jax.Array:
         """Sums.
@@ -283,12 +262,9 @@ class Einsum(Module):
             self.kernel[...],
             value_of(self.bias),
             equation=ops.check_equation(first_given("einsum_str", einsum_str, self.einsum_str, owner=self)),
-            dtype=self.dtype,
-            out_dtype=self.preferred_element_type,
-            precision=self.precision,
             product=self.einsum_op,
             out_sharding=out_sharding,
-            promote=as_promotion(self.promote_dtype),
+            **self._options(),
         )
 
 

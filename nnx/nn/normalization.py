@@ -5,7 +5,7 @@ What their arguments have in common is said in `normalizer`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,14 +14,12 @@ from jax import lax
 from weft.modules import ops
 from weft.nnx.kinds import BatchStat
 from weft.nnx.nn import dtypes
-from weft.nnx.nn.construct import NO_METADATA, Metadata, first_given, fixed, maybe_param, value_of
+from weft.nnx.nn.construct import NO_METADATA, Metadata, first_given, keep_options, maybe_param
 from weft.nnx.nn.features import names_features
 from weft.nnx.nn.group_normalization import GroupNorm, InstanceNorm
-from weft.nnx.nn.normalizer import Normalizer, features_of_norm, ones, zeros
+from weft.nnx.nn.normalizer import Axes, Normalizer, features_of_norm, ones, zeros
 
 __all__ = ["BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "RMSNorm"]
-
-Axes = int | Sequence[int]
 
 
 class BatchNorm(Normalizer):
@@ -44,6 +42,10 @@ class BatchNorm(Normalizer):
 
     Source: Ioffe and Szegedy, "Batch Normalization", 2015.
     """
+
+    use_running_average: bool | None
+    axis: int
+    momentum: float
 
     def __init__(
         self,
@@ -71,19 +73,7 @@ class BatchNorm(Normalizer):
         self.var = BatchStat(jnp.ones((num_features,), jnp.float32))
         self.scale = maybe_param(use_scale, scale_init, rngs, (num_features,), param_dtype, scale_metadata)
         self.bias = maybe_param(use_bias, bias_init, rngs, (num_features,), param_dtype, bias_metadata)
-        self.num_features = num_features
-        self.use_running_average = use_running_average
-        self.axis = axis
-        self.momentum = momentum
-        self.epsilon = epsilon
-        self.dtype = dtype
-        self.param_dtype = param_dtype
-        self.use_bias = use_bias
-        self.use_scale = use_scale
-        self.axis_name = axis_name
-        self.axis_index_groups = fixed(axis_index_groups)
-        self.use_fast_variance = use_fast_variance
-        self.promote_dtype = promote_dtype
+        keep_options(self, locals())
 
     @names_features(features_of_norm)
     def __call__(
@@ -105,8 +95,7 @@ class BatchNorm(Normalizer):
             x,
             self.mean[...],
             self.var[...],
-            value_of(self.scale),
-            value_of(self.bias),
+            *self._learned(),
             mask,
             momentum=None if running else self.momentum,
             axes=tuple(axis for axis in range(jnp.ndim(x)) if axis not in features),
@@ -144,6 +133,9 @@ class LayerNorm(Normalizer):
     Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
     """
 
+    reduction_axes: Axes
+    feature_axes: Axes
+
     def __init__(
         self,
         num_features: int,
@@ -167,31 +159,12 @@ class LayerNorm(Normalizer):
     ):
         self.scale = maybe_param(use_scale, scale_init, rngs, (num_features,), param_dtype, scale_metadata)
         self.bias = maybe_param(use_bias, bias_init, rngs, (num_features,), param_dtype, bias_metadata)
-        self.num_features = num_features
-        self.epsilon = epsilon
-        self.dtype = dtype
-        self.param_dtype = param_dtype
-        self.use_bias = use_bias
-        self.use_scale = use_scale
-        self.reduction_axes = fixed(reduction_axes)
-        self.feature_axes = fixed(feature_axes)
-        self.axis_name = axis_name
-        self.axis_index_groups = fixed(axis_index_groups)
-        self.use_fast_variance = use_fast_variance
-        self.promote_dtype = promote_dtype
+        keep_options(self, locals())
 
     @names_features(features_of_norm)
     def __call__(self, x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
         """Normalises. `mask` says which values count for the statistics, and broadcasts against `x`."""
-        return ops.norm(
-            x,
-            value_of(self.scale),
-            value_of(self.bias),
-            mask,
-            axes=self.reduction_axes,
-            feature_axes=self.feature_axes,
-            **self._options(),
-        )
+        return self._norm(x, mask, self.reduction_axes, self.feature_axes)
 
 
 class RMSNorm(Normalizer):
@@ -208,6 +181,9 @@ class RMSNorm(Normalizer):
 
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
     """
+
+    reduction_axes: Axes
+    feature_axes: Axes
 
     def __init__(
         self,
@@ -228,28 +204,9 @@ class RMSNorm(Normalizer):
         scale_metadata: Metadata = NO_METADATA,
     ):
         self.scale = maybe_param(use_scale, scale_init, rngs, (num_features,), param_dtype, scale_metadata)
-        self.num_features = num_features
-        self.epsilon = epsilon
-        self.dtype = dtype
-        self.param_dtype = param_dtype
-        self.use_scale = use_scale
-        self.reduction_axes = fixed(reduction_axes)
-        self.feature_axes = fixed(feature_axes)
-        self.axis_name = axis_name
-        self.axis_index_groups = fixed(axis_index_groups)
-        self.use_fast_variance = use_fast_variance
-        self.promote_dtype = promote_dtype
+        keep_options(self, locals())
 
     @names_features(features_of_norm)
     def __call__(self, x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
         """Scales. `mask` says which values count for the mean, and broadcasts against `x`."""
-        return ops.norm(
-            x,
-            value_of(self.scale),
-            None,
-            mask,
-            axes=self.reduction_axes,
-            feature_axes=self.feature_axes,
-            use_mean=False,
-            **self._options(),
-        )
+        return self._norm(x, mask, self.reduction_axes, self.feature_axes, use_mean=False)

@@ -17,14 +17,18 @@ These arguments are the same in all:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from weft.modules import ops
 from weft.nnx.kinds import Param
 from weft.nnx.module import Module
 from weft.nnx.nn import initializers
+from weft.nnx.nn.construct import value_of
 from weft.nnx.nn.dtypes import as_promotion
+
+Axes = int | Sequence[int]
 
 zeros, ones = initializers.zeros_init(), initializers.ones_init()
 
@@ -32,17 +36,21 @@ zeros, ones = initializers.zeros_init(), initializers.ones_init()
 def features_of_norm(norm: Any) -> dict[int, int]:
     """The features of a norm, by their axis; none where several axes share them."""
     axes = getattr(norm, "feature_axes", getattr(norm, "axis", -1))
-    learned = norm.scale if norm.scale is not None else norm.bias
+    learned = next((value for value in norm._learned() if value is not None), None)
     return {axes: learned.shape[0]} if isinstance(axes, int) and learned is not None else {}
 
 
 class Normalizer(Module):
-    """What all norms keep, and hand to the ops."""
+    """What norms keep, and hand to the ops; but `RMSNorm` has no bias, and `GroupNorm` does not keep `num_features`."""
 
     scale: Param[jax.Array] | None
     bias: Param[jax.Array] | None
+    num_features: int
     epsilon: float
     dtype: Any
+    param_dtype: Any
+    use_bias: bool
+    use_scale: bool
     axis_name: Any
     axis_index_groups: Any
     use_fast_variance: bool
@@ -57,3 +65,11 @@ class Normalizer(Module):
             "use_fast_variance": self.use_fast_variance,
             "promote": as_promotion(self.promote_dtype),
         }
+
+    def _learned(self) -> tuple[jax.Array | None, jax.Array | None]:
+        """Scale and bias, of which some norms have but one."""
+        return value_of(self.scale), value_of(getattr(self, "bias", None))
+
+    def _norm(self, x: jax.Array, mask: jax.Array | None, axes: Axes, feature_axes: Axes, **options: Any) -> jax.Array:
+        options = {"axes": axes, "feature_axes": feature_axes, **options, **self._options()}
+        return ops.norm(x, *self._learned(), mask, **options)

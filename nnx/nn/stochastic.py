@@ -10,7 +10,7 @@ from weft.core.keys import SeedError
 from weft.modules import ops
 from weft.nnx.attributes import data
 from weft.nnx.module import Module
-from weft.nnx.nn.construct import first_given, fixed
+from weft.nnx.nn.construct import first_given
 from weft.nnx.rngs import Rngs, RngStream
 
 
@@ -43,7 +43,7 @@ class Dropout(Module):
         rngs: Rngs | RngStream | None = None,
     ):
         self.rate = rate
-        self.broadcast_dims = fixed(broadcast_dims)
+        self.broadcast_dims = ops.hashable(broadcast_dims)
         self.deterministic = deterministic
         self.rng_collection = rng_collection
         stream = rngs if rngs is None or not isinstance(rngs, Rngs) else rngs[rng_collection]
