@@ -145,51 +145,38 @@ class MultiHeadAttention(Module):
         self.qkv_dot_general_cls = qkv_dot_general_cls
         self.out_dot_general_cls = out_dot_general_cls
         self.head_dim = self._head_size()
-        shared = {"use_bias": use_bias, "dtype": dtype, "param_dtype": param_dtype, "precision": precision}
-        linear = functools.partial(
-            LinearGeneral,
-            **shared,
+        computed: dict[str, Any] = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+        linear = functools.partial(LinearGeneral, use_bias=use_bias, precision=precision, **computed)
+        projection = functools.partial(
+            linear,
             kernel_init=kernel_init,
             bias_init=bias_init,
             promote_dtype=qkv_promote_dtype,
             dot_general=qkv_dot_general,
             dot_general_cls=qkv_dot_general_cls,
-            rngs=rngs,
             kernel_metadata=kernel_metadata,
             bias_metadata=bias_metadata,
         )
-        self.query = linear(self.in_features, (num_heads, self.head_dim))
-        self.key = linear(self.in_kv_features, (self.num_kv_heads, self.head_dim))
-        self.value = linear(self.in_kv_features, (self.num_kv_heads, self.head_dim))
-        norm = functools.partial(
-            LayerNorm,
-            self.head_dim,
-            use_bias=False,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            promote_dtype=ln_promote_dtype,
-            rngs=rngs,
-        )
+        self.query = projection(self.in_features, (num_heads, self.head_dim))
+        self.key = projection(self.in_kv_features, (self.num_kv_heads, self.head_dim))
+        self.value = projection(self.in_kv_features, (self.num_kv_heads, self.head_dim))
+        norm = functools.partial(LayerNorm, self.head_dim, use_bias=False, promote_dtype=ln_promote_dtype, **computed)
         self.query_ln = norm(scale_metadata=query_ln_scale_metadata) if normalize_qk else data(None)
         self.key_ln = norm(scale_metadata=key_ln_scale_metadata) if normalize_qk else data(None)
-        self.out = LinearGeneral(
+        self.out = linear(
             (num_heads, self.head_dim),
             self.out_features,
             axis=(-2, -1),
-            **shared,
             kernel_init=out_kernel_init or kernel_init,
             bias_init=out_bias_init or bias_init,
             promote_dtype=out_promote_dtype,
             dot_general=out_dot_general,
             dot_general_cls=out_dot_general_cls,
-            rngs=rngs,
             kernel_metadata=out_kernel_metadata or kernel_metadata,
             bias_metadata=out_bias_metadata or bias_metadata,
         )
         self.rngs = rngs.dropout.fork() if keep_rngs and dropout_rate > 0 else None
-        self.cached_key = data(None)
-        self.cached_value = data(None)
-        self.cache_index = data(None)
+        self.cached_key = self.cached_value = self.cache_index = data(None)
 
     def _head_size(self) -> int:
         if self.num_heads % self.num_kv_heads:

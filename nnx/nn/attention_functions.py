@@ -105,20 +105,9 @@ def dot_product_attention(
         # XLA for CPUs has no product of float16 that is summed in float32, but JAX's own, outside of a trace, does.
         fused = ops.fused_attention.__wrapped__ if query.dtype == jnp.float16 else ops.fused_attention  # pyright: ignore[reportFunctionMemberAccess]
         return fused(query, key, value, bias, mask, is_causal=is_causal)
+    dropout = broadcast_dropout, dropout_rng, dropout_rate, deterministic
     weights = dot_product_attention_weights(
-        query,
-        key,
-        bias,
-        mask,
-        broadcast_dropout,
-        dropout_rng,
-        dropout_rate,
-        deterministic,
-        query.dtype,
-        precision,
-        module,
-        promote_dtype,
-        is_causal,
+        query, key, bias, mask, *dropout, query.dtype, precision, module, promote_dtype, is_causal
     )
     return ops.weighted_values(weights, value, precision=precision)
 
