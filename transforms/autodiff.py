@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 import jax
 from weft.core.boundary import Boundary, Call, Crossing
@@ -18,6 +18,7 @@ from weft.transforms.differentiation import (
     DIFFERENTIATED,
     PRIMAL_LANE,
     DiffOptions,
+    ReverseKeywords,
     closed_over,
     diff_options,
     differentiation,
@@ -69,14 +70,19 @@ def _finish_grad(out: Any, finish: Finish[DiffOptions]) -> Any:
 GRAD = differentiation("grad", _lift_grad, _finish_grad)
 
 
-def _lift_vjp(lift: Lift[DiffOptions]) -> Lifted:
-    primal = primal_of(lift)
+def _lift_linear(transform: Callable[..., Any]) -> Callable[[Lift[DiffOptions]], Lifted]:
+    """Lifts what gives the derivative at one point as a function: with it goes the type of each output."""
 
-    def lifted(extra: Any, differentiated: Any, closed: Any) -> tuple[Any, ...]:
-        primals, pullback, (out, outcome) = untyped_jax.vjp(closed_over(primal, closed), differentiated, has_aux=True)
-        return out, outcome, pullback, jax.tree.map(jax.typeof, primals)
+    def lift_linear(lift: Lift[DiffOptions]) -> Lifted:
+        primal = primal_of(lift)
 
-    return framed_as("vjp", lifted)
+        def lifted(extra: Any, differentiated: Any, closed: Any) -> tuple[Any, ...]:
+            primals, linear, (out, outcome) = transform(closed_over(primal, closed), differentiated, has_aux=True)
+            return out, outcome, linear, jax.tree.map(jax.typeof, primals)
+
+        return framed_as(lift.options.name, lifted)
+
+    return lift_linear
 
 
 def _lift_jvp(lift: Lift[DiffOptions]) -> Lifted:
@@ -91,25 +97,13 @@ def _lift_jvp(lift: Lift[DiffOptions]) -> Lifted:
     return framed_as("jvp", lifted)
 
 
-def _lift_linearize(lift: Lift[DiffOptions]) -> Lifted:
-    primal = primal_of(lift)
-
-    def lifted(extra: Any, differentiated: Any, closed: Any) -> tuple[Any, ...]:
-        _, pushforward, (out, outcome) = untyped_jax.linearize(
-            closed_over(primal, closed), differentiated, has_aux=True
-        )
-        return out, outcome, pushforward
-
-    return framed_as("linearize", lifted)
-
-
 def _finish_linear(out: Any, finish: Finish[DiffOptions]) -> Any:
     return out, finish
 
 
-VJP = differentiation("vjp", _lift_vjp, _finish_linear)
+VJP = differentiation("vjp", _lift_linear(untyped_jax.vjp), _finish_linear)
 JVP = differentiation("jvp", _lift_jvp, _finish_linear)
-LINEARIZE = differentiation("linearize", _lift_linearize, _finish_linear)
+LINEARIZE = differentiation("linearize", _lift_linear(untyped_jax.linearize), _finish_linear)
 
 
 def _tangents(tangents: Any) -> Callable[[Boundary, Crossing, Call, Sequence[Any]], tuple[Any, ...]]:
@@ -180,25 +174,9 @@ def linearize_with(run: Callable[..., Any], primals: tuple[Any, ...]) -> Any:
 
 
 @overload
-def grad(
-    function: Callable[P, Any],
-    /,
-    *,
-    wrt: Any = None,
-    argnums: int | Sequence[int] = 0,
-    has_aux: bool = False,
-    holomorphic: bool = False,
-    allow_int: bool = False,
-) -> Callable[P, Any]: ...
+def grad(function: Callable[P, Any], /, **options: Unpack[ReverseKeywords]) -> Callable[P, Any]: ...
 @overload
-def grad(
-    *,
-    wrt: Any = None,
-    argnums: int | Sequence[int] = 0,
-    has_aux: bool = False,
-    holomorphic: bool = False,
-    allow_int: bool = False,
-) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
+def grad(**options: Unpack[ReverseKeywords]) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
 def grad(
     function: Callable[..., Any] | None = None,
     /,
@@ -237,25 +215,9 @@ def grad(
 
 
 @overload
-def value_and_grad(
-    function: Callable[P, R],
-    /,
-    *,
-    wrt: Any = None,
-    argnums: int | Sequence[int] = 0,
-    has_aux: bool = False,
-    holomorphic: bool = False,
-    allow_int: bool = False,
-) -> Callable[P, tuple[R, Any]]: ...
+def value_and_grad(function: Callable[P, R], /, **options: Unpack[ReverseKeywords]) -> Callable[P, tuple[R, Any]]: ...
 @overload
-def value_and_grad(
-    *,
-    wrt: Any = None,
-    argnums: int | Sequence[int] = 0,
-    has_aux: bool = False,
-    holomorphic: bool = False,
-    allow_int: bool = False,
-) -> Callable[[Callable[P, R]], Callable[P, tuple[R, Any]]]: ...
+def value_and_grad(**options: Unpack[ReverseKeywords]) -> Callable[[Callable[P, R]], Callable[P, tuple[R, Any]]]: ...
 def value_and_grad(
     function: Callable[..., Any] | None = None,
     /,

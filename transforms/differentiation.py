@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict
 
 import jax
 from weft.core.boundary import Call, Groups
@@ -28,6 +28,21 @@ from weft.core.untyped import jnp
 DIFFERENTIATED, CLOSED, PRIMAL = Autodiff.DIFFERENTIATED, Autodiff.CLOSED, Autodiff.PRIMAL
 # The rules below depart on PRIMAL, or on (PRIMAL, CLOSED): either way it is the first lane.
 PRIMAL_LANE = 0
+
+
+class DiffKeywords(TypedDict, total=False):
+    """The options that whole derivatives share, for static checkers; `grad` says what they mean."""
+
+    wrt: Any
+    argnums: int | Sequence[int]
+    has_aux: bool
+    holomorphic: bool
+
+
+class ReverseKeywords(DiffKeywords, total=False):
+    """Those of reverse mode, which integers may pass."""
+
+    allow_int: bool
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, overload
+from typing import Any, ParamSpec, Unpack, overload
 
 from weft.core.rules import Finish, Lift, Lifted
 from weft.core.untyped import jax as untyped_jax
 from weft.transforms._wrap import decorate, over_values
 from weft.transforms.differentiation import (
+    DiffKeywords,
     DiffOptions,
+    ReverseKeywords,
     diff_options,
     differentiation,
     framed_as,
@@ -48,23 +50,9 @@ JACREV = differentiation("jacrev", _lift_jacobian(untyped_jax.jacrev), _finish_j
 
 
 @overload
-def jacfwd(
-    function: Callable[P, Any],
-    /,
-    *,
-    wrt: Any = None,
-    argnums: int | Sequence[int] = 0,
-    has_aux: bool = False,
-    holomorphic: bool = False,
-) -> Callable[P, Any]: ...
+def jacfwd(function: Callable[P, Any], /, **options: Unpack[DiffKeywords]) -> Callable[P, Any]: ...
 @overload
-def jacfwd(
-    *,
-    wrt: Any = None,
-    argnums: int | Sequence[int] = 0,
-    has_aux: bool = False,
-    holomorphic: bool = False,
-) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
+def jacfwd(**options: Unpack[DiffKeywords]) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
 def jacfwd(
     function: Callable[..., Any] | None = None,
     /,
@@ -90,25 +78,9 @@ def jacfwd(
 
 
 @overload
-def jacrev(
-    function: Callable[P, Any],
-    /,
-    *,
-    wrt: Any = None,
-    argnums: int | Sequence[int] = 0,
-    has_aux: bool = False,
-    holomorphic: bool = False,
-    allow_int: bool = False,
-) -> Callable[P, Any]: ...
+def jacrev(function: Callable[P, Any], /, **options: Unpack[ReverseKeywords]) -> Callable[P, Any]: ...
 @overload
-def jacrev(
-    *,
-    wrt: Any = None,
-    argnums: int | Sequence[int] = 0,
-    has_aux: bool = False,
-    holomorphic: bool = False,
-    allow_int: bool = False,
-) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
+def jacrev(**options: Unpack[ReverseKeywords]) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
 def jacrev(
     function: Callable[..., Any] | None = None,
     /,
@@ -132,23 +104,9 @@ def jacrev(
 
 
 @overload
-def hessian(
-    function: Callable[P, Any],
-    /,
-    *,
-    wrt: Any = None,
-    argnums: int | Sequence[int] = 0,
-    has_aux: bool = False,
-    holomorphic: bool = False,
-) -> Callable[P, Any]: ...
+def hessian(function: Callable[P, Any], /, **options: Unpack[DiffKeywords]) -> Callable[P, Any]: ...
 @overload
-def hessian(
-    *,
-    wrt: Any = None,
-    argnums: int | Sequence[int] = 0,
-    has_aux: bool = False,
-    holomorphic: bool = False,
-) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
+def hessian(**options: Unpack[DiffKeywords]) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
 def hessian(
     function: Callable[..., Any] | None = None,
     /,
