@@ -65,4 +65,4 @@ def fits(value: Any, raw: Any) -> bool:
 
 def _sharding(value: Any) -> Any:
     # A tracer has none, and composes a long message to say so.
-    return None if isinstance(value, jax.core.Tracer) else getattr(value, "sharding", None)
+    return None if isinstance(value, Tracer) else getattr(value, "sharding", None)
