@@ -69,7 +69,7 @@ _contexts = _Contexts()
 
 
 @dataclasses.dataclass
-class UpdateContextManager:
+class UpdateContextManager(contextlib.ContextDecorator):
     """Opens an `UpdateContext` for a `with` block, or for the calls of a function that it decorates."""
 
     tag: Hashable
@@ -86,14 +86,6 @@ class UpdateContextManager:
         context.outer_index_inner_ref = context.inner_ref_outer_index = None
         if not stack:
             del _contexts.update[self.tag]
-
-    def __call__(self, f: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(f)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            with UpdateContextManager(self.tag):
-                return f(*args, **kwargs)
-
-        return wrapper
 
 
 def update_context(tag: Hashable) -> UpdateContextManager:

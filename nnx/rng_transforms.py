@@ -20,9 +20,8 @@ from weft.core.paths import Path, format_path
 from weft.nnx.config import graph_mode, graph_updates_mode
 from weft.nnx.errors import AxisError, FilterError, ModeError, StructureError
 from weft.nnx.filters import Filter, Predicate, to_predicate
-from weft.nnx.kinds import RngCount, RngKey
 from weft.nnx.missing import MISSING
-from weft.nnx.rngs import Rngs, RngStream, Shape, as_shape
+from weft.nnx.rngs import Rngs, RngStream, Shape, rules_of
 from weft.nnx.walk import iter_graph, recursive_map
 
 StreamBackup = tuple[RngStream, jax.Array, jax.Array] | tuple[RngStream, jax.Array]
@@ -79,11 +78,25 @@ def _decorator(transform: Callable[..., Any], in_place: bool) -> Callable[[Calla
     return decorate
 
 
-def _split_of(stream: RngStream, splits: Shape, squeeze: bool) -> tuple[jax.Array, jax.Array]:
-    """The keys and counts that a stream has after a split."""
-    key = random.split(stream(), splits)
-    shape = stream.count.shape if squeeze else as_shape(splits) + stream.count.shape
-    return key[0] if squeeze else key, jnp.zeros(shape, dtype=jnp.uint32)
+def _renewed(
+    node: Any, successor: Callable[[Path, RngStream], RngStream | None], in_place: bool, graph: bool | None
+) -> Any:
+    """Gives streams the key and count of their successors, where they have one: `SplitBackups`, or a copy."""
+    if not in_place:
+
+        def renew(path: Path, value: Any) -> Any:
+            if isinstance(value, RngStream) and (other := successor(path, value)) is not None:
+                value.key, value.count = other.key, other.count
+            return value
+
+        return recursive_map(renew, node, graph=graph)
+    backups: list[StreamBackup] = []
+    for path, value in iter_graph(node, graph=True):
+        if isinstance(value, RngStream) and (other := successor(path, value)) is not None:
+            backups.append((value, value.key[...], value.count[...]))
+            value.key.set_value(other.key.get_value())
+            value.count.set_value(other.count.get_value())
+    return SplitBackups(backups)
 
 
 def split_rngs(
@@ -122,23 +135,13 @@ def split_rngs(
     if squeeze and splits != 1:
         raise AxisError(f"squeeze=True drops an axis of size 1, but splits={splits}", fix="pass splits=1")
     test = to_predicate(only)
-    if not in_place:
 
-        def split(path: Path, value: Any) -> Any:
-            if isinstance(value, RngStream) and _selects(test, path, value):
-                key, count = _split_of(value, splits, squeeze)
-                value.key, value.count = RngKey(key, tag=value.tag), RngCount(count, tag=value.tag)
-            return value
+    def split(path: Path, stream: RngStream) -> RngStream | None:
+        if not _selects(test, path, stream):
+            return None
+        return RngStream(random.split(stream(), 1)[0], tag=stream.tag) if squeeze else stream.split(splits)
 
-        return recursive_map(split, node, graph=graph)
-    backups: list[StreamBackup] = []
-    for path, value in iter_graph(node, graph=True):
-        if isinstance(value, RngStream) and _selects(test, path, value):
-            key, count = _split_of(value, splits, squeeze)
-            backups.append((value, value.key[...], value.count[...]))
-            value.key.set_value(key)
-            value.count.set_value(count)
-    return SplitBackups(backups)
+    return _renewed(node, split, in_place, graph)
 
 
 def fork_rngs(
@@ -163,24 +166,13 @@ def fork_rngs(
     if node is MISSING:
         options = {"split": split, "graph": graph_mode(graph)}
         return _decorator(lambda tree: fork_rngs(tree, **options, graph_updates=in_place), in_place)
-    rules = {...: split} if split is None or isinstance(split, int | tuple) else split
-    tests = [(to_predicate(filter), shape) for filter, shape in rules.items()]
+    tests = [(to_predicate(filter), shape) for filter, shape in rules_of(split).items()]
 
-    def forked(path: Path, value: Any) -> RngStream | None:
-        if not isinstance(value, RngStream):
-            return None
-        shapes = [shape for test, shape in tests if _selects(test, path, value)]
-        return None if not shapes else value.fork() if shapes[0] is None else value.split(shapes[0])
+    def fork(path: Path, stream: RngStream) -> RngStream | None:
+        shapes = [shape for test, shape in tests if _selects(test, path, stream)]
+        return None if not shapes else stream.fork() if shapes[0] is None else stream.split(shapes[0])
 
-    if not in_place:
-        return recursive_map(lambda path, value: forked(path, value) or value, node, graph=graph)
-    backups: list[StreamBackup] = []
-    for path, value in iter_graph(node, graph=True):
-        if (fork := forked(path, value)) is not None:
-            backups.append((value, value.key[...], value.count[...]))
-            value.key.set_value(fork.key.get_value())
-            value.count.set_value(fork.count.get_value())
-    return SplitBackups(backups)
+    return _renewed(node, fork, in_place, graph)
 
 
 def with_rngs(
@@ -246,7 +238,7 @@ def with_rngs(
 
 
 def _by_filter(shapes: Any) -> list[tuple[Any, Predicate, Any]]:
-    rules = {} if shapes is None else {...: shapes} if isinstance(shapes, int | tuple) else shapes
+    rules = {} if shapes is None else rules_of(shapes)
     return [(filter, to_predicate(filter), shape) for filter, shape in rules.items()]
 
 

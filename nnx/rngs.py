@@ -204,12 +204,12 @@ class Rngs(Pytree):
         return (pair for pair in list(attributes_of(self).items()) if isinstance(pair[1], RngStream))
 
     def _each(self, rules: Any, act: Callable[[RngStream, Any], RngStream], otherwise: Any) -> Rngs:
-        """New streams: `act(stream, value)` by the first rule whose filter matches, else `otherwise(stream)`."""
-        tests = [(to_predicate(filter), value) for filter, value in rules.items()]
+        """New streams: `act(stream, shape)` by the first rule whose filter matches, `otherwise(stream)` without any."""
+        tests = [(to_predicate(filter), shape) for filter, shape in rules_of(rules).items()]
         streams: dict[str, RngStream] = {}
         for name, stream in self.items():
-            value = next((value for test, value in tests if test((), stream)), _NO_RULE)
-            streams[name] = otherwise(stream) if value is _NO_RULE else act(stream, value)
+            shape = next((shape for test, shape in tests if test((), stream)), None)
+            streams[name] = otherwise(stream) if shape is None else act(stream, shape)
         return Rngs(**streams)
 
     def split(self, k: Mapping[Filter, Shape | None] | Shape) -> Rngs:
@@ -222,13 +222,11 @@ class Rngs(Pytree):
         >>> rngs.params.key.shape, rngs.dropout.key.shape
         ((5,), ())
         """
-        return self._each(_rules(k), lambda stream, k: stream if k is None else stream.split(k), lambda stream: stream)
+        return self._each(k, RngStream.split, lambda stream: stream)
 
     def broadcast(self, k: Mapping[Filter, Shape | None] | Shape | None) -> Rngs:
         """New streams over one key each, repeated to a shape. See `split`."""
-        return self._each(
-            _rules(k), lambda stream, k: stream if k is None else stream.broadcast(k), lambda stream: stream
-        )
+        return self._each(k, RngStream.broadcast, lambda stream: stream)
 
     def fork(self, /, *, split: Mapping[Filter, Shape] | Shape | None = None) -> Rngs:
         """New streams over new keys.
@@ -239,15 +237,9 @@ class Rngs(Pytree):
         """
         if split is not None:
             _warn_split_argument()
-
-        def fork(stream: RngStream, k: Shape | None = None) -> RngStream:
-            return stream.fork() if k is None else stream.split(k)
-
-        return self._each({} if split is None else _rules(split), fork, fork)
+        return self._each(split, RngStream.split, RngStream.fork)
 
 
-_NO_RULE = object()
-
-
-def _rules(k: Any) -> Mapping[Any, Any]:
+def rules_of(k: Any) -> Mapping[Any, Any]:
+    """Shapes by filter, of one for all."""
     return {...: k} if k is None or isinstance(k, int | tuple) else k
