@@ -6,16 +6,19 @@ they do not, the error lists every difference by path, before and after.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+import jax.tree_util as jtu
 from weft.core import trees
 from weft.core.leaves import iter_leaves
-from weft.core.paths import Path, format_path
+from weft.core.paths import Path, format_path, key_part
 from weft.core.statics import Make, same_static
+from weft.core.trees import TreeDef
 
 
 @dataclass(frozen=True)
@@ -23,12 +26,16 @@ class Described:
     """What must not change of a tree: its definition, and for each leaf its type or its static value.
 
     Attributes:
-        make: the tree's definition, or anything that is equal for trees of equal make.
+        root: what the tree is called; paths start with it.
+        make: the tree's definition, with whatever else must be equal.
         leaves: by path, a `jax.ShapeDtypeStruct` (or other abstract value) for an array, else `Fixed`.
+        parts: the make in words, by path, for where two of them differ.
     """
 
-    make: Any
+    root: str
+    make: Make
     leaves: tuple[tuple[Path, Any], ...]
+    parts: Callable[[], Mapping[Path, Any]] = dict[Path, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,39 +54,119 @@ class Fixed:
         return f"static {getattr(self.value, '__name__', None) or repr(self.value)}"
 
 
-def describe(tree: Any) -> Described:
-    """Describes a tree of records."""
+def describe(tree: Any, root: str) -> Described:
+    """Describes a tree of records, which is called `root`."""
     fields: list[Any] = []
     leaves = tuple(
-        (leaf.path, jax.typeof(leaf.value) if leaf.dynamic else Fixed(leaf.value))
+        ((root, *leaf.path), jax.typeof(leaf.value) if leaf.dynamic else Fixed(leaf.value))
         for leaf in iter_leaves(tree, fields=fields)
     )
-    return Described(Make(trees.structure(tree), tuple(fields)), leaves)
+    return Described(root, Make(trees.structure(tree), tuple(fields)), leaves)
 
 
-def differences(
-    before: Described, after: Described, *, root: str, shapes: bool = True, promotes: bool = False
-) -> list[str]:
+def differences(before: Described, after: Described, *, shapes: bool = True, promotes: bool = False) -> list[str]:
     """Every difference, as `path: before -> after`; empty if the two agree.
+
+    Where a part is not there, or is another one, what is below it is not listed.
 
     Args:
         before: one tree.
         after: the other.
-        root: the name that paths start with.
         shapes: whether shapes count.
         promotes: whether a weakly typed array before may be of a lower dtype, as where a loop starts.
     """
-    was, now = dict(before.leaves), dict(after.leaves)
-    found = [
-        f"{format_path(path, root)}: {_text(was[path])} -> {_text(now[path])}"
-        for path in was
-        if path in now and not _agree(was[path], now[path], shapes, promotes)
-    ]
-    found += [f"{format_path(path, root)}: {_text(was[path])} -> nothing" for path in was if path not in now]
-    found += [f"{format_path(path, root)}: nothing -> {_text(now[path])}" for path in now if path not in was]
-    if not found and before.make != after.make:
-        found.append(f"{root}: {before.make} -> {after.make}")
+
+    def agree(was: Any, now: Any) -> bool:
+        return _agree(was, now, shapes, promotes)
+
+    same, was, now = before.make == after.make, dict(before.leaves), dict(after.leaves)
+    parts = {} if same else changes_of_parts(before.parts(), after.parts())
+    for path, texts in parts.items():
+        # A part may stand where the other tree has a leaf.
+        one, other = (_text(known.get(path, _NOTHING)) for known in (was, now))
+        parts[path] = (one if texts[0] == _NOTHING else texts[0], other if texts[1] == _NOTHING else texts[1])
+    leaves = _changes(was, now, agree)
+    found = parts | {path: texts for path, texts in leaves.items() if not _is_below(path, parts)}
+    if not found and not same:
+        found = _changes_of_definitions(before.make.treedef, after.make.treedef, (before.root,))
+    return lines(found)
+
+
+_NOTHING = "nothing"
+Changes = dict[Path, tuple[str, str]]
+
+
+def lines(changes: Changes, root: str = "") -> list[str]:
+    """Changes, as `path: before -> after`."""
+    return [f"{format_path(path, root)}: {was} -> {now}" for path, (was, now) in changes.items()]
+
+
+def changes_of_parts(before: Mapping[Path, Any], after: Mapping[Path, Any]) -> Changes:
+    """What differs between parts, by path; where one is not there, or is another, nothing of what is below it."""
+    found: Changes = {}
+    for path, texts in _changes(before, after, operator.eq).items():
+        if not _is_below(path, found):
+            found[path] = texts
     return found
+
+
+def _changes(before: Mapping[Path, Any], after: Mapping[Path, Any], agree: Callable[[Any, Any], bool]) -> Changes:
+    """What differs, by path, before and after."""
+    found: Changes = {}
+    for path in dict.fromkeys((*before, *after)):
+        was, now = before.get(path, _NOTHING), after.get(path, _NOTHING)
+        if was is _NOTHING or now is _NOTHING or not agree(was, now):
+            found[path] = _in_words(_text(was), _text(now))
+    return found
+
+
+def _is_below(path: Path, found: Changes) -> bool:
+    """Whether a change was found here, or above."""
+    return any(path[:length] in found for length in range(1, len(path) + 1))
+
+
+def _in_words(was: str, now: str) -> tuple[str, str]:
+    return was, now if was != now else f"another {now}"
+
+
+def _changes_of_definitions(before: TreeDef, after: TreeDef, path: Path) -> Changes:
+    """What differs between two definitions of trees that are not equal, or at least where."""
+    found: Changes = {}
+    keys, other_keys = _keys(before), _keys(after)
+    if _kind(before) is _kind(after) and keys == other_keys:
+        for key, one, other in zip(keys, before.children(), after.children(), strict=True):
+            if one != other:
+                found |= _changes_of_definitions(one, other, (*path, key))
+        was, now = (_static_attributes(definition, keys) for definition in (before, after))
+        found |= _changes(
+            {(*path, name): was[name] for name in was}, {(*path, name): now[name] for name in now}, operator.eq
+        )
+    return found or {path: _in_words(_node_text(before), _node_text(after))}
+
+
+def _kind(definition: TreeDef) -> type[Any] | None:
+    return (definition.node_data() or (None,))[0]
+
+
+def _keys(definition: TreeDef) -> list[Hashable]:
+    """The path part of each child."""
+    tree = definition.unflatten([0] * definition.num_leaves)
+    children, _ = jtu.tree_flatten_with_path(tree, is_leaf=lambda node: node is not tree)
+    return [key_part(path[0]) for path, _ in children]
+
+
+def _static_attributes(definition: TreeDef, keys: Sequence[Hashable]) -> dict[str, Fixed]:
+    """What an object keeps beside its children."""
+    attributes: dict[str, Any] = getattr(definition.unflatten([0] * definition.num_leaves), "__dict__", {})
+    children = set(map(str, keys))
+    return {name: Fixed(value) for name, value in attributes.items() if name not in children}
+
+
+def _node_text(definition: TreeDef) -> str:
+    kind = _kind(definition)
+    if kind is None:
+        return "a leaf" if definition.num_leaves else "None"
+    return f"{kind.__name__} of {_keys(definition) if kind is dict else len(definition.children())}"
 
 
 def _agree(was: Any, now: Any, shapes: bool, promotes: bool) -> bool:

@@ -114,11 +114,11 @@ class Boundary(Protocol):
         """The live call, with the values that the transform gives, and what `leave` needs to remember of it."""
         ...
 
-    def describe(self, tree: Any) -> Described:
-        """What must not change of a tree that is carried."""
+    def describe(self, tree: Any, root: str) -> Described:
+        """What must not change of a tree that is carried; `root` is what it is called."""
         ...
 
-    def describe_outcome(self, outcome: Any, groups: Groups) -> Described:
+    def describe_outcome(self, crossing: Crossing, outcome: Any, groups: Groups) -> Described:
         """What must not differ between the outputs of branches."""
         ...
 

@@ -81,22 +81,22 @@ class Values:
         """The live call, with the values that the transform gives."""
         return crossing.structure.build(values), None
 
-    def describe(self, tree: Any) -> Described:
+    def describe(self, tree: Any, root: str) -> Described:
         """What must not change of a tree that is carried."""
-        return describe(tree)
+        return describe(tree, root)
 
-    def describe_outcome(self, outcome: Outcome, groups: Groups) -> Described:
+    def describe_outcome(self, crossing: Crossing, outcome: Outcome, groups: Groups) -> Described:
         """What must not differ between the outputs of branches."""
         structure, sources = outcome.structure, iter(outcome.sources)
         static = {position: Fixed(value) for position, _, value in structure.statics}
         leaves: list[tuple[Path, Any]] = []
         for position, path in enumerate(structure.paths):
             if position in static:
-                leaves.append((path, static[position]))
+                leaves.append((("output", *path), static[position]))
             else:
                 lane, place = next(sources)
-                leaves.append((path, jax.typeof(groups[lane][place])))
-        return Described(structure.make, tuple(leaves))
+                leaves.append((("output", *path), jax.typeof(groups[lane][place])))
+        return Described("output", structure.make, tuple(leaves))
 
     def pack(self, tree: Any) -> tuple[Structure, tuple[Any, ...]]:
         """Any tree as a structure and arrays."""

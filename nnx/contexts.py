@@ -16,12 +16,15 @@ from typing import Any
 
 import jax
 import jax.tree_util as jtu
+from weft.core.agree import changes_of_parts, lines
 from weft.nnx.config import graph_mode, graph_updates_mode
+from weft.nnx.described import Identity, picture
 from weft.nnx.errors import StructureError
 from weft.nnx.functional import nested_or_leaf, sorted_leaves_of
 from weft.nnx.graph import flatten, unflatten
 from weft.nnx.graphdef import GraphDef, IndexMap, RefMap
 from weft.nnx.nodes import is_graph_node
+from weft.nnx.plan import Plan
 from weft.nnx.state import FlatState, split_flat
 from weft.nnx.variable import Variable
 from weft.nnx.walk import iter_graph
@@ -221,11 +224,11 @@ def merge_context(ctxtag: Hashable | None = None, inner: bool | None = None) -> 
             current_update_context(ctxtag).unflatten_end(merge.index_ref, inner)
 
 
-def _structure_and_things(node: Any) -> tuple[GraphDef[Any], list[Any]]:
+def _structure_and_things(node: Any) -> tuple[GraphDef[Any], list[Identity]]:
     """The structure of a graph, and the objects and Variables in it in order."""
     met = RefMap()
     graphdef, _ = flatten(node, ref_index=met, with_paths=False, graph=True)
-    return graphdef, list(met)
+    return graphdef, list(map(Identity, met))
 
 
 def cached_partial(
@@ -257,22 +260,34 @@ def cached_partial(
     own_args = jax.tree.map(cached, cached_args, is_leaf=is_graph_node)
     nodes = [leaf for leaf in jax.tree.leaves(own_args, is_leaf=is_graph_node) if is_graph_node(leaf)]
     expected = list(map(_structure_and_things, nodes))
+    plan = Plan(nodes)
     variables = [node for _, node in iter_graph(nodes, graph=True) if isinstance(node, Variable)]
 
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        before = [variable.get_raw_value() for variable in variables]
+        before = [(variable, variable.get_raw_value(), variable._var_metadata) for variable in variables]
         out = f(*own_args, *args, **kwargs)
-        for node, (graphdef, things) in zip(nodes, expected, strict=True):
-            found, things_now = _structure_and_things(node)
-            if found != graphdef or any(one is not other for one, other in zip(things_now, things, strict=True)):
-                if not any(isinstance(value, jax.Array) and value.is_deleted() for value in before):
-                    for variable, value in zip(variables, before, strict=True):
-                        variable.set_raw_value(value)
+        if plan.is_valid():
+            return out
+        for i, (node, was) in enumerate(zip(nodes, expected, strict=True)):
+            now = _structure_and_things(node)
+            if now != was:
+                if not any(isinstance(value, jax.Array) and value.is_deleted() for _, value, _ in before):
+                    _restore(before)
+                parts = (picture(made, [(i,)], identities=dict(enumerate(things))).parts for made, things in (was, now))
                 raise StructureError(
                     f"The graph structure of a {type(node).__name__} added to cached_partial was mutated inside",
+                    at=lines(changes_of_parts(*parts), "cached_args"),
                     fix="undo the changes before the function returns, with nnx.pop for what was sown",
                 )
         return out
 
     return wrapper
+
+
+def _restore(before: list[tuple[Any, Any, Any]]) -> None:
+    """Gives Variables the values and metadata back that they had."""
+    for variable, value, metadata in before:
+        variable.set_raw_value(value)
+        if variable._var_metadata is not metadata:
+            variable.set_metadata(dict(metadata))

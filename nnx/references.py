@@ -20,14 +20,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import jax
 import numpy as np
-from weft.core.agree import Described, Fixed
+from weft.core.agree import Described
 from weft.core.boundary import Call, Crossing, Departure, Extract, Groups
-from weft.core.leaves import is_array
 from weft.core.paths import Path, format_path
 from weft.core.rides import Ride
-from weft.core.values import FORWARDED, parameter_names
+from weft.core.values import parameter_names
 from weft.nnx.apart import (
     ARRAY,
     NODE,
@@ -41,6 +39,7 @@ from weft.nnx.apart import (
     repeats_of,
     take_apart,
 )
+from weft.nnx.described import describe_outcome, describe_tree
 from weft.nnx.errors import DuplicateError
 from weft.nnx.graphdef import IndexMap
 from weft.nnx.leaving import Leaving
@@ -51,19 +50,6 @@ from weft.nnx.quick import QuickEntry, quick_extractor
 from weft.nnx.state import from_flat_state
 from weft.nnx.tree import check_is_pytree, ways_out
 from weft.nnx.variable import Variable
-
-
-class Identity(Fixed):
-    """Something that must stay the same object."""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Identity) and self.value is other.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
-
-    def __str__(self) -> str:
-        return f"{type(self.value).__name__} {id(self.value):#x}"
 
 
 class References:
@@ -144,13 +130,10 @@ class References:
         (args, kwargs), memory = build(crossing.structure, values)
         return (crossing.structure.functions, args, kwargs), memory
 
-    def describe(self, tree: Any) -> Described:
+    def describe(self, tree: Any, root: str) -> Described:
         """What must not change of a tree that is carried."""
         apart = take_apart(self.graph, tree)
-        fixed = [((i,), item) for i, item in enumerate(apart.structure.items) if isinstance(item, Fixed)]
-        leaves = [(leaf.path, _aval(leaf.value)) for leaf in apart.leaves]
-        nodes = [(("identity of", i), Identity(node)) for i, node in enumerate(self._carried_things(apart))]
-        return Described((apart.structure.treedef, apart.structure.graphdef), (*leaves, *fixed, *nodes))
+        return describe_tree(apart, self._carried_things(apart), root)
 
     def _carried_things(self, apart: Tree) -> list[Any]:
         """What must stay the same in a carry: Variables, or if updates reach the caller's objects, those and theirs.
@@ -165,15 +148,9 @@ class References:
         nodes = map(plan.node, plan.by_number)
         return [node for node in nodes if id(node) not in alone or id(node) in within]
 
-    def describe_outcome(self, outcome: RefOutcome, groups: Groups) -> Described:
+    def describe_outcome(self, crossing: Crossing, outcome: RefOutcome, groups: Groups) -> Described:
         """What must not differ between the outputs of branches."""
-        leaves = tuple(
-            ((i,), "an argument" if lane == FORWARDED else _aval(groups[lane][place]))
-            for i, (lane, place) in enumerate(outcome.sources)
-        )
-        metadata = tuple((("metadata of Variable", i), Fixed(new)) for i, new in outcome.metadata)
-        make = (outcome.treedef, outcome.items, outcome.graphdef, outcome.arguments, outcome.updates)
-        return Described(make, (*leaves, *metadata))
+        return describe_outcome(crossing, self.names(crossing.structure.functions), outcome, groups)
 
     def pack(self, tree: Any) -> tuple[RefStructure, tuple[Any, ...]]:
         """Any tree as a structure and arrays."""
@@ -251,10 +228,6 @@ class References:
     def extractor(self, crossing: Crossing, entered: Tree, call: Call) -> Extract | None:
         """Reads the Variables of the same objects again, as long as their plan is valid."""
         return quick_extractor(self, crossing, entered, call)
-
-
-def _aval(value: Any) -> Any:
-    return jax.tree.map(jax.typeof, value) if not is_array(value) else jax.typeof(value)
 
 
 def _as_states(structure: RefStructure, values: Mapping[int, Any]) -> tuple[Any, Any]:

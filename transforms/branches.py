@@ -42,13 +42,13 @@ class _Output:
 
 def _same_output(options: BranchOptions, first: _Output, latest: _Output) -> None:
     """Refuses branches whose outputs differ, once each has been traced."""
-    found = differences(first.described, latest.described, root="output")
+    found = differences(first.described, latest.described)
     if found:
         raise BranchError(
             f"{options.branches[first.index]} and {options.branches[latest.index]} of {options.name} "
             "do not return the same",
             at=found,
-            fix="return the same structure, shapes, dtypes and static leaves from every branch",
+            fix="return the same structure, shapes, dtypes and static leaves from every branch, and change the same",
         )
 
 
@@ -61,7 +61,7 @@ def _lift_branches(lift: Lift[BranchOptions]) -> Lifted:
         def branch(body: Body) -> Callable[[Groups], Groups]:
             def run(groups: Groups) -> Groups:
                 out, outcome = body(groups)
-                described = body.boundary.describe_outcome(outcome.value, out)
+                described = body.boundary.describe_outcome(body.crossing, outcome.value, out)
                 outputs.append(_Output(body.index, outcome, described))
                 _same_output(options, outputs[0], outputs[-1])
                 return out

@@ -37,11 +37,11 @@ def agreement_of_carries(name: str, arrives: Callable[[Call], Any], *, shapes: b
     """The agreement of a loop: what is carried out is made like what was carried in."""
 
     def agreement(boundary: Boundary, live: Call, departure: Departure) -> Callable[[Any], None]:
-        before = boundary.describe(_alone(subtrees(arrives(live), live, is_carry_or_axis, Carry)))
+        before = boundary.describe(_alone(subtrees(arrives(live), live, is_carry_or_axis, Carry)), "carry")
 
         def check(out: Any) -> None:
-            after = boundary.describe(_alone(subtrees(departure.prefix, out, is_carry_or_axis, Carry)))
-            found = differences(before, after, root="carry", shapes=shapes, promotes=shapes)
+            after = boundary.describe(_alone(subtrees(departure.prefix, out, is_carry_or_axis, Carry)), "carry")
+            found = differences(before, after, shapes=shapes, promotes=shapes)
             if found:
                 raise CarryError(
                     f"the carry of {name} changes from one iteration to the next",

@@ -54,7 +54,7 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
 
         def primal(*groups: Any) -> Any:
             out, outcome = primal_run(groups)
-            _agree_with(options, boundary, seen, outcome, out)
+            _agree_with(options, primal_body, seen, outcome, out)
             return out
 
         def forward(*groups: Any) -> Any:
@@ -62,7 +62,7 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
             if not seen and (made := _learn(learned, primal_run, plain)) is not None:
                 seen.append(made)
             out, outcome = forward_run(groups)
-            _agree_with(options, boundary, seen, outcome, out)
+            _agree_with(options, forward_body, seen, outcome, out)
             # Taken, so that what they hold does not outlive the trace.
             residuals, options.residuals.value = options.residuals.value, None
             structure, leaves = boundary.pack(residuals)
@@ -104,7 +104,7 @@ def _learn(learned: dict[Any, _Made | None], body: Body, groups: Groups) -> _Mad
 
         def run(*groups: Any) -> Groups:
             out, outcome = body(groups)
-            found.append((outcome, body.boundary.describe_outcome(outcome.value, out)))
+            found.append((outcome, body.boundary.describe_outcome(body.crossing, outcome.value, out)))
             return out
 
         # Not where it goes by the values of arrays.
@@ -114,10 +114,10 @@ def _learn(learned: dict[Any, _Made | None], body: Body, groups: Groups) -> _Mad
     return learned[types]
 
 
-def _agree_with(options: CustomOptions, boundary: Boundary, seen: list[_Made], outcome: Static, out: Groups) -> None:
-    seen.append((outcome, boundary.describe_outcome(outcome.value, out)))
+def _agree_with(options: CustomOptions, body: Body, seen: list[_Made], outcome: Static, out: Groups) -> None:
+    seen.append((outcome, body.boundary.describe_outcome(body.crossing, outcome.value, out)))
     (first, before), (latest, after) = seen[0], seen[-1]
-    found = differences(before, after, root="output")
+    found = differences(before, after)
     if first != latest or found:
         raise StructureError(
             f"the forward function of {options.name} does not return what the function returns",

@@ -12,7 +12,7 @@ from weft.core.rides import Carry, is_axis
 
 
 def found(before: Any, after: Any, **options: Any) -> list[str]:
-    return differences(describe(before), describe(after), root="carry", **options)
+    return differences(describe(before, "carry"), describe(after, "carry"), **options)
 
 
 @pytest.mark.parametrize(
@@ -35,8 +35,9 @@ def test_every_difference_is_listed_by_path(before: Any, after: Any, lines: list
 
 
 def test_trees_with_the_same_leaves_may_differ_in_make():
-    (line,) = found([1.0, 2.0], (1.0, 2.0))
-    assert line == "carry: PyTreeDef([*, *]) -> PyTreeDef((*, *))"
+    assert found([1.0, 2.0], (1.0, 2.0)) == ["carry: list of 2 -> tuple of 2"]
+    assert found({"a": [[], 1.0]}, {"a": [(), 1.0]}) == ["carry.a[0]: list of 0 -> tuple of 0"]
+    assert found({"a": [], "b": 1.0}, {"c": [], "b": 1.0}) == ["carry: dict of ['a', 'b'] -> dict of ['b', 'c']"]
 
 
 def test_shapes_may_be_left_out():
@@ -79,5 +80,5 @@ def test_the_parts_that_ride_in_one_way(prefix: Any, parts: list[Any]):
 def test_describing_keeps_no_tracer(checking_leaks: Any):
     with checking_leaks():
         kept: list[Any] = []
-        jax.jit(lambda x: kept.append(describe({"x": x})) or x)(1.0)
+        jax.jit(lambda x: kept.append(describe({"x": x}, "carry")) or x)(1.0)
     assert str(kept[0].leaves[0][1]).endswith("float32[]")

@@ -126,8 +126,11 @@ def test_cached_partial_that_refuses_leaves_values_alone():
 
     def f(model):
         model.a[...] = model.a[...] * 2
+        model.a.set_metadata(note=2)
         model.b = nnx.Param(X)
 
-    with pytest.raises(StructureError, match="Model added to cached_partial was mutated inside"):
+    with pytest.raises(StructureError, match="Model added to cached_partial was mutated inside") as caught:
         nnx.cached_partial(nnx.jit(f), model)()
+    assert caught.value.at == ("cached_args[0].b: Param -> another Param", "cached_args[0].a.note: nothing -> 2")
     assert model.a[...].tolist() == [1.0, 1.0]
+    assert "note" not in model.a.get_metadata()
