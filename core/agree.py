@@ -13,7 +13,6 @@ from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
-import jax.tree_util as jtu
 from weft.core import trees
 from weft.core.leaves import iter_leaves
 from weft.core.paths import Path, format_path, key_part
@@ -28,7 +27,7 @@ class Described:
     Attributes:
         root: what the tree is called; paths start with it.
         make: the tree's definition, with whatever else must be equal.
-        leaves: by path, a `jax.ShapeDtypeStruct` (or other abstract value) for an array, else `Fixed`.
+        leaves: by path, a `jax.ShapeDtypeStruct` (or other abstract value) for an array, else `Fixed` or words.
         parts: the make in words, by path, for where two of them differ.
     """
 
@@ -150,9 +149,8 @@ def _kind(definition: TreeDef) -> type[Any] | None:
 
 def _keys(definition: TreeDef) -> list[Hashable]:
     """The path part of each child."""
-    tree = definition.unflatten([0] * definition.num_leaves)
-    children, _ = jtu.tree_flatten_with_path(tree, is_leaf=lambda node: node is not tree)
-    return [key_part(path[0]) for path, _ in children]
+    level = trees.flatten_one_level(definition.unflatten([0] * definition.num_leaves))
+    return [key_part(key) for key, _ in level[0]] if level is not None else []
 
 
 def _static_attributes(definition: TreeDef, keys: Sequence[Hashable]) -> dict[str, Fixed]:
@@ -170,7 +168,7 @@ def _node_text(definition: TreeDef) -> str:
 
 
 def _agree(was: Any, now: Any, shapes: bool, promotes: bool) -> bool:
-    if isinstance(was, Fixed) or isinstance(now, Fixed):
+    if isinstance(was, Fixed | str) or isinstance(now, Fixed | str):
         return was == now
     # One leaf is a tree of abstract values where a graph's Variable holds a tree.
     if trees.structure(was) != trees.structure(now):

@@ -25,6 +25,9 @@ from weft.nnx.apart import ARRAY, NODE, RefStructure, Tree, named
 from weft.nnx.graphdef import ArrayRefDef, GraphDef, LeafAttr, NodeDef, NodeRef, Static, VariableDef
 from weft.nnx.outcomes import RefOutcome
 
+# In place of the value of an array that leaves as it came.
+AS_GIVEN = "an argument"
+
 
 @dataclass(frozen=True)
 class Part:
@@ -130,7 +133,7 @@ class _Reader:
             return name
         if definition.outer_index is not None:
             return self._earlier.things[definition.outer_index][0]
-        return f"a new {name}" if isinstance(definition, NodeDef) else f"a new {name} of {self._value()}"
+        return f"a new {name}" if isinstance(definition, NodeDef) else f"a new {name} of {_text(self._next_value())}"
 
     def _children(self, definition: NodeDef[Any], path: Path) -> None:
         for _ in range(definition.num_attributes):
@@ -138,14 +141,20 @@ class _Reader:
             if isinstance(mark, Static):
                 self.picture.parts[*path, key] = Part(str(Fixed(mark.value)), mark)
             elif isinstance(mark, LeafAttr):
-                self.picture.parts[*path, key] = Part(self._value())
+                self.picture.parts[*path, key] = Part(self._array())
                 self.picture.leaves.append((*path, key))
             else:
                 self.node((*path, key))
 
-    def _value(self) -> str:
+    def _array(self) -> str:
+        if self._earlier is None:
+            return "array"
+        value = self._next_value()
+        return "an array as given" if value is AS_GIVEN else f"a new array {_text(value)}"
+
+    def _next_value(self) -> Any:
         i = len(self.picture.leaves)
-        return str(self._values[i]).lstrip("~") if i < len(self._values) else "array"
+        return self._values[i] if i < len(self._values) else AS_GIVEN
 
 
 def describe_tree(apart: Tree, things: Sequence[Any], root: str) -> Described:
@@ -189,7 +198,8 @@ def describe_outcome(crossing: Crossing, names: Sequence[str], outcome: RefOutco
     new: list[Any] = []
     if outcome.arguments is not None:
         new = [_value(source, groups) for source in outcome.arguments[1]]
-        updated += zip(picture(outcome.arguments[0], given).leaves, new, strict=True)
+        now = zip(picture(outcome.arguments[0], given).leaves, new, strict=True)
+        updated += [(path, value) for path, value in now if value is not AS_GIVEN]
 
     def parts() -> Mapping[Path, Part]:
         before = picture(structure.graphdef, given)
@@ -218,7 +228,11 @@ def abstract(value: Any) -> Any:
 
 def _value(source: Sequence[int], groups: Groups) -> Any:
     lane, place = source
-    return "an argument" if lane == FORWARDED else abstract(groups[lane][place])
+    return AS_GIVEN if lane == FORWARDED else abstract(groups[lane][place])
+
+
+def _text(value: Any) -> str:
+    return str(value).lstrip("~")
 
 
 def _metadata(path: Path, metadata: Mapping[str, Any]) -> dict[Path, Part]:
