@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
@@ -40,7 +41,7 @@ class PrefixMapping(abc.ABC):
         """The value for the Variable at a path."""
 
 
-@jtu.register_pytree_with_keys_class
+@functools.partial(jtu.register_dataclass, data_fields=["_graphdef", "states"], meta_fields=["metadata"])
 @dataclasses.dataclass(frozen=True)
 class NodeStates:
     """An object as a tree: its structure and its states."""
@@ -48,18 +49,6 @@ class NodeStates:
     _graphdef: GraphDef[Any] | None
     states: tuple[Any, ...]
     metadata: Any
-
-    def tree_flatten(self) -> tuple[Any, Any]:
-        return (self._graphdef, self.states), self.metadata
-
-    def tree_flatten_with_keys(self) -> tuple[Any, Any]:
-        keys = (jtu.GetAttrKey("_graphdef"), jtu.GetAttrKey("states"))
-        return tuple(zip(keys, (self._graphdef, self.states), strict=True)), self.metadata
-
-    @classmethod
-    def tree_unflatten(cls, metadata: Any, children: Any) -> NodeStates:
-        graphdef, states = children
-        return cls(graphdef, states, metadata)
 
     @property
     def graphdef(self) -> GraphDef[Any]:

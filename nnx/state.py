@@ -18,7 +18,6 @@ from weft.nnx.filters import Filter, filters_to_predicates
 from weft.nnx.reprlib import Attr, Object, Representable
 from weft.nnx.traversals import flatten_mapping, flatten_to_sequence, unflatten_mapping
 
-K = TypeVar("K")
 V = TypeVar("V")
 
 

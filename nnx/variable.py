@@ -39,7 +39,6 @@ from weft.nnx.tracers import TraceState, current_trace_state
 from weft.nnx.versions import structure_epoch
 
 A = TypeVar("A")
-Owner = TypeVar("Owner", bound="Variable[Any]")
 
 
 # Every Variable type. Loops over graphs look types up here, which is much cheaper than `isinstance`.
@@ -384,16 +383,12 @@ def _warn_deprecated(name: str, instead: str) -> None:
 _VALUE_KEY = jtu.GetAttrKey("value")
 
 
-def _unflatten(cls: Any, metadata: Metadata, children: Any) -> Any:
-    return cls._new(children[0], metadata.in_order())
-
-
-def _register(cls: type) -> None:
+def _register(cls: Any) -> None:
     VARIABLE_TYPES.add(cls)
     jtu.register_pytree_with_keys(
         cls,
         lambda variable: (((_VALUE_KEY, variable._raw_value),), variable._var_metadata),
-        lambda metadata, children: _unflatten(cls, metadata, children),
+        lambda metadata, children: cls._new(*children, metadata.in_order()),
         lambda variable: ((variable._raw_value,), variable._var_metadata),
     )
 
