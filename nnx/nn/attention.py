@@ -15,26 +15,15 @@ from weft.nnx.attributes import data
 from weft.nnx.kinds import Cache
 from weft.nnx.module import Module
 from weft.nnx.nn import dtypes
-from weft.nnx.nn.attention_functions import (
-    combine_masks,
-    dot_product_attention,
-    dot_product_attention_weights,
-    make_attention_mask,
-    make_causal_mask,
-)
+from weft.nnx.nn.attention_functions import combine_masks as combine_masks
+from weft.nnx.nn.attention_functions import dot_product_attention as dot_product_attention
+from weft.nnx.nn.attention_functions import dot_product_attention_weights as dot_product_attention_weights
+from weft.nnx.nn.attention_functions import make_attention_mask as make_attention_mask
+from weft.nnx.nn.attention_functions import make_causal_mask as make_causal_mask
 from weft.nnx.nn.construct import NO_METADATA, Metadata, as_sizes, first_given
 from weft.nnx.nn.linear import LinearGeneral, default_bias_init, default_kernel_init
 from weft.nnx.nn.normalization import LayerNorm
 from weft.nnx.rngs import Rngs, RngStream
-
-__all__ = [
-    "MultiHeadAttention",
-    "combine_masks",
-    "dot_product_attention",
-    "dot_product_attention_weights",
-    "make_attention_mask",
-    "make_causal_mask",
-]
 
 
 class MultiHeadAttention(Module):
