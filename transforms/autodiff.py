@@ -26,6 +26,7 @@ from weft.transforms.differentiation import (
     like_arguments,
     like_output,
     primal_of,
+    read_arguments,
     type_of,
 )
 
@@ -110,12 +111,8 @@ def _tangents(tangents: Any) -> Callable[[Boundary, Crossing, Call, Sequence[Any
     """Reads tangents given for all arguments: those of the differentiated leaves, zeros where there is none."""
 
     def read(boundary: Boundary, crossing: Crossing, call: Call, values: Sequence[Any]) -> tuple[Any, ...]:
-        given = boundary.read_sparse(crossing, (call[0], tuple(tangents), {}))
-        return tuple(
-            jax.tree.map(jnp.zeros_like, value) if tangent is None else tangent
-            for tangent, value, ride in zip(given, values, crossing.rides, strict=True)
-            if ride is DIFFERENTIATED
-        )
+        primals = [value for value, ride in zip(values, crossing.rides, strict=True) if ride is DIFFERENTIATED]
+        return read_arguments(boundary, crossing, (call[0], tuple(tangents), {}), primals)
 
     return read
 

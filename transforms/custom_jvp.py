@@ -9,14 +9,13 @@ import jax
 import numpy as np
 from weft.core.frames import open_frame
 from weft.core.interpret import interpret
-from weft.core.rules import Body, Lift, Lifted
+from weft.core.rules import Lift, Lifted
 from weft.core.statics import Static
 from weft.core.untyped import jax as untyped_jax
 from weft.core.untyped import jnp
 from weft.core.values import VALUES
 from weft.transforms._wrap import as_tuple, decorate, titled
 from weft.transforms.custom import (
-    DIFFERENTIATED,
     PRIMAL,
     CustomFunction,
     CustomOptions,
@@ -25,6 +24,7 @@ from weft.transforms.custom import (
     interleave,
     part,
 )
+from weft.transforms.differentiation import sparse_arguments
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,7 +44,7 @@ def _lift_jvp(lift: Lift[CustomOptions]) -> Lifted:
 
         def rule(groups: Any, tangents: Any) -> tuple[Any, Any]:
             nondiff, primals = part(options.nondiff_argnums, arguments(body, groups))
-            _, given = part(options.nondiff_argnums, _sparse(body, tangents[0]))
+            _, given = part(options.nondiff_argnums, sparse_arguments(body.boundary, body.crossing, tangents[0]))
             with open_frame("custom_jvp rule"):
                 out, tangent = options.rule(*nondiff, primals, given)
             # The rule's primal output crosses as the function's own output does.
@@ -68,12 +68,6 @@ def _as_tangent(tangent: Any, primal: Any) -> Any:
     if jnp.issubdtype(jnp.result_type(primal), jnp.inexact):
         return jnp.zeros_like(primal) if tangent is None else tangent
     return np.zeros(jnp.shape(primal), jax.dtypes.float0)
-
-
-def _sparse(body: Body, values: Sequence[Any]) -> tuple[Any, ...]:
-    """Values of the differentiated lane as trees like the arguments."""
-    positions = [i for i, ride in enumerate(body.crossing.rides) if ride is DIFFERENTIATED]
-    return body.boundary.sparse_call(body.crossing, dict(zip(positions, values, strict=True)))[1]
 
 
 CUSTOM_JVP = custom_rule("custom_jvp", _lift_jvp)

@@ -9,18 +9,17 @@ from typing import Any, ParamSpec, TypeVar, cast, overload
 import jax
 from weft.core import trees
 from weft.core.agree import Described, differences
-from weft.core.boundary import Boundary, Crossing, Groups
+from weft.core.boundary import Groups
 from weft.core.errors import DifferentiationError, StructureError
 from weft.core.frames import open_frame
 from weft.core.interpret import interpret
 from weft.core.rules import Body, Lift, Lifted
 from weft.core.statics import Static
-from weft.core.untyped import is_tuple, jnp
+from weft.core.untyped import is_tuple
 from weft.core.untyped import jax as untyped_jax
 from weft.core.values import VALUES
 from weft.transforms._wrap import as_tuple, decorate, named_like, titled
 from weft.transforms.custom import (
-    DIFFERENTIATED,
     PRIMAL,
     CustomFunction,
     CustomOptions,
@@ -30,6 +29,7 @@ from weft.transforms.custom import (
     interleave,
     part,
 )
+from weft.transforms.differentiation import read_arguments
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -139,18 +139,7 @@ def _gradients(options: CustomOptions, body: Body, groups: Groups, given: Any) -
             fix="return one for each, None where it is zero",
         )
     given = interleave(options.nondiff_argnums, [None] * len(nondiff), cotangents)
-    return _lane_values(body.boundary, body.crossing, given, groups[0])
-
-
-def _lane_values(
-    boundary: Boundary, crossing: Crossing, cotangents: tuple[Any, ...], like: Sequence[Any]
-) -> tuple[Any, ...]:
-    values = boundary.read_sparse(crossing, ((), cotangents, {}))
-    chosen = [value for value, ride in zip(values, crossing.rides, strict=True) if ride is DIFFERENTIATED]
-    return tuple(
-        jax.tree.map(jnp.zeros_like, primal) if value is None else value
-        for value, primal in zip(chosen, like, strict=True)
-    )
+    return read_arguments(body.boundary, body.crossing, ((), given, {}), groups[0])
 
 
 CUSTOM_VJP = custom_rule("custom_vjp", _lift_vjp)

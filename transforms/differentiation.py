@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
 import jax
-from weft.core.boundary import Call, Groups
+from weft.core.boundary import Boundary, Call, Crossing, Groups
 from weft.core.errors import DifferentiationError
 from weft.core.filters import All, Filter, format_filter
 from weft.core.frames import open_frame
@@ -171,10 +171,25 @@ def framed_as(name: str, lifted: Lifted) -> Lifted:
     return framed
 
 
+def sparse_arguments(boundary: Boundary, crossing: Crossing, values: Sequence[Any]) -> tuple[Any, ...]:
+    """Values of the differentiated leaves as trees like the positional arguments."""
+    positions = [i for i, ride in enumerate(crossing.rides) if ride is DIFFERENTIATED]
+    return boundary.sparse_call(crossing, dict(zip(positions, values, strict=True)))[1]
+
+
+def read_arguments(boundary: Boundary, crossing: Crossing, given: Call, primals: Sequence[Any]) -> tuple[Any, ...]:
+    """The inverse of `sparse_arguments`, with zeros like the primals where nothing is given."""
+    values = boundary.read_sparse(crossing, given)
+    chosen = [value for value, ride in zip(values, crossing.rides, strict=True) if ride is DIFFERENTIATED]
+    return tuple(
+        jax.tree.map(jnp.zeros_like, primal) if value is None else value
+        for value, primal in zip(chosen, primals, strict=True)
+    )
+
+
 def like_arguments(finish: Finish[DiffOptions], values: Sequence[Any]) -> Any:
     """Values of the differentiated leaves as the arguments that they belong to: one, or a tuple as in `argnums`."""
-    positions = [i for i, ride in enumerate(finish.crossing.rides) if ride is DIFFERENTIATED]
-    _, args, _ = finish.boundary.sparse_call(finish.crossing, dict(zip(positions, values, strict=True)))
+    args = sparse_arguments(finish.boundary, finish.crossing, values)
     argnums = finish.options.argnums
     return args[argnums] if isinstance(argnums, int) else tuple(args[n] for n in argnums)
 
