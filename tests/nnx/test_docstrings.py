@@ -15,6 +15,7 @@ import re
 import sys
 import types
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -128,7 +129,12 @@ class Recorder(doctest.DocTestRunner):
 
 
 def run(name, text):
-    """What is wanted of each example, and what it prints."""
+    """What is wanted of each example, and what it prints; in a thread of its own, which keeps the modes that it sets."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_run, name, text).result()
+
+
+def _run(name, text):
     recorder = Recorder()
     test = doctest.DocTestParser().get_doctest(text, {"__name__": "__main__"}, name, None, 0)
     with warnings.catch_warnings():
