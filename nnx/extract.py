@@ -141,13 +141,10 @@ def to_tree(
     with split_context(ctxtag) as context:
         out: list[Any] = []
         for path, given, leaf in entries:
-            if is_graph_node(leaf):
-                if path and check_aliasing:
-                    check_consistent_aliasing(leaf, given, node_prefixes=places, base_path=nnx_path(path))
-                leaf = split_fn(context, path, given, leaf)
-            elif map_non_graph_nodes:
-                leaf = split_fn(context, path, given, leaf)
-            out.append(leaf)
+            is_object = is_graph_node(leaf)
+            if is_object and path and check_aliasing:
+                check_consistent_aliasing(leaf, given, node_prefixes=places, base_path=nnx_path(path))
+            out.append(split_fn(context, path, given, leaf) if is_object or map_non_graph_nodes else leaf)
     return treedef.unflatten(out)
 
 
@@ -212,7 +209,11 @@ def check_consistent_aliasing(
             value._check_valid_context(lambda: f"Trying to extract a {type(node).__name__} from different trace level")
         if isinstance(value, Variable):
             if not value._can_update:
-                raise _level_error(value, (*base_path, *path))
+                raise _LevelError(
+                    f"Cannot extract a {type(value).__name__} from different trace level",
+                    at=format_path((*base_path, *path)),
+                    fix="pass it to every transform in between as an argument",
+                )
             own = prefix.map_prefix(path, value) if isinstance(prefix, PrefixMapping) else prefix
             kinds[id(value)] = type(value).__name__
             places.setdefault(id(value), []).append(((*base_path, *path), own))
@@ -232,14 +233,6 @@ def check_consistent_aliasing(
 
 class _LevelError(TraceContextError, ValueError):
     pass
-
-
-def _level_error(variable: Any, path: Path) -> Exception:
-    return _LevelError(
-        f"Cannot extract a {type(variable).__name__} from different trace level",
-        at=format_path(path),
-        fix="pass it to every transform in between as an argument",
-    )
 
 
 # ---------------------------------------------------------------------- prefixes
@@ -266,9 +259,6 @@ class TreeState:
     graphdef: GraphDef[Any] | None
     state: Any
     prefix_fn: Opaque[Any] = Opaque(None)
-
-    def tree_flatten(self) -> tuple[Any, Any]:
-        return (self.state,), (self.graphdef, self.prefix_fn)
 
     def tree_flatten_with_keys(self) -> tuple[Any, Any]:
         return ((jtu.GetAttrKey("__state__"), self.state),), (self.graphdef, self.prefix_fn)

@@ -46,6 +46,12 @@ def test_a_scale_that_does_not_fit_is_found_while_tracing():
         nnx.eval_shape(lambda m, x: m(x), layer, jnp.ones((2, 4)))
 
 
+def test_a_norm_without_parameters_fails_as_its_op_does():
+    layer = nnx.RMSNorm(4, use_scale=False, rngs=rngs())
+    with pytest.raises(ValueError, match="Incompatible types for broadcasting"):
+        layer(jnp.ones((2, 4)), mask=jnp.ones((3, 3), bool))
+
+
 class Block(nnx.Module):
     def __init__(self):
         self.layers = nnx.List([nnx.Linear(2, 2, rngs=rngs()), nnx.Linear(3, 2, rngs=rngs())])
