@@ -38,7 +38,10 @@ def find(thing: Any, done: str = "mutated") -> list[str]:
     # The outermost function that can name it is the one that closes over it.
     for frame in reversed(frames):
         for name, value in _names(frame):
-            path = _path_to(thing, value)
+            try:
+                path = _path_to(thing, value)
+            except Exception:
+                continue  # no graph, such as a dict whose keys do not sort: it is not what the error is about
             if path is not None:
                 return [f"{format_path(path, name)}, {done} in {place_of(frames[0])}"]
     return [f"{type(thing).__name__}, {done} in {place_of(frames[0])}"] if frames else []

@@ -105,3 +105,33 @@ def test_an_object_given_to_another_transform_is_named():
 
     with pytest.raises(ValueError, match=r"at: model, given to a transform in step \(test_trace_levels\.py:\d+\)"):
         nnx.jit(step)(X)
+
+
+class Foreign:
+    """Its attributes cannot be had."""
+
+    @property
+    def __dict__(self):
+        raise RuntimeError("not now")
+
+
+NO_GRAPHS = {"unsorted": {int: 1, str: 2}, "foreign": Foreign()}
+
+
+@pytest.mark.parametrize("name", NO_GRAPHS)
+def test_values_that_are_no_graphs_do_not_hide_the_error(name):
+    counter = Counter()
+
+    def body(x):
+        beside = NO_GRAPHS[name]
+        counter.count[...] += 1
+        return x, beside
+
+    with pytest.raises(TraceLevelError, match=r"at: counter\.count, mutated in body"):
+        jax.jit(body)(X)
+
+
+def test_a_layer_with_the_wrong_features_says_so_beside_values_that_are_no_graphs():
+    table = NO_GRAPHS["unsorted"]
+    with pytest.raises(ValueError, match="Conv takes 2 features on the last axis, not 5"):
+        nnx.Conv(2, len(table), (3, 3), rngs=nnx.Rngs(0))(jnp.ones((3, 5)))
