@@ -20,7 +20,7 @@ from weft.nnx.apart import ARRAY, Memory, Tree, check_levels, named, shape_of, t
 from weft.nnx.errors import AliasError, DuplicateError
 from weft.nnx.flattening import Flattener
 from weft.nnx.graphdef import GraphDef, RefMap
-from weft.nnx.outcomes import RefOutcome
+from weft.nnx.outcomes import RefOutcome, to_be_placed
 from weft.nnx.plan import variables_below
 from weft.nnx.prefixes import finder, specs, without_functions
 from weft.nnx.refs import is_array_ref, same_value
@@ -75,7 +75,8 @@ class Leaving:
         treedef, items, graphdef, sources = self._output(out, carried)
         writes = self._carried_writes(carried)
         known = frozenset(self.position.values())
-        outcome = RefOutcome(updates, metadata, arguments, treedef, items, graphdef, sources, writes, known)
+        placed = to_be_placed(self.memory.holders, self.crossing.rides, updates) if self.boundary.updates else ()
+        outcome = RefOutcome(updates, metadata, arguments, treedef, items, graphdef, sources, writes, known, placed)
         return self.lanes.finished(), outcome
 
     # ------------------------------------------------------------------ what the function did

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+from jax.core import Tracer
 from weft.core.agree import Fixed
 from weft.core.boundary import Groups
+from weft.core.rides import Ride
 from weft.core.values import FORWARDED, as_array
 from weft.nnx.apart import NODE
 from weft.nnx.graphdef import GraphDef, IndexMap
@@ -19,6 +21,7 @@ from weft.nnx.plan import Plan
 from weft.nnx.unflattening import Unflattener
 from weft.nnx.variable import VARIABLE_TYPES
 from weft.nnx.versions import structure_epoch
+from weft.transforms.jit import Placement
 
 _store = object.__setattr__
 
@@ -36,6 +39,7 @@ class RefOutcome:
         sources: (lane, place) of each leaf of the output's graphs, then of its arrays; or (FORWARDED, leaf).
         carried: (leaf, lane, place) for each leaf of the arguments that is carried.
         known: the leaves of the arguments that are Variables.
+        placed: (leaf, sharding) for each Variable that has not changed, of an argument with a sharding.
     """
 
     updates: tuple[tuple[int, int, int], ...]
@@ -47,6 +51,7 @@ class RefOutcome:
     sources: tuple[tuple[int, int], ...]
     carried: tuple[tuple[int, int, int], ...] = ()
     known: frozenset[int] = frozenset()
+    placed: tuple[tuple[int, Any], ...] = ()
 
     def __hash__(self) -> int:
         return hash((self.updates, self.sources))
@@ -71,12 +76,13 @@ def hand_over(
     refers = outcome.arguments is not None or outcome.graphdef.nodes
     known = IndexMap((number, plan.node(number)) for number in plan.by_number) if refers else IndexMap()
     index_ref = IndexMap(known)
-    if outcome.updates or outcome.carried or outcome.metadata or outcome.arguments:
+    if outcome.updates or outcome.carried or outcome.metadata or outcome.arguments or outcome.placed:
         plan.check_writable()
     # All that can fail is computed before anything is written.
     own = {(lane, place): leaves[i] for i, lane, place in outcome.carried if type(leaves[i]) in VARIABLE_TYPES}
     filled = [own[s] if s in own else _pick(s, values, groups) for s in outcome.sources]
     writes = [(leaves[i], groups[lane][place]) for i, lane, place in (*outcome.updates, *outcome.carried)]
+    writes += to_place([leaves[i] for i, _ in outcome.placed], [sharding for _, sharding in outcome.placed])
     metadata = [(leaves[i], new) for i, new in outcome.metadata]
     if outcome.arguments is not None:
         graphdef, sources = outcome.arguments
@@ -89,6 +95,32 @@ def hand_over(
         structure_epoch.advance()
     count = outcome.graphdef.num_leaves
     return build_output(outcome, filled[:count], filled[count:], index_ref, known)
+
+
+def to_be_placed(
+    variables: Sequence[Any], rides: Sequence[Ride], updates: Sequence[tuple[int, int, int]]
+) -> tuple[tuple[int, Any], ...]:
+    """The Variables that have not changed, but are to stay where jit was asked to have them, with their sharding."""
+    changed = {i for i, _, _ in updates}
+    return tuple(
+        (i, ride.sharding)
+        for i, (variable, ride) in enumerate(zip(variables, rides, strict=False))
+        if variable is not None and i not in changed and isinstance(ride, Placement) and ride.sharding is not None
+    )
+
+
+def to_place(variables: Sequence[Any], shardings: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """The Variables that are not yet where an argument's sharding wants them, with their value there.
+
+    JAX would move an uncommitted array at each call anew. One that is committed is where it has to be, or JAX says so.
+    """
+    pairs = zip(variables, shardings, strict=True)
+    return [(v, jax.device_put(v._raw_value, where)) for v, where in pairs if not _is_committed(v._raw_value)]
+
+
+def _is_committed(value: Any) -> bool:
+    leaves = (value,) if isinstance(value, jax.Array) else jax.tree.leaves(value)
+    return all(isinstance(leaf, Tracer) or getattr(leaf, "committed", False) for leaf in leaves)
 
 
 def _pick(source: tuple[int, int], values: Sequence[Any], groups: Groups) -> Any:

@@ -20,7 +20,7 @@ from weft.core.leaves import NUMBERS, is_array
 from weft.core.partition import Structure
 from weft.core.values import as_array
 from weft.nnx.nodes import is_graph_node
-from weft.nnx.outcomes import RefOutcome, hand_over
+from weft.nnx.outcomes import RefOutcome, hand_over, to_place
 from weft.nnx.plan import Plan, is_object, plan_of
 from weft.nnx.refs import is_array_ref
 from weft.nnx.variable import Variable
@@ -76,9 +76,15 @@ class QuickEntry:
             for lane, pairs in lanes.items()
         ]
 
+        placed, shardings = (self.order[i] for i, _ in outcome.placed), [sharding for _, sharding in outcome.placed]
+        kept, unchanged = object(), list(placed)
+
         def write(groups: Groups) -> None:
+            moved = to_place(plan.select(kept, unchanged), shardings) if shardings else ()
             for lane, key, places, get in parts:
                 collections.deque(map(_write, plan.select(key, places), get(groups[lane])), maxlen=0)
+            for variable, value in moved:
+                _write(variable, value)
 
         return write
 
