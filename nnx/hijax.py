@@ -179,7 +179,7 @@ def read_box(box: Any) -> Any:
     else:
         treedef, leaves = box._treedef, box._leaves
         avals = leaves if isinstance(box, Tracer) else tuple(map(jax.typeof, leaves))
-    leaves = get_variable_p.bind(box, treedef=treedef, avals=avals, var_type=box._var_type, has_qdd=box.has_qdd)
+    leaves = get_variable_p.bind(box, treedef=treedef, avals=avals, var_type=box.var_type, has_qdd=box.has_qdd)
     return jax.tree.unflatten(treedef, leaves)
 
 
@@ -236,34 +236,23 @@ METHODS = (
 class HijaxVariable(Representable, metaclass=_BoxMeta):
     """A box. It does whatever the Variable in it does."""
 
-    __slots__ = ("__weakref__", "_leaves", "_ref", "_treedef", "_var_type", "has_qdd")
+    __slots__ = ("__weakref__", "_leaves", "_treedef", "has_qdd", "ref", "var_type")
+    _can_update = True
 
     @classmethod
     def _box(cls, leaves: Sequence[Any], *, treedef: Any, var_type: type, has_qdd: bool, ref: bool) -> HijaxVariable:
         box = object.__new__(cls)
         for name, value in (
-            ("_leaves", tuple(leaves)), ("_treedef", treedef), ("_var_type", var_type), ("has_qdd", has_qdd),
-            ("_ref", ref),
+            ("_leaves", tuple(leaves)), ("_treedef", treedef), ("var_type", var_type), ("has_qdd", has_qdd),
+            ("ref", ref),
         ):  # fmt: skip
             object.__setattr__(box, name, value)
         return box
-
-    @property
-    def var_type(self) -> type:
-        return self._var_type
-
-    @property
-    def ref(self) -> bool:
-        return self._ref
 
     type = _attribute("type")
     hijax = _attribute("hijax")
     _trace_state = _attribute("_trace_state")
     _var_metadata = _attribute("_var_metadata")
-
-    @property
-    def _can_update(self) -> bool:
-        return True
 
     @property
     def _raw_value(self) -> Any:
@@ -286,7 +275,7 @@ class HijaxVariable(Representable, metaclass=_BoxMeta):
         return self.type_state()
 
     def type_state(self) -> VariableQDD:
-        return VariableQDD(tuple(map(jax.typeof, self._leaves)), self._treedef, self._var_type)
+        return VariableQDD(tuple(map(jax.typeof, self._leaves)), self._treedef, self.var_type)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -298,18 +287,13 @@ for _name in METHODS:
 class AbstractVariable(hijax.MutableHiType):
     """The type of a box. Boxes that change keep what they hold out of it."""
 
+    hijax = True
+    _can_update = True
+
     def __init__(self, var_type: type, treedef: Any, leaves: Any, has_qdd: bool, *, ref: bool = False):
-        self._var_type, self._ref = var_type, ref
+        self.var_type, self.ref = var_type, ref
         object.__setattr__(self, "has_qdd", has_qdd)
         self._treedef, self._leaves = treedef, leaves
-
-    @property
-    def ref(self) -> bool:
-        return self._ref
-
-    @property
-    def hijax(self) -> bool:
-        return True
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name in ("dtype", "ndim", "size", "shape", "cur_qdd"):
@@ -317,16 +301,16 @@ class AbstractVariable(hijax.MutableHiType):
         return hijax.aval_property(fget=lambda box: _through(box, lambda variable: getattr(variable, name)))
 
     def _held(self) -> Any:
-        return (self._var_type, None if self.has_qdd else (self._treedef, self._leaves))
+        return (self.var_type, None if self.has_qdd else (self._treedef, self._leaves))
 
     def __hash__(self) -> int:
         return hash((AbstractVariable, self._held()))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, AbstractVariable) and self._var_type == other._var_type
+        return isinstance(other, AbstractVariable) and self.var_type == other.var_type
 
     def str_short(self, short_dtypes: bool = False, **_: Any) -> str:
-        return f"{self._var_type.__name__}()"
+        return f"{self.var_type.__name__}()"
 
     def __repr__(self) -> str:
         return self.str_short()
@@ -344,7 +328,7 @@ class AbstractVariable(hijax.MutableHiType):
 
     def new_from_loval(self, held: VariableQDD, *low: Any) -> HijaxVariable:
         return HijaxVariable._box(
-            self._raise(held, low), treedef=held.treedef, var_type=self._var_type, has_qdd=self.has_qdd, ref=self._ref
+            self._raise(held, low), treedef=held.treedef, var_type=self.var_type, has_qdd=self.has_qdd, ref=self.ref
         )
 
     def read_loval(self, held: VariableQDD, box: Any) -> list[Any]:
@@ -355,14 +339,14 @@ class AbstractVariable(hijax.MutableHiType):
         write_box(box, jax.tree.unflatten(held.treedef, self._raise(held, low)))
 
     def to_tangent_aval(self) -> AbstractVariable:
-        return AbstractVariable(self._var_type, self._treedef, self._leaves, self.has_qdd, ref=self._ref)
+        return AbstractVariable(self.var_type, self._treedef, self._leaves, self.has_qdd, ref=self.ref)
 
 
 # Tracers look for methods by name on their type, and for operators under names of their own.
 for _name in (*METHODS, "copy_from", "update_from_state"):
     if not _name.startswith("__") or _name == "__jax_array__":
         setattr(AbstractVariable, _name, hijax.aval_method(getattr(HijaxVariable, _name)))
-for _name in ("_var_metadata", "_trace_state", "_raw_value", "_can_update", "type", "var_type"):
+for _name in ("_var_metadata", "_trace_state", "_raw_value", "type"):
     setattr(AbstractVariable, _name, hijax.aval_property(fget=vars(HijaxVariable)[_name].fget))
 for _name in ("__getitem__", "__setitem__", "__len__", "__iter__", "__round__", *OPERATORS):
     if not _name.startswith("__i") or _name in ("__int__", "__index__", "__invert__", "__iter__"):
@@ -371,7 +355,7 @@ for _name in ("__getitem__", "__setitem__", "__len__", "__iter__", "__round__", 
 
 def _type_of_box(box: HijaxVariable) -> AbstractVariable:
     treedef, leaves = (None, None) if box.has_qdd else (box._treedef, tuple(map(jax.typeof, box._leaves)))
-    return AbstractVariable(box._var_type, treedef, leaves, box.has_qdd, ref=box._ref)
+    return AbstractVariable(box.var_type, treedef, leaves, box.has_qdd, ref=box.ref)
 
 
 hijax.register_hitype(HijaxVariable, _type_of_box)
@@ -381,10 +365,10 @@ def _is_instance(cls: type, instance: Any) -> bool:
     if type.__instancecheck__(cls, instance):
         return True
     if type(instance) is HijaxVariable:
-        return issubclass(instance._var_type, cls)
+        return issubclass(instance.var_type, cls)
     if isinstance(instance, Tracer):
         kind = jax.typeof(instance)
-        return isinstance(kind, AbstractVariable) and issubclass(kind._var_type, cls)
+        return isinstance(kind, AbstractVariable) and issubclass(kind.var_type, cls)
     return False
 
 
