@@ -219,6 +219,8 @@ class MappingReprMixin(Representable):
 class SequenceReprMixin(Representable):
     """Prints a sequence as `Type([...])`."""
 
+    __slots__ = ()
+
     def __nnx_repr__(self):
         yield from _sequence_parts(type(self), self)
 

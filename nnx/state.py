@@ -15,13 +15,13 @@ import jax.tree_util as jtu
 from weft.core.paths import Path, format_path
 from weft.nnx.errors import FilterError, StructureError
 from weft.nnx.filters import Filter, filters_to_predicates
-from weft.nnx.reprlib import Attr, Object, Representable
+from weft.nnx.reprlib import Attr, Object, Representable, SequenceReprMixin
 from weft.nnx.traversals import flatten_mapping, flatten_to_sequence, unflatten_mapping
 
 V = TypeVar("V")
 
 
-class FlatState(Sequence[tuple[Path, V]], Representable):
+class FlatState(Sequence[tuple[Path, V]], SequenceReprMixin):
     """(path, value) pairs, sorted by path.
 
     Args:
@@ -50,11 +50,6 @@ class FlatState(Sequence[tuple[Path, V]], Representable):
     @property
     def leaves(self) -> list[V]:
         return self._values
-
-    def __nnx_repr__(self):
-        yield Object("FlatState", kv_sep="", start="([", end="])")
-        for pair in self:
-            yield Attr("", pair)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):

@@ -352,24 +352,21 @@ class Variable(ValueProtocols, HasMetadata, Representable, Generic[A], metaclass
         for name, value in state.items():
             _store(self, name, freeze(value) if name == "_var_metadata" else value)
 
+    def _shown(self) -> dict[str, Any]:
+        return {"value": self.get_value(), **shown_metadata(self._var_metadata)}
+
     def __nnx_repr__(self):
         size = SizeBytes.from_any(self._raw_value)
         yield Object(type(self), comment=f" # {size}" if size else "")
-        yield Attr("value", self.get_value())
-        for name, value in shown_metadata(self._var_metadata).items():
+        for name, value in self._shown().items():
             yield Attr(name, value)
 
     def __treescope_repr__(self, path: Any, subtree_renderer: Any) -> Any:
         from weft.nnx.visualization import render_object_constructor
 
         size = SizeBytes.from_any(self.get_value())
-        return render_object_constructor(
-            object_type=type(self),
-            attributes={"value": self.get_value(), **shown_metadata(self._var_metadata)},
-            path=path,
-            subtree_renderer=subtree_renderer,
-            comment=f" # {size}" if size else None,
-        )
+        comment = f" # {size}" if size else None
+        return render_object_constructor(type(self), self._shown(), path, subtree_renderer, comment=comment)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
