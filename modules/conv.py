@@ -31,6 +31,10 @@ Padding = str | int | Sequence[int | tuple[int, int]]
 _PAD_MODES = {"CIRCULAR": "wrap", "REFLECT": "reflect"}
 
 
+class PaddingError(ConfigError, RuntimeError):
+    """An unknown name of a padding, for which JAX raises `RuntimeError`."""
+
+
 @op(
     *("strides", "padding", "input_dilation", "kernel_dilation", "feature_group_count"),
     *("dtype", "out_dtype", "precision", "conv_general_dilated", "out_sharding", "promote"),
@@ -119,7 +123,8 @@ def lax_padding(padding: Padding, extent: Sequence[int]) -> str | list[tuple[int
         extent: size of the dilated window on each spatial axis.
 
     Raises:
-        ConfigError: for an unknown name, the wrong number of pairs, or causal padding of more than one axis.
+        PaddingError: for an unknown name.
+        ConfigError: for the wrong number of pairs, or causal padding of more than one axis.
 
     >>> lax_padding("CAUSAL", [3]), lax_padding(1, [3, 3]), lax_padding([1, (0, 2)], [3, 3])
     ([(2, 0)], [(1, 1), (1, 1)], [(1, 1), (0, 2)])
@@ -127,7 +132,7 @@ def lax_padding(padding: Padding, extent: Sequence[int]) -> str | list[tuple[int
     rank = len(extent)
     if isinstance(padding, str):
         if padding not in PADDINGS:
-            raise ConfigError(f"unknown padding {padding!r}", fix=f"one of {', '.join(PADDINGS)}, or numbers")
+            raise PaddingError(f"unknown padding {padding!r}", fix=f"one of {', '.join(PADDINGS)}, or numbers")
         if padding != "CAUSAL":
             return padding
         if rank != 1:

@@ -93,6 +93,12 @@ def test_bad_options_are_refused_at_construction(options, message):
         Conv(2, 4, (3, 3), key=Keys(0), **options)
 
 
+@pytest.mark.parametrize("builtin", [ValueError, RuntimeError])
+def test_an_unknown_padding_is_the_error_of_bad_options_and_the_one_that_jax_raises(builtin):
+    with pytest.raises(builtin, match="unknown padding 'SOME'"):
+        ops.conv(inputs(5, 2), jnp.ones((3, 2, 4)), padding="SOME")
+
+
 def test_wrong_inputs_are_named(unchecked):
     layer = Conv(2, 4, (3, 3), key=Keys(0))
     with pytest.raises(AxisError, match="Conv takes 2 features on the last axis, not 3"):
