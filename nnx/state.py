@@ -19,6 +19,7 @@ from weft.nnx.reprlib import Attr, Object, Representable, SequenceReprMixin
 from weft.nnx.traversals import flatten_mapping, flatten_to_sequence, unflatten_mapping
 
 V = TypeVar("V")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class FlatState(Sequence[tuple[Path, V]], SequenceReprMixin):
@@ -158,65 +159,58 @@ class State(MutableMapping[Any, Any], Representable):
         )
 
     def map(self, f: Callable[[Path, Any], Any]) -> Any:
-        _warn_method("map_state")
-        return map_state(f, self)
+        return _instead(map_state)(f, self)
 
     def flat_state(self) -> Any:
-        _warn_method("to_flat_state")
-        return to_flat_state(self)
+        return _instead(to_flat_state)(self)
 
     @classmethod
     def from_flat_path(cls, flat_state: Any, /) -> Any:
-        _warn_method("from_flat_state")
-        return from_flat_state(flat_state, cls=cls)
+        return _instead(from_flat_state)(flat_state, cls=cls)
 
     def to_pure_dict(self, extract_fn: Callable[[Any], Any] | None = None) -> dict[Any, Any]:
-        _warn_method("to_pure_dict")
         from weft.nnx.state_dicts import to_pure_dict
 
-        return to_pure_dict(self, extract_fn)
+        return _instead(to_pure_dict)(self, extract_fn)
 
     def replace_by_pure_dict(
         self, pure_dict: dict[Any, Any], replace_fn: Callable[[Any, Any], Any] | None = None
     ) -> None:
-        _warn_method("replace_by_pure_dict")
         from weft.nnx.state_dicts import replace_by_pure_dict
 
-        replace_by_pure_dict(self, pure_dict, replace_fn)
+        _instead(replace_by_pure_dict)(self, pure_dict, replace_fn)
 
     def split(self, first: Filter, /, *filters: Filter) -> Any:
-        _warn_method("split_state")
-        return split_state(self, first, *filters)
+        return _instead(split_state)(self, first, *filters)
 
     def filter(self, first: Filter, /, *filters: Filter) -> Any:
-        _warn_method("filter_state")
-        return filter_state(self, first, *filters)
+        return _instead(filter_state)(self, first, *filters)
 
     @classmethod
     def merge(cls, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -> Any:
-        _warn_method("merge_state")
-        return merge_state(state, *states)
+        return _instead(merge_state)(state, *states)
 
     def __or__(self, other: Any) -> Any:
         return merge_state(self, other) if other else self
 
     def __sub__(self, other: Any) -> Any:
-        _warn_method("diff")
         from weft.nnx.state_dicts import diff
 
-        return diff(self, other)
+        return _instead(diff)(self, other)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         _register(cls)
 
 
-def _warn_method(function: str) -> None:
+def _instead(function: F) -> F:
+    """The function that a method stands for, with a warning that it does."""
     warnings.warn(
-        f"methods of State are deprecated, as it is to become a plain dict; use nnx.{function}",
+        f"methods of State are deprecated, as it is to become a plain dict; use nnx.{function.__name__}",
         DeprecationWarning,
         stacklevel=3,
     )
+    return function
 
 
 class _Nested(Representable):
