@@ -150,8 +150,7 @@ class Translation:
     def value(self, value: Any) -> Any:
         """What a global name or a class attribute means here."""
         if isinstance(value, types.ModuleType):
-            is_nnx = value.__name__ == NNX or value.__name__.startswith(f"{NNX}.")
-            return twin_module(value.__name__) if is_nnx else value
+            return twin_module(value.__name__) if _is_of_flax(value) else value
         if isinstance(value, type):
             return self.type(value) if is_foreign_type(value) else _twin(value) or value
         if isinstance(value, types.FunctionType):
@@ -238,7 +237,8 @@ class _Scope(dict[str, Any]):
 
 
 def _is_of_flax(thing: Any) -> bool:
-    module = getattr(thing, "__module__", None) or ""
+    """Whether a class, a function or an instance was made in a module of flax.nnx, or a module is one."""
+    module = thing.__name__ if isinstance(thing, types.ModuleType) else getattr(thing, "__module__", None) or ""
     return module == NNX or module.startswith(f"{NNX}.")
 
 
@@ -268,12 +268,7 @@ def _mentions_flax(function: types.FunctionType) -> bool:
     """Whether a function uses anything of flax.nnx by a global name."""
     names = {name for code in _codes(function.__code__) for name in code.co_names}
     values = [function.__globals__[name] for name in names if name in function.__globals__]
-    return any(
-        (isinstance(value, types.ModuleType) and value.__name__.startswith(NNX))
-        or _is_of_flax(value)
-        or (inspect.isclass(value) and is_foreign_type(value))
-        for value in values
-    )
+    return any(_is_of_flax(value) or (inspect.isclass(value) and is_foreign_type(value)) for value in values)
 
 
 def _codes(code: types.CodeType) -> list[types.CodeType]:
