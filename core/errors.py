@@ -77,6 +77,10 @@ class DifferentiationError(WeftError, TypeError):
     """Nothing to differentiate, or an output that cannot be differentiated."""
 
 
+class PairError(DifferentiationError, ValueError):
+    """An output that is not the pair that `has_aux` asks for."""
+
+
 class DonatedError(WeftError, RuntimeError):
     """A record that was donated to an earlier call, used again."""
 

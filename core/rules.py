@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from weft.core import hooks
 from weft.core.boundary import Boundary, Call, Crossing, Departure, Groups
-from weft.core.leaves import Leaf
+from weft.core.errors import PairError
+from weft.core.leaves import Leaf, is_array
 from weft.core.rides import Ride, is_axis
 from weft.core.statics import Static, given
 from weft.core.untyped import jax
@@ -50,8 +51,8 @@ class Body:
         check = self.agreement(self.boundary, live, self.departure) if self.agreement is not None else None
         args, kwargs = map(given, args), {name: given(value) for name, value in kwargs.items()}
         out = hooks.call_checked(functions[self.index], (*before, *args), kwargs)
-        if self.departure.option == "has_aux" and isinstance(self.departure.prefix, tuple) and type(out) is list:
-            out = tuple(cast("list[Any]", out))  # JAX takes either for a pair
+        if self.departure.option == "has_aux" and isinstance(self.departure.prefix, tuple):
+            out = _pair(out)
         if check is not None:
             check(out)
         groups, outcome = self.boundary.leave(self.crossing, values, live, memory, out, self.departure)
@@ -73,6 +74,21 @@ class Body:
 
         outcome: Any = jax.eval_shape(run, groups, *before)[1]
         return self.boundary.updated(outcome.value)
+
+
+def _pair(out: Any) -> tuple[Any, Any]:
+    """A value and what goes with it; JAX takes a tuple or a list for it."""
+    entries: Any = out if isinstance(out, tuple | list) else ()
+    if len(entries) == 2:
+        return entries[0], entries[1]
+    if isinstance(out, tuple | list):
+        found = f"a {type(entries).__name__} of {len(entries)}"
+    else:
+        found = "an array" if is_array(out) else type(out).__name__
+    raise PairError(
+        f"has_aux does not fit: the function returned {found}, not a pair",
+        fix="return (value, auxiliary output), or leave has_aux out",
+    )
 
 
 @dataclass(frozen=True)

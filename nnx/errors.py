@@ -18,7 +18,7 @@ class InPlaceError(WeftError, NotImplementedError):
 
 
 class PrefixError(AxisError, TypeError):
-    """A prefix (`in_axes`, the pair that `has_aux` asks for) of another form than what it is a prefix of."""
+    """A prefix (`in_axes`, `out_shardings`) of another form than what it is a prefix of."""
 
 
 class ModeError(WeftError, NotImplementedError):

@@ -131,9 +131,20 @@ def test_arguments_of_one_axis_may_be_put_into_each_other():
 
 @pytest.mark.parametrize("caught_as", [TypeError, ValueError])
 @pytest.mark.parametrize("mode", [{}, {"graph_updates": False}, {"graph": False}])
-@pytest.mark.parametrize("aux", [lambda y: y, lambda y: (y,), lambda y: (y, 1, 2)])
-def test_has_aux_without_a_pair_is_both_kinds_of_error(aux, mode, caught_as):
-    with pytest.raises(caught_as, match="has_aux does not fit"):
+@pytest.mark.parametrize(
+    ("aux", "found"),
+    [
+        (lambda y: y, "an array"),
+        (lambda y: (y,), "a tuple of 1"),
+        (lambda y: [y, 1, 2], "a list of 3"),
+        (lambda y: {"y": y}, "dict"),
+    ],
+)
+def test_has_aux_without_a_pair_is_both_kinds_of_error(aux, found, mode, caught_as):
+    text = (
+        rf"has_aux does not fit: the function returned {found}, not a pair\n  fix: return \(value, auxiliary output\)"
+    )
+    with pytest.raises(caught_as, match=text):
         nnx.grad(lambda m: aux(m.w[...].sum()), has_aux=True, **mode)(Holder(jnp.ones(3)))
 
 
