@@ -9,6 +9,7 @@ import jax
 from weft.nnx.kinds import Param
 from weft.nnx.module import Module
 from weft.nnx.nn import initializers
+from weft.nnx.nn.construct import value_of
 from weft.nnx.nn.dtypes import as_promotion
 
 default_kernel_init = initializers.lecun_normal()
@@ -26,6 +27,10 @@ class Affine(Module):
     precision: Any
     promote_dtype: Callable[..., Any]
     preferred_element_type: Any
+
+    def _learned(self) -> tuple[jax.Array, jax.Array | None]:
+        """Kernel and bias."""
+        return self.kernel[...], value_of(self.bias)
 
     def _options(self) -> dict[str, Any]:
         return {

@@ -12,16 +12,7 @@ from weft.modules import ops
 from weft.modules.construct import ConfigError
 from weft.nnx.nn import dtypes
 from weft.nnx.nn.affine import Affine, default_bias_init, default_kernel_init
-from weft.nnx.nn.construct import (
-    NO_METADATA,
-    Metadata,
-    Sizes,
-    as_sizes,
-    keep_options,
-    make_param,
-    maybe_param,
-    value_of,
-)
+from weft.nnx.nn.construct import NO_METADATA, Metadata, Sizes, as_sizes, keep_options, make_param, maybe_param
 from weft.nnx.nn.features import names_features
 
 
@@ -35,16 +26,17 @@ class _Convolution(Affine):
     kernel_dilation: Sizes | None
     mask: Any
 
-    def _masked_kernel(self) -> jax.Array:
-        kernel = self.kernel[...]
+    def _learned(self) -> tuple[jax.Array, jax.Array | None]:
+        """The kernel under its mask, and the bias."""
+        kernel, bias = super()._learned()
         if self.mask is None:
-            return kernel
+            return kernel, bias
         if jnp.shape(self.mask) != self.kernel_shape:
             raise ConfigError(
                 f"the mask of a {type(self).__name__} must have the shape of its kernel",
                 at=f"mask: {jnp.shape(self.mask)}, kernel: {self.kernel_shape}",
             )
-        return kernel * self.mask
+        return kernel * self.mask, bias
 
 
 class Conv(_Convolution):
@@ -125,8 +117,7 @@ class Conv(_Convolution):
         """
         return ops.conv(
             inputs,
-            self._masked_kernel(),
-            value_of(self.bias),
+            *self._learned(),
             strides=_or_one(self.strides),
             padding=_padding(self.padding),
             input_dilation=_or_one(self.input_dilation),
@@ -204,8 +195,7 @@ class ConvTranspose(_Convolution):
         """
         return ops.conv_transpose(
             inputs,
-            self._masked_kernel(),
-            value_of(self.bias),
+            *self._learned(),
             strides=_or_one(self.strides),
             padding=_pairs(self.padding, len(self.kernel_size)),
             kernel_dilation=_or_one(self.kernel_dilation),

@@ -28,7 +28,6 @@ from weft.nnx.nn.construct import (
     keep_options,
     make_param,
     maybe_param,
-    value_of,
 )
 from weft.nnx.nn.convolution import Conv, ConvTranspose
 from weft.nnx.nn.dtypes import as_promotion
@@ -130,8 +129,7 @@ class LinearGeneral(Affine):
         dot_general = self.dot_general_cls() if self.dot_general_cls is not None else self.dot_general
         return ops.linear_general(
             inputs,
-            self.kernel[...],
-            value_of(self.bias),
+            *self._learned(),
             axes=self.axis,
             batch_axes=tuple(self.batch_axis),
             dot_general=lax.dot_general if dot_general is None else dot_general,
@@ -192,12 +190,7 @@ class Linear(Affine):
     def __call__(self, inputs: jax.Array, out_sharding: Any = None) -> jax.Array:
         """Maps the last axis. `out_sharding` is that of the result, in explicit-sharding mode."""
         return ops.linear(
-            inputs,
-            self.kernel[...],
-            value_of(self.bias),
-            dot_general=self.dot_general,
-            out_sharding=out_sharding,
-            **self._options(),
+            inputs, *self._learned(), dot_general=self.dot_general, out_sharding=out_sharding, **self._options()
         )
 
 
@@ -259,8 +252,7 @@ class Einsum(Affine):
         """
         return ops.einsum(
             inputs,
-            self.kernel[...],
-            value_of(self.bias),
+            *self._learned(),
             equation=ops.check_equation(first_given("einsum_str", einsum_str, self.einsum_str, owner=self)),
             product=self.einsum_op,
             out_sharding=out_sharding,

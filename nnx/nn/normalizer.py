@@ -56,6 +56,10 @@ class Normalizer(Module):
     use_fast_variance: bool
     promote_dtype: Callable[..., Any]
 
+    def _learned(self) -> tuple[jax.Array | None, jax.Array | None]:
+        """Scale and bias, of which some norms have but one."""
+        return value_of(self.scale), value_of(getattr(self, "bias", None))
+
     def _options(self) -> dict[str, Any]:
         return {
             "epsilon": self.epsilon,
@@ -65,10 +69,6 @@ class Normalizer(Module):
             "use_fast_variance": self.use_fast_variance,
             "promote": as_promotion(self.promote_dtype),
         }
-
-    def _learned(self) -> tuple[jax.Array | None, jax.Array | None]:
-        """Scale and bias, of which some norms have but one."""
-        return value_of(self.scale), value_of(getattr(self, "bias", None))
 
     def _norm(self, x: jax.Array, mask: jax.Array | None, axes: Axes, feature_axes: Axes, **options: Any) -> jax.Array:
         options = {"axes": axes, "feature_axes": feature_axes, **options, **self._options()}
