@@ -61,16 +61,17 @@ def _selects(test: Predicate, path: Path, stream: RngStream) -> bool:
     return test((*path, "key"), stream.key) and test((*path, "count"), stream.count)
 
 
-def _decorator(transform: Callable[..., Any], in_place: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A decorator that applies a transform to a function's arguments."""
+def _decorator(transform: Callable[..., Any], in_place: bool, **options: Any) -> Callable[..., Any]:
+    """A decorator that applies one of the functions below to another's arguments."""
 
     def decorate(f: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(f)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
+            changed = transform((args, kwargs), graph_updates=in_place, **options)
             if in_place:
-                with transform((args, kwargs)):
+                with changed:
                     return f(*args, **kwargs)
-            args, kwargs = transform((args, kwargs))
+            args, kwargs = changed
             return f(*args, **kwargs)
 
         return wrapper
@@ -130,8 +131,7 @@ def split_rngs(
     """
     in_place = graph_mode(graph) and graph_updates_mode(graph_updates)
     if node is MISSING:
-        options = {"splits": splits, "only": only, "squeeze": squeeze, "graph": graph_mode(graph)}
-        return _decorator(lambda tree: split_rngs(tree, **options, graph_updates=in_place), in_place)
+        return _decorator(split_rngs, in_place, splits=splits, only=only, squeeze=squeeze, graph=graph_mode(graph))
     if squeeze and splits != 1:
         raise AxisError(f"squeeze=True drops an axis of size 1, but splits={splits}", fix="pass splits=1")
     test = to_predicate(only)
@@ -164,8 +164,7 @@ def fork_rngs(
     """
     in_place = graph_mode(graph) and graph_updates_mode(graph_updates)
     if node is MISSING:
-        options = {"split": split, "graph": graph_mode(graph)}
-        return _decorator(lambda tree: fork_rngs(tree, **options, graph_updates=in_place), in_place)
+        return _decorator(fork_rngs, in_place, split=split, graph=graph_mode(graph))
     tests = [(to_predicate(filter), shape) for filter, shape in rules_of(split).items()]
 
     def fork(path: Path, stream: RngStream) -> RngStream | None:
@@ -208,8 +207,8 @@ def with_rngs(
     if graph_mode(graph) and graph_updates_mode(graph_updates):
         raise ModeError("with_rngs returns a copy", fix="pass graph=False or graph_updates=False, or use split_rngs")
     if node is MISSING:
-        options = {"split": split, "fork": fork, "broadcast": broadcast, "only": only, "graph": graph_mode(graph)}
-        return _decorator(lambda tree: with_rngs(tree, **options, graph_updates=False), False)
+        options = {"split": split, "fork": fork, "broadcast": broadcast, "only": only}
+        return _decorator(with_rngs, False, **options, graph=graph_mode(graph))
     forks = () if fork is None else fork if isinstance(fork, list | tuple) else (fork,)
     rules = [
         ("split", _by_filter(split), RngStream.split),
