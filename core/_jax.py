@@ -309,6 +309,15 @@ def _second_with_both_tangents_jvp(primals: Any, tangents: Any) -> tuple[Any, An
     return primals[1], one if one.dtype == jax.dtypes.float0 else jnp.add(one, other)
 
 
+def is_mapped(value: Any) -> bool:
+    """Whether an array differs along the axis of the `vmap` that is being traced; False inside other transforms.
+
+    JAX's own error about a mapped output under None says where that is in the output as JAX sees it.
+    """
+    batch_info = getattr(_trace_context.trace, "to_batch_info", None)
+    return batch_info is not None and batch_info(value)[1] is not None
+
+
 def is_dead_tracer(tracer: Any) -> bool:
     """Whether a tracer belongs to no trace that the running code is inside of.
 

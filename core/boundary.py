@@ -12,7 +12,10 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import jax
+from weft.core._jax import is_mapped
 from weft.core.agree import Described
+from weft.core.errors import AxisError
 from weft.core.rides import Ride
 
 # The ride of updates that there may not be.
@@ -85,6 +88,21 @@ class Departure:
     updates: Callable[[Ride], Ride]
     arrive: Callable[[Call], Any]
     updated: frozenset[int] | None = None
+
+    def refuse_mapped(self, ride: Ride, value: Any, path: Callable[[], str]) -> None:
+        """Refuses what differs along the axis of a `vmap`, but is to leave without one.
+
+        Raises:
+            AxisError: naming its path.
+        """
+        if ride is None and self.option == "out_axes":
+            mapped = [leaf for leaf in jax.tree.leaves(value) if is_mapped(leaf)]
+            if mapped:
+                raise AxisError(
+                    "something mapped leaves under None: by out_axes, or by the in_axes of an argument that changes",
+                    at=f"{path()}: {jax.typeof(mapped[0])} for each index",
+                    fix="give it an axis, or reduce it over the mapped one (mean, sum, psum)",
+                )
 
 
 # From a call to (what `hand_over` needs, leaf values, lanes), or None.

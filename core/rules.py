@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from weft.core import hooks
 from weft.core.boundary import Boundary, Call, Crossing, Departure, Groups
@@ -78,13 +78,11 @@ class Body:
 
 def _pair(out: Any) -> tuple[Any, Any]:
     """A value and what goes with it; JAX takes a tuple or a list for it."""
-    entries: Any = out if isinstance(out, tuple | list) else ()
-    if len(entries) == 2:
+    entries = cast("Sequence[Any]", out) if isinstance(out, tuple | list) else None
+    if entries is not None and len(entries) == 2:
         return entries[0], entries[1]
-    if isinstance(out, tuple | list):
-        found = f"a {type(entries).__name__} of {len(entries)}"
-    else:
-        found = "an array" if is_array(out) else type(out).__name__
+    name = type(out).__name__
+    found = f"a {name} of {len(entries)}" if entries is not None else "an array" if is_array(out) else name
     raise PairError(
         f"has_aux does not fit: the function returned {found}, not a pair",
         fix="return (value, auxiliary output), or leave has_aux out",

@@ -140,6 +140,7 @@ class Values:
                     at=f"{format_path(leaf.path, 'output')}: {jax.typeof(leaf.value)}",
                     fix=departure.refused[ride],
                 )
+            departure.refuse_mapped(ride, leaf.value, lambda leaf=leaf: format_path(leaf.path, "output"))
             lane = departure.lanes.index(ride)
             sources.append((lane, len(groups[lane])))
             groups[lane].append(leaf.value)

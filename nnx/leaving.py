@@ -388,6 +388,7 @@ class _Lanes:
                 at=path(),
                 fix="carry the argument or give it an axis, or return what is new",
             )
+        self.departure.refuse_mapped(ride, value, path)
         lane = self.departure.lanes.index(ride)
         self.groups[lane].append(value)
         return lane, len(self.groups[lane]) - 1

@@ -17,6 +17,7 @@ BUILTINS = {
     "CarryError": TypeError,
     "BranchError": TypeError,
     "DifferentiationError": TypeError,
+    "PairError": ValueError,
     "DonatedError": RuntimeError,
     "TraceLevelError": TypeError,
     "KeyReuseError": RuntimeError,

@@ -153,3 +153,28 @@ def test_axes_by_filter_on_their_own_are_refused_when_the_function_is_mapped(nam
     refused = rf"in_axes of {name} is a StateAxes on its own\n  at: in_axes=StateAxes.*\n  fix: give a tuple"
     with pytest.raises(TypeError, match=refused):
         getattr(nnx, name)(lambda m: m.w[...], in_axes=nnx.StateAxes({...: 0}))
+
+
+@pytest.mark.parametrize(
+    ("f", "path"),
+    [
+        (lambda m, x: m.n.set_value(x), "m.n: float32[]"),
+        (lambda m, x: nnx.jit(lambda m, x: m.n.set_value(x * 2))(m, x), "m.n: float32[]"),
+        (lambda m, x: m.n.set_value(jnp.ones(3) * x), "m.n: float32[3]"),
+        (lambda m, x: nnx.Dict(a=nnx.Param(x)), "output.a: float32[]"),
+        (lambda m, x: x, "output: float32[]"),
+    ],
+)
+@pytest.mark.parametrize("mode", [{}, {"graph_updates": False}, {"graph": False}])
+def test_what_is_mapped_and_leaves_under_none_is_named(f, path, mode):
+    m = nnx.Dict(n=nnx.Variable(jnp.zeros(())))
+    with pytest.raises(ValueError, match="something mapped leaves under None") as caught:
+        nnx.vmap(f, in_axes=(None, 0), out_axes=None, **mode)(m, jnp.ones(2))
+    assert caught.value.at == (f"{path} for each index",)
+    assert float(m.n[...]) == 0
+
+
+def test_what_was_reduced_may_leave_under_none():
+    m = nnx.Dict(n=nnx.Variable(jnp.zeros(())))
+    nnx.vmap(lambda m, x: m.n.set_value(jax.lax.psum(x, "i")), in_axes=(None, 0), axis_name="i")(m, jnp.ones(2))
+    assert float(m.n[...]) == 2

@@ -138,10 +138,11 @@ def test_unchanged_leaves_need_not_be_mapped_out():
 
 
 def test_what_differs_from_example_to_example_cannot_leave_unmapped():
-    with pytest.raises(ValueError, match="out_axes"):
+    with pytest.raises(ValueError, match="something mapped leaves under None: by out_axes") as caught:
         weft.vmap(lambda net, x: net.replace(weight=net.weight + x), in_axes=(None, 0), out_axes=None)(
             Net(*jnp.ones((4,))), jnp.arange(3.0)
         )
+    assert caught.value.at == ("output.weight: float32[] for each index",)
 
 
 def test_spmd_axis_name_shards_the_mapped_axis():
