@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from weft.core import hooks
 from weft.core.boundary import Boundary, Call, Crossing, Departure, Groups
@@ -78,11 +78,11 @@ class Body:
 
 def _pair(out: Any) -> tuple[Any, Any]:
     """A value and what goes with it; JAX takes a tuple or a list for it."""
-    entries = cast("Sequence[Any]", out) if isinstance(out, tuple | list) else None
-    if entries is not None and len(entries) == 2:
-        return entries[0], entries[1]
-    name = type(out).__name__
-    found = f"a {name} of {len(entries)}" if entries is not None else "an array" if is_array(out) else name
+    kind = type(out)
+    many = issubclass(kind, tuple | list)
+    if many and len(out) == 2:
+        return out[0], out[1]
+    found = f"a {kind.__name__} of {len(out)}" if many else "an array" if is_array(out) else kind.__name__
     raise PairError(
         f"has_aux does not fit: the function returned {found}, not a pair",
         fix="return (value, auxiliary output), or leave has_aux out",
