@@ -78,7 +78,7 @@ class Body:
 
 def _pair(out: Any) -> tuple[Any, Any]:
     """A value and what goes with it; JAX takes a tuple or a list for it."""
-    kind: type = type(out)
+    kind: type[Any] = type(out)
     many = issubclass(kind, tuple | list)
     if many and len(out) == 2:
         return out[0], out[1]
