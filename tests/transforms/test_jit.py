@@ -439,6 +439,26 @@ def test_trace_lower_and_compile_take_and_give_records():
     assert "tanh" in str(step.trace(net, X).jaxpr)
 
 
+@pytest.mark.parametrize("lowered", [((X, "ab"), {"times": 3}), ((X,), {"text": "ab", "times": 3})])
+def test_a_compiled_function_is_called_without_its_static_arguments(lowered: Any):
+    def f(x: Any, text: str, *, times: int) -> Any:
+        return x * len(text) * times
+
+    args, kwargs = lowered
+    jitted = weft.jit(f, static_argnums=1, static_argnames="times")
+    compiled = jitted.lower(*args, **kwargs).compile()
+    np.testing.assert_allclose(compiled(X + 1), 6 * (X + 1))
+    # They may be given as they were; another value is another function.
+    np.testing.assert_allclose(compiled(*args, **kwargs), 6 * X)
+    with pytest.raises(StructureError, match="of another structure than those that this was compiled for"):
+        compiled(X, times=4)
+
+
+def test_a_first_static_argument_is_left_out_too():
+    compiled = weft.jit(lambda scale, x: scale * x, static_argnums=0).lower(3, X).compile()
+    np.testing.assert_allclose(compiled(X), 3 * X)
+
+
 def test_eval_shape_gives_shapes_without_running():
     found, after = weft.jit(lambda net, x: net(x)).eval_shape(make_net(), jax.ShapeDtypeStruct((2,), "float32"))
     assert (found.shape, found.dtype) == ((2,), jnp.float32)
