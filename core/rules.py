@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from weft.core import hooks
 from weft.core.boundary import Boundary, Call, Crossing, Departure, Groups
@@ -16,7 +16,7 @@ from weft.core.errors import PairError
 from weft.core.leaves import Leaf, is_array
 from weft.core.rides import Ride, is_axis
 from weft.core.statics import Static, given
-from weft.core.untyped import jax
+from weft.core.untyped import is_tuple, jax
 
 O = TypeVar("O")
 
@@ -78,11 +78,12 @@ class Body:
 
 def _pair(out: Any) -> tuple[Any, Any]:
     """A value and what goes with it; JAX takes a tuple or a list for it."""
-    kind: type[Any] = type(out)
-    many = issubclass(kind, tuple | list)
-    if many and len(out) == 2:
-        return out[0], out[1]
-    found = f"a {kind.__name__} of {len(out)}" if many else "an array" if is_array(out) else kind.__name__
+    entries = tuple(cast("list[Any]", out)) if isinstance(out, list) else out
+    if is_tuple(entries) and len(entries) == 2:
+        return entries[0], entries[1]
+    found = "an array" if is_array(entries) else type(entries).__name__
+    if is_tuple(entries):
+        found = f"a sequence of {len(entries)}"
     raise PairError(
         f"has_aux does not fit: the function returned {found}, not a pair",
         fix="return (value, auxiliary output), or leave has_aux out",

@@ -135,8 +135,8 @@ def test_arguments_of_one_axis_may_be_put_into_each_other():
     ("aux", "found"),
     [
         (lambda y: y, "an array"),
-        (lambda y: (y,), "a tuple of 1"),
-        (lambda y: [y, 1, 2], "a list of 3"),
+        (lambda y: (y,), "a sequence of 1"),
+        (lambda y: [y, 1, 2], "a sequence of 3"),
         (lambda y: {"y": y}, "dict"),
     ],
 )
