@@ -242,7 +242,7 @@ def _as_states(structure: RefStructure, values: Mapping[int, Any]) -> tuple[Any,
             flat[item] = values[i]
         else:
             holder = structure.holders[i]
-            value = values[i] if holder.type is None else holder.type._new(values[i], holder.metadata)
+            value = values[i] if holder.type is None else holder.type._new(values[i], holder.metadata.in_order())
             states[item].append((path, value))
     for item, pairs in states.items():
         flat[item] = pairs[0][1] if len(pairs) == 1 and pairs[0][0] == () else from_flat_state(pairs)

@@ -4,6 +4,7 @@ import copy
 
 import jax.numpy as jnp
 import pytest
+from flax import nnx as flax_nnx
 from weft import nnx
 
 
@@ -63,3 +64,13 @@ def test_an_error_leaves_the_order():
     with pytest.raises(ZeroDivisionError):
         nnx.jit(lambda m: 1 / 0)(model)
     assert list(model) == ["b", "a", "c"]
+
+
+def test_gradients_have_their_metadata_sorted():
+    def names(library):
+        model = library.Dict(w=library.Param(jnp.ones(2), unit="m", scale=2))
+        gradient = library.grad(lambda model: model.w.sum())(model)
+        return list(gradient["w"].get_metadata()), list(model.w.get_metadata())
+
+    assert names(nnx) == names(flax_nnx)
+    assert names(nnx)[0] == sorted(names(nnx)[1])
