@@ -17,7 +17,7 @@ from weft.nnx.attributes import HashableMapping
 
 _ATOMS = frozenset(
     (
-        bool, int, float, complex, str, bytes, type(None), type(...), range, slice, type, np.dtype,
+        bool, int, float, complex, str, bytes, type(None), type(...), range, type, np.dtype,
         types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type(jax.jit(lambda: None)),
     )
 )  # fmt: skip
@@ -48,6 +48,8 @@ def is_stable(value: Any) -> bool:
     kind = type(value)
     if kind in _ATOMS or isinstance(value, _IMMUTABLE):
         return True
+    if kind is slice:
+        return has_hash(value)  # from Python 3.12 on
     if isinstance(value, tuple | frozenset):
         return all(map(is_stable, value))
     if kind is HashableMapping:
@@ -94,6 +96,8 @@ def snapshot(value: Any, around: tuple[int, ...] = ()) -> Any:
         return type(value), [snapshot(part, around) for part in value]
     if isinstance(value, set):
         return frozenset(value)
+    if isinstance(value, slice):
+        return slice, value.start, value.stop, value.step
     if _is_all_attributes(value):
         return type(value), snapshot(vars(value), around)
     return value
@@ -116,6 +120,8 @@ def is_watchable(value: Any, around: tuple[int, ...] = ()) -> bool:
         return all(is_watchable(part, around) for part in value)
     if isinstance(value, set):
         return all(map(is_stable, value))
+    if isinstance(value, slice):
+        return all(map(is_stable, (value.start, value.stop, value.step)))
     return _is_all_attributes(value) and is_watchable(vars(value), around)
 
 

@@ -116,7 +116,7 @@ def vjp(
         refuse_bound_method(function, "vjp")
 
         def transformed(*primals: Any) -> Any:
-            options = DiffOptions("vjp", tuple(range(len(primals))), _default(boundary), has_aux)
+            options = DiffOptions("vjp", tuple(range(len(primals))), _default(boundary), has_aux, allow_int=True)
             return vjp_with(interpret(VJP, boundary)((function,), options), primals)
 
         return named_like(function, transformed)
@@ -147,7 +147,7 @@ def jvp(
         refuse_bound_method(function, "jvp")
 
         def transformed(primals: Any, tangents: Any) -> Any:
-            options = DiffOptions("jvp", tuple(range(len(primals))), _default(boundary), has_aux)
+            options = DiffOptions("jvp", tuple(range(len(primals))), _default(boundary), has_aux, allow_int=True)
             return jvp_with(interpret(JVP, boundary)((function,), options), tuple(primals), tuple(tangents))
 
         return named_like(function, transformed)

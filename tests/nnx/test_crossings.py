@@ -134,3 +134,23 @@ def test_cached_partial_that_refuses_leaves_values_alone():
     assert caught.value.at == ("cached_args[0].b: Param -> another Param", "cached_args[0].a.note: nothing -> 2")
     assert model.a[...].tolist() == [1.0, 1.0]
     assert "note" not in model.a.get_metadata()
+
+
+class Counted(nnx.Module):
+    def __init__(self):
+        self.w, self.count = nnx.Param(jnp.ones(2)), nnx.Variable(jnp.array(3))
+
+    def __call__(self, x):
+        return (self.w * x).sum() * self.count[...]
+
+
+@pytest.mark.parametrize("mode", [MODES["graph"], MODES["tree"]], ids=["graph", "tree"])
+def test_integers_among_the_primals_of_vjp_and_jvp_have_no_derivative(mode):
+    model = Counted()
+    y, pull = nnx.vjp(lambda m, n: m(2.0) * n, model, 2, **mode)
+    cotangent, of_number = pull(1.0)
+    assert float(y) == 24
+    assert cotangent.w[...].tolist() == [12, 12]
+    assert cotangent.count.get_value().dtype == of_number.dtype == jax.dtypes.float0
+    # What has no derivative is a tangent too.
+    assert float(nnx.jvp(lambda m: m(2.0), (model,), (cotangent,), **mode)[1]) == 2 * 3 * (12 + 12)

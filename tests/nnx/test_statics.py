@@ -34,6 +34,7 @@ STATICS = {
     "set": (lambda: {3}, lambda c: c.add(5)),
     "tuple of lists": (lambda: ([3],), lambda c: c[0].append(5)),
     "namespace": (lambda: types.SimpleNamespace(width=3), lambda c: setattr(c, "width", 5)),
+    "dict of slices": (lambda: {"width": slice(3)}, lambda c: c.update(width=slice(5))),
     "arguments": (lambda: argparse.Namespace(width=3), lambda c: setattr(c, "width", 5)),
 }
 
@@ -104,6 +105,9 @@ class Log(collections.deque):
         ({"a": [1]}, True),
         (Config(), True),
         (types.SimpleNamespace(a=1), True),
+        (slice(1, 2), True),
+        ((slice(None), 3), True),
+        (slice([1]), False),
         (Log([1]), False),
         ([bytearray(1)], False),
     ],
@@ -120,6 +124,14 @@ def test_what_cannot_be_watched_is_seen_all_the_same():
     assert nnx.graphdef(model) == before
     model.config = Log([2])
     assert nnx.graphdef(model) != before
+
+
+def test_another_slice_is_another_function():
+    model = Model(slice(1))
+    run = nnx.jit(lambda m: m.w[m.config])
+    assert run(model).shape == run(model).shape == (1,)
+    model.config = slice(2)
+    assert run(model).shape == (2,)
 
 
 def test_snapshots_of_what_holds_itself_end():
