@@ -57,12 +57,17 @@ def capture(
         finally:
             for cls, name, method in undo:
                 setattr(cls, name, method)
-            recorded = _close(list(iter_modules(root)), var_types)
+            recorded = sorted(_close(list(iter_modules(root)), var_types), key=_order)
         if not var_types:
             return result
         return (result, *(from_flat_state(part) for part in sort_flat(recorded, var_types)[:-1]))
 
     return wrapper
+
+
+def _order(entry: tuple[Path, Any]) -> list[tuple[str, Any]]:
+    """Sorts paths; numbers, which are the attributes of Lists, come before names."""
+    return [(type(part).__name__, part) for part in entry[0]]
 
 
 def _values_by_module(init: Any) -> Mapping[Path, dict[str, Any]]:

@@ -96,6 +96,19 @@ def shard_value(value: Any, out_sharding: Any, rules: LogicalRules | None, mesh:
     )
 
 
+def lay_out_abstractly(value: Any, out_sharding: Any, rules: LogicalRules | None, mesh: Any) -> Any:
+    """A `ShapeDtypeStruct` with the layout that `shard_value` gives; as it is where it has one, or there is no mesh."""
+    mesh = mesh or _mesh_in_context()
+    if not isinstance(value, jax.ShapeDtypeStruct) or value.sharding is not None:
+        return value
+    sharding = apply_rules(out_sharding or PartitionSpec(), rules)
+    if isinstance(sharding, Format):
+        sharding = sharding.sharding
+    if isinstance(sharding, PartitionSpec):
+        sharding = NamedSharding(mesh, sharding) if mesh is not None else None
+    return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding)
+
+
 def _mesh_in_context() -> Any:
     mesh = jax.sharding.get_abstract_mesh()
     return None if mesh.empty else mesh

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import jax
 from jax.experimental import checkify as jax_checkify
 from weft.core.errors import StructureError
 from weft.core.interpret import interpret
 from weft.nnx.missing import MISSING
+from weft.nnx.nodes import is_graph_node
+from weft.nnx.sharding import lay_out_abstractly
 from weft.nnx.transforms._wrap import boundary_of, decorate, over
+from weft.nnx.variable import Variable
+from weft.nnx.walk import iter_graph
 from weft.transforms.branches import COND, COND_OPTIONS, SWITCH, switch_options
 from weft.transforms.tracing import (
     CHECKIFY,
@@ -63,12 +68,28 @@ def eval_shape(
 ) -> Any:
     """The output of a function of objects and arrays, with `ShapeDtypeStruct`s in place of arrays.
 
+    With graph updates, those of Variables have the layout of `out_sharding` if there is a mesh, as the arrays would.
+
     Source: `jax.eval_shape`, with the semantics of `flax.nnx.eval_shape`.
     """
     boundary = boundary_of("eval_shape", graph, graph_updates)
-    if boundary.updates:
-        boundary = boundary_of("eval_shape", graph, graph_updates, copies=True)
-    return interpret(EVAL_SHAPE, boundary)((f,), NoOptions())(args, kwargs)
+    if not boundary.updates:
+        return interpret(EVAL_SHAPE, boundary)((f,), NoOptions())(args, kwargs)
+    boundary = boundary_of("eval_shape", graph, graph_updates, copies=True)
+    abstract = interpret(EVAL_SHAPE, boundary)((f,), NoOptions())(args, kwargs)
+    for variable in _variables_of(abstract):
+        value, metadata = variable.get_raw_value(), variable.get_metadata()
+        options = (metadata.get(name) for name in ("out_sharding", "sharding_rules", "mesh"))
+        variable.set_raw_value(lay_out_abstractly(value, *options))
+    return abstract
+
+
+def _variables_of(tree: Any) -> Iterator[Variable[Any]]:
+    for leaf in jax.tree.leaves(tree, is_leaf=lambda x: is_graph_node(x) or isinstance(x, Variable)):
+        if is_graph_node(leaf):
+            yield from (value for _, value in iter_graph(leaf, graph=True) if isinstance(value, Variable))
+        elif isinstance(leaf, Variable):
+            yield leaf
 
 
 def make_jaxpr(

@@ -1,0 +1,72 @@
+"""`nnx.eval_shape` says where Variables would lie on a mesh: as the arrays do that the same function makes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx as flax_nnx
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from weft import nnx
+
+
+def mesh_of(kind):
+    return jax.make_mesh((2, 1), ("i", "j"), axis_types=(kind,) * 2, devices=np.asarray(jax.devices()[:2]))
+
+
+AUTO, EXPLICIT = mesh_of(AxisType.Auto), mesh_of(AxisType.Explicit)
+METADATA = {
+    "nothing": {},
+    "names": {"out_sharding": ("i", None)},
+    "rules": {"out_sharding": ("row", None), "sharding_rules": (("row", "i"),)},
+    "not eager": {"out_sharding": (None, "i"), "eager_sharding": False},
+}
+FUNCTIONS = {
+    "a Variable": lambda library, make: make(),
+    "a model": lambda library, make: library.Dict(one=make(), other=library.List([make()])),
+    "split": lambda library, make: library.split(library.Dict(one=make())),
+    "a tuple": lambda library, make: (make(), [make()], 3.0),
+    "shared": lambda library, make: (lambda v: (v, library.Dict(v=v)))(make()),
+}
+
+
+def layouts(library, function, metadata, **mode):
+    def make():
+        return library.Param(jnp.ones((2, 2)), **metadata)
+
+    abstract = library.eval_shape(lambda: function(library, make), **mode)
+    return [str(leaf.sharding) for leaf in jax.tree.leaves(abstract)]
+
+
+@pytest.mark.parametrize("mode", [{}, {"graph_updates": False}, {"graph": False}], ids=str)
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("metadata", METADATA)
+def test_layouts_are_those_of_flax(metadata, function, mode):
+    if function == "shared" and mode == {"graph": False}:
+        pytest.skip("trees share nothing")
+    with jax.set_mesh(AUTO):
+        found = layouts(nnx, FUNCTIONS[function], METADATA[metadata], **mode)
+        assert found == layouts(flax_nnx, FUNCTIONS[function], METADATA[metadata], **mode)
+
+
+def test_without_a_mesh_there_is_no_layout():
+    assert layouts(nnx, FUNCTIONS["a model"], {}) == ["None", "None"]
+
+
+def test_a_variable_may_bring_its_own_mesh():
+    given = nnx.eval_shape(lambda: nnx.Param(jnp.ones((2, 2)), out_sharding=NamedSharding(AUTO, PartitionSpec("i"))))
+    assert given.get_value().sharding.spec == PartitionSpec("i")
+    own = nnx.eval_shape(lambda: nnx.Param(jnp.ones((2, 2)), out_sharding=("i", None), mesh=AUTO))
+    assert own.get_value().sharding == NamedSharding(AUTO, PartitionSpec("i", None))
+
+
+def test_on_an_explicit_mesh_the_layout_is_the_types():
+    with jax.set_mesh(EXPLICIT):
+        found = nnx.eval_shape(lambda: nnx.Param(jnp.ones((2, 2)), out_sharding=("i", None)))
+    assert found.get_value().sharding.spec == PartitionSpec("i", None)
+
+
+def test_what_is_there_without_arrays_is_left_as_it_is():
+    with jax.set_mesh(AUTO):
+        model = nnx.eval_shape(lambda: nnx.Dict(n=nnx.Variable(None), k=nnx.RngStream(0, tag="k")))
+    assert model.n.get_value() is None
+    assert model.k.key.get_value().sharding.spec == PartitionSpec()

@@ -1,0 +1,46 @@
+"""What `nnx.capture` returns is sorted by path, whichever order it was recorded in."""
+
+import jax.numpy as jnp
+import pytest
+from flax import nnx as flax_nnx
+from weft import nnx
+
+LIBRARIES = {"weft": nnx, "flax": flax_nnx}
+
+
+def recorded(library, **options):
+    class Model(library.Module):
+        def __init__(self):
+            self.z, self.c = library.Linear(1, 1, rngs=library.Rngs(0)), library.Linear(1, 1, rngs=library.Rngs(0))
+
+        def __call__(self, x):
+            self.sow(library.Intermediate, "d", x)
+            self.sow(library.Intermediate, "a", x)
+            return self.c(self.z(x))
+
+    state = library.capture(Model(), library.Intermediate, **options)(jnp.ones(1))[1]
+    return [list(state), [path for path, _ in library.to_flat_state(state)]]
+
+
+@pytest.mark.parametrize("methods", [False, True])
+def test_the_order_is_that_of_flax(methods):
+    found = {
+        name: recorded(library, **({"method_outputs": library.Intermediate} if methods else {}))
+        for name, library in LIBRARIES.items()
+    }
+    assert found["weft"] == found["flax"]
+
+
+def test_elements_of_lists_come_before_names():
+    class Model(nnx.Module):
+        def __init__(self):
+            self.layers = nnx.List([nnx.Linear(1, 1, rngs=nnx.Rngs(0)) for _ in range(11)])
+
+        def __call__(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            self.layers.sow(nnx.Intermediate, "last", x)
+            return x
+
+    _, state = nnx.capture(Model(), nnx.Intermediate, method_outputs=nnx.Intermediate)(jnp.ones(1))
+    assert list(state["layers"]) == [*range(11), "last"]
