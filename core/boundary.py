@@ -116,6 +116,10 @@ class Boundary(Protocol):
     # Whether arguments can be updated at all, and whether updates of what a loop only broadcasts are carried along.
     has_updates: bool
     carries_along: bool
+    # Whether annotations are contracts even where they name no shape; see `hooks.ContractHook.call`.
+    typed: bool
+    # Whether a function may put new things into its arguments.
+    restructures: bool
 
     def enter(self, call: Call) -> tuple[Hashable, list[Any], Any]:
         """Takes a call apart: its structure, its dynamic leaves (with `path` and `value`), and what `hand_over` needs

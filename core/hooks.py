@@ -25,8 +25,13 @@ class ContractHook(Protocol):
     def replaced(self, record: Any) -> None:
         """Called for a copy with other fields: of a stacked record too, and of one that lacks some of its leaves."""
 
-    def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def call(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], typed: bool = True
+    ) -> Any:
         """Calls a public method (`args[0]` is the record) or a function given to a transform, checking around it.
+
+        Where it is not `typed` code, as a program is that comes from elsewhere, a function that names no shape and no
+        dtype has no contract: its annotations may be notes that nobody ever held it to.
 
         A transform calls this inside its trace and inside its frame, with arguments as the function sees them: one
         example, a carry and a slice, the operands of a branch. Records among them have just been rebuilt.
@@ -42,8 +47,10 @@ class Deferred:
     def replaced(self, record: Any) -> None:
         load_contracts().replaced(record)
 
-    def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        return load_contracts().call(function, args, kwargs)
+    def call(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], typed: bool = True
+    ) -> Any:
+        return load_contracts().call(function, args, kwargs, typed)
 
 
 def load_contracts() -> ContractHook:
@@ -87,9 +94,11 @@ def installed_contracts() -> ContractHook | None:
     return _installed
 
 
-def call_checked(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Calls a user's function, under contract if there is a hook."""
+def call_checked(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], typed: bool = True
+) -> Any:
+    """Calls a user's function, under contract if there is a hook; see `ContractHook.call`."""
     __tracebackhide__ = True
     if _installed is None:
         return function(*args, **kwargs)
-    return _installed.call(function, args, kwargs)
+    return _installed.call(function, args, kwargs, typed)

@@ -27,7 +27,7 @@ from typing import Any, Generic, TypeVar
 import equinox as eqx
 from weft.core.boundary import NOT_UPDATED, Boundary, Call, Crossing, Departure, Extract, Groups
 from weft.core.explain import explain
-from weft.core.rides import depends_on_leaves, rides_in
+from weft.core.rides import depends_on_leaves, is_axis, rides_in
 from weft.core.rules import Body, Finish, Lift, Lifted, Prepare, Rule
 from weft.core.untyped import jax
 
@@ -112,7 +112,9 @@ class Interpreted(Generic[O]):
         prefix = self.rule.arrive(self.options, call)
         rides = self.boundary.rides(prefix, call, entered, leaves, self.rule.is_ride, self.rule.options[0])
         self.rule.check(self.options, call, leaves, rides)
-        lanes = tuple(dict.fromkeys((*self.rule.lanes, *rides)))
+        # What is new in an argument may leave by an axis that nothing arrived by.
+        axes = filter(is_axis, rides_in(prefix, self.rule.is_ride)) if self.boundary.restructures else ()
+        lanes = tuple(dict.fromkeys((*self.rule.lanes, *rides, *axes)))
         crossing = Crossing(structure, tuple(rides), lanes)
         plan = self.plans.get(crossing)
         if plan is None:

@@ -50,7 +50,7 @@ class Body:
         functions, args, kwargs = live
         check = self.agreement(self.boundary, live, self.departure) if self.agreement is not None else None
         args, kwargs = map(given, args), {name: given(value) for name, value in kwargs.items()}
-        out = hooks.call_checked(functions[self.index], (*before, *args), kwargs)
+        out = hooks.call_checked(functions[self.index], (*before, *args), kwargs, self.boundary.typed)
         if self.departure.option == "has_aux" and isinstance(self.departure.prefix, tuple):
             out = _pair(out)
         if check is not None:

@@ -57,6 +57,8 @@ class Values:
     name = "values"
     has_updates = False
     carries_along = False
+    restructures = False
+    typed = True
 
     def enter(self, call: Call) -> tuple[Structure, list[Leaf], None]:
         """Takes a call apart: its structure and its dynamic leaves, whose paths start at the parameter's name."""

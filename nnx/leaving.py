@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from jax.sharding import PartitionSpec
 from weft.core.agree import subtrees
 from weft.core.boundary import NOT_UPDATED, Call, Crossing, Departure, Groups
 from weft.core.errors import AxisError, CarryError
@@ -111,8 +112,9 @@ class Leaving:
         return self.lanes.put(ride, variable._raw_value, lambda: self._place(i))
 
     def _is_updated(self, i: int, value: Any) -> bool:
-        if self._is_donated(i) and not is_array_ref(value):
-            return True  # JAX may give its buffer to any output, so the value must leave too
+        if (self._is_donated(i) or self._is_placed(i)) and not is_array_ref(value):
+            # JAX may give a donated buffer to any output; and who asks for a place wants the value to be there.
+            return True
         # What was learned beforehand holds: JAX may hand on an unchanged value as another tracer.
         updated = self.departure.updated
         return not same_value(value, self.values[i]) if updated is None else i in updated
@@ -120,6 +122,10 @@ class Leaving:
     def _is_donated(self, i: int) -> bool:
         ride = self.crossing.rides[i]
         return isinstance(ride, Placement) and ride.donated
+
+    def _is_placed(self, i: int) -> bool:
+        # What jit places is placed outside (`to_be_placed`); shard_map has no other way than to let it leave.
+        return self.boundary.updates and isinstance(self.crossing.rides[i], PartitionSpec)
 
     def _place(self, i: int) -> str:
         structure = self.crossing.structure

@@ -64,6 +64,7 @@ class References:
 
     name = "references"
     has_updates = True
+    typed = False
 
     def __init__(self, graph: bool, updates: bool, function: str, copies: bool = False):
         self.graph = graph
@@ -71,6 +72,7 @@ class References:
         self.function = function
         self.copies = copies
         self.carries_along = not self.updates
+        self.restructures = self.updates
 
     def names(self, functions: Sequence[Callable[..., Any]]) -> Sequence[str]:
         """The names of the arguments, for paths; `fori_loop` puts one of its own before them."""

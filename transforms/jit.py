@@ -60,12 +60,16 @@ def is_sharding(node: Any) -> bool:
 def _arrive(options: JitOptions, call: Call) -> Any:
     _, args, kwargs = call
     shardings = options.in_shardings
-    per_argument = shardings if is_tuple(shardings) and not is_sharding(shardings) else None
-    if per_argument is not None and len(per_argument) != len(args):
-        raise StructureError(
-            f"in_shardings has {len(per_argument)} entries for {len(args)} positional arguments",
-            fix="give one for each argument, or one for all",
-        )
+    traced = [i for i in range(len(args)) if i not in options.static_numbers]
+    by_argument = dict.fromkeys(traced, shardings)
+    if is_tuple(shardings) and not is_sharding(shardings):
+        if len(shardings) != len(traced):
+            raise StructureError(
+                f"in_shardings has {len(shardings)} entries for {len(traced)} positional arguments"
+                + (" that are not static" if len(traced) < len(args) else ""),
+                fix="give one for each argument, or one for all",
+            )
+        by_argument = dict(zip(traced, shardings, strict=True))
 
     def placed(sharding: Any, donated: bool) -> Any:
         def place(node: Any) -> Any:
@@ -78,7 +82,7 @@ def _arrive(options: JitOptions, call: Call) -> Any:
     return (
         Placement(),
         tuple(
-            placed(per_argument[i] if per_argument is not None else shardings, i in options.donated_numbers)
+            placed(by_argument.get(i), i in options.donated_numbers)
             for i in range(len(args))
         ),
         {name: Placement(None, name in options.donated_names) for name in kwargs},

@@ -36,18 +36,21 @@ def call(
     function: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
+    typed: bool = True,
 ) -> Any:
     """Calls a function under contract; see `weft.core.hooks.ContractHook.call`."""
     __tracebackhide__ = True
     if isinstance(function, functools.partial):
-        return call(function.func, (*function.args, *args), {**function.keywords, **kwargs})
+        return call(function.func, (*function.args, *args), {**function.keywords, **kwargs}, typed)
     if isinstance(function, MethodType) and not isinstance(function.__self__, eqx.Module):
-        return call(function.__func__, (function.__self__, *args), kwargs)
+        return call(function.__func__, (function.__self__, *args), kwargs, typed)
     if not isinstance(function, FunctionType | eqx.Module | type):
         method = getattr(type(function), "__call__", None)  # noqa: B004  (the function itself is wanted)
         if isinstance(method, FunctionType) and not hasattr(function, "__wrapped__"):
-            return call(method, (function, *args), kwargs)
+            return call(method, (function, *args), kwargs, typed)
     plan = plan_of(function, args)
+    if plan is not None and not (typed or plan.names_shapes):
+        return function(*args, **kwargs)
     if plan is None:
         function = cast(Callable[..., Any], wrapper_of(function, args) or function)
     is_method = plan is not None and plan.is_method

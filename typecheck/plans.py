@@ -7,6 +7,7 @@ takes. So it runs with a checked function in place of its own: the contract is h
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import os
@@ -20,13 +21,13 @@ import jax
 import jaxtyping
 from weft.core.callers import is_users
 from weft.core.hooks import call_checked
-from weft.typecheck.annotations import Annotation, StreamOf
+from weft.typecheck.annotations import ANY_DTYPE, Annotation, ArrayOf, BatchedOf, RecordOf, StreamOf
 from weft.typecheck.arrays import Check
 from weft.typecheck.bindings import Slot
 from weft.typecheck.checks import check_of
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.objects import is_record_class
-from weft.typecheck.signatures import Signature, signature_of
+from weft.typecheck.signatures import Signature, fields_of, signature_of
 
 Row = tuple[Slot, Check]
 
@@ -44,6 +45,7 @@ class FunctionPlan:
         streams: the rows of what a generator yields, is sent and returns.
         is_method: whether the first argument is the record or object that it is a method of.
         idle: whether there is nothing to check at all.
+        names_shapes: whether an annotation asks for a shape or a dtype.
     """
 
     signature: Signature
@@ -54,6 +56,7 @@ class FunctionPlan:
     streams: tuple[Row | None, Row | None, Row | None] | None
     is_method: bool
     idle: bool
+    names_shapes: bool
 
 
 def function_plan(
@@ -81,7 +84,33 @@ def function_plan(
     is_method = owner is not None and is_record_class(owner)
     idle = not any(rows.values()) and returns is None and not any(streams or ())
     rest = by_kind.get(kinds.VAR_POSITIONAL), by_kind.get(kinds.VAR_KEYWORD)
-    return FunctionPlan(signature, positional, named, rest, returns, streams, is_method, idle)
+    annotations = [*(p.annotation for p in signature.parameters), signature.returns]
+    shaped = any(_names_shapes(annotation, set()) for annotation in annotations)
+    return FunctionPlan(signature, positional, named, rest, returns, streams, is_method, idle, shaped)
+
+
+def _names_shapes(annotation: Any, met: set[type]) -> bool:
+    """Whether an annotation asks for a shape or a dtype somewhere, and not just for an array."""
+    match annotation:
+        case ArrayOf(dtype=dtype, shape=shape):
+            return dtype != ANY_DTYPE or str(shape) != "..."
+        case BatchedOf():
+            return True
+        case RecordOf(cls=cls):
+            if cls in met:
+                return False
+            met.add(cls)
+            try:
+                fields = fields_of(cls)
+            except (AnnotationError, TypeError):
+                return False  # what cannot be read is reported where the class itself is checked
+            return any(_names_shapes(field.annotation, met) for field in fields)
+        case tuple():
+            return any(_names_shapes(part, met) for part in annotation)
+        case _ if dataclasses.is_dataclass(annotation):
+            return any(_names_shapes(getattr(annotation, part.name), met) for part in dataclasses.fields(annotation))
+        case _:
+            return False
 
 
 def _row(slot: Slot, annotation: Annotation) -> Row | None:

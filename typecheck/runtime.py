@@ -69,11 +69,12 @@ class Contracts:
         function: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
+        typed: bool = True,
     ) -> Any:
         __tracebackhide__ = True
         if current_mode() == "off":
             return function(*args, **kwargs)
-        return calls.call(function, args, kwargs)
+        return calls.call(function, args, kwargs, typed or current_mode() == "strict")
 
 
 _CONTRACTS = Contracts()
