@@ -7,7 +7,7 @@ objects around them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from weft.core.paths import Path, format_path
@@ -28,7 +28,8 @@ from weft.nnx.tracers import TraceState, current_trace_state
 from weft.nnx.traversals import flatten_to_sequence
 from weft.nnx.variable import VARIABLE_TYPES, Variable
 
-PureState = tuple[GraphDef[Any], State]
+N = TypeVar("N")
+PureState = tuple[GraphDef[N], State]
 
 
 def split(node: Any, *filters: Filter, graph: bool | None = None) -> tuple[Any, ...]:

@@ -26,7 +26,7 @@ from weft.nnx.plan import variables_below
 from weft.nnx.prefixes import finder, specs, without_functions
 from weft.nnx.refs import is_array_ref, same_value
 from weft.nnx.tree import ways_out
-from weft.nnx.variable import VARIABLE_TYPES
+from weft.nnx.variable import VARIABLE_TYPES, Variable
 from weft.transforms.carries import ALONG
 from weft.transforms.jit import Placement
 
@@ -307,7 +307,9 @@ class Leaving:
             raise self._duplicate(leaf, (*base, *path))
         if known and not self.boundary.copies:
             return self._source(leaf, ride)
-        value = leaf._raw_value if type(leaf) in VARIABLE_TYPES else leaf
+        # A hijax Variable is a value of its own, unless only its shape is wanted.
+        is_box = type(leaf) in VARIABLE_TYPES or (self.boundary.copies and isinstance(leaf, Variable))
+        value = leaf._raw_value if is_box else leaf
         return self.lanes.put(ride, value, lambda: format_path((*base, *path)))
 
     def _plain_source(self, value: Any, ride: Ride) -> tuple[int, int]:
@@ -356,7 +358,8 @@ class Leaving:
                 mine = self.departure.updates(self.crossing.rides[i])
                 mine = self.crossing.rides[i] if mine is NOT_UPDATED else mine
                 theirs = find((*path, *below), variable)
-                if mine != theirs:
+                # Roles in a derivative are no places: what is returned is the argument itself.
+                if mine != theirs and not isinstance(theirs, Autodiff):
                     raise AliasError(
                         "Inconsistent aliasing detected: an argument is returned under another "
                         f"{self.departure.option}",

@@ -159,7 +159,7 @@ class Plan:
         self.leaves: list[Any] = walk.leaves
         self.volatile = walk.volatile
         self.variables = [leaf for leaf in walk.leaves if type(leaf) in VARIABLE_TYPES]
-        self.numbers = [numbers.get(leaf) if type(leaf) in VARIABLE_TYPES else None for leaf in walk.leaves]
+        self.numbers = [numbers.get(leaf) for leaf in walk.leaves]
         self._metadata = [variable._var_metadata for variable in self.variables]
         levels = {id(variable._trace_state): variable._trace_state for variable in self.variables}
         self._trace_states: list[TraceState] = list(levels.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
+from contextlib import suppress
 from typing import Any
 
 import jax
@@ -18,18 +19,41 @@ from weft.nnx.variable import Variable
 from weft.transforms.jit import Placement
 
 
+class OfGraph(ByFilter):
+    """The prefix of one graph, which `nnx.prefix` has made: each Variable stands in it where it is first met."""
+
+
+def read_prefix(prefix: Any) -> Any:
+    """A prefix with what `nnx.prefix` made for graph mode as leaves."""
+
+    def read(node: Any) -> Any:
+        if not isinstance(node, TreeState):
+            return node
+        return OfGraph(node.state) if isinstance(node.state, State) else node.state
+
+    return jax.tree.map(
+        read, prefix, is_leaf=lambda node: isinstance(node, TreeState | State | Variable) or node is None
+    )
+
+
 def specs(graph: bool, prefix: Any, tree: Tree, is_ride: Callable[[Any], bool], what: str) -> list[Any]:
     """The prefix of each item."""
 
-    def stops(node: Any) -> bool:
-        known = ByFilter | RidesByKind | State | TreeState | Variable
-        return is_ride(node) or isinstance(node, known) or is_item(graph, node)
+    def spread(known: Any) -> Any:
+        def stops(node: Any) -> bool:
+            return is_ride(node) or isinstance(node, known) or is_item(graph, node)
+
+        return jax.tree.broadcast(prefix, treedef.unflatten(range(treedef.num_leaves)), is_leaf=stops)
 
     if is_ride(prefix):
         return [prefix] * len(tree.flat)
     treedef = tree.structure.treedef
+    leaves = ByFilter | RidesByKind | Variable
     try:
-        everywhere = jax.tree.broadcast(prefix, treedef.unflatten(range(treedef.num_leaves)), is_leaf=stops)
+        # A State in a prefix is for a State, or has a ride for each path of an object.
+        with suppress(ValueError):
+            return treedef.flatten_up_to(spread(leaves))
+        everywhere = spread(leaves | State)
     except ValueError as error:
         raise PrefixError(
             f"{what} does not fit: {error}",
@@ -55,7 +79,7 @@ def rides_of(graph: bool, prefix: Any, tree: Tree, is_ride: Callable[[Any], bool
             rides.append(finders[root](plan.paths[i], plan.leaves[i]))
     if plan.repeats:
         # A prefix made of the graph itself names each Variable once, where it is first met.
-        named_once = {root for root, place in enumerate(tree.nodes) if isinstance(by_item[place], TreeState)}
+        named_once = {root for root, place in enumerate(tree.nodes) if isinstance(by_item[place], OfGraph)}
         _check_aliases(tree, finders, rides, what, named_once)
     plain = zip(by_item, tree.structure.items, tree.flat, strict=True)
     return rides + [_plain_ride(spec, value, what) for spec, item, value in plain if item is ARRAY]
@@ -92,8 +116,6 @@ def _finder(graph: bool, spec: Any, item: Any) -> Callable[[Path, Any], Ride]:
         return spec.finder()
     if isinstance(spec, RidesByKind):
         return ByFilter(spec.rides).finder()
-    if isinstance(spec, TreeState):  # made by `prefix`, for graph mode
-        return ByFilter(spec.state).finder() if isinstance(spec.state, State) else lambda path, value: spec.state
     if isinstance(spec, State) or is_item(graph, spec):
         by_path = {leaf.path: leaf.value for leaf in take_apart(graph, {"": spec}).leaves}
         return lambda path, value: by_path[("", *path)]

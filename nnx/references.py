@@ -215,7 +215,7 @@ class References:
         """A tree like the output: values at what rode in one lane, and `None` elsewhere."""
         count = outcome.graphdef.num_leaves
         filled = [values[place] if at == lane else None for at, place in outcome.sources]
-        return build_output(outcome, filled[:count], filled[count:], IndexMap(), None)
+        return build_output(outcome, filled[:count], filled[count:], _Nothing(), None)
 
     def read_sparse_output(self, outcome: RefOutcome, lane: int, tree: Any) -> list[Any]:
         """For each leaf of one lane its value in a tree like the output, or None."""
@@ -230,6 +230,13 @@ class References:
     def extractor(self, crossing: Crossing, entered: Tree, call: Call) -> Extract | None:
         """Reads the Variables of the same objects again, as long as their plan is valid."""
         return quick_extractor(self, crossing, entered, call)
+
+
+class _Nothing(IndexMap):
+    """Of the arguments, which an output may refer to by number, there is nothing in a tree like the output."""
+
+    def __missing__(self, number: int) -> None:
+        return None
 
 
 def _as_states(structure: RefStructure, values: Mapping[int, Any]) -> tuple[Any, Any]:

@@ -64,6 +64,8 @@ def _as_its_mode(variable: Any) -> Any:
     """The Variable, or the hijax value that stands for it."""
     if not variable._var_metadata["hijax"]:
         return variable
+    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(variable._raw_value)):
+        return variable  # there is no value yet
     from weft.nnx.hijax import to_hijax
 
     return to_hijax(variable)

@@ -17,8 +17,10 @@ import jax
 from weft.core.boundary import Call, Groups
 from weft.core.errors import DifferentiationError
 from weft.core.filters import All, OfValue
+from weft.core.leaves import NUMBERS
 from weft.core.rides import Autodiff, RidesByKind
 from weft.core.rules import Body, Lift, Lifted, Rule
+from weft.core.statics import Static, given
 from weft.core.untyped import jnp
 from weft.transforms._wrap import by_position, named_like
 
@@ -45,7 +47,8 @@ class CustomOptions:
         symbolic_zeros: whether the user's rule wants to be told of zeros.
         residuals: what the forward function saved, from its call to the flattening of it.
         filters: for arguments that are differentiated in part, which leaves.
-        with_updates: whether the backward function is given the cotangents of updates too.
+        with_updates: whether the backward function is given the cotangents of updates, beside the output's.
+        updates_as: the name of the argument that it is given those as, if it takes them by name.
     """
 
     name: str
@@ -55,6 +58,7 @@ class CustomOptions:
     residuals: Residuals = field(default_factory=lambda: Residuals(), compare=False)
     filters: tuple[tuple[int, Any], ...] = ()
     with_updates: bool = False
+    updates_as: str | None = None
 
 
 class _Inexact(RidesByKind):
@@ -106,7 +110,7 @@ def custom_rule(name: str, lift: Callable[[Lift[CustomOptions]], Lifted]) -> Rul
 
 def arguments(body: Body, groups: Groups) -> tuple[Any, ...]:
     """The live positional arguments, for a user's rule."""
-    return body.boundary.rebuild(body.crossing, body.crossing.ungroup(groups))[0][1]
+    return tuple(map(given, body.boundary.rebuild(body.crossing, body.crossing.ungroup(groups))[0][1]))
 
 
 def nondiff_positions(argnums: Sequence[int], count: int) -> frozenset[int]:
@@ -145,7 +149,13 @@ class CustomFunction(Generic[P, R]):
                 f"{getattr(self, '__name__', 'this function')} has no derivative rule yet",
                 fix=f"give it one with {self._definer} before it is called",
             )
-        return self._run(*by_position(self.function, args, kwargs))
+        positional, named = by_position(self.function, args, kwargs)
+        nondiff = nondiff_positions(self.nondiff_argnums, len(positional))
+        # As in JAX, a number that is not differentiated is a number inside.
+        fixed = (
+            Static(value) if i in nondiff and type(value) in NUMBERS else value for i, value in enumerate(positional)
+        )
+        return self._run(tuple(fixed), named)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)

@@ -74,8 +74,11 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
             cotangent = boundary.sparse_output(outcome.value, lane, cotangents[lane])
             if options.with_updates:
                 cotangent = (_update_cotangents(options, forward_body, outcome.value, cotangents), cotangent)
+            keywords: dict[str, Any] = {}
+            if options.updates_as is not None:
+                keywords[options.updates_as] = _update_cotangents(options, forward_body, outcome.value, cotangents)
             with open_frame("custom_vjp backward"):
-                given = options.rule(*nondiff, boundary.unpack(structure.value, leaves), cotangent)
+                given = options.rule(*nondiff, boundary.unpack(structure.value, leaves), cotangent, **keywords)
             return _gradients(options, forward_body, groups, given), None
 
         function = untyped_jax.custom_vjp(titled(primal_body.user_function, primal))

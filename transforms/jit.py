@@ -81,10 +81,7 @@ def _arrive(options: JitOptions, call: Call) -> Any:
 
     return (
         Placement(),
-        tuple(
-            placed(by_argument.get(i), i in options.donated_numbers)
-            for i in range(len(args))
-        ),
+        tuple(placed(by_argument.get(i), i in options.donated_numbers) for i in range(len(args))),
         {name: Placement(None, name in options.donated_names) for name in kwargs},
     )
 

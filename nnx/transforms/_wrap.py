@@ -12,6 +12,7 @@ from weft.nnx.config import graph_mode, graph_updates_mode
 from weft.nnx.errors import StructureError
 from weft.nnx.extract import TreeState
 from weft.nnx.missing import Missing
+from weft.nnx.prefixes import read_prefix
 from weft.nnx.references import References
 from weft.nnx.rides import DiffState
 from weft.transforms._wrap import named_like
@@ -63,8 +64,10 @@ def refuse_bound_method(function: Any, name: str) -> None:
         )
 
 
-def without_filters(boundary: References, value: Any, what: str, kinds: str) -> None:
-    """Refuses prefix filters where there are no graph updates, as NNX does, and prefixes for graph mode elsewhere.
+def checked_prefix(boundary: References, value: Any, what: str, kinds: str) -> Any:
+    """A prefix as the boundary reads it.
+
+    Refuses prefix filters where there are no graph updates, as NNX does, and prefixes for graph mode elsewhere.
 
     Raises:
         ValueError: naming the option.
@@ -81,6 +84,7 @@ def without_filters(boundary: References, value: Any, what: str, kinds: str) -> 
             fix=f"pass graph=True and graph_updates=True to nnx.{boundary.function}, or give a prefix without them "
             f"(nnx.prefix makes one from filters); or use nnx.compat.{boundary.function}",
         )
+    return read_prefix(value)
 
 
 def any_filter(value: Any) -> bool:

@@ -13,10 +13,10 @@ from weft.nnx.rides import DiffState
 from weft.nnx.transforms._wrap import (
     argnums_and_filters,
     boundary_of,
+    checked_prefix,
     decorate,
     over,
     refuse_bound_method,
-    without_filters,
 )
 from weft.transforms._wrap import named_like
 from weft.transforms.autodiff import GRAD, JVP, VJP, DiffOptions, jvp_with, vjp_with
@@ -27,7 +27,7 @@ __all__ = ["DiffState", "grad", "jvp", "remat", "value_and_grad", "vjp"]
 
 def _grad(name: str, f: Any, argnums: Any, graph: bool | None, graph_updates: bool | None, **options: Any) -> Any:
     boundary = boundary_of("grad", graph, graph_updates)
-    without_filters(boundary, argnums, "argnums", "DiffState")
+    checked_prefix(boundary, argnums, "argnums", "DiffState")
     numbers, filters = argnums_and_filters(argnums)
     settings = DiffOptions(name, numbers, _default(boundary), filters=filters, may_be_none=boundary.updates, **options)
     return decorate(f, over(GRAD, boundary, settings))

@@ -9,7 +9,7 @@ from weft.core.interpret import interpret
 from weft.nnx.missing import MISSING
 from weft.nnx.references import References
 from weft.nnx.rides import StateSharding
-from weft.nnx.transforms._wrap import boundary_of, decorate, over, refuse_bound_method, without_filters
+from weft.nnx.transforms._wrap import boundary_of, checked_prefix, decorate, over, refuse_bound_method
 from weft.transforms._wrap import named_like, numbers_and_names
 from weft.transforms.jit import JIT, JitFunction, JitOptions, Stage
 from weft.transforms.mapping import SHARD_MAP, ShardMapOptions
@@ -99,8 +99,8 @@ def jit(
     1
     """
     boundary = boundary_of("jit", graph, graph_updates)
-    for what, value in (("in_shardings", in_shardings), ("out_shardings", out_shardings)):
-        without_filters(boundary, value, what, "StateSharding")
+    in_shardings = checked_prefix(boundary, in_shardings, "in_shardings", "StateSharding")
+    out_shardings = checked_prefix(boundary, out_shardings, "out_shardings", "StateSharding")
     jax_options = {"keep_unused": keep_unused, "device": device, "backend": backend, "inline": inline}
 
     def wrap(function: Callable[..., Any]) -> JitWrapped:
@@ -154,8 +154,52 @@ def jit_partial(
         graph=graph,
         graph_updates=graph_updates,
     )
-    # The plan of the given objects is found again by itself, so there is nothing to take apart beforehand.
-    return named_like(fun, lambda *args, **kwargs: jitted(*partial_args, *args, **kwargs))
+    return JitPartial(jitted, partial_args)
+
+
+class _PartialStage:
+    """A stage of the compilation of a function whose first arguments are given; see `Stage`."""
+
+    def __init__(self, stage: Any, args: tuple[Any, ...]):
+        self._stage, self._args = stage, args
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stage, name)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        return _PartialStage(self._stage.lower(*args, **kwargs), self._args)
+
+    def compile(self, *args: Any, **kwargs: Any) -> Any:
+        return _PartialStage(self._stage.compile(*args, **kwargs), self._args)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._stage(*self._args, *args, **kwargs)
+
+
+class JitPartial:
+    """A compiled function with its first arguments given. Made by `jit_partial`.
+
+    The plan of the given objects is found again by itself, so there is nothing to take apart beforehand.
+    """
+
+    def __init__(self, jitted: JitWrapped, args: tuple[Any, ...]):
+        self._jitted, self._args = jitted, args
+        named_like(jitted, self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._jitted(*self._args, *args, **kwargs)
+
+    def trace(self, *args: Any, **kwargs: Any) -> Any:
+        """The first stage of compilation; what comes of it takes the other arguments too."""
+        return _PartialStage(self._jitted.trace(*self._args, *args, **kwargs), self._args)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """The second."""
+        return self.trace(*args, **kwargs).lower()
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """The output as `ShapeDtypeStruct`s."""
+        return self._jitted.eval_shape(*self._args, *args, **kwargs)
 
 
 def shard_map(
@@ -174,8 +218,8 @@ def shard_map(
     Source: `jax.shard_map`, with the semantics of `flax.nnx.shard_map`.
     """
     boundary = boundary_of("shard_map", graph, graph_updates)
-    for what, value in (("in_specs", in_specs), ("out_specs", out_specs)):
-        without_filters(boundary, value, what, "StateSharding")
+    in_specs = checked_prefix(boundary, in_specs, "in_specs", "StateSharding")
+    out_specs = checked_prefix(boundary, out_specs, "out_specs", "StateSharding")
     more: dict[str, Any] = {"check_vma": check_vma}
     if axis_names:
         more["axis_names"] = axis_names

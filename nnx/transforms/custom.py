@@ -2,20 +2,26 @@
 
 With graph updates, the backward function is given `(input_updates_g, out_g)`: cotangents of the updated arguments, a
 State for each object and None for each array, beside that of the output; it returns States for objects. Without, it is
-given the output's cotangent alone and returns objects; what is differentiated may not be mutated then.
+given the output's cotangent and returns objects; if it declares `updates_g` it is given cotangents of what was updated
+too, as objects like the arguments with None in place of the rest. Where it does not, what is differentiated may not be
+mutated: the cotangent of the update would be lost.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import Any
 
+import jax
 from weft.core.interpret import interpret
 from weft.nnx.missing import MISSING
 from weft.nnx.references import References
 from weft.nnx.rides import DiffState
-from weft.nnx.transforms._wrap import boundary_of, decorate, refuse_bound_method, without_filters
+from weft.nnx.transforms._wrap import boundary_of, checked_prefix, decorate, refuse_bound_method
+from weft.nnx.variable import Variable
+from weft.transforms._wrap import named_like
 from weft.transforms.custom import CustomOptions
 from weft.transforms.custom_vjp import CUSTOM_VJP
 from weft.transforms.custom_vjp import CustomVjp as CustomVjpOverValues
@@ -33,9 +39,33 @@ class CustomVjp(CustomVjpOverValues[..., Any]):
         self._filters = tuple((n.argnum, n.filter) for n in nondiff_argnums if isinstance(n, DiffState))
 
     def _interpret(self, functions: tuple[Callable[..., Any], ...], options: CustomOptions) -> Callable[..., Any]:
-        updates = self._boundary.updates
-        options = dataclasses.replace(options, filters=self._filters, with_updates=updates)
-        return interpret(_WITH_UPDATES if updates else CUSTOM_VJP, self._boundary)(functions, options)
+        options = dataclasses.replace(options, filters=self._filters, with_updates=self._boundary.updates)
+        named = not self._boundary.updates and _takes_updates(options.rule)
+        if named:
+            options = dataclasses.replace(options, rule=_with_updates_alone(options.rule), updates_as=_UPDATES)
+        rule = _WITH_UPDATES if named or self._boundary.updates else CUSTOM_VJP
+        return interpret(rule, self._boundary)(functions, options)
+
+
+_UPDATES = "updates_g"
+
+
+def _takes_updates(backward: Callable[..., Any]) -> bool:
+    parameters = inspect.signature(backward).parameters
+    return _UPDATES in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+def _with_updates_alone(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """A backward function that is given None in place of the Variables that have no update."""
+
+    def updated(node: Any) -> Any:
+        return None if isinstance(node, Variable) and node.get_raw_value() is None else node
+
+    def run(*args: Any, updates_g: Any) -> Any:
+        given = jax.tree.map(updated, updates_g, is_leaf=lambda node: isinstance(node, Variable))
+        return backward(*args, updates_g=given)
+
+    return named_like(backward, run)
 
 
 def custom_vjp(
@@ -57,5 +87,5 @@ def custom_vjp(
     Source: `jax.custom_vjp`, with the semantics of `flax.nnx.custom_vjp`.
     """
     boundary = boundary_of("custom_vjp", graph, graph_updates)
-    without_filters(boundary, nondiff_argnums, "nondiff_argnums", "DiffState")
+    checked_prefix(boundary, nondiff_argnums, "nondiff_argnums", "DiffState")
     return decorate(fun, lambda function: CustomVjp(function, tuple(nondiff_argnums), boundary))

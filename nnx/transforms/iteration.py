@@ -11,7 +11,8 @@ from weft.core.rides import Carry
 from weft.nnx.errors import AxisError, PrefixError
 from weft.nnx.missing import MISSING
 from weft.nnx.rides import StateAxes
-from weft.nnx.transforms._wrap import boundary_of, decorate, over, refuse_bound_method, without_filters
+from weft.nnx.transforms._wrap import boundary_of, checked_prefix, decorate, over, refuse_bound_method
+from weft.nnx.transforms.closures import closes_over_state
 from weft.nnx.transforms.metadata import transform_metadata, with_metadata_axes
 from weft.transforms._wrap import by_position, named_like
 from weft.transforms.carries import ALONG
@@ -95,8 +96,8 @@ def _mapped(
     graph_updates: bool | None,
 ) -> Any:
     boundary = boundary_of(name, graph, graph_updates)
-    for what, value in (("in_axes", in_axes), ("out_axes", out_axes)):
-        without_filters(boundary, value, what, "StateAxes")
+    in_axes = checked_prefix(boundary, in_axes, "in_axes", "StateAxes")
+    out_axes = checked_prefix(boundary, out_axes, "out_axes", "StateAxes")
     if isinstance(in_axes, StateAxes):
         raise PrefixError(
             f"in_axes of {name} is a StateAxes on its own",
@@ -159,24 +160,20 @@ def scan(
     Source: `jax.lax.scan`, with the semantics of `flax.nnx.scan`.
     """
     boundary = boundary_of("scan", graph, graph_updates)
-    for what, value in (("in_axes", in_axes), ("out_axes", out_axes)):
-        without_filters(boundary, value, what, "StateAxes")
-    _refuse_carried_output(out_axes)
-    if isinstance(in_axes, tuple) and in_axes.count(Carry) > 1:
-        raise AxisError(
-            "scan carries one argument, but in_axes has several Carry",
-            at=f"in_axes={in_axes!r}",
-            fix="carry them together, as a tuple",
-        )
+    in_axes = checked_prefix(boundary, in_axes, "in_axes", "StateAxes")
+    out_axes = checked_prefix(boundary, out_axes, "out_axes", "StateAxes")
+    _check_axes(in_axes, out_axes)
     options = ScanOptions(carried_in_place(in_axes), carried_in_place(out_axes), length, reverse, unroll)
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
         refuse_bound_method(function, "scan")
         body = with_metadata_axes(function, in_axes, out_axes, transform_metadata, boundary)
+        scanned = interpret(SCAN, boundary)
+        kept = scanned((body,), options)
 
         def transformed(*args: Any, **kwargs: Any) -> Any:
-            # Interpreted anew each time: a loop keeps its trace, and an object that is closed over may have changed.
-            interpreted = interpret(SCAN, boundary)((body,), options)
+            # A loop keeps its trace, and an object that is closed over may have changed.
+            interpreted = scanned((body,), options) if closes_over_state(function) else kept
             return interpreted(*by_position(function, args, kwargs) if kwargs else (args, kwargs))
 
         return named_like(function, transformed)
@@ -184,13 +181,39 @@ def scan(
     return decorate(f, wrap)
 
 
-def _refuse_carried_output(out_axes: Any) -> None:
-    if any(Carry in axes.axes for axes in jax.tree.leaves(out_axes, is_leaf=_is_state_axes) if _is_state_axes(axes)):
+def _check_axes(in_axes: Any, out_axes: Any) -> None:
+    """Refuses axes that no call could have.
+
+    Raises:
+        ValueError: if something else is carried in than out, or an output is neither carried nor stacked.
+    """
+    given, returned = (list(axes) if isinstance(axes, tuple) else [axes] for axes in (in_axes, out_axes))
+    for what, axes in (("in_axes", given), ("out_axes", returned)):
+        if sum(axis is Carry for axis in axes) > 1:
+            raise AxisError(
+                f"scan carries one thing, but {what} has several Carry",
+                at=f"{what}={tuple(axes)!r}",
+                fix="carry them together, as a tuple",
+            )
+    if (Carry in given) != (Carry in returned):
         raise AxisError(
-            "Cannot carry output state: a StateAxes in out_axes says Carry",
-            at=f"out_axes={out_axes!r}",
-            fix="carry it as an argument: what a StateAxes in in_axes carries comes back by itself",
+            "what scan carries comes in and goes out: one of in_axes and out_axes has Carry, the other has none",
+            at=[f"in_axes={in_axes!r}", f"out_axes={out_axes!r}"],
+            fix="say Carry in both, or in neither",
         )
+    for axis in jax.tree.leaves(out_axes, is_leaf=lambda node: node is None or _is_state_axes(node)):
+        if axis is None or (_is_state_axes(axis) and None in axis.axes):
+            raise AxisError(
+                "Cannot broadcast output state: every step of scan makes its own",
+                at=f"out_axes={out_axes!r}",
+                fix="carry it (Carry), or stack it (an axis)",
+            )
+        if _is_state_axes(axis) and Carry in axis.axes:
+            raise AxisError(
+                "Cannot carry output state: a StateAxes in out_axes says Carry",
+                at=f"out_axes={out_axes!r}",
+                fix="carry it as an argument: what a StateAxes in in_axes carries comes back by itself",
+            )
 
 
 def _is_state_axes(node: Any) -> bool:
