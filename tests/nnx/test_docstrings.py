@@ -129,7 +129,7 @@ class Recorder(doctest.DocTestRunner):
 
 
 def run(name, text):
-    """What is wanted of each example, and what it prints; in a thread of its own, which keeps the modes that it sets."""
+    """What is wanted of each example, and what it prints; in a thread of its own, which keeps its modes."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(_run, name, text).result()
 

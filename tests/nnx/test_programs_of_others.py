@@ -1,0 +1,257 @@
+"""What programs written for NNX rely on, found by running them: each as it is in both libraries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from weft import nnx
+from weft.core import AxisError, StructureError
+
+
+class Block(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs):
+        self.linear = nnx.Linear(2, 2, rngs=rngs)
+        self.node = nnx.Variable(jnp.ones((2,)))
+
+    def __call__(self, x: Any) -> Any:
+        return self.linear(x)
+
+
+def test_what_a_mapped_constructor_makes_leaves_on_any_axis_of_its_prefix():
+    axes = nnx.StateAxes({nnx.Param: 0, ...: None})
+
+    class Stack(nnx.Module):
+        @nnx.split_rngs(splits=3)
+        @nnx.vmap(in_axes=(axes, 0))
+        def __init__(self, rngs: nnx.Rngs):
+            self.block = Block(rngs)
+
+        @nnx.scan(in_axes=(axes, nnx.Carry))
+        def __call__(self, x: Any) -> Any:
+            return self.block(x), None
+
+    stack = Stack(nnx.Rngs(0))
+    assert stack.block.linear.kernel.shape == (3, 2, 2)
+    assert stack.block.node.shape == (2,)
+    assert stack(jnp.ones((1, 2)))[0].shape == (1, 2)
+
+
+@pytest.mark.parametrize("static", [{"static_argnums": 2}, {"static_argnames": "relu"}])
+def test_shardings_are_of_the_arguments_that_are_not_static(static: Any):
+    mesh = Mesh(np.array(jax.devices()[:1]), ("data",))
+    rows = NamedSharding(mesh, PartitionSpec("data"))
+
+    def f(x, scale, relu):
+        return jnp.maximum(x * scale, 0.0) if relu else x * scale
+
+    jitted = nnx.jit(f, in_shardings=(rows, None), **static)
+    assert jitted(jnp.array([-1.0]), 2.0, True).tolist() == [0.0]
+    assert jitted(jnp.array([-1.0]), 2.0, False).tolist() == [-2.0]
+    with pytest.raises(StructureError, match="1 entries for 2 positional arguments that are not static"):
+        nnx.jit(f, in_shardings=(rows,), **static)(jnp.array([-1.0]), 2.0, True)
+
+
+def test_shard_map_leaves_variables_where_it_put_them():
+    mesh = Mesh(np.array(jax.devices()[:1]), ("a",))
+    w, count = nnx.Param(jnp.ones((2, 2))), nnx.BatchStat(jnp.array(0))
+
+    @nnx.shard_map(mesh=mesh, in_specs=(PartitionSpec(None, "a"), PartitionSpec()), out_specs=None)
+    def f(w, count):
+        count[...] += 1
+
+    f(w, count)
+    assert isinstance(w.sharding, NamedSharding)
+    assert count[...] == 1
+
+
+@pytest.mark.parametrize("graph", [True, False])
+def test_a_state_is_a_prefix_of_a_state(graph: bool):
+    model = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+    graphdef, state = nnx.split(model)
+    mesh = Mesh(np.array(jax.devices()[:1]), ("a",))
+    specs = nnx.State({"kernel": PartitionSpec(None, "a"), "bias": PartitionSpec()})
+
+    @nnx.shard_map(mesh=mesh, in_specs=(specs,), out_specs=PartitionSpec(), graph=graph, graph_updates=False)
+    def f(state):
+        return nnx.merge(graphdef, state)(jnp.ones((1, 2)))
+
+    np.testing.assert_allclose(f(state), model(jnp.ones((1, 2))), rtol=1e-6)
+
+
+@pytest.mark.parametrize("graph", [True, False])
+def test_a_prefix_made_of_a_graph_in_scan(graph: bool):
+    rngs = nnx.Rngs(0).split(3)
+
+    @nnx.scan(in_axes=(nnx.prefix(rngs, {...: 0}, graph=graph),), out_axes=0, graph=graph, graph_updates=False)
+    def f(rngs):
+        return jax.random.key_data(rngs.params())
+
+    assert len({tuple(key) for key in np.asarray(f(rngs)).tolist()}) == 3
+
+
+WEIGHT = nnx.Param(jnp.ones(()))
+
+
+def test_the_trace_of_a_scan_is_kept_unless_its_body_closes_over_state():
+    traces = 0
+
+    def free(carry, x):
+        nonlocal traces
+        traces += 1
+        return carry + x, x
+
+    def bound(carry, x):
+        return carry + WEIGHT[...] * x, x
+
+    xs, scans = jnp.arange(3.0), [nnx.scan(free), nnx.scan(bound)]
+    assert [float(scan(jnp.zeros(()), xs)[0]) for scan in scans] == [3.0, 3.0]
+    first = traces
+    WEIGHT[...] = jnp.array(2.0)
+    assert [float(scan(jnp.zeros(()), xs)[0]) for scan in scans] == [3.0, 6.0]
+    assert traces == first
+
+
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
+        ({"in_axes": (nnx.Carry, 0), "out_axes": 0}, "one of in_axes and out_axes has Carry"),
+        ({"in_axes": 0, "out_axes": (nnx.Carry, 0)}, "one of in_axes and out_axes has Carry"),
+        ({"out_axes": (nnx.Carry, None)}, "Cannot broadcast output state"),
+        ({"out_axes": (nnx.Carry, nnx.StateAxes({...: None}))}, "Cannot broadcast output state"),
+        ({"in_axes": (nnx.Carry, nnx.Carry)}, "in_axes has several Carry"),
+        ({"out_axes": (nnx.Carry, nnx.Carry)}, "out_axes has several Carry"),
+    ],
+)
+def test_axes_that_no_scan_could_have_are_refused_before_it_is_called(axes: Any, message: str):
+    with pytest.raises(AxisError, match=message):
+        nnx.scan(lambda carry, x: (carry, x), **axes)
+
+
+def wrong(model: nnx.Conv, x: int) -> None:
+    return model(x)
+
+
+def test_annotations_that_name_no_shape_are_notes():
+    model = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+    assert nnx.jit(wrong)(model, jnp.ones((1, 2))).shape == (1, 2)
+
+
+# ---------------------------------------------------------------------- custom_vjp
+
+
+class Pair(nnx.Module):
+    def __init__(self, z: Any = 0.0):
+        self.x, self.y, self.z = nnx.Param(jnp.array(2.0)), nnx.Param(jnp.array(3.0)), nnx.BatchStat(jnp.array(z))
+
+
+@pytest.mark.parametrize("z", [0.5, 1])
+@pytest.mark.parametrize("graph", [True, False])
+def test_a_backward_function_that_declares_it_is_given_cotangents_of_updates(graph: bool, z: float):
+    given = []
+
+    @nnx.custom_vjp(graph=graph, graph_updates=False)
+    def f(m):
+        m.z[...] *= 2
+        return m.x[...] * m.y[...]
+
+    def backward(m, g, *, updates_g):
+        (updates,) = updates_g
+        given.append((updates.x, updates.y, type(updates.z).__name__, len(jax.tree.leaves(updates))))
+        grads = nnx.clone(m)
+        grads.x[...], grads.y[...] = g * m.y[...], g * m.x[...]
+        return (grads,)
+
+    f.defvjp(lambda m: (f(m), m), backward)
+    m = Pair(z)
+    params, rest = nnx.unpack(m, nnx.Param, ...)
+    grads = nnx.grad(lambda params, rest: f(nnx.merge(params, rest)), graph=graph, graph_updates=False)(params, rest)
+    assert sorted(float(leaf) for leaf in jax.tree.leaves(grads)) == [2.0, 3.0]
+    assert given == [(None, None, "BatchStat", 1)]
+    assert m.z[...] == z * 2
+
+
+def test_numbers_that_are_not_differentiated_stay_numbers():
+    @nnx.custom_vjp(nondiff_argnums=(0,), graph_updates=False)
+    def f(n, x):
+        return x**n if n > 1 else x
+
+    def backward(n, x, g):
+        assert type(n) is int
+        return (g * n * x ** (n - 1),)
+
+    f.defvjp(lambda n, x: (f(n, x), x), backward)
+    assert float(jax.grad(lambda x: f(3, x))(2.0)) == 12.0
+
+
+def test_a_custom_vjp_may_return_an_argument():
+    @nnx.custom_vjp
+    def f(m, other):
+        return m.x[...] * m.y[...], other
+
+    def backward(m, g):
+        (_, other_g), (y_g, _) = g
+        return nnx.State({"x": y_g * m.y[...], "y": y_g * m.x[...]}), other_g
+
+    f.defvjp(lambda m, other: (f(m, other), m), backward)
+
+    def loss(m, other):
+        y, same = f(m, other)
+        assert same is other
+        return y + same.x[...]
+
+    select = nnx.Any(nnx.PathContains("x"), nnx.PathContains("y"))
+    grads = nnx.grad(loss, argnums=(nnx.DiffState(0, select), nnx.DiffState(1, select)))(Pair(), Pair())
+    assert [float(grads[0]["x"][...]), float(grads[1]["x"][...])] == [3.0, 1.0]
+
+
+# ---------------------------------------------------------------------- hijax, jit_partial
+
+
+@pytest.mark.parametrize("mode", [{}, {"graph_updates": False}, {"graph": False}])
+def test_hijax_variables_go_through_jit(mode: Any):
+    class Model(nnx.Module):
+        def __init__(self):
+            self.w = nnx.Param(jnp.ones(2), hijax=True)
+
+    @nnx.jit(**mode)
+    def step(model):
+        model.w[...] += 1
+        return model.w[...].sum()
+
+    model = Model()
+    assert [float(step(model)), float(step(model))] == [4.0, 6.0]
+    assert model.w[...].tolist() == [3.0, 3.0]
+
+
+def test_a_hijax_variable_that_is_shared_is_refused_in_tree_mode():
+    v = nnx.Variable(jnp.array(1.0), hijax=True)
+    with pytest.raises(ValueError, match="Duplicate"):
+        nnx.jit(lambda a, b: None, graph=False)(v, v)
+
+
+def test_the_shape_of_a_hijax_variable():
+    with nnx.var_defaults(hijax=True):
+        model = nnx.eval_shape(lambda: nnx.Linear(1, 2, rngs=nnx.Rngs(0)))
+    assert isinstance(model.kernel.get_value(), jax.ShapeDtypeStruct)
+
+
+@pytest.mark.parametrize("graph", [True, False])
+def test_a_partial_function_is_lowered_and_compiled(graph: bool):
+    count = nnx.Variable(jnp.array(0))
+
+    def step(count, x):
+        count[...] += 1
+        return x * 2
+
+    compiled = nnx.jit_partial(step, count, graph=graph, graph_updates=False).lower(1.0).compile()
+    assert [float(compiled(1.0)), float(compiled(3.0))] == [2.0, 6.0]
+    assert count[...] == 2
+
+
+def test_the_type_of_a_split_graph_takes_a_parameter():
+    assert nnx.PureState[Pair].__args__[1] is nnx.State
