@@ -161,10 +161,6 @@ def build(structure: RefStructure, values: Sequence[Any]) -> tuple[Any, Memory]:
     leaves: list[Any] = []
     live: list[Any] = []
     for holder, value in zip(structure.holders, values[:count], strict=True):
-        if isinstance(value, Variable):  # a hijax one, which goes into the trace as it is
-            live.append(None)
-            leaves.append(value)
-            continue
         if not is_array(value):
             value = copy_containers(value)  # what the function does to a dict in a Variable must show as a change
         variable = None if holder.type is None else holder.type._new(value, holder.metadata)

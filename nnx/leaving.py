@@ -18,7 +18,7 @@ from weft.core.paths import Path, format_path
 from weft.core.rides import Autodiff, Carry, Ride, shown
 from weft.core.values import FORWARDED
 from weft.nnx.apart import ARRAY, Memory, Tree, check_levels, named, shape_of, take_apart
-from weft.nnx.errors import AliasError, DuplicateError
+from weft.nnx.errors import AliasError, DuplicateError, StructureError
 from weft.nnx.flattening import Flattener
 from weft.nnx.graphdef import GraphDef, RefMap
 from weft.nnx.outcomes import RefOutcome, to_be_placed
@@ -307,6 +307,12 @@ class Leaving:
             raise self._duplicate(leaf, (*base, *path))
         if known and not self.boundary.copies:
             return self._source(leaf, ride)
+        if not (known or self.boundary.updates) and type(leaf) in VARIABLE_TYPES and not leaf._can_update:
+            raise StructureError(
+                f"Cannot return captured Variable: this {type(leaf).__name__} is closed over, of another trace level",
+                at=format_path((*base, *path)),
+                fix="pass it as an argument, or return a clone of it",
+            )
         # A hijax Variable is a value of its own, unless only its shape is wanted.
         is_box = type(leaf) in VARIABLE_TYPES or (self.boundary.copies and isinstance(leaf, Variable))
         value = leaf._raw_value if is_box else leaf

@@ -76,7 +76,7 @@ def test_a_state_is_a_prefix_of_a_state(graph: bool):
     mesh = Mesh(np.array(jax.devices()[:1]), ("a",))
     specs = nnx.State({"kernel": PartitionSpec(None, "a"), "bias": PartitionSpec()})
 
-    @nnx.shard_map(mesh=mesh, in_specs=(specs,), out_specs=PartitionSpec(), graph=graph, graph_updates=False)
+    @nnx.shard_map(mesh=mesh, in_specs=(specs,), out_specs=PartitionSpec(None, "a"), graph=graph, graph_updates=False)
     def f(state):
         return nnx.merge(graphdef, state)(jnp.ones((1, 2)))
 
@@ -255,3 +255,10 @@ def test_a_partial_function_is_lowered_and_compiled(graph: bool):
 
 def test_the_type_of_a_split_graph_takes_a_parameter():
     assert nnx.PureState[Pair].__args__[1] is nnx.State
+
+
+@pytest.mark.parametrize("mode", [{"graph_updates": False}, {"graph": False}])
+def test_a_variable_that_is_closed_over_is_not_returned(mode: Any):
+    captured = nnx.Param(jnp.ones(2))
+    with pytest.raises(ValueError, match="Cannot return captured Variable: this Param is closed over.*\n  at: output"):
+        nnx.vmap(lambda x: captured, **mode)(jnp.zeros(3))
