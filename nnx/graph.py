@@ -9,6 +9,7 @@ In tree mode (`graph=False`) the structure is JAX's own, and sharing is an error
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 from weft.nnx.config import graph_mode
@@ -21,6 +22,9 @@ from weft.nnx.state import FlatState, State
 from weft.nnx.tree import tree_flatten, tree_unflatten
 from weft.nnx.unflattening import Unflattener
 from weft.nnx.variable import VARIABLE_TYPES
+
+# What paths are made of, for annotations.
+Key = Hashable
 
 register_pytree_node_type(
     State,

@@ -50,7 +50,7 @@ def call(
             return call(method, (function, *args), kwargs, typed)
     plan = plan_of(function, args)
     if plan is not None and not (typed or plan.names_shapes):
-        return function(*args, **kwargs)
+        return _run_if_planned(None, function, args, kwargs)
     if plan is None:
         function = cast(Callable[..., Any], wrapper_of(function, args) or function)
     is_method = plan is not None and plan.is_method
