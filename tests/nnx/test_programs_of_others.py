@@ -262,3 +262,9 @@ def test_a_variable_that_is_closed_over_is_not_returned(mode: Any):
     captured = nnx.Param(jnp.ones(2))
     with pytest.raises(ValueError, match=r"captured Variable: this Param is closed over.*\n  at: output"):
         nnx.vmap(lambda x: captured, **mode)(jnp.zeros(3))
+
+
+def test_what_is_closed_over_may_be_part_of_an_abstract_model():
+    rngs = nnx.Rngs(0)
+    model = nnx.eval_shape(lambda: nnx.Dropout(0.5, rngs=rngs), graph_updates=False)
+    assert model.rngs.count[...].shape == ()
