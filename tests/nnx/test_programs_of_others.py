@@ -264,7 +264,8 @@ def test_a_variable_that_is_closed_over_is_not_returned(mode: Any):
         nnx.vmap(lambda x: captured, **mode)(jnp.zeros(3))
 
 
-def test_what_is_closed_over_may_be_part_of_an_abstract_model():
-    rngs = nnx.Rngs(0)
-    model = nnx.eval_shape(lambda: nnx.Dropout(0.5, rngs=rngs), graph_updates=False)
-    assert model.rngs.count[...].shape == ()
+@pytest.mark.parametrize("mode", [{}, {"graph_updates": False}, {"graph": False}])
+def test_what_is_closed_over_may_be_part_of_an_abstract_model(mode: Any):
+    captured = nnx.Param(jnp.ones(2))
+    model = nnx.eval_shape(lambda: nnx.Dict(w=captured), **mode)
+    assert model.w.shape == (2,)
