@@ -307,7 +307,8 @@ class Leaving:
             raise self._duplicate(leaf, (*base, *path))
         if known and not self.boundary.copies:
             return self._source(leaf, ride)
-        may_return = known or self.boundary.updates or self.boundary.copies
+        # Nothing leaves an abstract evaluation.
+        may_return = known or self.boundary.updates or self.boundary.function == "eval_shape"
         if not may_return and type(leaf) in VARIABLE_TYPES and not leaf._can_update:
             raise StructureError(
                 f"Cannot return captured Variable: this {type(leaf).__name__} is closed over, of another trace level",
