@@ -11,12 +11,13 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from types import CellType, CodeType, FunctionType
+from types import CellType, FunctionType
 from typing import Any
 
 import equinox as eqx
 import jax
 from jax.core import Tracer
+from weft.core.closures import closed_over, globals_read
 from weft.typecheck.annotations import ArrayOf
 from weft.typecheck.builder import Builder, Scope
 from weft.typecheck.errors import AnnotationError
@@ -31,22 +32,7 @@ from weft.typecheck.verify_match import names_of_signature
 
 def outside_values(function: Any) -> dict[str, Any]:
     """What a function closes over, and the globals that it or a function inside it reads, by name."""
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return {}
-    module = function.__globals__
-    found = {name: module[name] for name in _names_read(code) if name in module}
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        with contextlib.suppress(ValueError):  # not assigned yet
-            found[name] = cell.cell_contents
-    return found
-
-
-def _names_read(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from _names_read(inner)
+    return globals_read(function) | closed_over(function) if hasattr(function, "__code__") else {}
 
 
 def abstract_outside(function: FunctionType, builder: Builder) -> dict[str, Any]:

@@ -6,14 +6,14 @@ that is written later would have its old value there.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import jax
 import numpy as np
+from weft.core.closures import closed_over, globals_read
 
 _CONSTANT = (
     ModuleType, type, BuiltinFunctionType, str, bytes, bool, int, float, complex, type(None), type(...), np.dtype,
@@ -45,21 +45,10 @@ def _is_constant(value: Any, met: set[int]) -> bool:
 
 def _reached(function: FunctionType) -> Iterator[Any]:
     """What a function's own text and closure name."""
-    for cell in function.__closure__ or ():
-        with contextlib.suppress(ValueError):  # not assigned yet
-            yield cell.cell_contents
+    yield from closed_over(function).values()
     yield from function.__defaults__ or ()
     yield from (function.__kwdefaults__ or {}).values()
-    for name in _names(function.__code__):
-        if name in function.__globals__:
-            found = function.__globals__[name]
-            # Functions of other modules are a library's, which keeps no state of this program's.
-            if not isinstance(found, FunctionType) or found.__globals__ is function.__globals__:
-                yield found
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)
+    for found in globals_read(function).values():
+        # Functions of other modules are a library's, which keeps no state of this program's.
+        if not isinstance(found, FunctionType) or found.__globals__ is function.__globals__:
+            yield found
