@@ -14,6 +14,7 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 from weft.core import trees
+from weft.core.configuration import iter_configuration
 from weft.core.leaves import iter_leaves
 from weft.core.paths import Path, format_path, key_part
 from weft.core.statics import Make, same_static
@@ -54,16 +55,37 @@ class Fixed:
 
 
 def describe(tree: Any, root: str) -> Described:
-    """Describes a tree of records, which is called `root`."""
+    """Describes a tree of records, which is called `root`, or nothing."""
     fields: list[Any] = []
+    start = (root,) if root else ()
     leaves = tuple(
-        ((root, *leaf.path), jax.typeof(leaf.value) if leaf.dynamic else Fixed(leaf.value))
-        for leaf in iter_leaves(tree, fields=fields)
+        (leaf.path, _abstract(leaf.value) if leaf.dynamic else Fixed(leaf.value))
+        for leaf in iter_leaves(tree, start, fields=fields)
     )
-    return Described(root, Make(trees.structure(tree), tuple(fields)), leaves)
+    make = Make(trees.structure(tree), tuple(fields))
+    definition = make.treedef  # and not the tree, which may hold tracers
+    return Described(root, make, leaves, lambda: configuration_in(definition, start))
 
 
-def differences(before: Described, after: Described, *, shapes: bool = True, promotes: bool = False) -> list[str]:
+def configuration_in(definition: TreeDef, start: Path) -> dict[Path, Fixed]:
+    """What is configured in the records of trees of this definition, by path."""
+    try:
+        tree = definition.unflatten([_SOME_ARRAY] * definition.num_leaves)
+    except Exception:  # a node of another library that takes no such thing
+        return {}
+    return {path: Fixed(value) for path, value in iter_configuration(tree, start)}
+
+
+_SOME_ARRAY = jax.ShapeDtypeStruct((), jnp.float32)
+
+
+def _abstract(value: Any) -> Any:
+    return value if isinstance(value, jax.ShapeDtypeStruct) else jax.typeof(value)
+
+
+def differences(
+    before: Described, after: Described, *, shapes: bool = True, promotes: bool = False, root: str = ""
+) -> list[str]:
     """Every difference, as `path: before -> after`; empty if the two agree.
 
     Where a part is not there, or is another one, what is below it is not listed.
@@ -73,6 +95,7 @@ def differences(before: Described, after: Described, *, shapes: bool = True, pro
         after: the other.
         shapes: whether shapes count.
         promotes: whether a weakly typed array before may be of a lower dtype, as where a loop starts.
+        root: what to put in front of every path.
     """
 
     def agree(was: Any, now: Any) -> bool:
@@ -87,8 +110,9 @@ def differences(before: Described, after: Described, *, shapes: bool = True, pro
     leaves = _changes(was, now, agree)
     found = parts | {path: texts for path, texts in leaves.items() if not _is_below(path, parts)}
     if not found and not same:
-        found = _changes_of_definitions(before.make.treedef, after.make.treedef, (before.root,))
-    return lines(found)
+        start = (before.root,) if before.root else ()
+        found = _changes_of_definitions(before.make.treedef, after.make.treedef, start)
+    return lines(found, root)
 
 
 _NOTHING = "nothing"

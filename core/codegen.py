@@ -19,7 +19,7 @@ from typing import Any, cast
 import equinox as eqx
 import jax
 from weft.core import trees
-from weft.core.leaves import MISSING, NUMBERS, array_types
+from weft.core.leaves import MISSING, NUMBERS, array_types, keeps_numbers
 from weft.core.partition import Structure
 from weft.core.statics import Bound, Static, same_static
 from weft.core.untyped import jnp
@@ -175,7 +175,8 @@ class _Reader:
         if isinstance(node, eqx.Module):
             self._record(node, name)
         elif type(node) is Static:
-            self._require(f"{name} == {self.source.constant(node)}")
+            constant = self.source.constant(node)
+            self._require(f"{name} is {constant} or {name} == {constant}")
         elif type(node) is Bound:
             # Its leaves were checked when it was made.
             self._require(f"{name}.structure is {self.source.constant(node.structure)}")
@@ -223,7 +224,7 @@ class _Reader:
         self._require(f"len({fields}) == {len(values)}")
         for field in node.__dataclass_fields__:
             if field in dynamic and field in values:
-                self.read(values[field], f"{fields}[{field!r}]", True)
+                self.read(values[field], f"{fields}[{field!r}]", not keeps_numbers(node))
         for field, value in values.items():
             if field not in dynamic:
                 self._same(self.source.assign(f"{fields}[{field!r}]", "v"), value)
@@ -290,6 +291,8 @@ class _Writer:
             return self.leaves[node.index]
         if node is None:
             return "None"
+        if type(node) is Static:
+            return self.source.constant(node)
         if isinstance(node, eqx.Module):
             return self._record(node)
         if type(node) is dict:

@@ -7,6 +7,7 @@ transforms it happened (`inside:`, from the frame stack at the time of raising).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import FrozenInstanceError
 
 from weft.core.frames import format_frames
 
@@ -59,6 +60,10 @@ class AxisError(WeftError, ValueError):
 
 class StaticError(WeftError, TypeError, ValueError):
     """A static value that cannot be static: an array, something unhashable, something mutable."""
+
+
+class FrozenError(WeftError, FrozenInstanceError):
+    """A record that is changed in place, or given an attribute that its class does not declare."""
 
 
 class SuccessorError(WeftError, TypeError):

@@ -1,9 +1,11 @@
 """Leaves: what a tree of records holds, and which of it is *dynamic*.
 
-A leaf is **dynamic** if JAX can trace it: arrays, tracers, `ShapeDtypeStruct`s, refs, and Python numbers that are not
-inside a record. Everything else (functions, strings, dtypes, and the numbers of a record's fields, which are its
-configuration: `eps`, `rate`, `use_bias`) is **static**: it belongs to the structure, must be hashable, and a change of
-it is a change of structure.
+A leaf is **dynamic** if JAX can trace it: arrays, tracers, `ShapeDtypeStruct`s, refs, and Python numbers. Everything
+else (functions, strings, dtypes) is **static**: it belongs to the structure, must be hashable, and a change of it is a
+change of structure.
+
+What a `weft.Module` holds that is no array is none of its leaves: it is configuration, in the tree's definition (see
+`configuration`). Equinox's own modules know nothing of that: there, numbers are leaves, and static ones.
 """
 
 from __future__ import annotations
@@ -61,18 +63,29 @@ def _learn_type(value: object) -> bool:
     return answer
 
 
+def is_dynamic(value: object, in_record: bool) -> bool:
+    """Whether a leaf is dynamic; `in_record` says whether the record around it is one of equinox's own."""
+    return is_array(value) or (not in_record and type(value) in NUMBERS)
+
+
+def keeps_numbers(record: eqx.Module) -> bool:
+    """Whether a record keeps its numbers in the tree's definition, as `weft.Module` does."""
+    return getattr(type(record), "_keeps_configuration", False)
+
+
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One leaf: where it is, what its field says of it, and whether it sits inside a record."""
+    """One leaf: where it is, what its field says of it, and whether it sits inside a record of equinox's own."""
 
     path: Path
     role: Role
     value: Any
+    # Of equinox's own, whose numbers are configuration that JAX takes for leaves.
     in_record: bool
 
     @property
     def dynamic(self) -> bool:
-        return is_array(self.value) or (not self.in_record and type(self.value) in NUMBERS)
+        return is_dynamic(self.value, self.in_record)
 
     @property
     def kind(self) -> type[Kind]:
@@ -89,7 +102,8 @@ def iter_leaves(tree: Any, path: Path = (), *, fields: list[Any] | None = None) 
     Args:
         tree: any tree.
         path: what paths start with.
-        fields: takes the make of each record's static fields, as the record is met.
+        fields: takes the make of each static field of equinox's own records, as the record is met. Weft's records
+            keep theirs in nodes that tell 1, 1.0 and True apart by themselves.
     """
     return _visit(tree, path, NO_ROLE, False, [] if fields is None else fields)
 
@@ -97,9 +111,11 @@ def iter_leaves(tree: Any, path: Path = (), *, fields: list[Any] | None = None) 
 def _visit(node: Any, path: Path, role: Role, in_record: bool, fields: list[Any]) -> Iterator[Leaf]:
     if isinstance(node, eqx.Module):
         roles = field_roles(type(node))
-        fields += _makes_of_fields(node, path)
+        in_record = not keeps_numbers(node)
+        if in_record:
+            fields += _makes_of_fields(node, path)
         for name, child in record_children(node):
-            yield from _visit(child, (*path, name), roles[name].inside(role), True, fields)
+            yield from _visit(child, (*path, name), roles[name].inside(role), in_record, fields)
         return
     children = None if node is None else trees.flatten_one_level(node)
     if node is None:
@@ -112,8 +128,8 @@ def _visit(node: Any, path: Path, role: Role, in_record: bool, fields: list[Any]
 
 
 def _makes_of_fields(record: eqx.Module, path: Path) -> Iterator[Any]:
-    # Mutable ones are refused here too: `Module` refuses them as they are set, equinox's own records do not; a list
-    # that were changed in place would be the same list, and what was compiled for it would be used again.
+    # Mutable ones are refused: a list that were changed in place would be the same list, and what was compiled for it
+    # would be used again.
     values = object.__getattribute__(record, "__dict__")
     for field in record.__dataclass_fields__.values():
         if field.metadata.get("static", False) and field.name in values:

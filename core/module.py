@@ -4,8 +4,9 @@
 on it, and equinox layers nest inside it and around it. What it adds:
 
 - fields declare kinds (see `kinds`);
-- a static field is checked as it is set: arrays and unhashable values are refused with the field's name, instead of
-  failing (or recompiling) later in a transform;
+- what a field holds that is no array is configuration, part of the tree's definition for everybody (see
+  `configuration`); what cannot be hashed is refused with the field's name, instead of failing later in a transform;
+- its fields say what to do instead when one tries to set them;
 - public methods pass through one dispatcher, where contracts check them and where a record that was already replaced
   by its successor is caught (see `thread`). With neither in use the dispatcher is a plain call.
 """
@@ -15,16 +16,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
 import equinox as eqx
-import jax
-import numpy as np
 from typing_extensions import dataclass_transform
-from weft.core import hooks, trees
-from weft.core.errors import StaticError
-from weft.core.paths import format_path, key_part
+from weft.core import hooks
+from weft.core.configuration import Mixed, stored, stored_static
+from weft.core.errors import FrozenError
+from weft.core.statics import Static
 
 if TYPE_CHECKING:
     # The descriptor for checkers: they understand dataclasses' own `field`, not equinox's untyped keywords.
@@ -71,15 +72,35 @@ class Module(eqx.Module):
             if inspect.isfunction(value) and (name == "__call__" or not name.startswith("_")):
                 setattr(cls, name, _dispatched(value))
 
+    # Read by `leaves`, which must not know this class.
+    _keeps_configuration = True
+
     if not TYPE_CHECKING:
 
+        def __getattribute__(self, name: str) -> Any:
+            value = object.__getattribute__(self, name)
+            kind = type(value)
+            if kind is Static or kind is Mixed:
+                return value.value
+            # Equinox makes a pytree of a bound method. Its own look-up costs twice this one: asked for those only.
+            return super().__getattribute__(name) if kind is types.MethodType else value
+
         def __setattr__(self, name: str, value: Any) -> None:
-            field = type(self).__dataclass_fields__.get(name)
+            cls = type(self)
+            field = cls.__dataclass_fields__.get(name)
             if field is not None and field.metadata.get("static", False):
-                check_static(value, f"{type(self).__qualname__}.{name}")
-            super().__setattr__(name, value)
+                stored_static(value, f"{cls.__qualname__}.{name}")
+            try:
+                super().__setattr__(name, value)
+            except dataclasses.FrozenInstanceError:
+                raise _frozen(cls, name) from None
 
     def __check_init__(self) -> None:
+        # Once the record is made, so that a constructor may build its lists step by step.
+        values: dict[str, Any] = object.__getattribute__(self, "__dict__")
+        for name, field in type(self).__dataclass_fields__.items():
+            if name in values:
+                values[name] = _kept(type(self), field, values[name])
         contracts = hooks.installed_contracts()
         if contracts is not None:
             contracts.constructed(self)
@@ -89,7 +110,7 @@ class Module(eqx.Module):
 
         Raises:
             AttributeError: if a name is not a field of this record.
-            StaticError: if a static field would hold an array or something unhashable.
+            StaticError: if a static field would hold an array, or any field something unhashable.
         """
         fields = {field.name: field for field in dataclasses.fields(self)}
         unknown = [name for name in changes if name not in fields]
@@ -102,9 +123,7 @@ class Module(eqx.Module):
         values = object.__getattribute__(copy, "__dict__")
         values.update(object.__getattribute__(self, "__dict__"))
         for name, value in changes.items():
-            if fields[name].metadata.get("static", False):
-                check_static(value, f"{type(self).__qualname__}.{name}")
-            values[name] = value
+            values[name] = _kept(type(self), fields[name], value)
         contracts = hooks.installed_contracts()
         if contracts is not None:
             contracts.replaced(copy)
@@ -124,25 +143,22 @@ def _dispatched(function: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
-def check_static(value: Any, where: str) -> None:
-    """Refuses a static value that holds an array or cannot be hashed.
+def _kept(cls: type[Any], field: dataclasses.Field[Any], value: Any) -> Any:
+    """What a record keeps of a field's value."""
+    keep = stored_static if field.metadata.get("static", False) else stored
+    return keep(value, f"{cls.__qualname__}.{field.name}")
 
-    Raises:
-        StaticError: naming the field, and the path inside the value.
-    """
-    for path, leaf in trees.flatten_with_path(value)[0]:
-        if isinstance(leaf, jax.Array | np.ndarray):
-            raise StaticError(
-                f"an array in a static field: {jax.typeof(leaf)}",
-                at=format_path(tuple(map(key_part, path)), where),
-                fix="make it an ordinary field (static fields are part of the structure, and are compared by ==), "
-                "or store a tuple of numbers",
-            )
-    try:
-        hash(value)
-    except TypeError:
-        raise StaticError(
-            f"a static field holds a mutable or unhashable {type(value).__name__}: {value!r}",
-            at=where,
-            fix="use a tuple for a list, a frozenset for a set, a frozen dataclass or a tuple of pairs for a dict",
-        ) from None
+
+def _frozen(cls: type[Any], name: str) -> FrozenError:
+    if name in cls.__dataclass_fields__:
+        return FrozenError(
+            f"a {cls.__qualname__} cannot be changed in place",
+            at=f"{cls.__qualname__}.{name}",
+            fix=f"make its successor: record.replace({name}=...); inside a thread block, t.{name} = ...",
+        )
+    fields = ", ".join(cls.__dataclass_fields__) or "none"
+    return FrozenError(
+        f"a {cls.__qualname__} has no field {name!r}; its fields are {fields}",
+        at=f"{cls.__qualname__}.{name}",
+        fix=f"declare it in the class, with its type: `{name}: Float[Array, ...]`",
+    )

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import jax
 from weft.core import trees
+from weft.core.configuration import is_stored, spelled_out
 from weft.core.errors import AxisError, FilterError
 from weft.core.filters import Filter, sort_leaves
 from weft.core.leaves import Leaf, iter_leaves
@@ -130,12 +131,28 @@ def resolve_nodes(prefix: Any, tree: Any, is_node: Callable[[Any], bool], is_rid
 
 
 def _broadcast(prefix: Any, tree: Any, stops: Callable[[Any], bool], is_node: Callable[[Any], bool]) -> list[Any]:
+    configured = any(is_stored(leaf) for leaf in trees.flatten(prefix, lambda node: is_stored(node) or stops(node))[0])
+    if configured:
+        # A record in the prefix: how an array rides (`model.replace(weight=0)`) is configuration to it.
+        prefix, tree = spelled_out(prefix), spelled_out(tree, _Configured)
     # Not `jax.tree.broadcast`: it builds a tree of rides, and a node of another library may take arrays only.
     rides, definition = trees.flatten(prefix, stops)
     parts = definition.flatten_up_to(tree)
     return [
-        ride for ride, part in zip(rides, parts, strict=True) for _ in range(trees.structure(part, is_node).num_leaves)
+        ride
+        for ride, part in zip(rides, parts, strict=True)
+        for leaf in trees.flatten(part, is_node)[0]
+        if type(leaf) is not _Configured
     ]
+
+
+class _Configured:
+    """Marks what is configuration in a tree that is spelled out: nothing rides there."""
+
+    __slots__ = ()
+
+    def __init__(self, value: Any):
+        pass
 
 
 def _by_kind(spec: RidesByKind, leaves: Sequence[Leaf], what: str) -> list[Ride]:

@@ -1,7 +1,14 @@
-"""Static: a value that rides through JAX transforms in the tree definition, where they neither trace nor copy it."""
+"""Static: a value that rides through JAX transforms in the tree definition, where they neither trace nor copy it.
+
+Static values are compared by type and value. Python's own `==` is no help there: `1`, `1.0` and `True` are equal, so
+are `0.0` and `-0.0`, and nan does not equal itself: a compiled function would be used for the wrong one, or for none.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -12,9 +19,13 @@ from weft.core.trees import TreeDef
 class Static:
     """A pytree node without leaves. Two are equal if their values are of one type and equal.
 
+    It is also how records store their configuration; see `configuration`.
+
     >>> import jax
     >>> jax.jit(lambda s: s)(Static("relu")).value
     'relu'
+    >>> Static(1) == Static(1.0), Static(float("nan")) == Static(float("nan"))
+    (False, True)
     """
 
     __slots__ = ("value",)
@@ -26,10 +37,17 @@ class Static:
         return type(other) is Static and same_static(self.value, other.value)
 
     def __hash__(self) -> int:
-        return hash(self.value)
+        return hash(_hashed(self.value))
 
     def __repr__(self) -> str:
         return f"Static({self.value!r})"
+
+    # What cannot change is shared, not copied: a deep copy of a function's closure would be another function.
+    def __copy__(self) -> Static:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Static:
+        return self
 
 
 # The node itself is the auxiliary data, so that flattening and unflattening make no object.
@@ -45,12 +63,41 @@ def make_of_static(value: Any) -> Any:
 
 
 def same_static(a: Any, b: Any) -> bool:
-    """Whether two static values are interchangeable: `1`, `1.0` and `True` are not."""
+    """Whether two static values are interchangeable: `1`, `1.0` and `True` are not, and two nans are."""
     if a is b:
         return True
-    if type(a) is type(b) and bool(a == b):
-        return not isinstance(a, tuple) or make_of_static(a) == make_of_static(b)
-    return False
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, float):
+        return (a == b and math.copysign(1, a) == math.copysign(1, b)) or (a != a and b != b)
+    if isinstance(a, complex):
+        return same_static((a.real, a.imag), (b.real, b.imag))
+    if isinstance(a, tuple):
+        return len(cast("tuple[Any, ...]", a)) == len(b) and all(map(same_static, cast("tuple[Any, ...]", a), b))
+    if not bool(a == b):
+        return False
+    # Their own `==` has looked at the rest; here it is only about what it looks past.
+    return all(map(same_static, _parts(a), _parts(b)))
+
+
+def _parts(value: Any) -> Sequence[Any]:
+    """What a value is compared by that holds others, in an order that is the same for equal ones."""
+    if isinstance(value, frozenset):
+        return sorted(map(_type_name, cast("frozenset[Any]", value)))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [getattr(value, field.name, None) for field in dataclasses.fields(value) if field.compare]
+    return ()
+
+
+def _type_name(value: Any) -> str:
+    return cast("type[Any]", type(value)).__qualname__
+
+
+def _hashed(value: Any) -> Any:
+    """What a static value is hashed as: since Python 3.10 each nan has another hash."""
+    if isinstance(value, tuple):
+        return tuple(map(_hashed, cast("tuple[Any, ...]", value)))
+    return 0 if isinstance(value, (float, complex)) and value != value else value
 
 
 @dataclass(frozen=True)

@@ -50,12 +50,24 @@ class _RegisterNode(Protocol):
     ) -> None: ...
 
 
+class _RegisterNodeWithKeys(Protocol):
+    def __call__(
+        self,
+        node_type: type[N],
+        flatten_with_keys: Callable[[N], tuple[Iterable[tuple[Any, Any]], Any]],
+        unflatten: Callable[[Any, Any], N],
+        flatten: Callable[[N], tuple[Iterable[Any], Any]],
+        /,
+    ) -> None: ...
+
+
 _jtu = cast(Any, jax.tree_util)
 
 flatten: _Flatten = _jtu.tree_flatten
 flatten_with_path: Callable[[Any], tuple[list[tuple[KeyPath, Any]], TreeDef]] = _jtu.tree_flatten_with_path
 structure: _Structure = _jtu.tree_structure
 register_node: _RegisterNode = _jtu.register_pytree_node
+register_node_with_keys: _RegisterNodeWithKeys = _jtu.register_pytree_with_keys
 # One level only: the children and the node's own data, or None for a leaf.
 children_of: Callable[[Any], tuple[Iterable[Any], Any] | None] = _jtu.default_registry.flatten_one_level
 _flatten_one_level: Callable[[Any], tuple[Iterable[tuple[Any, Any]], Any] | None] = (

@@ -19,15 +19,16 @@ from typing import Any, cast
 
 import jax
 from weft.core import trees
-from weft.core.agree import Described, Fixed, describe
+from weft.core.agree import Described, Fixed, configuration_in, describe
 from weft.core.boundary import Call, Crossing, Departure, Extract, Groups
 from weft.core.codegen import FORWARDED, as_array, make_builder, make_extractor
+from weft.core.configuration import Mixed
 from weft.core.errors import AxisError, StructureError
 from weft.core.leaves import Leaf, iter_leaves
 from weft.core.partition import Structure, assemble, take_apart
 from weft.core.paths import Path, format_path
 from weft.core.rides import Ride, resolve
-from weft.core.statics import Make
+from weft.core.statics import Make, Static
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,8 @@ class Values:
             else:
                 lane, place = next(sources)
                 leaves.append((("output", *path), jax.typeof(groups[lane][place])))
-        return Described("output", structure.make, tuple(leaves))
+        parts = functools.partial(configuration_in, structure.treedef, ("output",))
+        return Described("output", structure.make, tuple(leaves), parts)
 
     def pack(self, tree: Any) -> tuple[Structure, tuple[Any, ...]]:
         """Any tree as a structure and arrays."""
@@ -212,11 +214,17 @@ def flatten_sparse(definition: Any, tree: Any) -> list[Any]:
         return [None] * definition.num_leaves
     if definition.num_leaves == 1 and definition.num_nodes == 1:
         return [tree]
+    node_type, data = definition.node_data() or (type(None), None)
+    if node_type is Static:
+        return []  # configuration has no tangent, whatever stands there
+    if node_type is Mixed and type(tree) is not Mixed:
+        # Without its configuration, a record keeps a container as it is.
+        pairs = zip(definition.children(), data.flatten_up_to(tree), strict=True)
+        return [leaf for child, part in pairs for leaf in flatten_sparse(child, part)]
     level = trees.children_of(tree)
     children = None if level is None else tuple(level[0])
     made = cast("type[Any]", type(tree))
-    node_type, _ = definition.node_data() or (type(None), None)
-    same_keys = not isinstance(tree, dict) or sorted(cast("dict[Any, Any]", tree)) == definition.node_data()[1]
+    same_keys = not isinstance(tree, dict) or sorted(cast("dict[Any, Any]", tree)) == data
     if children is None or made is not node_type or len(children) != len(definition.children()) or not same_keys:
         raise StructureError(
             f"a tangent or cotangent must be made like what it belongs to: expected {node_type.__name__} with "

@@ -17,7 +17,8 @@ from typing import Any
 
 import equinox as eqx
 import jax
-from weft.core.leaves import is_array
+from weft.core.configuration import field_values, stored
+from weft.core.leaves import is_array, keeps_numbers
 from weft.typecheck.abstract import abstractly
 from weft.typecheck.annotations import ANY_DTYPE, Annotation, Anything, ArrayOf, Instance, OneOf
 from weft.typecheck.arguments import build_module, signature_of_class
@@ -257,8 +258,7 @@ def _like(builder: Builder, record: Any, path: str, clashing: frozenset[str]) ->
         key = path + name if builder.assignment.apart else plain
         scope.bound[name] = builder.keyed(key, name, scope, original=size)
     copy = object.__new__(type(record))
-    values = object.__getattribute__(copy, "__dict__")
-    values.update(object.__getattribute__(record, "__dict__"))
+    values = field_values(record)
     values.update({name: scope.bound[name] for name in numbers})
     scope.values["self"] = copy
     annotations = _annotations(record)
@@ -268,6 +268,8 @@ def _like(builder: Builder, record: Any, path: str, clashing: frozenset[str]) ->
     for name, axes in scope.variadics.items():
         if isinstance(values.get(name), tuple) and len(values[name]) == len(axes):
             values[name] = axes  # a configured shape, such as LayerNorm's
+    kept = {name: stored(value) for name, value in values.items()} if keeps_numbers(record) else values
+    object.__getattribute__(copy, "__dict__").update(kept)
     return copy
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+from weft.core.configuration import field_values
 from weft.core.leaves import is_array
 from weft.typecheck.annotations import (
     Annotation,
@@ -164,10 +165,8 @@ def shell_check(spec: Shell) -> Check:
 
 def fields_in(record: Any) -> Mapping[str, Any]:
     """The values of a record's fields that are set, by name."""
-    try:  # most are Modules, and `isinstance` on those is slow: equinox intercepts their attributes
-        return object.__getattribute__(record, "__dict__")
-    except AttributeError:
-        pass
+    if isinstance(record, eqx.Module):
+        return field_values(record)
     if isinstance(record, dict):
         return record
     if isinstance(record, tuple):

@@ -13,6 +13,7 @@ BUILTINS = {
     "AliasError": ValueError,
     "AxisError": ValueError,
     "StaticError": TypeError,
+    "FrozenError": AttributeError,
     "SuccessorError": TypeError,
     "CarryError": TypeError,
     "BranchError": TypeError,

@@ -75,10 +75,10 @@ def test_replace_keeps_the_rest():
         (np.ones(2), r"an array in a static field: float32\[2\]", "Layer.sizes"),
         ((1, jnp.ones(())), "an array in a static field", "Layer.sizes[1]"),
         ({"a": [jnp.ones(3)]}, "an array in a static field", "Layer.sizes.a[0]"),
-        ([1, 2], r"holds a mutable or unhashable list: \[1, 2\]", "Layer.sizes"),
-        ({"a": 1}, "holds a mutable or unhashable dict", "Layer.sizes"),
-        ({1}, "holds a mutable or unhashable set", "Layer.sizes"),
-        (bytearray(b"a"), "holds a mutable or unhashable bytearray", "Layer.sizes"),
+        ([1, 2], r"a static value must be hashable, but this list is not: \[1, 2\]", "Layer.sizes"),
+        ({"a": 1}, "a static value must be hashable, but this dict is not", "Layer.sizes"),
+        ({1}, "a static value must be hashable, but this set is not", "Layer.sizes"),
+        (bytearray(b"a"), "a static value must be hashable, but this bytearray is not", "Layer.sizes"),
     ],
 )
 @pytest.mark.parametrize("how", ["construct", "replace", "__init__"])

@@ -139,7 +139,8 @@ def test_parts_go_through_plain_jax_and_optax():
 def test_select_gives_one_tree_or_several():
     layer = make_layer()
     params = select(layer, Param)
-    assert (params.mean, params.table, params.activation, params.rate) == (None, None, None, None)
+    assert (params.mean, params.table) == (None, None)
+    assert (params.activation, params.rate) == (layer.activation, layer.rate)  # configuration is in every part
     params, stats = select(layer, Param, BatchStat)
     assert stats.weight is None
     assert stats.mean is layer.mean

@@ -45,7 +45,7 @@ BY_KIND = axes({BatchStat: None, ...: 0})
         ({"layer": 1, "x": None}, [1, 1, None]),
         ({"layer": BY_KIND, "x": 2}, [0, None, 2]),
         (BY_KIND, [0, None, 0]),
-        ({"layer": jax.tree.unflatten(jax.tree.structure(make_layer()), [1, 2, None]), "x": 0}, [1, 2, 0]),
+        ({"layer": jax.tree.unflatten(jax.tree.structure(make_layer()), [1, 2]), "x": 0}, [1, 2, 0]),
     ],
 )
 def test_a_prefix_gives_each_dynamic_leaf_its_ride(prefix: Any, expected: list[Any]):

@@ -259,10 +259,10 @@ MISFITS = [
     ("type", r"the successor of a Bad is a Keys\n  at: Holder.bads\[0\]\(...\)\n  fix: .*peek"),
     ("shape", r"Holder.bads\[0\]\(...\).state.x: float32\[2\] -> float32\[3\]"),
     ("dtype", r"Holder.bads\[0\]\(...\).state.x: float32\[2\] -> int32\[2\]"),
-    ("key", r"Holder.bads\[0\]\(...\).state: dict .* -> dict "),
-    ("static", r"Holder.bads\[0\]\(...\).mode: str 'train' -> str 'eval'"),
-    ("number", r"Holder.bads\[0\]\(...\).size: float 1.0 -> float 2.0"),
-    ("none", r"Holder.bads\[0\]\(...\).state: dict .* -> NoneType None"),
+    ("key", r"Holder.bads\[0\]\(...\).state.y: float32\[2\] -> nothing"),
+    ("static", r"Holder.bads\[0\]\(...\).mode: static 'train' -> static 'eval'"),
+    ("number", r"Holder.bads\[0\]\(...\).size: static 1.0 -> static 2.0"),
+    ("none", r"Holder.bads\[0\]\(...\).state.x: float32\[2\] -> nothing"),
 ]
 
 

@@ -59,7 +59,7 @@ def assert_gradient(found: Any, wanted: dict[str, Any], chosen: Any) -> None:
             np.testing.assert_allclose(getattr(found, name), wanted[name], rtol=1e-5)
         else:
             assert getattr(found, name) is None
-    assert (found.count, found.activation, found.rate) == (None, None, None)
+    assert (found.count, found.activation, found.rate) == (None, jnp.tanh, 0.5)
 
 
 # --- grad and value_and_grad -------------------------------------------------------------------------------------

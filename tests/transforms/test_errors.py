@@ -45,13 +45,13 @@ BAD: dict[str, tuple[Callable[[], Any], type[WeftError], type[Exception], tuple[
         lambda: weft.vmap(lambda net, x: x, in_axes=(None, 0))(make_net().replace(extra={1, 2}), X),
         errors.StaticError,
         TypeError,
-        ("a static leaf must be hashable", "at: net.extra", "make it an array, a tuple, or a registered pytree"),
+        ("a static value must be hashable", "at: Net.extra", "use a tuple for a list, a frozenset for a set"),
     ),
     "an unhashable static output": (
         lambda: weft.jit(lambda net: net.replace(extra=bytearray(b"a")))(make_net()),
         errors.StaticError,
         TypeError,
-        ("a static leaf must be hashable", "at: extra", "inside: jit"),
+        ("a static value must be hashable", "at: Net.extra", "inside: jit"),
     ),
     "axes for a kind that is not there": (
         lambda: weft.vmap(lambda net: net, in_axes=axes({Cache: None, ...: 0}))(make_net()),
