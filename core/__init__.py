@@ -16,7 +16,7 @@ from weft.core.errors import (
     TraceLevelError,
     WeftError,
 )
-from weft.core.filters import All, Any, Filter, Not, PathContains, WithTag
+from weft.core.filters import All, Any, Filter, Inside, InstanceOf, Maybe, Not, PathContains, WithTag
 from weft.core.keys import Keys, KeyStream, SeedError, StreamError, debug_keys
 from weft.core.kinds import (
     BatchStat,
@@ -51,12 +51,15 @@ __all__ = [
     "DonatedError",
     "Filter",
     "FilterError",
+    "Inside",
+    "InstanceOf",
     "Intermediate",
     "KeyReuseError",
     "KeyStream",
     "Keys",
     "Kind",
     "LoRAParam",
+    "Maybe",
     "Module",
     "Not",
     "OptState",

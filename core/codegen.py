@@ -224,7 +224,7 @@ class _Reader:
         self._require(f"len({fields}) == {len(values)}")
         for field in node.__dataclass_fields__:
             if field in dynamic and field in values:
-                self.read(values[field], f"{fields}[{field!r}]", not keeps_numbers(node))
+                self.read(values[field], f"{fields}[{field!r}]", not keeps_numbers(type(node)))
         for field, value in values.items():
             if field not in dynamic:
                 self._same(self.source.assign(f"{fields}[{field!r}]", "v"), value)

@@ -235,7 +235,7 @@ def _configuration(node: Any, path: Path, in_record: bool) -> Iterator[tuple[Pat
     if type(node) is Static:
         yield path, node.value
     elif isinstance(node, eqx.Module):
-        in_record = not keeps_numbers(node)
+        in_record = not keeps_numbers(type(node))
         values = cast("dict[str, Any]", object.__getattribute__(node, "__dict__"))
         for name, field in node.__dataclass_fields__.items():
             if name in values and field.metadata.get("static", False):

@@ -1,16 +1,7 @@
-"""Filters: predicates over (path, kind, leaf), in one small language.
+"""Filters: predicates over leaves, in one small language. `help(weft.Filter)` tells it; see `Filter` below.
 
-| filter | matches |
-|---|---|
-| a kind, e.g. `Param` | leaves of that kind or a subclass of it |
-| `PathContains(part)` | leaves with that part in their path |
-| `WithTag(tag)`, or the string alone | leaves whose field is tagged: `Annotated[Array, Buffer, "frozen"]` |
-| `Any(*filters)`, or a list or tuple | leaves that any of them matches |
-| `All(*filters)` | leaves that all of them match |
-| `Not(filter)` | leaves that it does not match |
-| `...` or `True` | everything |
-| `None` or `False` | nothing |
-| a callable | leaves for which `f(path, kind, leaf)` is true |
+A filter that was written for particular leaves and matches none of them is a slip, and an error (`sort_leaves`); what
+stands for the rest or for nothing, and what is marked with `Maybe`, may match none.
 """
 
 from __future__ import annotations
@@ -19,13 +10,13 @@ import builtins
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from types import EllipsisType
+from typing import TYPE_CHECKING, cast
 from typing import Any as AnyValue
-from typing import cast
 
 from weft.core.errors import FilterError
 from weft.core.kinds import Kind
 from weft.core.leaves import Leaf
-from weft.core.paths import Path, format_path
+from weft.core.paths import Path, format_path, parse_path
 
 Predicate = Callable[[Leaf], bool]
 UserPredicate = Callable[[Path, type[Kind], AnyValue], bool]
@@ -43,8 +34,91 @@ class PathContains:
 
     def __call__(self, leaf: Leaf) -> bool:
         if self.exact:
-            return self.part in leaf.path
-        return builtins.any(str(self.part) in str(part) for part in leaf.path)
+            return self.part in leaf.place
+        return builtins.any(str(self.part) in str(part) for part in leaf.place)
+
+
+class InstanceOf:
+    """Leaves that lie inside a record of a class, at any depth: `InstanceOf(Linear)`.
+
+    Args:
+        classes: one class of records, or several, of which any will do.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from weft import Linear, select
+    >>> model = [Linear(2, 3, key=jax.random.key(0)), jnp.ones(4)]
+    >>> [leaf.shape for leaf in jax.tree.leaves(select(model, InstanceOf(Linear)))]
+    [(2, 3), (3,)]
+    """
+
+    def __init__(self, *classes: type):
+        if not classes or not all(isinstance(cast(AnyValue, cls), type) for cls in classes):
+            raise FilterError(f"InstanceOf takes classes, not {classes!r}", fix="write InstanceOf(Linear)")
+        self.classes = classes
+
+    def __call__(self, leaf: Leaf) -> bool:
+        return builtins.any(issubclass(owner, self.classes) for owner in leaf.owners)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, InstanceOf) and self.classes == other.classes
+
+    def __hash__(self) -> int:
+        return hash((InstanceOf, self.classes))
+
+    def __repr__(self) -> str:
+        return f"InstanceOf({', '.join(cls.__name__ for cls in self.classes)})"
+
+
+class Inside:
+    """Leaves at a path or below it: `Inside("encoder", "layers", 0)`, or `Inside("encoder.layers[0]")`.
+
+    The path begins at the tree that is filtered; in a transform, at the argument.
+
+    Args:
+        parts: field names, keys and indices. A text is read like a path in an error message, so that dots and
+            brackets in it separate parts; a key that holds some is quoted: `Inside("['a.b']")`.
+
+    Raises:
+        FilterError: if a text cannot be read.
+
+    >>> import jax.numpy as jnp
+    >>> from weft import select
+    >>> select({"a": {"b": jnp.arange(1), "c": jnp.arange(2)}}, Inside("a.c"))
+    {'a': {'b': None, 'c': Array([0, 1], dtype=int32)}}
+    """
+
+    def __init__(self, *parts: Hashable):
+        path: list[Hashable] = []
+        for part in parts:
+            path += _parts_of(part)
+        if not path:
+            raise FilterError("Inside takes a path, and this one is empty", fix='write Inside("encoder"), or `...`')
+        self.path = tuple(path)
+
+    def __call__(self, leaf: Leaf) -> bool:
+        return leaf.place[: len(self.path)] == self.path
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Inside) and self.path == other.path
+
+    def __hash__(self) -> int:
+        return hash((Inside, self.path))
+
+    def __repr__(self) -> str:
+        return f"Inside({format_path(self.path)!r})"
+
+
+def _parts_of(part: Hashable) -> Path:
+    # A key such as "a b", which no path could hold without quotes, stands for itself.
+    if not isinstance(part, str) or not builtins.any(mark in part for mark in ".[]"):
+        return (part,)
+    try:
+        return parse_path(part)
+    except ValueError:
+        raise FilterError(
+            f"this is no path: {part!r}",
+            fix="""write Inside("encoder.layers[0]"), and a key with dots or brackets in quotes: Inside("['a.b']")""",
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -114,6 +188,16 @@ class Not(Any):
         return not self._predicates[0](leaf)
 
 
+class Maybe(Any):
+    """What the filter matches, which may be nothing: `Maybe(BatchStat)`, in code that serves models with and without.
+
+    Any other filter that matches no leaf is an error.
+    """
+
+    def __init__(self, filter: Filter, /):
+        super().__init__(filter)
+
+
 class _Everything:
     def __call__(self, leaf: Leaf) -> bool:
         return True
@@ -125,22 +209,73 @@ class _Nothing:
 
 
 EVERYTHING, NOTHING = _Everything(), _Nothing()
-_NATIVE = (PathContains, WithTag, OfKind, OfValue, Any, _Everything, _Nothing)
+_NATIVE = (PathContains, WithTag, OfKind, OfValue, InstanceOf, Inside, Any, _Everything, _Nothing)
 
-Filter = (
-    type
-    | PathContains
-    | WithTag
-    | OfKind
-    | OfValue
-    | Any
-    | str
-    | bool
-    | None
-    | EllipsisType
-    | UserPredicate
-    | Sequence["Filter"]
-)
+if TYPE_CHECKING:
+    Filter = (
+        type
+        | PathContains
+        | WithTag
+        | OfKind
+        | OfValue
+        | InstanceOf
+        | Inside
+        | Any
+        | str
+        | bool
+        | None
+        | EllipsisType
+        | UserPredicate
+        | Sequence["Filter"]
+    )
+
+else:
+
+    class _Language(type):
+        def __instancecheck__(cls, value: object) -> bool:
+            return _is_filter(value)
+
+    # A class and not the union that checkers see: `help` of a union tells nothing, and a contract on a field
+    # `wrt: Filter` asks `isinstance`.
+    class Filter(metaclass=_Language):
+        """What picks leaves of a tree, by kind, class, path, tag or predicate. A filter is one of these:
+
+        | filter | matches |
+        |---|---|
+        | a kind: `Param`, `BatchStat`, ... | leaves of that kind or a subclass of it |
+        | `InstanceOf(Linear)` | leaves inside a record of that class, at any depth |
+        | `Inside("encoder.layers[0]")` | leaves at that path of the tree, or below it |
+        | `PathContains("bias")` | leaves with that part anywhere in their path |
+        | `WithTag("frozen")`, or `"frozen"` | leaves whose field has that tag: `Annotated[Array, Buffer, "frozen"]` |
+        | `Any(a, b)`, or `[a, b]`, `(a, b)` | leaves that any of the filters matches |
+        | `All(a, b)` | leaves that all of the filters match |
+        | `Not(a)` | leaves that the filter does not match |
+        | `Maybe(a)` | what `a` matches; there may be no such leaf |
+        | `...` or `True` | everything; as the last of several, the rest |
+        | `None` or `False` | nothing |
+        | a callable | leaves for which `f(path, kind, leaf)` is true |
+
+        Paths begin at the tree that is filtered: in a transform at the argument, whatever the parameter is called.
+
+        Of several filters the first that matches a leaf takes it. A filter that matches no leaf at all is an error
+        that lists what there is, unless it is `...`, `None`, a bool or a `Maybe`.
+
+        Filters go wherever leaves are chosen: `select(model, Param)`, `split(model, Param, ...)`,
+        `grad(loss, wrt=All(Param, Inside("head")))`, `vmap(f, in_axes=axes({BatchStat: None, ...: 0}))`,
+        `Optimizer(model, transformation, wrt=LoRAParam)`, `at(model, InstanceOf(Dropout))`, and in `weft.tree`.
+
+        >>> import jax.numpy as jnp
+        >>> model = {"scale": jnp.ones(3), "steps": jnp.zeros(3, int)}
+        >>> select(model, All(Param, Not(PathContains("bias"))))
+        {'scale': Array([1., 1., 1.], dtype=float32), 'steps': None}
+        >>> isinstance(Maybe(BatchStat), Filter), isinstance(3, Filter)
+        (True, False)
+        """
+
+    def _is_filter(value: object) -> bool:
+        if isinstance(value, (list, tuple)):
+            return builtins.all(map(_is_filter, value))
+        return value is None or value is ... or isinstance(value, (*_NATIVE, type, str, bool)) or callable(value)
 
 
 def predicate(filter: Filter) -> Predicate:
@@ -163,16 +298,28 @@ def predicate(filter: Filter) -> Predicate:
         return Any(*cast("Sequence[Filter]", filter))
     if callable(filter):
         user = filter
-        return lambda leaf: bool(user(leaf.path, leaf.kind, leaf.value))
+        return lambda leaf: bool(user(leaf.place, leaf.kind, leaf.value))
     raise FilterError(
         f"not a filter: {filter!r}",
-        fix="use a kind, PathContains, WithTag, Any, All, Not, `...`, a bool, a string (a tag) or a callable "
-        "(path, kind, leaf) -> bool",
+        fix="use a kind, InstanceOf, Inside, PathContains, WithTag, Any, All, Not, Maybe, `...`, a bool, a string (a "
+        "tag) or a callable (path, kind, leaf) -> bool; see help(weft.Filter)",
     )
 
 
-def matches_by_rest(filter: Filter) -> bool:
-    """Whether a filter stands for "the rest" or "nothing", and so may match no leaf without that being a slip."""
+def may_match_none(filter: Filter) -> bool:
+    """Whether a filter may match no leaf without that being a slip: it stands for the rest, for nothing, or is marked.
+
+    >>> may_match_none(Maybe(Param)), may_match_none([Maybe(Param), ...]), may_match_none(All(Param, Maybe("frozen")))
+    (True, True, True)
+    >>> may_match_none(Param), may_match_none(Any(Param, Maybe("frozen")))
+    (False, False)
+    """
+    if isinstance(filter, (list, tuple)):
+        filter = Any(*cast("Sequence[Filter]", filter))
+    if isinstance(filter, All):
+        return builtins.any(map(may_match_none, filter.filters))
+    if isinstance(filter, Any):
+        return isinstance(filter, Maybe) or (type(filter) is Any and builtins.all(map(may_match_none, filter.filters)))
     return filter is ... or filter is None or isinstance(filter, (bool, _Everything, _Nothing))
 
 
@@ -201,13 +348,14 @@ def sort_leaves(
             fix="add a filter for them, or end with `...` for the rest",
         )
     idle = [filters[i] for i, test in enumerate(tests) if not builtins.any(map(test, leaves))]
-    idle = [filter for filter in idle if not matches_by_rest(filter)]
+    idle = [filter for filter in idle if not may_match_none(filter)]
     if idle and require_used:
         kinds = sorted({leaf.kind.__name__ for leaf in leaves})
         raise FilterError(
             f"these filters match no leaf: {', '.join(map(format_filter, idle))}",
             at=[f"{format_path(leaf.path)}: {leaf.kind.__name__}" for leaf in leaves[:20]],
-            fix=f"drop them, or correct them; the kinds here are {', '.join(kinds) or 'none'}",
+            fix=f"drop them, correct them, or mark what may be absent: Maybe({format_filter(idle[0])}); "
+            f"the kinds here are {', '.join(kinds) or 'none'}",
         )
     return places
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -68,20 +68,32 @@ def is_dynamic(value: object, in_record: bool) -> bool:
     return is_array(value) or (not in_record and type(value) in NUMBERS)
 
 
-def keeps_numbers(record: eqx.Module) -> bool:
-    """Whether a record keeps its numbers in the tree's definition, as `weft.Module` does."""
-    return getattr(type(record), "_keeps_configuration", False)
+def keeps_numbers(cls: type) -> bool:
+    """Whether records of a class keep their numbers in the tree's definition, as `weft.Module` does."""
+    return getattr(cls, "_keeps_configuration", False)
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One leaf: where it is, what its field says of it, and whether it sits inside a record of equinox's own."""
+    """One leaf: where it is, what its field says of it, and what records it sits in.
+
+    Attributes:
+        in_record: whether the nearest record is one of equinox's own, whose numbers JAX takes for leaves.
+        owners: the classes of the records around it, outermost first.
+        root: how many parts of the path name the tree that it is in (a call's argument) rather than a place there.
+    """
 
     path: Path
     role: Role
     value: Any
-    # Of equinox's own, whose numbers are configuration that JAX takes for leaves.
     in_record: bool
+    owners: tuple[type, ...] = ()
+    root: int = 0
+
+    @property
+    def place(self) -> Path:
+        """Where it is in its tree: the path without what names the tree itself. What filters look at."""
+        return self.path[self.root :]
 
     @property
     def dynamic(self) -> bool:
@@ -105,26 +117,26 @@ def iter_leaves(tree: Any, path: Path = (), *, fields: list[Any] | None = None) 
         fields: takes the make of each static field of equinox's own records, as the record is met. Weft's records
             keep theirs in nodes that tell 1, 1.0 and True apart by themselves.
     """
-    return _visit(tree, path, NO_ROLE, False, [] if fields is None else fields)
+    return _visit(tree, path, NO_ROLE, (), len(path), [] if fields is None else fields)
 
 
-def _visit(node: Any, path: Path, role: Role, in_record: bool, fields: list[Any]) -> Iterator[Leaf]:
+def _visit(node: Any, path: Path, role: Role, owners: tuple[type, ...], root: int, fields: list[Any]) -> Iterator[Leaf]:
     if isinstance(node, eqx.Module):
         roles = field_roles(type(node))
-        in_record = not keeps_numbers(node)
-        if in_record:
+        if not keeps_numbers(cls := cast("type[Any]", type(node))):
             fields += _makes_of_fields(node, path)
+        inside = (*owners, cls)
         for name, child in record_children(node):
-            yield from _visit(child, (*path, name), roles[name].inside(role), in_record, fields)
+            yield from _visit(child, (*path, name), roles[name].inside(role), inside, root, fields)
         return
     children = None if node is None else trees.flatten_one_level(node)
     if node is None:
         return
     if children is None:
-        yield Leaf(path, role, node, in_record)
+        yield Leaf(path, role, node, bool(owners) and not keeps_numbers(owners[-1]), owners, root)
         return
     for key, child in children[0]:
-        yield from _visit(child, (*path, key_part(key)), role, in_record, fields)
+        yield from _visit(child, (*path, key_part(key)), role, owners, root, fields)
 
 
 def _makes_of_fields(record: eqx.Module, path: Path) -> Iterator[Any]:

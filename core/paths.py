@@ -6,12 +6,17 @@ weft use the same form, and every error prints it the way one would write it in 
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import re
 from collections.abc import Hashable
 from typing import Any
 
 import jax.tree_util as jtu
 
 Path = tuple[Hashable, ...]
+
+_NAME = re.compile(r"[^\W\d]\w*")
 
 
 def key_part(key: Any) -> Hashable:
@@ -42,3 +47,36 @@ def format_path(path: Path, root: str = "") -> str:
         else:
             text += f"[{part!r}]"
     return text or "<root>"
+
+
+def parse_path(text: str) -> Path:
+    """The path that a text in the form of `format_path` stands for.
+
+    Raises:
+        ValueError: if it is no such text.
+
+    >>> parse_path("layers[0]['a b'].weight")
+    ('layers', 0, 'a b', 'weight')
+    """
+    parts: list[Hashable] = []
+    rest = text if text.startswith("[") else f".{text}"
+    while rest:
+        step = _bracketed(rest) if rest.startswith("[") else _named(rest)
+        if step is None:
+            raise ValueError(f"not a path: {text!r}")
+        part, rest = step
+        parts.append(part)
+    return tuple(parts)
+
+
+def _named(text: str) -> tuple[Hashable, str] | None:
+    name = _NAME.match(text, 1) if text.startswith(".") else None
+    return None if name is None else (name[0], text[name.end() :])
+
+
+def _bracketed(text: str) -> tuple[Hashable, str] | None:
+    # A literal may hold brackets itself, so the first one that closes a whole literal ends it.
+    for end in (i for i, letter in enumerate(text) if letter == "]"):
+        with contextlib.suppress(ValueError, SyntaxError):
+            return ast.literal_eval(text[1:end]), text[end + 1 :]
+    return None

@@ -9,7 +9,7 @@ per kind. The leaves that ride alike form a *lane*; a transform sees one tuple o
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, ClassVar
 
@@ -87,6 +87,7 @@ def resolve(
     is_ride: Callable[[Any], bool],
     *,
     what: str,
+    depth: int = 0,
 ) -> list[Ride]:
     """The ride of each dynamic leaf of a tree, from a prefix.
 
@@ -96,6 +97,7 @@ def resolve(
         leaves: the dynamic leaves of `tree`, in order.
         is_ride: whether a node of the prefix is a ride rather than a container.
         what: the option's name, for errors (`in_axes`).
+        depth: how deep in `tree` the trees lie whose paths filters see: a call's arguments, for one.
 
     Raises:
         AxisError: if the prefix does not fit the tree, or a spec by kind does not fit its leaves.
@@ -106,20 +108,34 @@ def resolve(
         return _by_kind(prefix, leaves, what)
 
     def stops(node: Any) -> bool:
-        return isinstance(node, RidesByKind) or is_ride(node)
+        return isinstance(node, RidesByKind | _Placed) or is_ride(node)
+
+    def placed(keys: Any, node: Any) -> Any:
+        return _Placed(node, max(0, len(keys) - depth)) if isinstance(node, RidesByKind) else node
 
     try:
+        prefix = jax.tree_util.tree_map_with_path(placed, prefix, is_leaf=stops)
         all_rides = _broadcast(prefix, tree, stops, lambda _: False)
     except ValueError as error:
         raise AxisError(f"{what} does not fit: {error}", at=f"{what}={prefix!r}", fix=_FIX_PREFIX) from None
     # A prefix gives a ride to static leaves too; keep those of the dynamic ones.
     chosen: list[Ride] = [ride for ride, leaf in zip(all_rides, iter_leaves(tree), strict=True) if leaf.dynamic]
     result = list(chosen)
-    for spec in {id(ride): ride for ride in chosen if isinstance(ride, RidesByKind)}.values():
+    for spec in {id(ride): ride for ride in chosen if isinstance(ride, _Placed)}.values():
         members = [i for i, ride in enumerate(chosen) if ride is spec]
-        for i, ride in zip(members, _by_kind(spec, [leaves[i] for i in members], what), strict=True):
+        # A filter is about the tree that it was given for, and sees paths that begin there.
+        there = [replace(leaves[i], root=leaves[i].root + spec.below) for i in members]
+        for i, ride in zip(members, _by_kind(spec.spec, there, what), strict=True):
             result[i] = ride
     return result
+
+
+@dataclass(frozen=True, eq=False)
+class _Placed:
+    """Rides by kind, at one place of a prefix: so many steps below the tree at which leaves' paths begin."""
+
+    spec: RidesByKind
+    below: int
 
 
 _FIX_PREFIX = "give one ride for a whole argument, or a tree of the argument's own structure"

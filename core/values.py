@@ -78,7 +78,7 @@ class Values:
         self, prefix: Any, call: Call, entered: None, leaves: Sequence[Leaf], is_ride: Callable[[Any], bool], what: str
     ) -> list[Ride]:
         """The ride of each leaf, by a prefix of the call."""
-        return resolve(prefix, call, leaves, is_ride, what=what)
+        return resolve(prefix, call, leaves, is_ride, what=what, depth=2)
 
     def rebuild(self, crossing: Crossing, values: Sequence[Any]) -> tuple[Call, None]:
         """The live call, with the values that the transform gives."""

@@ -15,7 +15,7 @@ from typing import Any, TypedDict
 import jax
 from weft.core.boundary import Boundary, Call, Crossing, Groups
 from weft.core.errors import DifferentiationError
-from weft.core.filters import All, Filter, format_filter
+from weft.core.filters import All, Filter, Maybe, format_filter
 from weft.core.frames import open_frame
 from weft.core.kinds import Buffer, Param
 from weft.core.leaves import Leaf
@@ -104,7 +104,7 @@ def _is_integer(path: Any, kind: Any, value: Any) -> bool:
 
 def _check(options: DiffOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
     chosen = [leaf for leaf, ride in zip(leaves, rides, strict=True) if ride is DIFFERENTIATED]
-    if not chosen and not options.may_be_none:
+    if not chosen and not options.may_be_none and not isinstance(options.wrt, Maybe):
         wanted = "Param" if options.wrt is None else format_filter(options.wrt)
         raise DifferentiationError(
             f"{options.name} has nothing to differentiate: no leaf of argument {options.argnums} is {wanted}",

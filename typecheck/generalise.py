@@ -268,7 +268,7 @@ def _like(builder: Builder, record: Any, path: str, clashing: frozenset[str]) ->
     for name, axes in scope.variadics.items():
         if isinstance(values.get(name), tuple) and len(values[name]) == len(axes):
             values[name] = axes  # a configured shape, such as LayerNorm's
-    kept = {name: stored(value) for name, value in values.items()} if keeps_numbers(record) else values
+    kept = {name: stored(value) for name, value in values.items()} if keeps_numbers(type(record)) else values
     object.__getattribute__(copy, "__dict__").update(kept)
     return copy
 

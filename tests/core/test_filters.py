@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import pydoc
 from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import pytest
 import weft
-from weft import All, BatchStat, Buffer, Cache, LoRAParam, Not, Param, PathContains, WithTag
+from weft import All, BatchStat, Buffer, Cache, Inside, InstanceOf, LoRAParam, Maybe, Not, Param, PathContains, WithTag
 from weft import Any as AnyOf
 from weft.core.errors import FilterError
 from weft.core.filters import format_filter, predicate, sort_leaves
@@ -45,6 +46,18 @@ ALL = ("decoder", "weight", "adapter", "mean", "table")
         ([BatchStat, "frozen"], ("mean", "table")),
         ((BatchStat, Buffer), ("mean", "table")),
         (All(Param, Not(LoRAParam)), ("decoder", "weight")),
+        (InstanceOf(Layer), ALL[1:]),
+        (InstanceOf(weft.Linear, Layer), ALL[1:]),
+        (InstanceOf(weft.Linear), ()),
+        (Not(InstanceOf(weft.Module)), ("decoder",)),
+        (Inside("layers"), ALL[1:]),
+        (Inside("layers", 0), ALL[1:]),
+        (Inside("layers[0].mean"), ("mean",)),
+        (Inside("layers", 0, "mean"), ("mean",)),
+        (Inside("decoder"), ("decoder",)),
+        (Inside("mean"), ()),
+        (Maybe(BatchStat), ("mean",)),
+        (All(Maybe(Param), InstanceOf(Layer)), ("weight", "adapter")),
         (All(), ALL),
         (AnyOf(), ()),
         (Not(None), ALL),
@@ -81,7 +94,17 @@ def test_filters_that_match_nothing_are_named():
     assert "at: decoder: Param" in str(caught.value)
 
 
-@pytest.mark.parametrize("filters", [[None, ...], [Param, False, ...], [Not(None)]])
+@pytest.mark.parametrize(
+    "filters",
+    [
+        [None, ...],
+        [Param, False, ...],
+        [Not(None)],
+        [Maybe(Cache), Param],
+        [[Maybe(Cache), Maybe("frozen")], ...],
+        [All(Maybe(Cache), InstanceOf(Layer)), ...],
+    ],
+)
 def test_the_rest_and_nothing_may_be_idle(filters: Any):
     sort_leaves([leaf for leaf in leaves() if leaf.kind is Param], filters)
 
@@ -101,3 +124,82 @@ def test_filters_are_compared_hashed_and_written():
     assert All(Param, "x") == All(Param, "x") != AnyOf(Param, "x")
     assert len({Not(Param), Not(Param), Not(Buffer)}) == 2
     assert format_filter(All(Param, Not("x"), ...)) == "All(Param, Not('x'), ...)"
+    assert Inside("layers", 0) == Inside("layers[0]") != Inside("layers")
+    assert InstanceOf(Layer) == InstanceOf(Layer) != InstanceOf(weft.Linear)
+    assert len({Inside("a"), Inside("a"), InstanceOf(Layer), Maybe(Param), Maybe(Param), Param}) == 4
+    assert str([Inside("layers", 0), Maybe(InstanceOf(Layer))]) == "[Inside('layers[0]'), Maybe(InstanceOf(Layer))]"
+
+
+def test_a_filter_with_an_alternative_that_must_be_there_is_not_optional():
+    with pytest.raises(FilterError, match=r"match no leaf: Any\(Maybe\(Cache\), PathContains") as caught:
+        sort_leaves(leaves(), [AnyOf(Maybe(Cache), PathContains("encoder")), ...])
+    assert "mark what may be absent: Maybe(Any(Maybe(Cache), " in str(caught.value)
+
+
+def model() -> Any:
+    return {"encoder": [leaves_of_layer(), leaves_of_layer()], "a.b": jnp.zeros(())}
+
+
+def leaves_of_layer() -> Layer:
+    return Layer(*(jnp.full((), float(i)) for i in range(4)))
+
+
+def test_inside_begins_at_the_argument_of_a_transform():
+    def loss(net: Any, x: Any) -> Any:
+        return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(net)) * x
+
+    gradient = weft.grad(loss, wrt=All(Inside("encoder", 1), Param))(model(), 2.0)
+    assert [leaf.path for leaf in iter_leaves(gradient)] == [("encoder", 1, "weight"), ("encoder", 1, "adapter")]
+    by_kind = weft.axes({Inside("encoder[0]"): None, InstanceOf(Layer): None, ...: 0})
+    stacked = {**model(), "a.b": jnp.zeros(3)}
+    assert weft.vmap(lambda net: net["a.b"] + net["encoder"][0].weight, in_axes=(by_kind,))(stacked).shape == (3,)
+
+
+def test_inside_and_instance_of_choose_what_is_selected_and_split():
+    part = weft.select(model(), Inside("['a.b']"))
+    assert [leaf.path for leaf in iter_leaves(part)] == [("a.b",)]
+    structure, layers, rest = weft.split(model(), InstanceOf(Layer), ...)
+    assert len(jax.tree.leaves(layers)) == 8
+    assert jax.tree.structure(weft.merge(structure, layers, rest)) == jax.tree.structure(model())
+
+
+def test_what_may_be_absent_has_an_empty_gradient():
+    gradient, aux = weft.grad(lambda net, x: (x**2, net), wrt=Maybe(InstanceOf(weft.Linear)), has_aux=True)(
+        model(), jnp.array(2.0)
+    )
+    assert jax.tree.leaves(gradient) == []
+    assert len(jax.tree.leaves(aux)) == 9
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Inside(), "Inside takes a path, and this one is empty"),
+        (lambda: Inside("encoder..layers"), "this is no path: 'encoder..layers'"),
+        (lambda: InstanceOf(), "InstanceOf takes classes"),
+        (lambda: InstanceOf(leaves_of_layer()), "InstanceOf takes classes, not"),  # type: ignore[arg-type]
+    ],
+)
+def test_filters_that_make_no_sense_are_refused_as_they_are_made(make: Any, message: str):
+    with pytest.raises(FilterError, match=message):
+        make()
+
+
+def test_help_of_filter_tells_the_whole_language():
+    text = pydoc.render_doc(weft.Filter, renderer=pydoc.plaintext)
+    for word in ("InstanceOf(", "Inside(", "PathContains(", "WithTag(", "Any(", "All(", "Not(", "Maybe(", "`...`"):
+        assert word in text
+    assert "a callable" in text
+    assert "a kind" in text
+
+
+def test_filters_are_instances_of_filter_and_may_be_fields_of_records():
+    class Chooser(weft.Module):
+        filter: weft.Filter = weft.static()
+
+    for filter in (Param, Inside("a"), "frozen", ..., None, True, (Param, Not("x")), lambda path, kind, leaf: True):
+        assert isinstance(filter, weft.Filter)
+        assert Chooser(filter).filter == filter
+    assert not isinstance((Param, 3), weft.Filter)
+    with pytest.raises(TypeError):
+        Chooser(3)  # type: ignore[arg-type]

@@ -7,7 +7,9 @@ from typing import Any
 
 import jax
 import pytest
-from weft.core.paths import format_path, key_part
+from hypothesis import given
+from hypothesis import strategies as st
+from weft.core.paths import format_path, key_part, parse_path
 
 Pair = namedtuple("Pair", "left right")
 
@@ -29,6 +31,20 @@ Pair = namedtuple("Pair", "left right")
 )
 def test_paths_are_written_as_python(path: Any, root: str, text: str):
     assert format_path(path, root) == text
+
+
+PARTS = st.one_of(st.integers(), st.text(max_size=4), st.booleans(), st.tuples(st.text(max_size=2), st.integers()))
+
+
+@given(st.lists(PARTS, min_size=1, max_size=4).map(tuple))
+def test_what_is_written_is_read_back(path: Any):
+    assert parse_path(format_path(path)) == path
+
+
+@pytest.mark.parametrize("text", ["", "a..b", ".a", "a[", "a[b]", "a]b", "a[0]b", "0", "a.", "a b"])
+def test_what_is_no_path_is_refused(text: str):
+    with pytest.raises(ValueError, match="not a path"):
+        parse_path(text)
 
 
 @pytest.mark.parametrize(

@@ -130,3 +130,33 @@ def test_all_offenders_are_listed(prefix: Any, given: int | None, fragment: str,
 def test_bools_are_no_axes():
     assert [is_axis(node) for node in (0, -1, None, True, "0", Carry)] == [True, True, True, False, False, False]
     assert repr(BY_KIND).startswith("axes({")
+
+
+def test_filters_see_paths_that_begin_where_they_were_given():
+    def first(path: Any, kind: Any, value: Any) -> bool:
+        return path == ("weight",)
+
+    layer, by_path = make_layer(), axes({first: 1, ...: None})
+    assert rides(by_path, layer) == [1, None]
+    assert rides({"layer": by_path, "x": 0}, {"layer": layer, "x": 1.0}) == [1, None, 0]
+    by_part = axes({weft.PathContains(1): 0, ...: None})
+    assert rides([0, by_part], [1.0, [layer, 2.0]]) == [0, None, None, 0]
+
+
+@pytest.mark.parametrize("name", ["weight", "model"])
+def test_a_parameter_s_name_is_no_part_of_the_paths_that_filters_see(name: str):
+    loss = eval(f"lambda {name}: {name}.weight.sum() + {name}.mean.sum()")
+    for chosen in (weft.PathContains("weight"), lambda path, kind, value: path == ("weight",), weft.Inside("weight")):
+        gradient = weft.grad(loss, wrt=chosen)(make_layer())
+        assert gradient.mean is None
+        mapped = weft.vmap(lambda *args: loss(*args), in_axes=(axes({chosen: 0, ...: None}),))(make_layer())
+        assert mapped.shape == (3,)
+
+
+def test_by_kind_in_an_output_is_about_the_part_of_the_output_that_it_is_given_for():
+    stack = jax.tree.map(lambda x: jnp.stack([x, x]), make_layer())
+    by_part = axes({weft.PathContains(1): 1, ...: 0})
+    found = weft.vmap(lambda layer: (layer.weight, [layer, layer.mean]), out_axes=(0, by_part))(stack)
+    assert found[0].shape == (2, 3)
+    assert found[1][0].weight.shape == (2, 3)
+    assert found[1][1].shape == (3, 2, 2)
