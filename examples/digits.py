@@ -45,11 +45,11 @@ BATCH_AXIS = "batch"
 class Block(weft.Module):
     """Convolution, normalisation over the batch, ReLU, and pooling by two."""
 
-    conv: Annotated[weft.Conv, Dims("group_in=in out=out")]
+    conv: Annotated[weft.Conv2d, Dims("group_in=in out=out")]
     norm: Annotated[weft.BatchNorm, Dims("features=out")]
 
     def __init__(self, in_features: int, out_features: int, *, key: Key[Array, ""]):
-        self.conv = weft.Conv(in_features, out_features, (3, 3), use_bias=False, key=key)
+        self.conv = weft.Conv2d(in_features, out_features, 3, use_bias=False, key=key)
         self.norm = weft.BatchNorm(out_features, momentum=0.9, axis_name=BATCH_AXIS)
 
     def __call__(self, x: Float[Array, "height width in"]) -> tuple[Float[Array, "height//2 width//2 out"], Self]:

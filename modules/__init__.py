@@ -4,7 +4,7 @@ from jax.nn import elu, gelu, leaky_relu, log_softmax, relu, sigmoid, silu, soft
 from weft.modules import ops
 from weft.modules.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 from weft.modules.construct import ConfigError
-from weft.modules.conv import Conv
+from weft.modules.conv import Conv, Conv1d, Conv2d, Conv3d
 from weft.modules.dropout import Dropout
 from weft.modules.linear import Embed, Linear
 from weft.modules.mode import inference, training
@@ -17,6 +17,9 @@ __all__ = [
     "CheckpointError",
     "ConfigError",
     "Conv",
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
     "Dropout",
     "Embed",
     "LayerNorm",

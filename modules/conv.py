@@ -1,10 +1,16 @@
-"""Convolution over 1 to 3 (or more) spatial axes, channels last: the pure op `conv` and the record `Conv`."""
+"""Convolution over 1 to 3 (or more) spatial axes, channels last.
+
+The pure op `conv` goes by the kernel's rank. The record `Conv` goes by how many numbers `kernel_size` has; `Conv1d`,
+`Conv2d` and `Conv3d` are the same with the number of spatial axes in their names, so that one number does for a square
+window.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from numbers import Integral
+from typing import Any, ClassVar, TypedDict, Unpack
 
 import jax.numpy as jnp
 from jax import lax
@@ -150,7 +156,8 @@ class Conv(Module):
     Args:
         in_features: size of the last axis of the input.
         out_features: size of the last axis of the output.
-        kernel_size: size of the window; an integer for one spatial axis.
+        kernel_size: size of the window on each spatial axis: `(3, 3)` for images. One number would not say how many
+            axes there are; `Conv1d`, `Conv2d` and `Conv3d` take it.
         strides, padding, input_dilation, kernel_dilation, feature_group_count: as in `conv`.
         key: a typed key, or a `Keys` record (its "params" stream).
         use_bias: whether to add a bias.
@@ -162,7 +169,8 @@ class Conv(Module):
         precision: see `jax.lax.Precision`.
 
     Raises:
-        ConfigError: if the groups do not divide the features, or options do not fit the spatial axes.
+        ConfigError: if `kernel_size` is one number, the groups do not divide the features, or options do not fit the
+            spatial axes.
 
     >>> import jax
     >>> layer = Conv(3, 8, (3, 3), strides=2, key=jax.random.key(0))
@@ -185,7 +193,7 @@ class Conv(Module):
         self,
         in_features: int,
         out_features: int,
-        kernel_size: int | Sequence[int],
+        kernel_size: Sequence[int],
         *,
         key: KeyLike,
         strides: int | Sequence[int] = 1,
@@ -201,12 +209,15 @@ class Conv(Module):
         out_dtype: Any = None,
         precision: Any = None,
     ):
-        window = (kernel_size,) if isinstance(kernel_size, int) else tuple(kernel_size)
+        layer, window = type(self).__name__, _window(kernel_size)
         rank, groups = len(window), feature_group_count
-        check_positive("Conv", in_features=in_features, out_features=out_features, feature_group_count=groups)
+        check_positive(layer, in_features=in_features, out_features=out_features, feature_group_count=groups)
+        check_positive(layer, kernel_size=min(window, default=1))
         if in_features % groups or out_features % groups:
-            raise ConfigError(f"Conv: {groups} groups do not divide {in_features} in and {out_features} out features")
-        kernel_key, bias_key = parameter_keys(key, 2, "Conv")
+            raise ConfigError(
+                f"{layer}: {groups} groups do not divide {in_features} in and {out_features} out features"
+            )
+        kernel_key, bias_key = parameter_keys(key, 2, layer)
         self.strides = per_axis(strides, rank, "strides")
         self.input_dilation = per_axis(input_dilation, rank, "input_dilation")
         self.kernel_dilation = per_axis(kernel_dilation, rank, "kernel_dilation")
@@ -242,3 +253,95 @@ class Conv(Module):
             out_dtype=self.out_dtype,
             precision=self.precision,
         )
+
+
+def _window(kernel_size: Sequence[int]) -> tuple[int, ...]:
+    # Annotated as a sequence, so that type checkers refuse one number too; NumPy's integers count as numbers.
+    if not isinstance(kernel_size, Integral):
+        return tuple(map(int, kernel_size))
+    size = int(kernel_size)
+    raise ConfigError(
+        f"kernel_size={size} does not say over how many spatial axes Conv goes",
+        fix=f"Conv2d(..., {size}) or Conv(..., ({size}, {size})) for images; Conv1d(..., {size}) or "
+        f"Conv(..., ({size},)) for sequences; Conv3d for volumes",
+    )
+
+
+class ConvOptions(TypedDict, total=False):
+    """The options of a `Conv`, for checkers to see in the classes below."""
+
+    strides: int | Sequence[int]
+    padding: Padding
+    input_dilation: int | Sequence[int]
+    kernel_dilation: int | Sequence[int]
+    feature_group_count: int
+    use_bias: bool
+    kernel_init: Initializer
+    bias_init: Initializer
+    dtype: Any
+    param_dtype: Any
+    out_dtype: Any
+    precision: Any
+
+
+class _ConvOverAxes(Conv):
+    spatial_axes: ClassVar[int]
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        kernel_size: int | Sequence[int],
+        *,
+        key: KeyLike,
+        **options: Unpack[ConvOptions],
+    ):
+        sizes = int(kernel_size) if isinstance(kernel_size, Integral) else tuple(map(int, kernel_size))
+        window = per_axis(sizes, self.spatial_axes, f"{type(self).__name__}: kernel_size")
+        super().__init__(in_features, out_features, window, key=key, **options)
+
+
+class Conv1d(_ConvOverAxes):
+    """A `Conv` over one spatial axis, such as time: `(*batch, time, features)`.
+
+    Args:
+        kernel_size: one number.
+        others: as in `Conv`.
+
+    >>> import jax
+    >>> Conv1d(3, 8, 5, padding="CAUSAL", key=jax.random.key(0))(jnp.ones((2, 10, 3))).shape
+    (2, 10, 8)
+    """
+
+    spatial_axes = 1
+
+
+class Conv2d(_ConvOverAxes):
+    """A `Conv` over two spatial axes: images, `(*batch, height, width, features)`.
+
+    Args:
+        kernel_size: one number for both axes, or two.
+        others: as in `Conv`.
+
+    >>> import jax
+    >>> layer = Conv2d(3, 8, 3, key=jax.random.key(0))
+    >>> layer.kernel.shape, layer(jnp.ones((2, 16, 16, 3))).shape
+    ((3, 3, 3, 8), (2, 16, 16, 8))
+    """
+
+    spatial_axes = 2
+
+
+class Conv3d(_ConvOverAxes):
+    """A `Conv` over three spatial axes: volumes or videos, `(*batch, depth, height, width, features)`.
+
+    Args:
+        kernel_size: one number for the three axes, or three.
+        others: as in `Conv`.
+
+    >>> import jax
+    >>> Conv3d(1, 4, (1, 3, 3), key=jax.random.key(0))(jnp.ones((2, 4, 8, 8, 1))).shape
+    (2, 4, 8, 8, 4)
+    """
+
+    spatial_axes = 3

@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 from weft.core import AxisError
 from weft.core.keys import Keys
-from weft.modules import ConfigError, Conv, ops
+from weft.modules import ConfigError, Conv, Conv1d, Conv2d, Conv3d, ops
 
 
 def inputs(*shape):
@@ -46,7 +46,7 @@ def test_conv_equals_flax(options, rank):
 @pytest.mark.parametrize("kernel_dilation", [1, 2])
 def test_causal_padding_equals_flax_and_looks_only_back(kernel_dilation):
     options = {"padding": "CAUSAL", "kernel_dilation": kernel_dilation}
-    ours, theirs = Conv(2, 4, 3, key=Keys(0), **options), nnx.Conv(2, 4, (3,), rngs=nnx.Rngs(0), **options)
+    ours, theirs = Conv1d(2, 4, 3, key=Keys(0), **options), nnx.Conv(2, 4, (3,), rngs=nnx.Rngs(0), **options)
     x = inputs(2, 5, 2)
     np.testing.assert_allclose(ours(x), theirs(x), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(ours(x.at[:, 3:].set(0.0))[:, :3], ours(x)[:, :3])
@@ -109,3 +109,38 @@ def test_wrong_inputs_are_named(unchecked):
 
 def test_the_op_takes_lists():
     assert ops.conv(inputs(5, 2), jnp.ones((3, 2, 4)), strides=[2], padding=[[1, 1]]).shape == (3, 4)
+
+
+@pytest.mark.parametrize("size", [3, np.int64(3)])
+def test_a_kernel_of_one_number_is_refused_where_nothing_says_how_many_axes_it_has(size):
+    with pytest.raises(ConfigError, match="kernel_size=3 does not say over how many spatial axes Conv goes") as caught:
+        Conv(3, 8, size, key=jax.random.key(0))
+    assert "Conv2d(..., 3) or Conv(..., (3, 3)) for images; Conv1d(..., 3)" in str(caught.value)
+
+
+@pytest.mark.parametrize(("layer", "rank"), [(Conv1d, 1), (Conv2d, 2), (Conv3d, 3)])
+def test_a_conv_named_after_its_axes_is_the_conv_of_that_window(layer, rank):
+    key, x = jax.random.key(0), inputs(2, *(5, 6, 4)[:rank], 3)
+    one, many = layer(3, 4, 3, key=key), layer(3, 4, (3,) * rank, key=key)
+    general = Conv(3, 4, (3,) * rank, key=key)
+    np.testing.assert_array_equal(one(x), general(x))
+    np.testing.assert_array_equal(many(x), general(x))
+
+
+@pytest.mark.parametrize(
+    ("layer", "size", "message"),
+    [
+        (Conv2d, (3,), "Conv2d: kernel_size has 1 numbers for 2 spatial axes"),
+        (Conv1d, (3, 3), "Conv1d: kernel_size has 2 numbers for 1 spatial axes"),
+        (Conv2d, 0, "Conv2d: kernel_size must be positive, not 0"),
+        (Conv, (3, -1), "Conv: kernel_size must be positive, not -1"),
+    ],
+)
+def test_a_window_that_does_not_fit_is_refused(layer, size, message):
+    with pytest.raises(ConfigError, match=message):
+        layer(3, 4, size, key=jax.random.key(0))
+
+
+def test_an_image_without_channels_is_refused_by_a_conv_over_images(unchecked):
+    with pytest.raises(AxisError, match="a window of 2 axes needs 2 spatial axes and one of features, not 2 axes"):
+        Conv2d(28, 4, 3, key=jax.random.key(0))(inputs(28, 28))
