@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from numbers import Integral
-from typing import Any, ClassVar, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.nn import initializers
 from jaxtyping import Array, Float
@@ -256,19 +256,26 @@ class Conv(Module):
 
 
 def _window(kernel_size: Sequence[int]) -> tuple[int, ...]:
-    # Annotated as a sequence, so that type checkers refuse one number too; NumPy's integers count as numbers.
-    if not isinstance(kernel_size, Integral):
-        return tuple(map(int, kernel_size))
-    size = int(kernel_size)
+    # Annotated as a sequence, so that type checkers refuse one number too.
+    sizes = _sizes(kernel_size)
+    if not isinstance(sizes, int):
+        return sizes
     raise ConfigError(
-        f"kernel_size={size} does not say over how many spatial axes Conv goes",
-        fix=f"Conv2d(..., {size}) or Conv(..., ({size}, {size})) for images; Conv1d(..., {size}) or "
-        f"Conv(..., ({size},)) for sequences; Conv3d for volumes",
+        f"kernel_size={sizes} does not say over how many spatial axes Conv goes",
+        fix=f"Conv2d(..., {sizes}) or Conv(..., ({sizes}, {sizes})) for images; Conv1d(..., {sizes}) or "
+        f"Conv(..., ({sizes},)) for sequences; Conv3d for volumes",
     )
 
 
+def _sizes(kernel_size: int | Sequence[int]) -> int | tuple[int, ...]:
+    """The sizes of a window as Python's integers; NumPy's are numbers too."""
+    return int(kernel_size) if isinstance(kernel_size, int | np.integer) else tuple(map(int, kernel_size))
+
+
+# For checkers. The three classes below each write `__init__` out: a class that inherits one has, for checkers, the
+# constructor of a dataclass.
 class ConvOptions(TypedDict, total=False):
-    """The options of a `Conv`, for checkers to see in the classes below."""
+    """The options of a `Conv`."""
 
     strides: int | Sequence[int]
     padding: Padding
@@ -284,24 +291,7 @@ class ConvOptions(TypedDict, total=False):
     precision: Any
 
 
-class _ConvOverAxes(Conv):
-    spatial_axes: ClassVar[int]
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        kernel_size: int | Sequence[int],
-        *,
-        key: KeyLike,
-        **options: Unpack[ConvOptions],
-    ):
-        sizes = int(kernel_size) if isinstance(kernel_size, Integral) else tuple(map(int, kernel_size))
-        window = per_axis(sizes, self.spatial_axes, f"{type(self).__name__}: kernel_size")
-        super().__init__(in_features, out_features, window, key=key, **options)
-
-
-class Conv1d(_ConvOverAxes):
+class Conv1d(Conv):
     """A `Conv` over one spatial axis, such as time: `(*batch, time, features)`.
 
     Args:
@@ -313,10 +303,20 @@ class Conv1d(_ConvOverAxes):
     (2, 10, 8)
     """
 
-    spatial_axes = 1
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        kernel_size: int | Sequence[int],
+        *,
+        key: KeyLike,
+        **options: Unpack[ConvOptions],
+    ):
+        window = per_axis(_sizes(kernel_size), 1, "Conv1d: kernel_size")
+        super().__init__(in_features, out_features, window, key=key, **options)
 
 
-class Conv2d(_ConvOverAxes):
+class Conv2d(Conv):
     """A `Conv` over two spatial axes: images, `(*batch, height, width, features)`.
 
     Args:
@@ -329,10 +329,20 @@ class Conv2d(_ConvOverAxes):
     ((3, 3, 3, 8), (2, 16, 16, 8))
     """
 
-    spatial_axes = 2
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        kernel_size: int | Sequence[int],
+        *,
+        key: KeyLike,
+        **options: Unpack[ConvOptions],
+    ):
+        window = per_axis(_sizes(kernel_size), 2, "Conv2d: kernel_size")
+        super().__init__(in_features, out_features, window, key=key, **options)
 
 
-class Conv3d(_ConvOverAxes):
+class Conv3d(Conv):
     """A `Conv` over three spatial axes: volumes or videos, `(*batch, depth, height, width, features)`.
 
     Args:
@@ -344,4 +354,14 @@ class Conv3d(_ConvOverAxes):
     (2, 4, 8, 8, 4)
     """
 
-    spatial_axes = 3
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        kernel_size: int | Sequence[int],
+        *,
+        key: KeyLike,
+        **options: Unpack[ConvOptions],
+    ):
+        window = per_axis(_sizes(kernel_size), 3, "Conv3d: kernel_size")
+        super().__init__(in_features, out_features, window, key=key, **options)
