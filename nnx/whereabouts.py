@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 import jax.extend.linear_util
@@ -39,7 +39,7 @@ def find(thing: Any, done: str = "mutated") -> list[str]:
     for frame in reversed(frames):
         for name, value in _names(frame):
             try:
-                path = _path_to(thing, value)
+                path = _path_to(thing, value, frame.f_code.co_names)
             except Exception:
                 continue  # no graph, such as a dict whose keys do not sort: it is not what the error is about
             if path is not None:
@@ -62,13 +62,28 @@ def _names(frame: FrameType) -> Iterator[tuple[str, Any]]:
             yield name, frame.f_globals[name]
 
 
-def _path_to(thing: Any, value: Any) -> Path | None:
+def _path_to(thing: Any, value: Any, named: tuple[str, ...]) -> Path | None:
     """Where a thing is below a value: itself, in its graph, or in the graph of one of its plain attributes."""
     if is_node(value) or isinstance(value, Variable):
         return next((path for path, found in iter_graph(value, graph=True) if found is thing), None)
-    for name, attribute in getattr(value, "__dict__", {}).items() if not isinstance(value, type) else ():
+    for name, attribute in _attributes(value, named):
         if is_node(attribute) or isinstance(attribute, Variable):
-            path = _path_to(thing, attribute)
+            path = _path_to(thing, attribute, named)
             if path is not None:
                 return (name, *path)
     return None
+
+
+def _attributes(value: Any, named: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """The plain attributes of a value; of a module those that the code names.
+
+    A module's other attributes are nothing that the code could have reached, and dicts are graphs too: `sys` alone
+    leads to everything that the process has imported, which took seconds for each error.
+    """
+    if isinstance(value, type):
+        return
+    attributes = getattr(value, "__dict__", {})
+    if isinstance(value, ModuleType):
+        yield from ((name, attributes[name]) for name in named if name in attributes)
+    else:
+        yield from attributes.items()

@@ -1,6 +1,7 @@
 """Errors about objects of another trace level say which, by the name that the user's code knows it by, and where."""
 
 import inspect
+import types
 
 import jax
 import jax.numpy as jnp
@@ -51,6 +52,14 @@ def by_global(model):
     nnx.jit(lambda x: GLOBAL(x))(X)
 
 
+SETTINGS = types.ModuleType("settings")
+
+
+def by_module(model):
+    SETTINGS.model = model
+    nnx.jit(lambda x: SETTINGS.model(x))(X)
+
+
 def in_plain_jax(model):
     jax.jit(lambda x: model(x))(X)
 
@@ -65,6 +74,7 @@ def nested(model):
         (by_closure, "model.count"),
         (by_attribute, "self.model.count"),
         (by_global, "GLOBAL.count"),
+        (by_module, "SETTINGS.model.count"),
         (in_plain_jax, "model.count"),
         (nested, "given.count"),
     ],
@@ -113,6 +123,33 @@ class Foreign:
     @property
     def __dict__(self):
         raise RuntimeError("not now")
+
+
+class Everything:
+    """As `sys.modules` is: whoever looks into it looks at the whole process."""
+
+    looks = 0
+
+
+def look(everything):
+    Everything.looks += 1
+    return (), None
+
+
+jax.tree_util.register_pytree_node(Everything, look, lambda _, children: Everything())
+
+
+SETTINGS.everything = Everything()
+
+
+def test_what_a_module_holds_beside_is_not_looked_through():
+    def body(x):
+        SETTINGS.last = 1
+        GLOBAL.count[...] += 1
+
+    with pytest.raises(TraceLevelError, match=r"at: GLOBAL\.count, mutated in body"):
+        jax.jit(body)(X)
+    assert Everything.looks == 0
 
 
 NO_GRAPHS = {"unsorted": {int: 1, str: 2}, "foreign": Foreign()}
