@@ -1,7 +1,8 @@
 """The command `weft` (also `python -m weft.typecheck`): `weft check PATH|MODULE...`.
 
-Exit code 0 if everything holds, 1 if something fails, 2 if something could not be used: a file that does not import, an
-annotation that cannot be read, an option that does not exist. The rest is checked all the same.
+Exit code 0 if nothing fails, 1 if something does, 2 if something could not be used: a file that does not import, an
+annotation that cannot be read, an option that does not exist. The rest is checked all the same. What is undecided, for
+the search for a verdict came to the end of its trials, is told of and is no failure; under `--strict` it is one.
 """
 
 from __future__ import annotations
@@ -12,11 +13,19 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from weft.typecheck.errors import AnnotationError, ModeError
+from weft.typecheck.errors import AnnotationError, BudgetError, ModeError
 from weft.typecheck.linter import Checked, Line, check
 from weft.typecheck.modes import current_mode
+from weft.typecheck.verify_budget import USUAL, Budget
 
-_LEVELS = {"error": "error", "unusable": "error", "warning": "warning", "unbuilt": "notice", "skipped": "notice"}
+_LEVELS = {
+    "error": "error",
+    "unusable": "error",
+    "warning": "warning",
+    "undecided": "warning",
+    "unbuilt": "notice",
+    "skipped": "notice",
+}
 
 
 def as_text(checked: Checked) -> str:
@@ -69,8 +78,14 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("names", nargs="+", metavar="PATH|MODULE", help="files, folders, or modules by dotted name")
     command.add_argument("--format", choices=FORMATS, default="text", help="how to print (default: text)")
     command.add_argument("--only", metavar="REGEX", help="check only what has a name that matches")
-    command.add_argument("--strict", action="store_true", help="warnings are failures")
+    command.add_argument("--strict", action="store_true", help="warnings, and what is undecided, are failures")
     command.add_argument("-j", "--jobs", type=int, default=1, help="how many processes (0: one a core)")
+    command.add_argument(
+        "--trials", type=int, default=USUAL.trials, metavar="N", help="traces for each proof (default: %(default)s)"
+    )
+    command.add_argument(
+        "--seconds", type=float, default=USUAL.seconds, metavar="S", help="limit for each proof (default: %(default)g)"
+    )
     return top
 
 
@@ -80,8 +95,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     jobs = options.jobs or os.cpu_count() or 1
     usable = _usable_mode()
     try:
-        checked = check(options.names, only=options.only, strict=options.strict, jobs=jobs)
-    except AnnotationError as error:
+        budget = Budget(options.trials, options.seconds)
+        checked = check(options.names, only=options.only, strict=options.strict, jobs=jobs, budget=budget)
+    except (AnnotationError, BudgetError) as error:
         print(str(error).splitlines()[0], file=sys.stderr)
         return 2
     print(FORMATS[options.format](checked))

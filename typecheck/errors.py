@@ -43,5 +43,9 @@ class ModeError(WeftError, ValueError):
     """A mode of checking that does not exist."""
 
 
+class BudgetError(WeftError, ValueError):
+    """A budget of a proof that nothing can be tried with."""
+
+
 class AnnotationError(WeftError, ValueError):
     """An annotation that cannot be read, or a dim expression that cannot be evaluated. Always one clear line."""

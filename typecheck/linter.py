@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -26,6 +27,7 @@ from weft.typecheck.errors import AnnotationError
 from weft.typecheck.flax_programs import flax_over_weft
 from weft.typecheck.objects import ForeignObjectError, is_foreign_class, is_record, is_record_class
 from weft.typecheck.prover import verify
+from weft.typecheck.verify_budget import USUAL, Budget
 from weft.typecheck.verify_report import Contract, Finding, Verdict
 from weft.typecheck.verify_targets import is_annotated, public_methods
 from weft.typecheck.verify_watch import place_of
@@ -38,7 +40,8 @@ class Line:
     """One line of output.
 
     Attributes:
-        level: `error`, `warning`, `skipped` (on request), `unbuilt` (no arguments could be made), `unusable`.
+        level: `error`, `warning`, `undecided` (the search ended without a verdict), `skipped` (on request), `unbuilt`
+            (no arguments could be made), `unusable`.
         file, line: where.
         name: the function or class.
         message: what there is to say.
@@ -67,7 +70,7 @@ class Checked:
 
     @property
     def exit_code(self) -> int:
-        """2 if something was unusable, 1 if something fails, else 0."""
+        """2 if something was unusable, 1 if something fails (under `strict` also what is undecided), else 0."""
         levels = {line.level for line in self.lines}
         return 2 if "unusable" in levels else 1 if "error" in levels else 0
 
@@ -83,6 +86,7 @@ class Checked:
             f"{counts[Verdict.PROVED]} proved",
             f"{counts[Verdict.HOLDS]} hold on the sizes tried",
             f"{counts[Verdict.FAILS]} fail",
+            *([f"{counts[Verdict.UNDECIDED]} undecided"] if counts[Verdict.UNDECIDED] else []),
         ]
         for level, words in (
             ("warning", "warnings"),
@@ -95,14 +99,17 @@ class Checked:
         return f"{len(self.verdicts)} contracts: {', '.join(parts)}"
 
 
-def check(names: Iterable[str], *, only: str | None = None, strict: bool = False, jobs: int = 1) -> Checked:
+def check(
+    names: Iterable[str], *, only: str | None = None, strict: bool = False, jobs: int = 1, budget: Budget = USUAL
+) -> Checked:
     """Checks paths (files, or folders of them) and modules by dotted name.
 
     Args:
         names: what to check.
         only: a regular expression that the qualified name of what is checked must match somewhere.
-        strict: whether warnings are failures.
+        strict: whether warnings, and what is undecided, are failures.
         jobs: how many processes share the work.
+        budget: what each proof may use.
 
     Raises:
         AnnotationError: if `only` is not a regular expression.
@@ -122,9 +129,9 @@ def check(names: Iterable[str], *, only: str | None = None, strict: bool = False
     if jobs > 1 and len(units) > 1:
         spawn = multiprocessing.get_context("spawn")
         with concurrent.futures.ProcessPoolExecutor(min(jobs, len(units)), mp_context=spawn) as pool:
-            results = list(pool.map(_check_unit, units, [only] * len(units), [strict] * len(units)))
+            results = list(pool.map(functools.partial(_check_unit, only=only, strict=strict, budget=budget), units))
     else:
-        results = [_check_unit(unit, only, strict) for unit in units]
+        results = [_check_unit(unit, only, strict, budget) for unit in units]
     for result in results:
         checked += result
     return dataclasses.replace(checked, lines=tuple(dict.fromkeys(checked.lines)))
@@ -147,12 +154,12 @@ def _exists(name: str) -> bool:
         return False
 
 
-def _check_unit(unit: Path | str, only: str | None, strict: bool) -> Checked:
+def _check_unit(unit: Path | str, only: str | None, strict: bool, budget: Budget) -> Checked:
     with flax_over_weft():
-        return _check_module(unit, only, strict)
+        return _check_module(unit, only, strict, budget)
 
 
-def _check_module(unit: Path | str, only: str | None, strict: bool) -> Checked:
+def _check_module(unit: Path | str, only: str | None, strict: bool, budget: Budget) -> Checked:
     try:
         module = load(unit)
     except BaseException as error:  # whatever a file does on import, even SystemExit, must not end the others
@@ -163,7 +170,7 @@ def _check_module(unit: Path | str, only: str | None, strict: bool) -> Checked:
     checked = Checked()
     for name, thing in definitions(module):
         if only is None or re.search(only, name):
-            checked += check_one(name, thing, strict)
+            checked += check_one(name, thing, strict, budget)
     return checked
 
 
@@ -232,14 +239,14 @@ def _has_contract(cls: type) -> bool:
     return any(True for _ in public_methods(cls))
 
 
-def check_one(name: str, thing: Any, strict: bool) -> Checked:
+def check_one(name: str, thing: Any, strict: bool, budget: Budget) -> Checked:
     """Verifies one function or class."""
     file, line = place_of(thing)
     reason = _skip_reason(file, line)
     if reason is not None:
         return Checked((Line("skipped", _shown(file), line, name, reason or "no reason given"),))
     try:
-        report = verify(thing, strict=strict)
+        report = verify(thing, strict=strict, trials=budget.trials, seconds=budget.seconds)
     except AnnotationError as error:
         return Checked((Line("unusable", _shown(file), line, name, _first(error)),))
     except ForeignObjectError as error:
@@ -268,6 +275,9 @@ def _verdict(contract: Contract, strict: bool) -> Verdict:
 def _lines(contract: Contract, strict: bool) -> list[Line]:
     if contract.verdict is Verdict.SKIPPED:
         return [Line("unbuilt", _shown(contract.file), contract.line, contract.name, f"not checked: {contract.reason}")]
+    if contract.verdict is Verdict.UNDECIDED:
+        level, message = "error" if strict else "undecided", f"undecided: {contract.reason}"
+        return [Line(level, _shown(contract.file), contract.line, contract.name, message)]
 
     def line(level: str, one: Finding) -> Line:
         return Line(level, _shown(one.file), one.line, contract.name, f"{one.rule}: {one}")

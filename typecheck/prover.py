@@ -23,6 +23,7 @@ from weft.typecheck.errors import AnnotationError
 from weft.typecheck.generalise import generalise
 from weft.typecheck.lints import lint
 from weft.typecheck.symbolic import symbolic_sizes
+from weft.typecheck.verify_budget import USUAL, Budget
 from weft.typecheck.verify_needs import DEALS, Needs, assignment_for
 from weft.typecheck.verify_report import Contract, Finding, Report, Verdict
 from weft.typecheck.verify_search import Outcome, Search, describe_option
@@ -31,7 +32,13 @@ from weft.typecheck.verify_trial import Target, Trial, run_trial
 
 
 def verify(
-    thing: Any, *, dims: Mapping[str, int] | None = None, args: Mapping[str, Any] | None = None, strict: bool = False
+    thing: Any,
+    *,
+    dims: Mapping[str, int] | None = None,
+    args: Mapping[str, Any] | None = None,
+    strict: bool = False,
+    trials: int = USUAL.trials,
+    seconds: float = USUAL.seconds,
 ) -> Report:
     """Proves the contracts of a function, of a Module class's public methods, or of an instance, for all sizes.
 
@@ -40,13 +47,17 @@ def verify(
             instance only the structure counts: its arrays become abstract ones of the dims that their annotations give.
         dims: sizes to keep fixed, by name.
         args: arguments to use as they are, by name, where an annotation does not say enough.
-        strict: whether what the lints find is a failure.
+        strict: whether what the lints find, and what stays undecided, is a failure.
+        trials: how many traces the search may take for each function or method; one that needs more is *undecided*.
+        seconds: of this thread's processor time that it may take; a limit that is not meant to be met.
 
     Returns:
-        What was found; it is true where nothing fails.
+        What was found; it is true where nothing fails. It does not depend on the machine, nor on what else runs there,
+        but for what is undecided because `seconds` were over.
 
     Raises:
         AnnotationError: in one line, for an annotation that cannot be read.
+        BudgetError: for no trials or no seconds.
         TypeError: if it is nothing that can be verified.
 
     >>> from jaxtyping import Array, Float
@@ -55,32 +66,36 @@ def verify(
     >>> print(verify(project))
     project: proved for all b, i, o
     """
+    budget = Budget(trials, seconds)
     targets = targets_of(thing, dict(args or {}), generalise)
-    return Report(tuple(prove(target, dict(dims or {})) for target in targets), strict)
+    return Report(tuple(prove(target, dict(dims or {}), budget) for target in targets), strict)
 
 
-def prove(target: Target, dims: Mapping[str, Any], seconds: float = 15.0) -> Contract:
-    """What can be found out about one target within a budget of time.
+def prove(target: Target, dims: Mapping[str, Any], budget: Budget) -> Contract:
+    """What can be found out about one target within a budget.
 
     Raises:
         AnnotationError: if an annotation cannot be read or evaluated.
     """
-    search = Search(target, dims, seconds)
+    search = Search(target, dims, budget)
     try:
         outcome = search.run()
     except Unbuildable as reason:
         return Contract(target.name, target.file, target.line, Verdict.SKIPPED, reason=f"{reason}; pass it in `args`")
     if outcome.failed and isinstance(outcome.failed[0].error, AnnotationError):
         raise outcome.failed[0].error
-    if outcome.failed and target.instead is not None and isinstance(outcome.failed[0].error, _NOT_ABSTRACT):
-        return prove(target.instead, dims, seconds)
-    axis = _missing_axis(outcome.failed)
+    wrong = outcome.failed or ((outcome.pending,) if outcome.pending is not None else ())
+    if wrong and target.instead is not None and isinstance(wrong[0].error, _NOT_ABSTRACT):
+        return prove(target.instead, dims, budget)
+    axis = _missing_axis(wrong)
     if axis is not None and axis not in target.axes:
-        return prove(dataclasses.replace(target, axes=(*target.axes, axis)), dims, seconds)
+        return prove(dataclasses.replace(target, axes=(*target.axes, axis)), dims, budget)
     under = (f"it runs under an axis named {axis!r}" for axis in target.axes)
     assumptions = (*outcome.needs.words(), *outcome.notes, *under)
     if outcome.failed:
         return _failed(target, search, outcome, assumptions)
+    if outcome.ended:
+        return _undecided(target, outcome)
     symbolic, sampled, reason = _symbolically(target, outcome, dims)
     return Contract(
         target.name,
@@ -126,6 +141,16 @@ def _failed(target: Target, search: Search, outcome: Outcome, assumptions: tuple
         assumptions=assumptions,
         failures=tuple({(one.rule, one.file, one.line, one.message): one for one in findings}.values()),
     )
+
+
+def _undecided(target: Target, outcome: Outcome) -> Contract:
+    """What is known when the budget ended the search: what it was about to explain, or that nothing has failed yet."""
+    tried = tuple(one.assignment.sizes for one in outcome.passed)
+    found = f"it held on the {len(tried)} assignments of sizes that were tried" if tried else "nothing is known yet"
+    if outcome.pending is not None:
+        found = f"what is not explained yet: {_findings(target, outcome.pending)[0]}"
+    reason = f"the search ended after {outcome.ended}; {found}"
+    return Contract(target.name, target.file, target.line, Verdict.UNDECIDED, tried=tried, reason=reason)
 
 
 def _beyond_annotations(trial: Trial) -> str | None:

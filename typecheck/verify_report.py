@@ -9,11 +9,16 @@ from typing import Any
 
 
 class Verdict(enum.Enum):
-    """What is known of a function's contract."""
+    """What is known of a function's contract.
+
+    `UNDECIDED` is what the search for a verdict ended without: nothing that it knows shows that the contract holds, nor
+    that it fails.
+    """
 
     PROVED = "proved"
     HOLDS = "holds on the sizes tried"
     FAILS = "fails"
+    UNDECIDED = "undecided"
     SKIPPED = "not checked"
 
 
@@ -23,7 +28,7 @@ class Finding:
 
     Attributes:
         rule: `contract` (an annotation that does not hold), `error` (the program raises), or a lint:
-            `outer-product`, `memory-order`.
+            `outer-product`, `memory-order`. Under `strict` also `undecided`.
         message: what is expected and what is found.
         file, line: where: the function whose annotation it is, or the operation.
         sizes: the smallest sizes found that show it.
@@ -56,7 +61,7 @@ class Contract:
         assumptions: what it needs beyond its annotations.
         failures: what is wrong.
         warnings: what the lints say.
-        reason: why it was not checked, or not proved.
+        reason: why it was not checked, not decided, or not proved.
     """
 
     name: str
@@ -102,7 +107,7 @@ class Report:
 
     @property
     def failures(self) -> tuple[Finding, ...]:
-        """Everything that fails; under `strict` the warnings too."""
+        """Everything that fails; under `strict` the warnings, and what is undecided, too."""
         return tuple(self._findings())
 
     @property
@@ -121,16 +126,21 @@ class Report:
         return tuple(one for one in self.contracts if one.verdict is Verdict.SKIPPED)
 
     @property
+    def undecided(self) -> tuple[Contract, ...]:
+        """What the search ended without a verdict on; each says what it knew."""
+        return tuple(one for one in self.contracts if one.verdict is Verdict.UNDECIDED)
+
+    @property
     def verdict(self) -> Verdict:
-        """The weakest verdict of all."""
-        if self.failures:
+        """The weakest verdict of all; under `strict` a warning is a failure, but what is undecided stays that."""
+        if any(one.failures or (self.strict and one.warnings) for one in self.contracts):
             return Verdict.FAILS
-        order = (Verdict.SKIPPED, Verdict.HOLDS, Verdict.PROVED)
+        order = (Verdict.SKIPPED, Verdict.UNDECIDED, Verdict.HOLDS, Verdict.PROVED)
         return min((one.verdict for one in self.contracts), key=order.index, default=Verdict.SKIPPED)
 
     @property
     def ok(self) -> bool:
-        """Whether nothing fails."""
+        """Whether nothing fails; what is undecided does so under `strict` only."""
         return not self.failures
 
     @property
@@ -147,8 +157,15 @@ class Report:
     def _findings(self) -> Iterator[Finding]:
         seen: set[tuple[Any, ...]] = set()
         for contract in self.contracts:
-            for one in (*contract.failures, *(contract.warnings if self.strict else ())):
+            for one in (*contract.failures, *(_strictly(contract) if self.strict else ())):
                 place = (one.rule, one.file, one.line, one.message)
                 if place not in seen:
                     seen.add(place)
                     yield one
+
+
+def _strictly(contract: Contract) -> Iterator[Finding]:
+    """What is a failure under `strict` only."""
+    yield from contract.warnings
+    if contract.verdict is Verdict.UNDECIDED:
+        yield Finding("undecided", contract.reason, contract.file, contract.line)

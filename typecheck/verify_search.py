@@ -8,13 +8,13 @@ exactly what a contract forbids. Needs are tried one by one; one that lets the t
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from weft.typecheck.builder import Assignment, Unbuildable
 from weft.typecheck.errors import AnnotationError
+from weft.typecheck.verify_budget import Budget, Exhausted, Meter
 from weft.typecheck.verify_needs import DEALS, Deal, Needs, ascending, assignment_for
 from weft.typecheck.verify_rules import candidates
 from weft.typecheck.verify_trial import Target, Trial, run_trial
@@ -31,12 +31,16 @@ class Outcome:
         failed: the first trial of each failure that nothing explains.
         needs: what the passed ones need.
         notes: other things that the program asks for, in words ("mask is given").
+        ended: what ended the search before it had decided, if something did.
+        pending: the failure that it was looking for an explanation of when it ended.
     """
 
     passed: tuple[Trial, ...]
     failed: tuple[Trial, ...]
     needs: Needs
     notes: tuple[str, ...] = ()
+    ended: str = ""
+    pending: Trial | None = None
 
 
 def _key(assignment: Assignment) -> tuple[object, ...]:
@@ -44,22 +48,37 @@ def _key(assignment: Assignment) -> tuple[object, ...]:
 
 
 class Search:
-    """Trials of one target within a budget of this thread's processor time; equal trials are run once.
+    """Trials of one target within a budget; equal trials are run, and paid for, once.
 
     Attributes:
         furthest: the trial that got furthest of those that nothing explained.
+        passed, failed, needs, notes: what was found so far; see `Outcome`.
+        pending: the failure that an explanation is being looked for.
     """
 
-    def __init__(self, target: Target, dims: Mapping[str, Any], seconds: float = 15.0):
+    def __init__(self, target: Target, dims: Mapping[str, Any], budget: Budget):
         self.target, self.dims = target, dims
-        self.deadline = time.thread_time() + seconds
         self.furthest: Trial | None = None
+        self.passed: list[Trial] = []
+        self.failed: list[Trial] = []
+        self.notes: list[str] = []
+        self.needs = Needs()
+        self.pending: Trial | None = None
+        # None once the search has ended: what comes then (smaller sizes of what failed, lints) is little, and a verdict
+        # that stands must not fall with it.
+        self._meter: Meter | None = Meter(budget)
         self._known: dict[Any, Trial] = {}
 
     def attempt(self, assignment: Assignment) -> Trial:
-        """The trial of an assignment."""
+        """The trial of an assignment.
+
+        Raises:
+            Exhausted: if it would be a new one, and the budget has no more.
+        """
         key = _key(assignment)
         if key not in self._known:
+            if self._meter is not None:
+                self._meter.spend()
             trial = run_trial(self.target, assignment, self.dims)
             self._known[key] = self._known[_key(trial.assignment)] = trial
         return self._known[key]
@@ -69,16 +88,28 @@ class Search:
         return self.attempt(assignment_for(trial.assignment.sizes, needs, deal, trial.assignment))
 
     def run(self) -> Outcome:
-        """The whole search.
+        """The whole search, once.
 
         Raises:
             Unbuildable: if the arguments cannot be built.
         """
+        ended = ""
+        try:
+            self._decide()
+        except Exhausted as exhausted:
+            ended = str(exhausted)
+        self._meter = None
+        passed, notes = (one for one in self.passed if one.ok), dict.fromkeys(self.notes)
+        return Outcome(tuple(passed), tuple(self.failed), self.needs, tuple(notes), ended, self.pending)
+
+    def _decide(self) -> None:
+        """Looks for needs under which every deal of sizes holds, then varies what else may vary."""
         base = self.attempt(Assignment())
-        needs: Needs | None = Needs()
         if isinstance(base.error, AnnotationError):
-            return Outcome((), (base,), needs)
+            self.failed.append(base)
+            return
         if not base.ok:
+            self.pending = base
             needs = self.explain(base, Needs(), ascending)
             if needs is None:
                 needs = self.explain_apart(base)
@@ -86,26 +117,31 @@ class Search:
                 # What fails once the other needs are met says more than what fails without them.
                 further = self.furthest
                 blamed = base if further is None or further.assignment.merged or further.assignment.apart else further
-                return Outcome((), (blamed,), Needs())
-        passed: list[Trial] = []
-        failed: list[Trial] = []
-        notes: list[str] = []
+                self.failed.append(blamed)
+                return
+            self.needs, self.pending = needs, None
         for deal in DEALS:
-            trial = self.with_needs(base, needs, deal)
+            trial = self.with_needs(base, self.needs, deal)
             if not trial.ok:
-                further = self.explain(trial, needs, deal)
-                if further is None:
-                    return Outcome(tuple(passed), (trial,), needs)
-                needs = further
-                trial = self.with_needs(base, needs, deal)
-            passed.append(trial)
+                needs = self.explain(trial, self.needs, deal)
+                if needs is None:
+                    self.failed.append(trial)
+                    return
+                self.needs = needs
+                trial = self.with_needs(base, self.needs, deal)
+            self.passed.append(trial)
         for vary in (self._options, self._ranks, self._ones):
-            if not failed:
-                needs = vary(passed, failed, notes, needs)
-        return Outcome(tuple(one for one in passed if one.ok), tuple(failed), needs, tuple(dict.fromkeys(notes)))
+            if not self.failed:
+                self.needs = vary(self.passed, self.failed, self.notes, self.needs)
 
     def explain(self, trial: Trial, needs: Needs, deal: Deal) -> Needs | None:
-        """The needs under which a failing trial holds, or None."""
+        """The needs under which a failing trial holds, or None where no need that is known of explains it."""
+        outer, self.pending = self.pending, trial
+        found = self._explained(trial, needs, deal)
+        self.pending = outer  # left as it is where the budget ends the search
+        return found
+
+    def _explained(self, trial: Trial, needs: Needs, deal: Deal) -> Needs | None:
         complaints = {trial.complaint}
         first = trial
         for _ in range(_DEPTH):
@@ -113,8 +149,6 @@ class Search:
             sideways: tuple[Trial, Needs] | None = None
             best: tuple[Trial, Needs] | None = None
             for candidate in candidates(trial, needs, self.target.constants):
-                if time.thread_time() > self.deadline:
-                    return None
                 try:
                     found = self.with_needs(trial, candidate, deal)
                 except Unbuildable:

@@ -1,0 +1,176 @@
+"""A verdict follows from the program alone; a search that its budget ends has none, on any machine, idle or busy."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+from jaxtyping import Array, Float
+from weft.typecheck import verify_search
+from weft.typecheck.__main__ import main
+from weft.typecheck.errors import BudgetError
+from weft.typecheck.generalise import generalise
+from weft.typecheck.prover import prove, verify
+from weft.typecheck.verify_budget import Budget
+from weft.typecheck.verify_report import Contract, Verdict
+from weft.typecheck.verify_targets import targets_of
+
+
+def plain(x: Float[Array, "n m"]) -> Float[Array, "m n"]:
+    return x.T
+
+
+def halves(x: Float[Array, "n h*d"], h: int) -> Float[Array, "n h d"]:
+    if x.shape[1] // h % 2:
+        raise ValueError(f"a head of {x.shape[1] // h} has no halves")
+    first, second = jnp.split(x.reshape(x.shape[0], h, -1), 2, axis=-1)
+    return jnp.concatenate([second, first], axis=-1)
+
+
+def transposed(x: Float[Array, "n m"], w: Float[Array, "k m"]) -> Float[Array, "n k"]:
+    return x @ w
+
+
+def masked(x: Float[Array, "n m"], mask: Float[Array, "m"] | None = None) -> Float[Array, "n m"]:
+    return x if mask is None else (x * mask).T
+
+
+PROGRAMS: dict[Callable[..., Any], Verdict] = {
+    plain: Verdict.PROVED,
+    halves: Verdict.PROVED,
+    transposed: Verdict.FAILS,
+    masked: Verdict.FAILS,
+}
+
+
+def proof(program: Callable[..., Any], budget: Budget) -> Contract:
+    (target,) = targets_of(program, {}, generalise)
+    return prove(target, {}, budget)
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The assignments of all trials that searches make, in their order."""
+    assignments: list[Any] = []
+    run = verify_search.run_trial
+    monkeypatch.setattr(verify_search, "run_trial", lambda *args: assignments.append(args[1]) or run(*args))
+    return assignments
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_search_without_enough_trials_is_undecided_and_nothing_else(program: Callable[..., Any], tried: list[Any]):
+    whole = proof(program, Budget())
+    assert whole.verdict is PROGRAMS[program]
+    enough = len(tried)
+    verdicts = [proof(program, Budget(trials=number)).verdict for number in range(1, enough + 1)]
+    decided = verdicts.index(PROGRAMS[program])
+    assert decided > 0
+    assert verdicts == [Verdict.UNDECIDED] * decided + [PROGRAMS[program]] * (enough - decided)
+    assert str(proof(program, Budget(trials=enough))) == str(whole)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_search_that_runs_out_of_time_is_undecided(program: Callable[..., Any]):
+    late = itertools.chain([0.0, 1.0], itertools.repeat(2.0))  # at the start, at the first trial, afterwards
+    found = proof(program, Budget(seconds=1.5, clock=lambda: next(late)))
+    assert found.verdict is Verdict.UNDECIDED
+    assert not found.failures
+    assert found.reason.startswith("the search ended after 1.5 seconds (`seconds=` of `verify`, `--seconds` of `weft")
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_what_is_tried_and_found_does_not_depend_on_the_clock(program: Callable[..., Any], tried: list[Any]):
+    usual = proof(program, Budget())
+    trials = list(tried)
+    for pace in (0.0, 0.001, 10.0):
+        tried.clear()
+        ticks = itertools.count(1)
+        found = proof(program, Budget(seconds=1e6, clock=lambda ticks=ticks, pace=pace: next(ticks) * pace))
+        assert found == usual
+        assert tried == trials
+
+
+def test_a_failure_is_shown_at_its_smallest_sizes_though_the_trials_are_used_up(tried: list[Any]):
+    (finding,) = proof(transposed, Budget()).failures
+    assert finding.sizes == {"n": 1, "m": 1, "k": 2}
+    until_decided = next(n for n in itertools.count(1) if proof(transposed, Budget(trials=n)).failures)
+    assert until_decided < len(tried)
+    assert proof(transposed, Budget(trials=until_decided)).failures == (finding,)
+
+
+def test_what_is_undecided_says_what_was_known():
+    (contract,) = verify(halves, trials=2).undecided
+    assert contract.reason == (
+        "the search ended after 2 trials (`trials=` of `verify`, `--trials` of `weft check`); "
+        "what is not explained yet: ValueError: a head of 11 has no halves (at n=5, h=7, d=11)"
+    )
+    (contract,) = verify(plain, trials=2).undecided
+    assert str(contract) == (
+        "plain: undecided\n  the search ended after 2 trials (`trials=` of `verify`, `--trials` of `weft check`); "
+        "it held on the 2 assignments of sizes that were tried"
+    )
+
+
+def test_what_is_undecided_is_a_failure_under_strict_only():
+    report = verify(plain, trials=1)
+    assert report.ok
+    assert report
+    assert not report.proved
+    assert report.verdict is Verdict.UNDECIDED
+    strict = verify(plain, trials=1, strict=True)
+    assert not strict.ok
+    assert [one.rule for one in strict.failures] == ["undecided"]
+    assert strict.verdict is Verdict.UNDECIDED
+
+
+@pytest.mark.parametrize("budget", [{"trials": 0}, {"trials": -1}, {"seconds": 0}, {"seconds": float("nan")}])
+def test_a_budget_that_nothing_can_be_tried_with_is_refused(budget: dict[str, Any]):
+    with pytest.raises(BudgetError, match=r"a proof cannot be tried in .+\n  fix: give it some: (trials|seconds) > 0"):
+        verify(plain, **budget)
+
+
+PROGRAM = """
+    from jaxtyping import Array, Float
+
+
+    def project(x: Float[Array, "n m"]) -> Float[Array, "m n"]:
+        return x.T
+"""
+WHY = (
+    "undecided: the search ended after 2 trials (`trials=` of `verify`, `--trials` of `weft check`); "
+    "it held on the 2 assignments of sizes that were tried"
+)
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "undecided_one.py").write_text(textwrap.dedent(PROGRAM))
+    return "undecided_one.py"
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_the_command_tells_of_it_in_each_format(strict: bool, program: str, capsys: pytest.CaptureFixture[str]):
+    options = ["check", "--trials", "2", *(["--strict"] if strict else []), program]
+    summary = "1 contracts: 0 proved, 0 hold on the sizes tried, 0 fail, 1 undecided"
+    assert main(options) == int(strict)
+    assert capsys.readouterr().out.splitlines() == [f"{program}:5: project: {WHY}", summary]
+    assert main([*options, "--format", "github"]) == int(strict)
+    command = f"::{'error' if strict else 'warning'} file={program},line=5,title=project::{WHY}"
+    assert capsys.readouterr().out.splitlines() == [command, summary]
+    assert main([*options, "--format", "json"]) == int(strict)
+    told = json.loads(capsys.readouterr().out)
+    assert (told["summary"], told["exit_code"]) == (summary, int(strict))
+    level = "error" if strict else "undecided"
+    assert told["findings"] == [{"level": level, "file": program, "line": 5, "name": "project", "message": WHY}]
+
+
+def test_the_command_refuses_a_budget_in_one_line(program: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["check", "--trials", "0", program]) == 2
+    assert capsys.readouterr().err == "a proof cannot be tried in 0 trials\n"
