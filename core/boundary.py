@@ -118,6 +118,8 @@ class Boundary(Protocol):
     carries_along: bool
     # Whether annotations are contracts even where they name no shape; see `hooks.ContractHook.call`.
     typed: bool
+    # Whether what is learned of a function in one transformed form serves in another; see `memory`.
+    shares: bool
     # Whether a function may put new things into its arguments.
     restructures: bool
 

@@ -27,6 +27,7 @@ from typing import Any, Generic, TypeVar
 import equinox as eqx
 from weft.core.boundary import NOT_UPDATED, Boundary, Call, Crossing, Departure, Extract, Groups
 from weft.core.explain import explain
+from weft.core.memory import Recent, remembered
 from weft.core.rides import depends_on_leaves, is_axis, rides_in
 from weft.core.rules import Body, Finish, Lift, Lifted, Prepare, Rule
 from weft.core.untyped import jax
@@ -54,28 +55,40 @@ def as_tree(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def name_of(function: Callable[..., Any]) -> str:
+    """What a function is called in jaxprs and profiles."""
+    function = function.func if isinstance(function, jax.tree_util.Partial) else function
+    return getattr(function, "__name__", type(function).__name__)
+
+
 # How many makes of call are tried by the generated way before the structure is looked up. More would cost
 # a call of the last one more than looking it up does.
 QUICK_PLANS = 4
 
 
 @dataclass(eq=False)
-class Interpreted(Generic[O]):
-    """Functions under one rule and one boundary, with the plans of the calls that they have seen.
+class Memory:
+    """What was learned of functions under one rule, boundary and options.
 
     Plans are keyed by crossing: tree definition, static leaves and rides. They hold no arrays and are never stale,
     because a crossing that differs in any of these is another key.
     """
 
-    rule: Rule[O]
-    boundary: Boundary
-    functions: tuple[Callable[..., Any], ...]
-    options: O
-    plans: dict[Crossing, Plan] = field(default_factory=dict[Crossing, Plan])
+    plans: Recent[Crossing, Plan] = field(default_factory=lambda: Recent[Crossing, Plan]())
     quick: tuple[Plan, ...] = ()
 
-    def __post_init__(self) -> None:
-        self.functions = tuple(map(as_tree, self.functions))
+
+class Interpreted(Generic[O]):
+    """Functions under one rule and one boundary, with what is remembered of the calls that they have seen."""
+
+    def __init__(self, rule: Rule[O], boundary: Boundary, functions: tuple[Callable[..., Any], ...], options: O):
+        self.rule = rule
+        self.boundary = boundary
+        self.options = options
+        # Held here, because what stands for them in a crossing does not.
+        self.held = tuple(map(as_tree, functions))
+        found = remembered(rule, self.held, options, Memory) if boundary.shares else None
+        self.functions, self.memory = (self.held, Memory()) if found is None else found
 
     def __call__(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, extra: Any = (), prepare: Prepare | None = None
@@ -89,7 +102,7 @@ class Interpreted(Generic[O]):
             prepare: makes `extra` from the crossing, where it depends on it (tangents).
         """
         call = (self.functions, args, kwargs)
-        for plan in self.quick:
+        for plan in self.memory.quick:
             assert plan.extract is not None
             found = plan.extract(call)
             if found is not None:
@@ -116,9 +129,9 @@ class Interpreted(Generic[O]):
         axes = filter(is_axis, rides_in(prefix, self.rule.is_ride)) if self.boundary.restructures else ()
         lanes = tuple(dict.fromkeys((*self.rule.lanes, *rides, *axes)))
         crossing = Crossing(structure, tuple(rides), lanes)
-        plan = self.plans.get(crossing)
+        plan = self.memory.plans.get(crossing)
         if plan is None:
-            plan = self.plans.setdefault(crossing, Plan(crossing, self.rule.lift(self._lift(crossing))))
+            plan = self.memory.plans.add(crossing, Plan(crossing, self.rule.lift(self._lift(crossing))))
         plan.uses += 1
         # The quick way looks at the structure alone.
         if self.rule.quick and plan.uses == 2 and not depends_on_leaves(prefix, self.rule.is_ride):
@@ -139,7 +152,7 @@ class Interpreted(Generic[O]):
                 crossing,
                 i,
                 Departure(prefix, lanes, is_ride, forwards, option, self.rule.refused, self.rule.updates, arrive),
-                self.functions[i],
+                name_of(self.held[i]),
                 self.rule.agree(self.options, i),
             )
             for i, prefix in enumerate(prefixes)
@@ -154,7 +167,7 @@ class Interpreted(Generic[O]):
             raise
 
     def _run_quickly(self, plan: Plan, call: Call, entered: Any, values: Sequence[Any], groups: Groups) -> Any:
-        if plan is not self.quick[0]:
+        if plan is not self.memory.quick[0]:
             self._promote(plan, entered, call)
         groups, outcome = self._guarded(plan, (), call, values, groups)
         return self.boundary.quick_hand_over(entered, outcome.value, values, groups)
@@ -164,8 +177,8 @@ class Interpreted(Generic[O]):
         if plan.extract is None:
             plan.extract = self.boundary.extractor(plan.crossing, entered, call)
         if plan.extract is not None:
-            others = tuple(other for other in self.quick if other is not plan)
-            self.quick = (plan, *others[: QUICK_PLANS - 1])
+            others = tuple(other for other in self.memory.quick if other is not plan)
+            self.memory.quick = (plan, *others[: QUICK_PLANS - 1])
 
 
 def interpret(rule: Rule[O], boundary: Boundary) -> Callable[[tuple[Callable[..., Any], ...], O], Interpreted[O]]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 
 from weft.core import hooks
 from weft.core.boundary import Boundary, Call, Crossing, Departure, Groups
 from weft.core.errors import PairError
 from weft.core.leaves import Leaf, is_array
+from weft.core.memory import live
 from weft.core.rides import Ride, is_axis
 from weft.core.statics import Static, given
 from weft.core.untyped import is_tuple, jax
@@ -33,10 +34,11 @@ class Body:
         crossing: Crossing,
         index: int,
         departure: Departure,
-        user_function: Callable[..., Any],
+        name: str,
         agreement: Agreement | None,
     ):
-        self.user_function = user_function
+        # Not the function, which is alive in the call alone (see `memory`).
+        self.name = name
         self.agreement = agreement
         self.boundary = boundary
         self.crossing = crossing
@@ -46,22 +48,22 @@ class Body:
     def __call__(self, groups: Groups, *before: Any) -> tuple[Groups, Static]:
         """Runs on lanes; `before` are arguments that the transform itself supplies, ahead of the user's."""
         values = self.crossing.ungroup(groups)
-        live, memory = self.boundary.rebuild(self.crossing, values)
-        functions, args, kwargs = live
-        check = self.agreement(self.boundary, live, self.departure) if self.agreement is not None else None
+        call, memory = self.boundary.rebuild(self.crossing, values)
+        functions, args, kwargs = call
+        check = self.agreement(self.boundary, call, self.departure) if self.agreement is not None else None
         args, kwargs = map(given, args), {name: given(value) for name, value in kwargs.items()}
-        out = hooks.call_checked(functions[self.index], (*before, *args), kwargs, self.boundary.typed)
+        out = hooks.call_checked(live(functions[self.index]), (*before, *args), kwargs, self.boundary.typed)
         if self.departure.option == "has_aux" and isinstance(self.departure.prefix, tuple):
             out = _pair(out)
         if check is not None:
             check(out)
-        groups, outcome = self.boundary.leave(self.crossing, values, live, memory, out, self.departure)
+        groups, outcome = self.boundary.leave(self.crossing, values, call, memory, out, self.departure)
         return groups, Static(outcome)
 
     def departing(self, **changes: Any) -> Body:
         """This body with another departure."""
         departure = replace(self.departure, **changes)
-        return Body(self.boundary, self.crossing, self.index, departure, self.user_function, self.agreement)
+        return Body(self.boundary, self.crossing, self.index, departure, self.name, self.agreement)
 
     def learn_updates(self, groups: Groups, *before: Any) -> frozenset[int]:
         """Which leaves of the arguments the function updates, by one abstract evaluation."""
@@ -149,6 +151,9 @@ class Rule(Generic[O]):
         refused: rides that no leaf may leave on, each with what to do instead.
         updates: the ride on which updates of an argument leave, by the argument's own, or NOT_UPDATED.
         quick: whether calls of a known make take the generated way.
+        shares: when functions that are transformed again, alike, share what was learned of them: `always`, as in
+            `jax.jit`; `outside` of traces, if they close over values, which may be tracers inside; or `never`, where
+            JAX may call them once the call is over (custom derivatives), so that they have to be held.
     """
 
     name: str
@@ -165,3 +170,4 @@ class Rule(Generic[O]):
     refused: Mapping[Ride, str] = field(default_factory=dict[Ride, str])
     updates: Callable[[Ride], Ride] = lambda ride: ride
     quick: bool = False
+    shares: Literal["always", "outside", "never"] = "outside"

@@ -25,6 +25,7 @@ from weft.core.codegen import FORWARDED, as_array, make_builder, make_extractor
 from weft.core.configuration import Mixed
 from weft.core.errors import AxisError, StructureError
 from weft.core.leaves import Leaf, iter_leaves
+from weft.core.memory import live
 from weft.core.partition import Structure, assemble, take_apart
 from weft.core.paths import Path, format_path
 from weft.core.rides import Ride, resolve
@@ -60,6 +61,7 @@ class Values:
     carries_along = False
     restructures = False
     typed = True
+    shares = True
 
     def enter(self, call: Call) -> tuple[Structure, list[Leaf], None]:
         """Takes a call apart: its structure and its dynamic leaves, whose paths start at the parameter's name."""
@@ -237,6 +239,7 @@ def flatten_sparse(definition: Any, tree: Any) -> list[Any]:
 
 def parameter_names(function: Any) -> tuple[str, ...]:
     """The names of a function's positional parameters, as far as they can be told."""
+    function = live(function)
     # Read off the code where there is some: `inspect.signature` is slow, and a cache would keep closures alive.
     plain = inspect.unwrap(function) if isinstance(function, types.FunctionType) else function
     if isinstance(plain, types.FunctionType):

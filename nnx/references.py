@@ -65,6 +65,8 @@ class References:
     name = "references"
     has_updates = True
     typed = False
+    # A function may close over objects that have changed: flax traces it again when it is transformed again.
+    shares = False
 
     def __init__(self, graph: bool, updates: bool, function: str, copies: bool = False):
         self.graph = graph

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-from weft.core.interpret import Interpreted, interpret
+from weft.core.interpret import interpret
 from weft.core.leaves import refuse_unhashable
-from weft.core.levels import EAGER, current_level
 from weft.core.rules import Rule
 from weft.core.statics import Static
 from weft.core.values import VALUES
@@ -51,48 +49,7 @@ def call_over_values(
     rule: Rule[O], functions: Sequence[Callable[..., Any]], options: O, *args: Any, extra: Any = ()
 ) -> Any:
     """Applies a rule to functions and their arguments at once, as `cond` and `while_loop` do."""
-    return interpreted_once(rule, tuple(functions), options)(args, {}, extra=extra)
-
-
-@functools.lru_cache(maxsize=256)
-def _kept(rule: Rule[Any], functions: tuple[Callable[..., Any], ...], options: Any) -> Interpreted[Any]:
-    return interpret(rule, VALUES)(functions, options)
-
-
-# How many uses of one closure are remembered with it: the same loop body under other options, or with other conditions.
-MOST_USES = 8
-
-
-def interpreted_once(rule: Rule[O], functions: tuple[Callable[..., Any], ...], options: O) -> Interpreted[O]:
-    """Functions under a rule, kept by function and options, so that a loop called again is not compiled again.
-
-    A function that closes over values must not be kept longer than it lives: these may be a model's arrays, or tracers.
-    So what is kept of it is kept in its own `__dict__`; and inside a trace, where nothing is compiled, nothing is kept.
-    """
-    holders = [function for function in functions if _holds_values(function)]
-    if holders and current_level() != EAGER:
-        return interpret(rule, VALUES)(functions, options)
-    owner = next((function for function in holders if isinstance(function, types.FunctionType)), None)
-    try:
-        if owner is None:
-            return _kept(rule, functions, options)
-        uses: dict[Any, Interpreted[O]] = owner.__dict__.setdefault("__weft_uses__", {})
-        # The functions are in the key because `functools.wraps` shares a function's attributes with its wrapper.
-        key = (rule, functions, options)
-        found = uses.get(key)
-        if found is None:
-            if len(uses) >= MOST_USES:
-                uses.clear()
-            found = uses.setdefault(key, interpret(rule, VALUES)(functions, options))
-        return found
-    except TypeError:  # a record of arrays as a function, or an option that cannot be hashed
-        return interpret(rule, VALUES)(functions, options)
-
-
-def _holds_values(function: Callable[..., Any]) -> bool:
-    if isinstance(function, types.FunctionType):
-        return bool(function.__closure__ or function.__defaults__ or function.__kwdefaults__)
-    return not isinstance(function, types.BuiltinFunctionType | type)
+    return interpret(rule, VALUES)(tuple(functions), options)(args, {}, extra=extra)
 
 
 def named_like(function: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:
@@ -101,9 +58,8 @@ def named_like(function: Callable[..., Any], wrapper: Callable[..., Any]) -> Cal
     return functools.update_wrapper(wrapper, function, assigned=assigned, updated=())
 
 
-def titled(function: Callable[..., Any], lifted: Callable[..., Any]) -> Callable[..., Any]:
+def titled(name: str, lifted: Callable[..., Any]) -> Callable[..., Any]:
     """The lifted function with the user's function's name, for jaxprs and profiles; its signature stays its own."""
-    name = getattr(function, "__name__", type(function).__name__)
     lifted.__name__ = lifted.__qualname__ = name
     return lifted
 

@@ -78,7 +78,7 @@ def _lift_branches(lift: Lift[BranchOptions]) -> Lifted:
                 out = lax.switch(chosen, branches, groups)
         return out, outputs[0].outcome
 
-    return untyped_jax.jit(titled(lift.bodies[0].user_function, lifted), inline=True)
+    return untyped_jax.jit(titled(lift.bodies[0].name, lifted), inline=True)
 
 
 def _rule(name: str) -> Rule[BranchOptions]:

@@ -105,6 +105,7 @@ def custom_rule(name: str, lift: Callable[[Lift[CustomOptions]], Lifted]) -> Rul
             "an argument that is not (nondiff_argnums)"
         },
         options=("nondiff_argnums", "output"),
+        shares="never",
     )
 
 

@@ -55,7 +55,7 @@ def _lift_jvp(lift: Lift[CustomOptions]) -> Lifted:
             leaves = body.boundary.read_sparse_output(outcome, lane, tangent)
             return out_groups[lane], tuple(map(_as_tangent, leaves, out_groups[lane]))
 
-        function = untyped_jax.custom_jvp(titled(body.user_function, primal))
+        function = untyped_jax.custom_jvp(titled(body.name, primal))
         function.defjvp(rule, symbolic_zeros=options.symbolic_zeros)
         with open_frame("custom_jvp"):
             out = function(*groups)

@@ -81,7 +81,7 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
                 given = options.rule(*nondiff, boundary.unpack(structure.value, leaves), cotangent, **keywords)
             return _gradients(options, forward_body, groups, given), None
 
-        function = untyped_jax.custom_vjp(titled(primal_body.user_function, primal))
+        function = untyped_jax.custom_vjp(titled(primal_body.name, primal))
         function.defvjp(forward, backward, symbolic_zeros=options.symbolic_zeros)
         with open_frame("custom_vjp"):
             out = function(*groups)

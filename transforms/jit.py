@@ -14,7 +14,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import jax
 from jax.experimental.layout import Format
 from jax.sharding import PartitionSpec, Sharding
-from weft.core.boundary import Call, Groups
+from weft.core.boundary import Boundary, Call, Groups
 from weft.core.errors import StructureError
 from weft.core.frames import open_frame
 from weft.core.interpret import Interpreted, interpret
@@ -106,7 +106,7 @@ def _lift(lift: Lift[JitOptions]) -> Any:
         keywords["in_shardings"] = (None, *(lane.sharding for lane in placements))
     if any(lane is not None for lane in lift.out_lanes):
         keywords["out_shardings"] = (lift.out_lanes, None)
-    return untyped_jax.jit(titled(body.user_function, traced), **keywords)
+    return untyped_jax.jit(titled(body.name, traced), **keywords)
 
 
 JIT: Rule[JitOptions] = Rule(
@@ -119,15 +119,16 @@ JIT: Rule[JitOptions] = Rule(
     updates=lambda ride: ride.sharding if isinstance(ride, Placement) else ride,
     options=("in_shardings", "out_shardings"),
     quick=True,
+    shares="always",
 )
 
 
 class JitFunction(Generic[P, R]):
     """A compiled function of records. Made by `jit`."""
 
-    def __init__(self, function: Callable[P, R], options: JitOptions):
+    def __init__(self, function: Callable[P, R], options: JitOptions, boundary: Boundary = VALUES):
         self._options = options
-        self._interpreted: Interpreted[JitOptions] = interpret(JIT, VALUES)((function,), options)
+        self._interpreted: Interpreted[JitOptions] = interpret(JIT, boundary)((function,), options)
         self._has_statics = bool(options.static_numbers or options.static_names)
         named_like(function, self)
 
@@ -140,7 +141,7 @@ class JitFunction(Generic[P, R]):
         return self if instance is None else types.MethodType(self, instance)
 
     def __repr__(self) -> str:
-        return f"weft.jit({getattr(self, '__qualname__', self._interpreted.functions[0])!s})"
+        return f"weft.jit({getattr(self, '__qualname__', self._interpreted.held[0])!s})"
 
     def _with_statics(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return with_statics(args, kwargs, self._options.static_numbers, self._options.static_names)
@@ -167,7 +168,7 @@ class JitFunction(Generic[P, R]):
         jitted: Any = plan.lifted
         groups, outcome = jitted.eval_shape((), *plan.crossing.group(values))
         shapes = [untyped_jax.eval_shape(_itself, value) for value in values]
-        return VALUES.hand_over(entered, outcome.value, shapes, groups)
+        return self._interpreted.boundary.hand_over(entered, outcome.value, shapes, groups)
 
     def partial(self, *args: Any) -> Callable[..., R]:
         """The function with its first arguments given now, and taken apart only once.

@@ -62,7 +62,7 @@ def _lift_while(lift: Lift[WhileOptions]) -> Lifted:
         out[carry] = carried
         return tuple(out), outcomes[-1]
 
-    return untyped_jax.jit(titled(body.user_function, lifted), inline=True)
+    return untyped_jax.jit(titled(body.name, lifted), inline=True)
 
 
 WHILE: Rule[WhileOptions] = rule_of_a_carry(
@@ -122,7 +122,7 @@ def _lift_fori(lift: Lift[ForiOptions]) -> Lifted:
         out[carry] = carried
         return tuple(out), outcomes[-1]
 
-    return untyped_jax.jit(titled(body.user_function, lifted), inline=True)
+    return untyped_jax.jit(titled(body.name, lifted), inline=True)
 
 
 FORI: Rule[ForiOptions] = rule_of_a_carry("fori_loop", _lift_fori)

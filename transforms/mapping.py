@@ -18,6 +18,7 @@ from weft.core.boundary import Call
 from weft.core.errors import AxisError
 from weft.core.frames import open_frame
 from weft.core.leaves import Leaf
+from weft.core.memory import live
 from weft.core.rides import Ride, mapped_size
 from weft.core.rules import Lift, Lifted, Rule
 from weft.core.untyped import is_tuple
@@ -59,7 +60,7 @@ def _arrive(options: MapOptions, call: Call) -> Any:
 def _by_name(
     function: Callable[..., Any], in_axes: Mapping[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[Any, Any]:
-    parameters = list(inspect.signature(function).parameters)
+    parameters = list(inspect.signature(live(function)).parameters)
     unknown = [name for name in in_axes if name not in parameters and name not in kwargs]
     if unknown:
         raise AxisError(

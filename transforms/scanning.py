@@ -105,7 +105,7 @@ def _lift_scan(lift: Lift[ScanOptions]) -> Lifted:
         out[out_lanes.index(ALONG)] = tuple(value for _, value in latest)
         return tuple(out), outcome
 
-    return untyped_jax.jit(titled(body.user_function, lifted), inline=True)
+    return untyped_jax.jit(titled(body.name, lifted), inline=True)
 
 
 def _moved(leaves: tuple[Any, ...], source: int, target: int) -> tuple[Any, ...]:

@@ -41,7 +41,7 @@ def _lift_map(lift: Lift[MapOverOptions]) -> Lifted:
         with open_frame("map", length=slices[0].shape[0]):
             return lax.map(on_one, slices, batch_size=options.batch_size)
 
-    return untyped_jax.jit(titled(body.user_function, lifted), inline=True)
+    return untyped_jax.jit(titled(body.name, lifted), inline=True)
 
 
 def _check_map(options: MapOverOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
@@ -108,7 +108,7 @@ def _lift_associative(lift: Lift[AssociativeOptions]) -> Lifted:
             untyped_jax.eval_shape(combine, elements, elements)
         return (out, *(() for _ in lift.out_lanes[1:])), outcomes[-1]
 
-    return untyped_jax.jit(titled(body.user_function, lifted), inline=True)
+    return untyped_jax.jit(titled(body.name, lifted), inline=True)
 
 
 def _check_associative(options: AssociativeOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:

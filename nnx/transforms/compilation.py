@@ -11,7 +11,7 @@ from weft.nnx.references import References
 from weft.nnx.rides import StateSharding
 from weft.nnx.transforms._wrap import boundary_of, checked_prefix, decorate, over, refuse_bound_method
 from weft.transforms._wrap import named_like, numbers_and_names
-from weft.transforms.jit import JIT, JitFunction, JitOptions, Stage
+from weft.transforms.jit import JitFunction, JitOptions, Stage
 from weft.transforms.mapping import SHARD_MAP, ShardMapOptions
 from weft.transforms.tracing import EVAL_SHAPE, NoOptions
 
@@ -25,8 +25,7 @@ class JitWrapped(JitFunction[..., Any]):
 
     def __init__(self, function: Callable[..., Any], options: JitOptions, boundary: References):
         refuse_bound_method(function, boundary.function)
-        super().__init__(function, options)
-        self._interpreted = interpret(JIT, boundary)((function,), options)
+        super().__init__(function, options, boundary)
         self._boundary = boundary
 
     def eval_shape(self, *args: Any, **kwargs: Any) -> Any:

@@ -1,0 +1,193 @@
+"""What is kept of functions from one call to the next, and for how long.
+
+`weft.jit(f)`, made twice, is compiled once: what was learned of functions under a rule and its options, their *memory*,
+is found again by the functions themselves. It must not keep them alive, because a function may close over a model's
+arrays, or over tracers. So a crossing holds a *handle* in place of a function, which knows it weakly; a call, which has
+the function in hand, is what keeps it alive while it is traced; and a memory ends with the first of its functions.
+
+A record that is the function (or whose method is) crosses as a tree, its arrays among the arguments. Its memory is that
+of its class, so that `weft.jit(model)` of a successor is compiled no more than that of the model was.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import types
+import weakref
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Generic, TypeVar, cast
+
+import equinox as eqx
+from weft.core.levels import EAGER, current_level
+from weft.core.untyped import jax
+
+# As many as JAX keeps traces of one function.
+MOST_KEPT = 4096
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+Function = Callable[..., Any]
+Key = tuple[Any, ...]
+
+_ticks = itertools.count()
+
+
+class Recent(Generic[K, V]):
+    """A dict of the entries that were used last, for many threads at once.
+
+    It takes no lock: each step is one operation of a dict, and an interrupt between two of them loses at most the
+    memory of a use.
+
+    >>> kept = Recent[str, int](most=2)
+    >>> [kept.add(name, i) for i, name in enumerate("ab")], kept.get("a"), kept.add("c", 2)
+    ([0, 1], 0, 2)
+    >>> kept.get("b"), len(kept)
+    (None, 2)
+    """
+
+    def __init__(self, most: int = MOST_KEPT):
+        self.most = most
+        self._entries: dict[K, V] = {}
+        self._used: dict[K, int] = {}
+
+    def get(self, key: K) -> V | None:
+        """The entry of a key, used now; or None."""
+        found = self._entries.get(key)
+        if found is not None:
+            self._used[key] = next(_ticks)
+        return found
+
+    def add(self, key: K, value: V) -> V:
+        """Keeps an entry, unless another thread was first; gives the one that is kept."""
+        self._used[key] = next(_ticks)
+        kept = self._entries.setdefault(key, value)
+        while len(self._entries) > self.most:
+            self.forget(min(list(self._used), key=lambda key: self._used.get(key, 0)))
+        return kept
+
+    def forget(self, key: K) -> None:
+        """Lets go of an entry, if it is there."""
+        self._entries.pop(key, None)
+        self._used.pop(key, None)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+class Handle(weakref.ref[Any]):
+    """A function in a crossing: equal for one function, which it does not keep alive."""
+
+    __slots__ = ("identity", "keys")
+
+    def __init__(self, function: Any, callback: Any):
+        super().__init__(function, callback)
+        self.identity = id(function)
+        # The memories that end with this function.
+        self.keys: set[Key] = set()
+
+    # By identity: two records, or two methods, may be equal while they are not one.
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return self.identity
+
+
+_handles: dict[int, Handle] = {}
+_memories: Recent[Key, Any] = Recent()
+
+
+def handle_of(function: Any) -> Handle:
+    """The one handle of a function (or of a class).
+
+    Raises:
+        TypeError: if it cannot be known weakly.
+    """
+    found = _handles.get(id(function))
+    # One whose function has died may still be here while its callback waits.
+    if found is None or found() is not function:
+        found = _handles[id(function)] = Handle(function, _end)
+    return found
+
+
+def _end(handle: Handle) -> None:
+    if _handles.get(handle.identity) is handle:
+        del _handles[handle.identity]
+    for key in list(handle.keys):
+        _memories.forget(key)
+        for other in key[-1]:
+            if other is not handle:
+                other.keys.discard(key)
+
+
+def live(function: Any) -> Any:
+    """The function that a handle stands for; anything else as it is."""
+    return function() if type(function) is Handle else function
+
+
+def remembered(
+    rule: Any, functions: Sequence[Function], options: Any, make: Callable[[], V]
+) -> tuple[tuple[Any, ...], V] | None:
+    """What stands for functions in a crossing, and their memory under a rule and options; made at first.
+
+    Returns:
+        None where nothing can be shared: a function or an option that cannot be told apart, or one that closes over
+        values and is used inside a trace: those may be its tracers.
+    """
+    if rule.shares == "never":
+        return None
+    if rule.shares == "outside" and any(map(_holds_values, functions)) and current_level() != EAGER:
+        return None
+    try:
+        handles = tuple(handle_of(_identity(function)) for function in functions)
+        key = (rule, _key_of(options), handles)
+        found = _memories.get(key)
+    except TypeError:
+        return None
+    if found is None:
+        found = _memories.add(key, make())
+        for handle in handles:
+            handle.keys.add(key)
+    standing = tuple(
+        function if _is_tree(function) else handle for function, handle in zip(functions, handles, strict=True)
+    )
+    return standing, found
+
+
+def _is_tree(function: Any) -> bool:
+    return isinstance(function, eqx.Module | jax.tree_util.Partial)
+
+
+def _identity(function: Any) -> Any:
+    """What a function's memory ends with: of a record its class, of another tree the function that it holds."""
+    if isinstance(function, jax.tree_util.Partial):
+        return _identity(function.func)
+    return cast("type[Any]", type(function)) if isinstance(function, eqx.Module) else function
+
+
+def _holds_values(function: Any) -> bool:
+    if isinstance(function, types.FunctionType):
+        return bool(function.__closure__ or function.__defaults__ or function.__kwdefaults__)
+    return not isinstance(function, types.BuiltinFunctionType | type)
+
+
+def _key_of(option: Any) -> Any:
+    """An option as part of a key, its type with it: 1, 1.0 and True are equal, and mean different things.
+
+    Raises:
+        TypeError: if it cannot be hashed, or would be kept alive with what it closes over.
+    """
+    kind = cast("type[Any]", type(option))
+    if dataclasses.is_dataclass(option) and not isinstance(option, type | eqx.Module):
+        fields = (field for field in dataclasses.fields(option) if field.compare)
+        return (kind, *(_key_of(getattr(option, field.name)) for field in fields))
+    if isinstance(option, Mapping):
+        items = cast("Mapping[Any, Any]", option).items()
+        return (kind, frozenset((key, _key_of(value)) for key, value in items))
+    if isinstance(option, tuple | list):
+        return (kind, *map(_key_of, cast("Sequence[Any]", option)))
+    if isinstance(option, eqx.Module) or (isinstance(option, types.FunctionType) and _holds_values(option)):
+        raise TypeError(kind)
+    hash(option)
+    return kind, option
