@@ -331,6 +331,31 @@ def is_dead_tracer(tracer: Any) -> bool:
     return True
 
 
+def traced_from(tracer: Any, values: Sequence[Any]) -> list[int]:
+    """The positions of the values that a tracer was computed from, among arguments of the trace that it belongs to.
+
+    JAX tells it in the text of its errors alone, by the names that its own caller's arguments have.
+    """
+    found = [i for i, value in enumerate(values) if value is tracer]
+    if found:
+        return found
+    tracer, inner = _innermost(tracer), [_innermost(value) for value in values]
+    frame = getattr(getattr(tracer, "_trace", None), "frame", None)
+    if frame is None:
+        return []
+    positions, _ = frame.find_progenitors(tracer)
+    variables = [frame.invars[position] for position in positions or ()]
+    of_trace = {i: v.val for i, v in enumerate(inner) if getattr(v, "_trace", None) is tracer._trace}
+    return [i for i, variable in of_trace.items() if any(variable is other for other in variables)]
+
+
+def _innermost(value: Any) -> Any:
+    """What a tracer of `vmap` or of a derivative stands for in the trace that is being staged, if there is one."""
+    while getattr(value, "_trace", None) is not None and not hasattr(value._trace, "frame"):
+        value = getattr(value, "val", getattr(value, "primal", None))
+    return value
+
+
 def whole_tracebacks() -> AbstractContextManager[None]:
     """JAX's errors keep their tracebacks as they are, in this thread.
 

@@ -16,6 +16,7 @@ import jax
 from weft.core._jax import is_mapped
 from weft.core.agree import Described
 from weft.core.errors import AxisError
+from weft.core.paths import Path
 from weft.core.rides import Ride
 
 # The ride of updates that there may not be.
@@ -136,6 +137,10 @@ class Boundary(Protocol):
 
     def rebuild(self, crossing: Crossing, values: Sequence[Any]) -> tuple[Call, Any]:
         """The live call, with the values that the transform gives, and what `leave` needs to remember of it."""
+        ...
+
+    def path_of(self, crossing: Crossing, position: int) -> Path:
+        """Where a dynamic leaf of the arguments is, from the parameter's name on, for errors."""
         ...
 
     def describe(self, tree: Any, root: str) -> Described:

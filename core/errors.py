@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import FrozenInstanceError
 
+import jax
 from weft.core.frames import format_frames
 
 
@@ -31,7 +32,8 @@ class WeftError(Exception):
         self.at = (at,) if isinstance(at, str) else tuple(at)
         self.fix = fix
         self.inside = format_frames()
-        super().__init__(self._message())
+        # Not `super()`: a subclass may be one of JAX's errors too, which are made of tracers.
+        Exception.__init__(self, self._message())
 
     def _message(self) -> str:
         lines = [self.what, *(f"  at: {place}" for place in self.at)]
@@ -92,6 +94,26 @@ class DonatedError(WeftError, RuntimeError):
 
 class TraceLevelError(WeftError, TypeError):
     """A tracer where a value from outside the trace is needed, or the reverse."""
+
+
+class TracedValueError(WeftError, jax.errors.ConcretizationTypeError):
+    """A value that Python needs, of an argument that is traced."""
+
+
+class TracedBoolError(TracedValueError, jax.errors.TracerBoolConversionError):
+    """A traced bool in an `if` or a `while`."""
+
+
+class TracedIntegerError(TracedValueError, jax.errors.TracerIntegerConversionError):
+    """A traced integer in a `range`, an index of a list, or a shape."""
+
+
+class TracedArrayError(TracedValueError, jax.errors.TracerArrayConversionError):
+    """A traced array given to NumPy."""
+
+
+class TracedMaskError(TracedValueError, jax.errors.NonConcreteBooleanIndexError):
+    """A traced mask as an index, whose result would have a shape that depends on values."""
 
 
 class KeyReuseError(WeftError, RuntimeError):

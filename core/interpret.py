@@ -57,8 +57,8 @@ def as_tree(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def name_of(function: Callable[..., Any]) -> str:
     """What a function is called in jaxprs and profiles."""
-    function = function.func if isinstance(function, jax.tree_util.Partial) else function
-    return getattr(function, "__name__", type(function).__name__)
+    named: Any = getattr(function, "func", function) if isinstance(function, jax.tree_util.Partial) else function
+    return getattr(named, "__name__", type(named).__name__)
 
 
 # How many makes of call are tried by the generated way before the structure is looked up. More would cost

@@ -79,12 +79,8 @@ class Handle(weakref.ref[Any]):
     """A function in a crossing: equal for one function, which it does not keep alive."""
 
     __slots__ = ("identity", "keys")
-
-    def __init__(self, function: Any, callback: Any):
-        super().__init__(function, callback)
-        self.identity = id(function)
-        # The memories that end with this function.
-        self.keys: set[Key] = set()
+    identity: int
+    keys: set[Key]  # the memories that end with this function
 
     # By identity: two records, or two methods, may be equal while they are not one.
     def __eq__(self, other: object) -> bool:
@@ -107,7 +103,9 @@ def handle_of(function: Any) -> Handle:
     found = _handles.get(id(function))
     # One whose function has died may still be here while its callback waits.
     if found is None or found() is not function:
-        found = _handles[id(function)] = Handle(function, _end)
+        found = Handle(function, _end)
+        found.identity, found.keys = id(function), set()
+        _handles[id(function)] = found
     return found
 
 
@@ -163,7 +161,10 @@ def _identity(function: Any) -> Any:
     """What a function's memory ends with: of a record its class, of another tree the function that it holds."""
     if isinstance(function, jax.tree_util.Partial):
         return _identity(function.func)
-    return cast("type[Any]", type(function)) if isinstance(function, eqx.Module) else function
+    if isinstance(function, eqx.Module):
+        # Equinox's bound methods are records themselves, all of one class.
+        return getattr(function, "__func__", cast("type[Any]", type(function)))
+    return function
 
 
 def _holds_values(function: Any) -> bool:

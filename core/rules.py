@@ -13,6 +13,7 @@ from typing import Any, Generic, Literal, TypeVar, cast
 from weft.core import hooks
 from weft.core.boundary import Boundary, Call, Crossing, Departure, Groups
 from weft.core.errors import PairError
+from weft.core.explain import explain_traced
 from weft.core.leaves import Leaf, is_array
 from weft.core.memory import live
 from weft.core.rides import Ride, is_axis
@@ -52,7 +53,11 @@ class Body:
         functions, args, kwargs = call
         check = self.agreement(self.boundary, call, self.departure) if self.agreement is not None else None
         args, kwargs = map(given, args), {name: given(value) for name, value in kwargs.items()}
-        out = hooks.call_checked(live(functions[self.index]), (*before, *args), kwargs, self.boundary.typed)
+        try:
+            out = hooks.call_checked(live(functions[self.index]), (*before, *args), kwargs, self.boundary.typed)
+        except (TypeError, IndexError) as error:
+            explain_traced(error, values, lambda i: self.boundary.path_of(self.crossing, i))
+            raise
         if self.departure.option == "has_aux" and isinstance(self.departure.prefix, tuple):
             out = _pair(out)
         if check is not None:

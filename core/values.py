@@ -86,6 +86,19 @@ class Values:
         """The live call, with the values that the transform gives."""
         return crossing.structure.build(values), None
 
+    def path_of(self, crossing: Crossing, position: int) -> Path:
+        """Where a dynamic leaf is; a record that is the function is called `self` there, as in its method."""
+        structure = crossing.structure
+        path = structure.paths[
+            [i for i in range(len(structure.paths)) if i not in structure.static_positions][position]
+        ]
+        if path[0] != "<function>":
+            return path
+        # A method holds its record, as `__self__` or as the first argument of a `Partial`.
+        kind, _ = structure.treedef.children()[0].children()[0].node_data() or (None, None)
+        is_method = kind is jax.tree_util.Partial or path[2] == "__self__"
+        return ("self", *path[3 if is_method else 2 :])
+
     def describe(self, tree: Any, root: str) -> Described:
         """What must not change of a tree that is carried."""
         return describe(tree, root)

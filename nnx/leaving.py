@@ -128,8 +128,7 @@ class Leaving:
         return self.boundary.updates and isinstance(self.crossing.rides[i], PartitionSpec)
 
     def _place(self, i: int) -> str:
-        structure = self.crossing.structure
-        return format_path(named(structure.full_paths[i], self.boundary.names(structure.functions)))
+        return format_path(self.boundary.path_of(self.crossing, i))
 
     def _arguments(self) -> tuple[GraphDef[Any], tuple[tuple[int, int], ...]] | None:
         """The arguments' graphs as they are now, if their structure changed."""

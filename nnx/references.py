@@ -134,6 +134,11 @@ class References:
         (args, kwargs), memory = build(crossing.structure, values)
         return (crossing.structure.functions, args, kwargs), memory
 
+    def path_of(self, crossing: Crossing, position: int) -> Path:
+        """Where a leaf of the arguments is."""
+        structure = crossing.structure
+        return named(structure.full_paths[position], self.names(structure.functions))
+
     def describe(self, tree: Any, root: str) -> Described:
         """What must not change of a tree that is carried."""
         apart = take_apart(self.graph, tree)

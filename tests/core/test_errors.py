@@ -21,6 +21,11 @@ BUILTINS = {
     "PairError": ValueError,
     "DonatedError": RuntimeError,
     "TraceLevelError": TypeError,
+    "TracedValueError": TypeError,
+    "TracedBoolError": TypeError,
+    "TracedIntegerError": TypeError,
+    "TracedArrayError": TypeError,
+    "TracedMaskError": IndexError,
     "KeyReuseError": RuntimeError,
 }
 
