@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import equinox as eqx
 from typing_extensions import dataclass_transform
-from weft.core import hooks
+from weft.core import hooks, trees
 from weft.core.configuration import Mixed, stored, stored_static
 from weft.core.errors import FrozenError
 from weft.core.statics import Static
@@ -131,8 +131,12 @@ class Module(eqx.Module):
 
 
 def _dispatched(function: Callable[..., Any]) -> Callable[..., Any]:
+    is_call = function.__name__ == "__call__"
+
     @functools.wraps(function)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_call and len(args) == 1 and type(args[0]) is type(self) and _holds_labels(self):
+            return self
         if _method_watchers:
             for watch in _method_watchers:
                 watch(self)
@@ -141,6 +145,16 @@ def _dispatched(function: Callable[..., Any]) -> Callable[..., Any]:
         return hooks.call_checked(function, (self, *args), kwargs)
 
     return method
+
+
+def _holds_labels(record: Any) -> bool:
+    """Whether a record has labels or bools in the places of its arrays, as optax takes them beside parameters.
+
+    optax calls labels and masks that can be called with the parameters, to be given a tree of them: a record that has a
+    `__call__` is that tree already.
+    """
+    leaves = trees.flatten(record)[0]
+    return bool(leaves) and not any(hasattr(leaf, "dtype") for leaf in leaves)
 
 
 def _kept(cls: type[Any], field: dataclasses.Field[Any], value: Any) -> Any:

@@ -9,6 +9,7 @@ from weft.modules.dropout import Dropout
 from weft.modules.linear import Embed, Linear
 from weft.modules.mode import inference, training
 from weft.modules.norm import BatchNorm, LayerNorm, RMSNorm
+from weft.modules.optimizer import Optimizer
 from weft.modules.pool import avg_pool, max_pool, min_pool
 from weft.modules.sequential import Sequential, StatefulSequential
 
@@ -24,6 +25,7 @@ __all__ = [
     "Embed",
     "LayerNorm",
     "Linear",
+    "Optimizer",
     "RMSNorm",
     "Sequential",
     "StatefulSequential",

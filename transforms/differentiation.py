@@ -10,24 +10,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import jax
+from weft.core.aliases import refuse_aliases
 from weft.core.boundary import Boundary, Call, Crossing, Groups
 from weft.core.errors import DifferentiationError
 from weft.core.filters import All, Filter, Maybe, format_filter
 from weft.core.frames import open_frame
 from weft.core.kinds import Buffer, Param
 from weft.core.leaves import Leaf
-from weft.core.paths import format_path
+from weft.core.paths import Path, format_path
 from weft.core.rides import Autodiff, Ride, RidesByKind
 from weft.core.rules import Finish, Lift, Lifted, Rule
 from weft.core.statics import Static
 from weft.core.untyped import jnp
+from weft.core.values import parameter_names
 
 DIFFERENTIATED, CLOSED, PRIMAL = Autodiff.DIFFERENTIATED, Autodiff.CLOSED, Autodiff.PRIMAL
 # The rules below depart on PRIMAL, or on (PRIMAL, CLOSED): either way it is the first lane.
 PRIMAL_LANE = 0
+
+
+# Gradients are made to update what they belong to, so they may not take apart what is one.
+_FOR_UPDATES = ("grad", "value_and_grad")
 
 
 class DiffKeywords(TypedDict, total=False):
@@ -111,6 +117,8 @@ def _check(options: DiffOptions, call: Call, leaves: Sequence[Leaf], rides: Sequ
             at=[f"{format_path(leaf.path)}: {leaf.kind.__name__}, {type_of(leaf.value)}" for leaf in leaves[:20]],
             fix="choose the leaves with wrt=, or the argument with argnums=; integers have no gradient",
         )
+    if options.name in _FOR_UPDATES:
+        _refuse_aliases(options, call, chosen)
     # A leaf's value may be a tree of arrays itself, in a graph's Variable.
     for leaf in (replace(one, value=value) for one in chosen for value in jax.tree.leaves(one.value)):
         dtype = jnp.result_type(leaf.value)
@@ -121,6 +129,23 @@ def _check(options: DiffOptions, call: Call, leaves: Sequence[Leaf], rides: Sequ
             _refuse(options, leaf, "is not complex, but holomorphic=True", "make it complex, or drop holomorphic")
         if options.name == "jacfwd" and complex_ and not options.holomorphic:
             _refuse(options, leaf, "is complex", "pass holomorphic=True, or use jacrev or jvp")
+
+
+def _refuse_aliases(options: DiffOptions, call: Call, chosen: Sequence[Any]) -> None:
+    # The leaves of objects are other ones, and objects may be shared. Two arguments may be one array: it is updated in
+    # the caller's hands, where it has two names.
+    args = call[1]
+    of_records = [leaf for leaf in chosen if isinstance(leaf, Leaf)]
+    for root in dict.fromkeys(leaf.path[: leaf.root] for leaf in of_records):
+        own = [leaf for leaf in of_records if leaf.path[: leaf.root] == root]
+        argument = args[_position(root, call)]
+        refuse_aliases(argument, own, root, f"an update with what {options.name} gives")
+
+
+def _position(root: Path, call: Call) -> int:
+    if len(root) == 2:
+        return int(cast(Any, root[1]))
+    return parameter_names(call[0][0]).index(cast(str, root[0]))
 
 
 def _refuse(options: DiffOptions, leaf: Leaf, what: str, fix: str) -> None:

@@ -1,0 +1,63 @@
+"""Aliases: one array, or one whole record, in two places of a tree.
+
+Sharing costs nothing while a tree is only read. But each place is a leaf of its own for JAX, so an update gives each
+its own new value, and what was one comes apart. `refuse_aliases` is asked wherever an update would do that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+import equinox as eqx
+from weft.core.errors import AliasError
+from weft.core.leaves import Leaf, is_array
+from weft.core.paths import Path, format_path
+
+
+def refuse_aliases(tree: Any, leaves: Iterable[Leaf], root: Path, what: str) -> None:
+    """Refuses leaves that are one array in two places.
+
+    Args:
+        tree: what the leaves are of.
+        leaves: those that an update would give new values.
+        root: what errors call the tree; the leaves' paths may start with it or not.
+        what: who would update them, for the error.
+
+    Raises:
+        AliasError: naming both paths: of the outermost thing that is one in both places.
+    """
+    first: dict[int, Leaf] = {}
+    shared: dict[tuple[Path, Path], None] = {}
+    for leaf in leaves:
+        if not is_array(leaf.value):
+            continue
+        other = first.setdefault(id(leaf.value), leaf)
+        if other is not leaf:
+            shared[_outermost(tree, other.path[other.root :], leaf.path[leaf.root :])] = None
+    if shared:
+        raise AliasError(
+            f"{what} would give one thing in two places two different values",
+            at=[_described(tree, root, one, other) for one, other in shared],
+            fix="keep it in one place, and say where else it is used: weft.Shared(model); "
+            "or give each place its own: weft.tree.copy(model)",
+        )
+
+
+def _described(tree: Any, root: Path, one: Path, other: Path) -> str:
+    name = type(_at(tree, one)).__name__ if isinstance(_at(tree, one), eqx.Module) else "array"
+    return f"{format_path((*root, *other))}: the same {name} as {format_path((*root, *one))}"
+
+
+def _outermost(tree: Any, one: Path, other: Path) -> tuple[Path, Path]:
+    """Both paths, cut to where what they lead to is one and the same thing for the last time."""
+    while one and other and one[-1] == other[-1] and _at(tree, one[:-1]) is _at(tree, other[:-1]):
+        one, other = one[:-1], other[:-1]
+    return one, other
+
+
+def _at(tree: Any, path: Path) -> Any:
+    for part in path:
+        by_name = isinstance(tree, eqx.Module) or (isinstance(tree, tuple) and isinstance(part, str))
+        tree = getattr(tree, cast(str, part)) if by_name else tree[part]
+    return tree

@@ -1,0 +1,314 @@
+"""Optimizer: an optax transformation, its state, and which leaves of a model it moves, as one record.
+
+A training step returns two things: a gradient, and the successor of the model that computed it. The successor holds
+what changed beside the parameters (statistics, caches, random streams), and parameters only as the loss saw them: cast,
+perturbed, merged with an adapter. So the two have different sources here, and neither can be lost or mixed up:
+
+    (value, new), grad = weft.value_and_grad(loss, has_aux=True)(model, x, y)
+    model, opt = opt.update(model, grad, state_of=new)
+
+Parameters (what `wrt` selects) are those of `model`, moved by the optimizer; everything else is that of `new`.
+
+optax sees sparse records, the model with `None` in place of what is no parameter, so labels and masks may be records.
+The state is kept in another form: its arrays by path, in plain dicts, and its definition beside them. A record in it
+would bring the model's configuration and its fields' kinds along, so that a switch to inference mode or a filter for
+`Param` would reach into the moments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, cast
+
+import jax
+import jax.numpy as jnp
+from weft.core import trees
+from weft.core.aliases import refuse_aliases
+from weft.core.errors import DifferentiationError, StructureError
+from weft.core.filters import Filter, format_filter, sort_leaves
+from weft.core.kinds import OptState, Param
+from weft.core.leaves import Leaf, iter_leaves
+from weft.core.module import Module, static
+from weft.core.paths import Path, format_path, key_part
+from weft.core.successors import check_successor
+from weft.core.trees import TreeDef
+from weft.modules.op import hashable
+
+if TYPE_CHECKING:
+    import optax
+
+M = TypeVar("M")
+
+
+class Layout:
+    """What an optimizer's arrays are laid out like.
+
+    Attributes:
+        paths: of the parameters, in order.
+        parameters: the definition of the sparse model that optax sees.
+        state: the definition of optax's state.
+    """
+
+    # Not a dataclass, of which a printed Optimizer would show all definitions.
+    def __init__(self, paths: tuple[Path, ...], parameters: TreeDef, state: TreeDef):
+        self.paths, self.parameters, self.state = paths, parameters, state
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Layout and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash((self.parameters, self.state))
+
+    def __repr__(self) -> str:
+        return f"Layout({len(self.paths)} parameters, {self.state.num_leaves} arrays of state)"
+
+
+@dataclass(frozen=True)
+class PerFilter:
+    """Several transformations as one: each parameter belongs to one of them.
+
+    Attributes:
+        transformations: of optax.
+        groups: for each parameter, in order, which one moves it.
+    """
+
+    transformations: tuple[Any, ...]
+    groups: tuple[int, ...]
+
+    def init(self, params: Any) -> Any:
+        """The states of all of them."""
+        pairs = zip(self.transformations, self._parts(params), strict=True)
+        return tuple(transformation.init(part) for transformation, part in pairs)
+
+    def update(self, updates: Any, state: Any, params: Any, **extra: Any) -> tuple[Any, Any]:
+        """The updates of all parameters, and the next states."""
+        parts = zip(self.transformations, self._parts(updates), state, self._parts(params), strict=True)
+        done = [_update(one, update, state, params, extra) for one, update, state, params in parts]
+        treedef = trees.structure(params)
+        rows = [treedef.flatten_up_to(moved) for moved, _ in done]
+        merged = [rows[group][i] for i, group in enumerate(self.groups)]
+        return treedef.unflatten(merged), tuple(state for _, state in done)
+
+    def _parts(self, tree: Any) -> Iterator[Any]:
+        leaves, treedef = trees.flatten(tree)
+        for which in range(len(self.transformations)):
+            pairs = zip(leaves, self.groups, strict=True)
+            yield treedef.unflatten([leaf if group == which else None for leaf, group in pairs])
+
+
+class Optimizer(Module):
+    """Moves the parameters of a model: `model, opt = opt.update(model, grad, state_of=new)`.
+
+    Args:
+        model: a record, or any tree of arrays and records.
+        transformation: of optax (`optax.adamw(1e-3)`, a chain, `optax.MultiSteps`), or a dict from filters to
+            transformations, of which each parameter belongs to the first that matches it.
+        wrt: a filter for what is moved; `Param` by default. Give `grad` the same.
+
+    Attributes:
+        state: the arrays of optax's state, by path; `optax_state` is the state as optax has it.
+        step: how many updates were made.
+
+    Raises:
+        FilterError: if a filter matches nothing, or a parameter matches no filter of the dict.
+        DifferentiationError: if a parameter is not inexact.
+        AliasError: if one array is in two places, which an update would take apart; see `Shared`.
+
+    >>> import jax, optax
+    >>> model = Linear(2, 1, key=jax.random.key(0))
+    >>> opt = Optimizer(model, optax.sgd(0.5))
+    >>> gradient = grad(lambda model, x: model(x).sum())(model, jnp.ones(2))
+    >>> moved, opt = opt.update(model, gradient)
+    >>> (moved.bias - model.bias).tolist(), int(opt.step)
+    ([-0.5], 1)
+    """
+
+    state: Annotated[Any, OptState]
+    step: Annotated[jax.Array, OptState]
+    transformation: Any = static()
+    wrt: Any = static()
+    layout: Any = static()
+
+    def __init__(
+        self,
+        model: Any,
+        transformation: optax.GradientTransformation | optax.MultiSteps | Mapping[Any, optax.GradientTransformation],
+        *,
+        wrt: Filter = Param,
+    ):
+        self.wrt = hashable(wrt)
+        leaves = _parameters(model, self.wrt)
+        refuse_aliases(model, leaves, ("model",), "an optimizer")
+        if isinstance(transformation, Mapping):
+            groups = cast("list[int]", sort_leaves(leaves, tuple(transformation)))
+            self.transformation = PerFilter(tuple(transformation.values()), tuple(groups))
+        else:
+            self.transformation = transformation
+        parameters = _sparse(model, {leaf.path: leaf.value for leaf in leaves})
+        state = self.transformation.init(parameters)
+        paths = tuple(leaf.path for leaf in leaves)
+        self.layout = Layout(paths, trees.structure(parameters), trees.structure(state))
+        self.state = _by_path(_owned(state, model))
+        self.step = jnp.zeros((), jnp.int32)
+
+    @property
+    def optax_state(self) -> Any:
+        """The state as optax has it; for a dict of transformations, a tuple of their states."""
+        return self.layout.state.unflatten([_at(self.state, path) for path in _paths(self.layout.state)])
+
+    def update(self, model: M, grad: Any, /, *, state_of: M | None = None, **extra: Any) -> tuple[M, Self]:
+        """Moves the parameters.
+
+        Args:
+            model: the model that was differentiated. Its parameters are what is moved.
+            grad: the gradient, of the model's structure, with `None` at what is no parameter.
+            state_of: the model's successor, as the loss returned it. Everything that is no parameter is taken from it,
+                and nothing that is one. Without it everything else stays as it is in `model`.
+            extra: what optax's transformations with extra arguments take, such as `value=loss`. A `grad` is given, and
+                a `value_fn` called, in terms of the model.
+
+        Returns:
+            The successors of the model and of the optimizer. Parameters keep their dtypes.
+
+        Raises:
+            StructureError: naming the paths where the gradient does not fit the parameters, or where the model has
+                other parameters than the one that the optimizer was made for.
+            SuccessorError: naming the paths where `state_of` is of another structure than the model.
+        """
+        import optax
+
+        layout: Layout = self.layout
+        parameters = self._read(model)
+        tree, gradient = layout.parameters.unflatten(parameters), self._read_gradient(grad, parameters)
+        if "grad" in extra:
+            extra["grad"] = self._read_gradient(extra["grad"], parameters)
+        if "value_fn" in extra:
+            evaluate = extra["value_fn"]
+            extra["value_fn"] = lambda tree: evaluate(self._with_parameters(model, tree))
+        updates, state = _update(self.transformation, gradient, self.optax_state, tree, extra)
+        if trees.structure(state) != layout.state:
+            raise StructureError(
+                "the transformation's state is of another structure after the update than before",
+                at=[f"before: {layout.state}", f"after: {trees.structure(state)}"],
+                fix="an optax transformation keeps its state's structure; make it so",
+            )
+        new = model
+        if state_of is not None:
+            new = self._with_parameters(state_of, tree)
+            check_successor(model, new, "state_of")
+        successor = self._with_parameters(new, optax.apply_updates(tree, updates))
+        return successor, self.replace(state=_by_path(state), step=self.step + 1)
+
+    def _read(self, model: Any) -> list[Any]:
+        """The parameters of a model."""
+        leaves = _parameters(model, self.wrt)
+        known, found = self.layout.paths, tuple(leaf.path for leaf in leaves)
+        if found != known:
+            raise StructureError(
+                "the model has other parameters than the one that this optimizer was made for",
+                at=_unlike(known, found, "model", "is no parameter there", "was none there"),
+                fix="make a new Optimizer for this model",
+            )
+        return [leaf.value for leaf in leaves]
+
+    def _read_gradient(self, grad: Any, parameters: Sequence[Any]) -> Any:
+        """A gradient as optax sees it."""
+        found = {leaf.path: leaf.value for leaf in iter_leaves(grad) if leaf.dynamic}
+        known = dict(zip(self.layout.paths, parameters, strict=True))
+        wrong = _unlike(tuple(known), tuple(found), "grad", "is missing", "is the gradient of no parameter")
+        wrong += [
+            f"{format_path(path, 'grad')} is of shape {jnp.shape(found[path])}, the parameter of {jnp.shape(value)}"
+            for path, value in known.items()
+            if path in found and jnp.shape(found[path]) != jnp.shape(value)
+        ]
+        if wrong:
+            raise StructureError(
+                f"the gradient does not fit what is optimized: {format_filter(self.wrt)}",
+                at=wrong,
+                fix="give grad and Optimizer the same wrt, and update the model that was differentiated",
+            )
+        return self.layout.parameters.unflatten([found[path] for path in known])
+
+    def _with_parameters(self, model: M, tree: Any) -> M:
+        values = self.layout.parameters.flatten_up_to(tree)
+        return _with_leaves(model, dict(zip(self.layout.paths, values, strict=True)))
+
+
+def _parameters(model: Any, wrt: Filter) -> list[Leaf]:
+    leaves = [leaf for leaf in iter_leaves(model) if leaf.dynamic]
+    places = sort_leaves(leaves, [wrt], require_all=False)
+    chosen = [leaf for leaf, place in zip(leaves, places, strict=True) if place is not None]
+    wrong = [leaf for leaf in chosen if not jnp.issubdtype(jnp.result_type(leaf.value), jnp.inexact)]
+    if wrong:
+        raise DifferentiationError(
+            "an optimizer moves inexact arrays, and these are none",
+            at=[f"{format_path(leaf.path, 'model')}: {jax.typeof(leaf.value)}" for leaf in wrong],
+            fix="leave them out with wrt=: All(Param, ...)",
+        )
+    return chosen
+
+
+def _unlike(known: Sequence[Path], found: Sequence[Path], root: str, missing: str, new: str) -> list[str]:
+    """What two lists of paths do not share, in words."""
+    gone = [f"{format_path(path, root)} {missing}" for path in known if path not in found]
+    return gone + [f"{format_path(path, root)} {new}" for path in found if path not in known]
+
+
+def _update(transformation: Any, updates: Any, state: Any, params: Any, extra: Mapping[str, Any]) -> tuple[Any, Any]:
+    import optax
+
+    # What is no `GradientTransformation` (MultiSteps, PerFilter) takes extra arguments, and hands them on.
+    if isinstance(transformation, optax.GradientTransformation):
+        transformation = optax.with_extra_args_support(transformation)
+    return transformation.update(updates, state, params, **extra)
+
+
+def _with_leaves(tree: M, values: Mapping[Path, Any]) -> M:
+    """A tree with other values at some paths."""
+    leaves = [values.get(leaf.path, leaf.value) for leaf in iter_leaves(tree)]
+    return cast(M, trees.structure(tree).unflatten(leaves))
+
+
+def _sparse(tree: Any, values: Mapping[Path, Any]) -> Any:
+    """A tree with values at some paths, and `None` at all others."""
+    return trees.structure(tree).unflatten([values.get(leaf.path) for leaf in iter_leaves(tree)])
+
+
+def _owned(state: Any, model: Any) -> Any:
+    """A state that shares no buffer with the model, or within itself: both may be donated to one compiled step."""
+    seen = {id(leaf) for leaf in jax.tree.leaves(model)}
+
+    def own(leaf: Any) -> Any:
+        if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer) and id(leaf) in seen:
+            leaf = jnp.copy(leaf)
+        seen.add(id(leaf))
+        return leaf
+
+    return jax.tree.map(own, state)
+
+
+def _paths(treedef: TreeDef) -> list[Path]:
+    """The path of each leaf of a tree with this definition."""
+    # Numbers, as any tree holds them; the leaves themselves do not matter.
+    rows = trees.flatten_with_path(treedef.unflatten(range(treedef.num_leaves)))[0]
+    return [tuple(map(key_part, keys)) for keys, _ in rows]
+
+
+def _by_path(tree: Any) -> Any:
+    """The leaves of a tree in dicts, nested by the parts of their paths; one that is a leaf comes back as it is."""
+    nested: dict[Hashable, Any] = {}
+    for path, (_, leaf) in zip(_paths(trees.structure(tree)), trees.flatten_with_path(tree)[0], strict=True):
+        if not path:
+            return leaf
+        inner = nested
+        for part in path[:-1]:
+            inner = inner.setdefault(part, {})
+        inner[path[-1]] = leaf
+    return nested
+
+
+def _at(nested: Any, path: Path) -> Any:
+    for part in path:
+        nested = nested[part]
+    return nested
