@@ -52,7 +52,7 @@ def array_check(spec: ArrayOf) -> Check:
         after = len(actual) - (len(dims) - variadic - 1)
         check_axes(dims[:variadic], actual[:variadic], skip, value, bindings, spec)
         check_axes(dims[variadic + 1 :], actual[after:], skip + after, value, bindings, spec)
-        _check_variadic(dims[variadic], actual[variadic:after], skip + variadic, value, bindings, spec)
+        check_variadic(dims[variadic], actual[variadic:after], skip + variadic, value, bindings, spec)
 
     return check
 
@@ -100,7 +100,7 @@ def check_lead(value: Any, actual: Any, bindings: Bindings, rank: int, open_ende
     def check() -> None:
         check_axes(lead.dims[:before], actual[:before], 0, value, outer, spec)
         check_axes(lead.dims[before + 1 :], actual[after:count], after, value, outer, spec)
-        _check_variadic(lead.dims[before], actual[before:after], before, value, outer, spec)
+        check_variadic(lead.dims[before], actual[before:after], before, value, outer, spec)
 
     _in_scope_of(outer, bindings, check)
     return count
@@ -228,7 +228,8 @@ def _pending_mismatch(one: Pending, expected: Any, bindings: Bindings) -> Mismat
     )
 
 
-def _check_variadic(dim: Dim, found: tuple[Any, ...], axis: int, value: Any, bindings: Bindings, spec: Any) -> None:
+def check_variadic(dim: Dim, found: tuple[Any, ...], axis: int, value: Any, bindings: Bindings, spec: Any) -> None:
+    """Checks the axes of a variadic dim, binding its name if it is free; `axis` is the first one's number."""
     assert isinstance(dim, VariadicDim)
     if dim.name is None:
         return

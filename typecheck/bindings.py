@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from weft.core.paths import Path
 from weft.typecheck.annotations import Annotation
 from weft.typecheck.dims import Dim, Shape, SymbolicDim
+
+if TYPE_CHECKING:
+    from weft.typecheck.stacks import Stack
 
 
 @dataclass(frozen=True)
@@ -74,10 +77,14 @@ class Bindings:
         slot: what is being checked now.
         path: where inside its value.
         leaf: which leaf of a `PyTree`, for dims that differ from leaf to leaf.
-        lead: the axes that every array carries in front inside `Batched[...]`, and the scope that names them.
+        lead: the axes that an array here carries in front, in a stack of records, and the scope that names them.
+        stack: the same for a record here, whose arrays may differ in it.
     """
 
-    __slots__ = ("arguments", "lead", "leaf", "origins", "path", "pending", "sizes", "slot", "structures", "variadics")
+    __slots__ = (
+        *("arguments", "lead", "leaf", "origins", "path", "pending", "sizes", "slot", "stack", "structures"),
+        "variadics",
+    )
 
     def __init__(self, slot: Slot, arguments: Callable[[], Mapping[str, Any]] = dict):
         self.sizes: dict[str, Any] = {}
@@ -90,6 +97,7 @@ class Bindings:
         self.path: Path = ()
         self.leaf = ""
         self.lead: tuple[Shape, Bindings] | None = None
+        self.stack: Stack | None = None
 
     def snapshot(self) -> tuple[Any, ...]:
         """What `restore` needs to forget everything bound since."""
@@ -115,6 +123,8 @@ class Mismatch(Exception):
         expected: the size that it should have.
         outer: where the record is whose field does not fit, innermost first.
         inner: the scope of the record whose link does not fit.
+        lead: the axes that the array should carry in front.
+        stacked: the axes of the stack that its record looks like, and an array that carries them.
     """
 
     def __init__(
@@ -135,4 +145,6 @@ class Mismatch(Exception):
         self.slot, self.path = (bindings.slot, bindings.path) if origin is None else (origin.slot, origin.path)
         self.outer: list[tuple[Slot, Path]] = []
         self.inner: Bindings | None = None
+        self.lead = None if bindings.lead is None else bindings.lead[0]
+        self.stacked: tuple[tuple[Any, ...], Origin] | None = None
         super().__init__(reason)

@@ -26,7 +26,8 @@ from weft.typecheck.errors import AnnotationError, ContractError
 from weft.typecheck.explain import contract_error, place_of
 from weft.typecheck.modes import current_mode
 from weft.typecheck.plans import FunctionPlan, Row, owner_of, plan_of, wrapper_of
-from weft.typecheck.records import check_rebuilt, record_plan, scope_of, scope_of_object, whole_mismatch
+from weft.typecheck.record_plans import record_plan
+from weft.typecheck.records import check_rebuilt, not_one, scope_of, scope_of_object
 from weft.typecheck.running import enter_record, leave_record, module_path
 from weft.typecheck.strictness import call_strictly
 from weft.typecheck.tracebacks import cut
@@ -168,10 +169,9 @@ def _record_scope(method: FunctionPlan, record: Any) -> Bindings:
         return scope_of_object(record, plan)
     try:
         return scope_of(record, plan)
-    except Mismatch as miss:
+    except Mismatch:
         slot = Slot("argument", "self", method.signature.function, RecordOf(type(record), "module"))
-        as_whole = whole_mismatch(record, plan, Bindings(slot))
-        raise contract_error(as_whole or miss, module=module_path()) from None
+        raise contract_error(not_one(record, plan, Bindings(slot)), module=module_path()) from None
 
 
 def _check_one(row: Row, value: Any, bindings: Bindings) -> None:

@@ -36,8 +36,8 @@ from weft.typecheck.annotations import (
 )
 from weft.typecheck.arrays import Check, array_check, settle
 from weft.typecheck.bindings import Bindings, Mismatch
-from weft.typecheck.dims import Shape
 from weft.typecheck.objects import unboxed
+from weft.typecheck.stacks import leading
 
 # A collection of plain values is sampled; one with arrays in it is checked whole.
 SAMPLED = 64
@@ -83,7 +83,7 @@ def _instance(spec: Instance) -> Check:
                 return
         except TypeError:  # a protocol that is not runtime-checkable
             return
-        if number is None or not _is_number(value, *number):
+        if number is None or not _is_number(value, *number, bindings.lead):
             raise Mismatch("type", spec, value, bindings)
 
     return check
@@ -98,10 +98,11 @@ _NUMBERS: dict[type, tuple[tuple[type, ...], Any]] = {
 }
 
 
-def _is_number(value: Any, classes: tuple[type, ...], dtypes: Any) -> bool:
+def _is_number(value: Any, classes: tuple[type, ...], dtypes: Any, lead: Any) -> bool:
     if isinstance(value, classes):
         return True
-    return isinstance(value, jax.Array) and value.shape == () and jax.numpy.issubdtype(value.dtype, dtypes)
+    rank = 0 if lead is None else len(lead[0].dims)
+    return isinstance(value, jax.Array) and value.ndim in (0, rank) and jax.numpy.issubdtype(value.dtype, dtypes)
 
 
 def _one_of(spec: OneOf) -> Check | None:
@@ -225,7 +226,8 @@ def _batched(spec: BatchedOf) -> Check | None:
         return None
 
     def check(value: Any, bindings: Bindings) -> None:
-        with_lead(spec.axes, inner, value, bindings)
+        with leading(spec.axes, bindings):
+            inner(value, bindings)
 
     return check
 
@@ -240,16 +242,6 @@ def _box(spec: BoxOf) -> Check:
             inner(unboxed(value), bindings)
 
     return check
-
-
-def with_lead(axes: Shape, check: Check, value: Any, bindings: Bindings) -> None:
-    """Runs a check under leading axes; batching inside batching adds up."""
-    kept = bindings.lead
-    bindings.lead = (axes if kept is None else axes.under(kept[0]), bindings)
-    try:
-        check(value, bindings)
-    finally:
-        bindings.lead = kept
 
 
 BUILDERS: dict[type, Callable[[Any], Check | None]] = {

@@ -107,7 +107,7 @@ def contract_error(miss: Mismatch, *, module: str = "") -> ContractError:
     at = [place for place in (module, _annotation_at(slot)) if place]
     at += [f"inside {place_of(*outer)}" for outer in miss.outer]
     names = _names_that_matter(miss)
-    bound = [_bound_at(name, bindings) for name in names] + _holes_at(miss)
+    bound = [_bound_at(name, bindings) for name in names] + _holes_at(miss) + _stack_at(miss)
     if miss.inner is not None and miss.detail in miss.inner.origins:
         bound.append(f"{type(miss.value).__name__}'s " + _bound_at(miss.detail, miss.inner))
     more: list[str] = []
@@ -127,8 +127,20 @@ def _annotation_at(slot: Slot) -> str:
 
 
 def _plain(miss: Mismatch) -> str:
-    place = place_of(miss.slot, miss.path)
-    return f"{place} should be {expected(miss.annotation, miss.bindings, miss.value)}, and is {describe(miss.value)}"
+    place, wanted = place_of(miss.slot, miss.path), expected(miss.annotation, miss.bindings, miss.value)
+    if miss.stacked is not None and isinstance(miss.annotation, ArrayOf):
+        axes = [str(dim) for dim in miss.lead.dims] if miss.lead is not None else []
+        dtype, _, dims = wanted.partition("[")
+        wanted = f"{dtype}[{','.join([*axes, *filter(None, [dims.removesuffix(']')])])}]"
+    return f"{place} should be {wanted}, and is {describe(miss.value)}"
+
+
+def _stack_at(miss: Mismatch) -> list[str]:
+    """Which stack the record looks like, and by which array."""
+    if miss.stacked is None:
+        return []
+    axes, origin = miss.stacked
+    return [f"it is a stack, with the leading axes {_tuple(axes)} of {_origin(origin)}"]
 
 
 def _length(miss: Mismatch) -> str:
@@ -165,8 +177,10 @@ def _overmapped(miss: Mismatch) -> str:
 
 
 def _unbatched(miss: Mismatch) -> str:
-    assert miss.bindings.lead is not None
-    axes, inner = str(miss.bindings.lead[0]), expected(miss.annotation, miss.bindings, miss.value)
+    assert miss.lead is not None
+    if miss.stacked is not None:
+        return _plain(miss)
+    axes, inner = str(miss.lead), expected(miss.annotation, miss.bindings, miss.value)
     return (
         f"{place_of(miss.slot, miss.path)} should be batched by {axes!r}: "
         f"{inner} with those axes in front, and is {describe(miss.value)}"

@@ -16,7 +16,7 @@ from weft.core.frames import Frame, current_frames
 from weft.core.leaves import is_array
 from weft.core.rides import Carry
 from weft.typecheck.annotations import ArrayOf, TupleOf
-from weft.typecheck.bindings import Bindings, Mismatch
+from weft.typecheck.bindings import Bindings, Mismatch, Origin
 from weft.typecheck.dims import AnyDim, Dim, FixedDim, NamedDim, SymbolicDim, VariadicDim
 from weft.typecheck.errors import AnnotationError
 
@@ -104,7 +104,7 @@ def _extra_axis(miss: Mismatch) -> str | None:
     if len(shape) != len(dims) + 1 or not _fits(dims, shape[1:], miss.bindings):
         return None
     if miss.slot.role in ("field", "config"):
-        return f'all axes but the first fit; for a stack of records write Batched[{miss.slot.owner.__name__}, "..."]'
+        return "all axes but the first fit; in a stack of records all arrays have it (weft.vmap over the constructor)"
     return _extra_in_transform(shape[0]) or (
         f"this per-example function was given a batch: map it over axis 0 with weft.vmap, or annotate the batch axis "
         f'("batch {miss.annotation.shape}")'
@@ -261,6 +261,8 @@ def _is_ride(value: Any) -> bool:
 def _record(miss: Mismatch) -> str | None:
     """A batched record passed to a per-example function, or the reverse."""
     name = type(miss.value).__name__
+    if miss.stacked is not None:
+        return _in_stack(miss, *miss.stacked)
     if miss.reason == "batched":
         inner = _extra_in_transform(miss.expected[0])
         return inner or (
@@ -277,6 +279,17 @@ def _record(miss: Mismatch) -> str | None:
     if miss.reason == "unbatched":
         return "add the leading axis: stack one record for each entry (weft.vmap over the constructor does)"
     return None
+
+
+def _in_stack(miss: Mismatch, axes: tuple[Any, ...], origin: Origin) -> str | None:
+    """An array that lacks the axes of its stack, or has others."""
+    found = tuple(getattr(miss.value, "shape", ()))
+    if miss.reason not in ("rank", "size", "unbatched") or found[: len(axes)] == axes:
+        return None
+    return (
+        "all arrays of a stack have the same axes in front; what its records share is of another kind than what they "
+        "do not (a BatchStat, say, beside a Param), or in a record of its own"
+    )
 
 
 def _successor(miss: Mismatch) -> str | None:

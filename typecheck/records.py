@@ -4,26 +4,26 @@ Every record is a scope of its own: its fields bind the dims of this one instanc
 (the *config*): `width: int` is the size of the dim `width`. A child's dims are linked to its parent's where the field
 says so, by `Dims`.
 
-A record may be *stacked*: all its arrays carry the same extra leading axes. `Batched[...]` declares that. Where it is
-not declared, a stacked record may be passed around and rebuilt, but not used as a single one.
+A record may be a *stack*: its arrays carry the same extra leading axes (see `stacks`). `Batched[...]` declares that.
+Where it is not declared, a stack may be held, passed around and rebuilt, but not used as a single record.
 """
 
 from __future__ import annotations
 
-import functools
+import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
 import jax
 from weft.core.configuration import field_values
+from weft.core.kinds import NO_ROLE, Role, field_roles
 from weft.core.leaves import is_array
 from weft.typecheck.annotations import (
     Annotation,
     ArrayOf,
     BatchedOf,
-    BoxOf,
     Instance,
     MappingOf,
     OneOf,
@@ -34,133 +34,11 @@ from weft.typecheck.annotations import (
 from weft.typecheck.arrays import Check, check_axes, settle
 from weft.typecheck.batched import Dims
 from weft.typecheck.bindings import Bindings, Mismatch, Origin, Slot
-from weft.typecheck.checks import check_of, has_arrays, with_lead
-from weft.typecheck.dims import AnyDim, NamedDim, Shape
+from weft.typecheck.dims import NamedDim
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.objects import attributes_of
-from weft.typecheck.signatures import Field, fields_of
-
-
-@dataclass(frozen=True)
-class FieldCheck:
-    """One field that has something to check.
-
-    Attributes:
-        slot: the field.
-        whole: the check of everything below.
-        own: the check without the insides of child records, which were checked when they were made.
-        array: the annotation of the array that it holds, if it holds just one.
-        is_array: whether arrays that belong to the record itself are in it, so that it binds dims.
-    """
-
-    slot: Slot
-    whole: Check
-    own: Check
-    array: ArrayOf | None
-    binds: bool
-
-
-@dataclass(frozen=True)
-class RecordPlan:
-    """What to check of a class of records; made once for each class.
-
-    Attributes:
-        cls: the class.
-        config: its `int` fields, as slots.
-        fields: its other fields with something to check.
-        inside: those of them with arrays or records in them: what an argument is checked for beyond its class.
-        binding: those that bind dims.
-    """
-
-    cls: type
-    config: tuple[Slot, ...]
-    fields: tuple[FieldCheck, ...]
-    inside: tuple[FieldCheck, ...]
-    binding: tuple[FieldCheck, ...]
-
-
-@functools.cache
-def record_plan(cls: type) -> RecordPlan:
-    """The plan of a class.
-
-    Raises:
-        AnnotationError: in one line, if one of its annotations cannot be read.
-    """
-    config: list[Slot] = []
-    checks: list[FieldCheck] = []
-    for field in fields_of(cls):
-        slot = Slot("field", field.name, cls, field.annotation)
-        if field.annotation == Instance(int):
-            config.append(Slot("config", field.name, cls, field.annotation))
-        check = _field_check(field, slot)
-        if check is not None:
-            checks.append(check)
-    inside = tuple(check for check in checks if has_arrays(check.slot.annotation))
-    return RecordPlan(cls, tuple(config), tuple(checks), inside, tuple(check for check in inside if check.binds))
-
-
-def _field_check(field: Field, slot: Slot) -> FieldCheck | None:
-    whole = check_of(field.annotation)
-    own = check_of(_without_insides(field.annotation))
-    if whole is None or own is None:
-        return None
-    arrays = [one for one in _alternatives(field.annotation) if isinstance(one, ArrayOf)]
-    return FieldCheck(slot, whole, own, arrays[0] if len(arrays) == 1 else None, _binds(field.annotation))
-
-
-def _alternatives(annotation: Annotation) -> tuple[Annotation, ...]:
-    return annotation.members if isinstance(annotation, OneOf) else (annotation,)
-
-
-def _binds(annotation: Annotation) -> bool:
-    match annotation:
-        case OneOf(parts) | TupleOf(parts):
-            return any(map(_binds, parts))
-        case SequenceOf(item=part) | MappingOf(value=part) | BoxOf(inner=part):
-            return _binds(part)
-        case RecordOf(dims=dims):
-            return dims is not None
-        case ArrayOf() | BatchedOf():
-            return True
-        case _:
-            return hasattr(annotation, "leaf")
-
-
-@dataclass(frozen=True)
-class Shell:
-    """A child record, of which only the class is asked."""
-
-    record: RecordOf
-
-    def __str__(self) -> str:
-        return str(self.record)
-
-
-def _without_insides(annotation: Annotation) -> Any:
-    match annotation:
-        case OneOf(parts):
-            return OneOf(tuple(map(_without_insides, parts)))
-        case TupleOf(parts):
-            return TupleOf(tuple(map(_without_insides, parts)))
-        case SequenceOf(cls, part):
-            return SequenceOf(cls, _without_insides(part))
-        case MappingOf(cls, key, part):
-            return MappingOf(cls, key, _without_insides(part))
-        case RecordOf(form="module", dims=None):
-            return Shell(annotation)
-        case _:
-            return annotation
-
-
-def shell_check(spec: Shell) -> Check:
-    """Makes the check of a child record's class."""
-    cls = spec.record.cls
-
-    def check(value: Any, bindings: Bindings) -> None:
-        if not isinstance(value, cls):
-            raise Mismatch("type", spec.record, value, bindings)
-
-    return check
+from weft.typecheck.record_plans import FieldCheck, RecordPlan, Shell, record_plan, shell_check
+from weft.typecheck.stacks import Row, Solution, Stack, row, solve
 
 
 def fields_in(record: Any) -> Mapping[str, Any]:
@@ -187,8 +65,7 @@ def scope_of(record: Any, plan: RecordPlan, *, everything: bool = False, sparse:
         Mismatch: at the first field that does not fit.
     """
     values = fields_in(record)
-    bindings = Bindings(_NO_SLOT, lambda: {"self": record})
-    _bind_config(plan, values, bindings)
+    bindings = _start(record, plan, values, _NO_SLOT)
     _run_fields(plan.fields if everything else plan.binding, values, bindings, sparse, whole=False)
     return bindings
 
@@ -226,7 +103,7 @@ def _run_fields(
         if name not in values:
             continue
         value = values[name]
-        if sparse and (value is None or (field.array is not None and not is_array(value))):
+        if sparse and _is_absent(field, value):
             continue
         bindings.slot = field.slot
         (field.whole if whole else field.own)(value, bindings)
@@ -234,23 +111,14 @@ def _run_fields(
         settle(bindings, finally_=True)
 
 
+def _is_absent(field: FieldCheck, value: Any) -> bool:
+    """Whether a field of a sparse record holds nothing to check: `None`, or an axis or spec in an array's place."""
+    return value is None or (field.array is not None and not is_array(value))
+
+
 def _own_arrays(plan: RecordPlan, values: Mapping[str, Any]) -> list[tuple[ArrayOf, Any]]:
     rows = ((field.array, values.get(field.slot.name)) for field in plan.binding)
     return [(array, value) for array, value in rows if array is not None and is_array(value)]
-
-
-def stacked_axes(record: Any, plan: RecordPlan) -> tuple[Any, ...]:
-    """The extra leading axes that all of a record's own arrays carry, `()` if there are none in common."""
-    lead: tuple[Any, ...] | None = None
-    values = fields_in(record)
-    for array, value in _own_arrays(plan, values):
-        if array.shape.variadic is not None:
-            return ()
-        extra = len(value.shape) - array.shape.min_rank
-        if extra <= 0 or (lead is not None and lead != tuple(value.shape[:extra])):
-            return ()
-        lead = tuple(value.shape[:extra])
-    return lead or ()
 
 
 def missing_axes(record: Any, plan: RecordPlan) -> int:
@@ -263,52 +131,116 @@ def missing_axes(record: Any, plan: RecordPlan) -> int:
     return counts.pop() if len(counts) == 1 and min(counts) > 0 else 0
 
 
-def fits_stacked(record: Any, plan: RecordPlan, lead: tuple[Any, ...]) -> bool:
-    """Whether a record's fields fit, once its leading axes are taken off."""
-    bindings = Bindings(_NO_SLOT, lambda: {"self": record})
+def stack_of(
+    record: Any,
+    plan: RecordPlan,
+    outer: Stack | None = None,
+    *,
+    everything: bool = False,
+    sparse: bool = True,
+    shares: bool = True,
+) -> Solution:
+    """What a record is whose fields do not fit as those of one record, or that stands in a stack: a stack of such.
+
+    Args:
+        record: the record.
+        plan: its class's plan.
+        outer: the stack that it stands in.
+        everything, sparse: as in `scope_of`.
+        shares: as in `solve`.
+
+    Raises:
+        Mismatch: if it is none, or a record below it is not in the same stack.
+    """
     values = fields_in(record)
+    checks = plan.fields if everything else plan.binding
+    rows = _rows(checks, values, type(record), outer, sparse, whole=False)
+    solution = solve(rows, lambda: _start(record, plan, values, _NO_SLOT), outer, shares=shares)
+    if solution.stack is not None:
+        _check_below(record, values, solution.stack)
+    return solution
+
+
+def _start(record: Any, plan: RecordPlan, values: Mapping[str, Any], slot: Slot) -> Bindings:
+    bindings = Bindings(slot, lambda: {"self": record})
     _bind_config(plan, values, bindings)
-    try:
-        with_lead(
-            Shape((AnyDim(),) * len(lead)),
-            lambda _, bindings: _run_fields(plan.binding, values, bindings, True, whole=False),
-            record,
-            bindings,
+    return bindings
+
+
+def _rows(
+    checks: tuple[FieldCheck, ...],
+    values: Mapping[str, Any],
+    cls: type,
+    outer: Stack | None,
+    sparse: bool,
+    *,
+    whole: bool,
+) -> list[Row]:
+    roles, around = _roles(cls), NO_ROLE if outer is None else outer.role
+    return [
+        row(
+            one.slot,
+            values[one.slot.name],
+            one.whole if whole else one.own,
+            roles.get(one.slot.name, NO_ROLE).inside(around),
         )
-    except (Mismatch, AnnotationError):
-        return False
-    return True
+        for one in checks
+        if one.slot.name in values and not (sparse and _is_absent(one, values[one.slot.name]))
+    ]
 
 
-def whole_mismatch(record: Any, plan: RecordPlan, bindings: Bindings) -> Mismatch | None:
-    """What is wrong with a record as a whole, if its fields do not fit for one reason: an axis too many, or too few."""
+def is_made_of_fields(cls: Any) -> bool:
+    """Whether records of a class are made by giving their fields, as a dataclass is, not by a written `__init__`."""
+    code = getattr(cls.__init__, "__code__", None)
+    return code is not None and code.co_filename == "<string>"
+
+
+def _roles(cls: type) -> Mapping[str, Role]:
+    return field_roles(cls) if issubclass(cls, eqx.Module) else {}
+
+
+def _check_below(record: Any, values: Mapping[str, Any], stack: Stack) -> None:
+    """Holds the records in a stacked one to its axes."""
+    for name, value in values.items():
+        inside = replace(stack, role=_roles(type(record)).get(name, NO_ROLE).inside(stack.role))
+        for child in records_in(value, inside=False):
+            with contextlib.suppress(AnnotationError):  # said when it was made, if it is weft's to say
+                stack_of(child, record_plan(type(child)), inside)
+
+
+def not_one(record: Any, plan: RecordPlan, bindings: Bindings) -> Mismatch:
+    """What is wrong with a record whose fields do not fit: it is a stack, or has axes too few, or one field is."""
     spec = RecordOf(type(record), "module")
-    lead = stacked_axes(record, plan)
-    if lead and fits_stacked(record, plan, lead):
-        return Mismatch("batched", spec, record, bindings, expected=lead)
+    try:
+        solution = stack_of(record, plan)
+    except Mismatch as nearest:
+        return _overmapped(record, plan, bindings) or nearest
+    return Mismatch("batched", spec, record, bindings, expected=solution.axes)
+
+
+def _overmapped(record: Any, plan: RecordPlan, bindings: Bindings) -> Mismatch | None:
     missing = missing_axes(record, plan)
+    spec = RecordOf(type(record), "module")
     return Mismatch("overmapped", spec, record, bindings, expected=missing) if missing else None
 
 
 def check_rebuilt(tree: Any) -> Mismatch | None:
-    """What does not fit in the records of a tree, each by itself; one that is stacked as a whole does."""
+    """What does not fit in the records of a tree, each by itself or, if it is a stack, with what is in it."""
     for record in records_in(tree):
-        try:
+        with contextlib.suppress(AnnotationError):  # said when it was made, if it is weft's to say
             plan = record_plan(type(record))
-            scope_of(record, plan)
-        except AnnotationError:  # said when it was made, if it is weft's to say
-            continue
-        except Mismatch as miss:
-            plan = record_plan(type(record))
-            slot = Slot("value", type(record).__name__, None, RecordOf(type(record), "module"))
-            as_whole = whole_mismatch(record, plan, Bindings(slot))
-            if as_whole is None or as_whole.reason != "batched":
-                return as_whole or miss
+            try:
+                scope_of(record, plan)
+            except Mismatch:
+                slot = Slot("value", type(record).__name__, None, RecordOf(type(record), "module"))
+                miss = not_one(record, plan, Bindings(slot))
+                if miss.reason != "batched":
+                    return miss
     return None
 
 
-def records_in(tree: Any) -> list[Any]:
-    """The Modules in a tree, outermost first."""
+def records_in(tree: Any, *, inside: bool = True) -> list[Any]:
+    """The Modules in a tree, outermost first; those inside of others too, unless it is only asked for the outermost."""
     found: list[Any] = []
     # Objects of other libraries may be pytrees that contain themselves: what is met again is not looked into again.
     seen: dict[int, Any] = {}
@@ -324,7 +256,8 @@ def records_in(tree: Any) -> list[Any]:
         for leaf in jax.tree.leaves(node, is_leaf=is_end):
             if isinstance(leaf, eqx.Module):
                 found.append(leaf)
-                visit(leaf)
+                if inside:
+                    visit(leaf)
 
     visit([tree])
     return found
@@ -344,10 +277,12 @@ def record_check(spec: RecordOf) -> Check:
         elif not isinstance(value, spec.cls):
             raise Mismatch("type", spec, value, bindings)
         plan = record_plan(spec.cls if spec.form == "typeddict" else type(value))
-        inner = Bindings(bindings.slot, lambda: {"self": value})
-        if bindings.lead is not None:
-            inner.lead = bindings.lead
-        _check_fields(spec, value, plan, inner, bindings)
+        try:
+            inner = _scope_inside(spec, value, plan, bindings)
+        except Mismatch as miss:
+            if miss.bindings is not bindings:
+                miss.outer.append((bindings.slot, bindings.path))
+            raise
         if spec.dims is not None:
             _check_links(spec, spec.dims, value, inner, bindings)
 
@@ -363,20 +298,30 @@ def _check_keys(spec: RecordOf, value: Any, bindings: Bindings) -> None:
         raise Mismatch("keys", spec, value, bindings, detail=", ".join(wrong))
 
 
-def _check_fields(spec: RecordOf, value: Any, plan: RecordPlan, inner: Bindings, outer: Bindings) -> None:
-    values = fields_in(value)
-    _bind_config(plan, values, inner)
+# Where a stack may stand although nothing declares it: a model's field, and what a function makes. A function that is
+# given one, and says that it takes one record, was most likely not mapped.
+MAY_BE_STACKED = ("field", "return", "yield")
+
+
+def _scope_inside(spec: RecordOf, value: Any, plan: RecordPlan, outer: Bindings) -> Bindings:
+    """The scope of a record inside a value, with all that is in it checked."""
+    values, sparse = fields_in(value), spec.form == "module"
+    if outer.stack is None:
+        inner = _start(value, plan, values, outer.slot)
+        try:
+            _run_fields(plan.inside, values, inner, sparse, whole=True)
+            return inner
+        except Mismatch as miss:
+            if miss.bindings is not inner:
+                raise
+    rows = _rows(plan.inside, values, type(value), outer.stack, sparse, whole=True)
     try:
-        _run_fields(plan.inside, values, inner, spec.form == "module", whole=True)
-    except Mismatch as miss:
-        if miss.bindings is inner and outer.lead is None:
-            as_whole = whole_mismatch(value, plan, outer)
-            if as_whole is not None and as_whole.reason == "batched" and outer.slot.role == "field":
-                return  # a stacked child that is not declared so: it is checked where it is used
-            if as_whole is not None:
-                raise as_whole from None
-        miss.outer.append((outer.slot, outer.path))
-        raise
+        solution = solve(rows, lambda: _start(value, plan, values, outer.slot), outer.stack)
+    except Mismatch as nearest:
+        raise (_overmapped(value, plan, outer) if outer.stack is None else None) or nearest from None
+    if solution.axes and outer.slot.role not in MAY_BE_STACKED:
+        raise Mismatch("batched", RecordOf(type(value), "module"), value, outer, expected=solution.axes)
+    return solution.bindings
 
 
 def _check_links(spec: RecordOf, dims: Dims, value: Any, inner: Bindings, outer: Bindings) -> None:

@@ -20,15 +20,8 @@ from weft.typecheck.explain import contract_error
 from weft.typecheck.modes import current_mode
 from weft.typecheck.plans import FunctionPlan, function_plan, owner_of
 from weft.typecheck.reading import Scope, read
-from weft.typecheck.records import (
-    Shell,
-    fits_stacked,
-    record_check,
-    record_plan,
-    scope_of,
-    shell_check,
-    stacked_axes,
-)
+from weft.typecheck.record_plans import RecordPlan, Shell, record_plan, shell_check
+from weft.typecheck.records import is_made_of_fields, record_check, scope_of, stack_of
 from weft.typecheck.structures import tree_check
 from weft.typecheck.tracebacks import install_excepthook
 
@@ -47,10 +40,13 @@ class Contracts:
         __tracebackhide__ = True
         if current_mode() == "off":
             return
+        plan = record_plan(type(record))
         try:
-            scope_of(record, record_plan(type(record)), everything=True, sparse=False)
+            scope_of(record, plan, everything=True, sparse=False)
         except Mismatch as miss:
-            raise contract_error(miss) from None
+            if not is_made_of_fields(type(record)):  # a constructor makes one record; `vmap` over it makes a stack
+                raise contract_error(miss) from None
+            _refuse_unless_stack(record, plan, sparse=False, shares=False)
 
     def replaced(self, record: Any) -> None:
         __tracebackhide__ = True
@@ -59,10 +55,8 @@ class Contracts:
         plan = record_plan(type(record))
         try:
             scope_of(record, plan, everything=True)
-        except Mismatch as miss:
-            lead = stacked_axes(record, plan)
-            if not lead or not fits_stacked(record, plan, lead):
-                raise contract_error(miss) from None
+        except Mismatch:
+            _refuse_unless_stack(record, plan)
 
     def call(
         self,
@@ -75,6 +69,14 @@ class Contracts:
         if current_mode() == "off":
             return function(*args, **kwargs)
         return calls.call(function, args, kwargs, typed or current_mode() == "strict")
+
+
+def _refuse_unless_stack(record: Any, plan: RecordPlan, *, sparse: bool = True, shares: bool = True) -> None:
+    __tracebackhide__ = True
+    try:
+        stack_of(record, plan, everything=True, sparse=sparse, shares=shares)
+    except Mismatch as nearest:
+        raise contract_error(nearest) from None
 
 
 _CONTRACTS = Contracts()

@@ -21,6 +21,8 @@ from typing import Any
 
 import equinox as eqx
 import jax
+from weft.core.kinds import NO_ROLE, Role, field_roles
+from weft.core.module import Module
 from weft.typecheck.annotations import (
     Annotation,
     ArrayOf,
@@ -40,8 +42,10 @@ from weft.typecheck.arrays import array_check, settle
 from weft.typecheck.bindings import Bindings, Mismatch, Origin, Slot
 from weft.typecheck.dims import Dim, FixedDim, NamedDim, Shape, SymbolicDim, UnboundDim, VariadicDim
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.objects import is_object, layer_of, sizes_of_object, unboxed
+from weft.typecheck.objects import is_box_class, is_object, layer_of, sizes_of_object, unboxed
+from weft.typecheck.records import MAY_BE_STACKED, is_made_of_fields
 from weft.typecheck.signatures import Field, Signature, fields_of, signature_of
+from weft.typecheck.stacks import Row, Solution, Stack, leading, row, solve
 from weft.typecheck.symbolic import is_symbolic
 
 _check_of = functools.cache(array_check)
@@ -167,11 +171,8 @@ def _is_leaf_of(annotation: Annotation, node: Any) -> bool:
 
 
 def _match_batched(annotation: BatchedOf, value: Any, bindings: Bindings, apart: bool) -> None:
-    outer = bindings.lead
-    axes = annotation.axes if outer is None else annotation.axes.under(outer[0])
-    bindings.lead = (axes, bindings)
-    match(annotation.inner, value, bindings, apart)
-    bindings.lead = outer
+    with leading(annotation.axes, bindings):
+        match(annotation.inner, value, bindings, apart)
 
 
 def _match_record(annotation: RecordOf, value: Any, bindings: Bindings, apart: bool) -> None:
@@ -185,17 +186,41 @@ def _match_record(annotation: RecordOf, value: Any, bindings: Bindings, apart: b
         raise Mismatch("class", annotation, value, bindings)
     if annotation.form not in ("module", "object"):
         scope = Bindings(bindings.slot, bindings.arguments) if apart else bindings
-        scope.path, scope.lead = bindings.path, bindings.lead
+        scope.path, scope.lead, scope.stack = bindings.path, bindings.lead, bindings.stack
         for field, one in record_values(annotation.cls, value):
             _inside(scope, field.name, field.annotation, one, apart)
         return
-    if bindings.lead is None:
-        mismatch = check_record(value)
-        if mismatch is not None:
-            raise mismatch
-    own = dims_of_record(value, lead=bindings.lead)
+    solution = solve_record(value, bindings.stack)
+    if bindings.slot.role not in MAY_BE_STACKED:
+        _refuse_stack(solution, annotation, value, bindings)
+    bind_numbers(solution.bindings, numbers_of(value))
     for child, dim in annotation.dims.links if annotation.dims else ():
-        _match_link(child, dim, own, annotation, value, bindings)
+        _match_link(child, dim, solution.bindings, annotation, value, bindings)
+
+
+def _refuse_stack(solution: Solution, annotation: RecordOf, value: Any, bindings: Bindings) -> None:
+    # A module of NNX may well run its own stack, by `nnx.scan` in a method.
+    if solution.axes and not is_object(value):
+        axes = ",".join(map(str, solution.axes))
+        raise Mismatch("batched", annotation, value, bindings, detail=f"a stack, with the leading axes ({axes})")
+
+
+def refuse_stack(record: Any, method: Any, bindings: Bindings) -> None:
+    """Refuses a stack as the `self` of a public method of records; what else is wrong with it is not said here.
+
+    Raises:
+        Mismatch: if it is one.
+    """
+    name = method.__name__
+    if not isinstance(record, Module) or (name.startswith("_") and name != "__call__"):
+        return  # as at run time, where only these are checked
+    annotation = RecordOf(type(record), "module")
+    try:
+        solution = solve_record(record)
+    except (Mismatch, AnnotationError):
+        return
+    bindings.slot, bindings.path = Slot("argument", "self", method, annotation), ()
+    _refuse_stack(solution, annotation, record, bindings)
 
 
 def _match_link(child: str, dim: Dim, own: Bindings, annotation: RecordOf, value: Any, bindings: Bindings) -> None:
@@ -233,20 +258,21 @@ def record_values(cls: type, value: Any) -> Iterable[tuple[Field, Any]]:
 _UNSET = object()
 
 
-def dims_of_record(value: Any, lead: tuple[Shape, Bindings] | None = None) -> Bindings:
+def dims_of_record(value: Any) -> Bindings:
     """The dims that a Module's fields bind; fields that contradict each other are `check_record`'s to report."""
-    bindings = Bindings(Slot("field", "", type(value), RecordOf(type(value), "module")), lambda: {"self": value})
-    bindings.lead = lead
-    for field, one in record_values(type(value), value):
-        bindings.slot, bindings.path = Slot("field", field.name, type(value), field.annotation), ()
-        kept = bindings.snapshot()
-        try:
-            match(field.annotation, one, bindings)
-            settled(bindings)
-        except (Mismatch, AnnotationError):
-            bindings.restore(kept)
+    try:
+        bindings = solve_record(value).bindings
+    except (Mismatch, AnnotationError):
+        bindings = _start(value, {})
+        for one in _rows(value, whole=True, outer=None):
+            bindings.slot, bindings.path = one.slot, ()
+            kept = bindings.snapshot()
+            try:
+                one.check(one.value, bindings)
+                settled(bindings)
+            except (Mismatch, AnnotationError):
+                bindings.restore(kept)
     bind_numbers(bindings, numbers_of(value))
-    bindings.lead = None
     return bindings
 
 
@@ -256,32 +282,48 @@ def check_record(value: Any, whole: bool = False, given: Mapping[str, Any] | Non
     What its constructor was `given` stands for the dims of the same names: `Linear(inp, out)` of a field `"inp out"`.
 
     A record without some of its leaves, such as a part of a split one or a gradient, is as good as a whole one, unless
-    `whole` says that it was just made. An object all of whose own arrays have further axes in front is a stack of such
-    objects, as a constructor under `vmap` makes it.
+    `whole` says that it was just made. A stack of records is as good as one, unless a written constructor made it.
     """
-    given = given or {}
-    mismatch = _mismatch_in(value, 0, whole, given)
-    if mismatch is None or mismatch.reason != "rank" or not is_object(value):
-        return mismatch
-    return None if any(_mismatch_in(value, axes, whole, given) is None for axes in (1, 2)) else mismatch
-
-
-def _mismatch_in(value: Any, stacked: int, whole: bool, given: Mapping[str, Any]) -> Mismatch | None:
-    bindings = Bindings(Slot("field", "", type(value), RecordOf(type(value), "module")), lambda: {"self": value})
-    if stacked:
-        bindings.lead = Shape(tuple(NamedDim(f"stacked axis {axis}") for axis in range(stacked))), bindings
-    named = names_of_fields(type(value))
-    bind_numbers(bindings, {name: one for name, one in {**given, **numbers_of(value)}.items() if name in named})
     try:
-        for field, one in record_values(type(value), value):
-            if one is None and not whole and isinstance(value, eqx.Module):
-                continue
-            bindings.slot, bindings.path = Slot("field", field.name, type(value), field.annotation), ()
-            match(field.annotation, one, bindings)
-        settled(bindings)
+        solution = solve_record(value, whole=whole, given=given)
+        if whole and not is_made_of_fields(type(value)):
+            bindings = Bindings(Slot("field", "", type(value), RecordOf(type(value), "module")))
+            _refuse_stack(solution, RecordOf(type(value), "module"), value, bindings)
     except Mismatch as mismatch:
         return mismatch
     return None
+
+
+def solve_record(
+    value: Any, outer: Stack | None = None, *, whole: bool = False, given: Mapping[str, Any] | None = None
+) -> Solution:
+    """The dims of a record, and the stack that it is, if it is one.
+
+    Raises:
+        Mismatch: if its fields fit neither as those of one record, nor as a stack's.
+    """
+    rows = _rows(value, whole, outer)
+    return solve(rows, lambda: _start(value, given or {}), outer, shares=not whole, last=False)
+
+
+def _start(value: Any, given: Mapping[str, Any]) -> Bindings:
+    bindings = Bindings(Slot("field", "", type(value), RecordOf(type(value), "module")), lambda: {"self": value})
+    named = names_of_fields(type(value))
+    bind_numbers(bindings, {name: one for name, one in {**given, **numbers_of(value)}.items() if name in named})
+    return bindings
+
+
+def _rows(value: Any, whole: bool, outer: Stack | None) -> list[Row]:
+    roles = field_roles(type(value)) if isinstance(value, eqx.Module) else {}
+    around = NO_ROLE if outer is None else outer.role
+    rows: list[Row] = []
+    for field, one in record_values(type(value), value):
+        if one is None and not whole and isinstance(value, eqx.Module):
+            continue
+        role = Role(type(one)) if is_box_class(type(one)) else roles.get(field.name, NO_ROLE)
+        slot = Slot("field", field.name, type(value), field.annotation)
+        rows.append(row(slot, one, functools.partial(match, field.annotation), role.inside(around)))
+    return rows
 
 
 def numbers_of(value: Any) -> dict[str, Any]:

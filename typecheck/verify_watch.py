@@ -41,6 +41,7 @@ from weft.typecheck.verify_match import (
     dims_of_record,
     match,
     names_of_signature,
+    refuse_stack,
     settled,
 )
 
@@ -199,6 +200,7 @@ class Watch:
         given = frame.f_locals  # collected anew at each look
         bindings = self.bindings_of_call(signature, given)
         try:
+            refuse_stack(given.get("self"), signature.function, bindings)
             for parameter in signature.parameters:
                 if parameter.name in given:
                     self._argument(parameter, given[parameter.name], bindings, signature)

@@ -190,7 +190,7 @@ def test_a_successor_of_another_structure_is_named_by_path():
         opt.update(model, gradient, state_of=low)
     with pytest.raises(weft.SuccessorError, match="the successor of a Net is a Linear"):
         opt.update(model, gradient, state_of=new.out)
-    with pytest.raises(weft.SuccessorError, match=r"state_of.norm.inference: bool False -> bool True"):
+    with pytest.raises(weft.SuccessorError, match=r"state_of.norm.inference: static False -> static True"):
         opt.update(model, gradient, state_of=weft.inference(new))
 
 
