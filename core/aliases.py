@@ -6,6 +6,7 @@ its own new value, and what was one comes apart. `refuse_aliases` is asked where
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any, cast
 
@@ -57,7 +58,10 @@ def _outermost(tree: Any, one: Path, other: Path) -> tuple[Path, Path]:
 
 
 def _at(tree: Any, path: Path) -> Any:
-    for part in path:
-        by_name = isinstance(tree, eqx.Module) or (isinstance(tree, tuple) and isinstance(part, str))
-        tree = getattr(tree, cast(str, part)) if by_name else tree[part]
-    return tree
+    return functools.reduce(_part, path, tree)
+
+
+def _part(tree: Any, part: Any) -> Any:
+    # The paths of a namedtuple's leaves go by its fields' names.
+    by_name = isinstance(tree, eqx.Module | tuple) and isinstance(part, str)
+    return getattr(tree, part) if by_name else cast(Any, tree)[part]

@@ -78,11 +78,13 @@ class Mixed:
 
     def _look_again(self) -> None:
         """Takes in what the user did to a list or dict since: what is read and what JAX sees stay one."""
-        if isinstance(self._value, _MUTABLE):
-            level = _level(self._value)
-            if not _same_level(level, self._seen):
-                self._children = _stored_elements(self._value, "a container")[1]
-                self._definition, self._seen = _one_level(self._value), level
+        if not isinstance(self._value, _MUTABLE):
+            return
+        container = cast(Any, self._value)
+        level = _level(container)
+        if not _same_level(level, self._seen):
+            self._children = _stored_elements(container, "a container")[1]
+            self._definition, self._seen = _one_level(container), level
 
     def keyed_children(self) -> list[tuple[Any, Any]]:
         """Each child with its key in the container."""

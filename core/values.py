@@ -229,7 +229,7 @@ def flatten_sparse(definition: Any, tree: Any) -> list[Any]:
         return [None] * definition.num_leaves
     if definition.num_leaves == 1 and definition.num_nodes == 1:
         return [tree]
-    node_type, data = definition.node_data() or (type(None), None)
+    node_type, data = cast(Any, definition.node_data() or (type(None), None))
     if node_type is Static:
         return []  # configuration has no tangent, whatever stands there
     if node_type is Mixed and type(tree) is not Mixed:

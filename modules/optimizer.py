@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from weft.core import trees
 from weft.core.aliases import refuse_aliases
 from weft.core.errors import DifferentiationError, StructureError
@@ -280,7 +281,7 @@ def _owned(state: Any, model: Any) -> Any:
     seen = {id(leaf) for leaf in jax.tree.leaves(model)}
 
     def own(leaf: Any) -> Any:
-        if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer) and id(leaf) in seen:
+        if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) and id(leaf) in seen:
             leaf = jnp.copy(leaf)
         seen.add(id(leaf))
         return leaf

@@ -17,7 +17,7 @@ import functools
 import inspect
 from collections.abc import Iterable, Mapping
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -320,7 +320,7 @@ def _rows(value: Any, whole: bool, outer: Stack | None) -> list[Row]:
     for field, one in record_values(type(value), value):
         if one is None and not whole and isinstance(value, eqx.Module):
             continue
-        role = Role(type(one)) if is_box_class(type(one)) else roles.get(field.name, NO_ROLE)
+        role = Role(cast(Any, type(one))) if is_box_class(type(one)) else roles.get(field.name, NO_ROLE)
         slot = Slot("field", field.name, type(value), field.annotation)
         rows.append(row(slot, one, functools.partial(match, field.annotation), role.inside(around)))
     return rows
