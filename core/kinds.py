@@ -9,7 +9,8 @@ beside the array type that static checkers and contracts see:
         table: Annotated[Float[Array, "c"], Buffer, "frozen"]  # strings are tags
 
 Users add kinds by subclassing; a filter for a kind matches its subclasses too. A kind on a field that holds a record
-or a container is the default for what is inside; what is inside may declare its own.
+or a container is the default for what is inside; what is inside may declare its own. `FrozenParam` alone holds against
+what is inside: what is frozen as a whole has no parameters, whatever it is made of.
 """
 
 from __future__ import annotations
@@ -65,6 +66,13 @@ class Buffer(Kind):
     __slots__ = ()
 
 
+class FrozenParam(Buffer):
+    """A parameter that is not learned. On a field that holds records it holds against what they declare: every `Param`
+    inside is one, and what is no parameter keeps its kind."""
+
+    __slots__ = ()
+
+
 class RngState(Kind):
     """Random state: keys and counts."""
 
@@ -101,16 +109,38 @@ class OptState(Kind):
     __slots__ = ()
 
 
+class MetricState(Kind):
+    """What a metric has counted so far."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What a field's annotation says of the leaves in it: a kind (or none) and tags."""
+    """What a field's annotation says of the leaves in it: a kind (or none) and tags.
+
+    Attributes:
+        kind: the kind, if the field or one around it declares one.
+        tags: the strings.
+        frozen: the kind that parameters have instead of their own, if a field around declares `FrozenParam`.
+    """
 
     kind: type[Kind] | None = None
     tags: frozenset[str] = frozenset()
+    frozen: type[FrozenParam] | None = None
 
     def inside(self, outer: Role) -> Role:
-        """This role, in a field whose own role is `outer`: the nearest kind holds, tags add up."""
-        return Role(self.kind or outer.kind, self.tags | outer.tags) if outer != NO_ROLE else self
+        """This role, in a field whose own role is `outer`: the nearest kind holds, tags add up, frozen stays frozen."""
+        if outer == NO_ROLE:
+            return self
+        if outer.kind is not None and issubclass(outer.kind, FrozenParam):
+            outer = Role(None, outer.tags, outer.kind)
+        return Role(self.kind or outer.kind, self.tags | outer.tags, outer.frozen or self.frozen)
+
+    def kind_of(self, value: Any) -> type[Kind]:
+        """The kind of an array with this role."""
+        kind = self.kind or kind_of_array(value)
+        return self.frozen if self.frozen is not None and issubclass(kind, Param) else kind
 
 
 NO_ROLE = Role()

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 from weft.core import trees
 from weft.core.errors import StaticError
-from weft.core.kinds import NO_ROLE, Kind, Role, field_roles, kind_of_array
+from weft.core.kinds import NO_ROLE, Kind, Role, field_roles
 from weft.core.paths import Path, format_path, key_part
 from weft.core.statics import make_of_static
 
@@ -101,7 +101,7 @@ class Leaf:
 
     @property
     def kind(self) -> type[Kind]:
-        return self.role.kind or kind_of_array(self.value)
+        return self.role.kind_of(self.value)
 
     @property
     def tags(self) -> frozenset[str]:

@@ -3,15 +3,19 @@
 from jax.nn import elu, gelu, leaky_relu, log_softmax, relu, sigmoid, silu, softmax, softplus, tanh
 from weft.modules import ops
 from weft.modules.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
+from weft.modules.combinators import Frozen, Lambda, Residual
 from weft.modules.construct import ConfigError
 from weft.modules.conv import Conv, Conv1d, Conv2d, Conv3d
 from weft.modules.dropout import Dropout
+from weft.modules.ensemble import Ensemble
 from weft.modules.linear import Embed, Linear
 from weft.modules.mode import inference, training
 from weft.modules.norm import BatchNorm, LayerNorm, RMSNorm
 from weft.modules.optimizer import Optimizer
+from weft.modules.parallel import Parallel, StatefulParallel
 from weft.modules.pool import avg_pool, max_pool, min_pool
 from weft.modules.sequential import Sequential, StatefulSequential
+from weft.modules.stack import Stack
 
 __all__ = [
     "BatchNorm",
@@ -23,11 +27,18 @@ __all__ = [
     "Conv3d",
     "Dropout",
     "Embed",
+    "Ensemble",
+    "Frozen",
+    "Lambda",
     "LayerNorm",
     "Linear",
     "Optimizer",
+    "Parallel",
     "RMSNorm",
+    "Residual",
     "Sequential",
+    "Stack",
+    "StatefulParallel",
     "StatefulSequential",
     "avg_pool",
     "elu",

@@ -10,27 +10,17 @@ Whether a chain has state shows in its class, so that readers and type checkers 
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Iterator
-from typing import Any, Self
+from collections.abc import Iterator
+from typing import Any, Self, overload
 
-import equinox as eqx
-import jax
 from jaxtyping import Array, Key, PyTree
 from weft.core.errors import SuccessorError
-from weft.core.keys import SeedError
 from weft.core.module import Module
-from weft.core.successors import check_successor
-
-Layer = Callable[..., Any]
+from weft.modules.calling import Layer, PureOutput, call_layer, check_call_key, split_among
 
 
 class _Chain(Module):
     layers: tuple[Layer, ...]
-
-    def __init__(self, *layers: Layer):
-        self.layers = layers
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -38,22 +28,21 @@ class _Chain(Module):
     def __iter__(self) -> Iterator[Layer]:
         return iter(self.layers)
 
-    def __getitem__(self, index: int) -> Layer:
-        return self.layers[index]
+    @overload
+    def __getitem__(self, index: int) -> Layer: ...
+    @overload
+    def __getitem__(self, index: slice) -> Self: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        return self.replace(layers=self.layers[index]) if isinstance(index, slice) else self.layers[index]
 
-    def _steps(self, x: Any, key: Any, call: dict[str, Any]) -> Iterator[tuple[int, Layer, dict[str, Any]]]:
-        wants_key = [_takes_key(layer) for layer in self.layers]
-        if key is not None and isinstance(key, Module):
-            raise SeedError(
-                f"{type(self).__qualname__} takes a typed key, not a {type(key).__name__}: it could not hand back the "
-                "successor",
-                fix='key, keys = keys.next("dropout"), then key=key',
-            )
-        keys = iter(jax.random.split(key, sum(wants_key))) if key is not None and any(wants_key) else None
-        for index, (layer, wants) in enumerate(zip(self.layers, wants_key, strict=True)):
-            yield index, layer, {"key": next(keys)} if wants and keys is not None else {}
+    def _steps(self, x: Any, key: Any) -> Iterator[tuple[int, Any, Any]]:
+        check_call_key(key, type(self).__qualname__)
+        for index, (layer, options) in enumerate(zip(self.layers, split_among(self.layers, key), strict=True)):
+            x, successor = call_layer(layer, f"layers[{index}]", x, **options)
+            yield index, x, successor
 
 
+# Each of the two writes its constructor out: a class that inherits one has, for checkers, that of a dataclass.
 class Sequential(_Chain):
     """Pure layers and functions, one after another: `y = chain(x)`.
 
@@ -68,7 +57,10 @@ class Sequential(_Chain):
     (5, 2)
     """
 
-    def __call__(self, x: PyTree, *, key: Key[Array, ""] | None = None) -> Any:
+    def __init__(self, *layers: Layer):
+        self.layers = layers
+
+    def __call__(self, x: PyTree, *, key: Key[Array, ""] | None = None) -> PureOutput:
         """Calls each layer with what the one before returned.
 
         Args:
@@ -78,15 +70,14 @@ class Sequential(_Chain):
         Raises:
             SuccessorError: if a layer turns out to be stateful.
         """
-        for index, layer, options in self._steps(x, key, {}):
-            result = layer(x, **options)
-            if _is_pair(result, layer):
+        for index, value, successor in self._steps(x, key):
+            if successor is not None:
                 raise SuccessorError(
-                    f"a {type(layer).__qualname__} is stateful, and Sequential would lose its successor",
+                    f"a {type(self.layers[index]).__qualname__} is stateful, and Sequential would lose its successor",
                     at=f"layers[{index}]",
                     fix="use StatefulSequential, whose call returns (y, successor)",
                 )
-            x = result
+            x = value
         return x
 
 
@@ -104,6 +95,9 @@ class StatefulSequential(_Chain):
     (5, 4)
     """
 
+    def __init__(self, *layers: Layer):
+        self.layers = layers
+
     def __call__(self, x: PyTree, *, key: Key[Array, ""] | None = None) -> tuple[Any, Self]:
         """Calls each layer with what the one before returned, and keeps the successors.
 
@@ -115,28 +109,8 @@ class StatefulSequential(_Chain):
             SuccessorError: if a layer's successor is of another structure.
         """
         layers = list(self.layers)
-        for index, layer, options in self._steps(x, key, {}):
-            x = layer(x, **options)
-            if _is_pair(x, layer):
-                x, layers[index] = x
-                check_successor(layer, layers[index], f"layers[{index}]")
+        for index, value, successor in self._steps(x, key):
+            x = value
+            layers[index] = layers[index] if successor is None else successor
         changed = any(new is not old for new, old in zip(layers, self.layers, strict=True))
         return x, self.replace(layers=tuple(layers)) if changed else self
-
-
-def _is_pair(result: Any, layer: Any) -> bool:
-    return (
-        type(result) is tuple and len(result) == 2 and isinstance(layer, eqx.Module) and type(result[1]) is type(layer)
-    )
-
-
-def _takes_key(layer: Layer) -> bool:
-    return _signature_takes_key(type(layer).__call__ if isinstance(layer, eqx.Module) else layer)
-
-
-@functools.cache
-def _signature_takes_key(function: Any) -> bool:
-    try:
-        return "key" in inspect.signature(function).parameters
-    except (TypeError, ValueError):  # built-in functions may have no signature
-        return False

@@ -1,0 +1,194 @@
+"""How combinators call their layers: which get a key, and what of a result is the successor.
+
+A layer is a record or a plain function. Whether it has state shows in what its call returns, and only there:
+
+| a layer | returns | a combinator then |
+|---|---|---|
+| pure | `y` | passes `y` on |
+| stateful | `(y, successor)`, or `(y, aux, successor)` for `((y, aux), successor)` | puts it in its place |
+
+So a combinator of *one* layer (`Residual`, `Stack`, `Ensemble`, `Frozen`) is called like its layer: it returns `y`, or
+`(y, successor)` with its own successor. One of *several* layers says in its name which it does (`Sequential` and
+`StatefulSequential`, `Parallel` and `StatefulParallel`), as neither a reader nor a type checker would like to look
+through all of them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, overload
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+from weft.core.errors import SuccessorError
+from weft.core.keys import SeedError
+from weft.core.module import Module
+from weft.core.successors import check_successor
+
+Layer = Callable[..., Any]
+Y = TypeVar("Y")
+L_co = TypeVar("L_co", covariant=True)
+
+# What a chain of pure layers returns may be anything. Checkers are told that it is an array: `Any` could be a pair, and
+# `Residual(Sequential(...))` would be taken for stateful.
+if TYPE_CHECKING:
+    PureOutput = Array
+else:
+    PureOutput = Any
+
+
+class StatefulLayer(Protocol):
+    """What checkers know a stateful layer by."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, Self]: ...
+
+
+C = TypeVar("C", bound="Combinator[StatefulLayer]")
+
+
+class Combinator(Module, Generic[L_co]):
+    """Base of the combinators of one layer, which are called like that layer.
+
+    A subclass says in `_run` how the layer is called.
+    """
+
+    @overload
+    def __call__(self: C, x: Any, /, *args: Any, key: Any = None, **kwargs: Any) -> tuple[Any, C]: ...
+    @overload
+    def __call__(self: Combinator[Callable[..., Y]], x: Any, /, *args: Any, key: Any = None, **kwargs: Any) -> Y: ...
+    def __call__(self, x: Any, /, *args: Any, key: Any = None, **kwargs: Any) -> Any:
+        """Calls the layer.
+
+        Args:
+            x: what the layer takes.
+            args: further arguments of the layer.
+            key: a typed key, for a layer whose call has a `key` argument.
+            kwargs: further arguments of the layer, by name.
+
+        Returns:
+            `y` if the layer is pure, `(y, successor of this combinator)` if it is stateful.
+
+        Raises:
+            SuccessorError: if the layer's successor is of another structure, or nobody could tell which it is.
+            SeedError: if the key is a `Keys` record, whose successor could not be handed back.
+        """
+        check_call_key(key, type(self).__qualname__)
+        value, successor = self._run(x, args, kwargs, key)
+        return value if successor is None else (value, successor)
+
+    def _run(self, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> tuple[Any, Self | None]:
+        raise TypeError(f"{type(self).__qualname__} does not say how its layer is called")
+
+
+def call_layer(layer: Layer, where: str, /, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    """Calls a layer and takes its successor out of the result.
+
+    Args:
+        layer: a record or a function.
+        where: what to call its place in an error.
+        args: its arguments.
+        kwargs: its arguments by name.
+
+    Returns:
+        What it returned beside its successor, and the successor: None for a pure layer.
+
+    Raises:
+        SuccessorError: if the successor is of another structure, or nobody could tell which it is.
+    """
+    result = layer(*args, **kwargs)
+    value, successor = _take_successor(layer, result, where)
+    if successor is not None:
+        check_successor(layer, successor, where)
+    return value, successor
+
+
+def _take_successor(layer: Layer, result: Any, where: str) -> tuple[Any, Any]:
+    if not isinstance(layer, eqx.Module):
+        return result, None
+    name = type(layer).__qualname__
+    if type(result) is type(layer):
+        raise SuccessorError(
+            f"this {name} returns its successor alone, and nothing that a combinator could pass on",
+            at=where,
+            fix="return (y, successor)",
+        )
+    row = result if type(result) is tuple else ()
+    places = [i for i, one in enumerate(row) if type(one) is type(layer)]
+    if not places:
+        return result, None
+    if places != [len(row) - 1] or len(row) < 2:
+        raise SuccessorError(
+            f"this call returns a {name} where nobody can tell that it is the successor",
+            at=[f"{where}: result[{place}]" for place in places],
+            fix="return (y, successor), with one record of the layer's own type, and that last",
+        )
+    return (row[0] if len(row) == 2 else row[:-1]), row[-1]
+
+
+def takes_key(layer: Layer) -> bool:
+    """Whether a layer's call has an argument `key`.
+
+    >>> takes_key(lambda x, *, key: x), takes_key(jax.nn.relu)
+    (True, False)
+    """
+    called = type(layer).__call__ if isinstance(layer, eqx.Module) else layer
+    # Read off the code where there is some: `inspect.signature` is slow, and a cache would keep closures, and the
+    # arrays in them, alive.
+    plain = inspect.unwrap(called)
+    if isinstance(plain, FunctionType):
+        code = plain.__code__
+        return "key" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    try:
+        return "key" in inspect.signature(plain).parameters
+    except (TypeError, ValueError):  # built-in functions may have no signature
+        return False
+
+
+def key_option(layer: Layer, key: Any) -> dict[str, Any]:
+    """The key as an argument of a layer's call, if there is one and the layer takes it."""
+    return {"key": key} if key is not None and takes_key(layer) else {}
+
+
+def split_among(layers: Sequence[Layer], key: Any) -> list[dict[str, Any]]:
+    """For each layer the key as an argument of its call: one of its own for each that takes one."""
+    takers = [takes_key(layer) for layer in layers]
+    if key is None or not any(takers):
+        return [{} for _ in layers]
+    keys = iter(jax.random.split(key, sum(takers)))
+    return [{"key": next(keys)} if takes else {} for takes in takers]
+
+
+def check_call_key(key: Any, owner: str) -> None:
+    """Refuses a record of keys as the key of a call.
+
+    Raises:
+        SeedError: naming what draws.
+    """
+    if isinstance(key, eqx.Module):
+        raise SeedError(
+            f"{owner} takes a typed key, not a {type(key).__name__}: it could not hand back the successor",
+            fix='key, keys = keys.next("dropout"), then key=key',
+        )
+
+
+def keys_of_copies(key: Any, count: int, owner: str) -> Any:
+    """One key for each copy of a layer.
+
+    Raises:
+        SeedError: if the key is no typed key.
+    """
+    dtype = getattr(key, "dtype", None)
+    if dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        raise SeedError(
+            f"{owner} makes its layers from a typed key, not from {_name(key)}",
+            fix=f"{owner}(..., key=jax.random.key(seed))",
+        )
+    return jax.random.split(key, count)
+
+
+def _name(value: object) -> str:
+    return "nothing" if value is None else f"a {type(value).__name__}"

@@ -1,0 +1,138 @@
+"""Parallel: several layers that are given the same.
+
+| class | layers | a call returns |
+|---|---|---|
+| `Parallel` | pure ones, and functions | `ys`, merged |
+| `StatefulParallel` | any | `(ys, successor)` |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, Self, TypeVar, overload
+
+from jaxtyping import PyTree
+from weft.core.errors import SuccessorError
+from weft.core.module import Module
+from weft.modules.calling import Layer, call_layer, check_call_key, split_among
+
+M_co = TypeVar("M_co", covariant=True)
+N = TypeVar("N")
+Merge = Callable[[tuple[Any, ...]], N]
+
+
+class _Branches(Module, Generic[M_co]):
+    layers: tuple[Layer, ...]
+    merge: Callable[..., M_co] | None
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __iter__(self) -> Iterator[Layer]:
+        return iter(self.layers)
+
+    @overload
+    def __getitem__(self, index: int) -> Layer: ...
+    @overload
+    def __getitem__(self, index: slice) -> Self: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        return self.replace(layers=self.layers[index]) if isinstance(index, slice) else self.layers[index]
+
+    def _branches(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> Iterator[tuple[Any, Any]]:
+        check_call_key(key, type(self).__qualname__)
+        for index, (layer, options) in enumerate(zip(self.layers, split_among(self.layers, key), strict=True)):
+            yield call_layer(layer, f"layers[{index}]", *args, **kwargs, **options)
+
+    def _merged(self, outputs: tuple[Any, ...]) -> Any:
+        return outputs if self.merge is None else self.merge(outputs)
+
+
+class Parallel(_Branches[M_co]):
+    """Pure layers and functions that are given the same: `ys = parallel(x)`.
+
+    Args:
+        layers: records or plain functions.
+        merge: what to make of the tuple of their outputs: `sum`, `jnp.stack`, `lambda ys: jnp.concatenate(ys, -1)`; by
+            default the tuple itself is returned.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from weft.modules import Linear
+    >>> wide, narrow = (Linear(3, size, key=jax.random.key(size)) for size in (8, 2))
+    >>> [y.shape for y in Parallel(wide, narrow)(jnp.ones((5, 3)))]
+    [(5, 8), (5, 2)]
+    >>> Parallel(wide, narrow, merge=lambda ys: jnp.concatenate(ys, -1))(jnp.ones((5, 3))).shape
+    (5, 10)
+    """
+
+    @overload
+    def __init__(self: Parallel[tuple[Any, ...]], *layers: Layer, merge: None = None) -> None: ...
+    @overload
+    def __init__(self: Parallel[N], *layers: Layer, merge: Merge[N]) -> None: ...
+    def __init__(self, *layers: Layer, merge: Any = None):
+        self.layers, self.merge = layers, merge
+
+    def __call__(self, x: PyTree, /, *args: Any, key: Any = None, **kwargs: Any) -> M_co:
+        """Calls each layer with the same arguments.
+
+        Args:
+            x: what the layers take.
+            args: further arguments of theirs.
+            key: a typed key, split among the layers whose call has a `key` argument.
+            kwargs: what the layers take by name.
+
+        Raises:
+            SuccessorError: if a layer turns out to be stateful.
+        """
+        outputs: list[Any] = []
+        for index, (value, successor) in enumerate(self._branches((x, *args), kwargs, key)):
+            if successor is not None:
+                raise SuccessorError(
+                    f"a {type(self.layers[index]).__qualname__} is stateful, and Parallel would lose its successor",
+                    at=f"layers[{index}]",
+                    fix="use StatefulParallel, whose call returns (ys, successor)",
+                )
+            outputs.append(value)
+        return self._merged(tuple(outputs))
+
+
+class StatefulParallel(_Branches[M_co]):
+    """Layers of any sort that are given the same: `ys, parallel = parallel(x)`.
+
+    Args:
+        layers: records, pure or stateful, or plain functions.
+        merge: as in `Parallel`.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from weft.modules import BatchNorm
+    >>> parallel = StatefulParallel(BatchNorm(3), jax.nn.relu, merge=sum)
+    >>> y, parallel = parallel(jnp.ones((5, 3)))
+    >>> y.shape
+    (5, 3)
+    """
+
+    @overload
+    def __init__(self: StatefulParallel[tuple[Any, ...]], *layers: Layer, merge: None = None) -> None: ...
+    @overload
+    def __init__(self: StatefulParallel[N], *layers: Layer, merge: Merge[N]) -> None: ...
+    def __init__(self, *layers: Layer, merge: Any = None):
+        self.layers, self.merge = layers, merge
+
+    def __call__(self, x: PyTree, /, *args: Any, key: Any = None, **kwargs: Any) -> tuple[M_co, Self]:
+        """Calls each layer with the same arguments, and keeps the successors.
+
+        Args:
+            x: what the layers take.
+            args: further arguments of theirs.
+            key: a typed key, split among the layers whose call has a `key` argument.
+            kwargs: what the layers take by name.
+
+        Raises:
+            SuccessorError: if a layer's successor is of another structure.
+        """
+        outputs: list[Any] = []
+        layers = list(self.layers)
+        for index, (value, successor) in enumerate(self._branches((x, *args), kwargs, key)):
+            outputs.append(value)
+            layers[index] = layers[index] if successor is None else successor
+        changed = any(new is not old for new, old in zip(layers, self.layers, strict=True))
+        return self._merged(tuple(outputs)), self.replace(layers=tuple(layers)) if changed else self

@@ -1,0 +1,167 @@
+"""Stack: copies of one layer, one after another, as a single scan.
+
+The copies lie in one record whose arrays have a leading axis of layers. They are made by one vmapped construction and
+run by one scan, so that twelve layers are traced and compiled as one.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, Self, cast, overload
+
+import equinox as eqx
+import jax
+from weft.core.errors import AxisError
+from weft.core.leaves import is_array
+from weft.core.module import Module, static
+from weft.core.partition import changes, take_apart, update
+from weft.core.rides import Carry
+from weft.core.statics import Static
+from weft.core.successors import describe
+from weft.modules.calling import Combinator, L_co, call_layer, keys_of_copies, takes_key
+from weft.modules.construct import ConfigError, check_positive
+from weft.transforms.mapping import vmap
+from weft.transforms.scanning import scan
+from weft.transforms.tracing import remat as remat_of
+
+
+class Stack(Combinator[L_co]):
+    """`n` copies of a layer, one after another: `y = stack(x)`, or `y, stack = stack(x)` if the layer is stateful.
+
+    Each copy has parameters, state and, in a call, a key of its own. What else a call is given goes to every copy. A
+    layer returns what it takes, in shape and dtype.
+
+    Args:
+        make: makes one layer from a key: `lambda key: Block(64, key=key)`. It is called once, for all of them, so they
+            are all configured alike.
+        n: how many.
+        key: a typed key, split among them.
+        remat: whether the backward pass computes what is inside a layer again instead of keeping it; or a policy, one
+            of `jax.checkpoint_policies`, for what to keep after all.
+        unroll: how many layers to lay out in one iteration of the compiled loop; True for all.
+
+    Raises:
+        ConfigError: if `n` is not positive, or `make` makes something else than a record.
+        SeedError: without a typed key.
+
+    >>> import jax.numpy as jnp
+    >>> from weft.modules import Linear
+    >>> stack = Stack(lambda key: Linear(4, 4, key=key), 3, key=jax.random.key(0))
+    >>> stack(jnp.ones((5, 4))).shape, stack.layers.kernel.shape
+    ((5, 4), (3, 4, 4))
+    >>> len(stack), stack[0].kernel.shape, len(stack[1:])
+    (3, (4, 4), 2)
+    """
+
+    layers: L_co
+    n: int = static()
+    remat: bool | Callable[..., Any] = static()
+    unroll: int | bool = static()
+
+    def __init__(
+        self,
+        make: Callable[[Any], L_co],
+        n: int,
+        *,
+        key: Any,
+        remat: bool | Callable[..., Any] = False,
+        unroll: int | bool = 1,
+    ):
+        self.layers = make_copies(make, n, key, "Stack")
+        self.n, self.remat, self.unroll = n, remat, unroll
+
+    def _run(self, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> tuple[Any, Self | None]:
+        keys = jax.random.split(key, self.n) if key is not None and takes_key(cast(Any, self.layers)) else None
+        y, changed = _scan(self.unroll)(x, self.layers, keys, Beside(args, kwargs), Static(self.remat))
+        if changed is None:
+            return y, None
+        return y, self.replace(layers=update(self.layers, changed)) if jax.tree.leaves(changed) else self
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __iter__(self) -> Iterator[L_co]:
+        return (self[index] for index in range(self.n))
+
+    @overload
+    def __getitem__(self, index: int) -> L_co: ...
+    @overload
+    def __getitem__(self, index: slice) -> Self: ...
+    def __getitem__(self, index: Any) -> Any:
+        """One layer by its number, from the end if it is negative, or a stack of some of them."""
+        places = range(self.n)[index]
+        layers = map_arrays(lambda leaf: leaf[index], self.layers)
+        return layers if isinstance(places, int) else self.replace(layers=layers, n=len(places))
+
+
+class Beside(Module):
+    """What each copy is given beside its input: a record, so that the numbers and flags in it are configuration."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+@functools.lru_cache(maxsize=64, typed=True)  # 1 and True are two things
+def _scan(unroll: int | bool) -> Any:
+    # One function for all stacks: called eagerly, a scan over a new one would be compiled again.
+    return scan(_advance, in_axes=(Carry, 0, 0, None, None), out_axes=(Carry, 0), unroll=unroll)
+
+
+def _advance(x: Any, layer: Any, key: Any, beside: Beside, remat: Any) -> tuple[Any, Any]:
+    one = _one_layer
+    if remat is not False:
+        # Inside of a scan nothing can undo it.
+        one = remat_of(one, policy=None if remat is True else remat, prevent_cse=False)
+    y, changed = one(x, layer, key, beside)
+    _check_kept(x, y, layer)
+    return y, changed
+
+
+def _one_layer(x: Any, layer: Any, key: Any, beside: Beside) -> tuple[Any, Any]:
+    options = {} if key is None else {"key": key}
+    y, successor = call_layer(layer, "Stack.layers", x, *beside.args, **beside.kwargs, **options)
+    # Only what changed leaves the loop: parameters would be stacked again, each a copy.
+    return y, None if successor is None else changes(layer, successor)
+
+
+def _check_kept(x: Any, y: Any, layer: Any) -> None:
+    before, after = jax.tree.structure(x), jax.tree.structure(y)
+    pairs = zip(jax.tree.leaves_with_path(x), jax.tree.leaves(y), strict=False)
+    wrong = [
+        f"x{jax.tree_util.keystr(path)}: {describe(was)} -> {describe(now)}"
+        for path, was, now in ((path, was, now) for (path, was), now in pairs)
+        if is_array(was) and is_array(now) and (was.shape, was.dtype) != (now.shape, now.dtype)
+    ]
+    if before != after:
+        wrong = [f"x: {before} -> {after}"]
+    if wrong:
+        raise AxisError(
+            f"a layer of a Stack returns what it takes, in shape and dtype, and a {type(layer).__qualname__} does not",
+            at=wrong,
+            fix="keep the size inside the stack, and change it before or behind; cast x to the layer's dtype first",
+        )
+
+
+def make_copies(make: Callable[[Any], Any], n: int, key: Any, owner: str) -> Any:
+    """One record for `n` copies of a layer, each array with a leading axis of copies.
+
+    Raises:
+        ConfigError: if `n` is not positive, or `make` makes something else than a record.
+        SeedError: without a typed key.
+    """
+    check_positive(owner, n=n)
+    copies = vmap(make)(keys_of_copies(key, n, owner))
+    if not isinstance(copies, eqx.Module):
+        raise ConfigError(
+            f"{owner} makes copies of a record, not of a {type(copies).__name__}",
+            at=f"make={make!r}",
+            fix="lambda key: Block(..., key=key)",
+        )
+    return copies
+
+
+def map_arrays(function: Callable[[Any], Any], tree: Any) -> Any:
+    """The same tree with a function applied to each of its arrays; configuration stays as it is."""
+    structure, leaves = take_apart(tree)
+    return structure.build([function(leaf.value) for leaf in leaves])
