@@ -27,6 +27,8 @@ def array_check(spec: ArrayOf) -> Check:
 
     def check(value: Any, bindings: Bindings) -> None:
         if not is_array(value):
+            if value is None and bindings.sparse:
+                return
             raise Mismatch("class", spec, value, bindings)
         if dtypes.accepted is not None:
             dtype = value.dtype

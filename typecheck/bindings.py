@@ -79,11 +79,12 @@ class Bindings:
         leaf: which leaf of a `PyTree`, for dims that differ from leaf to leaf.
         lead: the axes that an array here carries in front, in a stack of records, and the scope that names them.
         stack: the same for a record here, whose arrays may differ in it.
+        sparse: whether `None` stands for arrays that are elsewhere, as in the parts of a split record.
     """
 
     __slots__ = (
-        *("arguments", "lead", "leaf", "origins", "path", "pending", "sizes", "slot", "stack", "structures"),
-        "variadics",
+        *("arguments", "lead", "leaf", "origins", "path", "pending", "sizes", "slot", "sparse", "stack"),
+        *("structures", "variadics"),
     )
 
     def __init__(self, slot: Slot, arguments: Callable[[], Mapping[str, Any]] = dict):
@@ -98,6 +99,7 @@ class Bindings:
         self.leaf = ""
         self.lead: tuple[Shape, Bindings] | None = None
         self.stack: Stack | None = None
+        self.sparse = False
 
     def snapshot(self) -> tuple[Any, ...]:
         """What `restore` needs to forget everything bound since."""
@@ -124,7 +126,7 @@ class Mismatch(Exception):
         outer: where the record is whose field does not fit, innermost first.
         inner: the scope of the record whose link does not fit.
         lead: the axes that the array should carry in front.
-        stacked: the axes of the stack that its record looks like, and an array that carries them.
+        stacked: the axes of the stack that its record looks like, and an array of its that carries them, if one does.
     """
 
     def __init__(
@@ -146,5 +148,5 @@ class Mismatch(Exception):
         self.outer: list[tuple[Slot, Path]] = []
         self.inner: Bindings | None = None
         self.lead = None if bindings.lead is None else bindings.lead[0]
-        self.stacked: tuple[tuple[Any, ...], Origin] | None = None
+        self.stacked: tuple[tuple[Any, ...], Origin | None] | None = None
         super().__init__(reason)

@@ -140,7 +140,8 @@ def _stack_at(miss: Mismatch) -> list[str]:
     if miss.stacked is None:
         return []
     axes, origin = miss.stacked
-    return [f"it is a stack, with the leading axes {_tuple(axes)} of {_origin(origin)}"]
+    shown = "" if origin is None else f" of {_origin(origin)}"
+    return [f"it is a stack, with the leading axes {_tuple(axes)}{shown}"]
 
 
 def _length(miss: Mismatch) -> str:

@@ -16,7 +16,7 @@ from weft.core.frames import Frame, current_frames
 from weft.core.leaves import is_array
 from weft.core.rides import Carry
 from weft.typecheck.annotations import ArrayOf, TupleOf
-from weft.typecheck.bindings import Bindings, Mismatch, Origin
+from weft.typecheck.bindings import Bindings, Mismatch
 from weft.typecheck.dims import AnyDim, Dim, FixedDim, NamedDim, SymbolicDim, VariadicDim
 from weft.typecheck.errors import AnnotationError
 
@@ -262,7 +262,7 @@ def _record(miss: Mismatch) -> str | None:
     """A batched record passed to a per-example function, or the reverse."""
     name = type(miss.value).__name__
     if miss.stacked is not None:
-        return _in_stack(miss, *miss.stacked)
+        return _in_stack(miss, miss.stacked[0])
     if miss.reason == "batched":
         inner = _extra_in_transform(miss.expected[0])
         return inner or (
@@ -281,14 +281,14 @@ def _record(miss: Mismatch) -> str | None:
     return None
 
 
-def _in_stack(miss: Mismatch, axes: tuple[Any, ...], origin: Origin) -> str | None:
+def _in_stack(miss: Mismatch, axes: tuple[Any, ...]) -> str | None:
     """An array that lacks the axes of its stack, or has others."""
     found = tuple(getattr(miss.value, "shape", ()))
     if miss.reason not in ("rank", "size", "unbatched") or found[: len(axes)] == axes:
         return None
     return (
-        "all arrays of a stack have the same axes in front; what its records share is of another kind than what they "
-        "do not (a BatchStat, say, beside a Param), or in a record of its own"
+        "all arrays of a stack have the same axes in front; those that its records share are told by their kind "
+        "(a BatchStat, say, beside Params)"
     )
 
 

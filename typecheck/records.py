@@ -65,7 +65,7 @@ def scope_of(record: Any, plan: RecordPlan, *, everything: bool = False, sparse:
         Mismatch: at the first field that does not fit.
     """
     values = fields_in(record)
-    bindings = _start(record, plan, values, _NO_SLOT)
+    bindings = _start(record, plan, values, _NO_SLOT, sparse)
     _run_fields(plan.fields if everything else plan.binding, values, bindings, sparse, whole=False)
     return bindings
 
@@ -155,14 +155,15 @@ def stack_of(
     values = fields_in(record)
     checks = plan.fields if everything else plan.binding
     rows = _rows(checks, values, type(record), outer, sparse, whole=False)
-    solution = solve(rows, lambda: _start(record, plan, values, _NO_SLOT), outer, shares=shares)
+    solution = solve(rows, lambda: _start(record, plan, values, _NO_SLOT, sparse), outer, shares=shares)
     if solution.stack is not None:
         _check_below(record, values, solution.stack)
     return solution
 
 
-def _start(record: Any, plan: RecordPlan, values: Mapping[str, Any], slot: Slot) -> Bindings:
+def _start(record: Any, plan: RecordPlan, values: Mapping[str, Any], slot: Slot, sparse: bool) -> Bindings:
     bindings = Bindings(slot, lambda: {"self": record})
+    bindings.sparse = sparse
     _bind_config(plan, values, bindings)
     return bindings
 
@@ -307,7 +308,7 @@ def _scope_inside(spec: RecordOf, value: Any, plan: RecordPlan, outer: Bindings)
     """The scope of a record inside a value, with all that is in it checked."""
     values, sparse = fields_in(value), spec.form == "module"
     if outer.stack is None:
-        inner = _start(value, plan, values, outer.slot)
+        inner = _start(value, plan, values, outer.slot, sparse)
         try:
             _run_fields(plan.inside, values, inner, sparse, whole=True)
             return inner
@@ -316,7 +317,7 @@ def _scope_inside(spec: RecordOf, value: Any, plan: RecordPlan, outer: Bindings)
                 raise
     rows = _rows(plan.inside, values, type(value), outer.stack, sparse, whole=True)
     try:
-        solution = solve(rows, lambda: _start(value, plan, values, outer.slot), outer.stack)
+        solution = solve(rows, lambda: _start(value, plan, values, outer.slot, sparse), outer.stack)
     except Mismatch as nearest:
         raise (_overmapped(value, plan, outer) if outer.stack is None else None) or nearest from None
     if solution.axes and outer.slot.role not in MAY_BE_STACKED:

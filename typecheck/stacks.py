@@ -79,6 +79,10 @@ class Stack:
         known = {role: axes.under(lead) for role, lead in self.known.items()}
         return Stack(tuple(axes.under(lead) for lead in self.leads), scope, True, self.role, known)
 
+    def lead_of(self, one: Row) -> Shape:
+        """The lead of a field's arrays."""
+        return self.known.get(one.role, self.leads[0])
+
     def of(self, role: Role) -> tuple[Shape, ...]:
         """The leads that arrays of a role may have."""
         return (self.known[role],) if role in self.known else self.leads
@@ -144,6 +148,7 @@ def solve(
                 attempt.run(rows, last)
                 if attempt.misses:
                     attempts.append(attempt)
+                    attempt.forget()
                     continue
                 if size is not None:
                     size(attempt.bindings)
@@ -182,9 +187,16 @@ class _Attempt:
         self.stack, self.extra, self.leads, self.bindings = stack, extra, leads, bindings
         self.misses: list[Mismatch] = []
         self.fitted: list[Row] = []
+        # What names the axes is a scope further out, which a choice that does not fit leaves as it was.
+        self.kept = None if stack.scope is None else stack.scope.snapshot()
         known = {role: _then(*lead) for role, lead in leads.items()}
         possible = tuple(_then(lead, axes) for lead in stack.leads for axes in _choices(extra))
         self.below = Stack(possible, stack.scope, False, stack.role, {**stack.known, **known})
+
+    def forget(self) -> None:
+        """Unbinds the names of the stack around that this choice has bound."""
+        if self.stack.scope is not None and self.kept is not None:
+            self.stack.scope.restore(self.kept)
 
     def again(self, bindings: Bindings) -> _Attempt:
         """The same choice, with nothing bound."""
@@ -197,7 +209,7 @@ class _Attempt:
         for one in rows:
             kept = bindings.snapshot()
             bindings.slot, bindings.path = one.slot, ()
-            lead = self.below.known.get(one.role, self.below.leads[0])
+            lead = self.below.lead_of(one)
             bindings.lead = (lead, self.below.scope or bindings) if lead.dims else None
             bindings.stack = replace(self.below, role=one.role) if in_stack else None
             try:
@@ -224,11 +236,15 @@ class _Attempt:
         return len(self.fitted), self.misses[0].reason in ("size", "axes", "link", "dtype")
 
     def explain(self, miss: Mismatch) -> None:
-        """Adds to a mismatch in a stack a field that shows the axes of it."""
-        carrying = (one for one in self.fitted if one.arrays and self.extra == self.leads[one.role][1])
-        witness = next(carrying, None) if self.extra and miss.stacked is None else None
-        if witness is not None:
-            miss.stacked = self.extra, Origin(witness.slot, (), 0, witness.arrays[0])
+        """Adds to a mismatch in a stack that was found the axes of it, and a field that shows them."""
+        lead = self.below.leads[0]
+        if miss.stacked is not None or self.below.scope is not None or not lead.dims:
+            return
+        axes = tuple(dim.size for dim in lead.dims if isinstance(dim, FixedDim))
+        carrying = (one for one in self.fitted if one.arrays and self.below.known[one.role] == lead)
+        witness = next(carrying, None)
+        miss.stacked = axes, None if witness is None else Origin(witness.slot, (), 0, witness.arrays[0])
+        miss.detail = miss.detail or f"in a stack with the leading axes ({','.join(map(str, axes))})"
 
 
 def _then(lead: Shape, axes: tuple[Any, ...]) -> Shape:
