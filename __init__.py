@@ -5,6 +5,7 @@ and gives their successors back. `weft.nnx` and `weft.typecheck` load when they 
 """
 
 import importlib as _importlib
+import sys as _sys
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from weft import core, modules, transforms
@@ -15,6 +16,9 @@ from weft.transforms import *
 if _TYPE_CHECKING:
     from weft import nnx as nnx
     from weft import typecheck as typecheck
+
+# Modules that are API under a shorter name: `import weft.tree` works like `from weft import tree`.
+_sys.modules |= {"weft.ops": modules.ops, "weft.tree": modules.tree}
 
 __version__ = "0.1.0"
 

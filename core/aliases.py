@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any
 
 import equinox as eqx
 from weft.core.errors import AliasError
 from weft.core.leaves import Leaf, is_array
 from weft.core.paths import Path, format_path
+from weft.core.successors import part_of
 
 
 def refuse_aliases(tree: Any, leaves: Iterable[Leaf], root: Path, what: str) -> None:
@@ -58,10 +59,4 @@ def _outermost(tree: Any, one: Path, other: Path) -> tuple[Path, Path]:
 
 
 def _at(tree: Any, path: Path) -> Any:
-    return functools.reduce(_part, path, tree)
-
-
-def _part(tree: Any, part: Any) -> Any:
-    # The paths of a namedtuple's leaves go by its fields' names.
-    by_name = isinstance(tree, eqx.Module | tuple) and isinstance(part, str)
-    return getattr(tree, part) if by_name else cast(Any, tree)[part]
+    return functools.reduce(part_of, path, tree)

@@ -13,7 +13,7 @@ static leaves, and which leaf is which, for `merge` and for errors.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -236,3 +236,14 @@ def changes(before: T, after: T) -> Any:
     old, treedef = trees.flatten(before)
     new = _leaves_like(treedef, after, "the tree after")
     return treedef.unflatten([None if was is now else now for was, now in zip(old, new, strict=True)])
+
+
+def with_leaves(tree: T, values: Mapping[Path, Any]) -> T:
+    """A tree with other values at some paths."""
+    leaves = [values.get(leaf.path, leaf.value) for leaf in iter_leaves(tree)]
+    return cast(T, trees.structure(tree).unflatten(leaves))
+
+
+def only_leaves(tree: T, values: Mapping[Path, Any]) -> T:
+    """A sparse tree like this one: values at some paths, and `None` at all others."""
+    return cast(T, trees.structure(tree).unflatten([values.get(leaf.path) for leaf in iter_leaves(tree)]))

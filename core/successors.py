@@ -18,7 +18,10 @@ from weft.core.paths import Path
 
 def part_of(parent: Any, part: Any) -> Any:
     """One step along a path: a record's field, or a container's item."""
-    return getattr(parent, part) if isinstance(parent, eqx.Module) else parent[part]
+    # The items of a namedtuple have names in paths.
+    if isinstance(parent, eqx.Module) or (isinstance(part, str) and hasattr(parent, "_fields")):
+        return getattr(cast(Any, parent), part)
+    return parent[part]
 
 
 def with_part(parent: Any, path: Path, value: Any) -> Any:

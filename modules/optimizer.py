@@ -31,6 +31,7 @@ from weft.core.filters import Filter, format_filter, sort_leaves
 from weft.core.kinds import OptState, Param
 from weft.core.leaves import Leaf, iter_leaves
 from weft.core.module import Module, static
+from weft.core.partition import only_leaves, with_leaves
 from weft.core.paths import Path, format_path, key_part
 from weft.core.successors import check_successor
 from weft.core.trees import TreeDef
@@ -146,7 +147,7 @@ class Optimizer(Module):
             self.transformation = PerFilter(tuple(transformation.values()), tuple(groups))
         else:
             self.transformation = transformation
-        parameters = _sparse(model, {leaf.path: leaf.value for leaf in leaves})
+        parameters = only_leaves(model, {leaf.path: leaf.value for leaf in leaves})
         state = self.transformation.init(parameters)
         paths = tuple(leaf.path for leaf in leaves)
         self.layout = Layout(paths, trees.structure(parameters), trees.structure(state))
@@ -233,7 +234,7 @@ class Optimizer(Module):
 
     def _with_parameters(self, model: M, tree: Any) -> M:
         values = self.layout.parameters.flatten_up_to(tree)
-        return _with_leaves(model, dict(zip(self.layout.paths, values, strict=True)))
+        return with_leaves(model, dict(zip(self.layout.paths, values, strict=True)))
 
 
 def _parameters(model: Any, wrt: Filter) -> list[Leaf]:
@@ -263,17 +264,6 @@ def _update(transformation: Any, updates: Any, state: Any, params: Any, extra: M
     if isinstance(transformation, optax.GradientTransformation):
         transformation = optax.with_extra_args_support(transformation)
     return transformation.update(updates, state, params, **extra)
-
-
-def _with_leaves(tree: M, values: Mapping[Path, Any]) -> M:
-    """A tree with other values at some paths."""
-    leaves = [values.get(leaf.path, leaf.value) for leaf in iter_leaves(tree)]
-    return cast(M, trees.structure(tree).unflatten(leaves))
-
-
-def _sparse(tree: Any, values: Mapping[Path, Any]) -> Any:
-    """A tree with values at some paths, and `None` at all others."""
-    return trees.structure(tree).unflatten([values.get(leaf.path) for leaf in iter_leaves(tree)])
 
 
 def _owned(state: Any, model: Any) -> Any:

@@ -33,4 +33,4 @@ def test_the_examples_of_a_module_hold(name: str):
 
 
 def test_there_are_examples_to_run():
-    assert len(examples_of("weft.core.paths")) == 1
+    assert len(examples_of("weft.core.paths")) == 2

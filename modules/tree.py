@@ -1,0 +1,334 @@
+"""Functions over the arrays of a model, chosen by a filter: `weft.tree`.
+
+    weft.tree.size(model)                                  # how many parameters
+    weft.tree.cast(model, jnp.bfloat16)                    # parameters in another dtype; statistics stay
+    weft.tree.ema(average, model, 0.999)                   # an average of the parameters over time
+    weft.tree.stack([make(key) for key in keys])           # layers as one record with a leading axis
+
+A filter chooses the arrays (see `help(weft.Filter)`): `Param` where one makes sense, every array where a model is taken
+as a whole (`copy`, `stack`, `unstack`, `index`). What it does not choose stays as it is, and configuration is never
+touched. All of them work on any tree, on sparse ones too, and under any transform. A filter of yours that matches
+nothing is an error; the default one may match nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
+from weft.core.agree import describe, differences
+from weft.core.errors import AxisError, StructureError
+from weft.core.filters import Filter, Maybe, sort_leaves
+from weft.core.kinds import Param
+from weft.core.leaves import Leaf, is_array, iter_leaves
+from weft.core.partition import only_leaves, with_leaves
+from weft.core.paths import Path, format_path
+from weft.core.rides import mapped_size
+
+__all__ = [
+    "apply_updates",
+    "bytes",
+    "cast",
+    "copy",
+    "ema",
+    "index",
+    "labels",
+    "map",
+    "mask",
+    "size",
+    "stack",
+    "unstack",
+    "zeros_like",
+]
+
+T = TypeVar("T")
+
+PARAMETERS = Maybe(Param)
+
+
+def map(f: Callable[..., Any], tree: T, *rest: Any, filter: Filter = PARAMETERS) -> T:
+    """The tree with `f(array)` in place of each array that a filter matches.
+
+    Args:
+        f: of one array, or of as many as there are trees.
+        tree: a model, or any tree.
+        rest: trees that hold an array wherever the filter chooses one of the first; they may be sparse.
+        filter: for leaves of the first tree.
+
+    Raises:
+        FilterError: if the filter matches nothing.
+        StructureError: if another tree lacks one of the arrays, naming its path.
+
+    >>> doubled = map(lambda w: 2 * w, {"w": jnp.ones(2), "steps": jnp.array(3), "name": "scale"})
+    >>> doubled["w"].tolist(), int(doubled["steps"]), doubled["name"]
+    ([2.0, 2.0], 3, 'scale')
+    """
+    chosen = _chosen(tree, filter)
+    others = [_arrays_at(other, chosen, f"tree {i}") for i, other in enumerate(rest, 1)]
+    return with_leaves(tree, {leaf.path: f(leaf.value, *(other[leaf.path] for other in others)) for leaf in chosen})
+
+
+def cast(tree: T, dtype: DTypeLike, filter: Filter = PARAMETERS) -> T:
+    """The tree with its floating-point arrays in another dtype; integers, keys and complex numbers stay.
+
+    Args:
+        tree: a model, or any tree.
+        dtype: such as `jnp.bfloat16`.
+        filter: for what is cast: `...` for statistics and caches too.
+
+    Raises:
+        StructureError: if this is no floating-point dtype.
+
+    >>> cast({"w": jnp.ones(2), "steps": jnp.array(3)}, jnp.bfloat16, ...)["w"].dtype.name
+    'bfloat16'
+    """
+    wanted = jnp.dtype(dtype)
+    if not jnp.issubdtype(wanted, jnp.floating):
+        raise StructureError(f"{wanted.name} is no floating-point dtype", fix="use map for another conversion")
+    return map(lambda leaf: _as(leaf, wanted) if _is(jnp.floating, leaf) else leaf, tree, filter=filter)
+
+
+def copy(tree: T, filter: Filter = ...) -> T:
+    """The tree with new buffers: what is done to one, donation too, leaves the other as it is.
+
+    >>> w = jnp.ones(2)
+    >>> twin = copy({"w": w, "name": "scale"})
+    >>> twin["w"] is w, twin["name"]
+    (False, 'scale')
+    """
+
+    def twin(leaf: Any) -> Any:
+        if not is_array(leaf):  # a Python number
+            return leaf
+        return np.copy(leaf) if isinstance(leaf, np.ndarray) else jnp.copy(leaf)
+
+    return map(twin, tree, filter=filter)
+
+
+def stack(models: Sequence[T], axis: int = 0) -> T:
+    """Models of one structure as one model whose arrays have a new axis, such as layers for `scan`.
+
+    Args:
+        models: alike in everything but the values of their arrays.
+        axis: where the new axis goes.
+
+    Raises:
+        StructureError: if they are not alike, naming the paths that differ; or if there are none.
+
+    >>> stack([{"w": jnp.zeros(2)}, {"w": jnp.ones(2)}])["w"].tolist()
+    [[0.0, 0.0], [1.0, 1.0]]
+    """
+    models = list(models)
+    if not models:
+        raise StructureError("nothing to stack", fix="pass at least one model")
+    first = describe(models[0], "models[0]")
+    for i, model in enumerate(models[1:], 1):
+        wrong = differences(first, describe(model, "models[0]"))
+        if wrong:
+            raise StructureError(
+                f"models[{i}] is not like models[0]", at=wrong, fix="stack what differs in the values of arrays only"
+            )
+    rows = [_chosen(model, ...) for model in models]
+    together = zip(*rows, strict=True)
+    return with_leaves(models[0], {row[0].path: jnp.stack([leaf.value for leaf in row], axis) for row in together})
+
+
+def unstack(tree: T, axis: int = 0) -> list[T]:
+    """The models that a stack was made of.
+
+    Raises:
+        AxisError: if arrays lack the axis, or differ in its size, naming their paths.
+
+    >>> [part["w"].tolist() for part in unstack({"w": jnp.arange(4).reshape(2, 2)})]
+    [[0, 1], [2, 3]]
+    """
+    return [index(tree, i, axis) for i in range(_length(tree, axis))]
+
+
+def index(tree: T, i: int | Int[Array, ""], axis: int = 0) -> T:
+    """One model of a stack.
+
+    Args:
+        tree: the stack.
+        i: which; a negative one counts from the end. A traced one is not checked, and JAX clamps it.
+        axis: which axis the models are stacked on.
+
+    Raises:
+        AxisError: if arrays lack the axis, or differ in its size, naming their paths.
+        IndexError: if `i` is out of range.
+
+    >>> index({"w": jnp.arange(6).reshape(3, 2)}, -1)["w"].tolist()
+    [4, 5]
+    """
+    length = _length(tree, axis)
+    if not isinstance(i, jax.Array):
+        i = operator.index(i)
+        if not -length <= i < length:
+            raise IndexError(f"index {i} of a stack of {length}")
+
+    def item(leaf: Any) -> Any:
+        return jnp.asarray(leaf)[(*(slice(None) for _ in range(axis % np.ndim(leaf))), i)]
+
+    return map(item, tree, filter=...)
+
+
+def size(tree: Any, filter: Filter = PARAMETERS) -> int:
+    """How many numbers there are.
+
+    >>> size({"w": jnp.ones((2, 3)), "steps": jnp.array(3)}), size({"w": jnp.ones((2, 3)), "steps": jnp.array(3)}, ...)
+    (6, 7)
+    """
+    return sum(math.prod(np.shape(leaf.value)) for leaf in _chosen(tree, filter))
+
+
+def bytes(tree: Any, filter: Filter = PARAMETERS) -> int:
+    """How many bytes they take.
+
+    >>> bytes({"w": jnp.ones((2, 3), jnp.bfloat16)})
+    12
+    """
+    return sum(math.prod(np.shape(leaf.value)) * jnp.result_type(leaf.value).itemsize for leaf in _chosen(tree, filter))
+
+
+def zeros_like(tree: T, filter: Filter = PARAMETERS) -> T:
+    """The tree with zeros in place of the arrays that a filter matches.
+
+    >>> zeros_like({"w": jnp.ones(2), "steps": jnp.arange(2)})
+    {'steps': Array([0, 1], dtype=int32), 'w': Array([0., 0.], dtype=float32)}
+    """
+    return map(jnp.zeros_like, tree, filter=filter)
+
+
+def mask(tree: T, filter: Filter, *, wrt: Filter = Param) -> T:
+    """Which parameters a filter matches, as a tree for optax: `optax.adamw(1e-3, mask=weft.tree.mask(model, ...))`.
+
+    Args:
+        tree: the model.
+        filter: for what is `True`; other parameters are `False`.
+        wrt: what the parameters are; there is `None` at everything else, as in gradients.
+
+    Raises:
+        FilterError: if one of the filters matches nothing.
+
+    >>> mask({"w": jnp.ones(2), "b": jnp.ones(2), "n": jnp.array(0)}, Not(PathContains("b")))
+    {'b': False, 'n': None, 'w': True}
+    """
+    chosen = _chosen(tree, wrt)
+    places = sort_leaves(chosen, [filter], require_all=False)
+    return only_leaves(tree, {leaf.path: place is not None for leaf, place in zip(chosen, places, strict=True)})
+
+
+def labels(tree: T, by_filter: Mapping[Any, Any], *, wrt: Filter = Param) -> T:
+    """A label for each parameter, as a tree for `optax.multi_transform`.
+
+    Args:
+        tree: the model.
+        by_filter: from filters to labels; the first filter that matches a parameter gives its label.
+        wrt: what the parameters are; there is `None` at everything else, as in gradients.
+
+    Raises:
+        FilterError: if a filter matches nothing, or a parameter matches no filter.
+
+    >>> labels({"w": jnp.ones(2), "b": jnp.ones(2)}, {PathContains("b"): "slow", ...: "fast"})
+    {'b': 'slow', 'w': 'fast'}
+    """
+    chosen = _chosen(tree, wrt)
+    names = list(by_filter.values())
+    places = sort_leaves(chosen, tuple(by_filter))
+    return only_leaves(tree, {leaf.path: names[place or 0] for leaf, place in zip(chosen, places, strict=True)})
+
+
+def ema(average: T, model: T, decay: float | Float[Array, ""], filter: Filter = PARAMETERS) -> T:
+    """The next exponential moving average: `decay * average + (1 - decay) * model`, parameter by parameter.
+
+    Args:
+        average: the average so far; a `copy` of the model at first. Its dtypes are kept.
+        model: the model as it is now. What the filter does not match (statistics, counts) is taken from it.
+        decay: how much of the average is kept.
+        filter: for what is averaged.
+
+    Raises:
+        StructureError: if the two are not alike, naming the paths.
+
+    >>> ema({"w": jnp.zeros(2)}, {"w": jnp.ones(2)}, 0.75)["w"].tolist()
+    [0.25, 0.25]
+    """
+
+    chosen, before = (
+        [leaf for leaf in _chosen(one, filter) if _is(jnp.inexact, leaf.value)] for one in (model, average)
+    )
+    _arrays_at(model, before, "the model")
+    old = _arrays_at(average, chosen, "the average")
+
+    def blend(path: Path, new: Any) -> Any:
+        # In half precision a step of a thousandth would be rounded away.
+        wide = jnp.promote_types(old[path].dtype, jnp.float32)
+        start = _as(old[path], wide)
+        return _as(start + (1 - decay) * (_as(new, wide) - start), old[path].dtype)
+
+    return with_leaves(model, {leaf.path: blend(leaf.path, leaf.value) for leaf in chosen})
+
+
+def apply_updates(tree: T, updates: Any) -> T:
+    """The tree with optax's updates added to its parameters: for those who use optax without `Optimizer`.
+
+    Args:
+        tree: the model.
+        updates: sparse, as optax gives them for a sparse gradient: `None` at everything that does not move.
+
+    Returns:
+        The tree; its dtypes are kept.
+
+    Raises:
+        StructureError: if there is an update of something that the model does not have, naming its path.
+
+    >>> apply_updates({"w": jnp.ones(2), "n": jnp.arange(2)}, {"w": -jnp.ones(2), "n": None})
+    {'n': Array([0, 1], dtype=int32), 'w': Array([0., 0.], dtype=float32)}
+    """
+    moves = _chosen(updates, ...)
+    old = _arrays_at(tree, moves, "the model")
+    return with_leaves(tree, {u.path: _as(old[u.path] + u.value, jnp.result_type(old[u.path])) for u in moves})
+
+
+def _chosen(tree: Any, filter: Filter) -> list[Leaf]:
+    """The arrays of a tree that a filter matches."""
+    leaves = [leaf for leaf in iter_leaves(tree) if leaf.dynamic]
+    places = sort_leaves(leaves, [filter], require_all=False)
+    return [leaf for leaf, place in zip(leaves, places, strict=True) if place is not None]
+
+
+def _arrays_at(tree: Any, chosen: Sequence[Leaf], what: str) -> dict[Path, Any]:
+    """The arrays of a tree, by path; refuses one that lacks an array, or has it of another shape."""
+    found = {leaf.path: leaf.value for leaf in iter_leaves(tree) if leaf.dynamic}
+    wrong = [f"{format_path(leaf.path)}: nothing there" for leaf in chosen if leaf.path not in found]
+    wrong += [
+        f"{format_path(leaf.path)}: {np.shape(found[leaf.path])}, not {np.shape(leaf.value)}"
+        for leaf in chosen
+        if leaf.path in found and np.shape(found[leaf.path]) != np.shape(leaf.value)
+    ]
+    if wrong:
+        raise StructureError(f"{what} does not fit", at=wrong, fix="pass trees of the same model")
+    return found
+
+
+def _length(tree: Any, axis: int) -> int:
+    leaves = _chosen(tree, ...)
+    length = mapped_size(leaves, [axis] * len(leaves), given=None, what="a stack")
+    if length is None:
+        raise AxisError("a stack without arrays has no length", fix="keep the models in a list")
+    return length
+
+
+def _is(category: Any, value: Any) -> bool:
+    return is_array(value) and jnp.issubdtype(value.dtype, category)
+
+
+def _as(value: Any, dtype: Any) -> Any:
+    return value if value.dtype == dtype else value.astype(dtype)
