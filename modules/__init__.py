@@ -9,6 +9,7 @@ from weft.modules.conv import Conv, Conv1d, Conv2d, Conv3d
 from weft.modules.dropout import Dropout
 from weft.modules.ensemble import Ensemble
 from weft.modules.linear import Embed, Linear
+from weft.modules.mlp import MLP
 from weft.modules.mode import inference, training
 from weft.modules.norm import BatchNorm, LayerNorm, RMSNorm
 from weft.modules.optimizer import Optimizer
@@ -18,6 +19,7 @@ from weft.modules.sequential import Sequential, StatefulSequential
 from weft.modules.stack import Stack
 
 __all__ = [
+    "MLP",
     "BatchNorm",
     "CheckpointError",
     "ConfigError",

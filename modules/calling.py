@@ -100,13 +100,18 @@ def call_layer(layer: Layer, where: str, /, *args: Any, **kwargs: Any) -> tuple[
         SuccessorError: if the successor is of another structure, or nobody could tell which it is.
     """
     result = layer(*args, **kwargs)
-    value, successor = _take_successor(layer, result, where)
+    value, successor = take_successor(layer, result, where)
     if successor is not None:
         check_successor(layer, successor, where)
     return value, successor
 
 
-def _take_successor(layer: Layer, result: Any, where: str) -> tuple[Any, Any]:
+def take_successor(layer: Any, result: Any, where: str) -> tuple[Any, Any]:
+    """Takes the successor of a record out of what was returned: what is beside it, and the successor, or None.
+
+    Raises:
+        SuccessorError: if nobody could tell which it is.
+    """
     if not isinstance(layer, eqx.Module):
         return result, None
     name = type(layer).__qualname__

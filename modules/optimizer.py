@@ -17,7 +17,7 @@ would bring the model's configuration and its fields' kinds along, so that a swi
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, cast
 
@@ -35,7 +35,9 @@ from weft.core.partition import only_leaves, with_leaves
 from weft.core.paths import Path, format_path, key_part
 from weft.core.successors import check_successor
 from weft.core.trees import TreeDef
+from weft.modules.calling import take_successor
 from weft.modules.op import hashable
+from weft.transforms.autodiff import value_and_grad
 
 if TYPE_CHECKING:
     import optax
@@ -202,6 +204,41 @@ class Optimizer(Module):
         successor = self._with_parameters(new, optax.apply_updates(tree, updates))
         return successor, self.replace(state=_by_path(state), step=self.step + 1)
 
+    def minimize(self, loss: Callable[..., Any], model: M, /, *args: Any, **kwargs: Any) -> tuple[Any, M, Self]:
+        """Makes one step down the gradient of a loss: `value, model, opt = opt.minimize(loss, model, x, y)`.
+
+        The gradient is that with respect to what the optimizer moves (`wrt`), so that the two cannot disagree, and what
+        the loss returns last of the model's own type is the model's successor, as in a `thread` block.
+
+        Args:
+            loss: of the model and the arguments. It returns a scalar, or a tuple that begins with one: `(value, aux)`,
+                `(value, successor)`, `(value, aux, successor)`.
+            model: the model.
+            args: further arguments of the loss, which are not differentiated.
+            kwargs: the same by name.
+
+        Returns:
+            What the loss returned beside the successor, the model's successor and the optimizer's.
+
+        Raises:
+            DifferentiationError: if what the loss returns first is no inexact scalar.
+            SuccessorError: if nobody could tell which of the things returned is the successor.
+
+        >>> import jax, optax
+        >>> model = Linear(2, 1, key=jax.random.key(0))
+        >>> opt = Optimizer(model, optax.sgd(0.5))
+        >>> value, moved, opt = opt.minimize(lambda model, x: model(x).sum(), model, jnp.ones(2))
+        >>> (moved.bias - model.bias).tolist()
+        [-0.5]
+        """
+
+        def evaluate(model: Any, *args: Any, **kwargs: Any) -> Any:
+            value, successor = take_successor(model, loss(model, *args, **kwargs), "the loss")
+            return value[0] if type(value) is tuple else value, (value, successor)
+
+        (_, (value, new)), gradient = value_and_grad(evaluate, wrt=self.wrt, has_aux=True)(model, *args, **kwargs)
+        return value, *self.update(model, gradient, state_of=new)
+
     def _read(self, model: Any) -> list[Any]:
         """The parameters of a model."""
         leaves = _parameters(model, self.wrt)
@@ -253,8 +290,9 @@ def _parameters(model: Any, wrt: Filter) -> list[Leaf]:
 
 def _unlike(known: Sequence[Path], found: Sequence[Path], root: str, missing: str, new: str) -> list[str]:
     """What two lists of paths do not share, in words."""
-    gone = [f"{format_path(path, root)} {missing}" for path in known if path not in found]
-    return gone + [f"{format_path(path, root)} {new}" for path in found if path not in known]
+    here, there = set(known), set(found)
+    gone = [f"{format_path(path, root)} {missing}" for path in known if path not in there]
+    return gone + [f"{format_path(path, root)} {new}" for path in found if path not in here]
 
 
 def _update(transformation: Any, updates: Any, state: Any, params: Any, extra: Mapping[str, Any]) -> tuple[Any, Any]:

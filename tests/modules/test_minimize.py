@@ -1,0 +1,65 @@
+"""Optimizer.minimize: gradient and update in one step, with the successor taken from what the loss returns."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+import weft
+
+
+class Counting(weft.Module):
+    """A model with state, whose parameters are cast inside."""
+
+    weight: jax.Array
+    count: Annotated[jax.Array, weft.Cache]
+
+    def __call__(self, x: Any) -> Any:
+        return x @ self.weight, self.replace(count=self.count + 1)
+
+
+def make_counting() -> Counting:
+    return Counting(jnp.ones(2), jnp.array(0))
+
+
+X = jnp.array([1.0, 2.0])
+LOSSES = {
+    "value": (lambda model: model(X)[0], 3.0, 0),
+    "value, aux": (lambda model: (model(X)[0], "aux"), (3.0, "aux"), 0),
+    "value, successor": (lambda model: model(X), 3.0, 1),
+    "value, aux, successor": (lambda model: (model(X)[0], {"n": 1}, model(X)[1]), (3.0, {"n": 1}), 1),
+    "value and a cast successor": (lambda model: model.replace(weight=model.weight.astype("bfloat16"))(X), 3.0, 1),
+}
+
+
+@pytest.mark.parametrize("form", LOSSES)
+@pytest.mark.parametrize("wrap", [lambda step: step, weft.jit], ids=["eager", "jit"])
+def test_minimize_moves_parameters_and_keeps_what_the_loss_changed(form: str, wrap: Any):
+    loss, value, count = LOSSES[form]
+    model = make_counting()
+    step = wrap(lambda opt, model: opt.minimize(loss, model))
+    found, after, opt = step(weft.Optimizer(model, optax.sgd(0.5)), model)
+    assert jax.tree.map(lambda x: x if isinstance(x, str) else float(x), found) == value
+    assert (after.weight.tolist(), after.weight.dtype) == ([0.5, 0.0], jnp.float32)
+    assert (int(after.count), int(opt.step)) == (count, 1)
+
+
+def test_minimize_differentiates_what_the_optimizer_moves():
+    model = {"a": jnp.ones(2), "b": jnp.ones(2)}
+    opt = weft.Optimizer(model, optax.sgd(1.0), wrt=weft.Inside("b"))
+    _, after, _ = opt.minimize(
+        lambda model, scale, *, shift: (model["a"] * model["b"] * scale + shift).sum(), model, 2, shift=1
+    )
+    assert (after["a"].tolist(), after["b"].tolist()) == ([1.0, 1.0], [-1.0, -1.0])
+
+
+def test_minimize_names_what_is_no_scalar_and_what_may_be_the_successor():
+    model = make_counting()
+    opt = weft.Optimizer(model, optax.sgd(1.0))
+    with pytest.raises(weft.WeftError):
+        opt.minimize(lambda model: model.weight, model)
+    with pytest.raises(weft.SuccessorError, match="nobody can tell that it is the successor"):
+        opt.minimize(lambda model: (model, model(X)[0]), model)
