@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 import jax
 import jax.numpy as jnp
@@ -87,27 +87,24 @@ class State(weft.Module):
     """Everything that training changes."""
 
     model: ConvNet
-    optimizer: Annotated[Any, weft.OptState]
+    optimizer: weft.Optimizer
     keys: weft.Keys
 
     def __init__(self, seed: int):
         key, self.keys = weft.Keys(seed).next("params")
         self.model = ConvNet(key=key)
-        self.optimizer = optimizer.init(weft.select(self.model, weft.Param))
-
-
-optimizer = optax.adamw(3e-3, weight_decay=1e-3)
+        self.optimizer = weft.Optimizer(self.model, optax.adamw(3e-3, weight_decay=1e-3))
 
 
 def loss_and_aux(
     model: ConvNet, images: Float[Array, "b 8 8 1"], labels: Int[Array, "b"], keys: Key[Array, "b"]
-) -> tuple[Float[Array, ""], tuple[ConvNet, Float[Array, ""]]]:
-    """The mean loss, and beside it the model's successor and the accuracy."""
+) -> tuple[Float[Array, ""], Float[Array, ""], ConvNet]:
+    """The mean loss, the accuracy, and the model's successor."""
     # The successor comes out unmapped: BatchNorm averaged over the batch, so all examples agree on it.
     batched = weft.vmap(model, in_axes=0, out_axes=(0, None), axis_name=BATCH_AXIS)
     logits, model = batched(images, keys)
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-    return losses.mean(), (model, (logits.argmax(-1) == labels).mean())
+    return losses.mean(), (logits.argmax(-1) == labels).mean(), model
 
 
 @weft.jit(donate_argnames="state")
@@ -115,12 +112,8 @@ def train_step(
     state: State, images: Float[Array, "b 8 8 1"], labels: Int[Array, "b"]
 ) -> tuple[tuple[Float[Array, ""], Float[Array, ""]], State]:
     dropout_keys, keys = state.keys.split(len(images), "dropout")
-    value_and_grad = weft.value_and_grad(loss_and_aux, wrt=weft.Param, has_aux=True)
-    (loss, (model, accuracy)), gradient = value_and_grad(state.model, images, labels, dropout_keys)
-    params = weft.select(model, weft.Param)
-    updates, optimizer_state = optimizer.update(gradient, state.optimizer, params)
-    model = weft.update(model, optax.apply_updates(params, updates))
-    return (loss, accuracy), state.replace(model=model, optimizer=optimizer_state, keys=keys)
+    found, model, optimizer = state.optimizer.minimize(loss_and_aux, state.model, images, labels, dropout_keys)
+    return found, state.replace(model=model, optimizer=optimizer, keys=keys)
 
 
 @weft.jit
