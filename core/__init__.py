@@ -41,6 +41,7 @@ from weft.core.kinds import (
 )
 from weft.core.module import Module, static
 from weft.core.partition import Structure, changes, merge, select, split, update
+from weft.core.retraces import RetraceWarning, explain_retraces
 from weft.core.thread import thread
 
 __all__ = [
@@ -75,6 +76,7 @@ __all__ = [
     "Param",
     "PathContains",
     "Perturbation",
+    "RetraceWarning",
     "RngCount",
     "RngKey",
     "RngState",
@@ -95,6 +97,7 @@ __all__ = [
     "capture",
     "changes",
     "debug_keys",
+    "explain_retraces",
     "merge",
     "perturb",
     "perturbations",

@@ -7,14 +7,14 @@ they do not, the error lists every difference by path, before and after.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 from weft.core import trees
-from weft.core.configuration import iter_configuration
+from weft.core.configuration import iter_configuration, opened
 from weft.core.leaves import iter_leaves
 from weft.core.paths import Path, format_path, key_part
 from weft.core.statics import Make, same_static
@@ -81,6 +81,15 @@ _SOME_ARRAY = jax.ShapeDtypeStruct((), jnp.float32)
 
 def _abstract(value: Any) -> Any:
     return value if isinstance(value, jax.ShapeDtypeStruct) else jax.typeof(value)
+
+
+def iter_kinds(tree: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
+    """What each node of a tree is called, with its path."""
+    level = None if tree is None else trees.flatten_one_level(tree)
+    if level is not None:
+        yield path, type(opened(tree)).__qualname__
+        for key, child in level[0]:
+            yield from iter_kinds(child, (*path, key_part(key)))
 
 
 def differences(

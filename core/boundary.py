@@ -143,6 +143,14 @@ class Boundary(Protocol):
         """Where a dynamic leaf of the arguments is, from the parameter's name on, for errors."""
         ...
 
+    def describe_crossing(self, crossing: Crossing) -> Described:
+        """What a trace is told apart by, beside the types of arrays: its static values are the leaves."""
+        ...
+
+    def meant(self, crossing: Crossing) -> frozenset[Path]:
+        """The arguments that the user has said to be static as a whole."""
+        ...
+
     def describe(self, tree: Any, root: str) -> Described:
         """What must not change of a tree that is carried; `root` is what it is called."""
         ...

@@ -28,6 +28,7 @@ import equinox as eqx
 from weft.core.boundary import NOT_UPDATED, Boundary, Call, Crossing, Departure, Extract, Groups
 from weft.core.explain import explain
 from weft.core.memory import Recent, remembered
+from weft.core.retraces import Traces
 from weft.core.rides import depends_on_leaves, is_axis, rides_in
 from weft.core.rules import Body, Finish, Lift, Lifted, Prepare, Rule
 from weft.core.untyped import jax
@@ -76,6 +77,7 @@ class Memory:
 
     plans: Recent[Crossing, Plan] = field(default_factory=lambda: Recent[Crossing, Plan]())
     quick: tuple[Plan, ...] = ()
+    traces: Traces = field(default_factory=lambda: Traces())
 
 
 class Interpreted(Generic[O]):
@@ -89,6 +91,7 @@ class Interpreted(Generic[O]):
         self.held = tuple(map(as_tree, functions))
         found = remembered(rule, self.held, options, Memory) if boundary.shares else None
         self.functions, self.memory = (self.held, Memory()) if found is None else found
+        self.memory.traces.code = getattr(functions[0], "__code__", None)
 
     def __call__(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, extra: Any = (), prepare: Prepare | None = None
@@ -157,7 +160,7 @@ class Interpreted(Generic[O]):
             )
             for i, prefix in enumerate(prefixes)
         )
-        return Lift(bodies, crossing, lanes, self.options)
+        return Lift(bodies, crossing, lanes, self.options, self.memory.traces)
 
     def _guarded(self, plan: Plan, extra: Any, call: Call, values: Sequence[Any], groups: Groups) -> tuple[Any, ...]:
         try:

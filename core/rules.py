@@ -16,6 +16,7 @@ from weft.core.errors import PairError
 from weft.core.explain import explain_traced
 from weft.core.leaves import Leaf, is_array
 from weft.core.memory import live
+from weft.core.retraces import Traces
 from weft.core.rides import Ride, is_axis
 from weft.core.statics import Static, given
 from weft.core.untyped import is_tuple, jax
@@ -105,6 +106,7 @@ class Lift(Generic[O]):
     crossing: Crossing
     out_lanes: tuple[Ride, ...]
     options: O
+    traces: Traces
 
     @property
     def lanes(self) -> tuple[Ride, ...]:

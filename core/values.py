@@ -18,14 +18,15 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import jax
+import jax.numpy as jnp
 from weft.core import trees
-from weft.core.agree import Described, Fixed, configuration_in, describe
+from weft.core.agree import Described, Fixed, configuration_in, describe, iter_kinds
 from weft.core.boundary import Call, Crossing, Departure, Extract, Groups
 from weft.core.codegen import FORWARDED, as_array, make_builder, make_extractor
-from weft.core.configuration import Mixed
+from weft.core.configuration import Mixed, iter_configuration
 from weft.core.errors import AxisError, StructureError
 from weft.core.leaves import Leaf, iter_leaves
-from weft.core.memory import live
+from weft.core.memory import Handle, live
 from weft.core.partition import Structure, assemble, take_apart
 from weft.core.paths import Path, format_path
 from weft.core.rides import Ride, resolve
@@ -65,14 +66,10 @@ class Values:
 
     def enter(self, call: Call) -> tuple[Structure, list[Leaf], None]:
         """Takes a call apart: its structure and its dynamic leaves, whose paths start at the parameter's name."""
-        functions, args, kwargs = call
         fields: list[Any] = []
-        names = parameter_names(functions[0])
-        leaves = list(iter_leaves(functions, ("<function>",), fields=fields))
-        for i, argument in enumerate(args):
-            leaves += iter_leaves(argument, (names[i],) if i < len(names) else ("args", i), fields=fields)
-        for name in sorted(kwargs):
-            leaves += iter_leaves(kwargs[name], (name,), fields=fields)
+        leaves = list(iter_leaves(call[0], ("<function>",), fields=fields))
+        for path, argument in _named_arguments(call):
+            leaves += iter_leaves(argument, path, fields=fields)
         structure, dynamic = assemble(Make(trees.structure(call), tuple(fields)), leaves)
         return structure, dynamic, None
 
@@ -98,6 +95,21 @@ class Values:
         kind, _ = structure.treedef.children()[0].children()[0].node_data() or (None, None)
         is_method = kind is jax.tree_util.Partial or path[2] == "__self__"
         return ("self", *path[3 if is_method else 2 :])
+
+    def describe_crossing(self, crossing: Crossing) -> Described:
+        """What a trace is told apart by, beside the types of arrays."""
+        structure = crossing.structure
+        skeleton = structure.build([jax.ShapeDtypeStruct((), jnp.float32)] * len(crossing.rides))
+        # Which function it is, is no argument; a record that is one, is.
+        places = [*_named_arguments(skeleton), *((("self",), f) for f in skeleton[0] if type(f) is not Handle)]
+        statics = tuple((path, Fixed(value)) for place, one in places for path, value in iter_configuration(one, place))
+        nodes = {path: kind for place, one in places for path, kind in iter_kinds(one, place)}
+        return Described("arguments", structure.make, statics, lambda: nodes)
+
+    def meant(self, crossing: Crossing) -> frozenset[Path]:
+        """The arguments that the user has said to be static as a whole."""
+        skeleton = crossing.structure.build([None] * len(crossing.rides))
+        return frozenset(path for path, one in _named_arguments(skeleton) if type(one) is Static)
 
     def describe(self, tree: Any, root: str) -> Described:
         """What must not change of a tree that is carried."""
@@ -217,6 +229,14 @@ class Values:
     def quick_hand_over(self, entered: None, outcome: Outcome, values: Sequence[Any], groups: Groups) -> Any:
         """Generated code for `hand_over`."""
         return outcome.builder(values, groups)
+
+
+def _named_arguments(call: Call) -> list[tuple[Path, Any]]:
+    """A call's arguments, each with the path that its leaves' paths start with."""
+    functions, args, kwargs = call
+    names = parameter_names(functions[0])
+    by_position = [((names[i],) if i < len(names) else ("args", i), argument) for i, argument in enumerate(args)]
+    return [*by_position, *(((name,), kwargs[name]) for name in sorted(kwargs))]
 
 
 def flatten_sparse(definition: Any, tree: Any) -> list[Any]:

@@ -17,8 +17,9 @@ from typing import Any
 import jax
 from weft.core.agree import Described, Fixed
 from weft.core.boundary import Crossing, Groups
-from weft.core.leaves import is_array
+from weft.core.configuration import iter_configuration
 from weft.core.paths import Path, format_path, key_part
+from weft.core.retraces import abstract
 from weft.core.statics import Make
 from weft.core.values import FORWARDED
 from weft.nnx.apart import ARRAY, NODE, RefStructure, Tree, named
@@ -177,6 +178,22 @@ def describe_tree(apart: Tree, things: Sequence[Any], root: str) -> Described:
     )
 
 
+def describe_arguments(crossing: Crossing, names: Sequence[str]) -> Described:
+    """What a trace over graphs is told apart by, beside the types of arrays: static values are its leaves."""
+    structure: RefStructure = crossing.structure
+    skeleton = structure.treedef.unflatten([jax.ShapeDtypeStruct((), "float32")] * len(structure.items))
+    whole = [(named(path, names), value) for path, value in iter_configuration(skeleton)]
+    paths = [named(path, names) for path in _item_paths(structure.treedef)]
+    parts = picture(structure.graphdef, _paths_of(NODE, structure.items, paths)).parts
+    attributes = [(path, part.value.value) for path, part in parts.items() if isinstance(part.value, Static)]
+    return Described(
+        "arguments",
+        Make(structure.treedef, (structure.graphdef, structure.items)),
+        (*_statics(structure.items, paths), *((path, Fixed(value)) for path, value in (*whole, *attributes))),
+        lambda: {path: part for path, part in parts.items() if not isinstance(part.value, Static)},
+    )
+
+
 def describe_outcome(crossing: Crossing, names: Sequence[str], outcome: RefOutcome, groups: Groups) -> Described:
     """What must not differ between the outputs of branches, and between what they do to their arguments.
 
@@ -219,11 +236,6 @@ def describe_outcome(crossing: Crossing, names: Sequence[str], outcome: RefOutco
         (*zip(leaves, returned, strict=True), *_statics(outcome.items, paths), *updated),
         parts,
     )
-
-
-def abstract(value: Any) -> Any:
-    """The abstract value of an array, or of the tree of arrays that a Variable holds."""
-    return jax.typeof(value) if is_array(value) else jax.tree.map(jax.typeof, value)
 
 
 def _value(source: Sequence[int], groups: Groups) -> Any:

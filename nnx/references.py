@@ -39,7 +39,7 @@ from weft.nnx.apart import (
     repeats_of,
     take_apart,
 )
-from weft.nnx.described import describe_outcome, describe_tree
+from weft.nnx.described import describe_arguments, describe_outcome, describe_tree
 from weft.nnx.errors import DuplicateError
 from weft.nnx.graphdef import IndexMap
 from weft.nnx.leaving import Leaving
@@ -138,6 +138,14 @@ class References:
         """Where a leaf of the arguments is."""
         structure = crossing.structure
         return named(structure.full_paths[position], self.names(structure.functions))
+
+    def describe_crossing(self, crossing: Crossing) -> Described:
+        """What a trace is told apart by, beside the types of arrays."""
+        return describe_arguments(crossing, self.names(crossing.structure.functions))
+
+    def meant(self, crossing: Crossing) -> frozenset[Path]:
+        """The arguments that the user has said to be static: JAX's `static_argnums`, and nothing of an object."""
+        return frozenset()
 
     def describe(self, tree: Any, root: str) -> Described:
         """What must not change of a tree that is carried."""

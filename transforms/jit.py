@@ -95,6 +95,7 @@ def _lift(lift: Lift[JitOptions]) -> Any:
     (body,) = lift.bodies
 
     def traced(extra: Any, *groups: tuple[Any, ...]) -> tuple[Groups, Static]:
+        lift.traces.record(body.name, body.boundary, lift.crossing, lift.crossing.ungroup(groups))
         with open_frame("jit"):
             return body(groups)
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import weft
 from weft import BatchStat, Carry, axes
 from weft.core.frames import format_frames
@@ -92,6 +93,7 @@ def test_eight_threads_call_one_function_at_once():
         np.testing.assert_allclose(net.mean, wanted(i, 0.5, 20)[1], rtol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore::weft.RetraceWarning")
 def test_eight_threads_call_one_function_with_different_structures():
     step = weft.jit(lambda tree: {**tree, "sum": sum(tree["xs"])})
 
