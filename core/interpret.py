@@ -19,6 +19,7 @@ was seen before; see `codegen`.
 from __future__ import annotations
 
 import functools
+import itertools
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,6 +43,7 @@ class Plan:
 
     crossing: Crossing
     lifted: Lifted
+    gives_away: bool = False
     uses: int = 0
     extract: Extract | None = None
 
@@ -113,9 +115,11 @@ class Interpreted(Generic[O]):
         plan, values, entered = self.plan(call)
         if prepare is not None:
             extra = prepare(self.boundary, plan.crossing, call, values)
-        result = self._guarded(plan, extra, call, values, plan.crossing.group(values))
-        groups, outcome, *more = result
-        out = self.boundary.hand_over(entered, outcome.value, values, groups)
+
+        def hand_over(result: tuple[Any, ...]) -> Any:
+            return self.boundary.hand_over(entered, result[1].value, values, result[0])
+
+        out, (_, outcome, *more) = self._run(plan, extra, call, plan.crossing.group(values), hand_over)
         if self.rule.finish is None:
             return out
         return self.rule.finish(
@@ -134,7 +138,10 @@ class Interpreted(Generic[O]):
         crossing = Crossing(structure, tuple(rides), lanes)
         plan = self.memory.plans.get(crossing)
         if plan is None:
-            plan = self.memory.plans.add(crossing, Plan(crossing, self.rule.lift(self._lift(crossing))))
+            # Where the arguments can be updated, their new values must reach them if the old ones are gone.
+            gives_away = self.boundary.has_updates and any(map(self.rule.gives_away, lanes))
+            plan = Plan(crossing, self.rule.lift(self._lift(crossing)), gives_away)
+            plan = self.memory.plans.add(crossing, plan)
         plan.uses += 1
         # The quick way looks at the structure alone.
         if self.rule.quick and plan.uses == 2 and not depends_on_leaves(prefix, self.rule.is_ride):
@@ -162,17 +169,47 @@ class Interpreted(Generic[O]):
         )
         return Lift(bodies, crossing, lanes, self.options, self.memory.traces)
 
-    def _guarded(self, plan: Plan, extra: Any, call: Call, values: Sequence[Any], groups: Groups) -> tuple[Any, ...]:
+    def _run(
+        self, plan: Plan, extra: Any, call: Call, groups: Groups, hand_over: Callable[[tuple[Any, ...]], Any]
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """What was handed over, and what came out of the transform."""
+        if not plan.gives_away:
+            result = self._guarded(plan, extra, call, groups)
+            return hand_over(result), result
+        # An interrupt after the call, before its result has a name, would lose what the arguments became: C keeps it.
+        came: list[tuple[Any, ...]] = []
+        try:
+            came.extend(itertools.starmap(plan.lifted, ((extra, *groups),)))
+            return hand_over(came[0]), came[0]
+        except BaseException as error:
+            if came:
+                hand_over(came[0])
+            elif isinstance(error, Exception):
+                self._explain(error, call)
+            raise
+
+    def _guarded(self, plan: Plan, extra: Any, call: Call, groups: Groups) -> tuple[Any, ...]:
         try:
             return plan.lifted(extra, *groups)
         except Exception as error:
-            explain(error, lambda: self.boundary.enter(call)[1])
+            self._explain(error, call)
             raise
+
+    def _explain(self, error: Exception, call: Call) -> None:
+        explain(error, lambda: self.boundary.enter(call)[1])
 
     def _run_quickly(self, plan: Plan, call: Call, entered: Any, values: Sequence[Any], groups: Groups) -> Any:
         if plan is not self.memory.quick[0]:
             self._promote(plan, entered, call)
-        groups, outcome = self._guarded(plan, (), call, values, groups)
+        if plan.gives_away:
+            return self._run(
+                plan,
+                (),
+                call,
+                groups,
+                lambda result: self.boundary.quick_hand_over(entered, result[1].value, values, result[0]),
+            )[0]
+        groups, outcome = self._guarded(plan, (), call, groups)
         return self.boundary.quick_hand_over(entered, outcome.value, values, groups)
 
     def _promote(self, plan: Plan, entered: Any, call: Call) -> None:

@@ -6,6 +6,7 @@ A rule says where things ride, and holds the one call into JAX (`lift`), from th
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, TypeVar, cast
@@ -18,13 +19,26 @@ from weft.core.leaves import Leaf, is_array
 from weft.core.memory import live
 from weft.core.retraces import Traces
 from weft.core.rides import Ride, is_axis
-from weft.core.statics import Static, given
+from weft.core.statics import given
 from weft.core.untyped import is_tuple, jax
 
 O = TypeVar("O")
 
 # Called with the live arguments before the user's function; what it returns is called with the output after.
 Agreement = Callable[[Boundary, Call, Departure], Callable[[Any], None]]
+
+
+class OutcomeNode(types.SimpleNamespace):
+    """An outcome as a pytree node without leaves, in the output of what JAX transforms.
+
+    Its constructor and its flattening are in C: between the end of a compiled call and its result there is no
+    instruction of Python, at which an interrupt could be raised, and the result be lost.
+    """
+
+    value: Any
+
+
+jax.tree_util.register_dataclass(OutcomeNode, data_fields=[], meta_fields=["value"])
 
 
 class Body:
@@ -47,7 +61,7 @@ class Body:
         self.index = index
         self.departure = departure
 
-    def __call__(self, groups: Groups, *before: Any) -> tuple[Groups, Static]:
+    def __call__(self, groups: Groups, *before: Any) -> tuple[Groups, OutcomeNode]:
         """Runs on lanes; `before` are arguments that the transform itself supplies, ahead of the user's."""
         values = self.crossing.ungroup(groups)
         call, memory = self.boundary.rebuild(self.crossing, values)
@@ -64,7 +78,7 @@ class Body:
         if check is not None:
             check(out)
         groups, outcome = self.boundary.leave(self.crossing, values, call, memory, out, self.departure)
-        return groups, Static(outcome)
+        return groups, OutcomeNode(value=outcome)
 
     def departing(self, **changes: Any) -> Body:
         """This body with another departure."""
@@ -77,7 +91,7 @@ class Body:
             return frozenset()
 
         # Another function each time: JAX takes a function that is traced while it is traced for endless recursion.
-        def run(groups: Groups, *before: Any) -> tuple[Groups, Static]:
+        def run(groups: Groups, *before: Any) -> tuple[Groups, OutcomeNode]:
             return self(groups, *before)
 
         outcome: Any = jax.eval_shape(run, groups, *before)[1]
@@ -158,6 +172,7 @@ class Rule(Generic[O]):
         refused: rides that no leaf may leave on, each with what to do instead.
         updates: the ride on which updates of an argument leave, by the argument's own, or NOT_UPDATED.
         quick: whether calls of a known make take the generated way.
+        gives_away: whether what rides so is gone once the function has run.
         shares: when functions that are transformed again, alike, share what was learned of them: `always`, as in
             `jax.jit`; `outside` of traces, if they close over values, which may be tracers inside; or `never`, where
             JAX may call them once the call is over (custom derivatives), so that they have to be held.
@@ -177,4 +192,5 @@ class Rule(Generic[O]):
     refused: Mapping[Ride, str] = field(default_factory=dict[Ride, str])
     updates: Callable[[Ride], Ride] = lambda ride: ride
     quick: bool = False
+    gives_away: Callable[[Ride], bool] = lambda ride: False
     shares: Literal["always", "outside", "never"] = "outside"

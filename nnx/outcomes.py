@@ -1,6 +1,6 @@
 """Outcomes: what a function over graphs returned and did, and how that is put into effect outside of the trace.
 
-Everything is checked first, then written.
+Everything is checked and computed first, then written: all of it, or nothing (see `writes`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from weft.nnx.plan import Plan
 from weft.nnx.unflattening import Unflattener
 from weft.nnx.variable import VARIABLE_TYPES
 from weft.nnx.versions import structure_epoch
+from weft.nnx.writes import completed, write_all
 from weft.transforms.jit import Placement
 
 _store = object.__setattr__
@@ -75,24 +76,30 @@ def hand_over(
     leaves = plan.leaves if leaves is None else leaves
     refers = outcome.arguments is not None or outcome.graphdef.nodes
     known = IndexMap((number, plan.node(number)) for number in plan.by_number) if refers else IndexMap()
-    index_ref = IndexMap(known)
     if outcome.updates or outcome.carried or outcome.metadata or outcome.arguments or outcome.placed:
         plan.check_writable()
     # All that can fail is computed before anything is written.
     own = {(lane, place): leaves[i] for i, lane, place in outcome.carried if type(leaves[i]) in VARIABLE_TYPES}
     filled = [own[s] if s in own else _pick(s, values, groups) for s in outcome.sources]
-    writes = [(leaves[i], groups[lane][place]) for i, lane, place in (*outcome.updates, *outcome.carried)]
-    writes += to_place([leaves[i] for i, _ in outcome.placed], [sharding for _, sharding in outcome.placed])
+    updates = [(leaves[i], groups[lane][place]) for i, lane, place in (*outcome.updates, *outcome.carried)]
+    updates += to_place([leaves[i] for i, _ in outcome.placed], [sharding for _, sharding in outcome.placed])
+    updates = [(leaf, value) for leaf, value in updates if type(leaf) in VARIABLE_TYPES]
+    variables, written = [leaf for leaf, _ in updates], [value for _, value in updates]
     metadata = [(leaves[i], new) for i, new in outcome.metadata]
-    if outcome.arguments is not None:
-        graphdef, sources = outcome.arguments
-        index_ref = _rewrite(plan, graphdef, [_pick(source, values, groups) for source in sources], known)
-    for leaf, value in writes:
-        if type(leaf) in VARIABLE_TYPES:
-            _store(leaf, "_raw_value", value)
-    for variable, new in metadata:
-        _store(variable, "_var_metadata", new)
-        structure_epoch.advance()
+    sources = () if outcome.arguments is None else outcome.arguments[1]
+    attributes = [_pick(source, values, groups) for source in sources]
+
+    def write() -> IndexMap:
+        found = IndexMap(known)
+        if outcome.arguments is not None:
+            found = _rewrite(plan, outcome.arguments[0], attributes, known)
+        write_all(variables, written)
+        for variable, new in metadata:
+            _store(variable, "_var_metadata", new)
+            structure_epoch.advance()
+        return found
+
+    index_ref = completed(write)
     count = outcome.graphdef.num_leaves
     return build_output(outcome, filled[:count], filled[count:], index_ref, known)
 

@@ -39,6 +39,7 @@ from weft.nnx.state import State
 from weft.nnx.tracers import TraceState
 from weft.nnx.variable import VARIABLE_TYPES
 from weft.nnx.versions import structure_epoch
+from weft.nnx.writes import write_all
 
 _store = object.__setattr__
 _raw_value = operator.attrgetter("_raw_value")
@@ -265,9 +266,8 @@ class Plan:
             TraceContextError: from another trace level.
         """
         self.check_writable()
-        by_number = self.by_number
-        for number, value in zip(numbers, values, strict=True):
-            _store(by_number[number], "_raw_value", value)
+        assert len(numbers) == len(values)
+        write_all([self.by_number[number] for number in numbers], values)
 
 
 def variables_below(node: Any) -> list[tuple[Path, Any]]:

@@ -7,7 +7,6 @@ write are listed once for each outcome.
 
 from __future__ import annotations
 
-import collections
 import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,12 +23,12 @@ from weft.nnx.outcomes import RefOutcome, hand_over, to_place
 from weft.nnx.plan import Plan, is_object, plan_of
 from weft.nnx.refs import is_array_ref
 from weft.nnx.variable import Variable
+from weft.nnx.writes import write_all
 
 if TYPE_CHECKING:
     from weft.nnx.apart import Tree
     from weft.nnx.references import References
 
-_write = Variable.__dict__["_raw_value"].__set__
 _MOST_OUTCOMES = 16
 
 
@@ -65,26 +64,27 @@ class QuickEntry:
         )
 
     def _writer(self, outcome: RefOutcome) -> Callable[[Groups], None]:
-        """A function that writes an outcome's updates into the Variables."""
+        """A function that writes an outcome's updates into the Variables, in one step."""
         lanes: dict[int, list[tuple[int, int]]] = {}
         for i, lane, place in outcome.updates:
             lanes.setdefault(lane, []).append((place, i))
         plan = self.plan
+        parts = [(lane, _getter(sorted(place for place, _ in pairs))) for lane, pairs in lanes.items()]
+        order = [self.order[i] for pairs in lanes.values() for _, i in sorted(pairs)]
         # The plan has the Variables, because it lets go of them when the objects die; the key is this writer's own.
-        parts = [
-            (lane, object(), [self.order[i] for _, i in sorted(pairs)], _getter(sorted(place for place, _ in pairs)))
-            for lane, pairs in lanes.items()
-        ]
+        key = object()
+        placed, shardings = [self.order[i] for i, _ in outcome.placed], [sharding for _, sharding in outcome.placed]
+        kept = object()
 
-        placed, shardings = (self.order[i] for i, _ in outcome.placed), [sharding for _, sharding in outcome.placed]
-        kept, unchanged = object(), list(placed)
+        if len(parts) == 1 and not placed:
+            ((lane, get),) = parts
+            return lambda groups: write_all(plan.select(key, order), get(groups[lane]))
 
         def write(groups: Groups) -> None:
-            moved = to_place(plan.select(kept, unchanged), shardings) if shardings else ()
-            for lane, key, places, get in parts:
-                collections.deque(map(_write, plan.select(key, places), get(groups[lane])), maxlen=0)
-            for variable, value in moved:
-                _write(variable, value)
+            moved = to_place(plan.select(kept, placed), shardings)
+            values = [value for lane, get in parts for value in get(groups[lane])]
+            values += [value for _, value in moved]
+            write_all([*plan.select(key, order), *(variable for variable, _ in moved)], values)
 
         return write
 

@@ -16,8 +16,7 @@ from weft.core.agree import Described, differences
 from weft.core.boundary import Groups
 from weft.core.errors import BranchError
 from weft.core.frames import open_frame
-from weft.core.rules import Body, Lift, Lifted, Rule
-from weft.core.statics import Static
+from weft.core.rules import Body, Lift, Lifted, OutcomeNode, Rule
 from weft.core.untyped import jax as untyped_jax
 from weft.core.untyped import lax
 from weft.transforms._wrap import call_over_values, titled
@@ -36,7 +35,7 @@ class _Output:
     """What one branch returned, without its tracers: these must not outlive the branch's trace."""
 
     index: int
-    outcome: Static
+    outcome: OutcomeNode
     described: Described
 
 

@@ -9,8 +9,7 @@ import jax
 import numpy as np
 from weft.core.frames import open_frame
 from weft.core.interpret import interpret
-from weft.core.rules import Lift, Lifted
-from weft.core.statics import Static
+from weft.core.rules import Lift, Lifted, OutcomeNode
 from weft.core.untyped import jax as untyped_jax
 from weft.core.untyped import jnp
 from weft.core.values import VALUES
@@ -35,7 +34,7 @@ def _lift_jvp(lift: Lift[CustomOptions]) -> Lifted:
     lane = lift.out_lanes.index(PRIMAL)
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
-        outcomes: list[Static] = []
+        outcomes: list[OutcomeNode] = []
 
         def primal(*groups: Any) -> Any:
             out, outcome = body(groups)
@@ -51,7 +50,7 @@ def _lift_jvp(lift: Lift[CustomOptions]) -> Lifted:
             values = body.crossing.ungroup(groups)
             live, memory = body.boundary.rebuild(body.crossing, values)
             out_groups, outcome = body.boundary.leave(body.crossing, values, live, memory, out, body.departure)
-            outcomes.append(Static(outcome))
+            outcomes.append(OutcomeNode(value=outcome))
             leaves = body.boundary.read_sparse_output(outcome, lane, tangent)
             return out_groups[lane], tuple(map(_as_tangent, leaves, out_groups[lane]))
 

@@ -13,7 +13,7 @@ from weft.core.boundary import Groups
 from weft.core.errors import DifferentiationError, StructureError
 from weft.core.frames import open_frame
 from weft.core.interpret import interpret
-from weft.core.rules import Body, Lift, Lifted
+from weft.core.rules import Body, Lift, Lifted, OutcomeNode
 from weft.core.statics import Static
 from weft.core.untyped import is_tuple
 from weft.core.untyped import jax as untyped_jax
@@ -34,7 +34,7 @@ from weft.transforms.differentiation import read_arguments
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_Made = tuple[Static, Described]
+_Made = tuple[OutcomeNode, Described]
 
 
 def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
@@ -117,7 +117,7 @@ def _learn(learned: dict[Any, _Made | None], body: Body, groups: Groups) -> _Mad
     return learned[types]
 
 
-def _agree_with(options: CustomOptions, body: Body, seen: list[_Made], outcome: Static, out: Groups) -> None:
+def _agree_with(options: CustomOptions, body: Body, seen: list[_Made], outcome: OutcomeNode, out: Groups) -> None:
     seen.append((outcome, body.boundary.describe_outcome(body.crossing, outcome.value, out)))
     (first, before), (latest, after) = seen[0], seen[-1]
     found = differences(before, after)

@@ -22,8 +22,7 @@ from weft.core.kinds import Buffer, Param
 from weft.core.leaves import Leaf
 from weft.core.paths import Path, format_path
 from weft.core.rides import Autodiff, Ride, RidesByKind
-from weft.core.rules import Finish, Lift, Lifted, Rule
-from weft.core.statics import Static
+from weft.core.rules import Finish, Lift, Lifted, OutcomeNode, Rule
 from weft.core.untyped import jnp
 from weft.core.values import parameter_names
 
@@ -174,14 +173,14 @@ def _forwards(arrived: Ride, departs: Ride) -> bool:
     return arrived is CLOSED and departs is CLOSED
 
 
-Primal = Callable[[Any, Any], tuple[tuple[Any, ...], tuple[Groups, Static]]]
+Primal = Callable[[Any, Any], tuple[tuple[Any, ...], tuple[Groups, OutcomeNode]]]
 
 
 def primal_of(lift: Lift[DiffOptions]) -> Primal:
     """The body as a function (differentiated, closed over) -> (primal outputs, everything)."""
     (body,) = lift.bodies
 
-    def primal(differentiated: Any, closed: Any) -> tuple[tuple[Any, ...], tuple[Groups, Static]]:
+    def primal(differentiated: Any, closed: Any) -> tuple[tuple[Any, ...], tuple[Groups, OutcomeNode]]:
         out = body((differentiated, closed))
         return out[0][PRIMAL_LANE], out
 

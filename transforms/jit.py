@@ -20,7 +20,7 @@ from weft.core.frames import open_frame
 from weft.core.interpret import Interpreted, interpret
 from weft.core.partition import take_apart
 from weft.core.rides import Ride, RidesByKind
-from weft.core.rules import Lift, Rule
+from weft.core.rules import Lift, OutcomeNode, Rule
 from weft.core.statics import Bound, Static
 from weft.core.untyped import is_tuple
 from weft.core.untyped import jax as untyped_jax
@@ -94,7 +94,7 @@ def _forwards(arrived: Ride, departs: Ride) -> bool:
 def _lift(lift: Lift[JitOptions]) -> Any:
     (body,) = lift.bodies
 
-    def traced(extra: Any, *groups: tuple[Any, ...]) -> tuple[Groups, Static]:
+    def traced(extra: Any, *groups: tuple[Any, ...]) -> tuple[Groups, OutcomeNode]:
         lift.traces.record(body.name, body.boundary, lift.crossing, lift.crossing.ungroup(groups))
         with open_frame("jit"):
             return body(groups)
@@ -120,6 +120,7 @@ JIT: Rule[JitOptions] = Rule(
     updates=lambda ride: ride.sharding if isinstance(ride, Placement) else ride,
     options=("in_shardings", "out_shardings"),
     quick=True,
+    gives_away=lambda ride: isinstance(ride, Placement) and ride.donated,
     shares="always",
 )
 

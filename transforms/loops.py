@@ -15,8 +15,7 @@ from weft.core.boundary import Groups
 from weft.core.errors import CarryError
 from weft.core.frames import open_frame
 from weft.core.rides import Carry
-from weft.core.rules import Lift, Lifted, Rule
-from weft.core.statics import Static
+from weft.core.rules import Lift, Lifted, OutcomeNode, Rule
 from weft.core.untyped import jax as untyped_jax
 from weft.core.untyped import jnp, lax
 from weft.transforms._wrap import call_over_values, titled
@@ -36,7 +35,7 @@ def _lift_while(lift: Lift[WhileOptions]) -> Lifted:
     carry, predicate = lift.out_lanes.index(Carry), lift.out_lanes.index(PREDICATE)
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
-        outcomes: list[Static] = []
+        outcomes: list[OutcomeNode] = []
 
         def go_on(carried: Any) -> Any:
             out, _ = condition(_with_carry(carried))
@@ -105,7 +104,7 @@ def _lift_fori(lift: Lift[ForiOptions]) -> Lifted:
     carry = lift.out_lanes.index(Carry)
 
     def lifted(bounds: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
-        outcomes: list[Static] = []
+        outcomes: list[OutcomeNode] = []
 
         def step(i: Any, carried: Any) -> Any:
             out, outcome = body((carried, *groups[1:]), i)

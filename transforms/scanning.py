@@ -17,8 +17,7 @@ from weft.core.frames import open_frame
 from weft.core.interpret import interpret
 from weft.core.leaves import Leaf
 from weft.core.rides import Carry, Ride, mapped_size
-from weft.core.rules import Body, Lift, Lifted, Rule
-from weft.core.statics import Static
+from weft.core.rules import Body, Lift, Lifted, OutcomeNode, Rule
 from weft.core.untyped import is_tuple, jnp, lax
 from weft.core.untyped import jax as untyped_jax
 from weft.core.values import VALUES
@@ -73,7 +72,7 @@ def _lift_scan(lift: Lift[ScanOptions]) -> Lifted:
             first = {i: jax.tree.map(_slice_type, leaves) for i, leaves in slices.items()}
             run, along = _carrying_along(body, tuple(first.get(i, group) for i, group in enumerate(groups)), out_lanes)
 
-            def step(carry: Any, slices: dict[int, Any]) -> tuple[Any, tuple[dict[int, Any], Static]]:
+            def step(carry: Any, slices: dict[int, Any]) -> tuple[Any, tuple[dict[int, Any], OutcomeNode]]:
                 carried, beside = carry
                 given = [slices.get(i, group) for i, group in enumerate(groups)]
                 given[carry_in] = carried
@@ -120,7 +119,7 @@ def _slice_type(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
 
 
-def _left(boundary: Boundary, outcome: Static) -> dict[int, tuple[int, int]]:
+def _left(boundary: Boundary, outcome: OutcomeNode) -> dict[int, tuple[int, int]]:
     """Where the updates of the arguments' leaves left."""
     return {i: (lane, place) for i, lane, place in boundary.places_of_updates(outcome.value)}
 

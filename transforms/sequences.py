@@ -14,8 +14,7 @@ from weft.core.errors import AxisError
 from weft.core.frames import open_frame
 from weft.core.leaves import Leaf
 from weft.core.rides import Ride, mapped_size
-from weft.core.rules import Lift, Lifted, Rule
-from weft.core.statics import Static
+from weft.core.rules import Lift, Lifted, OutcomeNode, Rule
 from weft.core.untyped import jax as untyped_jax
 from weft.core.untyped import lax
 from weft.transforms._wrap import call_over_values, titled
@@ -92,7 +91,7 @@ def _lift_associative(lift: Lift[AssociativeOptions]) -> Lifted:
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
         elements, rest = groups[0], groups[1:]
-        outcomes: list[Static] = []
+        outcomes: list[OutcomeNode] = []
 
         def combine(a: Any, b: Any) -> Any:
             first = body.boundary.rebuild(body.crossing, body.crossing.ungroup((a, *rest)))[0][1][0]
