@@ -18,7 +18,6 @@ from weft.core.module import Module, static
 from weft.core.partition import changes, take_apart, update
 from weft.core.rides import Carry
 from weft.core.statics import Static
-from weft.core.successors import describe
 from weft.modules.calling import Combinator, L_co, call_layer, keys_of_copies, takes_key
 from weft.modules.construct import ConfigError, check_positive
 from weft.transforms.mapping import vmap
@@ -129,7 +128,7 @@ def _check_kept(x: Any, y: Any, layer: Any) -> None:
     before, after = jax.tree.structure(x), jax.tree.structure(y)
     pairs = zip(jax.tree.leaves_with_path(x), jax.tree.leaves(y), strict=False)
     wrong = [
-        f"x{jax.tree_util.keystr(path)}: {describe(was)} -> {describe(now)}"
+        f"x{jax.tree_util.keystr(path)}: {jax.typeof(was)} -> {jax.typeof(now)}"
         for path, was, now in ((path, was, now) for (path, was), now in pairs)
         if is_array(was) and is_array(now) and (was.shape, was.dtype) != (now.shape, now.dtype)
     ]

@@ -31,7 +31,7 @@ def test_each_member_has_state_and_a_key_of_its_own():
     np.testing.assert_allclose(dropped[0], Dense(key=a)(X, key=a), rtol=1e-5, atol=1e-6)
 
 
-def test_statistics_are_shared_where_axes_says_so(unchecked):
+def test_statistics_are_shared_where_axes_says_so():
     ensemble = Ensemble(
         lambda key: Normed(key=key, axis_name="members"), 3, key=KEY, axes={BatchStat: None}, axis_name="members"
     )
@@ -44,7 +44,7 @@ def test_statistics_are_shared_where_axes_says_so(unchecked):
     assert after[2].norm.mean.shape == (4,)
 
 
-def test_a_shared_statistic_that_members_would_change_apart_is_named(unchecked):
+def test_a_shared_statistic_that_members_would_change_apart_is_named():
     ensemble = Ensemble(lambda key: Normed(key=key), 3, key=KEY, axes={BatchStat: None})
     with pytest.raises(AxisError, match=r"norm.mean: float32\[4\] for each index(.|\n)*reduce it over the mapped one"):
         ensemble(X)

@@ -1,13 +1,16 @@
 """Stack: copies of a layer by one scan are the same copies one after another."""
 
+from typing import Self
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import weft
+from jaxtyping import Array, Float
 from weft.core import AxisError
 from weft.core.keys import Keys, SeedError
-from weft.modules import ConfigError, Dropout, Linear, Residual, Stack
+from weft.modules import BatchNorm, ConfigError, Conv2d, Dropout, Ensemble, Linear, Residual, Stack
 
 from .layers import KEY, Counted, Dense, Normed, X
 
@@ -135,6 +138,57 @@ def test_a_stack_maps_and_is_carried_like_any_record():
     after, ys = weft.scan(lambda stack, x: stack(x)[::-1])(stack, jnp.stack([X, X, X]))
     assert after.layers.calls.tolist() == [3.0, 3.0]
     np.testing.assert_allclose(ys[2], y, rtol=1e-5, atol=1e-6)
+
+
+class ConvBlock(weft.Module):
+    """A typed block of a convolution and a BatchNorm."""
+
+    conv: Conv2d
+    norm: BatchNorm
+
+    def __init__(self, features: int, *, key):
+        self.conv, self.norm = Conv2d(features, features, 3, key=key), BatchNorm(features)
+
+    def __call__(self, x: Float[Array, "b h w c"]) -> tuple[Float[Array, "b h w c"], Self]:
+        y, norm = self.norm(jax.nn.relu(self.conv(x)))
+        return x + y, self.replace(norm=norm)
+
+
+class Images(weft.Module):
+    """Holds stacks of them, and says so without `Batched`."""
+
+    blocks: Stack[ConvBlock]
+    votes: Ensemble[ConvBlock]
+
+    def __call__(self, x: Float[Array, "b h w c"]) -> tuple[Float[Array, "n b h w c"], Self]:
+        y, blocks = self.blocks(x)
+        votes, members = self.votes(y)
+        return votes, self.replace(blocks=blocks, votes=members)
+
+
+def test_typed_stacks_of_convolutions_and_norms_cross_every_transform():
+    def make(key):
+        return ConvBlock(2, key=key)
+
+    model = Images(Stack(make, 2, key=KEY, remat=True), Ensemble(make, 3, key=KEY))
+    x = jax.random.normal(KEY, (2, 5, 5, 2))
+
+    @weft.jit
+    def step(model, x):
+        def loss(model, x):
+            y, model = model(x)
+            return jnp.mean(y**2), (y, model)
+
+        (_, (y, after)), gradient = weft.value_and_grad(loss, has_aux=True)(model, x)
+        return y, weft.vmap(lambda model: model, axis_size=2, in_axes=None)(after), after, gradient
+
+    y, copies, after, gradient = step(model, x)
+    assert y.shape == (3, 2, 5, 5, 2)
+    assert gradient.blocks.layers.conv.kernel.shape == (2, 3, 3, 2, 2)
+    assert copies.votes.members.norm.mean.shape == (2, 3, 2)
+    expected, layers = unrolled(model.blocks, x)
+    np.testing.assert_allclose(after.blocks[1].norm.mean, layers[1].norm.mean, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(y[1], model.votes[1](expected)[0], rtol=1e-3, atol=1e-4)
 
 
 def test_stacks_nest():

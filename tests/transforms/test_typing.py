@@ -1,4 +1,4 @@
-"""Transforms keep the wrapped function's signature for static checkers: pyright's own answer, line by line.
+"""What static checkers see of transforms and combinators: pyright's own answer, line by line.
 
 Static checkers do not follow an editable install, so they are shown a copy of the packages, as a wheel has them.
 """
@@ -15,48 +15,53 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SAMPLE = ROOT / "tests" / "typing_samples" / "signatures.py"
+SAMPLES = sorted((ROOT / "tests" / "typing_samples").glob("*.py"))
 PACKAGES = ("core", "transforms", "modules", "typecheck", "nnx")
 
 
+Line = tuple[str, int]
+
+
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
-    """What pyright says, by line."""
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[Line, str]:
+    """What pyright says, by file and line."""
     folder = tmp_path_factory.mktemp("typing")
     for package in PACKAGES:
         shutil.copytree(ROOT / package, folder / "weft" / package, ignore=shutil.ignore_patterns("*.pyc"))
     shutil.copy(ROOT / "__init__.py", folder / "weft")
     (folder / "weft" / "py.typed").touch()
-    shutil.copy(SAMPLE, folder)
-    (folder / "pyrightconfig.json").write_text(json.dumps({"extraPaths": ["."], "include": ["signatures.py"]}))
+    for sample in SAMPLES:
+        shutil.copy(sample, folder)
+    names = [sample.name for sample in SAMPLES]
+    (folder / "pyrightconfig.json").write_text(json.dumps({"extraPaths": ["."], "include": names}))
     command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     report = json.loads(done.stdout)
-    assert report["summary"]["filesAnalyzed"] == 1
-    said: dict[int, str] = {}
+    assert report["summary"]["filesAnalyzed"] == len(SAMPLES)
+    said: dict[Line, str] = {}
     for one in report["generalDiagnostics"]:
-        line = one["range"]["start"]["line"] + 1
+        line = Path(one["file"]).name, one["range"]["start"]["line"] + 1
         said[line] = f"{said[line]}\n{one['message']}" if line in said else one["message"]
     return said
 
 
-def lines(pattern: str) -> list[tuple[int, str]]:
-    found = enumerate(SAMPLE.read_text().splitlines(), 1)
-    return [(number, match[1]) for number, line in found if (match := re.search(pattern, line))]
+def lines(pattern: str) -> list[tuple[Line, str]]:
+    found = ((sample.name, row) for sample in SAMPLES for row in enumerate(sample.read_text().splitlines(), 1))
+    return [((name, number), match[1]) for name, (number, line) in found if (match := re.search(pattern, line))]
 
 
-def test_the_types_that_are_revealed(answers: dict[int, str]):
+def test_the_types_that_are_revealed(answers: dict[Line, str]):
     wanted = lines(r"reveal_type\(.*\)  # (.*)$")
-    assert len(wanted) > 20
-    revealed = {number: answers.get(number, "").rpartition('is "')[2].rstrip('"') for number, _ in wanted}
+    assert len(wanted) > 40
+    revealed = {line: answers.get(line, "").rpartition('is "')[2].rstrip('"') for line, _ in wanted}
     assert revealed == dict(wanted)
 
 
-def test_the_calls_that_are_refused(answers: dict[int, str]):
+def test_the_calls_that_are_refused(answers: dict[Line, str]):
     wanted = lines(r"# error: (.*)$")
-    assert [(number, text) for number, text in wanted if text not in answers.get(number, "")] == []
+    assert [(line, text) for line, text in wanted if text not in answers.get(line, "")] == []
 
 
-def test_nothing_else_is_complained_of(answers: dict[int, str]):
-    expected = {number for number, _ in lines(r"(reveal_type\(.*\)  #|# error:)")}
-    assert {number: text for number, text in answers.items() if number not in expected} == {}
+def test_nothing_else_is_complained_of(answers: dict[Line, str]):
+    expected = {line for line, _ in lines(r"(reveal_type\(.*\)  #|# error:)")}
+    assert {line: text for line, text in answers.items() if line not in expected} == {}
