@@ -14,7 +14,7 @@ from weft.core.keys import Keys, SeedError
 
 # `jax.nn.initializers` are untyped; they all are (key, shape, dtype) -> Array.
 Initializer = Any
-KeyLike = Key[Array, ""] | Keys
+KeyLike = Key[Array, ""]
 
 
 class ConfigError(WeftError, ValueError):
@@ -25,25 +25,25 @@ def parameter_keys(key: KeyLike | None, count: int, layer: str = "a layer") -> l
     """Keys for a layer's parameters.
 
     Args:
-        key: a typed key, which is split; or a `Keys` record, whose "params" stream is drawn from, once a parameter,
-            like in flax. It is not handed back, so give each layer a `Keys` of its own (`keys.fork()`), or keys.
+        key: a typed key, which is split.
         count: how many parameters there are.
         layer: its name, for errors.
 
     Raises:
-        SeedError: if this is neither.
+        SeedError: if it is anything else: a `Keys` record above all, whose successor could not be handed back, so that
+            the next layer would draw the same numbers from it.
     """
     if isinstance(key, Keys):
-        keys: list[Any] = []
-        for _ in range(count):
-            drawn, key = key.next("params")
-            keys.append(drawn)
-        return keys
+        raise SeedError(
+            f"{layer} takes a typed key, not a Keys record: it could not hand back the successor, and the next layer "
+            "made from the same Keys would have the same parameters",
+            fix='key, keys = keys.next("params"), in this order; then key=key',
+        )
     dtype = getattr(key, "dtype", None)
     if dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key):
         raise SeedError(
             f"{layer} draws its parameters from a typed key, not from {_name(key)}",
-            fix=f"{layer}(..., key=jax.random.key(seed)), or a Keys record",
+            fix=f"{layer}(..., key=jax.random.key(seed))",
         )
     return list(jax.random.split(key, count))  # pyright: ignore[reportArgumentType]
 

@@ -159,7 +159,7 @@ class Conv(Module):
         kernel_size: size of the window on each spatial axis: `(3, 3)` for images. One number would not say how many
             axes there are; `Conv1d`, `Conv2d` and `Conv3d` take it.
         strides, padding, input_dilation, kernel_dilation, feature_group_count: as in `conv`.
-        key: a typed key, or a `Keys` record (its "params" stream).
+        key: a typed key, for the parameters.
         use_bias: whether to add a bias.
         kernel_init: initialiser from `jax.nn.initializers`.
         bias_init: likewise.

@@ -111,7 +111,7 @@ class Linear(Module):
     Args:
         in_features: size of the last axis of the input.
         out_features: size of the last axis of the output.
-        key: a typed key, or a `Keys` record (its "params" stream).
+        key: a typed key, for the parameters.
         use_bias: whether to add a bias.
         kernel_init: initialiser from `jax.nn.initializers`.
         bias_init: likewise.
@@ -167,7 +167,7 @@ class Embed(Module):
     Args:
         vocab: number of rows.
         features: size of each.
-        key: a typed key, or a `Keys` record (its "params" stream).
+        key: a typed key, for the parameters.
         embedding_init: initialiser from `jax.nn.initializers`.
         dtype: the dtype of what is looked up, and of `attend`; by default the table's.
         param_dtype: the dtype of the table.

@@ -1,7 +1,23 @@
 """Shared by the layers' tests."""
 
+import jax
 import pytest
 from weft.core import hooks
+
+
+class Draws:
+    """In the place of `nnx.Rngs`: the keys that one of our layers splits its own key into, in turn."""
+
+    def __init__(self, key, count=2):
+        self.keys = iter(jax.random.split(key, count))
+
+    def params(self):
+        return next(self.keys)
+
+
+@pytest.fixture
+def draws():
+    return Draws
 
 
 @pytest.fixture

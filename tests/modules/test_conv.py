@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from flax import nnx
 from weft.core import AxisError
-from weft.core.keys import Keys
 from weft.modules import ConfigError, Conv, Conv1d, Conv2d, Conv3d, ops
 
 
@@ -14,6 +13,7 @@ def inputs(*shape):
     return jax.random.normal(jax.random.key(0), shape)
 
 
+KEY = jax.random.key(0)
 OPTIONS = [
     {},
     {"strides": 2},
@@ -32,10 +32,10 @@ OPTIONS = [
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("rank", [1, 2, 3])
-def test_conv_equals_flax(options, rank):
+def test_conv_equals_flax(options, rank, draws):
     window = (3, 2, 3)[:rank]
-    ours = Conv(2, 4, window, key=Keys(0), **options)
-    theirs = nnx.Conv(2, 4, window, rngs=nnx.Rngs(0), **options)
+    ours = Conv(2, 4, window, key=KEY, **options)
+    theirs = nnx.Conv(2, 4, window, rngs=draws(KEY), **options)
     np.testing.assert_array_equal(ours.kernel, theirs.kernel[...])
     x = inputs(2, *(5, 4, 6)[:rank], 2)
     actual, expected = ours(x), theirs(x)
@@ -44,35 +44,35 @@ def test_conv_equals_flax(options, rank):
 
 
 @pytest.mark.parametrize("kernel_dilation", [1, 2])
-def test_causal_padding_equals_flax_and_looks_only_back(kernel_dilation):
+def test_causal_padding_equals_flax_and_looks_only_back(kernel_dilation, draws):
     options = {"padding": "CAUSAL", "kernel_dilation": kernel_dilation}
-    ours, theirs = Conv1d(2, 4, 3, key=Keys(0), **options), nnx.Conv(2, 4, (3,), rngs=nnx.Rngs(0), **options)
+    ours, theirs = Conv1d(2, 4, 3, key=KEY, **options), nnx.Conv(2, 4, (3,), rngs=draws(KEY), **options)
     x = inputs(2, 5, 2)
     np.testing.assert_allclose(ours(x), theirs(x), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(ours(x.at[:, 3:].set(0.0))[:, :3], ours(x)[:, :3])
 
 
-def test_pairs_of_padding_equal_flax():
+def test_pairs_of_padding_equal_flax(draws):
     options = {"padding": [(0, 2), (1, 0)], "strides": (2, 1)}
-    ours, theirs = Conv(2, 4, (3, 3), key=Keys(0), **options), nnx.Conv(2, 4, (3, 3), rngs=nnx.Rngs(0), **options)
+    ours, theirs = Conv(2, 4, (3, 3), key=KEY, **options), nnx.Conv(2, 4, (3, 3), rngs=draws(KEY), **options)
     np.testing.assert_allclose(ours(inputs(1, 5, 6, 2)), theirs(inputs(1, 5, 6, 2)), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("batch", [(), (1,), (2, 3), (0,), (2, 0)])
 def test_batch_axes_are_kept(batch):
-    layer = Conv(2, 4, (3, 3), key=Keys(0))
+    layer = Conv(2, 4, (3, 3), key=KEY)
     x = inputs(*batch, 5, 6, 2)
     flat = layer(x.reshape(-1, 5, 6, 2)) if 0 not in batch else jnp.zeros((0, 5, 6, 4))
     np.testing.assert_allclose(layer(x), flat.reshape(*batch, 5, 6, 4), rtol=1e-5, atol=1e-6)
 
 
 def test_vmap_over_examples_is_the_batched_call():
-    layer, x = Conv(2, 4, (3, 3), key=Keys(0)), inputs(3, 5, 6, 2)
+    layer, x = Conv(2, 4, (3, 3), key=KEY), inputs(3, 5, 6, 2)
     np.testing.assert_allclose(jax.vmap(layer)(x), layer(x), rtol=1e-5, atol=1e-6)
 
 
 def test_padding_as_lists_is_kept_hashable():
-    layer = Conv(2, 4, (3, 3), padding=[[1, 1], [0, 2]], key=Keys(0))
+    layer = Conv(2, 4, (3, 3), padding=[[1, 1], [0, 2]], key=KEY)
     assert layer.padding == ((1, 1), (0, 2))
     hash(jax.tree.structure(layer))
 
@@ -90,7 +90,7 @@ BAD = [
 @pytest.mark.parametrize(("options", "message"), BAD)
 def test_bad_options_are_refused_at_construction(options, message):
     with pytest.raises(ConfigError, match=message):
-        Conv(2, 4, (3, 3), key=Keys(0), **options)
+        Conv(2, 4, (3, 3), key=KEY, **options)
 
 
 @pytest.mark.parametrize("builtin", [ValueError, RuntimeError])
@@ -100,7 +100,7 @@ def test_an_unknown_padding_is_the_error_of_bad_options_and_the_one_that_jax_rai
 
 
 def test_wrong_inputs_are_named(unchecked):
-    layer = Conv(2, 4, (3, 3), key=Keys(0))
+    layer = Conv(2, 4, (3, 3), key=KEY)
     with pytest.raises(AxisError, match="Conv takes 2 features on the last axis, not 3"):
         layer(inputs(5, 5, 3))
     with pytest.raises(AxisError, match="a window of 2 axes needs 2 spatial axes and one of features, not 2 axes"):

@@ -10,6 +10,7 @@ from weft.core import AxisError
 from weft.core.keys import Keys, SeedError
 from weft.modules import ConfigError, Embed, Linear, ops
 
+KEY = jax.random.key(0)
 DTYPES = [None, jnp.float32, jnp.bfloat16]
 
 
@@ -26,10 +27,10 @@ def assert_same(ours, theirs):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("param_dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("x_dtype", [jnp.float32, jnp.bfloat16, jnp.int32])
-def test_linear_equals_flax(dtype, param_dtype, x_dtype, unchecked):
+def test_linear_equals_flax(dtype, param_dtype, x_dtype, unchecked, draws):
     options = {"dtype": dtype, "param_dtype": param_dtype, "bias_init": jax.nn.initializers.normal()}
-    ours = Linear(3, 4, key=Keys(0, params=1), **options)
-    theirs = nnx.Linear(3, 4, rngs=nnx.Rngs(0, params=1), **options)
+    ours = Linear(3, 4, key=KEY, **options)
+    theirs = nnx.Linear(3, 4, rngs=draws(KEY), **options)
     np.testing.assert_array_equal(ours.kernel, theirs.kernel[...])
     np.testing.assert_array_equal(ours.bias, theirs.bias[...])
     x = inputs(2, 3).astype(x_dtype)
@@ -37,8 +38,8 @@ def test_linear_equals_flax(dtype, param_dtype, x_dtype, unchecked):
 
 
 @pytest.mark.parametrize("batch", [(), (4, 2), (0,)])
-def test_linear_keeps_leading_axes(batch):
-    ours, theirs = Linear(3, 4, key=Keys(0)), nnx.Linear(3, 4, rngs=nnx.Rngs(0))
+def test_linear_keeps_leading_axes(batch, draws):
+    ours, theirs = Linear(3, 4, key=KEY), nnx.Linear(3, 4, rngs=draws(KEY))
     assert_same(ours(inputs(*batch, 3)), theirs(inputs(*batch, 3)))
 
 
@@ -67,6 +68,16 @@ def test_linear_names_expected_and_actual_features(unchecked):
 def test_linear_needs_a_typed_key(key):
     with pytest.raises(SeedError, match="Linear draws its parameters from a typed key"):
         Linear(3, 4, key=key)
+
+
+def test_layers_refuse_keys_whose_successor_they_could_not_hand_back(unchecked):
+    for make in (lambda key: Linear(3, 4, key=key), lambda key: Embed(3, 4, key=key)):
+        with pytest.raises(SeedError, match=r"takes a typed key, not a Keys record: it could not hand back") as caught:
+            make(Keys(0))
+        assert 'fix: key, keys = keys.next("params"), in this order' in str(caught.value)
+    swapped = Keys(0).next("params")[1]  # keys, key = keys.next("params")
+    with pytest.raises(SeedError, match="Linear takes a typed key, not a Keys record"):
+        Linear(3, 4, key=swapped)
 
 
 def test_linear_refuses_sizes_that_are_not_positive():
@@ -102,21 +113,21 @@ def test_linear_takes_symbolic_sizes():
 
 @pytest.mark.parametrize("vocab", [1, 5])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_embed_equals_flax(vocab, dtype):
-    ours = Embed(vocab, 3, key=Keys(0), dtype=dtype)
-    theirs = nnx.Embed(vocab, 3, rngs=nnx.Rngs(0), dtype=dtype)
+def test_embed_equals_flax(vocab, dtype, draws):
+    ours = Embed(vocab, 3, key=KEY, dtype=dtype)
+    theirs = nnx.Embed(vocab, 3, rngs=draws(KEY, 1), dtype=dtype)
     ids = jnp.array([[0, 1, -1], [4, 2, 0]])
     assert_same(ours(ids), theirs(ids))
     assert_same(ours.attend(inputs(2, 3)), theirs.attend(inputs(2, 3)))
 
 
 def test_embed_gives_nan_out_of_range():
-    assert jnp.isnan(Embed(5, 3, key=Keys(0))(jnp.array(5))).all()
+    assert jnp.isnan(Embed(5, 3, key=KEY)(jnp.array(5))).all()
 
 
 def test_embed_refuses_floats(unchecked):
     with pytest.raises(ConfigError, match="Embed looks up integers, not float32"):
-        Embed(5, 3, key=Keys(0))(jnp.ones(2))
+        Embed(5, 3, key=KEY)(jnp.ones(2))
 
 
 def test_an_op_takes_a_product_of_the_users_own():

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from flax import nnx
 from weft.core import AxisError, BatchStat, select
-from weft.core.keys import Keys
 from weft.modules import BatchNorm, ConfigError, LayerNorm, RMSNorm, ops
 
+KEY = jax.random.key(0)
 OPTIONS = [
     {},
     {"use_scale": False},
@@ -32,8 +32,8 @@ def assert_same(ours, theirs):
 
 @pytest.mark.parametrize("x_dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options) or "plain")
-def test_batch_norm_equals_flax_over_steps_and_in_inference(options, x_dtype):
-    ours, theirs = BatchNorm(3, key=Keys(0), **options), nnx.BatchNorm(3, rngs=nnx.Rngs(0), **options)
+def test_batch_norm_equals_flax_over_steps_and_in_inference(options, x_dtype, draws):
+    ours, theirs = BatchNorm(3, key=KEY, **options), nnx.BatchNorm(3, rngs=draws(KEY), **options)
     for shape in ((4, 3), (2, 5, 3)):
         x = inputs(*shape, dtype=x_dtype)
         y, ours = ours(x)
@@ -100,8 +100,8 @@ def test_batch_norm_threads_through_scan():
 
 @pytest.mark.parametrize("x_dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options) or "plain")
-def test_layer_norm_equals_flax(options, x_dtype):
-    ours, theirs = LayerNorm(5, key=Keys(0), **options), nnx.LayerNorm(5, rngs=nnx.Rngs(0), **options)
+def test_layer_norm_equals_flax(options, x_dtype, draws):
+    ours, theirs = LayerNorm(5, key=KEY, **options), nnx.LayerNorm(5, rngs=draws(KEY), **options)
     assert_same(ours(inputs(2, 3, 5, dtype=x_dtype)), theirs(inputs(2, 3, 5, dtype=x_dtype)))
 
 
