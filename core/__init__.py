@@ -13,6 +13,7 @@ from weft.core.errors import (
     StaticError,
     StructureError,
     SuccessorError,
+    SurgeryError,
     TracedArrayError,
     TracedBoolError,
     TracedIntegerError,
@@ -42,6 +43,7 @@ from weft.core.kinds import (
 from weft.core.module import Module, static
 from weft.core.partition import Structure, changes, merge, select, split, update
 from weft.core.retraces import RetraceWarning, explain_retraces
+from weft.core.surgery import at
 from weft.core.thread import thread
 
 __all__ = [
@@ -86,6 +88,7 @@ __all__ = [
     "Structure",
     "StructureError",
     "SuccessorError",
+    "SurgeryError",
     "TraceLevelError",
     "TracedArrayError",
     "TracedBoolError",
@@ -94,6 +97,7 @@ __all__ = [
     "TracedValueError",
     "WeftError",
     "WithTag",
+    "at",
     "capture",
     "changes",
     "debug_keys",

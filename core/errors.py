@@ -43,6 +43,11 @@ class WeftError(Exception):
             lines.append(f"  inside: {self.inside}")
         return "\n".join(lines)
 
+    def also_at(self, place: str) -> None:
+        """Adds a place to the message, before the others: where in the whole it happened, which a part did not know."""
+        self.at = (place, *self.at)
+        self.args = (self._message(),)
+
 
 class StructureError(WeftError, ValueError):
     """Pieces that should fit together do not: parts and structure, updates and tree, prefix and arguments."""
@@ -66,6 +71,10 @@ class StaticError(WeftError, TypeError, ValueError):
 
 class FrozenError(WeftError, FrozenInstanceError):
     """A record that is changed in place, or given an attribute that its class does not declare."""
+
+
+class SurgeryError(WeftError, AttributeError, LookupError):
+    """A place in a model that `at` was asked for, and that is not there."""
 
 
 class SuccessorError(WeftError, TypeError):

@@ -17,8 +17,8 @@ import dataclasses
 import functools
 import inspect
 import types
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import equinox as eqx
 from typing_extensions import dataclass_transform
@@ -26,6 +26,8 @@ from weft.core import hooks, trees
 from weft.core.configuration import Mixed, stored, stored_static
 from weft.core.errors import FrozenError
 from weft.core.statics import Static
+
+E = TypeVar("E", bound=eqx.Module)
 
 if TYPE_CHECKING:
     # The descriptor for checkers: they understand dataclasses' own `field`, not equinox's untyped keywords.
@@ -119,15 +121,23 @@ class Module(eqx.Module):
                 f"{type(self).__qualname__} has no field {', '.join(map(repr, unknown))}; "
                 f"its fields are {', '.join(fields) or 'none'}"
             )
-        copy = object.__new__(type(self))
-        values = object.__getattribute__(copy, "__dict__")
-        values.update(object.__getattribute__(self, "__dict__"))
-        for name, value in changes.items():
-            values[name] = _kept(type(self), fields[name], value)
+        copy = with_fields(self, changes)
         contracts = hooks.installed_contracts()
         if contracts is not None:
             contracts.replaced(copy)
         return copy
+
+
+def with_fields(record: E, changes: Mapping[str, Any]) -> E:
+    """A copy of a record with other values in the named fields, which no contract looks at; of equinox's own too."""
+    cls = type(record)
+    copy = object.__new__(cls)
+    values: dict[str, Any] = object.__getattribute__(copy, "__dict__")
+    values.update(object.__getattribute__(record, "__dict__"))
+    keeps = issubclass(cls, Module)
+    for name, value in changes.items():
+        values[name] = _kept(cls, cls.__dataclass_fields__[name], value) if keeps else value
+    return copy
 
 
 def _dispatched(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -43,9 +43,7 @@ def with_field(record: eqx.Module, name: str, value: Any) -> eqx.Module:
     """A record with another value in one field; for equinox modules, which have no `replace`, too."""
     if isinstance(record, module.Module):
         return record.replace(**{name: value})
-    copy = object.__new__(type(record))
-    object.__getattribute__(copy, "__dict__").update(object.__getattribute__(record, "__dict__"), **{name: value})
-    return copy
+    return module.with_fields(record, {name: value})
 
 
 def check_successor(old: Any, new: Any, where: str) -> None:

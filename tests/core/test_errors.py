@@ -14,6 +14,7 @@ BUILTINS = {
     "AxisError": ValueError,
     "StaticError": TypeError,
     "FrozenError": AttributeError,
+    "SurgeryError": AttributeError,
     "SuccessorError": TypeError,
     "CarryError": TypeError,
     "BranchError": TypeError,
