@@ -183,7 +183,10 @@ class Builder:
 
     def _evaluated(self, dim: SymbolicDim, scope: Scope) -> Any:
         """The size of an expression. Its holes may name further dims: `{('in','out')[transposed]}`."""
-        named = {name: self.size(name, scope) for name in dim.names}
+        # In the order in which they are written: a set of strings has another one in each process, and sizes are dealt
+        # in the order in which they are first asked for.
+        written = sorted(dim.names, key=lambda name: (dim.text.find(name), name))
+        named = {name: self.size(name, scope) for name in written}
         while True:
             try:
                 return dim.evaluate(named, scope.values)
