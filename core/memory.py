@@ -109,11 +109,12 @@ def handle_of(function: Any) -> Handle:
     return found
 
 
-def _end(handle: Handle) -> None:
-    if _handles.get(handle.identity) is handle:
-        del _handles[handle.identity]
+def _end(handle: Handle, handles: dict[int, Handle] = _handles, memories: Recent[Key, Any] = _memories) -> None:
+    # The tables are its own arguments: functions go on dying while Python shuts down and empties its modules.
+    if handles.get(handle.identity) is handle:
+        del handles[handle.identity]
     for key in list(handle.keys):
-        _memories.forget(key)
+        memories.forget(key)
         for other in key[-1]:
             if other is not handle:
                 other.keys.discard(key)
