@@ -13,12 +13,11 @@ when all parts are in: two fields that must fit each other may be replaced toget
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
 
 import equinox as eqx
-import jax.numpy as jnp
 from weft.core import hooks, trees
 from weft.core.configuration import field_values
 from weft.core.errors import FilterError, SurgeryError, WeftError
@@ -28,6 +27,7 @@ from weft.core.kinds import Kind
 from weft.core.leaves import is_array, iter_leaves
 from weft.core.module import with_fields
 from weft.core.paths import Path, format_path, key_part
+from weft.core.untyped import jnp
 
 M = TypeVar("M")
 Edit = Callable[[Any], Any]
@@ -122,7 +122,7 @@ class At(Generic[M]):
     def replace(self, **fields: Any) -> M:
         """The model with other values in fields of each record."""
         for place in self._places:
-            part = _at(self._model, place.path)
+            part = part_at(self._model, place.path)
             for name in fields:
                 _named(part, name, lambda place=place: self._written(place))
         return self.apply(lambda record: with_fields(record, fields))
@@ -130,7 +130,7 @@ class At(Generic[M]):
     def _on(self, step: Callable[[Place, Any], Iterable[Hashable]], index: Any = None) -> At[M]:
         places: list[Place] = []
         for place in self._places:
-            part = _at(self._model, place.path)
+            part = part_at(self._model, place.path)
             if index is not None and is_array(part) and not place.index:
                 places.append(Place(place.path, (index,)))
             else:
@@ -208,18 +208,22 @@ def _children(node: Any) -> dict[Hashable, Any]:
     return {} if level is None else {key_part(key): child for key, child in level[0]}
 
 
-def _at(node: Any, path: Path) -> Any:
+def part_at(node: Any, path: Path) -> Any:
+    """What is at a path.
+
+    Raises:
+        KeyError: if nothing is there.
+    """
     for part in path:
         node = _children(node)[part]
     return node
 
 
 def _has(node: Any, path: Path) -> bool:
-    for part in path:
-        children = _children(node)
-        if part not in children:
-            return False
-        node = children[part]
+    try:
+        part_at(node, path)
+    except KeyError:
+        return False
     return True
 
 
@@ -253,6 +257,14 @@ def _keyed(part: Any, key: Any, where: Callable[[], str]) -> Iterable[Hashable]:
         keys = ", ".join(map(repr, children)) or "none"
         raise SurgeryError(f"a {type(part).__name__} has no part {key!r}", at=where(), fix=f"its parts are {keys}")
     return [key]
+
+
+def with_parts(tree: M, values: Mapping[Path, Any]) -> M:
+    """A tree with other values at some paths, of records with fields that no contract looks at."""
+    edits = _Edits()
+    for path, value in values.items():
+        edits.add(Place(path), lambda _, value=value: value)
+    return cast(M, _edited(tree, (), edits, []))
 
 
 # --- putting parts in ------------------------------------------------------------------------------------------------

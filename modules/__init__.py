@@ -16,6 +16,7 @@ from weft.modules.optimizer import Optimizer
 from weft.modules.parallel import Parallel, StatefulParallel
 from weft.modules.pool import avg_pool, max_pool, min_pool
 from weft.modules.sequential import Sequential, StatefulSequential
+from weft.modules.shared import Shared
 from weft.modules.stack import Stack
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "RMSNorm",
     "Residual",
     "Sequential",
+    "Shared",
     "Stack",
     "StatefulParallel",
     "StatefulSequential",

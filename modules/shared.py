@@ -1,0 +1,210 @@
+"""Shared: one record, or one array, in several places of a model.
+
+A record is a tree, and a tree has no two ways to one leaf: an array that is in two places is two leaves, which an
+update takes apart. `Shared` holds the model with each shared thing in *one* place, the source; at the other places
+nothing is held (`None`, as in any sparse record), and the ties say what belongs there. It puts it there when the model
+is used:
+
+    model = Shared(GPT(...), {"head.kernel": ("embed.embedding", jnp.transpose)})
+    logits = model(tokens)         # as the GPT, whose head has the transposed embedding for a kernel
+
+To JAX, optax and checkpoints it is a record with one leaf for each source, so gradients add up, an optimizer keeps one
+moment, and a file holds it once.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Self, TypeVar, cast
+
+import equinox as eqx
+import jax
+from weft.core.agree import describe, differences
+from weft.core.errors import AliasError, StructureError, SuccessorError
+from weft.core.filters import Inside
+from weft.core.leaves import is_array, iter_leaves
+from weft.core.module import Module, static
+from weft.core.partition import with_leaves
+from weft.core.paths import Path, format_path
+from weft.core.surgery import part_at, with_parts
+
+M = TypeVar("M", bound=eqx.Module)
+
+Where = str | tuple[Hashable, ...]
+Source = Where | tuple[Where, Callable[[Any], Any]]
+
+
+@dataclass(frozen=True)
+class Tie:
+    """What belongs in a place: the array at `source`, or what `function` makes of it."""
+
+    place: Path
+    source: Path
+    function: Callable[[Any], Any] | None = None
+
+    def value(self, source: Any) -> Any:
+        """What belongs in the place, for what is at the source."""
+        return source if self.function is None or source is None else self.function(source)
+
+
+class Shared(Module, Generic[M]):
+    """A model in which one thing is in several places: `Shared(model, {"head.kernel": "embed.embedding"})`.
+
+    It is called like the model, and has its attributes and methods; a stateful one gives `(y, successor)`, with a
+    `Shared` for a successor.
+
+    Args:
+        model: the record.
+        ties: from each further place to where the thing is held, or to a pair of that and a function, such as
+            `jnp.transpose`, for an array that is to be seen otherwise. Places are paths: `"blocks[0].attn"`, or a tuple
+            of their parts; of arrays, or of whole records of one structure. Without ties, whatever is the very same
+            array in several places is held in the first.
+
+    Attributes:
+        model: the model as it is held, with `None` in the further places.
+        ties: of arrays.
+
+    Raises:
+        AliasError: if there are no ties, and nothing in the model is shared.
+        StructureError: if a place does not exist or is tied twice, or what belongs there does not fit.
+
+    >>> import jax, jax.numpy as jnp
+    >>> encoder, decoder = Linear(2, 3, key=jax.random.key(0)), Linear(3, 2, key=jax.random.key(1))
+    >>> model = Shared(Sequential(encoder, decoder), {"layers[1].kernel": ("layers[0].kernel", jnp.transpose)})
+    >>> gradient = grad(lambda model, x: model(x).sum())(model, jnp.ones(2))
+    >>> [leaf.shape for leaf in jax.tree.leaves(gradient)]
+    [(2, 3), (3,), (2,)]
+
+    Source: Press and Wolf, "Using the Output Embedding to Improve Language Models", 2017.
+    """
+
+    model: Any
+    ties: tuple[Tie, ...] = static()
+
+    def __init__(self, model: M, ties: Mapping[Where, Source] | None = None):
+        self.ties = _aliases(model) if ties is None else _read(model, ties)
+        self.model = _without(model, self.ties)
+
+    @property
+    def value(self) -> M:
+        """The model with everything in its place."""
+        sources = {tie.source: part_at(self.model, tie.source) for tie in self.ties}
+        return with_parts(self.model, {tie.place: tie.value(sources[tie.source]) for tie in self.ties})
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the model.
+
+        Raises:
+            SuccessorError: if what is shared has two different successors.
+        """
+        return self._call("__call__", *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        # Reached for what this class does not have. Its own fields are missing while it is being made.
+        if name in ("model", "ties", "value") or (name.startswith("__") and name.endswith("__")):
+            raise AttributeError(name)
+        value = getattr(self.value, name)
+        is_method = callable(value) and name not in type(self.model).__dataclass_fields__
+        return functools.partial(self._call, name) if is_method else value
+
+    def _call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        model = self.value
+        result = getattr(model, name)(*args, **kwargs)
+        if type(result) is type(model):
+            return self._successor(model, result)
+        if isinstance(result, tuple) and result and type(result[-1]) is type(model):
+            return (*result[:-1], self._successor(model, result[-1]))
+        return result
+
+    def _successor(self, before: M, after: M) -> Self:
+        """The successor of this record, for that of the model."""
+        if after is before:
+            return self
+        changes: dict[Path, dict[Path, Any]] = {}
+        for tie in self.ties:
+            for path in (tie.source, tie.place):
+                now = part_at(after, path)
+                if now is not part_at(before, path):
+                    changes.setdefault(tie.source, {})[path] = now
+        for source, changed in changes.items():
+            if len(changed) > 1:
+                raise SuccessorError(
+                    "what is shared has a successor in each of several places, and only one can follow it",
+                    at=[format_path(path, type(after).__name__) for path in changed],
+                    fix="keep what has state in one field, and use that field twice",
+                )
+            path, now = next(iter(changed.items()))
+            if path != source:
+                if any(tie.place == path and tie.function is not None for tie in self.ties):
+                    raise SuccessorError(
+                        "what a function makes of a shared array changed, and nothing says how the array follows",
+                        at=format_path(path, type(after).__name__),
+                        fix=f"change it where it is held, at {format_path(source)}",
+                    )
+                after = with_parts(after, {source: now})
+        return self.replace(model=_without(after, self.ties))
+
+
+def _without(model: Any, ties: tuple[Tie, ...]) -> Any:
+    return with_leaves(model, dict.fromkeys((tie.place for tie in ties), None))
+
+
+def _aliases(model: Any) -> tuple[Tie, ...]:
+    first: dict[int, Path] = {}
+    ties: list[Tie] = []
+    for leaf in iter_leaves(model):
+        if is_array(leaf.value):
+            source = first.setdefault(id(leaf.value), leaf.path)
+            if source is not leaf.path:
+                ties.append(Tie(leaf.path, source))
+    if not ties:
+        raise AliasError(
+            f"no array of this {type(model).__name__} is in two places",
+            fix="say what belongs where: Shared(model, {place: where it is held})",
+        )
+    return tuple(ties)
+
+
+def _read(model: Any, ties: Mapping[Where, Source]) -> tuple[Tie, ...]:
+    found: list[Tie] = []
+    for place, source in ties.items():
+        function: Any = None
+        if isinstance(source, tuple) and len(source) == 2 and callable(source[1]):
+            source, function = cast(Any, source)
+        found += _leaf_ties(model, _path(place), _path(cast(Where, source)), function)
+    places = [tie.place for tie in found]
+    wrong = [f"{format_path(path)} is tied twice" for path in dict.fromkeys(places) if places.count(path) > 1]
+    wrong += [f"{format_path(tie.source)} is held nowhere: it is tied itself" for tie in found if tie.source in places]
+    if wrong:
+        raise StructureError(
+            "these ties contradict each other", at=wrong, fix="tie each place once, to one that is held"
+        )
+    return tuple(found)
+
+
+def _path(where: Where) -> Path:
+    return Inside(*where).path if isinstance(where, tuple) else Inside(where).path
+
+
+def _leaf_ties(model: Any, place: Path, source: Path, function: Callable[[Any], Any] | None) -> list[Tie]:
+    try:
+        there, here = part_at(model, place), part_at(model, source)
+    except KeyError as error:
+        raise StructureError(
+            f"nothing is at {error.args[0]!r}",
+            at=f"{format_path(place)}: {format_path(source)}",
+            fix="give paths of this model, as errors write them: 'blocks[0].attn.kernel'",
+        ) from None
+    if function is not None:
+        here = jax.eval_shape(function, here)
+    wrong = differences(describe(there, ""), describe(here, ""), root=format_path(place))
+    if wrong:
+        raise StructureError(
+            f"what is at {format_path(source)} does not fit",
+            at=wrong,
+            fix="tie things of one structure, or give a function",
+        )
+    leaves = [leaf.path for leaf in iter_leaves(there) if leaf.dynamic]
+    return [Tie((*place, *path), (*source, *path), function) for path in leaves]
