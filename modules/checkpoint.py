@@ -1,59 +1,65 @@
 """Checkpoints: a tree of records in one safetensors file.
 
-Every array is stored under its path; what is not an array is structure, and comes from the tree that one loads into.
-The header also holds a digest, so that a damaged file is found out. A checkpoint is written beside its target and then
-moved over it: a reader sees the old one or the new one, never a part.
+Every array, and every Python number outside of records, is *data*: stored under its path, and restored. What else a
+tree is made of is *configuration* (see `checkpoint_configuration`): stored as text and compared with the tree that one
+loads into, from which it comes. The header also holds a digest, so that a damaged file is found out
+(`checkpoint_format`), and a file is written beside its target and then moved over it (`checkpoint_atomic`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import json
 import os
-import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, overload
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from weft.core.errors import WeftError
-from weft.core.leaves import Leaf
-from weft.core.partition import Structure, take_apart
+from jax.typing import DTypeLike
+from weft.core.leaves import Leaf, iter_leaves
+from weft.core.partition import take_apart
 from weft.core.paths import format_path
+from weft.modules import checkpoint_format as form
+from weft.modules.checkpoint_atomic import replacing
+from weft.modules.checkpoint_configuration import Description, agree, configuration, is_description, show
+from weft.modules.checkpoint_format import CheckpointError, Entry, Source, Target
+from weft.modules.checkpoint_leaves import cast_of, content_of, kind_of, needs_x64, restored, show_type, target_of
+from weft.modules.checkpoint_names import Rename, around, is_inside, refuse_two_at_one_path, renamed
 
 T = TypeVar("T")
 
-# safetensors' names of the dtypes that JAX has too.
-_NAMES = {
-    **{np.dtype(f"{sign}int{bits}"): f"{sign.upper() or 'I'}{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
-    **{np.dtype(f"float{bits}"): f"F{bits}" for bits in (16, 32, 64)},
-    np.dtype(bool): "BOOL",
-    np.dtype(np.complex64): "C64",
-    np.dtype(jnp.bfloat16): "BF16",
-    np.dtype(jnp.float8_e4m3fn): "F8_E4M3",
-    np.dtype(jnp.float8_e5m2): "F8_E5M2",
-}
-_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+# As many lines of one error as one reads.
+_LINES = 8
 
 
-class CheckpointError(WeftError, ValueError):
-    """A file that is no checkpoint, is damaged, or is one of another tree."""
+class LoadReport(NamedTuple):
+    """What a partial load did not do.
+
+    Attributes:
+        missing: the paths of `like` that the file has nothing for; they are as `like` has them.
+        left_over: the names in the file that `like` has no place for.
+    """
+
+    missing: tuple[str, ...]
+    left_over: tuple[str, ...]
 
 
 def save_checkpoint(path: str | os.PathLike[str], tree: Any) -> None:
-    """Writes the arrays of a tree, all or nothing.
+    """Writes a tree, all or nothing; one array at a time passes through the memory of the host.
+
+    Arrays are stored bit for bit under their paths, and so are Python numbers outside of records. Everything else is
+    configuration: it is stored as text, for `load_checkpoint` to compare.
 
     Args:
-        path: the file; its folder must exist.
+        path: the file; its folder must exist. Of a link the target is written; a file that is there already passes on
+            its mode.
         tree: records and containers. Random keys are stored as their data.
 
     Raises:
         OSError: if it cannot be written; what was there before is untouched.
-        CheckpointError: if a dtype cannot be stored.
+        CheckpointError: if something in it cannot be stored, naming its path.
 
+    >>> import jax.numpy as jnp
     >>> from tempfile import TemporaryDirectory
     >>> folder = TemporaryDirectory()
     >>> file = Path(folder.name, "state.safetensors")
@@ -61,136 +67,225 @@ def save_checkpoint(path: str | os.PathLike[str], tree: Any) -> None:
     >>> load_checkpoint(file, {"w": jnp.zeros(3, int), "step": 0})
     {'step': 7, 'w': Array([0, 1, 2], dtype=int32)}
     >>> folder.cleanup()
+
+    Source: the format, https://github.com/huggingface/safetensors.
     """
-    leaves = take_apart(tree)[1]
-    blob = _encode(dict(zip(_names(leaves), (_stored(leaf.value) for leaf in leaves), strict=True)))
-    path = Path(path)
-    with _temporary(path) as (file, name):
-        file.write(blob)
-        file.flush()
-        os.fsync(file.fileno())
-        os.replace(name, path)
+    leaves = _by_name(leaf for leaf in iter_leaves(tree) if leaf.dynamic)
+    contents = {name: content_of(leaf.value, name) for name, leaf in leaves.items()}
+    told = {path: description for path, description in configuration(tree).items() if path not in leaves}
+    with replacing(path) as file:
+        form.write(file, contents, {"configuration": json.dumps(told)})
 
 
-def load_checkpoint(path: str | os.PathLike[str], like: T) -> T:
-    """Reads a checkpoint into the structure of a tree.
+@overload
+def load_checkpoint(
+    path: str | os.PathLike[str],
+    like: T,
+    *,
+    rename: Rename | None = None,
+    dtype: DTypeLike | Literal["like"] | None = None,
+    partial: Literal[False] = False,
+    strict: bool = True,
+) -> T: ...
+
+
+@overload
+def load_checkpoint(
+    path: str | os.PathLike[str],
+    like: T,
+    *,
+    rename: Rename | None = None,
+    dtype: DTypeLike | Literal["like"] | None = None,
+    partial: Literal[True],
+    strict: bool = True,
+) -> tuple[T, LoadReport]: ...
+
+
+def load_checkpoint(
+    path: str | os.PathLike[str],
+    like: T,
+    *,
+    rename: Rename | None = None,
+    dtype: DTypeLike | Literal["like"] | None = None,
+    partial: bool = False,
+    strict: bool = True,
+) -> T | tuple[T, LoadReport]:
+    """Reads a checkpoint, or another safetensors file, into the structure of a tree.
 
     Args:
-        path: what `save_checkpoint` wrote.
-        like: a tree of the same structure, shapes and dtypes; its arrays may be `jax.ShapeDtypeStruct`s.
+        path: what `save_checkpoint` wrote, or a safetensors file of another program, which says nothing of
+            configuration and has no digest.
+        like: a tree of the same structure, shapes and dtypes; its arrays and keys may be `jax.ShapeDtypeStruct`s, as
+            `jax.eval_shape` makes them. An array goes where the one of `like` was put on purpose: to its device or
+            sharding.
+        rename: from names in the file to paths in `like`, as errors print them. A mapping holds names, or the
+            beginnings of names up to a dot or a bracket (`{"encoder": "model.encoder"}`; an empty text stands for the
+            root); the longest that fits is used, and what none fits keeps its name. A function is called with each
+            name, of arrays and, in weft's own files, of configuration. What becomes None is left out. Configuration is
+            compared at the paths that both have then, except for the containers around what was renamed.
+        dtype: None loads only what has the dtype of `like`. A floating dtype is given to every floating array, and that
+            of `like` does not matter then. "like" casts what the file holds to the dtypes of `like`, floats to floats
+            and integers to integers that can hold them.
+        partial: loads what the file and `like` both have, and returns a report of the rest. Shapes and dtypes must fit
+            still, and so must the configuration at the paths that both have.
+        strict: compares the configuration. With False nothing of it is compared, and **that of `like` is taken**.
+
+    Returns:
+        The tree; with `partial=True` the tree and a `LoadReport`.
 
     Raises:
         OSError: if it cannot be read.
-        CheckpointError: if it is no checkpoint, is damaged, or does not fit, naming the paths.
+        CheckpointError: if it is no checkpoint, is damaged, comes from a newer format, or does not fit, naming paths.
+
+    >>> import jax.numpy as jnp
+    >>> from tempfile import TemporaryDirectory
+    >>> folder = TemporaryDirectory()
+    >>> file = Path(folder.name, "old.safetensors")
+    >>> save_checkpoint(file, {"encoder": jnp.ones(2, jnp.bfloat16), "head": jnp.ones(3)})
+    >>> like = {"body": jnp.zeros(2), "new": jnp.zeros(1)}
+    >>> load_checkpoint(file, like, rename={"encoder": "body"}, dtype="like", partial=True)[1]
+    LoadReport(missing=('new',), left_over=('head',))
+    >>> folder.cleanup()
+
+    Source: the format, https://github.com/huggingface/safetensors.
     """
-    arrays = _decode(Path(path).read_bytes(), str(path))
+    cast = cast_of(dtype)
     structure, leaves = take_apart(like)
-    _check_fit(arrays, leaves, str(path))
-    return _rebuild(structure, leaves, arrays)
+    wanted = {name: leaf.value for name, leaf in _by_name(leaves).items()}
+    with form.opened(Path(path)) as source:
+        saved = _saved_configuration(source)
+        paths = renamed(rename, {**dict.fromkeys(entry.name for entry in source.entries), **saved}, source.path)
+        entries = _renamed_entries(source, paths)
+        targets = {
+            name: target_of(entries[name], value, cast, described=bool(source.version))
+            for name, value in wanted.items()
+            if name in entries
+        }
+        lines = _differing_data(entries, wanted, targets, partial)
+        if strict and saved:
+            told = {place: one for place, one in configuration(like).items() if place not in wanted}
+            lines = _differing_configuration(saved, told, paths, partial or rename is not None) + lines
+        if lines:
+            # What does not fit may have been damaged, and then that is what should be said.
+            source.check()
+            raise _misfit(source.path, lines)
+        fitting = {name: target for name, target in targets.items() if target is not None}
+        _refuse_narrowing(fitting, wanted)
+        values = _read(source, fitting, wanted)
+    tree = structure.build([values.get(name, value) for name, value in wanted.items()])
+    used = {target.entry.name for target in fitting.values()}
+    report = LoadReport(
+        missing=tuple(name for name in wanted if name not in values),
+        left_over=tuple(sorted(entry.name for entry in source.entries if entry.name not in used)),
+    )
+    return (tree, report) if partial else tree
 
 
-def _check_fit(arrays: Mapping[str, np.ndarray], leaves: list[Leaf], path: str) -> None:
-    expected = dict(zip(_names(leaves), (_stored_type(leaf.value) for leaf in leaves), strict=True))
-    found = {name: (array.shape, array.dtype) for name, array in arrays.items()}
-    differing = [
-        f"{name}: {_describe(found.get(name))}, not {_describe(expected.get(name))}"
-        for name in sorted({*expected, *found})
-        if expected.get(name) != found.get(name)
+def _by_name(leaves: Iterable[Leaf]) -> dict[str, Leaf]:
+    by_name: dict[str, Leaf] = {}
+    twice: list[str] = []
+    for leaf in leaves:
+        name = format_path(leaf.path)
+        if name == "__metadata__":
+            raise CheckpointError("safetensors takes this name for itself", at=name, fix="rename it")
+        if name in by_name:
+            twice.append(name)
+        by_name[name] = leaf
+    if twice:
+        raise CheckpointError("two arrays have one path", at=twice, fix="rename one")
+    return by_name
+
+
+def _saved_configuration(source: Source) -> dict[str, Description]:
+    saved = source.told("configuration", {})
+    if not all(map(is_description, saved.values())):
+        raise source.damaged()
+    return saved
+
+
+def _renamed_entries(source: Source, paths: Mapping[str, str | None]) -> dict[str, Entry]:
+    chosen = {entry.name: paths[entry.name] for entry in source.entries}
+    refuse_two_at_one_path(chosen, source.path)
+    return {path: entry for entry in source.entries if (path := chosen[entry.name]) is not None}
+
+
+# --- what does not fit -----------------------------------------------------------------------------------------------
+
+
+def _differing_data(
+    entries: Mapping[str, Entry], wanted: Mapping[str, Any], targets: Mapping[str, Target | None], partial: bool
+) -> list[str]:
+    names = targets if partial else {*wanted, *entries}
+    return [
+        f"{name}: {_show_entry(entries.get(name), name)}, not {_show_like(wanted, name)}"
+        for name in sorted(names)
+        if targets.get(name) is None
     ]
-    if differing:
-        more = [f"and {len(differing) - 8} more"] if len(differing) > 8 else []
+
+
+def _show_entry(entry: Entry | None, name: str) -> str:
+    if entry is None:
+        return "nothing"
+    return show_type(entry.kind, entry.shape) + ("" if entry.name == name else f" (in the file: {entry.name})")
+
+
+def _show_like(wanted: Mapping[str, Any], name: str) -> str:
+    return show_type(kind_of(wanted[name]), np.shape(wanted[name])) if name in wanted else "nothing"
+
+
+def _differing_configuration(
+    saved: Mapping[str, Description],
+    here: Mapping[str, Description],
+    paths: Mapping[str, str | None],
+    only_common: bool,
+) -> list[str]:
+    """A line for each path at which configuration differs, but none for what is inside of such a path."""
+    # What holds something that was renamed is another container by that.
+    changed = around(paths)
+    moved = {paths[name]: one for name, one in saved.items() if name not in changed}
+    # Said explicitly, a path counts for more than one that was merely kept.
+    moved |= {paths[name]: one for name, one in saved.items() if paths[name] != name}
+    lines: list[str] = []
+    last: str | None = None
+    for path in sorted({*moved, *here} - {None}, key=str):
+        missing = path not in moved or path not in here
+        if (missing and only_common) or (last is not None and is_inside(path, last)):
+            continue
+        if missing or not agree(moved[path], here[path]):
+            lines.append(f"{path}: {_show(moved.get(path))}, not {_show(here.get(path))}")
+            last = path
+    return lines
+
+
+def _show(description: Description | None) -> str:
+    text = "nothing" if description is None else show(description)
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def _misfit(path: str, lines: list[str]) -> CheckpointError:
+    more = [f"and {len(lines) - _LINES} more"] if len(lines) > _LINES else []
+    return CheckpointError(
+        f"{path} holds another tree",
+        at=lines[:_LINES] + more,
+        fix="load it into a tree that is made as the saved one was, or say how to make it fit with rename=, dtype=, "
+        "partial=True or strict=False",
+    )
+
+
+def _refuse_narrowing(targets: Mapping[str, Target], wanted: Mapping[str, Any]) -> None:
+    wide = [f"{name}: {target.dtype}" for name, target in targets.items() if needs_x64(target, wanted[name])]
+    if wide:
         raise CheckpointError(
-            f"{path} holds another tree",
-            at=differing[:8] + more,
-            fix="load it into a tree of the structure, shapes and dtypes that were saved",
+            "JAX would narrow these arrays to 32 bits",
+            at=wide,
+            fix='jax.config.update("jax_enable_x64", True), or load into arrays of 32 bits with dtype="like"',
         )
 
 
-def _describe(kind: tuple[tuple[int, ...], np.dtype] | None) -> str:
-    return "nothing" if kind is None else f"{kind[1].name}[{','.join(map(str, kind[0]))}]"
-
-
-def _rebuild(structure: Structure, leaves: list[Leaf], arrays: Mapping[str, np.ndarray]) -> Any:
-    names = _names(leaves)
-    return structure.build([_restored(arrays[name], leaf.value) for name, leaf in zip(names, leaves, strict=True)])
-
-
-def _names(leaves: list[Leaf]) -> list[str]:
-    names = [format_path(leaf.path) for leaf in leaves]
-    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
-    if twice:
-        raise CheckpointError("two arrays have one path", at=twice, fix="rename one")
-    return names
-
-
-def _is_key(value: Any) -> bool:
-    return jnp.issubdtype(getattr(value, "dtype", np.dtype(object)), jax.dtypes.prng_key)
-
-
-def _stored(value: Any) -> np.ndarray:
-    return np.asarray(jax.random.key_data(value) if _is_key(value) else value)
-
-
-def _stored_type(value: Any) -> tuple[tuple[int, ...], np.dtype]:
-    stored = jax.eval_shape(jax.random.key_data, value) if _is_key(value) else value
-    return np.shape(stored), np.dtype(stored.dtype if hasattr(stored, "dtype") else np.asarray(stored).dtype)
-
-
-def _restored(array: np.ndarray, like: Any) -> Any:
-    if type(like) in (bool, int, float, complex):
-        return type(like)(array.item())
-    if _is_key(like):
-        return jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(like))
-    return array if isinstance(like, np.ndarray | np.generic) else jnp.asarray(array)
-
-
-# --- the file format: safetensors, https://github.com/huggingface/safetensors ---------------------------------------
-
-
-def _encode(arrays: Mapping[str, np.ndarray]) -> bytes:
-    header: dict[str, Any] = {}
-    chunks: list[bytes] = []
-    offset = 0
-    for name, array in arrays.items():
-        if array.dtype not in _NAMES:
-            raise CheckpointError(f"safetensors cannot store {array.dtype}", at=name, fix="cast it")
-        chunks.append(np.ascontiguousarray(array).tobytes())
-        end = offset + len(chunks[-1])
-        header[name] = {"dtype": _NAMES[array.dtype], "shape": array.shape, "data_offsets": [offset, end]}
-        offset = end
-    data = b"".join(chunks)
-    header["__metadata__"] = {"sha256": _digest(header, data)}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text + data
-
-
-def _digest(header: Mapping[str, Any], data: bytes) -> str:
-    return hashlib.sha256(json.dumps(header, sort_keys=True).encode() + data).hexdigest()
-
-
-def _decode(blob: bytes, path: str) -> dict[str, np.ndarray]:
-    size = int.from_bytes(blob[:8], "little")
-    try:
-        header = json.loads(blob[8 : 8 + size].decode())
-        digest = header.pop("__metadata__")["sha256"]
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise CheckpointError(f"{path} is not a checkpoint", fix="pass a file that save_checkpoint wrote") from None
-    data = blob[8 + size :]
-    if digest != _digest(header, data):
-        raise CheckpointError(f"{path} is damaged: its contents do not match its digest", fix="use another checkpoint")
-    return {
-        name: np.frombuffer(data[slice(*entry["data_offsets"])], _DTYPES[entry["dtype"]]).reshape(entry["shape"])
-        for name, entry in header.items()
-    }
-
-
-@contextlib.contextmanager
-def _temporary(path: Path) -> Iterator[tuple[Any, Path]]:
-    """A new file in the same folder, which is gone afterwards unless it was moved."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
-    try:
-        with open(temporary, "xb") as file:
-            yield file, temporary
-    finally:
-        temporary.unlink(missing_ok=True)
+def _read(source: Source, targets: Mapping[str, Target], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    names = {target.entry.name: name for name, target in targets.items()}
+    values: dict[str, Any] = {}
+    for target, array in source.read(targets.values()):
+        name = names[target.entry.name]
+        values[name] = restored(array, target, wanted[name])
+    return values

@@ -103,8 +103,8 @@ def test_a_failed_save_leaves_the_old_checkpoint_and_nothing_else(file, failure,
     save_checkpoint(file, {"a": jnp.ones(2)})
     before = file.read_bytes()
     if failure == "encoding":
-        with pytest.raises(CheckpointError, match="safetensors cannot store complex128\n  at: a"):
-            save_checkpoint(file, {"a": np.ones(2, complex)})
+        with pytest.raises(CheckpointError, match="an array of Python objects cannot be stored\n  at: a"):
+            save_checkpoint(file, {"a": np.array([None])})
     else:
         monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
         with pytest.raises(OSError, match="disk full"):

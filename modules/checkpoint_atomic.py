@@ -1,0 +1,186 @@
+"""Atomic replacement: a file is written beside its target and then moved over it.
+
+A reader, a second writer or a crash sees the old file or the new one, never a part. What makes that hold:
+
+- the bytes are on the disk before the move, and the move before the writer returns (`fsync` of the file, then of its
+  folder);
+- a *stray*, the part that a killed writer leaves behind, is as large as a checkpoint: the next writer of the same
+  target removes it. Whose stray it is, a lock tells: a writer holds one on its file for as long as it lives, and the
+  kernel takes it away from the dead. Process ids alone would not do: they are given out again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+try:
+    import fcntl
+except ImportError:  # not on Windows, where a file that is open cannot be removed anyway
+    fcntl = None
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A new file that takes the place of `path` if the block ends well, and vanishes if it does not.
+
+    Of a link the target is replaced; a file that was there before passes on its mode and owner.
+
+    Raises:
+        OSError: if it cannot be written; what was there before is untouched.
+    """
+    target = _final_target(Path(path))
+    before = _status(target)
+    _clear_strays(target)
+    file, temporary = _create(target, before)
+    try:
+        with file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            # Before it is closed, as the lock must outlive the temporary name; Windows moves no open file.
+            if fcntl is not None:
+                os.replace(temporary, target)
+        if fcntl is None:
+            os.replace(temporary, target)
+        _sync_folder(target.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _final_target(path: Path) -> Path:
+    target = Path(os.path.realpath(path))
+    if target.is_symlink():  # `realpath` gives up at a circle of links
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    return target
+
+
+def _status(target: Path) -> os.stat_result | None:
+    try:
+        status = target.stat()
+    except FileNotFoundError:
+        return None
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
+    if not stat.S_ISREG(status.st_mode):  # a pipe or a device would be gone afterwards
+        raise OSError(errno.EINVAL, "not a regular file", str(target))
+    return status
+
+
+def _create(target: Path, before: os.stat_result | None) -> tuple[BinaryIO, Path]:
+    # Created with the old mode, not given it later: whoever opens a file while it is readable goes on reading it.
+    mode = 0o666 if before is None else stat.S_IMODE(before.st_mode) & 0o777
+    while True:
+        temporary = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}")
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+        descriptor = os.open(temporary, flags, mode)
+        try:
+            _lock(descriptor, wait=True)
+            # Another writer may have taken it for a stray in the moment before the lock.
+            if not _is_still(descriptor, temporary):
+                os.close(descriptor)
+                continue
+            if before is not None:
+                _take_over(descriptor, before)
+            return os.fdopen(descriptor, "wb"), temporary
+        except BaseException:
+            os.close(descriptor)
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def _take_over(descriptor: int, before: os.stat_result) -> None:
+    if not hasattr(os, "fchown"):
+        return
+    mode = stat.S_IMODE(before.st_mode)
+    status = os.fstat(descriptor)
+    if (status.st_uid, status.st_gid) != (before.st_uid, before.st_gid):
+        try:
+            os.fchown(descriptor, before.st_uid, before.st_gid)
+        except PermissionError:
+            # What was meant for the old group is not meant for the writer's.
+            mode &= ~0o070
+    os.fchmod(descriptor, mode)
+
+
+def _is_still(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _lock(descriptor: int, *, wait: bool) -> bool:
+    """Whether this process holds the lock on a file now; file systems without locks give none."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        return False
+    return True
+
+
+def _clear_strays(target: Path) -> None:
+    pattern = re.compile(rf"\.{re.escape(target.name)}\.(\d+)-[0-9a-f]{{8}}")
+    try:
+        names = os.listdir(target.parent)
+    except PermissionError:  # one may write into a folder that one may not list
+        return
+    strays = [(target.with_name(name), int(match[1])) for name in names if (match := pattern.fullmatch(name))]
+    for stray, process in strays:
+        # Another's stray may go away, or turn out to be none, at any moment.
+        with contextlib.suppress(OSError):
+            _clear(stray, process)
+
+
+def _clear(stray: Path, process: int) -> None:
+    # The process id alone decides where there are no locks. A living one may also be a namesake of the dead: then the
+    # stray stays a while longer, which is the safe side.
+    if process != os.getpid() and _lives(process):
+        return
+    if fcntl is None:
+        stray.unlink()
+        return
+    descriptor = os.open(stray, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        if _lock(descriptor, wait=False):
+            stray.unlink()
+    finally:
+        os.close(descriptor)
+
+
+def _lives(process: int) -> bool:
+    if os.name != "posix":
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
+
+
+def _sync_folder(folder: Path) -> None:
+    if not hasattr(os, "O_DIRECTORY"):  # Windows cannot open a folder
+        return
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except PermissionError:
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # The file has its name by now; some file systems cannot sync a folder and say so.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)

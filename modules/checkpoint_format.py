@@ -1,0 +1,366 @@
+"""The file format of checkpoints: safetensors, with a digest and what an array's bytes do not say in its metadata.
+
+https://github.com/huggingface/safetensors: a length, a JSON header (for each array its dtype, shape and place; a
+mapping of texts under `__metadata__`), then the arrays' bytes one behind the other. The library judges headers; reading
+and writing are here, because it takes all arrays at once as pointers into host memory, and hands arrays out at
+addresses that JAX has to copy. Here one array at a time passes through, a chunk at a time, and is hashed on the way.
+
+Words: an *entry* is one array in a file; its *kind* is the dtype that the user knows it by ("float32", "key<fry>",
+"Python int"), where that is more than the *stored* dtype says. A file that holds no digest was written by another
+program and is *foreign*.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import jax.numpy as jnp
+import numpy as np
+from weft.core.errors import WeftError
+
+VERSION = 1
+CHUNK = 1 << 23
+# The library reads no longer header.
+_LONGEST_HEADER = 100_000_000
+_NO_DIGEST = "0" * 64
+
+# safetensors' names of the dtypes that NumPy and JAX have too.
+_NAMES: dict[np.dtype[Any], str] = {
+    **{np.dtype(f"{sign}int{bits}"): f"{sign.upper() or 'I'}{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    **{np.dtype(f"float{bits}"): f"F{bits}" for bits in (16, 32, 64)},
+    np.dtype(bool): "BOOL",
+    np.dtype(np.complex64): "C64",
+    np.dtype(jnp.bfloat16): "BF16",
+    np.dtype(jnp.float8_e4m3fn): "F8_E4M3",
+    np.dtype(jnp.float8_e5m2): "F8_E5M2",
+    np.dtype(jnp.float8_e4m3fnuz): "F8_E4M3FNUZ",
+    np.dtype(jnp.float8_e5m2fnuz): "F8_E5M2FNUZ",
+    np.dtype(jnp.float8_e8m0fnu): "F8_E8M0",
+}
+_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+
+
+class CheckpointError(WeftError, ValueError):
+    """A file that is no checkpoint, is damaged, or is one of another tree."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """What will be an entry.
+
+    Attributes:
+        kind: the dtype that the user knows it by.
+        shape: the shape that the user knows it by.
+        stored: the dtype and shape of the array that is stored.
+        array: makes that array, in host memory; called once, when it is written.
+        weak: whether its dtype yields to others in arithmetic, as that of a Python number does.
+    """
+
+    kind: str
+    shape: tuple[int, ...]
+    stored: tuple[np.dtype[Any], tuple[int, ...]]
+    array: Callable[[], np.ndarray[Any, Any]]
+    weak: bool = False
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One array in a file: its name, its kind and shape as in `Content`, and the place of its bytes."""
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+    weak: bool = False
+
+    @property
+    def size(self) -> int:
+        return self.end - self.begin
+
+
+@dataclass(frozen=True)
+class Target:
+    """The array that an entry is read to.
+
+    Attributes:
+        entry: which.
+        shape: of the array.
+        dtype: of the array, which has as many bytes as the entry, unless it is cast.
+        source: the dtype that the bytes have, if they are to be cast item by item.
+    """
+
+    entry: Entry
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    source: np.dtype[Any] | None = None
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def write(file: BinaryIO, contents: Mapping[str, Content], metadata: Mapping[str, str]) -> None:
+    """Writes a whole file; each array is made when its turn comes, and dropped before the next.
+
+    Args:
+        file: a new file.
+        contents: what to store, by name.
+        metadata: texts to store beside.
+
+    Raises:
+        CheckpointError: if the header would be longer than readers of the format allow.
+    """
+    # The longest items first, as the library has it: each array then lies at a multiple of its item's size.
+    contents = dict(sorted(contents.items(), key=lambda item: -item[1].stored[0].itemsize))
+    header = _header(contents, metadata)
+    digest = hashlib.sha256(header)
+    file.write(header)
+    for content in contents.values():
+        for chunk in _chunks(content.array()):
+            digest.update(chunk)
+            file.write(chunk)
+    file.seek(header.index(_NO_DIGEST.encode()))
+    file.write(digest.hexdigest().encode())
+
+
+def _header(contents: Mapping[str, Content], metadata: Mapping[str, str]) -> bytes:
+    told = {
+        # First of all, so that the place for the digest is the first that looks like one.
+        "sha256": _NO_DIGEST,
+        "weft": str(VERSION),
+        "kinds": json.dumps({n: (c.kind, c.shape) for n, c in contents.items() if c.kind != _told_by(c.stored[0])}),
+        "weak": json.dumps([name for name, content in contents.items() if content.weak]),
+        **metadata,
+    }
+    header: dict[str, Any] = {"__metadata__": told}
+    offset = 0
+    for name, content in contents.items():
+        dtype, shape = content.stored
+        # What the format has no dtype for is stored as its bytes.
+        shape = shape if dtype in _NAMES else (*shape, dtype.itemsize)
+        end = offset + math.prod(content.stored[1]) * dtype.itemsize
+        header[name] = {"dtype": _NAMES.get(dtype, "U8"), "shape": shape, "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    if len(text) > _LONGEST_HEADER:
+        raise CheckpointError(
+            f"a header of {len(text)} bytes, and readers of safetensors take {_LONGEST_HEADER}",
+            fix="save the tree in several files, or make an array of a long tuple or text in its configuration",
+        )
+    return len(text).to_bytes(8, "little") + text
+
+
+def _told_by(dtype: np.dtype[Any]) -> str | None:
+    """The kind of what is stored with this dtype, if the format's own name of it says as much."""
+    return dtype.name if dtype in _NAMES else None
+
+
+def _chunks(array: np.ndarray[Any, Any]) -> Iterator[memoryview]:
+    size = max(1, CHUNK // max(1, array.dtype.itemsize))
+    # A whole copy of an array that is not contiguous would be as large as the array; its iterator copies by the chunk.
+    flat = array.reshape(-1) if array.flags.c_contiguous else array.flat
+    for start in range(0, array.size if array.dtype.itemsize else 0, size):
+        yield memoryview(flat[start : start + size].view(np.uint8))
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+class Source:
+    """A file that is open for reading, its header judged.
+
+    Attributes:
+        path: for messages.
+        entries: what it holds, in the order of their bytes.
+        metadata: the texts that were stored beside; none in a foreign file.
+        version: of the format; 0 for files of weft from before there were versions, None for a foreign file.
+    """
+
+    def __init__(self, file: BinaryIO, path: str):
+        self.path = path
+        self._file: Any = file
+        self._prefix = file.read(8)
+        self._prefix += file.read(int.from_bytes(self._prefix, "little"))
+        try:
+            header: dict[str, Any] = json.loads(self._prefix[8:])
+        except (ValueError, RecursionError) as error:  # the library skips what it does not know; Python reads it
+            raise no_checkpoint(path, str(error)) from None
+        self.metadata: dict[str, str] = header.pop("__metadata__", None) or {}
+        self.version = self._version()
+        kinds, weak = self.told("kinds", {}), set(map(str, self.told("weak", [])))
+        entries = [self._entry(name, entry, kinds.get(name), name in weak) for name, entry in header.items()]
+        self.entries = sorted(entries, key=lambda entry: (entry.begin, entry.end))
+
+    def _version(self) -> int | None:
+        told = self.metadata.get("weft")
+        if told is None:
+            return 0 if "sha256" in self.metadata else None
+        if not told.isdecimal() or "sha256" not in self.metadata:
+            raise self.damaged()
+        if int(told) > VERSION:
+            raise CheckpointError(
+                f"{self.path} has format {told}, and this version of weft reads formats up to {VERSION}",
+                fix="load it with the version of weft that wrote it, or a newer one",
+            )
+        return int(told)
+
+    def told(self, name: str, otherwise: Any) -> Any:
+        """What was stored beside the arrays under a name, as JSON."""
+        if not self.version or name not in self.metadata:
+            return otherwise
+        try:
+            found = json.loads(self.metadata[name])
+        except (ValueError, RecursionError):
+            raise self.damaged() from None
+        if type(found) is not type(otherwise):
+            raise self.damaged()
+        return found
+
+    def _entry(self, name: str, told: Mapping[str, Any], kind: Any, weak: bool) -> Entry:
+        if told["dtype"] not in _DTYPES:
+            raise CheckpointError(
+                f"{self.path} holds an array of safetensors' dtype {told['dtype']}, which JAX has not",
+                at=name,
+                fix="convert the file with the program that wrote it",
+            )
+        match kind:
+            case None:
+                kind, shape = _DTYPES[told["dtype"]].name, told["shape"]
+            case [str(), [*shape]] if all(type(size) is int for size in shape):
+                kind = kind[0]
+            case _:
+                raise self.damaged()
+        return Entry(name, kind, tuple(shape), *told["data_offsets"], weak)
+
+    def damaged(self) -> CheckpointError:
+        """The error for a file that is not what its digest says."""
+        return CheckpointError(
+            f"{self.path} is damaged: its contents do not match its digest", fix="use another checkpoint"
+        )
+
+    def read(self, targets: Iterable[Target]) -> Iterator[tuple[Target, np.ndarray[Any, Any]]]:
+        """Makes and fills the arrays of targets, one at a time.
+
+        Raises:
+            CheckpointError: if values do not fit the dtype that they are cast to; after the last, if the digest does
+                not hold, and nothing that was read may be used then.
+        """
+        by_name = {target.entry.name: target for target in targets}
+        digest = self._started_digest()
+        for entry in self.entries:
+            target = by_name.get(entry.name)
+            if target is None and digest is None:
+                continue
+            self._file.seek(len(self._prefix) + entry.begin)
+            array = None if target is None else empty(target.shape, target.dtype)
+            for piece in self._fill(entry, target, array):
+                if digest is not None:
+                    digest.update(piece)
+            if target is not None and array is not None:
+                yield target, array
+            # The caller's reference should be the last one while the next array is made.
+            del array
+        if digest is not None and digest.hexdigest() != self.metadata["sha256"]:
+            raise self.damaged()
+
+    def check(self) -> None:
+        """Reads the whole file for its digest.
+
+        Raises:
+            CheckpointError: if that does not hold.
+        """
+        for _ in self.read(()):
+            pass
+
+    def _fill(self, entry: Entry, target: Target | None, array: Any) -> Iterator[np.ndarray[Any, Any]]:
+        """Reads an entry into an array, if any, and gives its bytes a piece at a time."""
+        whole = None
+        if target is not None and target.source is None:
+            if array.nbytes != entry.size:  # the metadata tells of a kind that the bytes do not have
+                raise self.damaged()
+            whole = array.reshape(-1).view(np.uint8) if entry.size else None
+        for start in range(0, entry.size, CHUNK):
+            length = min(CHUNK, entry.size - start)
+            piece = np.empty(length, np.uint8) if whole is None else whole[start : start + length]
+            if self._file.readinto(memoryview(piece)) != length:
+                raise no_checkpoint(self.path, "it ends too early")
+            if target is not None and target.source is not None:
+                place = slice(start // target.source.itemsize, (start + length) // target.source.itemsize)
+                _cast(piece.view(target.source), array.reshape(-1)[place], entry.name)
+            yield piece
+
+    def _started_digest(self) -> Any:
+        if self.version is None:
+            return None
+        if self.version == 0:
+            # Files from before there were versions hash the header without the metadata, in a spelling of its own.
+            header = json.loads(self._prefix[8:])
+            del header["__metadata__"]
+            return hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+        return hashlib.sha256(self._prefix.replace(self.metadata["sha256"].encode(), _NO_DIGEST.encode(), 1))
+
+
+def _cast(values: np.ndarray[Any, Any], into: np.ndarray[Any, Any], name: str) -> None:
+    with np.errstate(over="ignore", invalid="ignore"):  # an infinity is the nearest that a narrow float has
+        into[...] = values.astype(into.dtype)
+    if not jnp.issubdtype(into.dtype, jnp.inexact) and not np.array_equal(into.astype(values.dtype), values):
+        raise CheckpointError(
+            f"{values.dtype}s that {into.dtype} cannot hold", at=name, fix="load into an array of a wider dtype"
+        )
+
+
+def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """An array to read into, at an address that JAX takes over on a CPU; it copies what lies elsewhere."""
+    size = math.prod(shape) * dtype.itemsize
+    if not size:
+        return np.empty(shape, dtype)
+    memory = np.empty(size + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Source]:
+    """A file for reading.
+
+    Raises:
+        OSError: if it cannot be read.
+        CheckpointError: if its header is not one of a safetensors file of this length.
+    """
+    with contextlib.ExitStack() as stack:
+        while True:
+            file = stack.enter_context(open(path, "rb"))
+            _judge(path)
+            # The library opens files by name; a writer may have put another file there between the two.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                    break
+        yield Source(file, str(path))
+
+
+def _judge(path: Path) -> None:
+    """The one validation of a header: names, dtypes, shapes, and offsets that cover the file without gap or overlap."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy"):
+            pass
+    except SafetensorError as error:
+        raise no_checkpoint(str(path), str(error)) from None
+
+
+def no_checkpoint(path: str, why: str) -> CheckpointError:
+    """The error for a file that is none of this format."""
+    why = why.removeprefix("Error while deserializing header: ")
+    return CheckpointError(
+        f"{path} is not a checkpoint: {why}", fix="pass a file that save_checkpoint wrote, or another safetensors file"
+    )
