@@ -2,7 +2,7 @@
 
 from jax.nn import elu, gelu, leaky_relu, log_softmax, relu, sigmoid, silu, softmax, softplus, tanh
 from weft.modules import ops, tree
-from weft.modules.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
+from weft.modules.checkpoint import CheckpointError, LoadReport, load_checkpoint, save_checkpoint
 from weft.modules.combinators import Frozen, Lambda, Residual
 from weft.modules.construct import ConfigError
 from weft.modules.conv import Conv, Conv1d, Conv2d, Conv3d
@@ -35,6 +35,7 @@ __all__ = [
     "Lambda",
     "LayerNorm",
     "Linear",
+    "LoadReport",
     "Optimizer",
     "Parallel",
     "RMSNorm",

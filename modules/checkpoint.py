@@ -242,12 +242,15 @@ def _differing_configuration(
     """A line for each path at which configuration differs, but none for what is inside of such a path."""
     # What holds something that was renamed is another container by that.
     changed = around(paths)
-    moved = {paths[name]: one for name, one in saved.items() if name not in changed}
-    # Said explicitly, a path counts for more than one that was merely kept.
-    moved |= {paths[name]: one for name, one in saved.items() if paths[name] != name}
+    moved: dict[str, Description] = {}
+    # Said explicitly, a path counts for more than one that was merely kept: those come last.
+    for name in sorted(saved, key=lambda name: paths[name] != name):
+        path = paths[name]
+        if path is not None and (path != name or name not in changed):
+            moved[path] = saved[name]
     lines: list[str] = []
     last: str | None = None
-    for path in sorted({*moved, *here} - {None}, key=str):
+    for path in sorted({*moved, *here}):
         missing = path not in moved or path not in here
         if (missing and only_common) or (last is not None and is_inside(path, last)):
             continue

@@ -7,9 +7,10 @@ such a *description*; it comes from the tree that one loads into, and two descri
 What a description says:
 
 - numbers, texts, None, dtypes: their value, and so their type (`1`, `1.0`, `True`);
-- classes and functions: `module:qualname`. A module that is run as a script is called `__main__` then and otherwise
-  when it is imported, so this name agrees with any. A private module (`jax._src...`) that is gone has been moved by a
-  newer version of its package, and then the package's name and the qualname are compared;
+- classes and functions: `module:qualname`, with the outermost package that offers it for a module. Two names agree if
+  they lead to the same thing, so an alias that is left behind keeps old files loading. A module that is run as a script
+  is called `__main__` then and otherwise when it is imported, so this name agrees with any; and a private module
+  (`jax._src...`) that has gone was moved by a newer version of its package, so the package and the qualname decide;
 - functions that no name leads to (lambdas, functions made inside functions): beside the name, a hash of their code,
   their defaults and what they close over, each described. The code differs between Python versions, so it is compared
   within one;
@@ -36,6 +37,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from weft.core import trees
 from weft.core.leaves import MISSING, NUMBERS, is_array
 from weft.core.paths import Path, format_path, key_part
@@ -130,7 +132,7 @@ def _dtype(value: Any) -> np.dtype[Any] | None:
 
 def _array(value: Any) -> Description:
     what = f"{value.dtype}[{','.join(map(str, value.shape))}]"
-    if isinstance(value, jax.core.Tracer | jax.ShapeDtypeStruct | jax.Ref):
+    if isinstance(value, Tracer | jax.ShapeDtypeStruct | jax.Ref):
         return what
     data = jax.random.key_data(value) if jnp.issubdtype(value.dtype, jax.dtypes.prng_key) else value
     return f"{what} {hashlib.sha256(np.ascontiguousarray(data).tobytes()).hexdigest()[:16]}"
@@ -176,15 +178,21 @@ def _qualname(value: Any) -> str | None:
 def _name(value: Any) -> str:
     if isinstance(value, ModuleType):
         return f"{value.__name__}:"
-    module = getattr(value, "__module__", None)
-    return f"{module if isinstance(module, str) else ''}:{_qualname(value)}"
+    module, qualname = getattr(value, "__module__", None), str(_qualname(value))
+    if not isinstance(module, str):
+        return f":{qualname}"
+    # The outermost package that offers it: `weft:Linear` stays when `weft.modules.linear` is cut in two.
+    packages = [module[:i] for i, letter in enumerate(module) if letter == "."]
+    offering = (package for package in packages if _found(f"{package}:{qualname}") is value)
+    return f"{next(offering, module)}:{qualname}"
 
 
 def _found(name: str) -> Any:
-    """What a name leads to in this process, without importing anything."""
+    """What a name leads to in this process, without importing anything, which a package's `__getattr__` may do."""
     module, _, qualname = name.partition(":")
+    first, *rest = qualname.split(".")
     try:
-        return functools.reduce(getattr, qualname.split("."), sys.modules[module])
+        return functools.reduce(getattr, rest, vars(sys.modules[module])[first])
     except (AttributeError, KeyError):
         return None
 
@@ -269,13 +277,14 @@ def agree(saved: Description, here: Description) -> bool:
 def _names_agree(saved: str, here: str) -> bool:
     if saved == here:
         return True
+    found = _found(saved)
+    if found is not None and found is _found(here):
+        return True
     (module, _, qualname), (own, _, own_qualname) = saved.partition(":"), here.partition(":")
     if qualname != own_qualname:
         return False
-    if "__main__" in (module, own):
-        return True
-    moved = "._" in module + own and module.split("._")[0].split(".")[0] == own.split("._")[0].split(".")[0]
-    return moved and _found(saved) is None
+    one_package = module.partition(".")[0] == own.partition(".")[0]
+    return "__main__" in (module, own) or (found is None and one_package and "._" in module + own)
 
 
 def _codes_agree(saved: str | None, here: str | None) -> bool:

@@ -169,7 +169,7 @@ def _chunks(array: np.ndarray[Any, Any]) -> Iterator[memoryview]:
     # A whole copy of an array that is not contiguous would be as large as the array; its iterator copies by the chunk.
     flat = array.reshape(-1) if array.flags.c_contiguous else array.flat
     for start in range(0, array.size if array.dtype.itemsize else 0, size):
-        yield memoryview(flat[start : start + size].view(np.uint8))
+        yield flat[start : start + size].view(np.uint8).data
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -239,7 +239,8 @@ class Source:
                 kind = kind[0]
             case _:
                 raise self.damaged()
-        return Entry(name, kind, tuple(shape), *told["data_offsets"], weak)
+        begin, end = told["data_offsets"]
+        return Entry(name, kind, tuple(shape), begin, end, weak)
 
     def damaged(self) -> CheckpointError:
         """The error for a file that is not what its digest says."""
@@ -291,7 +292,7 @@ class Source:
         for start in range(0, entry.size, CHUNK):
             length = min(CHUNK, entry.size - start)
             piece = np.empty(length, np.uint8) if whole is None else whole[start : start + length]
-            if self._file.readinto(memoryview(piece)) != length:
+            if self._file.readinto(piece.data) != length:
                 raise no_checkpoint(self.path, "it ends too early")
             if target is not None and target.source is not None:
                 place = slice(start // target.source.itemsize, (start + length) // target.source.itemsize)

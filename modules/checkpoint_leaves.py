@@ -11,6 +11,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.typing import DTypeLike
 from weft.core.leaves import NUMBERS
 from weft.modules.checkpoint_format import CheckpointError, Content, Entry, Target
@@ -77,7 +78,7 @@ def _number_as_array(value: complex) -> np.ndarray[Any, Any]:
 
 def _refuse_unstorable(value: Any, name: str) -> None:
     what = fix = None
-    if isinstance(value, jax.core.Tracer):
+    if isinstance(value, Tracer):
         what, fix = "an array that is being traced has no value to store", "save outside of jit and other transforms"
     elif isinstance(value, jax.ShapeDtypeStruct):
         what, fix = "a ShapeDtypeStruct has no value to store", "save arrays"
@@ -218,7 +219,7 @@ def _restored_number(data: bytes, entry: Entry) -> Any:
 
 
 def _placement(like: Any) -> Any:
-    if isinstance(like, jax.core.Tracer) or (isinstance(like, jax.Array) and not like.committed):
+    if isinstance(like, Tracer) or (isinstance(like, jax.Array) and not like.committed):
         return None
     sharding = getattr(like, "sharding", None)
     try:
