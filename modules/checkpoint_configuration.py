@@ -39,8 +39,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from weft.core import trees
-from weft.core.leaves import MISSING, NUMBERS, is_array
+from weft.core.configuration import Mixed, iter_configuration
+from weft.core.leaves import is_array, record_children
 from weft.core.paths import Path, format_path, key_part
+from weft.core.statics import Static
 
 # A text stands for itself, a mapping for what has a "name", and may have "code" and "parts" with names.
 Description = str | dict[str, Any]
@@ -51,43 +53,25 @@ _DEEPEST = 40
 
 def configuration(tree: Any) -> dict[str, Description]:
     """The description of everything of a tree that is not an array, by path."""
-    return {format_path(path): description for path, description in _visit(tree, (), False)}
+    values = ((path, describe(value)) for path, value in iter_configuration(tree))
+    return {format_path(path): description for path, description in (*_nodes(tree, ()), *values)}
 
 
-def _visit(node: Any, path: Path, in_record: bool) -> Iterator[tuple[Path, Description]]:
-    if isinstance(node, eqx.Module):
-        yield path, {"name": _name(type(node))}
-        for field in dataclasses.fields(node):
-            value = getattr(node, field.name, MISSING)
-            if value is MISSING:
-                continue
-            if field.metadata.get("static", False):
-                yield (*path, field.name), describe(value)
-            else:
-                yield from _visit(value, (*path, field.name), True)
-    elif is_array(node) or (type(node) in NUMBERS and not in_record):
-        return
-    elif in_record and _is_plain(node):
-        yield path, describe(node)
-    else:
-        yield from _visit_container(node, path, in_record)
-
-
-def _visit_container(node: Any, path: Path, in_record: bool) -> Iterator[tuple[Path, Description]]:
-    level = None if node is None else trees.flatten_one_level(node)
-    if level is None:
-        yield path, describe(node)
-        return
-    children, own = level
-    # Of these, the children's paths say the rest.
-    told = isinstance(node, (tuple, list)) or type(node) is dict or own is None
-    yield path, _of_type(node, {} if told else {"own": describe(own)})
-    for key, child in children:
-        yield from _visit(child, (*path, key_part(key)), in_record)
-
-
-def _is_plain(value: Any) -> bool:
-    return type(value) in _ATOMS or (type(value) is tuple and all(map(_is_plain, value)))
+def _nodes(node: Any, path: Path) -> Iterator[tuple[Path, Description]]:
+    """What records and containers are, and where there is None: their children's paths say the rest."""
+    if node is None:
+        yield path, describe(None)
+    elif isinstance(node, eqx.Module):
+        yield path, _of_type(node)
+        for name, child in record_children(node):
+            yield from _nodes(child, (*path, name))
+    elif type(node) is not Static and (level := trees.flatten_one_level(node)) is not None:
+        children, own = level
+        container = node.value if type(node) is Mixed else node
+        told = own is None or isinstance(container, (tuple, list)) or type(container) is dict
+        yield path, _of_type(container, {} if told else {"own": describe(own)})
+        for key, child in children:
+            yield from _nodes(child, (*path, key_part(key)))
 
 
 # --- descriptions ----------------------------------------------------------------------------------------------------
@@ -160,7 +144,7 @@ def _object(value: Any, outer: tuple[int, ...]) -> Description:
     return _of_type(value, _parts({**attributes, **getattr(value, "__dict__", {})}, outer))
 
 
-def _of_type(value: Any, parts: Mapping[str, Description]) -> Description:
+def _of_type(value: Any, parts: Mapping[str, Description] | None = None) -> Description:
     return {"name": _name(type(value)), **({"parts": dict(parts)} if parts else {})}
 
 

@@ -193,7 +193,7 @@ class Source:
         try:
             header: dict[str, Any] = json.loads(self._prefix[8:])
         except (ValueError, RecursionError) as error:  # the library skips what it does not know; Python reads it
-            raise no_checkpoint(path, str(error)) from None
+            raise self.damaged(str(error)) from None
         self.metadata: dict[str, str] = header.pop("__metadata__", None) or {}
         self.version = self._version()
         kinds, weak = self.told("kinds", {}), set(map(str, self.told("weak", [])))
@@ -242,11 +242,9 @@ class Source:
         begin, end = told["data_offsets"]
         return Entry(name, kind, tuple(shape), begin, end, weak)
 
-    def damaged(self) -> CheckpointError:
-        """The error for a file that is not what its digest says."""
-        return CheckpointError(
-            f"{self.path} is damaged: its contents do not match its digest", fix="use another checkpoint"
-        )
+    def damaged(self, why: str = "its contents do not match its digest") -> CheckpointError:
+        """The error for a file that is not what it was."""
+        return _refusal(self.path, self._prefix, why)
 
     def read(self, targets: Iterable[Target]) -> Iterator[tuple[Target, np.ndarray[Any, Any]]]:
         """Makes and fills the arrays of targets, one at a time.
@@ -293,7 +291,7 @@ class Source:
             length = min(CHUNK, entry.size - start)
             piece = np.empty(length, np.uint8) if whole is None else whole[start : start + length]
             if self._file.readinto(piece.data) != length:
-                raise no_checkpoint(self.path, "it ends too early")
+                raise self.damaged("it ends too early")
             if target is not None and target.source is not None:
                 place = slice(start // target.source.itemsize, (start + length) // target.source.itemsize)
                 _cast(piece.view(target.source), array.reshape(-1)[place], entry.name)
@@ -340,7 +338,7 @@ def opened(path: Path) -> Iterator[Source]:
     with contextlib.ExitStack() as stack:
         while True:
             file = stack.enter_context(open(path, "rb"))
-            _judge(path)
+            _judge(path, file)
             # The library opens files by name; a writer may have put another file there between the two.
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(file.fileno()), path.stat()):
@@ -348,7 +346,7 @@ def opened(path: Path) -> Iterator[Source]:
         yield Source(file, str(path))
 
 
-def _judge(path: Path) -> None:
+def _judge(path: Path, file: BinaryIO) -> None:
     """The one validation of a header: names, dtypes, shapes, and offsets that cover the file without gap or overlap."""
     from safetensors import SafetensorError, safe_open
 
@@ -356,12 +354,13 @@ def _judge(path: Path) -> None:
         with safe_open(path, framework="numpy"):
             pass
     except SafetensorError as error:
-        raise no_checkpoint(str(path), str(error)) from None
+        why = str(error).removeprefix("Error while deserializing header: ")
+        raise _refusal(str(path), file.read(100), why) from None
 
 
-def no_checkpoint(path: str, why: str) -> CheckpointError:
-    """The error for a file that is none of this format."""
-    why = why.removeprefix("Error while deserializing header: ")
+def _refusal(path: str, prefix: bytes, why: str) -> CheckpointError:
+    if b'"sha256"' in prefix:
+        return CheckpointError(f"{path} is damaged: {why}", fix="use another checkpoint")
     return CheckpointError(
         f"{path} is not a checkpoint: {why}", fix="pass a file that save_checkpoint wrote, or another safetensors file"
     )

@@ -228,7 +228,7 @@ def _placement(like: Any) -> Any:
         return None
 
 
-def _weakly_typed(array: jax.Array) -> jax.Array:
-    # JAX has no function for this; what is written into an array takes over its type.
-    weak = jnp.full(array.shape, array.dtype.type(0).item())
-    return weak.at[...].set(array) if weak.weak_type and weak.dtype == array.dtype else array
+def _weakly_typed(array: Any) -> jax.Array:
+    # No function of JAX gives an array this; its own unpickling does it so. The array is new, and nobody else's yet.
+    array.aval = array.aval.update(weak_type=True)
+    return array

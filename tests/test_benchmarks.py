@@ -18,6 +18,7 @@ BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
         ("tracing.py", "| weft "),
         ("contracts.py", "| contracts on "),
         ("memory.py", "| donated "),
+        ("checkpoints.py", "| weft "),
         ("imports.py", "| import weft "),
     ],
 )

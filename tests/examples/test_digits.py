@@ -46,7 +46,7 @@ def test_it_goes_on_from_a_checkpoint_under_strict_contracts(one_epoch, tmp_path
 def damaged(folder, one_epoch):
     path = folder / "damaged"
     path.write_bytes((one_epoch[0] / "digits.safetensors").read_bytes()[:5000])
-    return ["--resume", path, "--out", folder / "out"], "digits: .*damaged is damaged: its contents do not match"
+    return ["--resume", path, "--out", folder / "out"], "digits: .*damaged is damaged: "
 
 
 def not_a_checkpoint(folder, one_epoch):

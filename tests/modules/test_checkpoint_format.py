@@ -173,6 +173,14 @@ def test_damage_in_a_file_from_before_there_were_versions_is_found_out(file):
             load_checkpoint(file, old_like())
 
 
+@pytest.mark.parametrize("length", [60, 200, -1])
+def test_a_file_that_was_cut_off_is_damaged(file, length):
+    save_checkpoint(file, {"w": jnp.ones(3)})
+    file.write_bytes(file.read_bytes()[:length])
+    with pytest.raises(CheckpointError, match="is damaged: "):
+        load_checkpoint(file, {"w": jnp.ones(3)})
+
+
 def test_damage_is_named_before_what_does_not_fit(file):
     save_checkpoint(file, {"w": jnp.ones(3), "v": jnp.ones(3)})
     file.write_bytes(file.read_bytes().replace(b'"v"', b'"u"'))

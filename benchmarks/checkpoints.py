@@ -1,0 +1,131 @@
+"""What saving and loading a checkpoint take: host memory beside what the program holds anyway, and seconds.
+
+Memory is the highest resident set over that before the call, in parts of the file's size; loading counts the arrays
+that come out of it, so 1 is the least. Each measurement is a process of its own, on one CPU device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from harness import table
+
+LIBRARIES = ("weft", "orbax", "equinox", "safetensors")
+Tree = dict[str, Any]
+
+
+def peer(library: str, path: Path) -> tuple[Callable[[Tree], object], Callable[[Tree], Tree]]:
+    """How a library saves a tree, and how it loads one like another."""
+    import equinox as eqx
+    import jax
+    import numpy as np
+    import weft
+
+    if library == "weft":
+        return lambda tree: weft.save_checkpoint(path, tree), lambda like: weft.load_checkpoint(path, like)
+    if library == "equinox":
+        return (
+            lambda tree: eqx.tree_serialise_leaves(path, tree),
+            lambda like: eqx.tree_deserialise_leaves(path, like),
+        )
+    if library == "safetensors":
+        from safetensors.numpy import load_file, save_file
+
+        return (
+            lambda tree: save_file({name: np.asarray(array) for name, array in tree.items()}, path),
+            lambda like: {name: jax.device_put(array) for name, array in load_file(path).items()},
+        )
+    import orbax.checkpoint as ocp
+
+    checkpointer = ocp.StandardCheckpointer()
+
+    def save(tree: Tree) -> None:
+        checkpointer.save(path, tree)
+        checkpointer.wait_until_finished()
+
+    return save, lambda like: checkpointer.restore(path, like)
+
+
+def highest() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def beside(action: Callable[[], Any]) -> tuple[Any, str]:
+    """What an action gives, and the bytes and seconds that it took."""
+    import numpy as np
+    import psutil
+
+    gc.collect()
+    # Memory that the process had before and has no more would hide what comes now, so it is filled up.
+    ballast = np.ones(max(0, highest() - psutil.Process().memory_info().rss), np.uint8)
+    before, begin = highest(), time.perf_counter()
+    result = action()
+    seconds = time.perf_counter() - begin
+    used = highest() - before
+    del ballast
+    return result, f"{used} {seconds}"
+
+
+def measure(library: str, leaves: int, size: int, folder: Path) -> None:
+    """Prints what saving took, then what loading took."""
+    import jax
+    import jax.numpy as jnp
+
+    save, load = peer(library, folder / "warm")
+    warm = {"w": jnp.ones(3)}
+    save(warm)
+    load(warm)
+    save, load = peer(library, folder / "checkpoint")
+    # Noise, as weights are: some compress what they write.
+    shape = (size // 4 // leaves,)
+    tree = {f"w{i}": jax.block_until_ready(jax.random.normal(jax.random.key(i), shape)) for i in range(leaves)}
+    last = {name: float(array[-1]) for name, array in tree.items()}
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    like = {name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding) for name, array in tree.items()}
+    print(beside(lambda: save(tree))[1])
+    del tree
+    found, took = beside(lambda: jax.block_until_ready(load(like)))
+    if {name: float(array[-1]) for name, array in found.items()} != last:
+        sys.exit(f"{library} loaded something else than was saved")
+    print(took)
+
+
+def measured(library: str, leaves: int, size: int) -> list[str]:
+    """One row of the table."""
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, __file__, "--measure", library, str(leaves), str(size), folder]
+        output = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+    rows = [list(map(float, line.split())) for line in output.splitlines()[-2:]]
+    cells = [cell for used, seconds in rows for cell in (f"{used / size:.2f}", f"{seconds:.1f}")]
+    return [library, str(leaves), *cells]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a small file: does it run, not how much it takes")
+    parser.add_argument("--rounds", type=int, help="ignored: memory does not vary")
+    parser.add_argument("--measure", nargs=4, metavar=("LIBRARY", "LEAVES", "BYTES", "FOLDER"), help="one row, here")
+    arguments = parser.parse_args()
+    if arguments.measure:
+        library, leaves, size, folder = arguments.measure
+        measure(library, int(leaves), int(size), Path(folder))
+        return
+    size = 2**22 if arguments.quick else 2**30
+    rows = [measured(library, leaves, size) for leaves in (4, 1000) for library in LIBRARIES]
+    print(f"\n### Checkpoints of {size // 2**20} MiB: memory beside, by the file's size\n")
+    print(table(("library", "arrays", "save: memory", "s", "load: memory", "s"), rows))
+
+
+if __name__ == "__main__":
+    main()
