@@ -23,7 +23,16 @@ from weft.modules import checkpoint_format as form
 from weft.modules.checkpoint_atomic import replacing
 from weft.modules.checkpoint_configuration import Description, agree, configuration, is_description, show
 from weft.modules.checkpoint_format import CheckpointError, Entry, Source, Target
-from weft.modules.checkpoint_leaves import cast_of, content_of, kind_of, needs_x64, restored, show_type, target_of
+from weft.modules.checkpoint_leaves import (
+    as_leaf,
+    cast_of,
+    content_of,
+    kind_of,
+    needs_x64,
+    restored,
+    show_type,
+    target_of,
+)
 from weft.modules.checkpoint_names import Rename, around, is_inside, refuse_two_at_one_path, renamed
 
 T = TypeVar("T")
@@ -101,6 +110,18 @@ def load_checkpoint(
 ) -> tuple[T, LoadReport]: ...
 
 
+@overload
+def load_checkpoint(
+    path: str | os.PathLike[str],
+    like: T,
+    *,
+    rename: Rename | None = None,
+    dtype: DTypeLike | Literal["like"] | None = None,
+    partial: bool,
+    strict: bool = True,
+) -> T | tuple[T, LoadReport]: ...
+
+
 def load_checkpoint(
     path: str | os.PathLike[str],
     like: T,
@@ -128,7 +149,9 @@ def load_checkpoint(
             and integers to integers that can hold them.
         partial: loads what the file and `like` both have, and returns a report of the rest. Shapes and dtypes must fit
             still, and so must the configuration at the paths that both have.
-        strict: compares the configuration. With False nothing of it is compared, and **that of `like` is taken**.
+        strict: compares the configuration: the numbers, texts, functions and dtypes of records, their classes, and
+            containers. With False nothing of it is compared, and **that of `like` is taken**. (What changes as training
+            goes on, such as a step, belongs into an array, or beside the records as a Python number.)
 
     Returns:
         The tree; with `partial=True` the tree and a `LoadReport`.
@@ -151,7 +174,7 @@ def load_checkpoint(
     """
     cast = cast_of(dtype)
     structure, leaves = take_apart(like)
-    wanted = {name: leaf.value for name, leaf in _by_name(leaves).items()}
+    wanted = {name: as_leaf(leaf.value) for name, leaf in _by_name(leaves).items()}
     with form.opened(Path(path)) as source:
         saved = _saved_configuration(source)
         paths = renamed(rename, {**dict.fromkeys(entry.name for entry in source.entries), **saved}, source.path)

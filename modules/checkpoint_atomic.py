@@ -79,7 +79,7 @@ def _create(target: Path, before: os.stat_result | None) -> tuple[BinaryIO, Path
     mode = 0o666 if before is None else stat.S_IMODE(before.st_mode) & 0o777
     while True:
         temporary = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}")
-        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0)
         descriptor = os.open(temporary, flags, mode)
         try:
             _lock(descriptor, wait=True)

@@ -37,6 +37,11 @@ def kind_of(value: Any) -> str:
     return f"{_PYTHON}{type(value).__name__}" if type(value) in NUMBERS else str(value.dtype)
 
 
+def as_leaf(value: Any) -> Any:
+    """A leaf with a dtype and a shape: what has a `__jax_array__` need have none of its own."""
+    return value if type(value) in NUMBERS or hasattr(value, "dtype") else jnp.asarray(value)
+
+
 def show_type(kind: str, shape: tuple[int, ...]) -> str:
     """A kind and a shape for people: `float32[2,3]`."""
     return kind if kind.startswith(_PYTHON) else f"{kind}[{','.join(map(str, shape))}]"
@@ -58,9 +63,8 @@ def content_of(value: Any, name: str) -> Content:
     if type(value) in NUMBERS:
         number = _number_as_array(value)
         return Content(kind_of(value), (), (number.dtype, number.shape), lambda: number)
+    value = as_leaf(value)
     _refuse_unstorable(value, name)
-    if not hasattr(value, "dtype"):
-        value = jnp.asarray(value)  # of a class with `__jax_array__`
     weak = bool(getattr(value, "weak_type", False))
     if is_key(value):
         data = _data_type(value)

@@ -121,6 +121,14 @@ def test_an_abstract_tree_with_keys_and_numbers_is_enough(loaded):
     assert type(found["step"]) is int
 
 
+def test_an_object_that_jax_takes_for_an_array_is_one(loaded):
+    class Wrapped:
+        def __jax_array__(self):
+            return jnp.arange(3)
+
+    assert loaded({"a": Wrapped()}, {"a": Wrapped()})["a"].tolist() == [0, 1, 2]
+
+
 def test_keys_of_two_makes_are_told_apart(loaded):
     with pytest.raises(CheckpointError, match=r"k: key<rbg>\[\], not key<urbg>\[\]"):
         loaded({"k": jax.random.key(0, impl="rbg")}, {"k": jax.random.key(0, impl="unsafe_rbg")})
