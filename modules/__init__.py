@@ -14,6 +14,7 @@ from weft.modules.mode import inference, training
 from weft.modules.norm import BatchNorm, LayerNorm, RMSNorm
 from weft.modules.optimizer import Optimizer
 from weft.modules.parallel import Parallel, StatefulParallel
+from weft.modules.policy import Policy
 from weft.modules.pool import avg_pool, max_pool, min_pool
 from weft.modules.sequential import Sequential, StatefulSequential
 from weft.modules.shared import Shared
@@ -38,6 +39,7 @@ __all__ = [
     "LoadReport",
     "Optimizer",
     "Parallel",
+    "Policy",
     "RMSNorm",
     "Residual",
     "Sequential",

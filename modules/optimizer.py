@@ -249,6 +249,7 @@ class Optimizer(Module):
                 at=_unlike(known, found, "model", "is no parameter there", "was none there"),
                 fix="make a new Optimizer for this model",
             )
+        refuse_aliases(model, leaves, ("model",), "an optimizer")
         return [leaf.value for leaf in leaves]
 
     def _read_gradient(self, grad: Any, parameters: Sequence[Any]) -> Any:

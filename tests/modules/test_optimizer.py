@@ -213,6 +213,10 @@ def test_one_array_in_two_places_is_refused_by_both_paths():
     tied = {"a": model.hidden, "b": [model.hidden, model.out]}
     with pytest.raises(weft.AliasError, match=r"model.b\[0\]: the same Linear as model.a"):
         weft.Optimizer(tied, optax.sgd(0.1))
+    apart = weft.tree.copy(tied)
+    opt = weft.Optimizer(apart, optax.sgd(0.1))
+    with pytest.raises(weft.AliasError, match=r"model.b\[0\]: the same Linear as model.a"):
+        opt.update(tied, apart)
     # What the optimizer does not move may be shared.
     weft.Optimizer(tied, optax.sgd(0.1), wrt=Inside("b"))
 

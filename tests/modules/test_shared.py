@@ -139,9 +139,8 @@ def test_the_same_record_twice_is_found_without_being_named():
 
 
 def test_whole_records_may_be_tied():
-    model = Shared(
-        {"a": 0} and Sequential(Linear(3, 3, key=FIRST), Linear(3, 3, key=SECOND)), {"layers[1]": "layers[0]"}
-    )
+    chain = Sequential(Linear(3, 3, key=FIRST), Linear(3, 3, key=SECOND))
+    model = Shared(chain, {"layers[1]": "layers[0]"})
     assert len(jax.tree.leaves(model)) == 2
     np.testing.assert_array_equal(model.value.layers[1].kernel, model.value.layers[0].kernel)
     by_parts = Shared(chain, {("layers", 1): ("layers", 0)})
