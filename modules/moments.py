@@ -22,6 +22,27 @@ from weft.modules.op import op
 Axes = int | Sequence[int]
 
 
+class UnboundAxisError(AxisError, NameError):
+    """A named axis to average over, where no transform around has one of that name; JAX raises `NameError`."""
+
+
+def check_bound(axis_name: Any, layer: str) -> None:
+    """Refuses the name of an axis that nothing binds here.
+
+    Raises:
+        UnboundAxisError: naming the layer and the axis.
+    """
+    for name in axis_name if isinstance(axis_name, tuple) else (axis_name,):
+        try:
+            lax.axis_size(name)
+        except NameError:
+            raise UnboundAxisError(
+                f"{layer} averages over axis_name={axis_name!r}, and here that is an unbound axis name: {name}",
+                fix=f"call it inside of vmap(..., axis_name={name!r}), or in inference mode, where it averages over "
+                f"nothing; a {layer} of batches needs no axis_name",
+            ) from None
+
+
 def canonical_axes(axes: Axes, rank: int) -> tuple[int, ...]:
     """Axes as non-negative numbers.
 
@@ -54,10 +75,15 @@ def moments(
         use_fast_variance: as E[x²] - E[x]², in one pass, instead of E[(x - E[x])²].
         mask: which values count; broadcasts against `x`.
 
+    Raises:
+        UnboundAxisError: if nothing around binds `axis_name`.
+
     >>> mean, variance = moments(jnp.array([[1.0, 3.0], [2.0, 2.0]]), -1)
     >>> mean.tolist(), variance.tolist()
     ([2.0, 2.0], [1.0, 0.0])
     """
+    if axis_name is not None:
+        check_bound(axis_name, "moments")
     x = as_array(x)
     x = cast(x, jnp.promote_types(dtype if dtype is not None else x.dtype, jnp.float32))
     axes = canonical_axes(axes, x.ndim)

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 from weft.core.kinds import BatchStat
 from weft.core.module import Module, static
 from weft.modules.construct import Initializer, KeyLike, check_features, check_positive, option_dtype, parameter_keys
-from weft.modules.moments import batch_norm, norm
+from weft.modules.moments import batch_norm, check_bound, norm
 from weft.modules.op import hashable
 
 
@@ -108,10 +108,12 @@ class BatchNorm(Module):
             mask: which values count for the statistics; broadcasts against `x`.
 
         Raises:
-            AxisError: if the last axis is not of size `features`.
+            AxisError: if the last axis is not of size `features`, or nothing around binds `axis_name`.
         """
         check_features(self, x, self.mean.shape[-1])
         training = not (self.inference if inference is None else inference)
+        if training and self.axis_name is not None:
+            check_bound(self.axis_name, "BatchNorm")
         y, mean, var = batch_norm(
             x,
             self.mean,

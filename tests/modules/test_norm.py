@@ -151,3 +151,16 @@ def test_gradients_equal_flax():
     expected = nnx.grad(lambda layer: (layer(x) ** 3).sum())(theirs)
     np.testing.assert_allclose(mine.scale, expected["scale"][...], rtol=1e-5, atol=1e-4)
     np.testing.assert_allclose(mine.bias, expected["bias"][...], rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("axis_name", ["batch", ("devices", "batch")])
+def test_a_batch_norm_outside_of_its_axis_says_which_and_what_to_do(axis_name):
+    layer = BatchNorm(3, axis_name=axis_name)
+    with pytest.raises(AxisError) as caught:
+        jax.vmap(layer, axis_name="devices")(inputs(2, 4, 3))
+    assert caught.value.what.startswith(f"BatchNorm averages over axis_name={axis_name!r}, and here that is an unbound")
+    assert "call it inside of vmap(..., axis_name='batch'), or in inference mode" in caught.value.fix
+    assert isinstance(caught.value, NameError)  # as JAX's own
+    y, after = layer(inputs(4, 3), inference=True)
+    assert after is layer
+    assert y.shape == (4, 3)
