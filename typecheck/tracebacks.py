@@ -1,4 +1,4 @@
-"""Tracebacks of contract errors, cut to the user's frames.
+"""Tracebacks of weft's own errors, cut to the user's frames.
 
 The frames of weft, JAX and equinox between the user's function and the failing check say nothing about the mistake.
 They are unlinked as the error passes through a checked call; `WEFT_TYPECHECK_VERBOSE=1` keeps them. Frames further out
@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from weft.core.callers import is_users
-from weft.typecheck.errors import AnnotationError, ContractError, ModeError
+from weft.core.errors import WeftError
 from weft.typecheck.modes import verbose
 
 E = TypeVar("E", bound=BaseException)
@@ -39,7 +39,7 @@ def users_frames(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def install_excepthook() -> None:
-    """Makes an uncaught contract error print the user's frames only; other errors print as before. Once is enough."""
+    """Makes an uncaught error of weft's print the user's frames only; others print as before. Once is enough."""
     if sys.excepthook is _print_cut:
         return
     global _previous
@@ -50,7 +50,7 @@ _previous = sys.__excepthook__
 
 
 def _print_cut(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    if isinstance(error, ContractError | AnnotationError | ModeError) and not verbose():
+    if isinstance(error, WeftError) and not verbose():
         traceback = users_frames(traceback) or traceback
         error = error.with_traceback(traceback)
         # JAX notes on errors that pass through it that it has cut its own frames.

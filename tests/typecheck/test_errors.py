@@ -197,6 +197,32 @@ def test_the_traceback_is_cut_to_the_users_frames(tmp_path, verbose):
     assert "ContractError: argument x of Linear.__call__ should be f32[in=5], and is f32[4]" in done.stderr
 
 
+ALIASED = """
+import jax
+import weft
+
+def loss(layers):
+    return sum(layer.kernel.sum() for layer in layers)
+
+def main():
+    layer = weft.Linear(2, 2, key=jax.random.key(0))
+    weft.grad(loss)([layer, layer])
+
+main()
+"""
+
+
+@pytest.mark.slow
+def test_the_traceback_of_an_alias_error_is_cut_too(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(ALIASED)
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True)
+    files = [line.split('"')[1] for line in done.stderr.splitlines() if line.startswith('  File "')]
+    assert files == [str(program)] * 2
+    assert "AliasError: " in done.stderr
+    assert "layers[1]: the same Linear as layers[0]" in done.stderr
+
+
 def test_an_uncaught_error_is_printed_without_the_notes_of_jax(capsys):
     error = failure(lambda: weft.jit(linear(3, 5))(jnp.ones(4)))
     error.add_note("Set JAX_TRACEBACK_FILTERING=off to include these.")
