@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from weft.core import trees
 from weft.core.configuration import iter_configuration, opened
+from weft.core.definitions import another, same_name
 from weft.core.leaves import iter_leaves
 from weft.core.paths import Path, format_path, key_part
 from weft.core.statics import Make, same_static
@@ -173,6 +174,8 @@ def _changes_of_definitions(before: TreeDef, after: TreeDef, path: Path) -> Chan
         found |= _changes(
             {(*path, name): was[name] for name in was}, {(*path, name): now[name] for name in now}, operator.eq
         )
+    if not found and same_name(_kind(before), kind := _kind(after)):
+        return {path: (_node_text(before), another(cast("type[Any]", kind)))}
     return found or {path: _in_words(_node_text(before), _node_text(after))}
 
 

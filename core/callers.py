@@ -32,3 +32,9 @@ def place_of(frame: FrameType) -> str:
     """The function and line that a frame is at."""
     code = frame.f_code
     return f"{code.co_name} ({os.path.basename(code.co_filename)}:{frame.f_lineno})"
+
+
+def shorten(file: str) -> str:
+    """A file's path, relative if it is below the working directory."""
+    relative = os.path.relpath(file) if os.path.isabs(file) else file
+    return file if relative.startswith("..") else relative

@@ -24,6 +24,7 @@ import equinox as eqx
 from typing_extensions import dataclass_transform
 from weft.core import hooks, trees
 from weft.core.configuration import Mixed, stored, stored_static
+from weft.core.definitions import note_definition
 from weft.core.errors import FrozenError
 from weft.core.statics import Static
 
@@ -70,6 +71,7 @@ class Module(eqx.Module):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        note_definition(cls)
         for name, value in list(vars(cls).items()):
             if inspect.isfunction(value) and (name == "__call__" or not name.startswith("_")):
                 setattr(cls, name, _dispatched(value))

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from weft.core import trees
+from weft.core.definitions import REDEFINED, another, redefined_in
 from weft.core.errors import StaticError, StructureError
 from weft.core.filters import Filter, sort_leaves
 from weft.core.leaves import Leaf, iter_leaves
@@ -188,6 +189,13 @@ def _leaves_like(treedef: TreeDef, part: Any, what: str) -> list[Any]:
     try:
         return treedef.flatten_up_to(part)
     except ValueError as error:
+        if again := redefined_in(treedef, part):
+            path, wanted, found = again
+            raise StructureError(
+                f"{what} is not of this structure: it has {another(found)}, in the place of a {wanted.__name__}",
+                at=format_path(path, what),
+                fix=REDEFINED,
+            ) from None
         raise StructureError(
             f"{what} is not of this structure: {error}",
             at=f"{what}: {type(part).__name__}",

@@ -24,6 +24,7 @@ from weft.core.agree import Described, Fixed, configuration_in, describe, iter_k
 from weft.core.boundary import Call, Crossing, Departure, Extract, Groups
 from weft.core.codegen import FORWARDED, as_array, make_builder, make_extractor
 from weft.core.configuration import Mixed, iter_configuration
+from weft.core.definitions import REDEFINED, another, same_name
 from weft.core.errors import AxisError, StructureError
 from weft.core.leaves import Leaf, iter_leaves
 from weft.core.memory import Handle, live
@@ -260,6 +261,12 @@ def flatten_sparse(definition: Any, tree: Any) -> list[Any]:
     children = None if level is None else tuple(level[0])
     made = cast("type[Any]", type(tree))
     same_keys = not isinstance(tree, dict) or sorted(cast("dict[Any, Any]", tree)) == data
+    if same_name(node_type, made):
+        raise StructureError(
+            f"a tangent or cotangent must be made like what it belongs to: expected {node_type.__name__}, "
+            f"got {another(made)}",
+            fix=REDEFINED,
+        )
     if children is None or made is not node_type or len(children) != len(definition.children()) or not same_keys:
         raise StructureError(
             f"a tangent or cotangent must be made like what it belongs to: expected {node_type.__name__} with "

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Key
 from weft.core.errors import AxisError, WeftError
 from weft.core.keys import Keys, SeedError
+from weft.core.successors import refuse_pair
 
 # `jax.nn.initializers` are untyped; they all are (key, shape, dtype) -> Array.
 Initializer = Any
@@ -90,6 +91,7 @@ def check_space(x: Any, rank: int) -> None:
     Raises:
         AxisError: naming both.
     """
+    refuse_pair(x, "a layer with a window")
     if len(np.shape(x)) <= rank:
         raise AxisError(
             f"a window of {rank} axes needs {rank} spatial axes and one of features, not {len(np.shape(x))} axes",
@@ -104,6 +106,7 @@ def check_features(layer: object, x: Any, features: int) -> None:
     Raises:
         AxisError: naming both.
     """
+    refuse_pair(x, type(layer).__qualname__)
     shape = np.shape(x)
     if not shape or shape[-1] != features:
         found = shape[-1] if shape else "none"

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Shaped
+from weft.core.successors import refuse_pair
 from weft.modules.construct import ConfigError
 
 
@@ -66,4 +67,7 @@ def promote(*arrays: Any, dtype: Any = None, inexact: bool = True) -> list[Any]:
 
 def as_array(value: ArrayLike) -> Array:
     """A JAX array; a tracer or an array comes back as it is."""
-    return value if isinstance(value, jax.Array) else jnp.asarray(value)
+    if isinstance(value, jax.Array):
+        return value
+    refuse_pair(value, "a layer")
+    return jnp.asarray(value)

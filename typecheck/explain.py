@@ -11,14 +11,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+from weft.core.definitions import another
 from weft.core.leaves import is_array
 from weft.core.paths import Path, format_path
+from weft.core.successors import pair_in_words
 from weft.typecheck.annotations import ArrayOf
 from weft.typecheck.arrays import dtype_name
 from weft.typecheck.bindings import Bindings, Mismatch, Origin, Slot
 from weft.typecheck.dims import Dim, NamedDim, SymbolicDim, VariadicDim
 from weft.typecheck.errors import AnnotationError, ContractError
-from weft.typecheck.fixes import likely_fix
+from weft.typecheck.fixes import likely_fix, redefined
 from weft.typecheck.modes import verbose
 from weft.typecheck.sources import locate
 
@@ -48,6 +50,8 @@ def describe(value: Any) -> str:
         return f"{library}{short_dtype(value.dtype)}[{','.join(map(str, value.shape))}]"
     if value is None:
         return "None"
+    if pair := pair_in_words(value):
+        return pair
     text = repr(value) if isinstance(value, bool | int | float | complex | str) else ""
     return f"{type(value).__name__} {text[:40]}".rstrip()
 
@@ -132,7 +136,9 @@ def _plain(miss: Mismatch) -> str:
         axes = [str(dim) for dim in miss.lead.dims] if miss.lead is not None else []
         dtype, _, dims = wanted.partition("[")
         wanted = f"{dtype}[{','.join([*axes, *filter(None, [dims.removesuffix(']')])])}]"
-    return f"{place} should be {wanted}, and is {describe(miss.value)}"
+    again = redefined(miss)
+    found = describe(miss.value) if again is None else another(again)
+    return f"{place} should be {wanted}, and is {found}"
 
 
 def _stack_at(miss: Mismatch) -> list[str]:

@@ -12,10 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from weft.core.definitions import REDEFINED, same_name
 from weft.core.frames import Frame, current_frames
 from weft.core.leaves import is_array
 from weft.core.rides import Carry
-from weft.typecheck.annotations import ArrayOf, TupleOf
+from weft.core.successors import apart, pair_in_words
+from weft.typecheck.annotations import ArrayOf, Instance, OneOf, RecordOf, TupleOf
 from weft.typecheck.bindings import Bindings, Mismatch
 from weft.typecheck.dims import AnyDim, Dim, FixedDim, NamedDim, SymbolicDim, VariadicDim
 from weft.typecheck.errors import AnnotationError
@@ -253,6 +255,24 @@ def _class(miss: Mismatch) -> str | None:
     return None
 
 
+def _pair(miss: Mismatch) -> str | None:
+    """What a stateful call returns, whole, where its value is meant."""
+    return apart(miss.value) if miss.reason in ("class", "type") and pair_in_words(miss.value) else None
+
+
+def _redefined(miss: Mismatch) -> str | None:
+    """A record made by a class that was defined again since."""
+    return REDEFINED if redefined(miss) is not None else None
+
+
+def redefined(miss: Mismatch) -> type | None:
+    """The class of a value that is not of the class that is asked for, but of another one of that name."""
+    members = miss.annotation.members if isinstance(miss.annotation, OneOf) else (miss.annotation,)
+    wanted = [member.cls for member in members if isinstance(member, RecordOf | Instance)]
+    again = miss.reason == "type" and any(same_name(one, type(miss.value)) for one in wanted)
+    return type(miss.value) if again else None
+
+
 def _is_ride(value: Any) -> bool:
     """Whether a value where an array should be looks like a part of a prefix: an axis, `Carry`, or a spec."""
     return type(value) is int or value is Carry or isinstance(value, jax.sharding.PartitionSpec | jax.sharding.Sharding)
@@ -302,6 +322,8 @@ def _successor(miss: Mismatch) -> str | None:
 
 SLIPS: tuple[Slip, ...] = (
     _record,
+    _pair,
+    _redefined,
     _dtype,
     _class,
     _column,

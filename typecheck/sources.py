@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-import os
 import textwrap
 from typing import Any
 
+from weft.core.callers import shorten
 from weft.typecheck.bindings import Slot
 
 
@@ -45,12 +45,6 @@ def _place(owner: Any, name: str) -> str:
             return shorten(file)
         line = code.co_firstlineno
     return f"{shorten(file)}:{line}"
-
-
-def shorten(file: str) -> str:
-    """A file's path, relative if it is below the working directory."""
-    relative = os.path.relpath(file) if os.path.isabs(file) else file
-    return file if relative.startswith("..") else relative
 
 
 def _line_in(source: str, name: str) -> int:
