@@ -19,7 +19,7 @@ Check = Callable[[Any, Bindings], None]
 
 def array_check(spec: ArrayOf) -> Check:
     """Makes the check of an array annotation."""
-    is_array = _class_test(spec.array_type)
+    is_array, jax_takes = _class_test(spec.array_type), spec.array_type is jax.Array
     accepted: dict[Any, bool] = {}  # by dtype; there are few
     dtypes, shape = spec.dtype, spec.shape
     dims, rank, variadic = shape.dims, shape.min_rank, shape.variadic
@@ -29,9 +29,12 @@ def array_check(spec: ArrayOf) -> Check:
         if not is_array(value):
             if value is None and bindings.sparse:
                 return
-            raise Mismatch("class", spec, value, bindings)
+            if not (jax_takes and bindings.numpy and _is_taken(value)):
+                raise Mismatch("class", spec, value, bindings)
         if dtypes.accepted is not None:
             dtype = value.dtype
+            if bindings.numpy and jax_takes and isinstance(value, np.ndarray | np.generic):
+                dtype = jax.dtypes.canonicalize_dtype(dtype)  # as under jit
             fits = accepted.get(dtype)
             if fits is None:
                 fits = accepted[dtype] = dtypes.accepts(dtype_name(dtype))
@@ -74,6 +77,11 @@ def _class_test(array_type: Any) -> Callable[[Any], bool]:
     if array_type is Any:
         return lambda value: hasattr(value, "shape") and hasattr(value, "dtype")
     return lambda value: isinstance(value, array_type)
+
+
+def _is_taken(value: Any) -> bool:
+    """Whether a value is one of NumPy's that JAX takes for an array."""
+    return isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "OSUMm"
 
 
 def dtype_name(dtype: Any) -> str:

@@ -79,11 +79,12 @@ class Bindings:
         leaf: which leaf of a `PyTree`, for dims that differ from leaf to leaf.
         lead: the axes that an array here carries in front, in a stack of records, and the scope that names them.
         stack: the same for a record here, whose arrays may differ in it.
+        numpy: whether NumPy's arrays stand for JAX's here, as they would under `jit`.
         sparse: whether `None` stands for arrays that are elsewhere, as in the parts of a split record.
     """
 
     __slots__ = (
-        *("arguments", "lead", "leaf", "origins", "path", "pending", "sizes", "slot", "sparse", "stack"),
+        *("arguments", "lead", "leaf", "numpy", "origins", "path", "pending", "sizes", "slot", "sparse", "stack"),
         *("structures", "variadics"),
     )
 
@@ -99,7 +100,7 @@ class Bindings:
         self.leaf = ""
         self.lead: tuple[Shape, Bindings] | None = None
         self.stack: Stack | None = None
-        self.sparse = False
+        self.numpy = self.sparse = False
 
     def snapshot(self) -> tuple[Any, ...]:
         """What `restore` needs to forget everything bound since."""

@@ -18,11 +18,12 @@ from types import FunctionType, MethodType
 from typing import Any, cast
 
 import equinox as eqx
+from weft.core.errors import WeftError
 from weft.typecheck.annotations import RecordOf
 from weft.typecheck.arrays import settle
 from weft.typecheck.bindings import Bindings, Mismatch, Slot
 from weft.typecheck.dims import UnboundDim
-from weft.typecheck.errors import AnnotationError, ContractError
+from weft.typecheck.errors import AnnotationError
 from weft.typecheck.explain import contract_error, place_of
 from weft.typecheck.modes import current_mode
 from weft.typecheck.plans import FunctionPlan, Row, owner_of, plan_of, wrapper_of
@@ -107,7 +108,7 @@ def run(
     try:
         strict = current_mode() == "strict"
         result = call_strictly(function, args, kwargs) if strict else function(*args, **kwargs)
-    except ContractError as error:
+    except WeftError as error:
         raise cut(error) from None
     if plan.returns is not None:
         _check_one(plan.returns, result, bindings)
@@ -122,6 +123,7 @@ def _enter(plan: FunctionPlan, args: tuple[Any, ...], kwargs: Mapping[str, Any])
     bindings = _record_scope(plan, args[0]) if plan.is_method else Bindings(_NO_SLOT)
     bindings.arguments = lambda: _arguments(plan, args, kwargs)
     positional = plan.positional
+    bindings.numpy, bindings.sparse = plan.is_method, False
     try:
         for row, value in zip(positional, args, strict=False):
             if row is not None:
@@ -140,6 +142,7 @@ def _enter(plan: FunctionPlan, args: tuple[Any, ...], kwargs: Mapping[str, Any])
             settle(bindings, finally_=False)
     except Mismatch as miss:
         raise contract_error(miss, module=module_path()) from None
+    bindings.numpy = False
     return bindings
 
 

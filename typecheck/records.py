@@ -38,7 +38,7 @@ from weft.typecheck.dims import NamedDim
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.objects import attributes_of
 from weft.typecheck.record_plans import FieldCheck, RecordPlan, Shell, record_plan, shell_check
-from weft.typecheck.stacks import Row, Solution, Stack, row, solve
+from weft.typecheck.stacks import Row, Solution, Stack, may_be_stack, row, solve
 
 
 def fields_in(record: Any) -> Mapping[str, Any]:
@@ -307,17 +307,26 @@ MAY_BE_STACKED = ("field", "return", "yield")
 def _scope_inside(spec: RecordOf, value: Any, plan: RecordPlan, outer: Bindings) -> Bindings:
     """The scope of a record inside a value, with all that is in it checked."""
     values, sparse = fields_in(value), spec.form == "module"
-    if outer.stack is None:
+
+    def start() -> Bindings:
         inner = _start(value, plan, values, outer.slot, sparse)
+        # A record keeps what it is made of, so that NumPy's would stay NumPy's in it.
+        inner.numpy = outer.numpy and not sparse
+        return inner
+
+    if outer.stack is None:
+        inner = start()
         try:
             _run_fields(plan.inside, values, inner, sparse, whole=True)
             return inner
         except Mismatch as miss:
-            if miss.bindings is not inner:
+            rows = _rows(plan.inside, values, type(value), None, sparse, whole=True)
+            # What does not fit inside of a child is said as it is, unless the child is in a stack.
+            if miss.bindings is not inner and not may_be_stack(rows):
                 raise
     rows = _rows(plan.inside, values, type(value), outer.stack, sparse, whole=True)
     try:
-        solution = solve(rows, lambda: _start(value, plan, values, outer.slot, sparse), outer.stack)
+        solution = solve(rows, start, outer.stack)
     except Mismatch as nearest:
         raise (_overmapped(value, plan, outer) if outer.stack is None else None) or nearest from None
     if solution.axes and outer.slot.role not in MAY_BE_STACKED:

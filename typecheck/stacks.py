@@ -176,6 +176,11 @@ def leading(axes: Shape, bindings: Bindings) -> Iterator[None]:
         bindings.lead, bindings.stack = kept
 
 
+def may_be_stack(rows: Sequence[Row]) -> bool:
+    """Whether arrays have more axes than their annotations name, so that the record may be a stack."""
+    return any(_extras(rows, Stack((_NONE,))))
+
+
 # For each role the lead that the stack around gives it, and which of the extra axes it carries.
 _Leads = dict[Role, tuple[Shape, tuple[Any, ...]]]
 
