@@ -95,6 +95,10 @@ class Interpreted(Generic[O]):
         self.functions, self.memory = (self.held, Memory()) if found is None else found
         self.memory.traces.code = getattr(functions[0], "__code__", None)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not what is remembered: that is about this process.
+        return Interpreted, (self.rule, self.boundary, self.held, self.options)
+
     def __call__(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, extra: Any = (), prepare: Prepare | None = None
     ) -> Any:

@@ -18,14 +18,14 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import equinox as eqx
 from typing_extensions import dataclass_transform
 from weft.core import hooks, trees
 from weft.core.configuration import Mixed, stored, stored_static
 from weft.core.definitions import note_definition
-from weft.core.errors import FrozenError
+from weft.core.errors import FrozenError, StructureError
 from weft.core.statics import Static
 
 E = TypeVar("E", bound=eqx.Module)
@@ -108,6 +108,20 @@ class Module(eqx.Module):
         contracts = hooks.installed_contracts()
         if contracts is not None:
             contracts.constructed(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        object.__getattribute__(self, "__dict__").update(state)
+        # cloudpickle makes a class of `__main__` empty first and fills it later; equinox has then told JAX that it has
+        # no fields, and every array would be lost at the first transform.
+        known = len(tuple(cast(Any, trees.children_of(self))[0]))
+        fields = [field for field in dataclasses.fields(self) if not field.metadata.get("static", False)]
+        if known != len(fields):
+            cls = type(self)
+            raise StructureError(
+                f"the class {cls.__qualname__} was pickled by value, and JAX does not know its fields here",
+                at=f"{cls.__module__}.{cls.__qualname__}: {', '.join(field.name for field in fields)}",
+                fix="define it in a module that both processes import, not in the script or notebook itself",
+            )
 
     def replace(self, **changes: Any) -> Self:
         """A copy with other values in the named fields; nothing else is checked or run.

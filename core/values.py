@@ -65,6 +65,9 @@ class Values:
     typed = True
     shares = True
 
+    def __reduce__(self) -> str:
+        return "VALUES"
+
     def enter(self, call: Call) -> tuple[Structure, list[Leaf], None]:
         """Takes a call apart: its structure and its dynamic leaves, whose paths start at the parameter's name."""
         fields: list[Any] = []

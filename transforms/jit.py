@@ -142,6 +142,11 @@ class JitFunction(Generic[P, R]):
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not what it has compiled: a step of `__main__` is sent to other processes as its function.
+        interpreted = self._interpreted
+        return JitFunction, (interpreted.held[0], self._options, interpreted.boundary)
+
     def __repr__(self) -> str:
         return f"weft.jit({getattr(self, '__qualname__', self._interpreted.held[0])!s})"
 

@@ -135,6 +135,22 @@ def _results(signature: Signature) -> tuple[Row | None, tuple[Row | None, Row | 
 T = TypeVar("T")
 
 
+class _Note:
+    """What is kept in a function's attributes: of which function, and what.
+
+    It is pickled as nothing: functions and classes of `__main__` are pickled by value, attributes included.
+    """
+
+    __slots__ = ("owner", "value")
+
+    def __init__(self, owner: Callable[[], Any] = lambda: None, value: Any = None):
+        self.owner = owner
+        self.value = value
+
+    def __reduce__(self) -> tuple[type[_Note], tuple[()]]:
+        return _Note, ()
+
+
 def _kept(name: str, make: Callable[[FunctionType, Sequence[Any]], T]) -> Callable[[Any, Sequence[Any]], T | None]:
     """Something that is made once for each function and kept in its attributes; None for what is no function.
 
@@ -145,11 +161,10 @@ def _kept(name: str, make: Callable[[FunctionType, Sequence[Any]], T]) -> Callab
     def get(function: Any, args: Sequence[Any]) -> T | None:
         if type(function) is not FunctionType:
             return None
-        owner, value = function.__dict__.get(name, (None, None))
-        if owner is None or owner() is not function:
-            value = make(function, args)
-            function.__dict__[name] = weakref.ref(function), value
-        return value
+        note = function.__dict__.get(name)
+        if note is None or note.owner() is not function:
+            note = function.__dict__[name] = _Note(weakref.ref(function), make(function, args))
+        return note.value
 
     return get
 

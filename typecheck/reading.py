@@ -128,7 +128,7 @@ def _read_class(cls: type, scope: Scope) -> Annotation:
     if issubclass(cls, jaxtyping.AbstractArray):
         if not hasattr(cls, "dim_str"):
             return ANYTHING
-        return ArrayOf(cls.array_type, _dtypes_of(cls), Shape.parse(cls.dim_str))
+        return ArrayOf(_array_class(cls.array_type), _dtypes_of(cls), Shape.parse(cls.dim_str))
     if issubclass(cls, jaxtyping.PyTree):
         if not hasattr(cls, "leaftype"):
             return TreeOf(ANYTHING)
@@ -139,6 +139,13 @@ def _read_class(cls: type, scope: Scope) -> Annotation:
         return ANYTHING
     form = record_form(cls)
     return Instance(cls) if form is None else RecordOf(cls, form)
+
+
+def _array_class(cls: Any) -> Any:
+    # JAX names its class so that cloudpickle cannot import it, and pickles a copy: an annotation that came from another
+    # process would accept no array.
+    named = getattr(cls, "__module__", None), getattr(cls, "__qualname__", None)
+    return jax.Array if named == (jax.Array.__module__, jax.Array.__qualname__) else cls
 
 
 def _dtypes_of(cls: Any) -> Dtypes:
