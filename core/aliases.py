@@ -2,12 +2,18 @@
 
 Sharing costs nothing while a tree is only read. But each place is a leaf of its own for JAX, so an update gives each
 its own new value, and what was one comes apart. `refuse_aliases` is asked wherever an update would do that.
+
+Arrays are told apart by identity. Inside of a transform that is gone: JAX gives each leaf a tracer of its own. So what
+was one outside is noted as a call crosses (`crossing_with`), and the tracers are known as one inside (`inside_of`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
 import equinox as eqx
@@ -15,6 +21,44 @@ from weft.core.errors import AliasError
 from weft.core.leaves import Leaf, is_array
 from weft.core.paths import Path, format_path
 from weft.core.successors import part_of
+
+# The call that is crossing into a transform: its crossing, and for each leaf the first position of the same array.
+_crossing: ContextVar[tuple[object, Sequence[int]] | None] = ContextVar("weft_crossing_aliases", default=None)
+# Tracers that stand for an array for which another one stands too: from id to the id of the first.
+_known: ContextVar[Mapping[int, int]] = ContextVar("weft_known_aliases", default=MappingProxyType({}))
+
+
+@contextlib.contextmanager
+def crossing_with(crossing: object, values: Sequence[Any]) -> Generator[None]:
+    """Notes which leaves of a call are one, for as long as its function may be traced."""
+    known = _known.get()
+    identities = [known.get(id(value), id(value)) for value in values] if known else [*map(id, values)]
+    if len(set(identities)) == len(identities):
+        yield
+        return
+    first: dict[int, int] = {}
+    # Only arrays: Python keeps one object for each small number.
+    places = [first.setdefault(one, i) if is_array(values[i]) else i for i, one in enumerate(identities)]
+    token = _crossing.set((crossing, places))
+    try:
+        yield
+    finally:
+        _crossing.reset(token)
+
+
+@contextlib.contextmanager
+def inside_of(crossing: object, values: Sequence[Any]) -> Generator[None]:
+    """Knows the tracers of a call as one where its arrays were; `values` are they, in order."""
+    entered = _crossing.get()
+    if entered is None or entered[0] is not crossing:
+        yield
+        return
+    same = {id(values[i]): id(values[place]) for i, place in enumerate(entered[1]) if place != i}
+    token = _known.set({**_known.get(), **same})
+    try:
+        yield
+    finally:
+        _known.reset(token)
 
 
 def refuse_aliases(tree: Any, leaves: Iterable[Leaf], root: Path, what: str) -> None:
@@ -30,11 +74,12 @@ def refuse_aliases(tree: Any, leaves: Iterable[Leaf], root: Path, what: str) -> 
         AliasError: naming both paths: of the outermost thing that is one in both places.
     """
     first: dict[int, Leaf] = {}
+    known = _known.get()
     shared: dict[tuple[Path, Path], None] = {}
     for leaf in leaves:
         if not is_array(leaf.value):
             continue
-        other = first.setdefault(id(leaf.value), leaf)
+        other = first.setdefault(known.get(id(leaf.value), id(leaf.value)), leaf)
         if other is not leaf:
             shared[_outermost(tree, other.path[other.root :], leaf.path[leaf.root :])] = None
     if shared:

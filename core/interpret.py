@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import equinox as eqx
+from weft.core.aliases import crossing_with
 from weft.core.boundary import NOT_UPDATED, Boundary, Call, Crossing, Departure, Extract, Groups
 from weft.core.explain import explain
 from weft.core.memory import Recent, remembered
@@ -123,7 +124,8 @@ class Interpreted(Generic[O]):
         def hand_over(result: tuple[Any, ...]) -> Any:
             return self.boundary.hand_over(entered, result[1].value, values, result[0])
 
-        out, (_, outcome, *more) = self._run(plan, extra, call, plan.crossing.group(values), hand_over)
+        with crossing_with(plan.crossing, values):
+            out, (_, outcome, *more) = self._run(plan, extra, call, plan.crossing.group(values), hand_over)
         if self.rule.finish is None:
             return out
         return self.rule.finish(

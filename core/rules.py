@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, TypeVar, cast
 
 from weft.core import hooks
+from weft.core.aliases import inside_of
 from weft.core.boundary import Boundary, Call, Crossing, Departure, Groups
 from weft.core.errors import PairError
 from weft.core.explain import explain_traced
@@ -69,7 +70,8 @@ class Body:
         check = self.agreement(self.boundary, call, self.departure) if self.agreement is not None else None
         args, kwargs = map(given, args), {name: given(value) for name, value in kwargs.items()}
         try:
-            out = hooks.call_checked(live(functions[self.index]), (*before, *args), kwargs, self.boundary.typed)
+            with inside_of(self.crossing, values):
+                out = hooks.call_checked(live(functions[self.index]), (*before, *args), kwargs, self.boundary.typed)
         except (TypeError, IndexError) as error:
             explain_traced(error, values, lambda i: self.boundary.path_of(self.crossing, i))
             raise
