@@ -18,7 +18,7 @@ if _TYPE_CHECKING:
     from weft import typecheck as typecheck
 
 # Modules that are API under a shorter name: `import weft.tree` works like `from weft import tree`.
-_sys.modules |= {"weft.ops": modules.ops, "weft.tree": modules.tree}
+_sys.modules |= {"weft.metrics": modules.metrics, "weft.ops": modules.ops, "weft.tree": modules.tree}
 
 __version__ = "0.1.0"
 

@@ -1,7 +1,7 @@
 """Layers as records, and the pure ops that they share with `weft.nnx`."""
 
 from jax.nn import elu, gelu, leaky_relu, log_softmax, relu, sigmoid, silu, softmax, softplus, tanh
-from weft.modules import ops, tree
+from weft.modules import metrics, ops, tree
 from weft.modules.checkpoint import CheckpointError, LoadReport, load_checkpoint, save_checkpoint
 from weft.modules.combinators import Frozen, Lambda, Residual
 from weft.modules.construct import ConfigError
@@ -55,6 +55,7 @@ __all__ = [
     "load_checkpoint",
     "log_softmax",
     "max_pool",
+    "metrics",
     "min_pool",
     "ops",
     "relu",

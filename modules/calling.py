@@ -15,6 +15,7 @@ through all of them.
 
 from __future__ import annotations
 
+import abc
 import inspect
 from collections.abc import Callable, Sequence
 from types import FunctionType
@@ -80,8 +81,9 @@ class Combinator(Module, Generic[L_co]):
         value, successor = self._run(x, args, kwargs, key)
         return value if successor is None else (value, successor)
 
+    @abc.abstractmethod
     def _run(self, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> tuple[Any, Self | None]:
-        raise TypeError(f"{type(self).__qualname__} does not say how its layer is called")
+        """Calls the layer: what it returned, and this combinator's successor if the layer is stateful."""
 
 
 def call_layer(layer: Layer, where: str, /, *args: Any, **kwargs: Any) -> tuple[Any, Any]:

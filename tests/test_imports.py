@@ -132,7 +132,7 @@ def test_no_submodule_shadows_a_public_name():
     # `import a.b` sets `a.b`, also where `a` had a function `b` from another of its modules.
     weft = import_module("weft")
     modules = {name for name in weft.__all__ if isinstance(getattr(weft, name), ModuleType)}
-    assert modules == {"core", "modules", "transforms", "ops", "tree"}
+    assert modules == {"core", "modules", "transforms", "metrics", "ops", "tree"}
 
 
 def test_packages_do_not_claim_the_same_name():
@@ -157,9 +157,12 @@ def test_subpackages_load_on_first_use():
 
 
 def test_public_modules_are_imported_by_their_short_names():
-    program = "import weft.ops, weft.tree as t; from weft.ops import op; print(weft.ops.op is op, t is weft.tree)"
+    program = (
+        "import weft.metrics, weft.ops, weft.tree as t; from weft.ops import op; from weft.metrics import Average; "
+        "print(weft.ops.op is op, t is weft.tree, weft.metrics.Average is Average)"
+    )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "True True"
+    assert run.stdout.strip() == "True True True"
 
 
 def test_an_unknown_name_is_an_attribute_error():
