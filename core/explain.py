@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType, TracebackType
 from typing import Any, cast
 
+import equinox as eqx
 import jax
 from jax.core import Tracer
 from weft.core._jax import is_dead_tracer, traced_from
@@ -30,6 +31,7 @@ from weft.core.errors import (
 from weft.core.frames import current_frames
 from weft.core.leaves import Leaf
 from weft.core.paths import Path, format_path
+from weft.core.untyped import jax as untyped_jax
 
 
 def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]]) -> None:
@@ -39,7 +41,12 @@ def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]]) -> None
         DonatedError: if arguments were donated to an earlier call.
         TraceLevelError: if arguments are tracers of a transform that has ended.
         AliasError: if one array was donated under two paths.
+        EquinoxRuntimeError: if `eqx.error_if` failed.
     """
+    if isinstance(error, (untyped_jax.errors.JaxRuntimeError, ValueError)) and _OF_EQUINOX in str(error):
+        # Equinox's message, without XLA's around it; `eqx.filter_jit` does so too.
+        message = str(error).partition(_OF_EQUINOX)[2].partition(_END_OF_MESSAGE)[0].strip()
+        raise eqx.EquinoxRuntimeError(message) from None
     if isinstance(error, WeftError) or not isinstance(error, ValueError | RuntimeError | TypeError):
         return
     text = str(error)
@@ -63,6 +70,11 @@ def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]]) -> None
                 at=[format_path(leaf.path) for leaf in gone],
                 fix="use the successor that the call returned, or do not donate",
             ) from error
+
+
+# How equinox's error stands in the text of XLA's.
+_OF_EQUINOX = "_EquinoxRuntimeError: "
+_END_OF_MESSAGE = "\n--------------------"
 
 
 def _is_deleted(value: jax.Array) -> bool:

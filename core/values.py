@@ -14,7 +14,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import jax
@@ -158,7 +158,9 @@ class Values:
         self, crossing: Crossing, values: Sequence[Any], live: Call, memory: None, out: Any, departure: Departure
     ) -> Any:
         """Takes an output apart into lanes, without the leaves that can be forwarded."""
+        out = _with_abstract_as_static(out)
         structure, leaves = take_apart(out)
+        structure = replace(structure, statics=tuple(map(_unwrapped, structure.statics)))
         rides = resolve(departure.prefix, out, leaves, departure.is_ride, what=departure.option)
         forwards = departure.forwards
         inputs = {} if forwards is None else {id(value): i for i, value in enumerate(values)}
@@ -233,6 +235,29 @@ class Values:
     def quick_hand_over(self, entered: None, outcome: Outcome, values: Sequence[Any], groups: Groups) -> Any:
         """Generated code for `hand_over`."""
         return outcome.builder(values, groups)
+
+
+class _Abstract:
+    """A `ShapeDtypeStruct` that a function returned: no array, of which there would have to be a value."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: jax.ShapeDtypeStruct):
+        self.value = value
+
+
+def _with_abstract_as_static(out: Any) -> Any:
+    if not any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(out)):
+        return out
+    leaves, definition = trees.flatten(out)
+    return definition.unflatten(
+        [_Abstract(leaf) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf for leaf in leaves]
+    )
+
+
+def _unwrapped(static: tuple[int, type[Any], Any]) -> tuple[int, type[Any], Any]:
+    position, kind, value = static
+    return (position, jax.ShapeDtypeStruct, value.value) if kind is _Abstract else static
 
 
 def _named_arguments(call: Call) -> list[tuple[Path, Any]]:

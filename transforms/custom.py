@@ -14,13 +14,17 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import jax
+from jax.core import Tracer
+from jax.custom_derivatives import SymbolicZero
 from weft.core.boundary import Call, Groups
 from weft.core.errors import DifferentiationError
 from weft.core.filters import All, OfValue
 from weft.core.leaves import NUMBERS
+from weft.core.paths import format_path
 from weft.core.rides import Autodiff, RidesByKind
 from weft.core.rules import Body, Lift, Lifted, Rule
 from weft.core.statics import Static, given
+from weft.core.untyped import jax as untyped_jax
 from weft.core.untyped import jnp
 from weft.transforms._wrap import by_position, named_like
 
@@ -133,6 +137,38 @@ def interleave(argnums: Sequence[int], nondiff: Sequence[Any], rest: Sequence[An
     count = len(nondiff) + len(rest)
     positions, others, differentiated = nondiff_positions(argnums, count), iter(nondiff), iter(rest)
     return tuple(next(others) if i in positions else next(differentiated) for i in range(count))
+
+
+def guarded(body: Body, groups: Groups, name: str) -> Groups:
+    """The lanes, where a derivative in what is closed over is an error: it would be lost, for the rule has none."""
+    if body.boundary.has_updates:  # NNX's rule: parts of an object that are not differentiated have none
+        return groups
+    values = body.crossing.ungroup(groups)
+    for i, (ride, value) in enumerate(zip(body.crossing.rides, values, strict=True)):
+        if ride is CLOSED and isinstance(value, Tracer) and jnp.issubdtype(value.dtype, jnp.inexact):
+            values[i] = _not_differentiated(name, format_path(body.boundary.path_of(body.crossing, i)))(value)
+    return body.crossing.group(values)
+
+
+def _not_differentiated(name: str, path: str) -> Callable[[Any], Any]:
+    """The identity, whose derivative is an error."""
+
+    def refuse(primals: Any, tangents: Any) -> Any:
+        if not isinstance(tangents[0], SymbolicZero):
+            raise DifferentiationError(
+                f"a derivative is asked for in an argument that this {name} does not differentiate",
+                at=path,
+                fix="leave it out of nondiff_argnums and give it a derivative, pass it by position, or pass "
+                "jax.lax.stop_gradient of it",
+            )
+        return primals[0], tangents[0]
+
+    def itself(value: Any) -> Any:
+        return value
+
+    identity: Any = untyped_jax.custom_jvp(itself)
+    identity.defjvp(refuse, symbolic_zeros=True)
+    return identity
 
 
 class CustomFunction(Generic[P, R]):

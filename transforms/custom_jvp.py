@@ -20,6 +20,7 @@ from weft.transforms.custom import (
     CustomOptions,
     arguments,
     custom_rule,
+    guarded,
     interleave,
     part,
 )
@@ -57,7 +58,7 @@ def _lift_jvp(lift: Lift[CustomOptions]) -> Lifted:
         function = untyped_jax.custom_jvp(titled(body.name, primal))
         function.defjvp(rule, symbolic_zeros=options.symbolic_zeros)
         with open_frame("custom_jvp"):
-            out = function(*groups)
+            out = function(*guarded(body, groups, options.name))
         return tuple(tuple(out) if i == lane else () for i in range(len(lift.out_lanes))), outcomes[0]
 
     return lifted

@@ -26,6 +26,7 @@ from weft.transforms.custom import (
     Residuals,
     arguments,
     custom_rule,
+    guarded,
     interleave,
     part,
 )
@@ -84,7 +85,7 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
         function = untyped_jax.custom_vjp(titled(primal_body.name, primal))
         function.defvjp(forward, backward, symbolic_zeros=options.symbolic_zeros)
         with open_frame("custom_vjp"):
-            out = function(*groups)
+            out = function(*guarded(primal_body, groups, options.name))
         return out, seen[-1][0]
 
     return lifted

@@ -26,6 +26,7 @@ from weft.core.untyped import is_tuple
 from weft.core.untyped import jax as untyped_jax
 from weft.core.values import VALUES
 from weft.transforms._wrap import decorate, named_like, numbers_and_names, titled, with_statics
+from weft.transforms.stages import Arguments, Stage, StaticArguments
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -162,7 +163,12 @@ class JitFunction(Generic[P, R]):
         by_number = {i: value for i, value in enumerate(args) if i in numbers}
         by_name = {name: value for name, value in kwargs.items() if name in names}
         statics = StaticArguments(len(args), by_number, by_name)
-        return Stage(jitted.trace((), *plan.crossing.group(values)), self, plan.crossing, statics)
+
+        def complete(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+            return self._with_statics(*statics.complete(args, kwargs))
+
+        traced = jitted.trace((), *plan.crossing.group(values))
+        return Stage(traced, self._interpreted, plan.crossing, complete)
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Stage:
         """Traces and lowers the function for these arguments; see `jax.stages.Lowered`."""
@@ -205,71 +211,6 @@ def bind(argument: Any) -> Bound:
     """An argument taken apart beforehand."""
     structure, leaves = take_apart(argument)
     return Bound(structure, tuple(leaf.value for leaf in leaves))
-
-
-@dataclass(frozen=True)
-class StaticArguments:
-    """The arguments that were static as a whole when a function was lowered; a compiled one is called without them.
-
-    Attributes:
-        count: how many arguments there were by position.
-        by_number, by_name: the static ones among them, and by name.
-    """
-
-    count: int
-    by_number: Mapping[int, Any]
-    by_name: Mapping[str, Any]
-
-    def complete(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Arguments with the static ones in their places, if they are not there."""
-        if len(args) == self.count - len(self.by_number):
-            rest = iter(args)
-            args = tuple(self.by_number[i] if i in self.by_number else next(rest) for i in range(self.count))
-        return args, {**self.by_name, **kwargs}
-
-
-class Stage:
-    """A traced, lowered or compiled function of records: a `jax.stages` object that takes and gives records.
-
-    Whatever is not listed here (`as_text`, `cost_analysis`, `memory_analysis`, ...) is that of the JAX object. As in
-    JAX, a compiled function is called without the arguments that were static when it was lowered.
-    """
-
-    def __init__(self, stage: Any, function: JitFunction[Any, Any], crossing: Any, statics: StaticArguments):
-        self.stage = stage
-        self._function = function
-        self._crossing = crossing
-        self._statics = statics
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stage, name)
-
-    def lower(self) -> Stage:
-        """Lowers what was traced."""
-        return Stage(self.stage.lower(), self._function, self._crossing, self._statics)
-
-    def compile(self, *args: Any, **kwargs: Any) -> Stage:
-        """Compiles what was lowered."""
-        return Stage(self.stage.compile(*args, **kwargs), self._function, self._crossing, self._statics)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs what was compiled.
-
-        Raises:
-            StructureError: if the arguments are of another make than those it was compiled for.
-        """
-        interpreted = self._function._interpreted  # pyright: ignore[reportPrivateUsage]
-        complete = self._statics.complete(args, kwargs)
-        call = (interpreted.functions, *self._function._with_statics(*complete))  # pyright: ignore[reportPrivateUsage]
-        plan, values, entered = interpreted.plan(call)
-        if plan.crossing != self._crossing:
-            raise StructureError(
-                "the arguments are of another structure than those that this was compiled for",
-                at=[f"compiled for {self._crossing.structure!r}", f"called with {plan.crossing.structure!r}"],
-                fix="compile it for these arguments, or pass records of the same structure",
-            )
-        groups, outcome = self.stage((), *plan.crossing.group(values))
-        return interpreted.boundary.hand_over(entered, outcome.value, values, groups)
 
 
 @overload

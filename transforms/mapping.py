@@ -8,22 +8,27 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar, cast, overload
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 import jax
+import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from weft.core.boundary import Call
 from weft.core.errors import AxisError
 from weft.core.frames import open_frame
+from weft.core.interpret import interpret
 from weft.core.leaves import Leaf
 from weft.core.memory import live
 from weft.core.rides import Ride, mapped_size
 from weft.core.rules import Lift, Lifted, Rule
 from weft.core.untyped import is_tuple
 from weft.core.untyped import jax as untyped_jax
-from weft.transforms._wrap import decorate, over_values
+from weft.core.values import VALUES
+from weft.transforms._wrap import decorate, named_like, over_values, titled
+from weft.transforms.stages import Arguments, Stage
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -74,6 +79,50 @@ def _by_name(
     )
 
 
+def _with_defaults(
+    function: Callable[..., Any], in_axes: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Arguments:
+    """Arguments with those that were left to their defaults, where `in_axes` names them: they ride on what it says."""
+    if not isinstance(in_axes, dict):
+        return args, kwargs
+    named = cast("dict[str, Any]", in_axes)
+    bound = inspect.signature(function).bind_partial(*args, **kwargs)
+    left = ((name, p.default) for name, p in bound.signature.parameters.items() if name not in bound.arguments)
+    return args, {**kwargs, **{name: value for name, value in left if name in named and value is not _NO_DEFAULT}}
+
+
+_NO_DEFAULT = inspect.Parameter.empty
+
+
+class MapFunction(Generic[P, R]):
+    """A function over many examples, or many devices. Made by `vmap` and `pmap`."""
+
+    def __init__(self, rule: Rule[MapOptions], function: Callable[P, R], options: MapOptions):
+        self._interpreted = interpret(rule, VALUES)((function,), options)
+        named_like(function, self)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._interpreted(*self._complete(args, kwargs))
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def _complete(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+        return _with_defaults(self._interpreted.held[0], self._interpreted.options.in_axes, args, kwargs)
+
+
+class PmapFunction(MapFunction[P, R]):
+    """A function over many devices. Made by `pmap`."""
+
+    def lower(self, *args: P.args, **kwargs: P.kwargs) -> Stage:
+        """Lowers the function for these arguments; see `jax.stages.Lowered`."""
+        call = (self._interpreted.functions, *self._complete(args, kwargs))
+        plan, values, _ = self._interpreted.plan(call)
+        mapped = cast(_Mapped, plan.lifted)
+        lowered = mapped.lower(*plan.crossing.group(values))
+        return Stage(lowered, self._interpreted, plan.crossing, self._complete, mapped.before)
+
+
 def _check(name: str, options: MapOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
     size = mapped_size(leaves, rides, given=options.axis_size, what=name)
     if size is None:
@@ -89,35 +138,55 @@ def _size(groups: Sequence[Sequence[Any]], lanes: Sequence[Ride], given: int | N
     return next(sizes, given)
 
 
-def _lift_map(name: str, transform: Callable[..., Any], lift: Lift[MapOptions]) -> Lifted:
-    options = lift.options
-    mapped = transform(
-        lift.bodies[0],
-        in_axes=(lift.lanes,),
-        out_axes=(lift.out_lanes, None),
-        axis_name=options.axis_name,
-        axis_size=options.axis_size,
-        **options.jax_options,
-    )
+class _Mapped:
+    """A body over lanes, mapped by `jax.vmap` or `jax.pmap`."""
 
-    def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
-        size = _size(groups, lift.lanes, options.axis_size)
-        with open_frame(name, axis_name=options.axis_name, size=size):
-            return mapped(groups)
+    def __init__(self, name: str, transform: Callable[..., Any], lift: Lift[MapOptions]):
+        body, options = lift.bodies[0], lift.options
+        self.name, self.options, self.lanes = name, options, lift.lanes
+        self.rides = frozenset(lift.crossing.rides)
 
-    return lifted
+        # pmap wants something that is mapped, whatever is said of the size.
+        beside = name == "pmap" and not any(isinstance(lane, int) for lane in lift.lanes)
+        self.before: tuple[Any, ...] = (np.zeros(options.axis_size or 0),) if beside else ()
+
+        def run(*given: Any) -> Any:
+            return body(given[len(self.before) :])
+
+        self.mapped = transform(
+            titled(body.name, run),
+            in_axes=(*(0 for _ in self.before), *map(self._axis, lift.lanes)),
+            out_axes=(lift.out_lanes, None),
+            axis_name=options.axis_name,
+            axis_size=options.axis_size,
+            **options.jax_options,
+        )
+
+    def _axis(self, lane: Ride) -> Ride:
+        # JAX's pmap counts None as a leaf, also where it stands for nothing, and mistakes the axes of what follows.
+        return lane if lane in self.rides else 0
+
+    def __call__(self, extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
+        size = _size(groups, self.lanes, self.options.axis_size)
+        with open_frame(self.name, axis_name=self.options.axis_name, size=size):
+            return self.mapped(*self.before, *groups)
+
+    def lower(self, *groups: tuple[Any, ...]) -> Any:
+        size = _size(groups, self.lanes, self.options.axis_size)
+        with open_frame(self.name, axis_name=self.options.axis_name, size=size):
+            return self.mapped.lower(*self.before, *groups)
 
 
 VMAP: Rule[MapOptions] = Rule(
     "vmap",
-    lambda lift: _lift_map("vmap", jax.vmap, lift),
+    functools.partial(_Mapped, "vmap", jax.vmap),
     arrive=_arrive,
     depart=lambda options, index: options.out_axes,
     check=functools.partial(_check, "vmap"),
 )
 PMAP: Rule[MapOptions] = Rule(
     "pmap",
-    lambda lift: _lift_map("pmap", untyped_jax.pmap, lift),
+    functools.partial(_Mapped, "pmap", untyped_jax.pmap),
     arrive=_arrive,
     depart=lambda options, index: options.out_axes,
     check=functools.partial(_check, "pmap"),
@@ -159,7 +228,8 @@ def vmap(
     Args:
         function: of one example. If it is a record, its own arrays are not mapped.
         in_axes: an axis (int, negative from the end) or None for all arguments, a tuple with one prefix for each
-            positional argument, or a dict by name. A prefix may hold `axes({kind: axis})`.
+            positional argument, or a dict by name (of parameters that are left to their defaults too). A prefix may
+            hold `axes({kind: axis})`.
         out_axes: an axis, or a prefix of the output.
         axis_name: a name for the axis, for collectives.
         axis_size: needed only if nothing is mapped.
@@ -179,17 +249,18 @@ def vmap(
     [0.0, 2.0, 4.0]
     """
     more = {} if spmd_axis_name is None else {"spmd_axis_name": spmd_axis_name}
-    return decorate(function, over_values(VMAP, MapOptions(in_axes, out_axes, axis_name, axis_size, more)))
+    options = MapOptions(in_axes, out_axes, axis_name, axis_size, more)
+    return decorate(function, lambda f: MapFunction(VMAP, f, options))
 
 
 @overload
 def pmap(
     function: Callable[P, R], /, *, in_axes: Any = 0, out_axes: Any = 0, axis_name: Any = None, **jax_options: Any
-) -> Callable[P, R]: ...
+) -> PmapFunction[P, R]: ...
 @overload
 def pmap(
     *, in_axes: Any = 0, out_axes: Any = 0, axis_name: Any = None, **jax_options: Any
-) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+) -> Callable[[Callable[P, R]], PmapFunction[P, R]]: ...
 def pmap(
     function: Callable[..., Any] | None = None,
     /,
@@ -210,12 +281,16 @@ def pmap(
         axis_size: the number of devices, where it cannot be read off the arguments.
         jax_options: `devices`, `backend`, ..., for `jax.pmap`.
 
+    Returns:
+        A function with the same signature, over all shards, with `lower`.
+
     Raises:
         AxisError: as in `vmap`.
 
     Source: `jax.pmap`.
     """
-    return decorate(function, over_values(PMAP, MapOptions(in_axes, out_axes, axis_name, axis_size, jax_options)))
+    options = MapOptions(in_axes, out_axes, axis_name, axis_size, jax_options)
+    return decorate(function, lambda f: PmapFunction(PMAP, f, options))
 
 
 @dataclass(frozen=True)

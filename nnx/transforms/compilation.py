@@ -11,8 +11,9 @@ from weft.nnx.references import References
 from weft.nnx.rides import StateSharding
 from weft.nnx.transforms._wrap import boundary_of, checked_prefix, decorate, over, refuse_bound_method
 from weft.transforms._wrap import named_like, numbers_and_names
-from weft.transforms.jit import JitFunction, JitOptions, Stage
+from weft.transforms.jit import JitFunction, JitOptions
 from weft.transforms.mapping import SHARD_MAP, ShardMapOptions
+from weft.transforms.stages import Stage
 from weft.transforms.tracing import EVAL_SHAPE, NoOptions
 
 F = TypeVar("F", bound=Callable[..., Any])

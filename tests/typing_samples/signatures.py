@@ -59,7 +59,7 @@ def call(net: Net, x: Array) -> None:
     reveal_type(custom)  # CustomVjp[(net: Net, x: Array), Array]
     reveal_type(weft.custom_jvp(nondiff_argnums=0)(loss))  # CustomJvp[(net: Net, x: Array), Array]
     reveal_type(weft.vmap(step))  # (net: Net, x: Array, *, train: bool = True) -> tuple[Array, Net]
-    reveal_type(weft.pmap(loss, axis_name="d"))  # (net: Net, x: Array) -> Array
+    reveal_type(weft.pmap(loss, axis_name="d"))  # PmapFunction[(net: Net, x: Array), Array]
     reveal_type(weft.shard_map(loss, in_specs=None, out_specs=None))  # (net: Net, x: Array) -> Array
     reveal_type(weft.scan(step))  # (net: Net, x: Array, *, train: bool = True) -> tuple[Array, Net]
     reveal_type(weft.scan(length=3)(loss))  # (net: Net, x: Array) -> Array

@@ -1,0 +1,175 @@
+"""What a transform is asked for is done, or refused: derivatives, axes by name, and what a function returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import weft
+from jax import lax
+
+X = jnp.arange(3.0)
+
+
+# ---- derivatives in what is not differentiated --------------------------------------------------------------------
+
+
+class Scale(weft.Module):
+    weight: jax.Array
+
+    def times(self, x: Any) -> Any:
+        return x * self.weight
+
+
+def with_vjp(function: Callable[..., Any], **options: Any) -> Any:
+    made = weft.custom_vjp(function, **options)
+    made.defvjp(lambda x, *rest: (function(x, *rest), rest), lambda *given: (given[-1] * 2,))
+    return made
+
+
+def with_jvp(function: Callable[..., Any], **options: Any) -> Any:
+    made = weft.custom_jvp(function, **options)
+    made.defjvp(lambda *given: (function(given[-2][0], *given[:-2]), given[-1][0] * 2))
+    return made
+
+
+def product(x: Any, y: Any) -> Any:
+    return x * y
+
+
+LOST: dict[str, tuple[Callable[[], Any], str]] = {
+    "vjp": (lambda: jax.grad(with_vjp(product, nondiff_argnums=1), argnums=1)(2.0, 3.0), "y"),
+    "vjp of both": (lambda: weft.grad(with_vjp(product, nondiff_argnums=1), argnums=(0, 1))(2.0, X[1]), "y"),
+    "vjp in jit": (lambda: weft.jit(weft.grad(with_vjp(product, nondiff_argnums=1), argnums=1))(2.0, 3.0), "y"),
+    "vjp of a jit": (lambda: jax.grad(jax.jit(with_vjp(product, nondiff_argnums=1)), argnums=1)(2.0, 3.0), "y"),
+    "vjp of a record": (
+        lambda: weft.grad(with_vjp(lambda x, m: m.times(x), nondiff_argnums=1), argnums=1)(2.0, Scale(X[1])),
+        "m.weight",
+    ),
+    "vjp of a record's method": (lambda: weft.grad(lambda m: with_vjp(m.times)(2.0))(Scale(X[1])), "self.weight"),
+    "jvp": (lambda: jax.jvp(with_jvp(product, nondiff_argnums=1), (2.0, 3.0), (1.0, 1.0)), "y"),
+    "grad of a jvp": (lambda: jax.grad(with_jvp(product, nondiff_argnums=1), argnums=1)(2.0, 3.0), "y"),
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_a_derivative_that_a_custom_rule_does_not_have_is_refused(name: str):
+    run, path = LOST[name]
+    with pytest.raises(weft.DifferentiationError, match="does not differentiate") as caught:
+        run()
+    assert f"at: {path}\n" in str(caught.value)
+    assert "jax.lax.stop_gradient" in str(caught.value)
+
+
+@pytest.mark.parametrize("make", [with_vjp, with_jvp])
+def test_what_is_not_asked_for_may_be_an_array_a_tracer_or_stopped(make: Callable[..., Any]):
+    f = make(product, nondiff_argnums=1)
+    assert float(jax.grad(f)(2.0, X[1])) == 2.0
+    assert float(weft.jit(weft.grad(f))(2.0, X[1])) == 2.0
+    assert weft.vmap(weft.grad(f))(X, X).tolist() == [2.0] * 3
+    assert float(jax.grad(lambda y: f(2.0 * y, lax.stop_gradient(y)))(3.0)) == 4.0
+    assert float(jax.grad(lambda x: lax.scan(lambda c, y: (f(c, y), None), x, X)[0])(1.0)) == 8.0
+
+
+# ---- axes by name -------------------------------------------------------------------------------------------------
+
+
+def scaled(x: Any, by: Any = X, *, shift: Any = X * 10) -> Any:
+    return x * by + shift
+
+
+@pytest.mark.parametrize("transform", [weft.vmap, weft.pmap])
+def test_a_default_rides_on_the_axis_that_names_it(transform: Any):
+    by_name = transform(scaled, in_axes={"x": None, "by": 0, "shift": 0})
+    assert by_name(2.0).tolist() == (2 * X + 10 * X).tolist()
+    assert by_name(2.0, X + 1).tolist() == (2 * (X + 1) + 10 * X).tolist()
+    assert by_name(2.0, shift=jnp.zeros(3)).tolist() == (2 * X).tolist()
+    # What it does not name is as it was: the default itself.
+    assert transform(scaled, in_axes={"x": 0})(X).shape == (3, 3)
+    assert transform(lambda x=X: x * 2, in_axes={"x": 0})().tolist() == [0.0, 2.0, 4.0]
+
+
+def test_a_default_that_does_not_fit_the_axis_that_names_it_is_refused():
+    with pytest.raises(weft.AxisError, match=r"at: by: axis 0 of shape \(\)"):
+        weft.vmap(lambda x, by=2.0: x * by, in_axes={"x": 0, "by": 0})(X)
+
+
+# ---- pmap ---------------------------------------------------------------------------------------------------------
+
+
+def test_pmap_over_a_size_with_nothing_mapped():
+    f = weft.pmap(lambda x: x + lax.axis_index("i"), in_axes=None, axis_name="i", axis_size=3)
+    assert f(1.0).tolist() == [1.0, 2.0, 3.0]
+    assert f.lower(1.0).compile()(1.0).tolist() == [1.0, 2.0, 3.0]
+    assert weft.pmap(lambda: jnp.ones(2), axis_size=2)().shape == (2, 2)
+
+
+def test_pmap_lowers_and_compiles_for_records():
+    f = weft.pmap(lambda m, x: {"y": m.times(x), "name": "y"}, in_axes=(None, 0))
+    lowered = f.lower(Scale(jnp.float32(2)), X)
+    assert "stablehlo" in lowered.as_text()
+    out = lowered.compile()(Scale(jnp.float32(3)), X)
+    assert out["y"].tolist() == [0.0, 3.0, 6.0]
+    assert out["name"] == "y"
+    with pytest.raises(weft.StructureError, match="another structure than those that this was compiled for"):
+        lowered.compile()({"weight": 2.0}, X)
+
+
+def test_a_mapped_function_may_be_a_method_of_a_class():
+    class Model:
+        scale = 2.0
+
+        @weft.vmap(in_axes=(None, 0))
+        def run(self, x: Any) -> Any:
+            return x * self.scale
+
+    assert Model().run(X).tolist() == [0.0, 2.0, 4.0]
+
+
+# ---- what a function returns --------------------------------------------------------------------------------------
+
+
+SHAPE = jax.ShapeDtypeStruct((2,), jnp.float32)
+RETURNS: dict[str, Callable[[Callable[[Any], Any]], Any]] = {
+    "jit": lambda f: weft.jit(f)(1.0),
+    "vmap": lambda f: weft.vmap(f)(X),
+    "grad": lambda f: weft.grad(lambda x: (x, f(x)), has_aux=True)(1.0)[1],
+    "remat": lambda f: weft.remat(f)(1.0),
+    "cond": lambda f: weft.cond(True, f, f, 1.0),
+    "eval_shape": lambda f: weft.eval_shape(f, 1.0),
+    "shape of a shape": lambda f: weft.eval_shape(lambda x: weft.eval_shape(f, x), 1.0),
+}
+
+
+@pytest.mark.parametrize("name", RETURNS)
+def test_an_abstract_array_is_returned_as_it_is(name: str):
+    found = RETURNS[name](lambda x: {"shape": SHAPE, "x": x})
+    assert found["shape"] is SHAPE or found["shape"] == SHAPE
+    assert found["x"].dtype == jnp.float32
+
+
+def test_an_abstract_array_rides_nowhere():
+    found = weft.vmap(lambda x: (SHAPE, x), out_axes=(0, 0))(X)
+    assert found[0] == SHAPE
+    with pytest.raises(weft.BranchError, match="do not return the same"):
+        weft.cond(True, lambda: SHAPE, lambda: jax.ShapeDtypeStruct((3,), jnp.float32))
+
+
+# ---- errors while a program runs ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_error_if_of_equinox_is_its_own_error(times: int):
+    def root(x: Any) -> Any:
+        return jnp.sqrt(eqx.error_if(x, x < 0, "x must not be negative"))
+
+    compiled = weft.jit(root)
+    for _ in range(times - 1):
+        np.testing.assert_allclose(compiled(4.0), 2.0)
+    with pytest.raises(eqx.EquinoxRuntimeError, match=r"^x must not be negative$"):
+        jax.block_until_ready(compiled(-1.0))

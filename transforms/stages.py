@@ -1,0 +1,97 @@
+"""Stages of compilation that take and give records: traced, lowered, compiled.
+
+A stage is that of JAX, of the function over lanes, with what turns a call into lanes and an outcome into a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from weft.core.boundary import Crossing
+from weft.core.errors import StructureError
+from weft.core.interpret import Interpreted
+
+Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class StaticArguments:
+    """The arguments that were static as a whole when a function was lowered; a compiled one is called without them.
+
+    Attributes:
+        count: how many arguments there were by position.
+        by_number, by_name: the static ones among them, and by name.
+    """
+
+    count: int
+    by_number: Mapping[int, Any]
+    by_name: Mapping[str, Any]
+
+    def complete(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments with the static ones in their places, if they are not there."""
+        if len(args) == self.count - len(self.by_number):
+            rest = iter(args)
+            args = tuple(self.by_number[i] if i in self.by_number else next(rest) for i in range(self.count))
+        return args, {**self.by_name, **kwargs}
+
+
+class Stage:
+    """A traced, lowered or compiled function of records: a `jax.stages` object that takes and gives records.
+
+    Whatever is not listed here (`as_text`, `cost_analysis`, `memory_analysis`, ...) is that of the JAX object. As in
+    JAX, a compiled function is called without the arguments that were static when it was lowered.
+
+    Args:
+        stage: of JAX.
+        interpreted: the function.
+        crossing: how the arguments crossed that it is for.
+        complete: from the arguments that a compiled function is called with to those of the function.
+        before: what the lifted function takes before lanes.
+    """
+
+    def __init__(
+        self,
+        stage: Any,
+        interpreted: Interpreted[Any],
+        crossing: Crossing,
+        complete: Callable[[tuple[Any, ...], Mapping[str, Any]], Arguments],
+        before: tuple[Any, ...] = ((),),
+    ):
+        self.stage = stage
+        self._interpreted = interpreted
+        self._crossing = crossing
+        self._complete = complete
+        self._before = before
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stage, name)
+
+    def _next(self, stage: Any) -> Stage:
+        return Stage(stage, self._interpreted, self._crossing, self._complete, self._before)
+
+    def lower(self, **options: Any) -> Stage:
+        """Lowers what was traced; the options are those of `jax.stages.Traced.lower`."""
+        return self._next(self.stage.lower(**options))
+
+    def compile(self, *args: Any, **kwargs: Any) -> Stage:
+        """Compiles what was lowered."""
+        return self._next(self.stage.compile(*args, **kwargs))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs what was compiled.
+
+        Raises:
+            StructureError: if the arguments are of another make than those it was compiled for.
+        """
+        interpreted = self._interpreted
+        plan, values, entered = interpreted.plan((interpreted.functions, *self._complete(args, kwargs)))
+        if plan.crossing != self._crossing:
+            raise StructureError(
+                "the arguments are of another structure than those that this was compiled for",
+                at=[f"compiled for {self._crossing.structure!r}", f"called with {plan.crossing.structure!r}"],
+                fix="compile it for these arguments, or pass records of the same structure",
+            )
+        groups, outcome = self.stage(*self._before, *plan.crossing.group(values))
+        return interpreted.boundary.hand_over(entered, outcome.value, values, groups)
