@@ -44,7 +44,7 @@ from weft.core.module import Module, static
 from weft.core.partition import Structure, changes, merge, select, split, update
 from weft.core.retraces import RetraceWarning, explain_retraces
 from weft.core.surgery import at
-from weft.core.thread import thread
+from weft.core.thread import peek, thread
 
 __all__ = [
     "AliasError",
@@ -103,6 +103,7 @@ __all__ = [
     "debug_keys",
     "explain_retraces",
     "merge",
+    "peek",
     "perturb",
     "perturbations",
     "scope",

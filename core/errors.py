@@ -6,7 +6,7 @@ transforms it happened (`inside:`, from the frame stack at the time of raising).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import FrozenInstanceError
 
 import jax
@@ -47,6 +47,19 @@ class WeftError(Exception):
         """Adds a place to the message, before the others: where in the whole it happened, which a part did not know."""
         self.at = (place, *self.at)
         self.args = (self._message(),)
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Calls places by other names: for who knows an argument under the user's name for it.
+
+        Args:
+            names: from the beginning of a place to what it shall be called.
+        """
+        places = self.at
+        for old, new in names.items():
+            places = tuple(new + place.removeprefix(old) if place.startswith(old) else place for place in places)
+        if places != self.at:
+            self.at = places
+            self.args = (self._message(),)
 
 
 class StructureError(WeftError, ValueError):

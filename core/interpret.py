@@ -30,6 +30,7 @@ from weft.core.aliases import crossing_with
 from weft.core.boundary import NOT_UPDATED, Boundary, Call, Crossing, Departure, Extract, Groups
 from weft.core.explain import explain
 from weft.core.memory import Recent, remembered
+from weft.core.proxies import refuse_threaded
 from weft.core.retraces import Traces
 from weft.core.rides import depends_on_leaves, is_axis, rides_in
 from weft.core.rules import Body, Finish, Lift, Lifted, Prepare, Rule
@@ -87,6 +88,7 @@ class Interpreted(Generic[O]):
     """Functions under one rule and one boundary, with what is remembered of the calls that they have seen."""
 
     def __init__(self, rule: Rule[O], boundary: Boundary, functions: tuple[Callable[..., Any], ...], options: O):
+        refuse_threaded(functions, rule.name)
         self.rule = rule
         self.boundary = boundary
         self.options = options

@@ -35,6 +35,7 @@ from weft.core.errors import AxisError, KeyReuseError, WeftError
 from weft.core.kinds import RngCount, RngKey
 from weft.core.levels import EAGER, current_level
 from weft.core.module import Module
+from weft.core.successors import successor_last
 
 DEFAULT = "default"
 
@@ -135,6 +136,7 @@ class Keys(Module):
         key, successor = self.next(name)
         return jax.random.split(key, size), successor
 
+    @successor_last
     def fork(self, sizes: Sizes | Mapping[str | EllipsisType, Sizes] = None) -> tuple[Keys, Keys]:
         """Branches off streams of their own: `forked, keys = keys.fork(8)`.
 

@@ -46,8 +46,11 @@ else:
         return eqx.field(static=True, **kwargs)
 
 
-# Called with (record, method) before a public method runs, while any `thread` block is open; `thread` owns it.
-_method_watchers: list[Callable[[object], None]] = []
+# Runs a record's public method, or refuses to: called with the record, the method, and what goes on.
+Watcher = Callable[[Any, Callable[..., Any], Callable[[], Any]], Any]
+# Those around every call of a public method now; the first is the outermost. An open `thread` block guards its record
+# so, and `debug_successors` marks successors; with neither, a call pays for one look at an empty list.
+method_watchers: list[Watcher] = []
 
 
 # On the class, not on a metaclass derived from equinox's: mypy cannot follow `type(eqx.Module)`, and would check no
@@ -163,14 +166,25 @@ def _dispatched(function: Callable[..., Any]) -> Callable[..., Any]:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         if is_call and len(args) == 1 and type(args[0]) is type(self) and _holds_labels(self):
             return self
-        if _method_watchers:
-            for watch in _method_watchers:
-                watch(self)
+        if method_watchers:
+            return _watched(function, self, args, kwargs)
         if hooks.installed_contracts() is None:
             return function(self, *args, **kwargs)
         return hooks.call_checked(function, (self, *args), kwargs)
 
     return method
+
+
+def _watched(function: Callable[..., Any], record: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    __tracebackhide__ = True
+
+    def proceed() -> Any:
+        __tracebackhide__ = True
+        return hooks.call_checked(function, (record, *args), kwargs)
+
+    for watch in reversed(method_watchers):
+        proceed = functools.partial(watch, record, function, proceed)
+    return proceed()
 
 
 def _holds_labels(record: Any) -> bool:

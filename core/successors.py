@@ -1,20 +1,26 @@
-"""Successors: what may follow a record, and how one is put in its place.
+"""Successors: how one is told from the other things that a call returns, what may follow a record, and how it is put in
+its place.
 
-The *successor* of a record is the record that a stateful call returns: `y, bn = bn(x)`. It must have the structure of
-what it follows, treedef, shapes and dtypes, or it could not be carried through a loop or a compiled step.
+The *successor* of a record is the record that a stateful call returns: `y, bn = bn(x)`. By convention it is what is
+returned last, and it is of the record's own type. It must have the structure of what it follows, treedef, shapes and
+dtypes, or it could not be carried through a loop or a compiled step.
 """
 
 from __future__ import annotations
 
-from typing import Any, cast
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar, cast
 
 import equinox as eqx
-from weft.core import module
+from weft.core import module, trees
 from weft.core.agree import describe, differences
 from weft.core.definitions import REDEFINED, another, same_name
 from weft.core.errors import SuccessorError
 from weft.core.leaves import is_array
-from weft.core.paths import Path
+from weft.core.paths import Path, format_path, key_part
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _a(cls: type[Any]) -> str:
@@ -50,6 +56,96 @@ def apart(value: tuple[Any, ...]) -> str:
     short = (capitals if len(capitals) > 1 else name).lower()
     names = ", ".join(("y", *(["aux"] * (len(value) - 2)), short))
     return f"take it apart, {names} = ..., or use thread, which keeps successors by itself"
+
+
+def successor_last(method: F) -> F:
+    """Declares that of several records of its own type that a method returns the last is the successor.
+
+    `Keys.fork` is one: `forked, keys = keys.fork(8)`.
+    """
+    cast(Any, method).__weft_successor_last__ = True
+    return method
+
+
+def is_successor_last(method: Any) -> bool:
+    """Whether a method was declared so."""
+    return getattr(method, "__weft_successor_last__", False)
+
+
+def records_in(tree: Any, path: Path = ()) -> Iterator[tuple[Path, eqx.Module]]:
+    """Every record in a tree, with its path; a record comes before those inside of it."""
+    if isinstance(tree, eqx.Module):
+        yield path, tree
+    for part, child in _children(tree):
+        yield from records_in(child, (*path, part))
+
+
+def find_records(cls: type, tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """The outermost records of exactly one type in a tree, with their paths."""
+    if type(tree) is cls:
+        yield path, tree
+        return
+    for part, child in _children(tree):
+        yield from find_records(cls, child, (*path, part))
+
+
+def _children(tree: Any) -> Iterator[tuple[Any, Any]]:
+    # Not by JAX where it can be helped: a dict with keys of several types cannot be flattened, but may be returned.
+    if tree is None or is_array(tree):
+        return
+    if isinstance(tree, eqx.Module):
+        for field in dataclasses.fields(cast(Any, tree)):
+            if not field.metadata.get("static", False):
+                yield field.name, getattr(tree, field.name, None)
+    elif isinstance(tree, dict):
+        yield from cast("dict[Any, Any]", tree).items()
+    else:
+        level = trees.flatten_one_level(tree)
+        yield from () if level is None else ((key_part(key), child) for key, child in level[0])
+
+
+def take_successor(record: Any, result: Any, method: Any, where: str, by_hand: tuple[str, str]) -> tuple[Any, Any]:
+    """Takes the successor of a record out of what one of its methods returned.
+
+    Args:
+        record: whose method was called.
+        result: what it returned.
+        method: the method, which may be declared `successor_last`.
+        where: the call in errors, `Net.bn(...)`.
+        by_hand: how the user reaches the record and calls it there, for errors: `t.bn` and `peek(t.bn)(...)`.
+
+    Returns:
+        `(rest, successor)`. Of `(y, successor)` the rest is `y`, of `(y, aux, successor)` it is `(y, aux)`, and of a
+        successor alone it is None. Without a successor, the result and None.
+
+    Raises:
+        SuccessorError: if a successor is anywhere else than at the end, or there may be two, or the last of what is
+            returned is a record of another type.
+    """
+    cls = cast("type[Any]", type(record))
+    if type(result) is cls:
+        return None, result
+    found = dict(find_records(cls, result))
+    # Of the tuple type itself: a named tuple is a value with a meaning of its own.
+    row: tuple[Any, ...] = cast("tuple[Any, ...]", result) if cast(Any, type(result)) is tuple else ()
+    last = (len(row) - 1,)
+    handle, call = by_hand
+    if not found:
+        if len(row) > 1 and isinstance(row[-1], eqx.Module):
+            check_successor(record, row[-1], where)
+        return result, None
+    if set(found) != {last} and not (last in found and is_successor_last(method)):
+        raise SuccessorError(
+            f"this call returns a {cls.__qualname__} where a thread block cannot tell that it is the successor"
+            if len(found) == 1
+            else f"this call returns {len(found)} records of its own type, {cls.__qualname__}, of which any may be the "
+            "successor",
+            at=[f"{where}: returned as {format_path(path, 'result')}" for path in found],
+            fix="return (value, successor), with one record of the own type, the last of the tuple; or take it by "
+            f"hand, y, {handle} = {call}, in the order in which the call returns them",
+        )
+    rest = row[:-1]
+    return (rest[0] if len(rest) == 1 else rest or None), row[-1]
 
 
 def part_of(parent: Any, part: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from weft.core.interpret import interpret
 from weft.core.leaves import refuse_unhashable
+from weft.core.proxies import Transform, threaded_function
 from weft.core.rules import Rule
 from weft.core.statics import Static
 from weft.core.values import VALUES
@@ -18,17 +19,29 @@ R = TypeVar("R")
 O = TypeVar("O")
 
 
-def decorate(function: Callable[..., Any] | None, wrap: Callable[[Callable[..., Any]], Any]) -> Any:
+def decorate(
+    function: Callable[..., Any] | None, wrap: Callable[[Callable[..., Any]], Any], part: Transform | None = None
+) -> Any:
     """`wrap(function)`, or the decorator `wrap` if no function was given.
+
+    Args:
+        function: the user's function, or a part of a threaded record; or None.
+        wrap: what the transform does to a function.
+        part: what it does to a part; see `parts`.
 
     Raises:
         TypeError: if what was given is not callable.
     """
-    if function is None:
-        return wrap
-    if not callable(function):
-        raise TypeError(f"expected a function, got {type(function).__name__}: {function!r}")
-    return wrap(function)
+
+    def transform(function: Callable[..., Any]) -> Any:
+        threaded = threaded_function(function)
+        if threaded is not None and part is not None:
+            return threaded.through(part)
+        if not callable(function):
+            raise TypeError(f"expected a function, got {type(function).__name__}: {function!r}")
+        return wrap(function)
+
+    return transform if function is None else transform(function)
 
 
 def over_values(rule: Rule[O], options: O) -> Callable[[Callable[..., Any]], Any]:

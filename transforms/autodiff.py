@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 import jax
 from weft.core.boundary import Boundary, Call, Crossing
 from weft.core.errors import DifferentiationError, StructureError
 from weft.core.interpret import interpret
+from weft.core.proxies import Transform
 from weft.core.rules import Finish, Lift, Lifted
 from weft.core.untyped import jax as untyped_jax
 from weft.core.untyped import jnp
@@ -29,6 +31,7 @@ from weft.transforms.differentiation import (
     read_arguments,
     type_of,
 )
+from weft.transforms.parts import differentiated
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -208,7 +211,8 @@ def grad(
     >>> float(gradient["w"]), gradient["name"]
     (24.0, None)
     """
-    return decorate(function, over_values(GRAD, diff_options("grad", argnums, wrt, has_aux, holomorphic, allow_int)))
+    options = diff_options("grad", argnums, wrt, has_aux, holomorphic, allow_int)
+    return decorate(function, over_values(GRAD, options), _of_parts(options))
 
 
 @overload
@@ -237,7 +241,12 @@ def value_and_grad(
     (9.0, 6.0)
     """
     options = diff_options("value_and_grad", argnums, wrt, has_aux, holomorphic, allow_int)
-    return decorate(function, over_values(GRAD, options))
+    return decorate(function, over_values(GRAD, options), _of_parts(options))
+
+
+def _of_parts(options: DiffOptions) -> Transform:
+    transform = over_values(GRAD, replace(options, has_aux=True))
+    return differentiated(transform, has_aux=options.has_aux, with_value=options.with_value)
 
 
 def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False, wrt: Any = None) -> Any:

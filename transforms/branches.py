@@ -6,6 +6,7 @@ differs is reported with every path.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from weft.core.rules import Body, Lift, Lifted, OutcomeNode, Rule
 from weft.core.untyped import jax as untyped_jax
 from weft.core.untyped import lax
 from weft.transforms._wrap import call_over_values, titled
+from weft.transforms.parts import choose_among_parts, has_parts
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,12 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
     """
     if jnp.shape(pred) != ():
         raise BranchError(f"the predicate of cond must be a scalar, not {jax.typeof(pred)}", fix="use jnp.where")
+    if has_parts((true_fun, false_fun)):
+
+        def either(functions: Sequence[Callable[..., Any]], *operands: Any) -> Any:
+            return cond(pred, functions[0], functions[1], *operands)
+
+        return choose_among_parts(either, (true_fun, false_fun), operands)
     return call_over_values(COND, (true_fun, false_fun), COND_OPTIONS, *operands, extra=pred)
 
 
@@ -128,6 +136,8 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
     """
     if not branches:
         raise BranchError("switch needs at least one branch", fix="pass functions in `branches`")
+    if has_parts(branches):
+        return choose_among_parts(functools.partial(switch, index), branches, operands)
     return call_over_values(SWITCH, tuple(branches), switch_options(branches), *operands, extra=index)
 
 

@@ -19,6 +19,7 @@ from weft.core.errors import StructureError
 from weft.core.frames import open_frame
 from weft.core.interpret import Interpreted, interpret
 from weft.core.partition import take_apart
+from weft.core.proxies import Returned
 from weft.core.rides import Ride, RidesByKind
 from weft.core.rules import Lift, OutcomeNode, Rule
 from weft.core.statics import Bound, Static
@@ -26,6 +27,7 @@ from weft.core.untyped import is_tuple
 from weft.core.untyped import jax as untyped_jax
 from weft.core.values import VALUES
 from weft.transforms._wrap import decorate, named_like, numbers_and_names, titled, with_statics
+from weft.transforms.parts import call_part
 from weft.transforms.stages import Arguments, Stage, StaticArguments
 
 P = ParamSpec("P")
@@ -269,4 +271,32 @@ def jit(
         )
         return JitFunction(function, options)
 
-    return decorate(function, wrap)
+    def wrap_part(part: Callable[..., Any]) -> Callable[..., Any]:
+        # The part is one more argument, so that what is compiled for it is found again at the next call.
+        static_numbers, static_names = numbers_and_names(part, static_argnums, static_argnames)
+        donated_numbers, donated_names = numbers_and_names(part, donate_argnums, donate_argnames)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            shardings = in_shardings
+            if shardings is not None:
+                traced = [i for i in range(len(args)) if i not in static_numbers]
+                several = is_tuple(shardings) and not is_sharding(shardings)
+                shardings = (None, *(shardings if several else (shardings,) * len(traced)))
+            options = JitOptions(
+                _shifted(static_numbers),
+                static_names,
+                _shifted(donated_numbers),
+                donated_names,
+                shardings,
+                None if out_shardings is None else Returned(out_shardings, None),
+                jax_options,
+            )
+            return JitFunction(call_part, options)(part, *args, **kwargs)
+
+        return run
+
+    return decorate(function, wrap, wrap_part)
+
+
+def _shifted(numbers: frozenset[int]) -> frozenset[int]:
+    return frozenset(number + 1 for number in numbers)

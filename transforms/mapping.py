@@ -10,7 +10,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 import jax
@@ -22,6 +22,7 @@ from weft.core.frames import open_frame
 from weft.core.interpret import interpret
 from weft.core.leaves import Leaf
 from weft.core.memory import live
+from weft.core.proxies import Returned
 from weft.core.rides import Ride, mapped_size
 from weft.core.rules import Lift, Lifted, Rule
 from weft.core.untyped import is_tuple
@@ -43,6 +44,11 @@ class MapOptions:
     axis_name: Any
     axis_size: int | None
     jax_options: Mapping[str, Any]
+
+
+def _of_parts(options: MapOptions) -> MapOptions:
+    # A threaded record is not mapped, and so its successor is not either.
+    return replace(options, out_axes=Returned(options.out_axes, None))
 
 
 def _arrive(options: MapOptions, call: Call) -> Any:
@@ -250,7 +256,11 @@ def vmap(
     """
     more = {} if spmd_axis_name is None else {"spmd_axis_name": spmd_axis_name}
     options = MapOptions(in_axes, out_axes, axis_name, axis_size, more)
-    return decorate(function, lambda f: MapFunction(VMAP, f, options))
+    return decorate(
+        function,
+        lambda f: MapFunction(VMAP, f, options),
+        lambda f: MapFunction(VMAP, f, _of_parts(options)),
+    )
 
 
 @overload
@@ -290,7 +300,11 @@ def pmap(
     Source: `jax.pmap`.
     """
     options = MapOptions(in_axes, out_axes, axis_name, axis_size, jax_options)
-    return decorate(function, lambda f: PmapFunction(PMAP, f, options))
+    return decorate(
+        function,
+        lambda f: PmapFunction(PMAP, f, options),
+        lambda f: PmapFunction(PMAP, f, _of_parts(options)),
+    )
 
 
 @dataclass(frozen=True)
@@ -383,4 +397,6 @@ def shard_map(
 
     Source: `jax.shard_map`.
     """
-    return decorate(function, over_values(SHARD_MAP, ShardMapOptions(mesh, in_specs, out_specs, jax_options)))
+    options = ShardMapOptions(mesh, in_specs, out_specs, jax_options)
+    of_parts = replace(options, out_specs=Returned(out_specs, PartitionSpec()))
+    return decorate(function, over_values(SHARD_MAP, options), over_values(SHARD_MAP, of_parts))

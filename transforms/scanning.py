@@ -16,13 +16,15 @@ from weft.core.errors import AxisError
 from weft.core.frames import open_frame
 from weft.core.interpret import interpret
 from weft.core.leaves import Leaf
+from weft.core.proxies import Transform
 from weft.core.rides import Carry, Ride, mapped_size
 from weft.core.rules import Body, Lift, Lifted, OutcomeNode, Rule
 from weft.core.untyped import is_tuple, jnp, lax
 from weft.core.untyped import jax as untyped_jax
 from weft.core.values import VALUES
-from weft.transforms._wrap import by_position, decorate, named_like, titled
+from weft.transforms._wrap import by_position, decorate, named_like, over_values, titled
 from weft.transforms.carries import ALONG, agreement_of_carries, carried_updates, is_carry_or_axis
+from weft.transforms.parts import scanned
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,6 +39,11 @@ class ScanOptions:
     length: int | None = None
     reverse: bool = False
     unroll: int | bool = 1
+    # The ride of the function's own arrays: they are the same at every step, unless it is a stack of records.
+    function: int | None = None
+
+
+DEFAULT_AXES = (Carry, 0)
 
 
 def _arrive_scan(options: ScanOptions, call: Call) -> Any:
@@ -47,7 +54,7 @@ def _arrive_scan(options: ScanOptions, call: Call) -> Any:
             at=f"in_axes={in_axes!r}",
             fix="give one for each argument: Carry, an axis, or None",
         )
-    return None, in_axes, None
+    return options.function, in_axes, None
 
 
 def _check_scan(options: ScanOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
@@ -167,8 +174,8 @@ def scan(
     function: Callable[P, R],
     /,
     *,
-    in_axes: Any = (Carry, 0),
-    out_axes: Any = (Carry, 0),
+    in_axes: Any = DEFAULT_AXES,
+    out_axes: Any = DEFAULT_AXES,
     length: int | None = None,
     reverse: bool = False,
     unroll: int | bool = 1,
@@ -176,8 +183,8 @@ def scan(
 @overload
 def scan(
     *,
-    in_axes: Any = (Carry, 0),
-    out_axes: Any = (Carry, 0),
+    in_axes: Any = DEFAULT_AXES,
+    out_axes: Any = DEFAULT_AXES,
     length: int | None = None,
     reverse: bool = False,
     unroll: int | bool = 1,
@@ -186,8 +193,8 @@ def scan(
     function: Callable[..., Any] | None = None,
     /,
     *,
-    in_axes: Any = (Carry, 0),
-    out_axes: Any = (Carry, 0),
+    in_axes: Any = DEFAULT_AXES,
+    out_axes: Any = DEFAULT_AXES,
     length: int | None = None,
     reverse: bool = False,
     unroll: int | bool = 1,
@@ -230,4 +237,7 @@ def scan(
 
         return named_like(function, transformed)
 
-    return decorate(function, wrap)
+    def over_stack(in_axes: Any, out_axes: Any) -> Transform:
+        return over_values(SCAN, ScanOptions(in_axes, out_axes, length, reverse, unroll, function=0))
+
+    return decorate(function, wrap, scanned(over_stack, in_axes, out_axes, DEFAULT_AXES))

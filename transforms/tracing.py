@@ -177,7 +177,11 @@ def remat(
     1.0
     """
     options = RematOptions(policy, prevent_cse)
-    return decorate(function, lambda f: static_arguments(f, static_argnums, over_values(REMAT, options)(f)))
+
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        return static_arguments(function, static_argnums, over_values(REMAT, options)(function))
+
+    return decorate(function, wrap, wrap)
 
 
 def static_arguments(function: Callable[..., Any], argnums: Any, transformed: Callable[..., Any]) -> Callable[..., Any]:

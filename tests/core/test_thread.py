@@ -83,7 +83,7 @@ def run(body, record=None):
 @pytest.fixture(autouse=True)
 def _nothing_is_watched_afterwards():
     yield
-    assert module_core._method_watchers == []
+    assert module_core.method_watchers == []
 
 
 def test_a_stateful_call_gives_its_value_and_remembers_the_successor():
@@ -292,7 +292,7 @@ def test_a_record_used_after_its_successor_was_taken_is_named():
 
     def body(t):
         t.row[0](1)
-        record.counter(1)  # has no successor yet
+        record.shift(1)  # has no successor
         with pytest.raises(SuccessorError, match=r"this Counter was used after(.|\n)*Net.row\[0\](.|\n)*t.row\[0\]"):
             record.row[0](1)
         with pytest.raises(SuccessorError):
