@@ -40,6 +40,7 @@ from weft.core.kinds import (
     RngKey,
     RngState,
 )
+from weft.core.lost import debug_successors, drop
 from weft.core.module import Module, static
 from weft.core.partition import Structure, changes, merge, select, split, update
 from weft.core.retraces import RetraceWarning, explain_retraces
@@ -101,6 +102,8 @@ __all__ = [
     "capture",
     "changes",
     "debug_keys",
+    "debug_successors",
+    "drop",
     "explain_retraces",
     "merge",
     "peek",

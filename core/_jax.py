@@ -113,18 +113,18 @@ def evaluate(
 ) -> list[Any]:
     """Runs a jaxpr, each equation by the given function; `jax.core.eval_jaxpr` can only bind them."""
     env: dict[Any, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
-    last_reader = {v: i for i, eqn in enumerate(jaxpr.eqns) for v in eqn.invars if not _is_literal(v)}
-    kept = {v for v in jaxpr.outvars if not _is_literal(v)}
+    last_reader = {v: i for i, eqn in enumerate(jaxpr.eqns) for v in eqn.invars if not is_literal(v)}
+    kept = {v for v in jaxpr.outvars if not is_literal(v)}
 
     def read(atom: Any) -> Any:
-        return atom.val if _is_literal(atom) else env[atom]
+        return atom.val if is_literal(atom) else env[atom]
 
     for i, eqn in enumerate(jaxpr.eqns):
         with _equation_context(eqn):
             outs = evaluate_equation(eqn, [read(atom) for atom in eqn.invars])
         env.update(zip(eqn.outvars, outs, strict=True))
         # Free what is not read again: outside jit, the values are real buffers.
-        for var in {v for v in eqn.invars if not _is_literal(v)} - kept:
+        for var in {v for v in eqn.invars if not is_literal(v)} - kept:
             if last_reader[var] == i:
                 del env[var]
     return [read(atom) for atom in jaxpr.outvars]
@@ -136,7 +136,8 @@ def bind_equation(eqn: Any, values: Sequence[Any]) -> Sequence[Any]:
     return outs if eqn.primitive.multiple_results else [outs]
 
 
-def _is_literal(atom: Any) -> bool:
+def is_literal(atom: Any) -> bool:
+    """Whether what an equation reads is a constant written into it, and no variable."""
     return isinstance(atom, _core.Literal)
 
 
@@ -178,6 +179,27 @@ def remember_per_jaxpr(compute: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return answer
 
     return remembered
+
+
+def has_equations(params: dict[str, Any], is_wanted: Callable[[Any], bool]) -> bool:
+    """Whether the jaxprs among an equation's parameters have, themselves, equations of some primitives."""
+    return any(is_wanted(eqn.primitive) for jaxpr in jaxprs_in_params(params) for eqn in close(jaxpr).jaxpr.eqns)
+
+
+def without_identities(jaxpr: Any, is_identity: Callable[[Any], bool]) -> Any:
+    """A jaxpr, open or closed, without its equations of some primitives, each of which gives what it takes."""
+    before, env, eqns = close(jaxpr).jaxpr, dict[Any, Any](), list[Any]()
+
+    def read(atom: Any) -> Any:
+        return atom if is_literal(atom) else env.get(atom, atom)
+
+    for eqn in before.eqns:
+        if is_identity(eqn.primitive):
+            env.update(zip(eqn.outvars, map(read, eqn.invars), strict=True))
+        else:
+            eqns.append(eqn.replace(invars=list(map(read, eqn.invars))))
+    after = before.replace(eqns=eqns, outvars=list(map(read, before.outvars)))
+    return _core.ClosedJaxpr(after, jaxpr.consts) if isinstance(jaxpr, _core.ClosedJaxpr) else after
 
 
 # ---- primitives -----------------------------------------------------------------------------------------------------
@@ -224,6 +246,25 @@ def rewrite_binds(primitive: Any, bind: Callable[..., Any]) -> None:
         return bind(original, *args, **params)
 
     primitive.bind = rewritten
+
+
+def watch_jitted_calls(look: Callable[[Any, str], None]) -> None:
+    """Calls `look(program, name)` before a jitted function is called from Python, if JAX has not compiled the call yet.
+
+    JAX has no hook there: outside of traces such a call goes to the compiler without being bound. Compiled calls do not
+    come here, and neither do those that JAX makes for a jitted function that it differentiates, which hold parts of its
+    program. If the name goes, those who debug get an `AttributeError`, and nobody else.
+    """
+    from jax._src import pjit
+
+    inner: Any = pjit
+    original = inner._run_python_pjit
+
+    def watched(parameters: Any, *args: Any) -> Any:
+        look(parameters.params["jaxpr"], parameters.params["name"])
+        return original(parameters, *args)
+
+    inner._run_python_pjit = watched
 
 
 def extend_jit(params: dict[str, Any], closed: Any, num_inputs: int, num_outputs: int) -> dict[str, Any]:

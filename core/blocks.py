@@ -15,7 +15,6 @@ With no block open, nothing is watched.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextvars import ContextVar, Token
 from typing import Any, cast
@@ -115,21 +114,19 @@ class Block:
 # All open blocks, and those of them that mind a direct call here: not inside of a call through a handle.
 _open: ContextVar[tuple[Block, ...]] = ContextVar("weft_open_blocks", default=())
 _minding: ContextVar[tuple[Block, ...]] = ContextVar("weft_minding_blocks", default=())
-_watch_lock = threading.Lock()
-_watching = 0
 
 Tokens = tuple[Token[tuple[Block, ...]], Token[tuple[Block, ...]]]
 
 
 def open_block(block: Block) -> Tokens:
     """Starts to guard a block's record; what it returns ends it."""
-    _watch(1)
+    module.watch_methods(_guard, 1)
     return _open.set((*_open.get(), block)), _minding.set((*_minding.get(), block))
 
 
 def leave_block(tokens: Tokens) -> None:
     """Ends what `open_block` started."""
-    _watch(-1)
+    module.watch_methods(_guard, -1)
     _open.reset(tokens[0])
     _minding.reset(tokens[1])
 
@@ -142,16 +139,6 @@ def unguarded(function: Callable[[], Any]) -> Any:
         return function()
     finally:
         _minding.reset(token)
-
-
-def _watch(change: int) -> None:
-    global _watching
-    with _watch_lock:
-        _watching += change
-        if change > 0 and _watching == 1:
-            module.method_watchers.append(_guard)
-        elif _watching == 0:
-            module.method_watchers.remove(_guard)
 
 
 def _guard(record: Any, method: Callable[..., Any], proceed: Callable[[], Any]) -> Any:

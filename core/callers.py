@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from types import FrameType, FunctionType
 
 import equinox
@@ -38,3 +39,11 @@ def shorten(file: str) -> str:
     """A file's path, relative if it is below the working directory."""
     relative = os.path.relpath(file) if os.path.isabs(file) else file
     return file if relative.startswith("..") else relative
+
+
+def calling_line() -> str:
+    """The innermost line of the user's that is running, as file and number."""
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame.f_back is not None and not is_users(frame):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -26,10 +26,12 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import equinox as eqx
+from weft.core import lost
 from weft.core.aliases import crossing_with
 from weft.core.boundary import NOT_UPDATED, Boundary, Call, Crossing, Departure, Extract, Groups
 from weft.core.explain import explain
 from weft.core.memory import Recent, remembered
+from weft.core.module import method_watchers
 from weft.core.proxies import refuse_threaded
 from weft.core.retraces import Traces
 from weft.core.rides import depends_on_leaves, is_axis, rides_in
@@ -113,6 +115,12 @@ class Interpreted(Generic[O]):
             extra: what the transform takes beside them (a predicate, a trip count).
             prepare: makes `extra` from the crossing, where it depends on it (tangents).
         """
+        if method_watchers and not self.boundary.has_updates and lost.is_outermost(self.rule.name):
+
+            def run(*args: Any, **kwargs: Any) -> Any:
+                return self(args, kwargs, extra=extra, prepare=prepare)
+
+            return lost.check_evaluation(self.rule.name, run, args, kwargs)
         call = (self.functions, args, kwargs)
         for plan in self.memory.quick:
             assert plan.extract is not None

@@ -15,27 +15,25 @@ from __future__ import annotations
 
 import contextlib
 import operator
-import os
-import sys
 import weakref
 from collections.abc import Generator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import EllipsisType
 from typing import Annotated, Any, cast
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Key, UInt32
+from weft.core.callers import calling_line
 from weft.core.errors import AxisError, KeyReuseError, WeftError
 from weft.core.kinds import RngCount, RngKey
 from weft.core.levels import EAGER, current_level
 from weft.core.module import Module
 from weft.core.successors import successor_last
+from weft.core.switches import is_on
 
 DEFAULT = "default"
 
@@ -249,30 +247,12 @@ class _Ledger:
             self.draws.pop(entry, None)
 
         arrays = (weakref.ref(stream.key, forget), weakref.ref(stream.count, forget))
-        draw = _Draw(arrays, level, _drawing_line())
+        draw = _Draw(arrays, level, calling_line())
         self.draws[entry] = [*earlier, draw]
 
 
-# Where the innermost frames that are not the user's lie: weft's own packages, equinox, jax.
-_PACKAGES = ("core", "transforms", "modules", "typecheck", "nnx")
-_NOT_USER = tuple(
-    f"{folder}{os.sep}"
-    for folder in (
-        *(Path(__file__).parent.with_name(package) for package in _PACKAGES),
-        *(Path(str(file)).parent for file in (eqx.__file__, jax.__file__)),
-    )
-)
-
-
-def _drawing_line() -> str:
-    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_USER):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
 _ledger: ContextVar[_Ledger | None] = ContextVar(
-    "weft_key_ledger", default=_Ledger() if os.environ.get("WEFT_DEBUG_KEYS", "0") not in ("", "0") else None
+    "weft_key_ledger", default=_Ledger() if is_on("WEFT_DEBUG_KEYS") else None
 )
 
 

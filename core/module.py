@@ -16,7 +16,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import threading
 import types
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
@@ -51,6 +53,19 @@ Watcher = Callable[[Any, Callable[..., Any], Callable[[], Any]], Any]
 # Those around every call of a public method now; the first is the outermost. An open `thread` block guards its record
 # so, and `debug_successors` marks successors; with neither, a call pays for one look at an empty list.
 method_watchers: list[Watcher] = []
+_watchers_lock = threading.Lock()
+_watcher_counts: Counter[Watcher] = Counter()
+
+
+def watch_methods(watcher: Watcher, change: int) -> None:
+    """Puts a watcher around public methods while more want it (+1) than have ceased to (-1)."""
+    with _watchers_lock:
+        _watcher_counts[watcher] += change
+        wanted, there = _watcher_counts[watcher] > 0, watcher in method_watchers
+        if wanted and not there:
+            method_watchers.append(watcher)
+        elif there and not wanted:
+            method_watchers.remove(watcher)
 
 
 # On the class, not on a metaclass derived from equinox's: mypy cannot follow `type(eqx.Module)`, and would check no

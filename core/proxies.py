@@ -21,6 +21,7 @@ import jax.tree_util as jtu
 from weft.core import trees
 from weft.core.blocks import Block, unguarded
 from weft.core.errors import SuccessorError, WeftError
+from weft.core.lost import note_place
 from weft.core.partition import changes, update
 from weft.core.paths import Path
 from weft.core.successors import check_successor, take_successor
@@ -287,6 +288,7 @@ class ThreadedFunction:
 
     def pure(self, record: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Returned:
         """The function as one of the record too."""
+        note_place(record, self.block.name, self.path)
         if self.transforms:
             inner = ThreadedFunction(self.block, self.path, self.name, self.transforms[:-1])
             return self.transforms[-1](Part(record, inner))(*args, **kwargs)
@@ -298,6 +300,7 @@ class ThreadedFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         record = self.block.get(self.path)
+        note_place(record, self.block.name, self.path)
         args, kwargs = tuple(map(value_of, args)), {name: value_of(value) for name, value in kwargs.items()}
         if self.transforms:
             value, changed = unguarded(lambda: self._transformed(record, args, kwargs))

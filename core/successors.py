@@ -80,7 +80,7 @@ def records_in(tree: Any, path: Path = ()) -> Iterator[tuple[Path, eqx.Module]]:
         yield from records_in(child, (*path, part))
 
 
-def find_records(cls: type, tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+def find_records(cls: type[Any], tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """The outermost records of exactly one type in a tree, with their paths."""
     if type(tree) is cls:
         yield path, tree

@@ -1,0 +1,145 @@
+"""Dataflow: what depends on what in a jaxpr, through all the jaxprs inside of it.
+
+A program is laid out as one graph. A *node* is a variable of a jaxpr at one place where that is called; an edge goes
+from what is read to what is made of it. A loop's carry goes from its outputs back to its inputs,
+so that what lives on only in later iterations counts. Questions are reachability: `Graph.after`, `Graph.before`.
+
+Jaxprs that hold no equation that is asked for are not opened: of theirs, every output depends on every input.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+from weft.core import _jax
+
+Node = Hashable
+Nodes = Sequence[Node | None]
+
+
+class Graph:
+    """The dataflow of a closed jaxpr.
+
+    Args:
+        closed: the program.
+        is_wanted: of a primitive, whether its equations are asked for.
+
+    Attributes:
+        inputs, consts, outputs: the nodes of the program's own; `consts` with their values, inner ones too.
+        wanted: the equations that are asked for, each with the nodes of its operands (None for a literal) and outputs.
+    """
+
+    def __init__(self, closed: Any, is_wanted: Callable[[Any], bool]):
+        self._forward: dict[Node, list[Node]] = defaultdict(list)
+        self._backward: dict[Node, list[Node]] = defaultdict(list)
+        self._is_wanted = is_wanted
+        self._holds: dict[int, bool] = {}
+        self._places = 0
+        self.consts: list[tuple[Node | None, Any]] = []
+        self.wanted: list[tuple[Any, Nodes, Nodes]] = []
+        self.inputs, self.outputs = self._open(closed)
+
+    def after(self, nodes: Iterable[Node | None]) -> set[Node]:
+        """These nodes, and all that depends on any of them."""
+        return _reach(nodes, self._forward)
+
+    def before(self, nodes: Iterable[Node | None]) -> set[Node]:
+        """These nodes, and all that any of them depends on."""
+        return _reach(nodes, self._backward)
+
+    def _link(self, source: Node | None, target: Node | None) -> None:
+        # None stands for a literal, which depends on nothing.
+        if source is not None and target is not None:
+            self._forward[source].append(target)
+            self._backward[target].append(source)
+
+    def _link_each(self, sources: Nodes, targets: Nodes) -> None:
+        for source, target in zip(sources, targets, strict=True):
+            self._link(source, target)
+
+    def _link_all(self, sources: Nodes, targets: Nodes) -> None:
+        self._places += 1
+        via = ("all", self._places)
+        for source in sources:
+            self._link(source, via)
+        for target in targets:
+            self._link(via, target)
+
+    def _open(self, jaxpr: Any) -> tuple[Nodes, Nodes]:
+        """Lays out one call of a jaxpr, and gives the nodes of its inputs and outputs."""
+        closed = _jax.close(jaxpr)
+        self._places += 1
+        place = self._places
+
+        def nodes(atoms: Sequence[Any]) -> list[Node | None]:
+            return [None if _jax.is_literal(atom) else (place, atom) for atom in atoms]
+
+        jaxpr = closed.jaxpr
+        self.consts += zip(nodes(jaxpr.constvars), closed.consts, strict=False)
+        for eqn in jaxpr.eqns:
+            ins, outs = nodes(eqn.invars), nodes(eqn.outvars)
+            if self._is_wanted(eqn.primitive):
+                self.wanted.append((eqn, ins, outs))
+            if self._holds_wanted(eqn):
+                self._call(eqn, ins, outs)
+            else:
+                self._link_all(ins, outs)
+        return nodes(jaxpr.invars), nodes(jaxpr.outvars)
+
+    def _call(self, eqn: Any, ins: Nodes, outs: Nodes) -> None:
+        params, inner = eqn.params, list(_jax.jaxprs_in_params(eqn.params))
+        if eqn.primitive is _jax.scan_p:
+            inputs, outputs = self._open(params["jaxpr"])
+            start, count = params["num_consts"], params["num_carry"]
+            self._link_each(outputs[:count], inputs[start : start + count])
+            self._link_each(ins, inputs)
+            self._link_each(outputs, outs)
+        elif eqn.primitive is _jax.while_p:
+            split = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+            inputs, outputs = self._open(params["body_jaxpr"])
+            self._link_each(outputs, inputs[params["body_nconsts"] :])
+            self._link_each(ins[split[0] :], inputs)
+            # The carry comes out as it is if the loop does not run; how often it does depends on the predicate.
+            self._link_each(outputs, outs)
+            self._link_each(ins[split[1] :], outs)
+            conditions, predicate = self._open(params["cond_jaxpr"])
+            self._link_each([*ins[: split[0]], *ins[split[1] :]], conditions)
+            self._link_each(outputs, conditions[params["cond_nconsts"] :])
+            self._link_all(predicate, outs)
+        elif eqn.primitive is _jax.cond_p:
+            for branch in params["branches"]:
+                inputs, outputs = self._open(branch)
+                self._link_each(ins[1:], inputs)
+                self._link_each(outputs, outs)
+            self._link_all(ins[:1], outs)
+        else:
+            for jaxpr in inner:
+                inputs, outputs = self._open(jaxpr)
+                alike = len(inner) == 1 and len(inputs) == len(ins) and len(outputs) == len(outs)
+                link = self._link_each if alike else self._link_all
+                link(ins, inputs)
+                link(outputs, outs)
+
+    def _holds_wanted(self, eqn: Any) -> bool:
+        return any(map(self._jaxpr_holds_wanted, _jax.jaxprs_in_params(eqn.params)))
+
+    def _jaxpr_holds_wanted(self, jaxpr: Any) -> bool:
+        key = id(jaxpr)
+        if key not in self._holds:
+            self._holds[key] = any(
+                self._is_wanted(eqn.primitive) or self._holds_wanted(eqn) for eqn in _jax.close(jaxpr).jaxpr.eqns
+            )
+        return self._holds[key]
+
+
+def _reach(nodes: Iterable[Node | None], edges: dict[Node, list[Node]]) -> set[Node]:
+    found = {node for node in nodes if node is not None}
+    rest = list(found)
+    while rest:
+        for node in edges.get(rest.pop(), ()):
+            if node not in found:
+                found.add(node)
+                rest.append(node)
+    return found
