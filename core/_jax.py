@@ -86,6 +86,20 @@ def close(jaxpr: Any) -> Any:
     return jaxpr if isinstance(jaxpr, _core.ClosedJaxpr) else _core.ClosedJaxpr(jaxpr, ())
 
 
+def inner_jaxprs(params: dict[str, Any]) -> list[Any]:
+    """The jaxprs among an equation's parameters; unlike `jaxprs_in_params`, closed ones as they are."""
+    found: list[Any] = []
+    for value in params.values():
+        row: Any = value if isinstance(value, tuple | list) else (value,)
+        found += [one for one in row if isinstance(one, _core.ClosedJaxpr | _core.Jaxpr)]
+    return found
+
+
+def opened(jaxpr: Any) -> Any:
+    """A jaxpr without its constants."""
+    return jaxpr.jaxpr if isinstance(jaxpr, _core.ClosedJaxpr) else jaxpr
+
+
 def consts_as_inputs(closed: Any) -> tuple[Any, list[Any]]:
     """An open jaxpr whose leading inputs are the constants, and the constants."""
     jaxpr = closed.jaxpr
@@ -183,12 +197,12 @@ def remember_per_jaxpr(compute: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def has_equations(params: dict[str, Any], is_wanted: Callable[[Any], bool]) -> bool:
     """Whether the jaxprs among an equation's parameters have, themselves, equations of some primitives."""
-    return any(is_wanted(eqn.primitive) for jaxpr in jaxprs_in_params(params) for eqn in close(jaxpr).jaxpr.eqns)
+    return any(is_wanted(eqn.primitive) for jaxpr in inner_jaxprs(params) for eqn in opened(jaxpr).eqns)
 
 
 def without_identities(jaxpr: Any, is_identity: Callable[[Any], bool]) -> Any:
     """A jaxpr, open or closed, without its equations of some primitives, each of which gives what it takes."""
-    before, env, eqns = close(jaxpr).jaxpr, dict[Any, Any](), list[Any]()
+    before, env, eqns = opened(jaxpr), dict[Any, Any](), list[Any]()
 
     def read(atom: Any) -> Any:
         return atom if is_literal(atom) else env.get(atom, atom)
@@ -205,14 +219,25 @@ def without_identities(jaxpr: Any, is_identity: Callable[[Any], bool]) -> Any:
 # ---- primitives -----------------------------------------------------------------------------------------------------
 
 
-def define_identity(primitive: Any, *, batch: Callable[..., tuple[Any, Any]]) -> None:
-    """Gives a primitive of several operands the rules of the identity; tangents and cotangents pass it by."""
+def define_identity(
+    primitive: Any, *, batch: Callable[..., tuple[Any, Any]], on_tangents: Callable[..., Sequence[Any]] | None = None
+) -> None:
+    """Gives a primitive of several operands the rules of the identity.
+
+    Tangents and cotangents pass it by, unless `on_tangents(tangents, **params)` has something to do with them; tangents
+    that are zero are `None` there.
+    """
 
     def identity(*values: Any, **_: Any) -> list[Any]:
         return list(values)
 
     def jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
-        return primitive.bind(*primals, **params), tangents
+        outs = primitive.bind(*primals, **params)
+        if on_tangents is None:
+            return outs, tangents
+        known = [None if type(tangent) is _ad.Zero else tangent for tangent in tangents]
+        changed = on_tangents(known, **params)
+        return outs, [old if new is None else new for old, new in zip(tangents, changed, strict=True)]
 
     def transpose(cotangents: Any, *_: Any, **__: Any) -> Any:
         return cotangents
@@ -227,6 +252,25 @@ def define_identity(primitive: Any, *, batch: Callable[..., tuple[Any, Any]]) ->
     _mlir.register_lowering(primitive, lower)
     # The "fancy" table, because its rules are also called when nothing is mapped, and learn the size of the axis.
     _batching.fancy_primitive_batchers[primitive] = batch
+
+
+def define_linear_identity(primitive: Any) -> None:
+    """Gives a primitive of one operand the rules of the identity, by which tangents and cotangents do not pass."""
+
+    def identity(value: Any, **_: Any) -> Any:
+        return value
+
+    def lower(_: Any, value: Any, **__: Any) -> Any:
+        return [value]
+
+    def transpose(cotangent: Any, _: Any, **params: Any) -> list[Any]:
+        return [primitive.bind(cotangent, **params)]
+
+    primitive.def_impl(identity)
+    primitive.def_abstract_eval(identity)
+    _ad.deflinear2(primitive, transpose)
+    _mlir.register_lowering(primitive, lower)
+    _batching.defvectorized(primitive)
 
 
 def batched_at_front(axis: Any, value: Any, dim: int | None) -> Any:

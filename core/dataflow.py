@@ -89,7 +89,7 @@ class Graph:
         return nodes(jaxpr.invars), nodes(jaxpr.outvars)
 
     def _call(self, eqn: Any, ins: Nodes, outs: Nodes) -> None:
-        params, inner = eqn.params, list(_jax.jaxprs_in_params(eqn.params))
+        params, inner = eqn.params, _jax.inner_jaxprs(eqn.params)
         if eqn.primitive is _jax.scan_p:
             inputs, outputs = self._open(params["jaxpr"])
             start, count = params["num_consts"], params["num_carry"]
@@ -123,13 +123,13 @@ class Graph:
                 link(outputs, outs)
 
     def _holds_wanted(self, eqn: Any) -> bool:
-        return any(map(self._jaxpr_holds_wanted, _jax.jaxprs_in_params(eqn.params)))
+        return any(map(self._jaxpr_holds_wanted, _jax.inner_jaxprs(eqn.params)))
 
     def _jaxpr_holds_wanted(self, jaxpr: Any) -> bool:
         key = id(jaxpr)
         if key not in self._holds:
             self._holds[key] = any(
-                self._is_wanted(eqn.primitive) or self._holds_wanted(eqn) for eqn in _jax.close(jaxpr).jaxpr.eqns
+                self._is_wanted(eqn.primitive) or self._holds_wanted(eqn) for eqn in _jax.opened(jaxpr).eqns
             )
         return self._holds[key]
 

@@ -5,10 +5,10 @@ they were. While debugging, every public method of a record that is called in a 
 successor *marked* (see `marks`): by the call, its line, and where the record belongs. Once the outermost transform is
 traced, its program is all there is to know. A successor is
 
-- *used* if a new leaf of it leads to something that leaves the program, or to a `drop`; that it is followed by another
-  successor, which reads it as its old leaf, counts as leading there;
-- *fresh* if its old leaves depend on nothing from outside of the program: a stream or a layer that was made inside, and
-  is gone with it;
+- *used* if a new leaf of it leads to something that leaves the program, a gradient too, or to a `drop`; that it is
+  followed by another successor, which reads it as its old leaf, counts as leading there;
+- *fresh* if it follows a record that was constructed in the same trace, or old leaves that depend on nothing from
+  outside of the program: a stream or a layer that was made inside is gone with it;
 - *lost* if it is neither.
 
 Which evaluations are checked:
@@ -30,7 +30,7 @@ import contextlib
 import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import jax
 import numpy as np
@@ -47,12 +47,13 @@ from weft.core.marks import (
     comes_from_outside,
     context,
     drops_in,
-    is_marker,
+    is_told,
     marking,
     marks_in,
+    touched_in,
     watch_programs,
 )
-from weft.core.module import watch_methods
+from weft.core.module import construction_watchers, watch_methods
 from weft.core.paths import Path, format_path, key_part
 from weft.core.successors import find_records, is_successor_last, records_in, with_part
 from weft.core.tags import take_arrays
@@ -100,7 +101,7 @@ def debug_successors(enabled: bool = True) -> Generator[None]:
         with context(None):
             yield
         return
-    watch_programs(_look)
+    _install()
     watch_methods(_watch, 1)
     try:
         with context(True):
@@ -160,8 +161,15 @@ class _ByIdentity:
 _calls: ContextVar[tuple[MarkedCall, ...]] = ContextVar("weft_marked_calls", default=())
 # The successors that were marked in the eager evaluation that is running; None outside of one.
 _met: ContextVar[list[Mark] | None] = ContextVar("weft_met_successors", default=None)
+# Records that were constructed in a trace, and their successors.
+_fresh = _ByIdentity()
 # The mark of what a mark gave; and where records that were met on the way belong: the name of a root, and a path.
 _marked, _places = _ByIdentity(), _ByIdentity()
+
+
+def _note_constructed(record: Any) -> None:
+    if marking():
+        _fresh.put(record, True)
 
 
 def note_place(record: Any, root: str, path: Path) -> None:
@@ -195,9 +203,11 @@ def _watch(record: Any, method: Callable[..., Any], proceed: Callable[[], Any]) 
         call.end()
     name = call.name + ("(...)" if method.__name__ == "__call__" else f".{method.__name__}(...)")
     mark = Mark(name, calling_line(), calls)
-    cls: type[Any] = type(record)
-    found = dict(find_records(cls, result))
+    found = dict(find_records(cast("type[Any]", type(record)), result))
     for path, successor in [*found.items()][-1 if is_successor_last(method) else 0 :]:
+        if _fresh.get(record):
+            _note_constructed(successor)
+            continue
         marked = _marked_successor(record, successor, mark)
         if marked is successor:
             continue
@@ -239,10 +249,10 @@ def check_program(closed: Any, name: str) -> None:
     Raises:
         SuccessorError: if there are any, with the path, leaves and line of each.
     """
-    graph = Graph(closed, is_marker)
+    graph = Graph(closed, is_told)
     used, outside = graph.before([*graph.outputs, *drops_in(graph)]), comes_from_outside(graph)
     found = marks_in(graph)
-    kept = {one.mark for one in found if one.new in used or one.mark.dropped}
+    kept = touched_in(graph, used) | {one.mark for one in found if one.new in used or one.mark.dropped}
     lost = dict.fromkeys(one.mark for one in found if one.mark not in kept and one.old in outside)
     # One that another carried on, which is lost itself, is not what the user has to mend.
     first = [
@@ -310,6 +320,12 @@ def check_evaluation(name: str, run: Callable[..., Any], args: tuple[Any, ...], 
     return result
 
 
-if context.value is not None:
+def _install() -> None:
     watch_programs(_look)
+    if _note_constructed not in construction_watchers:
+        construction_watchers.append(_note_constructed)
+
+
+if context.value is not None:
+    _install()
     watch_methods(_watch, 1)

@@ -1,8 +1,9 @@
 """Marks: how a program shows which values are successors, for `debug_successors` (see `lost`).
 
 A *mark* is an equation `successor` in a jaxpr: the identity on a leaf that a record's method changed, which also reads
-the leaf that was there before. A *drop* is the identity on what is lost on purpose. Both exist only while debugging:
-the switch is a `jax.make_user_context`, hence a part of the key of JAX's trace caches.
+the leaf that was there before. A *touch* is the identity on its tangent, and on the cotangent that comes back: who asks
+for a gradient alone uses the leaf where that depends on it. A *drop* is the identity on what is lost on purpose. They
+exist only while debugging: the switch is a `jax.make_user_context`, hence a part of the key of JAX's trace caches.
 
 JAX's `grad` prunes what nobody reads from loops, branches and remat before anybody can look at it. So such an equation
 is summarised **as it is bound** (`rewrite_binds`), before any transform sees it: its jaxprs go on without their marks,
@@ -68,6 +69,7 @@ class MarkedCall:
 
 mark_p = _jax.Primitive("successor")
 mark_p.multiple_results = True
+touch_p = _jax.Primitive("successor_tangent")
 drop_p = _jax.Primitive("drop")
 drop_p.multiple_results = True
 
@@ -90,13 +92,24 @@ def _batch_alike(primitive: Any) -> Callable[..., tuple[Any, Any]]:
     return batch
 
 
-for _primitive in (mark_p, drop_p):
-    _jax.define_identity(_primitive, batch=_batch_alike(_primitive))
+def _touch(tangents: Sequence[Any], *, mark: Mark) -> list[Any]:
+    new, old = tangents
+    return [None if new is None else touch_p.bind(new, mark=mark), old]
+
+
+_jax.define_identity(mark_p, batch=_batch_alike(mark_p), on_tangents=_touch)
+_jax.define_identity(drop_p, batch=_batch_alike(drop_p))
+_jax.define_linear_identity(touch_p)
 
 
 def is_marker(primitive: Any) -> bool:
-    """Whether a primitive is that of marks or of drops."""
+    """Whether a primitive is one of those that are told of outside of the equation that holds them."""
     return primitive is mark_p or primitive is drop_p
+
+
+def is_told(primitive: Any) -> bool:
+    """Whether a primitive says something of a successor."""
+    return is_marker(primitive) or primitive is touch_p
 
 
 @dataclass(frozen=True)
@@ -117,6 +130,11 @@ def marks_in(graph: Graph) -> list[Found]:
         if before is not None and one.mark not in before.followers:
             before.followers.append(one.mark)
     return found
+
+
+def touched_in(graph: Graph, used: set[Any]) -> set[Mark]:
+    """The successors whose tangents or cotangents are used."""
+    return {eqn.params["mark"] for eqn, _, outs in graph.wanted if eqn.primitive is touch_p and outs[0] in used}
 
 
 def drops_in(graph: Graph) -> list[Any]:

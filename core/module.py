@@ -53,6 +53,8 @@ Watcher = Callable[[Any, Callable[..., Any], Callable[[], Any]], Any]
 # Those around every call of a public method now; the first is the outermost. An open `thread` block guards its record
 # so, and `debug_successors` marks successors; with neither, a call pays for one look at an empty list.
 method_watchers: list[Watcher] = []
+# Called with every record that was constructed, while debugging.
+construction_watchers: list[Callable[[Any], None]] = []
 _watchers_lock = threading.Lock()
 _watcher_counts: Counter[Watcher] = Counter()
 
@@ -126,6 +128,8 @@ class Module(eqx.Module):
         contracts = hooks.installed_contracts()
         if contracts is not None:
             contracts.constructed(self)
+        for note in construction_watchers:
+            note(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         object.__getattribute__(self, "__dict__").update(state)

@@ -99,6 +99,7 @@ def net(inference: bool = False) -> Net:
 
 
 X = jnp.arange(4.0)
+XS = jnp.stack([X, X + 1, X * 2])
 MODEL = net()
 
 
@@ -175,6 +176,13 @@ RIGHT: list[tuple[str, Callable[[], Any]]] = [
         "scan whose last state is not needed",
         lambda: jax.jit(lambda m, xs: scanned(m, xs)[1])(norm(), jnp.stack([X, X])),
     ),
+    (
+        "a gradient of what a scan carries",
+        lambda: weft.jit(weft.grad(lambda m, xs: scanned(m, xs)[1].sum()))(norm(), XS),
+    ),
+    ("the same eagerly", lambda: weft.grad(lambda m, xs: scanned(m, xs)[1].sum())(norm(), XS)),
+    ("the same of jax", lambda: jax.jit(jax.jacfwd(lambda m, xs: scanned(m, xs)[1].sum()))(norm(), XS)),
+    ("the same under vmap", lambda: jax.jit(jax.vmap(jax.grad(lambda m: scanned(m, XS)[1].sum())))(norm(False, 2))),
     ("eager scan", lambda: weft.scan(lambda m, x: m(x)[::-1])(norm(), jnp.stack([X, X]))),
     ("while_loop", lambda: jax.jit(in_a_while_loop)(norm(), X)),
     ("cond", lambda: weft.jit(lambda f, m, x: weft.cond(f, lambda m: m(x), lambda m: (x, m), m))(True, norm(), X)),
@@ -192,6 +200,7 @@ RIGHT: list[tuple[str, Callable[[], Any]]] = [
     ("a gradient in inference", lambda: weft.jit(weft.grad(loss_alone))(net(inference=True), X)),
     ("pure methods", lambda: weft.jit(lambda m, x: m.first.pure(x))(net(), X)),
     ("records made inside", lambda: weft.jit(lambda x: norm()(x)[0])(X)),
+    ("a record made of an argument", lambda: weft.jit(lambda x: loss_alone(Norm(x[0], x[1]), x))(X)),
     ("a stream made inside", lambda: weft.jit(lambda seed: jax.random.normal(Keys(seed).next()[0]))(jax.random.key(0))),
     ("abstract evaluation", lambda: weft.eval_shape(lambda m, x: m(x)[0], net(), X)),
     ("abstract evaluation inside", lambda: weft.jit(lambda m, x: jax.eval_shape(lambda: m(x)[0]) and m(x))(norm(), X)),
@@ -395,3 +404,30 @@ def test_the_environment_turns_it_on_for_the_whole_process(value: str):
     run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment)
     assert (run.returncode != 0) == (value == "1")
     assert ("Keys.next(...): streams.default.count, <string>:4" in run.stderr) == (value == "1")
+
+
+SUITE = """
+import jax, weft
+
+def test_step():
+    weft.jit(lambda keys: keys.next()[0])(weft.Keys(0))
+
+def test_the_right_one():
+    weft.jit(lambda keys: keys.next())(weft.Keys(0))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "workers"])
+def test_the_pytest_option_turns_it_on_for_a_run(tmp_path: Any, workers: Any):
+    (tmp_path / "test_it.py").write_text(SUITE)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *workers, str(tmp_path)]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("WEFT_DEBUG")}
+
+    def run(*options: str) -> str:
+        done = subprocess.run([*command, *options], capture_output=True, text=True, cwd=tmp_path, env=environment)
+        return done.stdout
+
+    assert "1 failed, 1 passed" in (found := run("--weft-debug-successors")), found
+    assert "a successor is lost" in found
+    assert "2 passed" in (found := run()), found

@@ -385,9 +385,12 @@ def test_shardings_in_and_out():
     everywhere = NamedSharding(mesh(), PartitionSpec())
     net = Net(jnp.arange(16.0), jnp.zeros(16))
     by_kind = axes({BatchStat: everywhere, ...: over})
-    step = weft.jit(
-        lambda net, x: (net(x)[0] * 2, net(x)[1]), in_shardings=(by_kind, over), out_shardings=(over, by_kind)
-    )
+
+    def double(net: Any, x: Any) -> Any:
+        y, net = net(x)
+        return y * 2, net
+
+    step = weft.jit(double, in_shardings=(by_kind, over), out_shardings=(over, by_kind))
     for _ in range(3):
         y, after = step(net, jnp.arange(16.0))
         assert y.sharding.is_equivalent_to(over, 1)

@@ -1,8 +1,11 @@
-"""The pytest plugin: `--weft-typecheck=off|on|strict` for a run, and the fixture `weft_typecheck` for one test.
+"""The pytest plugin: options for a run, and the fixture `weft_typecheck` for one test.
+
+- `--weft-typecheck=off|on|strict`: whether contracts are checked, and how;
+- `--weft-debug-successors`: a successor that nothing uses is an error, see `weft.debug_successors`.
 
 It is found through its entry point, under the name `weft_pytest`: being no part of the package `weft`, it imports
-neither weft nor JAX before a test run asks for them. pytest-xdist gives the option to its workers, so they run in the
-same mode.
+neither weft nor JAX before a test run asks for them. pytest-xdist gives the options to its workers, so they run in the
+same modes.
 
     def test_broadcasting(weft_typecheck):
         with weft_typecheck("strict"):
@@ -25,8 +28,15 @@ _MODES = ("off", "on", "strict")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the option."""
-    parser.getgroup("weft").addoption(
+    """Adds the options."""
+    group = parser.getgroup("weft")
+    group.addoption(
+        "--weft-debug-successors",
+        action="store_true",
+        default=False,
+        help="whether a record's successor that nothing uses is an error in this run; see weft.debug_successors",
+    )
+    group.addoption(
         "--weft-typecheck",
         choices=_MODES,
         default=None,
@@ -36,7 +46,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Sets the mode for the process; without the option nothing is imported."""
+    """Sets the modes for the process; without the options nothing is imported."""
+    if config.getoption("--weft-debug-successors"):
+        # For the processes that tests start, too.
+        os.environ["WEFT_DEBUG_SUCCESSORS"] = "1"
+        from weft.core.lost import debug_successors
+
+        mode = debug_successors()
+        mode.__enter__()
+        config.add_cleanup(lambda: mode.__exit__(None, None, None))
     chosen = config.getoption("--weft-typecheck")
     if chosen is not None:
         from weft.typecheck.modes import set_mode
