@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.extend.core
@@ -90,7 +90,7 @@ def inner_jaxprs(params: dict[str, Any]) -> list[Any]:
     """The jaxprs among an equation's parameters; unlike `jaxprs_in_params`, closed ones as they are."""
     found: list[Any] = []
     for value in params.values():
-        row: Any = value if isinstance(value, tuple | list) else (value,)
+        row = cast("tuple[Any, ...]", value if isinstance(value, tuple | list) else (value,))
         found += [one for one in row if isinstance(one, _core.ClosedJaxpr | _core.Jaxpr)]
     return found
 

@@ -26,7 +26,7 @@ _places: weakref.WeakKeyDictionary[type[Any], tuple[str, int]] = weakref.WeakKey
 
 def note_definition(cls: type[Any]) -> None:
     """Notes where a class is defined: called while its `class` statement runs."""
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None and frame.f_globals.get("__name__") != cls.__module__:
         frame = frame.f_back
     if frame is not None:

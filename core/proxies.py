@@ -232,7 +232,7 @@ class Part:
 trees.register_node_with_keys(
     Part,
     lambda part: ([(jtu.GetAttrKey("record"), part.record)], part.function),
-    lambda function, children: Part(*children, function),
+    lambda function, children: Part(next(iter(children)), function),
     lambda part: ([part.record], part.function),
 )
 
@@ -282,9 +282,15 @@ class ThreadedFunction:
         """The value and the successor, or None, of what the method of a record returned."""
         handle, suffix = self.block.format_handle(self.path), self._suffix()
         method = getattr(cast("type[Any]", type(record)), self.name, None)
-        return take_successor(
-            record, result, method, self.block.format(self.path) + suffix, (handle, f"peek({handle}){suffix}")
+        where = self.block.format(self.path) + suffix
+        value, successor = take_successor(
+            record, result, where, method=method, by_hand=(handle, f"peek({handle}){suffix}")
         )
+        row = cast("tuple[Any, ...]", result) if type(result) is tuple else ()
+        if successor is None and len(row) > 1 and isinstance(row[-1], eqx.Module):
+            # What stands where successors do, and is none, is refused: state would be lost with it.
+            check_successor(record, row[-1], where)
+        return value, successor
 
     def pure(self, record: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Returned:
         """The function as one of the record too."""

@@ -104,14 +104,16 @@ def _children(tree: Any) -> Iterator[tuple[Any, Any]]:
         yield from () if level is None else ((key_part(key), child) for key, child in level[0])
 
 
-def take_successor(record: Any, result: Any, method: Any, where: str, by_hand: tuple[str, str]) -> tuple[Any, Any]:
-    """Takes the successor of a record out of what one of its methods returned.
+def take_successor(
+    record: Any, result: Any, where: str, *, method: Any = None, by_hand: tuple[str, str] | None = None
+) -> tuple[Any, Any]:
+    """Takes the successor of a record out of what a call returned: one of its methods, or a loss.
 
     Args:
-        record: whose method was called.
-        result: what it returned.
-        method: the method, which may be declared `successor_last`.
+        record: what was called, or given.
+        result: what the call returned.
         where: the call in errors, `Net.bn(...)`.
+        method: the method, which may be declared `successor_last`.
         by_hand: how the user reaches the record and calls it there, for errors: `t.bn` and `peek(t.bn)(...)`.
 
     Returns:
@@ -119,30 +121,28 @@ def take_successor(record: Any, result: Any, method: Any, where: str, by_hand: t
         successor alone it is None. Without a successor, the result and None.
 
     Raises:
-        SuccessorError: if a successor is anywhere else than at the end, or there may be two, or the last of what is
-            returned is a record of another type.
+        SuccessorError: if a successor is anywhere else than at the end, or there may be two.
     """
     cls = cast("type[Any]", type(record))
+    if not isinstance(record, eqx.Module):
+        return result, None
     if type(result) is cls:
         return None, result
     found = dict(find_records(cls, result))
     # Of the tuple type itself: a named tuple is a value with a meaning of its own.
     row: tuple[Any, ...] = cast("tuple[Any, ...]", result) if cast(Any, type(result)) is tuple else ()
     last = (len(row) - 1,)
-    handle, call = by_hand
     if not found:
-        if len(row) > 1 and isinstance(row[-1], eqx.Module):
-            check_successor(record, row[-1], where)
         return result, None
     if set(found) != {last} and not (last in found and is_successor_last(method)):
         raise SuccessorError(
-            f"this call returns a {cls.__qualname__} where a thread block cannot tell that it is the successor"
+            f"this call returns a {cls.__qualname__} where nobody can tell that it is the successor"
             if len(found) == 1
             else f"this call returns {len(found)} records of its own type, {cls.__qualname__}, of which any may be the "
             "successor",
             at=[f"{where}: returned as {format_path(path, 'result')}" for path in found],
-            fix="return (value, successor), with one record of the own type, the last of the tuple; or take it by "
-            f"hand, y, {handle} = {call}, in the order in which the call returns them",
+            fix="return (value, successor), with one record of the own type, the last of the tuple"
+            + (f"; or take it by hand, y, {by_hand[0]} = {by_hand[1]}, in the call's own order" if by_hand else ""),
         )
     rest = row[:-1]
     return (rest[0] if len(rest) == 1 else rest or None), row[-1]
@@ -189,10 +189,11 @@ def check_successor(old: Any, new: Any, where: str) -> None:
     Raises:
         SuccessorError: naming every path that differs, before and after.
     """
-    if type(old) is not type(new) and not (is_array(old) and is_array(new)):
-        again = same_name(type(old), type(new))
+    was, now = cast("type[Any]", type(old)), cast("type[Any]", type(new))
+    if was is not now and not (is_array(old) and is_array(new)):
+        again = same_name(was, now)
         raise SuccessorError(
-            f"the successor of a {type(old).__qualname__} is {another(type(new)) if again else _a(type(new))}",
+            f"the successor of a {was.__qualname__} is {another(now) if again else _a(now)}",
             at=where,
             fix=REDEFINED
             if again

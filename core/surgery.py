@@ -291,7 +291,7 @@ def _edited(node: Any, path: Path, edits: _Edits, done: list[tuple[Path, Any]]) 
         changes = {part: _edited(children[part], (*path, part), below, done) for part, below in edits.below.items()}
         node = _rebuilt(node, changes)
     for index, edit in edits.own:
-        node = cast(Any, jnp).asarray(node).at[index[0]].set(edit(node[index[0]])) if index else edit(node)
+        node = jnp.asarray(node).at[index[0]].set(edit(node[index[0]])) if index else edit(node)
     if isinstance(node, eqx.Module):
         done.append((path, node))
     return node

@@ -28,7 +28,7 @@ from jaxtyping import Array
 from weft.core.errors import SuccessorError
 from weft.core.keys import SeedError
 from weft.core.module import Module
-from weft.core.successors import check_successor
+from weft.core.successors import check_successor, take_successor
 
 Layer = Callable[..., Any]
 Y = TypeVar("Y")
@@ -103,37 +103,16 @@ def call_layer(layer: Layer, where: str, /, *args: Any, **kwargs: Any) -> tuple[
     """
     result = layer(*args, **kwargs)
     value, successor = take_successor(layer, result, where)
-    if successor is not None:
-        check_successor(layer, successor, where)
-    return value, successor
-
-
-def take_successor(layer: Any, result: Any, where: str) -> tuple[Any, Any]:
-    """Takes the successor of a record out of what was returned: what is beside it, and the successor, or None.
-
-    Raises:
-        SuccessorError: if nobody could tell which it is.
-    """
-    if not isinstance(layer, eqx.Module):
-        return result, None
-    name = type(layer).__qualname__
-    if type(result) is type(layer):
+    if successor is None:
+        return value, None
+    if successor is result:
         raise SuccessorError(
-            f"this {name} returns its successor alone, and nothing that a combinator could pass on",
+            f"this {type(layer).__qualname__} returns its successor alone, and nothing that a combinator could pass on",
             at=where,
             fix="return (y, successor)",
         )
-    row = result if type(result) is tuple else ()
-    places = [i for i, one in enumerate(row) if type(one) is type(layer)]
-    if not places:
-        return result, None
-    if places != [len(row) - 1] or len(row) < 2:
-        raise SuccessorError(
-            f"this call returns a {name} where nobody can tell that it is the successor",
-            at=[f"{where}: result[{place}]" for place in places],
-            fix="return (y, successor), with one record of the layer's own type, and that last",
-        )
-    return (row[0] if len(row) == 2 else row[:-1]), row[-1]
+    check_successor(layer, successor, where)
+    return value, successor
 
 
 def takes_key(layer: Layer) -> bool:

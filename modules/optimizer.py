@@ -33,9 +33,8 @@ from weft.core.leaves import Leaf, iter_leaves
 from weft.core.module import Module, static
 from weft.core.partition import only_leaves, with_leaves
 from weft.core.paths import Path, format_path, key_part
-from weft.core.successors import check_successor
+from weft.core.successors import check_successor, take_successor
 from weft.core.trees import TreeDef
-from weft.modules.calling import take_successor
 from weft.modules.op import hashable
 from weft.transforms.autodiff import value_and_grad
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 import jax
 from jax.experimental.layout import Format
@@ -291,7 +291,7 @@ def jit(
                 None if out_shardings is None else Returned(out_shardings, None),
                 jax_options,
             )
-            return JitFunction(call_part, options)(part, *args, **kwargs)
+            return JitFunction(cast("Callable[..., Any]", call_part), options)(part, *args, **kwargs)
 
         return run
 

@@ -27,7 +27,7 @@ def array_check(spec: ArrayOf) -> Check:
 
     def check(value: Any, bindings: Bindings) -> None:
         if not is_array(value):
-            if value is None and bindings.sparse:
+            if bindings.sparse and type(value) is type(None):
                 return
             if not (jax_takes and bindings.numpy and _is_taken(value)):
                 raise Mismatch("class", spec, value, bindings)

@@ -109,7 +109,7 @@ def test_a_successor_behind_a_value_and_more_is_kept():
     [
         ("successor", "this Aux returns its successor alone"),
         ("(successor, y)", "this call returns a Aux where nobody can tell that it is the successor"),
-        ("two", r"layers\[0\]: result\[1\](.|\n)*layers\[0\]: result\[2\]"),
+        ("two", "this call returns 2 records of its own type, Aux, of which any may be the successor"),
     ],
 )
 @pytest.mark.parametrize("chain", [Sequential, StatefulSequential, Parallel])

@@ -14,6 +14,7 @@ same modes.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -45,6 +46,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def _leave(mode: AbstractContextManager[Any]) -> None:
+    mode.__exit__(None, None, None)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Sets the modes for the process; without the options nothing is imported."""
     if config.getoption("--weft-debug-successors"):
@@ -54,7 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
         mode = debug_successors()
         mode.__enter__()
-        config.add_cleanup(lambda: mode.__exit__(None, None, None))
+        config.add_cleanup(functools.partial(_leave, mode))
     chosen = config.getoption("--weft-typecheck")
     if chosen is not None:
         from weft.typecheck.modes import set_mode
