@@ -351,10 +351,12 @@ def sort_leaves(
     idle = [filter for filter in idle if not may_match_none(filter)]
     if idle and require_used:
         kinds = sorted({leaf.kind.__name__ for leaf in leaves})
+        classes = [one for one in idle if isinstance(one, type) and one in {c for leaf in leaves for c in leaf.owners}]
+        named = f"write InstanceOf({classes[0].__name__}) for what is inside such records; " if classes else ""
         raise FilterError(
             f"these filters match no leaf: {', '.join(map(format_filter, idle))}",
             at=[f"{format_path(leaf.path)}: {leaf.kind.__name__}" for leaf in leaves[:20]],
-            fix=f"drop them, correct them, or mark what may be absent: Maybe({format_filter(idle[0])}); "
+            fix=f"{named}drop them, correct them, or mark what may be absent: Maybe({format_filter(idle[0])}); "
             f"the kinds here are {', '.join(kinds) or 'none'}",
         )
     return places

@@ -94,6 +94,13 @@ def test_filters_that_match_nothing_are_named():
     assert "at: decoder: Param" in str(caught.value)
 
 
+def test_a_class_of_records_in_place_of_a_filter_is_told_how_to_be_one():
+    with pytest.raises(
+        FilterError, match=r"match no leaf: Layer(.|\n)*fix: write InstanceOf\(Layer\) for what is inside"
+    ):
+        sort_leaves(leaves(), [Layer, ...])
+
+
 @pytest.mark.parametrize(
     "filters",
     [
