@@ -92,8 +92,10 @@ class Module(eqx.Module):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         note_definition(cls)
+        # What is annotated is a field, and a function there its default.
+        fields = inspect.get_annotations(cls)
         for name, value in list(vars(cls).items()):
-            if inspect.isfunction(value) and (name == "__call__" or not name.startswith("_")):
+            if inspect.isfunction(value) and name not in fields and (name == "__call__" or not name.startswith("_")):
                 setattr(cls, name, _dispatched(value))
 
     # Read by `leaves`, which must not know this class.

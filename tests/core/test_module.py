@@ -162,3 +162,18 @@ def test_an_abstract_field_or_method_must_be_given():
 
     with pytest.raises(TypeError, match="abstract"):
         Abstract()  # pyright: ignore
+
+
+def _halved(x: Any) -> Any:
+    return x / 2
+
+
+def test_a_function_that_is_a_fields_default_is_itself():
+    class Net(weft.Module):
+        weight: jax.Array
+        after: Callable[..., Any] = _halved
+
+    net = Net(jnp.ones(2))
+    assert net.after is _halved
+    assert float(net.after(3.0)) == 1.5
+    assert jax.tree.structure(net) == jax.tree.structure(Net(jnp.ones(2), _halved))
