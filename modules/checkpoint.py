@@ -21,7 +21,7 @@ from weft.core.partition import take_apart
 from weft.core.paths import format_path
 from weft.modules import checkpoint_format as form
 from weft.modules.checkpoint_atomic import replacing
-from weft.modules.checkpoint_configuration import Description, agree, configuration, is_description, show
+from weft.modules.checkpoint_configuration import Description, configuration, difference, is_description, show
 from weft.modules.checkpoint_format import CheckpointError, Entry, Source, Target
 from weft.modules.checkpoint_leaves import (
     as_leaf,
@@ -277,10 +277,22 @@ def _differing_configuration(
         missing = path not in moved or path not in here
         if (missing and only_common) or (last is not None and is_inside(path, last)):
             continue
-        if missing or not agree(moved[path], here[path]):
-            lines.append(f"{path}: {_show(moved.get(path))}, not {_show(here.get(path))}")
+        line = _difference_at(path, moved.get(path), here.get(path))
+        if line is not None:
+            lines.append(line)
             last = path
     return lines
+
+
+def _difference_at(path: str, saved: Description | None, here: Description | None) -> str | None:
+    if saved is None or here is None:
+        return f"{path}: {_show(saved)}, not {_show(here)}"
+    found = difference(saved, here)
+    if found is None:
+        return None
+    inside, saved, here = found
+    place = f"{path}, in {'.'.join(inside)}" if inside else path
+    return f"{place}: {_show(saved)}, not {_show(here)}"
 
 
 def _show(description: Description | None) -> str:

@@ -12,8 +12,8 @@ What a description says:
   is called `__main__` then and otherwise when it is imported, so this name agrees with any; and a private module
   (`jax._src...`) that has gone was moved by a newer version of its package, so the package and the qualname decide;
 - functions that no name leads to (lambdas, functions made inside functions): beside the name, a hash of their code,
-  their defaults and what they close over, each described. The code differs between Python versions, so it is compared
-  within one;
+  their defaults and what they close over, each described. The code differs between versions of Python and of the
+  package that it is from, so it is compared within one;
 - containers and other objects: their class and parts; of objects that are neither dataclasses nor print themselves,
   the attributes. Addresses in printed forms are left out.
 
@@ -215,8 +215,12 @@ def _make(function: Any, outer: tuple[int, ...]) -> dict[str, Any]:
             continue
     defaults = {"__defaults__": function.__defaults__, "__kwdefaults__": function.__kwdefaults__}
     parts = _parts({**{name: value for name, value in defaults.items() if value}, **closed_over}, outer)
-    code = f"{sys.implementation.cache_tag} {_hash_code(function.__code__).hexdigest()[:16]}"
-    return {"code": code, **({"parts": parts} if parts else {})}
+    package = sys.modules.get(str(function.__module__).partition(".")[0])
+    versions = f"{sys.implementation.cache_tag} {vars(package).get('__version__', '') if package else ''}"
+    return {
+        "code": f"{versions} {_hash_code(function.__code__).hexdigest()[:16]}",
+        **({"parts": parts} if parts else {}),
+    }
 
 
 def _hash_code(code: CodeType) -> Any:
@@ -247,15 +251,42 @@ def is_description(found: Any, depth: int = 0) -> bool:
 
 def agree(saved: Description, here: Description) -> bool:
     """Whether two descriptions are of the same value; `here` is of this process."""
+    return difference(saved, here) is None
+
+
+def difference(
+    saved: Description, here: Description, *, closed_over: bool = False
+) -> tuple[tuple[str, ...], Description, Description] | None:
+    """Where two descriptions differ first: the names of the parts that lead there, and what each says there.
+
+    Args:
+        saved: of a file.
+        here: of this process.
+        closed_over: whether a function closes over what they describe.
+
+    >>> difference(describe({"a": [2, 3]}), describe({"a": [2, 4]}))
+    (("'a'", '1'), '3', '4')
+    """
     if isinstance(saved, str) or isinstance(here, str):
-        return saved == here
+        # A function may turn its own 100 into 100.0 when it is first called, and schedules of optax do.
+        same = saved == here or (closed_over and _number(saved) is not None and _number(saved) == _number(here))
+        return None if same else ((), saved, here)
     parts, own = saved.get("parts", {}), here.get("parts", {})
-    return (
-        _names_agree(saved["name"], here["name"])
-        and _codes_agree(saved.get("code"), here.get("code"))
-        and parts.keys() == own.keys()
-        and all(agree(parts[name], own[name]) for name in parts)
-    )
+    codes_agree = _codes_agree(saved.get("code"), here.get("code"))
+    if not _names_agree(saved["name"], here["name"]) or parts.keys() != own.keys():
+        return (), saved, here
+    for name in parts:
+        inner = difference(parts[name], own[name], closed_over="code" in saved)
+        if inner is not None:
+            return (name, *inner[0]), inner[1], inner[2]
+    return None if codes_agree else ((), saved, here)
+
+
+def _number(text: object) -> float | None:
+    try:
+        return float(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
 
 
 def _names_agree(saved: str, here: str) -> bool:
@@ -274,7 +305,7 @@ def _names_agree(saved: str, here: str) -> bool:
 def _codes_agree(saved: str | None, here: str | None) -> bool:
     if saved is None or here is None or saved == here:
         return saved == here
-    return saved.split(" ")[0] != here.split(" ")[0]
+    return saved.rpartition(" ")[0] != here.rpartition(" ")[0]
 
 
 def show(description: Description) -> str:
