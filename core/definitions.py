@@ -25,8 +25,9 @@ _places: weakref.WeakKeyDictionary[type[Any], tuple[str, int]] = weakref.WeakKey
 
 
 def note_definition(cls: type[Any]) -> None:
-    """Notes where a class is defined: called while its `class` statement runs."""
-    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    """Notes where a class is defined: for its `__init_subclass__` to call, while the `class` statement runs."""
+    here = inspect.currentframe()
+    frame: FrameType | None = None if here is None or here.f_back is None else here.f_back.f_back
     while frame is not None and frame.f_globals.get("__name__") != cls.__module__:
         frame = frame.f_back
     if frame is not None:

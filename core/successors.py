@@ -23,10 +23,6 @@ from weft.core.paths import Path, format_path, key_part
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _a(cls: type[Any]) -> str:
-    return f"a {cls.__qualname__}"
-
-
 def refuse_pair(value: Any, taker: str) -> None:
     """Refuses what a stateful call returns, whole, where its value is meant.
 
@@ -189,11 +185,11 @@ def check_successor(old: Any, new: Any, where: str) -> None:
     Raises:
         SuccessorError: naming every path that differs, before and after.
     """
-    was, now = cast("type[Any]", type(old)), cast("type[Any]", type(new))
-    if was is not now and not (is_array(old) and is_array(new)):
-        again = same_name(was, now)
+    if type(old) is not type(new) and not (is_array(old) and is_array(new)):
+        found = cast("type[Any]", type(new))
+        again = same_name(type(old), found)
         raise SuccessorError(
-            f"the successor of a {was.__qualname__} is {another(now) if again else _a(now)}",
+            f"the successor of a {type(old).__qualname__} is {another(found) if again else f'a {found.__qualname__}'}",
             at=where,
             fix=REDEFINED
             if again
