@@ -22,6 +22,7 @@ from weft.core.errors import (
     TraceLevelError,
     WeftError,
 )
+from weft.core.exporting import exportable
 from weft.core.filters import All, Any, Filter, Inside, InstanceOf, Maybe, Not, PathContains, WithTag
 from weft.core.keys import Keys, KeyStream, SeedError, StreamError, debug_keys
 from weft.core.kinds import (
@@ -105,6 +106,7 @@ __all__ = [
     "debug_successors",
     "drop",
     "explain_retraces",
+    "exportable",
     "merge",
     "peek",
     "perturb",

@@ -47,6 +47,7 @@ _ad: Any = jax.interpreters.ad
 _batching: Any = jax.interpreters.batching
 _mlir: Any = jax.interpreters.mlir
 _pe: Any = jax.interpreters.partial_eval
+_tree_util: Any = jax.tree_util
 
 # Public, but partly untyped.
 make_jaxpr: Any = _api.make_jaxpr
@@ -414,6 +415,13 @@ def is_dead_tracer(tracer: Any) -> bool:
             return False
         trace = getattr(trace, "parent_trace", None)
     return True
+
+
+def node_of(cls: type, data: Any, children: Sequence[Any]) -> Any:
+    """A node of a pytree class, from its own data and its children; JAX offers it for a whole definition alone."""
+    definitions = [tree.structure(child) for child in children]
+    definition = _tree_util.PyTreeDef.from_node_data_and_children(_tree_util.default_registry, (cls, data), definitions)
+    return definition.unflatten([leaf for child in children for leaf in tree.leaves(child)])
 
 
 def traced_from(tracer: Any, values: Sequence[Any]) -> list[int]:

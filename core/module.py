@@ -28,6 +28,7 @@ from weft.core import hooks, trees
 from weft.core.configuration import Mixed, stored, stored_static
 from weft.core.definitions import note_definition
 from weft.core.errors import FrozenError, StructureError
+from weft.core.exporting import exportable
 from weft.core.statics import Static
 
 E = TypeVar("E", bound=eqx.Module)
@@ -92,6 +93,7 @@ class Module(eqx.Module):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         note_definition(cls)
+        exportable(cls)
         # What is annotated is a field, and a function there its default.
         fields = inspect.get_annotations(cls)
         for name, value in list(vars(cls).items()):

@@ -6,6 +6,7 @@ goes through generated code (see `core.codegen`). Arguments ride by their shardi
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,10 +15,10 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 import jax
 from jax.experimental.layout import Format
 from jax.sharding import PartitionSpec, Sharding
-from weft.core.boundary import Boundary, Call, Groups
+from weft.core.boundary import Boundary, Call, Crossing, Groups
 from weft.core.errors import StructureError
 from weft.core.frames import open_frame
-from weft.core.interpret import Interpreted, interpret
+from weft.core.interpret import Interpreted, interpret, name_of
 from weft.core.partition import take_apart
 from weft.core.proxies import Returned
 from weft.core.rides import Ride, RidesByKind
@@ -28,7 +29,7 @@ from weft.core.untyped import jax as untyped_jax
 from weft.core.values import VALUES
 from weft.transforms._wrap import decorate, named_like, numbers_and_names, titled, with_statics
 from weft.transforms.parts import call_part
-from weft.transforms.stages import Arguments, Stage, StaticArguments
+from weft.transforms.stages import Arguments, Stage, StaticArguments, refuse_statics, without_statics
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -170,7 +171,27 @@ class JitFunction(Generic[P, R]):
             return self._with_statics(*statics.complete(args, kwargs))
 
         traced = jitted.trace((), *plan.crossing.group(values))
-        return Stage(traced, self._interpreted, plan.crossing, complete)
+        shapes = [untyped_jax.eval_shape(_itself, value) for value in values]
+        export = functools.partial(self._trace_for_export, plan.crossing, shapes, complete)
+        return Stage(traced, self._interpreted, plan.crossing, complete, export=export)
+
+    def _trace_for_export(
+        self,
+        crossing: Crossing,
+        shapes: Sequence[Any],
+        complete: Callable[[tuple[Any, ...], Mapping[str, Any]], Arguments],
+    ) -> Any:
+        """Traces the function as one of plain pytrees: what is exported is called without weft."""
+        refuse_statics(self._interpreted.boundary.describe_crossing(crossing), crossing)
+        _, args, kwargs = crossing.structure.build(shapes)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return without_statics(self._interpreted(*complete(args, kwargs)))
+
+        numbers, names = self._options.static_numbers, self._options.static_names
+        args = tuple(argument for i, argument in enumerate(args) if i not in numbers)
+        kwargs = {name: argument for name, argument in kwargs.items() if name not in names}
+        return untyped_jax.jit(titled(name_of(self._interpreted.held[0]), run)).trace(*args, **kwargs)
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Stage:
         """Traces and lowers the function for these arguments; see `jax.stages.Lowered`."""
@@ -246,7 +267,8 @@ def jit(
         jax_options: `keep_unused`, `inline`, `compiler_options`, ..., for `jax.jit`.
 
     Returns:
-        A function with the same signature, with `trace`, `lower`, `eval_shape` and `partial`.
+        A function with the same signature, with `trace`, `lower`, `eval_shape` and `partial`. `jax.export.export` takes
+        it, and what it exports is called with the records it was made for.
 
     Raises:
         StaticError: if a static leaf cannot be hashed.

@@ -9,9 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from weft.core.agree import Described
 from weft.core.boundary import Crossing
-from weft.core.errors import StructureError
+from weft.core.errors import StaticError, StructureError
 from weft.core.interpret import Interpreted
+from weft.core.leaves import iter_leaves
+from weft.core.paths import format_path
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 
@@ -49,6 +52,7 @@ class Stage:
         crossing: how the arguments crossed that it is for.
         complete: from the arguments that a compiled function is called with to those of the function.
         before: what the lifted function takes before lanes.
+        export: traces the function as one of plain pytrees, for `jax.export`.
     """
 
     def __init__(
@@ -58,12 +62,14 @@ class Stage:
         crossing: Crossing,
         complete: Callable[[tuple[Any, ...], Mapping[str, Any]], Arguments],
         before: tuple[Any, ...] = ((),),
+        export: Callable[[], Any] | None = None,
     ):
         self.stage = stage
         self._interpreted = interpreted
         self._crossing = crossing
         self._complete = complete
         self._before = before
+        self._export = export
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stage, name)
@@ -72,7 +78,14 @@ class Stage:
         return Stage(stage, self._interpreted, self._crossing, self._complete, self._before)
 
     def lower(self, **options: Any) -> Stage:
-        """Lowers what was traced; the options are those of `jax.stages.Traced.lower`."""
+        """Lowers what was traced; the options are those of `jax.stages.Traced.lower`.
+
+        `jax.export` asks for platforms. It keeps the definitions of the trees that the function takes, which are those
+        of lanes here; so it is given another trace, in which trees cross as they are.
+        """
+        if "lowering_platforms" in options and self._export is not None:
+            self.stage = self._export()
+            return self.stage.lower(**options)
         return self._next(self.stage.lower(**options))
 
     def compile(self, *args: Any, **kwargs: Any) -> Stage:
@@ -95,3 +108,35 @@ class Stage:
             )
         groups, outcome = self.stage(*self._before, *plan.crossing.group(values))
         return interpreted.boundary.hand_over(entered, outcome.value, values, groups)
+
+
+def refuse_statics(described: Described, crossing: Crossing) -> None:
+    """Refuses to export a function of static leaves that no record holds: plain JAX cannot be called with them.
+
+    Raises:
+        StaticError: naming them.
+    """
+    leaves = {crossing.structure.paths[i] for i in crossing.structure.static_positions}
+    found = [f"{format_path(path)}: {value}" for path, value in described.leaves if path in leaves]
+    if found:
+        raise StaticError(
+            "a function cannot be exported for arguments that hold something static outside of records",
+            at=found,
+            fix="put it into a record, or name the argument in static_argnames",
+        )
+
+
+def without_statics(out: Any) -> Any:
+    """An output, which must hold arrays and records only to be exported.
+
+    Raises:
+        StaticError: naming what is something else.
+    """
+    found = [leaf for leaf in iter_leaves(out, ("output",)) if not leaf.dynamic]
+    if found:
+        raise StaticError(
+            "a function cannot be exported that returns something static outside of records",
+            at=[f"{format_path(leaf.path)}: {leaf.value!r:.80}" for leaf in found],
+            fix="return it in a record, or not at all",
+        )
+    return out
