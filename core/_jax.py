@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.extend.core
@@ -90,10 +90,17 @@ def close(jaxpr: Any) -> Any:
 def inner_jaxprs(params: dict[str, Any]) -> list[Any]:
     """The jaxprs among an equation's parameters; unlike `jaxprs_in_params`, closed ones as they are."""
     found: list[Any] = []
-    for value in params.values():
-        row = cast("tuple[Any, ...]", value if isinstance(value, tuple | list) else (value,))
-        found += [one for one in row if isinstance(one, _core.ClosedJaxpr | _core.Jaxpr)]
+    rest: list[Any] = list(params.values())
+    for value in rest:
+        if _is_jaxpr(value):
+            found.append(value)
+        elif isinstance(value, tuple | list):
+            found += filter(_is_jaxpr, value)
     return found
+
+
+def _is_jaxpr(value: Any) -> bool:
+    return isinstance(value, _core.ClosedJaxpr | _core.Jaxpr)
 
 
 def opened(jaxpr: Any) -> Any:

@@ -155,24 +155,25 @@ def remembered(
 
 
 def _is_tree(function: Any) -> bool:
-    return isinstance(function, eqx.Module | jax.tree_util.Partial) or _is_part(function)
-
-
-def _is_part(function: Any) -> bool:
-    """Whether this is a part of a threaded record, whose module stands above this one."""
-    return hasattr(cast("type[Any]", type(function)), "remembered_by")
+    return isinstance(function, eqx.Module | jax.tree_util.Partial) or _owner(function) is not None
 
 
 def _identity(function: Any) -> Any:
     """What a function's memory ends with: of a record its class, of another tree the function that it holds."""
     if isinstance(function, jax.tree_util.Partial):
         return _identity(function.func)
-    if _is_part(function):
-        return _identity(function.remembered_by)
+    owner = _owner(function)
+    if owner is not None:
+        return _identity(owner)
     if isinstance(function, eqx.Module):
         # Equinox's bound methods are records themselves, all of one class.
         return getattr(function, "__func__", cast("type[Any]", type(function)))
     return function
+
+
+def _owner(function: Any) -> Any:
+    # What a part of a threaded record is remembered with; not asked of the function itself, which may be a proxy.
+    return function.remembered_by if hasattr(cast("type[Any]", type(function)), "remembered_by") else None
 
 
 def _holds_values(function: Any) -> bool:

@@ -233,6 +233,11 @@ def _frozen(cls: type[Any], name: str) -> FrozenError:
             at=f"{cls.__qualname__}.{name}",
             fix=f"make its successor: record.replace({name}=...); inside a thread block, t.{name} = ...",
         )
+    return undeclared(cls, name)
+
+
+def undeclared(cls: type[Any], name: str) -> FrozenError:
+    """The error that something is set that is no field of a record."""
     fields = ", ".join(cls.__dataclass_fields__) or "none"
     return FrozenError(
         f"a {cls.__qualname__} has no field {name!r}; its fields are {fields}",

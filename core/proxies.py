@@ -14,6 +14,7 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import equinox as eqx
@@ -22,6 +23,7 @@ from weft.core import trees
 from weft.core.blocks import Block, unguarded
 from weft.core.errors import SuccessorError, WeftError
 from weft.core.lost import note_place
+from weft.core.module import undeclared
 from weft.core.partition import changes, update
 from weft.core.paths import Path
 from weft.core.successors import check_successor, take_successor
@@ -62,11 +64,7 @@ class RecordProxy(Proxy):
         record: Any = block.get(path)
         names = field_names(record)
         if name not in names:
-            fields = ", ".join(names) or "none"
-            raise AttributeError(
-                f"{type(record).__qualname__} has no field {name!r}; its fields are {fields}: declare it in the class, "
-                f"or keep what lasts only as long as this call in a local variable"
-            )
+            raise undeclared(cast("type[Any]", type(record)), name)
         block.put((*path, name), value_of(value))
 
     def __delattr__(self, name: str) -> None:
@@ -191,8 +189,25 @@ def _holds_records(value: Any) -> bool:
 
 # --- parts as functions ----------------------------------------------------------------------------------------------
 
-# What a transform does to a function.
-Transform = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+@dataclass(frozen=True, eq=False)
+class Transform:
+    """What a transform does to a part: from a function that returns `Returned` to another one.
+
+    Attributes:
+        apply: does it.
+        key: what tells it apart from others, its options: a block is opened anew at each call, and what was compiled
+            for the part before shall be found again.
+    """
+
+    apply: Callable[[Callable[..., Any]], Callable[..., Any]]
+    key: tuple[Any, ...]
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Transform and self.key == other.key
+
+    def __hash__(self) -> int:
+        return 0  # options need not be hashable
 
 
 class Returned(NamedTuple):
@@ -297,7 +312,7 @@ class ThreadedFunction:
         note_place(record, self.block.name, self.path)
         if self.transforms:
             inner = ThreadedFunction(self.block, self.path, self.name, self.transforms[:-1])
-            return self.transforms[-1](Part(record, inner))(*args, **kwargs)
+            return self.transforms[-1].apply(Part(record, inner))(*args, **kwargs)
         value, successor = self.take(record, self.bound(record)(*args, **kwargs))
         if successor is None or successor is record:
             return Returned(value, None)

@@ -58,6 +58,11 @@ def over_values(rule: Rule[O], options: O) -> Callable[[Callable[..., Any]], Any
     return wrap
 
 
+def of_parts(rule: Rule[O], options: O) -> Transform:
+    """What a rule and its options do to parts of threaded records."""
+    return Transform(over_values(rule, options), (rule, options))
+
+
 def call_over_values(
     rule: Rule[O], functions: Sequence[Callable[..., Any]], options: O, *args: Any, extra: Any = ()
 ) -> Any:

@@ -246,7 +246,8 @@ def value_and_grad(
 
 def _of_parts(options: DiffOptions) -> Transform:
     transform = over_values(GRAD, replace(options, has_aux=True))
-    return differentiated(transform, has_aux=options.has_aux, with_value=options.with_value)
+    apply = differentiated(transform, has_aux=options.has_aux, with_value=options.with_value)
+    return Transform(apply, (GRAD, options))
 
 
 def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False, wrt: Any = None) -> Any:

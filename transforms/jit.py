@@ -10,7 +10,7 @@ import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import jax
 from jax.experimental.layout import Format
@@ -20,7 +20,7 @@ from weft.core.errors import StructureError
 from weft.core.frames import open_frame
 from weft.core.interpret import Interpreted, interpret, name_of
 from weft.core.partition import take_apart
-from weft.core.proxies import Returned
+from weft.core.proxies import Returned, Transform
 from weft.core.rides import Ride, RidesByKind
 from weft.core.rules import Lift, OutcomeNode, Rule
 from weft.core.statics import Bound, Static
@@ -313,11 +313,14 @@ def jit(
                 None if out_shardings is None else Returned(out_shardings, None),
                 jax_options,
             )
-            return JitFunction(cast("Callable[..., Any]", call_part), options)(part, *args, **kwargs)
+            jitted: Callable[..., Any] = JitFunction(call_part, options)
+            return jitted(part, *args, **kwargs)
 
         return run
 
-    return decorate(function, wrap, wrap_part)
+    statics, donated = (static_argnums, static_argnames), (donate_argnums, donate_argnames)
+    key = (JIT, in_shardings, out_shardings, statics, donated, jax_options)
+    return decorate(function, wrap, Transform(wrap_part, key))
 
 
 def _shifted(numbers: frozenset[int]) -> frozenset[int]:

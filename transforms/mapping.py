@@ -28,7 +28,7 @@ from weft.core.rules import Lift, Lifted, Rule
 from weft.core.untyped import is_tuple
 from weft.core.untyped import jax as untyped_jax
 from weft.core.values import VALUES
-from weft.transforms._wrap import decorate, named_like, over_values, titled
+from weft.transforms._wrap import decorate, named_like, of_parts, over_values, titled
 from weft.transforms.stages import Arguments, Stage
 
 P = ParamSpec("P")
@@ -46,7 +46,7 @@ class MapOptions:
     jax_options: Mapping[str, Any]
 
 
-def _of_parts(options: MapOptions) -> MapOptions:
+def _with_successor(options: MapOptions) -> MapOptions:
     # A threaded record is not mapped, and so its successor is not either.
     return replace(options, out_axes=Returned(options.out_axes, None))
 
@@ -256,11 +256,7 @@ def vmap(
     """
     more = {} if spmd_axis_name is None else {"spmd_axis_name": spmd_axis_name}
     options = MapOptions(in_axes, out_axes, axis_name, axis_size, more)
-    return decorate(
-        function,
-        lambda f: MapFunction(VMAP, f, options),
-        lambda f: MapFunction(VMAP, f, _of_parts(options)),
-    )
+    return decorate(function, lambda f: MapFunction(VMAP, f, options), of_parts(VMAP, _with_successor(options)))
 
 
 @overload
@@ -300,11 +296,7 @@ def pmap(
     Source: `jax.pmap`.
     """
     options = MapOptions(in_axes, out_axes, axis_name, axis_size, jax_options)
-    return decorate(
-        function,
-        lambda f: PmapFunction(PMAP, f, options),
-        lambda f: PmapFunction(PMAP, f, _of_parts(options)),
-    )
+    return decorate(function, lambda f: PmapFunction(PMAP, f, options), of_parts(PMAP, _with_successor(options)))
 
 
 @dataclass(frozen=True)
@@ -398,5 +390,5 @@ def shard_map(
     Source: `jax.shard_map`.
     """
     options = ShardMapOptions(mesh, in_specs, out_specs, jax_options)
-    of_parts = replace(options, out_specs=Returned(out_specs, PartitionSpec()))
-    return decorate(function, over_values(SHARD_MAP, options), over_values(SHARD_MAP, of_parts))
+    with_successor = replace(options, out_specs=Returned(out_specs, PartitionSpec()))
+    return decorate(function, over_values(SHARD_MAP, options), of_parts(SHARD_MAP, with_successor))

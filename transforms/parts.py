@@ -17,11 +17,14 @@ from weft.core.errors import WeftError
 from weft.core.leaves import is_array
 from weft.core.partition import update
 from weft.core.paths import Path
-from weft.core.proxies import Part, Returned, ThreadedFunction, Transform, threaded_function, value_of
+from weft.core.proxies import Part, Returned, ThreadedFunction, threaded_function, value_of
 from weft.core.rides import Carry
 from weft.core.statics import Static
 from weft.core.successors import part_of, with_part
 from weft.core.untyped import is_tuple, jax
+
+# From a function to one.
+Apply = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def call_part(part: Part, *args: Any, **kwargs: Any) -> Returned:
@@ -40,7 +43,7 @@ def _with_auxiliary(has_aux: Static, part: Part, *args: Any, **kwargs: Any) -> A
     return value if has_aux.value else (value, Returned(None, successor))
 
 
-def differentiated(transform: Transform, *, has_aux: bool, with_value: bool) -> Transform:
+def differentiated(transform: Apply, *, has_aux: bool, with_value: bool) -> Apply:
     """A derivative of parts, given the same one with `has_aux`."""
 
     def of_part(part: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,7 +75,7 @@ def _carry_and_outputs(carried: Static, part: Part, *args: Any) -> Returned:
     return Returned((value, _NO_OUTPUTS), successor)
 
 
-def scanned(make: Callable[[Any, Any], Transform], in_axes: Any, out_axes: Any, default: Any) -> Transform:
+def scanned(make: Callable[[Any, Any], Apply], in_axes: Any, out_axes: Any, default: Any) -> Apply:
     """scan of parts.
 
     Args:

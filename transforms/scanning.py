@@ -7,7 +7,7 @@ like those of `loops`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
@@ -237,7 +237,10 @@ def scan(
 
         return named_like(function, transformed)
 
-    def over_stack(in_axes: Any, out_axes: Any) -> Transform:
-        return over_values(SCAN, ScanOptions(in_axes, out_axes, length, reverse, unroll, function=0))
+    options = ScanOptions(in_axes, out_axes, length, reverse, unroll, function=0)
 
-    return decorate(function, wrap, scanned(over_stack, in_axes, out_axes, DEFAULT_AXES))
+    def over_stack(in_axes: Any, out_axes: Any) -> Callable[..., Any]:
+        return over_values(SCAN, replace(options, in_axes=in_axes, out_axes=out_axes))
+
+    over_parts = scanned(over_stack, in_axes, out_axes, DEFAULT_AXES)
+    return decorate(function, wrap, Transform(over_parts, (SCAN, options)))

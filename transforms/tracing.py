@@ -12,6 +12,7 @@ from weft.core import trees
 from weft.core.boundary import NOT_UPDATED
 from weft.core.frames import open_frame
 from weft.core.interpret import interpret
+from weft.core.proxies import Transform
 from weft.core.rides import is_axis, resolve_nodes
 from weft.core.rules import Finish, Lift, Lifted, Rule
 from weft.core.untyped import jax as untyped_jax
@@ -181,7 +182,7 @@ def remat(
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
         return static_arguments(function, static_argnums, over_values(REMAT, options)(function))
 
-    return decorate(function, wrap, wrap)
+    return decorate(function, wrap, Transform(wrap, (REMAT, options, static_argnums)))
 
 
 def static_arguments(function: Callable[..., Any], argnums: Any, transformed: Callable[..., Any]) -> Callable[..., Any]:
