@@ -1,0 +1,198 @@
+"""Random programs over random records, each against the same program in plain functional JAX.
+
+    python tests/records/fuzz_records.py 2000           # seeds 0..1999: counts, and each difference
+    python tests/records/fuzz_records.py 2000 5000      # seeds 5000..6999
+    python tests/records/fuzz_records.py 17 --show      # one program in both texts, made smaller if they differ
+
+Compared are x and every array of the record after each of two calls, that configuration is what it was, that a leaf
+which no statement writes is the very array that was passed in, that the caller's record is as it was, and that of a
+donated record everything that came out is alive.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import re
+import sys
+import types
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":  # pytest's conftest says this for the tests
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+import numpy as np
+
+sys.path.append(str(Path(__file__).parent))
+import random_records as records
+from program_text import PRELUDE, plain_text, weft_text
+from random_programs import Level, Program, random_program, smaller, written
+from random_records import constants, leaves
+
+__all__ = ["Level", "Program", "compare", "outcome", "random_program", "records", "shrunk", "source"]
+
+# Two compiled programs may round differently; values are held within 2, and loops are short.
+TOLERANCE = 2e-5
+
+
+def source(program: Program) -> str:
+    """Both texts, to be pasted into a report."""
+    return f"{PRELUDE}\n# --- over records\n{weft_text(program)}\n\n# --- over dicts\n{plain_text(program)}\n"
+
+
+@contextlib.contextmanager
+def _quick_compilation() -> Iterator[None]:
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        with jax.default_prng_impl("unsafe_rbg"), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+            yield
+    finally:
+        jax.config.update("jax_disable_most_optimizations", before)
+
+
+def _namespace(text: str) -> dict[str, Any]:
+    # A module, since classes look their annotations up in theirs.
+    module = sys.modules["record_program"] = types.ModuleType("record_program")
+    exec(compile(PRELUDE + text, "<program>", "exec"), vars(module))  # the text is written by `program_text`
+    return vars(module)
+
+
+def compare(program: Program) -> str | None:
+    """How the two runs differ, or None."""
+    return outcome(program)[1]
+
+
+def outcome(program: Program) -> tuple[str, str | None]:
+    """How a program ended, and how its two runs differ."""
+    with _quick_compilation():
+        try:
+            plain = _namespace(plain_text(program))
+            theirs, run = [(plain["x"], plain["m"])], jax.jit(plain["run"])
+            for _ in range(2):
+                theirs.append(run(theirs[-1][1], theirs[-1][0]))
+        except Exception as error:
+            return "plain JAX fails", f"the program itself is wrong: {type(error).__name__}: {error}"
+        try:
+            weft = _namespace(weft_text(program))
+            return "done", _run_and_compare(program, weft, theirs)
+        except Exception as error:
+            what = " ".join(str(error).split())
+            return "weft fails", f"weft raises {type(error).__name__}: {what}"
+
+
+def _run_and_compare(program: Program, weft: dict[str, Any], theirs: list[Any]) -> str | None:
+    first = program.levels[0]
+    compiled = first.transform == "jit" and not first.before and not first.after
+    # JAX's own transforms give back copies of what did not change.
+    compiled = compiled and not any(level.transform.startswith("plain") for level in program.levels)
+    donated = "donate" in program.levels[0].options and program.levels[0].transform in ("jit", "plain_jit")
+    changed = written(program)
+    x, m = weft["x"], weft["m"]
+    given = [np.asarray(_data(_at(m, leaf.path))) for leaf in leaves(program.record)]
+    for call, (y, expected) in enumerate(theirs[1:], 1):
+        before = {leaf.path: _at(m, leaf.path) for leaf in leaves(program.record)}
+        old, (x, m) = m, weft["run"](m, x)
+        found = [("x", x, y), *((leaf.path, _at(m, leaf.path), expected[leaf.path]) for leaf in leaves(program.record))]
+        for path, ours, value in found:
+            wrong = _difference(ours, value)
+            if wrong:
+                return f"after call {call}, {path}: {wrong}"
+        for constant in constants(program.record):
+            value, expected_value = _at(m, constant.path), eval(constant.configuration.text, weft)
+            if not _same(value, expected_value):
+                return f"after call {call}, configuration at {constant.path} is {value!r}, was {expected_value!r}"
+        if type(m) is not type(old):
+            return f"after call {call}, a {type(m).__name__} instead of a {type(old).__name__}"
+        if donated:
+            continue
+        for path, array in before.items():
+            if compiled and path not in changed and _at(m, path) is not array:
+                return f"after call {call}, {path} is another array, though nothing writes it"
+        if call == 1 and any(
+            _difference(_at(old, leaf.path), value) for leaf, value in zip(leaves(program.record), given, strict=True)
+        ):
+            return "the caller's record changed"
+    return None
+
+
+def _at(record: Any, path: str) -> Any:
+    return eval(f"record{path}", {"record": record})
+
+
+def _data(array: Any) -> Any:
+    return jax.random.key_data(array) if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key) else array
+
+
+def _difference(ours: Any, theirs: Any) -> str | None:
+    if not isinstance(ours, jax.Array):
+        return f"a {type(ours).__name__} instead of an array"
+    if ours.is_deleted():
+        return "its buffer was donated"
+    ours, theirs = _data(ours), _data(theirs)
+    if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+        return f"{ours.dtype}{ours.shape} instead of {theirs.dtype}{theirs.shape}"
+    ours, theirs = np.asarray(ours), np.asarray(theirs)
+    close = np.allclose(ours, theirs, TOLERANCE, TOLERANCE) if ours.dtype.kind == "f" else np.array_equal(ours, theirs)
+    return None if close else f"{ours.tolist()} instead of {theirs.tolist()}"
+
+
+def _same(one: Any, other: Any) -> bool:
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if hasattr(one, "func"):
+        return (one.func, one.args, one.keywords) == (other.func, other.args, other.keywords)
+    return one is other or one == other
+
+
+def shrunk(program: Program, rounds: int = 60) -> Program:
+    """A smaller program that still differs: what can be left out is left out."""
+    end, _ = outcome(program)
+    for _ in range(rounds):
+        for candidate in smaller(program):
+            if (found := outcome(candidate))[1] is not None and found[0] == end:
+                program = candidate
+                break
+        else:
+            break
+    return program
+
+
+def main(argv: list[str]) -> int:
+    """Compares many programs, or shows one."""
+    if "--show" in argv:
+        program = random_program(int(argv[0]))
+        found = compare(program)
+        program = shrunk(program) if found else program
+        print(source(program))
+        print(compare(program))
+        return int(bool(found))
+    start, count = (int(argv[1]), int(argv[0])) if len(argv) > 1 else (0, int(argv[0]))
+    ends: collections.Counter[str] = collections.Counter()
+    different: dict[int, str] = {}
+    for done, seed in enumerate(range(start, start + count)):
+        if done and done % 100 == 0:
+            print(f"{done} programs, {len(different)} differ", file=sys.stderr, flush=True)
+            jax.clear_caches()  # gigabytes after a thousand programs
+        end, found = outcome(random_program(seed))
+        ends[end] += 1
+        if found is not None:
+            different[seed] = found
+            print(f"seed {seed} ({end}): {found}"[:420], flush=True)
+    print(f"{count} programs: {dict(ends)}; {len(different)} differ")
+    kinds = collections.Counter(re.sub(r"[0-9]+", "#", found)[:60] for found in different.values())
+    for kind, times in kinds.most_common():
+        print(f"{times:4} {kind}")
+    return int(bool(different))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,79 @@
+"""Random programs over random records give what the same programs in plain JAX give."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+_spec = importlib.util.spec_from_file_location("weft_fuzz_records", Path(__file__).with_name("fuzz_records.py"))
+assert _spec is not None
+assert _spec.loader is not None
+fuzz = sys.modules["weft_fuzz_records"] = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(fuzz)
+
+SEEDS = range(100)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_records_compute_what_plain_jax_computes(seed):
+    program = fuzz.random_program(seed)
+    found = fuzz.compare(program)
+    assert found is None, f"{found}\n{fuzz.source(fuzz.shrunk(program))}"
+
+
+# What the programs must contain, and in how many of them.
+CONTENTS = {
+    **dict.fromkeys(("weft.thread(", "weft.static()", "Annotated[", "weft.Module"), 60),
+    **dict.fromkeys(("weft.jit(", "weft.vmap(", "weft.scan(", "weft.axes({"), 20),
+    **dict.fromkeys(("weft.cond(", "weft.fori_loop(", "weft.remat(", "weft.value_and_grad(", "wrt="), 5),
+    **dict.fromkeys(("weft.grad(", "weft.vjp(", "weft.switch(", "weft.while_loop(", "jax.jit(", "jax.vmap("), 2),
+    **dict.fromkeys(("weft.custom_vjp", "eqx.tree_at(", "weft.split(", "weft.select(", "donate_argnums"), 5),
+    **dict.fromkeys(("weft.PathContains(", "weft.All(", "weft.Not(", "lambda path, kind, leaf"), 5),
+    **dict.fromkeys(("next_key(", "def layer(x, part)", ".mixed", "(True, (2, 'b'))"), 10),
+}
+
+
+def test_the_programs_hold_what_there_is():
+    texts = [fuzz.source(fuzz.random_program(seed)).split("# --- over records")[1] for seed in SEEDS]
+    found = {part: sum(part in text for text in texts) for part in CONTENTS}
+    assert {part: times for part, times in found.items() if times < CONTENTS[part]} == {}
+
+
+# One function over records and over dicts, and what is wrong with the first.
+CLASS = "import weft\nclass M(weft.Module):\n    w: jax.Array\n    c: float\nm = M(floats(1, (3,)), 0.5)\n"
+WRONG = {
+    "x: \\[": ("x * 2, m", "x, m"),
+    "\\.w: \\[": ("x, m.replace(w=m.w + 1)", "x, m"),
+    "\\.w: a float instead of an array": ("x, m.replace(w=1.0)", "x, m"),
+    "configuration at \\.c is 1, was 0\\.5": ("x, m.replace(c=1)", "x, m"),
+    "\\.w: float16\\(3,\\) instead of float32\\(3,\\)": ("x, m.replace(w=m.w.astype(jnp.float16))", "x, m"),
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_a_difference_is_found(message, monkeypatch):
+    ours, theirs = WRONG[message]
+    record = fuzz.records.Record(
+        fuzz.records.Schema("M", [fuzz.records.Field("w", "", None), fuzz.records.Field("c", "", None)]),
+        (fuzz.records.Array("f", 1), fuzz.records.Configuration("number", "0.5")),
+    )
+    program = fuzz.Program(record, [fuzz.Level([])])
+    body = "\nx = floats(0, (3,))\ndef run(m, x): return "
+    monkeypatch.setattr(fuzz, "weft_text", lambda program: CLASS + body + ours)
+    monkeypatch.setattr(fuzz, "plain_text", lambda program: "m = {'.w': floats(1, (3,))}" + body + theirs)
+    found = fuzz.compare(program)
+    assert found is not None
+    assert re.search(message, found)
+
+
+def test_a_program_that_differs_is_made_smaller(monkeypatch):
+    program = next(p for p in map(fuzz.random_program, SEEDS) if "jnp.sin" in fuzz.weft_text(p))
+    right = fuzz.weft_text
+    monkeypatch.setattr(fuzz, "weft_text", lambda program: right(program).replace("run = ", "run = lambda m, x: "))
+    found = fuzz.shrunk(program)
+    assert len(found.levels) == 1
+    assert found.levels[0].before == []
