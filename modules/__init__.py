@@ -9,6 +9,7 @@ from weft.modules.conv import Conv, Conv1d, Conv2d, Conv3d
 from weft.modules.dropout import Dropout
 from weft.modules.ensemble import Ensemble
 from weft.modules.linear import Embed, Linear
+from weft.modules.low_rank import LoRA, lora
 from weft.modules.mlp import MLP
 from weft.modules.mode import inference, training
 from weft.modules.norm import BatchNorm, LayerNorm, RMSNorm
@@ -36,6 +37,7 @@ __all__ = [
     "Lambda",
     "LayerNorm",
     "Linear",
+    "LoRA",
     "LoadReport",
     "Optimizer",
     "Parallel",
@@ -54,6 +56,7 @@ __all__ = [
     "leaky_relu",
     "load_checkpoint",
     "log_softmax",
+    "lora",
     "max_pool",
     "metrics",
     "min_pool",

@@ -31,8 +31,18 @@ def parameter_keys(key: KeyLike | None, count: int, layer: str = "a layer") -> l
         layer: its name, for errors.
 
     Raises:
-        SeedError: if it is anything else: a `Keys` record above all, whose successor could not be handed back, so that
-            the next layer would draw the same numbers from it.
+        SeedError: if it is anything else.
+    """
+    check_key(key, layer)
+    return list(jax.random.split(key, count))  # pyright: ignore[reportArgumentType]
+
+
+def check_key(key: KeyLike | None, layer: str) -> None:
+    """Refuses what is no typed key.
+
+    Raises:
+        SeedError: for a `Keys` record above all, whose successor could not be handed back, so that the next layer would
+            draw the same numbers from it.
     """
     if isinstance(key, Keys):
         raise SeedError(
@@ -46,7 +56,6 @@ def parameter_keys(key: KeyLike | None, count: int, layer: str = "a layer") -> l
             f"{layer} draws its parameters from a typed key, not from {_name(key)}",
             fix=f"{layer}(..., key=jax.random.key(seed))",
         )
-    return list(jax.random.split(key, count))  # pyright: ignore[reportArgumentType]
 
 
 def _name(value: object) -> str:

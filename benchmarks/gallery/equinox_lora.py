@@ -18,7 +18,7 @@ class LoRA(eqx.Module):
 
     def __init__(self, base, key):
         self.base = base
-        self.down = jax.random.normal(key, (base.in_features, RANK)) / jnp.sqrt(base.in_features)
+        self.down = jax.nn.initializers.he_uniform()(key, (base.in_features, RANK))
         self.up = jnp.zeros((RANK, base.out_features))
 
     def __call__(self, x):

@@ -1,7 +1,5 @@
 """A classifier fine-tuned on turned digits by low-rank adapters, its base frozen."""
 
-from typing import Annotated
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,31 +10,12 @@ from gallery_data import batches, digits
 RANK = 4
 
 
-class LoRA(weft.Module):
-    base: weft.Linear
-    down: Annotated[jax.Array, weft.LoRAParam]
-    up: Annotated[jax.Array, weft.LoRAParam]
-
-    def __call__(self, x):
-        return self.base(x) + x @ self.down @ self.up
-
-    def merged(self):
-        return self.base.replace(kernel=self.base.kernel + self.down @ self.up)
-
-
 def make(key):
     return weft.MLP(64, 128, 128, 10, key=key)
 
 
 def adapted(model, key):
-    keys = iter(jax.random.split(key, 3))
-
-    def adapt(linear):
-        features, outputs = linear.kernel.shape
-        down = jax.random.normal(next(keys), (features, RANK)) / jnp.sqrt(features)
-        return LoRA(linear, down, jnp.zeros((RANK, outputs)))
-
-    return weft.at(model, weft.InstanceOf(weft.Linear)).apply(adapt)
+    return weft.lora(model, RANK, key=key)
 
 
 def loss(model, images, labels):
@@ -65,7 +44,7 @@ def train(model, steps=200):
     model, losses = fit(model, weft.Param, (images, labels), steps)
     before = accuracy(model, *turned)
     model, more = fit(adapted(model, jax.random.key(1)), weft.LoRAParam, turned, steps)
-    model = weft.at(model, weft.InstanceOf(LoRA)).apply(LoRA.merged)
+    model = weft.at(model, weft.InstanceOf(weft.LoRA)).apply(weft.LoRA.merged)
     print(f"loss {more[-1]:.3f}, accuracy on turned digits {before:.1%} -> {accuracy(model, *turned):.1%}")
     return losses + more
 
