@@ -94,6 +94,21 @@ def check_positive(layer: str, **sizes: int) -> None:
             raise ConfigError(f"{layer}: {name} must be positive, not {size}")
 
 
+def check_single(layer: object, kernel: Any, rank: int) -> None:
+    """Refuses to use a stack of layers as one: where a window may have any number of axes, contracts cannot tell.
+
+    Raises:
+        AxisError: naming the stack's axes.
+    """
+    lead = kernel.shape[: kernel.ndim - rank]
+    if lead:
+        raise AxisError(
+            f"this is a stack of {type(layer).__qualname__}, with the leading axes {lead}, used as one",
+            at=f"kernel: {jax.typeof(kernel)}",
+            fix="map over it with weft.vmap or weft.scan (axis 0)",
+        )
+
+
 def check_space(x: Any, rank: int) -> None:
     """Refuses an input with fewer axes than a window's and one of features.
 

@@ -23,6 +23,7 @@ from weft.modules.construct import (
     KeyLike,
     check_features,
     check_positive,
+    check_single,
     check_space,
     option_dtype,
     parameter_keys,
@@ -237,8 +238,9 @@ class Conv(Module):
         """Convolves the spatial axes; leading batch axes, any number of them or none, are kept.
 
         Raises:
-            AxisError: if the last axis is not of size `in_features`, or there are too few axes.
+            AxisError: if the last axis is not of size `in_features`, or there are too few axes; or if this is a stack.
         """
+        check_single(self, self.kernel, len(self.strides) + 2)
         check_features(self, x, self.kernel.shape[-2] * self.feature_group_count)
         return conv(
             x,

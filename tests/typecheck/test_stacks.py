@@ -13,6 +13,7 @@ import weft
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Key
 from weft import BatchStat, Module
+from weft.core.errors import AxisError
 from weft.typecheck import Batched, ContractError, Dims, contract, mode
 
 KEY = jax.random.key(0)
@@ -233,6 +234,13 @@ def test_a_stack_is_not_used_as_one_record(stack: str):
         STACKS[stack](X)
     assert f"argument self of {name}.__call__ should be one {name}, and is a batched one" in str(caught.value)
     assert "mapping over it with weft.vmap or weft.scan" in str(caught.value)
+
+
+def test_a_stack_without_biases_is_not_used_as_one_either():
+    convs = weft.vmap(lambda key: weft.Conv(4, 4, (3, 3), use_bias=False, key=key))(keys(5))
+    with pytest.raises(AxisError, match=r"this is a stack of Conv, with the leading axes \(5,\), used as one"):
+        convs(X)
+    assert weft.vmap(lambda conv: conv(X))(convs).shape == (5, 2, 6, 6, 4)
 
 
 def test_a_function_of_one_record_is_not_given_a_stack():
