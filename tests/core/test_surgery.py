@@ -23,6 +23,9 @@ class Attention(weft.Module):
     cache: Annotated[jax.Array, Cache] | None
     heads: int = 4
 
+    def doubled(self) -> Any:
+        return self.replace(kernel=2 * self.kernel)
+
 
 class Block(weft.Module):
     attn: Attention
@@ -166,6 +169,11 @@ def test_arrays_are_selected_by_filter_and_parts_by_path():
     assert at(model(), Inside("blocks", 1)).attn.heads.set(2).blocks[1].attn.heads == 2
 
 
+def test_a_method_of_a_part_gives_what_follows_it():
+    after = at(model()).blocks[1:].attn.apply(lambda attn: attn.doubled())
+    assert [float(block.attn.kernel[0, 0]) for block in after.blocks] == [1, 2, 2, 2]
+
+
 def test_the_model_itself_is_a_part():
     assert at(model()).replace(name="n").name == "n"
     assert at(model(), Model).apply(lambda m: m.norm).mean.shape == (2,)  # type: ignore[attr-defined]
@@ -181,6 +189,10 @@ MISSING = [
     (lambda m: at(m).blocks[1:].attn.hedas, r"a Attention has no field 'hedas'\n  at: Model.blocks\[1\].attn"),
     (lambda m: at(m).table["c"], r"a dict has no part 'c'\n  at: Model.table\n  fix: its parts are 'a', 'b'"),
     (lambda m: at(m).norm.mean.T, r"a ArrayImpl has no field 'T'\n  at: Model.norm.mean\n  fix: nothing is below it"),
+    (
+        lambda m: at(m).pair.left.doubled,
+        r"no field 'doubled'\n  at: Model.pair.left\n  fix: it is no field: .apply\(lambda",
+    ),
     (lambda m: at(m).norm.replace(meen=1), r"a BatchNorm has no field 'meen'\n  at: Model.norm"),
     (lambda m: at(m).name[0], r"a str has no part 0\n  at: Model.name"),
 ]
