@@ -18,6 +18,7 @@ from weft.core.configuration import iter_configuration, opened
 from weft.core.definitions import another, same_name
 from weft.core.leaves import iter_leaves
 from weft.core.paths import Path, format_path, key_part
+from weft.core.rides import rides_in
 from weft.core.statics import Make, same_static
 from weft.core.trees import TreeDef
 
@@ -237,6 +238,11 @@ def subtrees(prefix: Any, tree: Any, is_ride: Callable[[Any], bool], wanted: Any
     """The parts of a tree that ride in one way, by a prefix."""
     if is_ride(prefix):
         return [tree] if prefix is wanted else []
+    if type(prefix) in (tuple, list) and type(tree) is type(prefix) and len(prefix) == len(tree):
+        pairs = zip(prefix, tree, strict=True)
+        return [found for one, part in pairs for found in subtrees(one, part, is_ride, wanted)]
+    if wanted not in rides_in(prefix, is_ride):
+        return []
     rides, definition = trees.flatten(prefix, is_ride)
     parts = definition.flatten_up_to(tree)
     return [part for ride, part in zip(rides, parts, strict=True) if ride is wanted]

@@ -183,7 +183,11 @@ def rides_in(prefix: Any, is_ride: Callable[[Any], bool]) -> list[Ride]:
     """All the rides that a prefix mentions."""
     found: list[Ride] = []
     for leaf in _prefix_leaves(prefix, is_ride):
-        found += [ride for _, ride in leaf.rides] if isinstance(leaf, RidesByKind) else [leaf]
+        if isinstance(leaf, RidesByKind):
+            found += [ride for _, ride in leaf.rides]
+        # What else is in a record's places is its configuration, where nothing rides.
+        elif is_ride(leaf):
+            found.append(leaf)
     return found
 
 
@@ -196,7 +200,8 @@ def _prefix_leaves(prefix: Any, is_ride: Callable[[Any], bool]) -> list[Any]:
     def stops(node: Any) -> bool:
         return isinstance(node, RidesByKind) or is_ride(node)
 
-    return jax.tree.leaves(prefix, is_leaf=stops)
+    # A record in the prefix keeps its rides as configuration.
+    return jax.tree.leaves(prefix if stops(prefix) else spelled_out(prefix), is_leaf=stops)
 
 
 def is_axis(node: Any) -> bool:

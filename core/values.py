@@ -177,6 +177,12 @@ class Values:
                     at=f"{format_path(leaf.path, 'output')}: {jax.typeof(leaf.value)}",
                     fix=departure.refused[ride],
                 )
+            if ride not in departure.lanes:
+                raise AxisError(
+                    f"{departure.option} gives {ride!r} to an array, which can ride on no such thing",
+                    at=f"{format_path(leaf.path, 'output')}: {jax.typeof(leaf.value)}",
+                    fix=f"give it what {departure.option} takes, or a prefix of the output's own structure",
+                )
             departure.refuse_mapped(ride, leaf.value, lambda leaf=leaf: format_path(leaf.path, "output"))
             lane = departure.lanes.index(ride)
             sources.append((lane, len(groups[lane])))

@@ -99,6 +99,68 @@ def test_a_default_that_does_not_fit_the_axis_that_names_it_is_refused():
         weft.vmap(lambda x, by=2.0: x * by, in_axes={"x": 0, "by": 0})(X)
 
 
+# ---- axes as a record ---------------------------------------------------------------------------------------------
+
+
+class Layer(weft.Module):
+    weight: jax.Array
+    bias: jax.Array | None = None
+    activation: Callable[[Any], Any] = jnp.tanh
+    heads: int = 3
+    parts: Any = ()
+
+
+LAYER = Layer(jnp.ones(2), jnp.ones(2), parts=(jnp.sin, jnp.ones(2), {"kind": "a", "scale": jnp.ones(2)}, 2))
+
+
+def layer_of(x: Any) -> Layer:
+    return LAYER.replace(weight=LAYER.weight * x)
+
+
+# A tree of axes that holds the configuration in its places, and the shapes of the weight and the bias that it gives.
+RECORDS_OF_AXES: dict[str, tuple[Any, tuple[int, ...], tuple[int, ...]]] = {
+    "jax.tree.map": (jax.tree.map(lambda _: 0, LAYER), (3, 2), (3, 2)),
+    "jax.tree.map of another axis": (jax.tree.map(lambda _: -1, LAYER), (2, 3), (2, 3)),
+    "jax.tree.map with None": (jax.tree.map(lambda leaf: 0 if leaf is LAYER.weight else None, LAYER), (3, 2), (2,)),
+    "replace": (LAYER.replace(weight=1, bias=None, parts=None), (2, 3), (2,)),
+}
+
+
+@pytest.mark.parametrize("name", RECORDS_OF_AXES)
+def test_a_record_of_axes_serves_for_arguments_and_outputs_alike(name: str):
+    axes, weight, bias = RECORDS_OF_AXES[name]
+    for out, found in (
+        (axes, lambda found: found),
+        ((0, axes), lambda found: found[1]),
+        ({"layer": axes}, lambda found: found["layer"]),
+    ):
+        made = {"tuple": lambda x: (x, layer_of(x)), "dict": lambda x: {"layer": layer_of(x)}}.get(
+            type(out).__name__, layer_of
+        )
+        stacked = found(weft.vmap(made, out_axes=out)(X))
+        assert (stacked.weight.shape, stacked.bias.shape) == (weight, bias)
+        assert (stacked.heads, stacked.activation, stacked.parts[0]) == (3, jnp.tanh, jnp.sin)
+        again = weft.vmap(lambda layer: layer.weight.sum(), in_axes=(axes,), axis_size=3)(stacked)
+        assert again.tolist() == [0.0, 2.0, 4.0]
+
+
+def test_a_record_of_axes_stacks_what_a_scan_makes():
+    axes = LAYER.replace(weight=0, bias=0, parts=0)
+    _, stacked = weft.scan(lambda carry, x: (carry, layer_of(x)), out_axes=(weft.Carry, axes))(0.0, X)
+    assert (stacked.weight.shape, stacked.heads) == ((3, 2), 3)
+
+
+def test_a_container_of_axes_may_hold_what_is_static_in_the_output():
+    def named(x: Any) -> Any:
+        return {"x": x, "name": "a", "f": jnp.tanh}
+
+    for axes in ({"x": 0, "name": "a", "f": jnp.tanh}, {"x": 0, "name": None, "f": 0}):
+        assert weft.vmap(named, out_axes=axes)(X)["x"].tolist() == X.tolist()
+    with pytest.raises(weft.AxisError, match="out_axes gives 'a' to an array") as caught:
+        weft.vmap(named, out_axes={"x": "a", "name": None, "f": None})(X)
+    assert "at: output.x: float32[]" in str(caught.value)
+
+
 # ---- pmap ---------------------------------------------------------------------------------------------------------
 
 
