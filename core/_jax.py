@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.extend.core
@@ -95,7 +95,7 @@ def inner_jaxprs(params: dict[str, Any]) -> list[Any]:
         if _is_jaxpr(value):
             found.append(value)
         elif isinstance(value, tuple | list):
-            found += filter(_is_jaxpr, value)
+            found += filter(_is_jaxpr, cast("tuple[Any, ...]", value))
     return found
 
 

@@ -233,7 +233,7 @@ def _named(part: Any, name: str, where: Callable[[], str]) -> Hashable:
     if name in names:
         return name
     kind = type(part).__name__
-    if by_name and hasattr(type(part), name):
+    if by_name and hasattr(cast("type[Any]", type(part)), name):
         fix = f"it is no field: .apply(lambda part: part.{name}(...)) puts what it returns in the place of the part"
     elif by_name:
         fix = f"its fields are {', '.join(map(str, names)) or 'none'}"

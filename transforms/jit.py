@@ -10,7 +10,7 @@ import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 import jax
 from jax.experimental.layout import Format
@@ -313,8 +313,7 @@ def jit(
                 None if out_shardings is None else Returned(out_shardings, None),
                 jax_options,
             )
-            jitted: Callable[..., Any] = JitFunction(call_part, options)
-            return jitted(part, *args, **kwargs)
+            return JitFunction(cast("Callable[..., Any]", call_part), options)(part, *args, **kwargs)
 
         return run
 
