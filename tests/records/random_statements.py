@@ -155,6 +155,10 @@ class Call(Statement):
         part, path = self._part(code.record), "".join(self.parts)
         name = f"part{code.fresh()}"
         axes = code.axes([code.prefix + inner for inner in self.writes(code.record)])
+        if code.threaded and axes == "()" and (part.stacked or self.style == "tree_at"):
+            # The part itself is the function that a transform takes.
+            code.add(f"x = weft.{'scan' if part.stacked else 'remat'}({code.read(path)})(x)")
+            return
         if part.stacked:
             reading = f"peek({code.read(path)})" if code.threaded else code.read(path)
             out = "(weft.Carry, 0)" if part.schema.stateful else "weft.Carry"

@@ -29,8 +29,9 @@ def test_records_compute_what_plain_jax_computes(seed):
 CONTENTS = {
     **dict.fromkeys(("weft.thread(", "weft.static()", "Annotated[", "weft.Module"), 60),
     **dict.fromkeys(("weft.jit(", "weft.vmap(", "weft.scan(", "weft.axes({"), 20),
-    **dict.fromkeys(("weft.cond(", "weft.fori_loop(", "weft.remat(", "weft.value_and_grad(", "wrt="), 5),
-    **dict.fromkeys(("weft.grad(", "weft.vjp(", "weft.switch(", "weft.while_loop(", "jax.jit(", "jax.vmap("), 2),
+    **dict.fromkeys(("weft.cond(", "weft.fori_loop(", "weft.value_and_grad(", "wrt="), 5),
+    **dict.fromkeys(("weft.grad(", "weft.vjp(", "weft.remat(", "weft.while_loop(", "jax.jit(", "jax.vmap("), 2),
+    "weft.switch(": 1,
     **dict.fromkeys(("weft.custom_vjp", "eqx.tree_at(", "weft.split(", "weft.select(", "donate_argnums"), 5),
     **dict.fromkeys(("weft.PathContains(", "weft.All(", "weft.Not(", "lambda path, kind, leaf"), 5),
     **dict.fromkeys(("next_key(", "def layer(x, part)", ".mixed", "(True, (2, 'b'))"), 10),
