@@ -94,6 +94,7 @@ class Aux(Module):
             "successor": self,
             "(successor, y)": (self, x),
             "two": (x, self, self),
+            "inside": ({"layer": self}, x),
         }[self.result]
 
 
@@ -104,12 +105,34 @@ def test_a_successor_behind_a_value_and_more_is_kept():
     assert type(chain) is StatefulSequential
 
 
+class Cache(Module):
+    """What a layer may hand to the next one beside its output."""
+
+    rows: jax.Array
+
+
+def test_a_record_of_another_type_is_a_value_that_the_next_layer_is_given():
+    class Writes(Module):
+        weight: jax.Array
+
+        def __call__(self, x):
+            y, cache = x
+            return y * self.weight, Cache(cache.rows + y)
+
+    stack = Stack(lambda key: Writes(jax.random.normal(key)), 3, key=KEY)
+    y, cache = weft.jit(stack)((jnp.ones(2), Cache(jnp.zeros(2))))
+    first, second, _ = stack.layers.weight
+    np.testing.assert_allclose(y, jnp.prod(stack.layers.weight) * jnp.ones(2), rtol=1e-6)
+    np.testing.assert_allclose(cache.rows, (1 + first + first * second) * jnp.ones(2), rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("result", "message"),
     [
         ("successor", "this Aux returns its successor alone"),
         ("(successor, y)", "this call returns a Aux where nobody can tell that it is the successor"),
-        ("two", "this call returns 2 records of its own type, Aux, of which any may be the successor"),
+        ("two", r"layers\[0\]: returned as result\[1\](.|\n)*layers\[0\]: returned as result\[2\]"),
+        ("inside", r"nobody can tell(.|\n)*layers\[0\]: returned as result\[0\].layer"),
     ],
 )
 @pytest.mark.parametrize("chain", [Sequential, StatefulSequential, Parallel])
