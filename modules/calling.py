@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import abc
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, overload
 
@@ -84,6 +84,40 @@ class Combinator(Module, Generic[L_co]):
     @abc.abstractmethod
     def _run(self, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> tuple[Any, Self | None]:
         """Calls the layer: what it returned, and this combinator's successor if the layer is stateful."""
+
+
+class Layers(Module):
+    """Base of the combinators of several layers, which are a sequence of them."""
+
+    layers: tuple[Layer, ...]
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __iter__(self) -> Iterator[Layer]:
+        return iter(self.layers)
+
+    @overload
+    def __getitem__(self, index: int) -> Layer: ...
+    @overload
+    def __getitem__(self, index: slice) -> Self: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        """One layer, or the same combinator of some of them."""
+        return self.replace(layers=self.layers[index]) if isinstance(index, slice) else self.layers[index]
+
+    def _with_successors(self, successors: Sequence[Any]) -> Self:
+        """This combinator with the layers' successors in their places, None standing for no change."""
+        layers = tuple(old if new is None else new for old, new in zip(self.layers, successors, strict=True))
+        changed = any(new is not old for new, old in zip(layers, self.layers, strict=True))
+        return self.replace(layers=layers) if changed else self
+
+    def _stateful_inside(self, index: int, name: str, returns: str) -> SuccessorError:
+        """The error for a stateful layer in a combinator of pure ones: its successor would be lost."""
+        return SuccessorError(
+            f"a {type(self.layers[index]).__qualname__} is stateful, and {name} would lose its successor",
+            at=f"layers[{index}]",
+            fix=f"use Stateful{name}, whose call returns {returns}",
+        )
 
 
 def call_layer(layer: Layer, where: str, /, *args: Any, **kwargs: Any) -> tuple[Any, Any]:

@@ -12,31 +12,15 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, Self, TypeVar, overload
 
 from jaxtyping import PyTree
-from weft.core.errors import SuccessorError
-from weft.core.module import Module
-from weft.modules.calling import Layer, call_layer, check_call_key, split_among
+from weft.modules.calling import Layer, Layers, call_layer, check_call_key, split_among
 
 M_co = TypeVar("M_co", covariant=True)
 N = TypeVar("N")
 Merge = Callable[[tuple[Any, ...]], N]
 
 
-class _Branches(Module, Generic[M_co]):
-    layers: tuple[Layer, ...]
+class _Branches(Layers, Generic[M_co]):
     merge: Callable[..., M_co] | None
-
-    def __len__(self) -> int:
-        return len(self.layers)
-
-    def __iter__(self) -> Iterator[Layer]:
-        return iter(self.layers)
-
-    @overload
-    def __getitem__(self, index: int) -> Layer: ...
-    @overload
-    def __getitem__(self, index: slice) -> Self: ...
-    def __getitem__(self, index: int | slice) -> Any:
-        return self.replace(layers=self.layers[index]) if isinstance(index, slice) else self.layers[index]
 
     def _branches(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> Iterator[tuple[Any, Any]]:
         check_call_key(key, type(self).__qualname__)
@@ -86,11 +70,7 @@ class Parallel(_Branches[M_co]):
         outputs: list[Any] = []
         for index, (value, successor) in enumerate(self._branches((x, *args), kwargs, key)):
             if successor is not None:
-                raise SuccessorError(
-                    f"a {type(self.layers[index]).__qualname__} is stateful, and Parallel would lose its successor",
-                    at=f"layers[{index}]",
-                    fix="use StatefulParallel, whose call returns (ys, successor)",
-                )
+                raise self._stateful_inside(index, "Parallel", "(ys, successor)")
             outputs.append(value)
         return self._merged(tuple(outputs))
 
@@ -129,10 +109,6 @@ class StatefulParallel(_Branches[M_co]):
         Raises:
             SuccessorError: if a layer's successor is of another structure.
         """
-        outputs: list[Any] = []
-        layers = list(self.layers)
-        for index, (value, successor) in enumerate(self._branches((x, *args), kwargs, key)):
-            outputs.append(value)
-            layers[index] = layers[index] if successor is None else successor
-        changed = any(new is not old for new, old in zip(layers, self.layers, strict=True))
-        return self._merged(tuple(outputs)), self.replace(layers=tuple(layers)) if changed else self
+        branches = list(self._branches((x, *args), kwargs, key))
+        outputs, successors = tuple(value for value, _ in branches), [successor for _, successor in branches]
+        return self._merged(outputs), self._with_successors(successors)

@@ -11,30 +11,13 @@ Whether a chain has state shows in its class, so that readers and type checkers 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Self, overload
+from typing import Any, Self
 
 from jaxtyping import Array, Key, PyTree
-from weft.core.errors import SuccessorError
-from weft.core.module import Module
-from weft.modules.calling import Layer, PureOutput, call_layer, check_call_key, split_among
+from weft.modules.calling import Layer, Layers, PureOutput, call_layer, check_call_key, split_among
 
 
-class _Chain(Module):
-    layers: tuple[Layer, ...]
-
-    def __len__(self) -> int:
-        return len(self.layers)
-
-    def __iter__(self) -> Iterator[Layer]:
-        return iter(self.layers)
-
-    @overload
-    def __getitem__(self, index: int) -> Layer: ...
-    @overload
-    def __getitem__(self, index: slice) -> Self: ...
-    def __getitem__(self, index: int | slice) -> Any:
-        return self.replace(layers=self.layers[index]) if isinstance(index, slice) else self.layers[index]
-
+class _Chain(Layers):
     def _steps(self, x: Any, key: Any) -> Iterator[tuple[int, Any, Any]]:
         check_call_key(key, type(self).__qualname__)
         for index, (layer, options) in enumerate(zip(self.layers, split_among(self.layers, key), strict=True)):
@@ -72,11 +55,7 @@ class Sequential(_Chain):
         """
         for index, value, successor in self._steps(x, key):
             if successor is not None:
-                raise SuccessorError(
-                    f"a {type(self.layers[index]).__qualname__} is stateful, and Sequential would lose its successor",
-                    at=f"layers[{index}]",
-                    fix="use StatefulSequential, whose call returns (y, successor)",
-                )
+                raise self._stateful_inside(index, "Sequential", "(y, successor)")
             x = value
         return x
 
@@ -108,9 +87,8 @@ class StatefulSequential(_Chain):
         Raises:
             SuccessorError: if a layer's successor is of another structure.
         """
-        layers = list(self.layers)
-        for index, value, successor in self._steps(x, key):
+        successors: list[Any] = []
+        for _, value, successor in self._steps(x, key):
             x = value
-            layers[index] = layers[index] if successor is None else successor
-        changed = any(new is not old for new, old in zip(layers, self.layers, strict=True))
-        return x, self.replace(layers=tuple(layers)) if changed else self
+            successors.append(successor)
+        return x, self._with_successors(successors)
