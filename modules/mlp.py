@@ -11,7 +11,7 @@ from weft.modules.linear import Linear
 from weft.modules.sequential import Sequential
 
 
-class MLP(Sequential):
+class MLP(Sequential):  # weft: skip(its layers say their sizes; a chain takes anything)
     """A multilayer perceptron: `y = mlp(x)`, for `x` with any leading axes.
 
     It is the chain of its layers and activations, so it is indexed, sliced and changed like one.

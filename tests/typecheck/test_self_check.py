@@ -22,6 +22,7 @@ SKIPPED = {
         "Accuracy",
         "Welford",
         "MultiMetric",
+        "MLP",
     },
     "examples": {"train", "bits", "load_and_compare", "draw"},
 }
