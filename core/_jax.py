@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.extend.core
@@ -85,27 +85,6 @@ def trace(fun: Callable[..., Sequence[Any]], avals: Sequence[Any], *, like: Any)
 def close(jaxpr: Any) -> Any:
     """A closed jaxpr, from one that is or from one without constants."""
     return jaxpr if isinstance(jaxpr, _core.ClosedJaxpr) else _core.ClosedJaxpr(jaxpr, ())
-
-
-def inner_jaxprs(params: dict[str, Any]) -> list[Any]:
-    """The jaxprs among an equation's parameters; unlike `jaxprs_in_params`, closed ones as they are."""
-    found: list[Any] = []
-    rest: list[Any] = list(params.values())
-    for value in rest:
-        if _is_jaxpr(value):
-            found.append(value)
-        elif isinstance(value, tuple | list):
-            found += filter(_is_jaxpr, cast("tuple[Any, ...]", value))
-    return found
-
-
-def _is_jaxpr(value: Any) -> bool:
-    return isinstance(value, _core.ClosedJaxpr | _core.Jaxpr)
-
-
-def opened(jaxpr: Any) -> Any:
-    """A jaxpr without its constants."""
-    return jaxpr.jaxpr if isinstance(jaxpr, _core.ClosedJaxpr) else jaxpr
 
 
 def consts_as_inputs(closed: Any) -> tuple[Any, list[Any]]:
@@ -201,27 +180,6 @@ def remember_per_jaxpr(compute: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return answer
 
     return remembered
-
-
-def has_equations(params: dict[str, Any], is_wanted: Callable[[Any], bool]) -> bool:
-    """Whether the jaxprs among an equation's parameters have, themselves, equations of some primitives."""
-    return any(is_wanted(eqn.primitive) for jaxpr in inner_jaxprs(params) for eqn in opened(jaxpr).eqns)
-
-
-def without_identities(jaxpr: Any, is_identity: Callable[[Any], bool]) -> Any:
-    """A jaxpr, open or closed, without its equations of some primitives, each of which gives what it takes."""
-    before, env, eqns = opened(jaxpr), dict[Any, Any](), list[Any]()
-
-    def read(atom: Any) -> Any:
-        return atom if is_literal(atom) else env.get(atom, atom)
-
-    for eqn in before.eqns:
-        if is_identity(eqn.primitive):
-            env.update(zip(eqn.outvars, map(read, eqn.invars), strict=True))
-        else:
-            eqns.append(eqn.replace(invars=list(map(read, eqn.invars))))
-    after = before.replace(eqns=eqns, outvars=list(map(read, before.outvars)))
-    return _core.ClosedJaxpr(after, jaxpr.consts) if isinstance(jaxpr, _core.ClosedJaxpr) else after
 
 
 # ---- primitives -----------------------------------------------------------------------------------------------------

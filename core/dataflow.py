@@ -10,10 +10,13 @@ Jaxprs that hold no equation that is asked for are not opened: of theirs, every 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Any, cast
 
+import jax.extend.core
 from weft.core import _jax
+
+_extend: Any = jax.extend.core
 
 Node = Hashable
 Nodes = Sequence[Node | None]
@@ -89,7 +92,7 @@ class Graph:
         return nodes(jaxpr.invars), nodes(jaxpr.outvars)
 
     def _call(self, eqn: Any, ins: Nodes, outs: Nodes) -> None:
-        params, inner = eqn.params, _jax.inner_jaxprs(eqn.params)
+        params, inner = eqn.params, inner_jaxprs(eqn.params)
         if eqn.primitive is _jax.scan_p:
             inputs, outputs = self._open(params["jaxpr"])
             start, count = params["num_consts"], params["num_carry"]
@@ -123,13 +126,13 @@ class Graph:
                 link(outputs, outs)
 
     def _holds_wanted(self, eqn: Any) -> bool:
-        return any(map(self._jaxpr_holds_wanted, _jax.inner_jaxprs(eqn.params)))
+        return any(map(self._jaxpr_holds_wanted, inner_jaxprs(eqn.params)))
 
     def _jaxpr_holds_wanted(self, jaxpr: Any) -> bool:
         key = id(jaxpr)
         if key not in self._holds:
             self._holds[key] = any(
-                self._is_wanted(eqn.primitive) or self._holds_wanted(eqn) for eqn in _jax.opened(jaxpr).eqns
+                self._is_wanted(eqn.primitive) or self._holds_wanted(eqn) for eqn in opened(jaxpr).eqns
             )
         return self._holds[key]
 
@@ -143,3 +146,42 @@ def _reach(nodes: Iterable[Node | None], edges: dict[Node, list[Node]]) -> set[N
                 found.add(node)
                 rest.append(node)
     return found
+
+
+# --- jaxprs inside of jaxprs --------------------------------------------------------------------------------------
+
+
+def inner_jaxprs(params: dict[str, Any]) -> list[Any]:
+    """The jaxprs among an equation's parameters; unlike `jaxprs_in_params`, closed ones as they are."""
+    rows = (value if isinstance(value, tuple | list) else (value,) for value in params.values())
+    return [one for row in cast("Iterator[Sequence[Any]]", rows) for one in row if _is_jaxpr(one)]
+
+
+def _is_jaxpr(value: Any) -> bool:
+    return isinstance(value, _extend.ClosedJaxpr | _extend.Jaxpr)
+
+
+def opened(jaxpr: Any) -> Any:
+    """A jaxpr without its constants."""
+    return jaxpr.jaxpr if isinstance(jaxpr, _extend.ClosedJaxpr) else jaxpr
+
+
+def has_equations(params: dict[str, Any], is_wanted: Callable[[Any], bool]) -> bool:
+    """Whether the jaxprs among an equation's parameters have, themselves, equations of some primitives."""
+    return any(is_wanted(eqn.primitive) for jaxpr in inner_jaxprs(params) for eqn in opened(jaxpr).eqns)
+
+
+def without_identities(jaxpr: Any, is_identity: Callable[[Any], bool]) -> Any:
+    """A jaxpr, open or closed, without its equations of some primitives, each of which gives what it takes."""
+    before, env, eqns = opened(jaxpr), dict[Any, Any](), list[Any]()
+
+    def read(atom: Any) -> Any:
+        return atom if _jax.is_literal(atom) else env.get(atom, atom)
+
+    for eqn in before.eqns:
+        if is_identity(eqn.primitive):
+            env.update(zip(eqn.outvars, map(read, eqn.invars), strict=True))
+        else:
+            eqns.append(eqn.replace(invars=list(map(read, eqn.invars))))
+    after = before.replace(eqns=eqns, outvars=list(map(read, before.outvars)))
+    return _extend.ClosedJaxpr(after, jaxpr.consts) if isinstance(jaxpr, _extend.ClosedJaxpr) else after

@@ -20,7 +20,7 @@ from typing import Any
 
 import jax
 from weft.core import _jax
-from weft.core.dataflow import Graph
+from weft.core.dataflow import Graph, has_equations, without_identities
 from weft.core.levels import EAGER, current_level
 from weft.core.switches import is_on
 
@@ -186,7 +186,7 @@ def _summarise(jaxpr: Any, loops: Sequence[tuple[int, int]]) -> Summary:
         if operand is not None or constant is not None:  # else it is fresh
             led.append(Led(one.mark, tuple(sorted(_reached(graph, one.new, loops))), operand, constant))
     return Summary(
-        _jax.without_identities(jaxpr, is_marker), tuple(led), tuple(i for n, i in places.items() if n in dropped)
+        without_identities(jaxpr, is_marker), tuple(led), tuple(i for n, i in places.items() if n in dropped)
     )
 
 
@@ -243,7 +243,7 @@ _RULES: dict[Any, Callable[[dict[str, Any]], Iterator[tuple[str, int, Summary]]]
 
 def _bind_marked_outside(primitive: Any) -> Callable[..., Any]:
     def bind(original: Callable[..., Any], *args: Any, **params: Any) -> Any:
-        if not marking() or not _jax.has_equations(params, is_marker):
+        if not marking() or not has_equations(params, is_marker):
             return original(*args, **params)
         summaries = list(_RULES[primitive](params))
         changed: dict[str, Any] = {}

@@ -293,7 +293,7 @@ def jit(
         )
         return JitFunction(function, options)
 
-    def wrap_part(part: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap_part(part: Any) -> Callable[..., Any]:
         # The part is one more argument, so that what is compiled for it is found again at the next call.
         static_numbers, static_names = numbers_and_names(part, static_argnums, static_argnames)
         donated_numbers, donated_names = numbers_and_names(part, donate_argnums, donate_argnames)
