@@ -10,7 +10,7 @@ Jaxprs that hold no equation that is asked for are not opened: of theirs, every 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, cast
 
 import jax.extend.core
@@ -153,8 +153,11 @@ def _reach(nodes: Iterable[Node | None], edges: dict[Node, list[Node]]) -> set[N
 
 def inner_jaxprs(params: dict[str, Any]) -> list[Any]:
     """The jaxprs among an equation's parameters; unlike `jaxprs_in_params`, closed ones as they are."""
-    rows = (value if isinstance(value, tuple | list) else (value,) for value in params.values())
-    return [one for row in cast("Iterator[Sequence[Any]]", rows) for one in row if _is_jaxpr(one)]
+    return [one for value in params.values() for one in _row(value) if _is_jaxpr(one)]
+
+
+def _row(value: Any) -> Sequence[Any]:
+    return cast("Sequence[Any]", value) if isinstance(value, tuple | list) else (value,)
 
 
 def _is_jaxpr(value: Any) -> bool:
