@@ -2,7 +2,8 @@
 
 from jax.nn import elu, gelu, leaky_relu, log_softmax, relu, sigmoid, silu, softmax, softplus, tanh
 from weft.modules import metrics, ops, tree
-from weft.modules.checkpoint import CheckpointError, LoadReport, load_checkpoint, save_checkpoint
+from weft.modules.checkpoint import LoadReport, load_checkpoint, save_checkpoint
+from weft.modules.checkpoint_format import CheckpointError
 from weft.modules.combinators import Frozen, Lambda, Residual
 from weft.modules.construct import ConfigError
 from weft.modules.conv import Conv, Conv1d, Conv2d, Conv3d

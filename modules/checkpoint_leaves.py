@@ -201,7 +201,7 @@ def needs_x64(target: Target, like: Any) -> bool:
     return of_jax and type(like) not in NUMBERS and jax.dtypes.canonicalize_dtype(target.dtype) != target.dtype
 
 
-def restored(array: np.ndarray[Any, Any], target: Target, like: Any) -> Any:
+def restored(array: np.ndarray[Any, Any], target: Target, like: Any) -> Any:  # weft: skip(it reads bytes)
     """A leaf, of what was read for it. The array is the leaf's from now on."""
     if target.dtype == np.uint8 and (type(like) in NUMBERS or _is_number(target.entry)):
         return _restored_number(array.tobytes(), target.entry)

@@ -37,7 +37,7 @@ def parameter_keys(key: KeyLike | None, count: int, layer: str = "a layer") -> l
     return list(jax.random.split(key, count))  # pyright: ignore[reportArgumentType]
 
 
-def check_key(key: KeyLike | None, layer: str) -> None:
+def check_key(key: KeyLike | None, layer: str) -> None:  # weft: skip(it refuses)
     """Refuses what is no typed key.
 
     Raises:

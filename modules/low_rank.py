@@ -61,7 +61,9 @@ class LoRA(Module):
         return self.base.replace(kernel=self.base.kernel + self.down @ self.up)
 
 
-def lora(model: M, rank: int, *, key: Key[Array, ""], where: InstanceOf = LINEARS) -> M:
+def lora(  # weft: skip(of any model)
+    model: M, rank: int, *, key: Key[Array, ""], where: InstanceOf = LINEARS
+) -> M:
     """A model with an adapter beside each of its linear layers.
 
     Args:

@@ -100,7 +100,7 @@ class PerFilter:
             yield treedef.unflatten([leaf if group == which else None for leaf, group in pairs])
 
 
-class Optimizer(Module):
+class Optimizer(Module):  # weft: skip(of any model)
     """Moves the parameters of a model: `model, opt = opt.update(model, grad, state_of=new)`.
 
     Args:

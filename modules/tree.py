@@ -152,7 +152,7 @@ def unstack(tree: T, axis: int = 0) -> list[T]:
     return [index(tree, i, axis) for i in range(_length(tree, axis))]
 
 
-def index(tree: T, i: int | Int[Array, ""], axis: int = 0) -> T:
+def index(tree: T, i: int | Int[Array, ""], axis: int = 0) -> T:  # weft: skip(of any tree)
     """One model of a stack.
 
     Args:
@@ -245,7 +245,9 @@ def labels(tree: T, by_filter: Mapping[Any, Any], *, wrt: Filter = Param) -> T:
     return only_leaves(tree, {leaf.path: names[place or 0] for leaf, place in zip(chosen, places, strict=True)})
 
 
-def ema(average: T, model: T, decay: float | Float[Array, ""], filter: Filter = PARAMETERS) -> T:
+def ema(  # weft: skip(of any tree)
+    average: T, model: T, decay: float | Float[Array, ""], filter: Filter = PARAMETERS
+) -> T:
     """The next exponential moving average: `decay * average + (1 - decay) * model`, parameter by parameter.
 
     Args:

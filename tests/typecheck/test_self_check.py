@@ -23,6 +23,12 @@ SKIPPED = {
         "Welford",
         "MultiMetric",
         "MLP",
+        "Optimizer",
+        "check_key",
+        "ema",
+        "index",
+        "lora",
+        "restored",
     },
     "examples": {"train", "bits", "load_and_compare", "draw"},
 }
