@@ -26,6 +26,11 @@ class Same:
     path: str
 
 
+# How far rounding may take two compilations of a few operations apart: relatively, and near zero.
+ROUNDING = {"float64": (1e-9, 1e-10), "complex128": (1e-9, 1e-10)}
+OF_FLOAT32 = (1e-4, 1e-5)
+
+
 @dataclasses.dataclass(eq=False)
 class Values:
     """An array's type and values, equal up to rounding."""
@@ -39,7 +44,10 @@ class Values:
             return False
         if self.values is None or other.values is None:
             return self.values is other.values
-        return bool(np.allclose(self.values, other.values, rtol=1e-4, atol=1e-5, equal_nan=True))
+        if not jax.numpy.issubdtype(self.values.dtype, jax.numpy.inexact):
+            return np.array_equal(self.values, other.values)
+        rtol, atol = ROUNDING.get(self.dtype, OF_FLOAT32)
+        return bool(np.allclose(self.values, other.values, rtol=rtol, atol=atol, equal_nan=True))
 
     __hash__ = None  # type: ignore[assignment]
 

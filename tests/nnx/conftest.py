@@ -1,13 +1,20 @@
 """The same program under both libraries: `agree(program)` runs `program(nnx)` with flax.nnx and with weft.nnx."""
 
 import builtins
+import importlib.util
+import sys
 import warnings
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 from flax import nnx as flax_nnx
 from weft import nnx as weft_nnx
+
+_spec = importlib.util.spec_from_file_location("weft_agreement", Path(__file__).with_name("agreement.py"))
+agreement = sys.modules.setdefault("weft_agreement", importlib.util.module_from_spec(_spec))
+_spec.loader.exec_module(agreement)
 
 
 def describe(value, nnx):
@@ -35,10 +42,12 @@ def describe(value, nnx):
     if isinstance(value, (jax.Array, np.ndarray)):
         if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
             value = jax.random.key_data(value)
-        return (value.shape, str(value.dtype), np.asarray(value).tolist())
+        return agreement.Values(value.shape, str(value.dtype), np.asarray(value))
     if isinstance(value, type):
         return value.__name__
-    return value if isinstance(value, (int, float, str, bool, type(None))) else type(value).__name__
+    if isinstance(value, float):
+        return agreement.Values((), "float", np.asarray(value))
+    return value if isinstance(value, (int, str, bool, type(None))) else type(value).__name__
 
 
 BOOKKEEPING = {"_pytree__nodes", "_pytree__state"}

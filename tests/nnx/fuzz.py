@@ -80,11 +80,14 @@ FLAX_REFUSES: list[tuple[type[Exception], str]] = [
 
 @contextlib.contextmanager
 def _quick_compilation() -> Iterator[None]:
-    """Each function is compiled for a call or two: optimising takes more time than it saves, and Threefry is long."""
+    """Each function is compiled for a call or two: optimising takes more time than it saves, and Threefry is long.
+
+    In float64, in which what is rounded differently by two libraries, and grows from call to call, stays small.
+    """
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)
     try:
-        with jax.default_prng_impl("unsafe_rbg"):
+        with jax.default_prng_impl("unsafe_rbg"), jax.enable_x64(True):
             yield
     finally:
         jax.config.update("jax_disable_most_optimizations", before)

@@ -41,7 +41,7 @@ def pulled_back(results: Any) -> Any:
 
 def like(value: Any, target: Any) -> Any:
     """A value in the shape of an array or Variable: itself, or its sum everywhere."""
-    value = jnp.asarray(value, jnp.float32)
+    value = jnp.asarray(value, float)
     return value if value.shape == target.shape else jnp.broadcast_to(value.sum(), target.shape)
 
 
