@@ -122,7 +122,7 @@ def load_checkpoint(
 ) -> T | tuple[T, LoadReport]: ...
 
 
-def load_checkpoint(
+def load_checkpoint(  # weft: skip(it reads a file)
     path: str | os.PathLike[str],
     like: T,
     *,

@@ -54,7 +54,7 @@ def _data_type(key: Any) -> jax.ShapeDtypeStruct:
 # --- saving ----------------------------------------------------------------------------------------------------------
 
 
-def content_of(value: Any, name: str) -> Content:
+def content_of(value: Any, name: str) -> Content:  # weft: skip(of any leaf)
     """What is stored for a leaf.
 
     Raises:
@@ -138,7 +138,9 @@ def cast_of(dtype: DTypeLike | Literal["like"] | None) -> Cast:
     return wanted
 
 
-def target_of(entry: Entry, like: Any, cast: Cast, *, described: bool) -> Target | None:
+def target_of(  # weft: skip(of any leaf)
+    entry: Entry, like: Any, cast: Cast, *, described: bool
+) -> Target | None:
     """Where an entry is read to for a leaf of `like`; None if it does not fit there.
 
     Args:
@@ -195,7 +197,7 @@ def _category(dtype: Any) -> Any:
     return None if dtype is None else next((each for each in _CATEGORIES if jnp.issubdtype(dtype, each)), None)
 
 
-def needs_x64(target: Target, like: Any) -> bool:
+def needs_x64(target: Target, like: Any) -> bool:  # weft: skip(of any leaf)
     """Whether JAX would narrow what is read, as it is set."""
     of_jax = not isinstance(like, (np.ndarray, np.generic)) and not _is_number(target.entry)
     return of_jax and type(like) not in NUMBERS and jax.dtypes.canonicalize_dtype(target.dtype) != target.dtype
