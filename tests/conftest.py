@@ -1,14 +1,20 @@
-"""What every test runs under: CPU with 8 devices, quick compiles, warnings as errors, hypothesis without deadlines."""
+"""What every test runs under: CPU with 8 devices, quick compiles, warnings as errors, hypothesis without deadlines.
+
+And within what: a process that has grown by 400 MB drops what JAX keeps, and Python looks for garbage seldom.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 import hypothesis
+import psutil
 import pytest
 
 # Read when JAX starts its backend, so they are set before anything can import it. Eight devices let pmap and shard_map
@@ -28,6 +34,31 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 # The first example of a property compiles, the others do not: a deadline would call that flaky.
 hypothesis.settings.register_profile("weft", deadline=None, max_examples=30, print_blob=True)
 hypothesis.settings.load_profile("weft")
+
+
+# Tracing makes a thousand objects that last for one that is garbage; at Python's usual thresholds, a tenth of the time
+# of a run goes into looking at them again and again.
+gc.set_threshold(20_000, 20, 20)
+
+# JAX keeps what it has traced and compiled: 3 to 5 GB by the end of a run. The tests of one file have much of it in
+# common, and nothing after a while, so it goes whenever the process has grown by this, and not at every file.
+_GROWTH = 400 * 2**20
+_process = psutil.Process()
+_size_when_dropped = _process.memory_info().rss
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """Drops JAX's caches between two tests, if the process has grown."""
+    global _size_when_dropped
+    yield
+    if _process.memory_info().rss > _size_when_dropped + _GROWTH and "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
+        gc.collect()
+        if sys.platform == "linux":
+            with contextlib.suppress(OSError, AttributeError):  # another C library than glibc
+                ctypes.CDLL(None).malloc_trim(0)  # else what was freed stays the process's
+        _size_when_dropped = _process.memory_info().rss
 
 
 @pytest.fixture
