@@ -41,13 +41,13 @@ from weft.core.errors import SuccessorError
 from weft.core.levels import EAGER, current_level
 from weft.core.marks import (
     Mark,
-    MarkedCall,
     bind_drop,
     bind_mark,
     comes_from_outside,
     context,
     drops_in,
     is_told,
+    last_of,
     marking,
     marks_in,
     touched_in,
@@ -158,7 +158,8 @@ class _ByIdentity:
         known[place] = (weakref.ref(key, forget), value)
 
 
-_calls: ContextVar[tuple[MarkedCall, ...]] = ContextVar("weft_marked_calls", default=())
+# The public methods that are running: of which records, and what these are called.
+_calls: ContextVar[tuple[tuple[Any, str], ...]] = ContextVar("weft_marked_calls", default=())
 # The successors that were marked in the eager evaluation that is running; None outside of one.
 _met: ContextVar[list[Mark] | None] = ContextVar("weft_met_successors", default=None)
 # Records that were constructed in a trace, and their successors.
@@ -180,12 +181,12 @@ def note_place(record: Any, root: str, path: Path) -> None:
 
 def _name_of(record: Any) -> str:
     root, path = _places.get(record) or (None, ())
-    for call in reversed(_calls.get()):
-        found = next((path for path, part in records_in(call.record) if part is record), None)
+    for owner, name in reversed(_calls.get()):
+        found = next((path for path, part in records_in(owner) if part is record), None)
         if found is not None:
-            return format_path(found, call.name)
-        if root == type(call.record).__qualname__:
-            return format_path(path, call.name)
+            return format_path(found, name)
+        if root == type(owner).__qualname__:
+            return format_path(path, name)
     return format_path(path, root or type(record).__qualname__)
 
 
@@ -193,16 +194,14 @@ def _watch(record: Any, method: Callable[..., Any], proceed: Callable[[], Any]) 
     __tracebackhide__ = True
     if not marking():
         return proceed()
-    calls = _calls.get()
-    call = MarkedCall(record, _name_of(record))
-    token = _calls.set((*calls, call))
+    name = _name_of(record)
+    token = _calls.set((*_calls.get(), (record, name)))
     try:
         result = proceed()
     finally:
         _calls.reset(token)
-        call.end()
-    name = call.name + ("(...)" if method.__name__ == "__call__" else f".{method.__name__}(...)")
-    mark = Mark(name, calling_line(), calls)
+    called = name + ("(...)" if method.__name__ == "__call__" else f".{method.__name__}(...)")
+    mark = Mark(called, calling_line())
     found = dict(find_records(cast("type[Any]", type(record)), result))
     for path, successor in [*found.items()][-1 if is_successor_last(method) else 0 :]:
         if _fresh.get(record):
@@ -211,8 +210,7 @@ def _watch(record: Any, method: Callable[..., Any], proceed: Callable[[], Any]) 
         marked = _marked_successor(record, successor, mark)
         if marked is successor:
             continue
-        call.mark = mark
-        _places.put(marked, _places.get(record) or (call.name, ()))
+        _places.put(marked, _places.get(record) or (name, ()))
         met = _met.get()
         if met is not None:
             met.append(mark)
@@ -253,15 +251,9 @@ def check_program(closed: Any, name: str) -> None:
     used, outside = graph.before([*graph.outputs, *drops_in(graph)]), comes_from_outside(graph)
     found = marks_in(graph)
     kept = touched_in(graph, used) | {one.mark for one in found if one.new in used or one.mark.dropped}
-    lost = dict.fromkeys(one.mark for one in found if one.mark not in kept and one.old in outside)
-    # One that another carried on, which is lost itself, is not what the user has to mend.
-    first = [
-        mark
-        for mark in lost
-        if not any(call.mark in lost for call in mark.inside) and not any(map(lost.__contains__, mark.followers))
-    ]
+    lost = [one for one in found if one.mark not in kept and one.old in outside]
     if lost:
-        raise _lost(first or list(lost), name)
+        raise _lost(last_of(graph, lost), name)
 
 
 def _lost(marks: Sequence[Mark], name: str) -> SuccessorError:

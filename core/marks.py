@@ -40,31 +40,14 @@ class Mark:
     Attributes:
         name: the call, `Net.bn(...)`.
         line: the user's, file and number.
-        inside: the calls that it was made inside of, which may carry it on in successors of their own.
         leaves: what changed.
         dropped: whether its loss is meant.
-        followers: the successors of this one.
     """
 
     name: str
     line: str
-    inside: tuple[MarkedCall, ...]
     leaves: list[str] = field(default_factory=list[str])
     dropped: bool = False
-    followers: list[Mark] = field(default_factory=list["Mark"])
-
-
-@dataclass(eq=False)
-class MarkedCall:
-    """A public method that is running; its mark comes once it has returned."""
-
-    record: Any
-    name: str
-    mark: Mark | None = None
-
-    def end(self) -> None:
-        """Forgets the record: marks are in programs, which outlive its tracers."""
-        self.record = None
 
 
 mark_p = _jax.Primitive("successor")
@@ -122,14 +105,15 @@ class Found:
 
 
 def marks_in(graph: Graph) -> list[Found]:
-    """The marks of a program, in order; those that follow one another are told so."""
-    found = [Found(eqn.params["mark"], outs[0], ins[1]) for eqn, ins, outs in graph.wanted if eqn.primitive is mark_p]
-    producers = {one.new: one.mark for one in found}
-    for one in found:
-        before = producers.get(one.old)
-        if before is not None and one.mark not in before.followers:
-            before.followers.append(one.mark)
-    return found
+    """The marks of a program, in order."""
+    return [Found(eqn.params["mark"], outs[0], ins[1]) for eqn, ins, outs in graph.wanted if eqn.primitive is mark_p]
+
+
+def last_of(graph: Graph, lost: Sequence[Found]) -> list[Mark]:
+    """Of marks that are lost, those that lead to no other: the rest is carried on, and lost with what carries it."""
+    ends = {one.new: one.mark for one in lost}
+    carried = {one.mark for one in lost for node in graph.after([one.new]) if ends.get(node, one.mark) is not one.mark}
+    return [mark for mark in dict.fromkeys(one.mark for one in lost) if mark not in carried]
 
 
 def touched_in(graph: Graph, used: set[Any]) -> set[Mark]:
@@ -177,6 +161,7 @@ def _summarise(jaxpr: Any, loops: Sequence[tuple[int, int]]) -> Summary:
     places = {node: i for i, node in enumerate(graph.inputs)}
     constants = {node: value for node, value in graph.consts if isinstance(value, jax.Array)}
     led: list[Led] = []
+    dead: list[Found] = []
     for one in marks_in(graph):
         if one.new in dropped:
             one.mark.dropped = True
@@ -184,7 +169,11 @@ def _summarise(jaxpr: Any, loops: Sequence[tuple[int, int]]) -> Summary:
         operand = next((places[node] for node in sources if node in places), None)
         constant = next((constants[node] for node in sources if node in constants), None)
         if operand is not None or constant is not None:  # else it is fresh
-            led.append(Led(one.mark, tuple(sorted(_reached(graph, one.new, loops))), operand, constant))
+            outputs = tuple(sorted(_reached(graph, one.new, loops)))
+            led.append(Led(one.mark, outputs, operand, constant))
+            dead += () if outputs else (one,)
+    last = last_of(graph, dead)
+    led = [one for one in led if one.outputs or one.mark in last]
     return Summary(
         without_identities(jaxpr, is_marker), tuple(led), tuple(i for n, i in places.items() if n in dropped)
     )

@@ -27,10 +27,10 @@ def make_counting() -> Counting:
 
 X = jnp.array([1.0, 2.0])
 LOSSES = {
-    "value": (lambda model: model(X)[0], 3.0, 0),
-    "value, aux": (lambda model: (model(X)[0], "aux"), (3.0, "aux"), 0),
+    "value": (lambda model: weft.drop(model(X))[0], 3.0, 0),
+    "value, aux": (lambda model: (weft.drop(model(X))[0], "aux"), (3.0, "aux"), 0),
     "value, successor": (lambda model: model(X), 3.0, 1),
-    "value, aux, successor": (lambda model: (model(X)[0], {"n": 1}, model(X)[1]), (3.0, {"n": 1}), 1),
+    "value, aux, successor": (lambda model: (weft.drop(model(X))[0], {"n": 1}, model(X)[1]), (3.0, {"n": 1}), 1),
     "value and a cast successor": (lambda model: model.replace(weight=model.weight.astype("bfloat16"))(X), 3.0, 1),
 }
 
