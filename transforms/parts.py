@@ -22,6 +22,7 @@ from weft.core.rides import Carry
 from weft.core.statics import Static
 from weft.core.successors import part_of, with_part
 from weft.core.untyped import is_tuple, jax
+from weft.transforms._wrap import by_position
 
 # From a function to one.
 Apply = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -66,8 +67,8 @@ def differentiated(transform: Apply, *, has_aux: bool, with_value: bool) -> Appl
 _NO_OUTPUTS = Static("no outputs beside the carry")
 
 
-def _carry_and_outputs(carried: Static, part: Part, *args: Any) -> Returned:
-    value, successor = part(*args)
+def _carry_and_outputs(carried: Static, part: Part, *args: Any, **kwargs: Any) -> Returned:
+    value, successor = part(*args, **kwargs)
     # A carry may be a pair itself; what tells it from (carry, outputs) is that it is made like the first carry.
     like = trees.structure(args[carried.value])
     if is_tuple(value) and len(value) == 2 and trees.structure(value) != like:
@@ -86,13 +87,15 @@ def scanned(make: Callable[[Any, Any], Apply], in_axes: Any, out_axes: Any, defa
     """
 
     def of_part(part: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*args: Any) -> Returned:
+        def run(*args: Any, **kwargs: Any) -> Returned:
+            if kwargs:
+                args, kwargs = by_position(part, args, kwargs)
             axes = (Carry,) if in_axes == default and len(args) == 1 else in_axes
             carried = [i for i, axis in enumerate(axes) if axis is Carry] if is_tuple(axes) else []
             if out_axes != default or len(carried) != 1:
-                return make(axes, Returned(out_axes, 0))(part)(*args)
+                return make(axes, Returned(out_axes, 0))(part)(*args, **kwargs)
             function = jax.tree_util.Partial(_carry_and_outputs, Static(carried[0]), part)
-            (carry, outputs), successor = make(axes, Returned((Carry, 0), 0))(function)(*args)
+            (carry, outputs), successor = make(axes, Returned((Carry, 0), 0))(function)(*args, **kwargs)
             return Returned(carry if outputs == _NO_OUTPUTS else (carry, outputs), successor)
 
         return run

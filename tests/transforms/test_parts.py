@@ -426,3 +426,19 @@ def test_contracts_inside_see_one_example_and_one_layer():
         with pytest.raises(TypeError, match=r"inside: scan\(length=4\)"):
             weft.scan(t.blocks)(jnp.arange(5.0))
         t.done(None)
+
+
+def test_a_scanned_part_takes_arguments_by_name():
+    class Scaled(weft.Module):
+        weight: jax.Array
+
+        def __call__(self, x: Any, scale: Any) -> Any:
+            return x * self.weight * scale
+
+    class Stacked(weft.Module):
+        layers: Scaled
+
+    with weft.thread(Stacked(Scaled(jnp.full(3, 2.0)))) as t:
+        found = weft.scan(t.layers, in_axes=(weft.Carry, None))(jnp.array(1.0), scale=jnp.array(0.5))
+        t.done(None)
+    assert float(found) == 1.0
