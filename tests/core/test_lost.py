@@ -418,7 +418,7 @@ def test_the_right_one():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "workers"])
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["one process", "workers"])
 def test_the_pytest_option_turns_it_on_for_a_run(tmp_path: Any, workers: Any):
     (tmp_path / "test_it.py").write_text(SUITE)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *workers, str(tmp_path)]

@@ -193,7 +193,7 @@ def test_it(i):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "xdist"])
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["one process", "xdist"])
 @pytest.mark.parametrize("way", ["conftest", "command"])
 def test_it_works_in_pytest_and_its_workers(tmp_path, way, workers):
     (tmp_path / "test_suite.py").write_text(SUITE)

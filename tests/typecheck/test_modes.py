@@ -177,7 +177,7 @@ def test_again():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+@pytest.mark.parametrize("workers", [(), ("-n", "1")])
 def test_the_pytest_option_sets_the_mode(tmp_path, workers):
     (tmp_path / "test_it.py").write_text(TEST.format(mode="strict"))
     done = pytest_run(tmp_path, "--weft-typecheck=strict", *workers)
