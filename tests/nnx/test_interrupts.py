@@ -16,6 +16,8 @@ import weft
 from weft import nnx
 
 _ROOT = os.path.dirname(os.path.abspath(weft.__file__)) + os.sep
+# An environment may stand in the checkout: what JAX does when it is interrupted inside of itself is not weft's to promise.
+_ROOMS = ("core/", "modules/", "nnx/", "transforms/", "typecheck/")
 
 
 class Interrupt:
@@ -27,7 +29,7 @@ class Interrupt:
         lines: whether lines are counted instead of instructions.
     """
 
-    def __init__(self, at: int, files: tuple[str, ...] = ("",), *, lines: bool = False):
+    def __init__(self, at: int, files: tuple[str, ...] = _ROOMS, *, lines: bool = False):
         self.at, self.count, self.fired = at, 0, ""
         self._files = tuple(_ROOT + file for file in files)
         self._event = "line" if lines else "opcode"
@@ -239,8 +241,8 @@ def test_an_interrupt_leaves_no_half_plan_of_a_records_function(transform: Any):
             # The function that was interrupted, and one made again, which shares what was learned of it.
             for again in (run, run, transform(function)):
                 assert all(map(jnp.array_equal, jax.tree.leaves(again(net, xs)), expected)), interrupt.fired
-            at += 89
-        assert at > 89 * 5
+            at += 31
+        assert at > 31 * 15
 
     in_a_thread(check)
 
