@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx as flax_nnx
 from weft import nnx as weft_nnx
-from weft.nnx.plan import plan_of
+from weft.nnx.graphs.plan import plan_of
 
 
 def make_model(nnx: Any, layers: int = 300) -> Any:

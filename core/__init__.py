@@ -1,6 +1,5 @@
 """Records, kinds, filters, split and merge, keys, the transform interpreter, capture."""
 
-from weft.core.capture import CaptureError, capture, perturb, perturbations, scope, sow
 from weft.core.errors import (
     AliasError,
     AxisError,
@@ -22,10 +21,11 @@ from weft.core.errors import (
     TraceLevelError,
     WeftError,
 )
-from weft.core.exporting import exportable
-from weft.core.filters import All, Any, Filter, Inside, InstanceOf, Maybe, Not, PathContains, WithTag
-from weft.core.keys import Keys, KeyStream, SeedError, StreamError, debug_keys
-from weft.core.kinds import (
+from weft.core.interpreter.retraces import RetraceWarning, explain_retraces
+from weft.core.records.exporting import exportable
+from weft.core.records.filters import All, Any, Filter, Inside, InstanceOf, Maybe, Not, PathContains, WithTag
+from weft.core.records.keys import Keys, KeyStream, SeedError, StreamError, debug_keys
+from weft.core.records.kinds import (
     BatchStat,
     Buffer,
     Cache,
@@ -41,12 +41,12 @@ from weft.core.kinds import (
     RngKey,
     RngState,
 )
-from weft.core.lost import debug_successors, drop
-from weft.core.module import Module, static
-from weft.core.partition import Structure, changes, merge, select, split, update
-from weft.core.retraces import RetraceWarning, explain_retraces
-from weft.core.surgery import at
-from weft.core.thread import peek, thread
+from weft.core.records.module import Module, static
+from weft.core.records.partition import Structure, changes, merge, select, split, update
+from weft.core.records.surgery import at
+from weft.core.sowing.capturing import CaptureError, capture, perturb, perturbations, scope, sow
+from weft.core.threads.handle import peek, thread
+from weft.core.threads.lost import debug_successors, drop
 
 __all__ = [
     "AliasError",

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from types import CodeType, FrameType
 from typing import Any, cast
 
-from weft.core import trees
 from weft.core.callers import shorten
+from weft.core.edge import trees
+from weft.core.edge.trees import TreeDef
 from weft.core.paths import Path, key_part
-from weft.core.trees import TreeDef
 
 # By class, `file` and `line`. Weak, so that a notebook's old classes, and what they hold, may go.
 _places: weakref.WeakKeyDictionary[type[Any], tuple[str, int]] = weakref.WeakKeyDictionary()
@@ -37,7 +37,7 @@ def note_definition(cls: type[Any]) -> None:
 def defined_at(cls: type[Any]) -> str:
     """`file:line` of a class, or the notebook's cell; empty if nobody knows.
 
-    >>> from weft.core.module import Module
+    >>> from weft.core.records.module import Module
     >>> class Block(Module): ...
     >>> defined_at(Block).rpartition(":")[2]
     '1'

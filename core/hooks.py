@@ -56,7 +56,7 @@ class Deferred:
 def load_contracts() -> ContractHook:
     """Imports the checker and installs it."""
     # By name: the core depends on no other package of weft.
-    return importlib.import_module("weft.typecheck.runtime").install()
+    return importlib.import_module("weft.typecheck.calls.runtime").install()
 
 
 # Base classes of mutable objects and their boxes, with the name of the module that tells the checker about them: the

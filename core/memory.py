@@ -19,8 +19,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast
 
 import equinox as eqx
-from weft.core.levels import EAGER, current_level
-from weft.core.untyped import jax
+from weft.core.edge.levels import EAGER, current_level
+from weft.core.edge.untyped import jax
 
 # As many as JAX keeps traces of one function.
 MOST_KEPT = 4096

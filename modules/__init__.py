@@ -12,12 +12,12 @@ from weft.modules.ensemble import Ensemble
 from weft.modules.linear import Embed, Linear
 from weft.modules.low_rank import LoRA, lora
 from weft.modules.mlp import MLP
-from weft.modules.mode import inference, training
+from weft.modules.modes import inference, training
 from weft.modules.norm import BatchNorm, LayerNorm, RMSNorm
 from weft.modules.optimizer import Optimizer
 from weft.modules.parallel import Parallel, StatefulParallel
 from weft.modules.policy import Policy
-from weft.modules.pool import avg_pool, max_pool, min_pool
+from weft.modules.pooling import avg_pool, max_pool, min_pool
 from weft.modules.sequential import Sequential, StatefulSequential
 from weft.modules.shared import Shared
 from weft.modules.stack import Stack

@@ -26,9 +26,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 from weft.core.errors import SuccessorError
-from weft.core.keys import SeedError
-from weft.core.module import Module
-from weft.core.successors import check_successor, take_successor
+from weft.core.records.keys import SeedError
+from weft.core.records.module import Module
+from weft.core.threads.successors import check_successor, take_successor
 
 Layer = Callable[..., Any]
 Y = TypeVar("Y")

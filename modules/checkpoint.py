@@ -16,9 +16,9 @@ from typing import Any, Literal, NamedTuple, TypeVar, overload
 
 import numpy as np
 from jax.typing import DTypeLike
-from weft.core.leaves import Leaf, iter_leaves
-from weft.core.partition import take_apart
 from weft.core.paths import format_path
+from weft.core.records.leaves import Leaf, iter_leaves
+from weft.core.records.partition import take_apart
 from weft.modules import checkpoint_format as form
 from weft.modules.checkpoint_atomic import replacing
 from weft.modules.checkpoint_configuration import Description, configuration, difference, is_description, show

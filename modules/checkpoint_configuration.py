@@ -38,11 +38,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from weft.core import trees
-from weft.core.configuration import Mixed, iter_configuration
-from weft.core.leaves import is_array, record_children
+from weft.core.edge import trees
 from weft.core.paths import Path, format_path, key_part
-from weft.core.statics import Static
+from weft.core.records.configuration import Mixed, iter_configuration
+from weft.core.records.leaves import is_array, record_children
+from weft.core.records.statics import Static
 
 # A text stands for itself, a mapping for what has a "name", and may have "code" and "parts" with names.
 Description = str | dict[str, Any]

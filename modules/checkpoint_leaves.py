@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.typing import DTypeLike
-from weft.core.leaves import NUMBERS
+from weft.core.records.leaves import NUMBERS
 from weft.modules.checkpoint_format import CheckpointError, Content, Entry, Target
 
 # How the dtype of a number is spelled that is no array, and what holds its bytes.

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 from weft.core.closures import closed_over
 from weft.core.errors import AxisError
-from weft.core.kinds import FrozenParam
-from weft.core.leaves import is_array
-from weft.core.module import Module, static
+from weft.core.records.kinds import FrozenParam
+from weft.core.records.leaves import is_array
+from weft.core.records.module import Module, static
 from weft.modules.calling import Combinator, L_co, call_layer, key_option
 from weft.modules.construct import ConfigError
 

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 from weft.core.errors import AxisError, WeftError
-from weft.core.keys import Keys, SeedError
-from weft.core.successors import refuse_pair
+from weft.core.records.keys import Keys, SeedError
+from weft.core.threads.successors import refuse_pair
 
 # `jax.nn.initializers` are untyped; they all are (key, shape, dtype) -> Array.
 Initializer = Any

@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 from jax.nn import initializers
 from jaxtyping import Array, Float
-from weft.core.module import Module, static
+from weft.core.records.module import Module, static
 from weft.modules.construct import (
     ConfigError,
     Initializer,

@@ -11,8 +11,8 @@ import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Key
-from weft.core.keys import SeedError
-from weft.core.module import Module, static
+from weft.core.records.keys import SeedError
+from weft.core.records.module import Module, static
 from weft.modules.construct import ConfigError
 from weft.modules.op import op
 

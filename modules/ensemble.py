@@ -7,10 +7,10 @@ from typing import Any, Self, cast
 
 import jax
 from weft.core.errors import AxisError
-from weft.core.filters import Filter
-from weft.core.module import static
-from weft.core.partition import changes, take_apart
-from weft.core.rides import RidesByKind, axes, is_axis, resolve
+from weft.core.interpreter.rides import RidesByKind, axes, is_axis, resolve
+from weft.core.records.filters import Filter
+from weft.core.records.module import static
+from weft.core.records.partition import changes, take_apart
 from weft.modules.calling import Combinator, L_co, call_layer, takes_key
 from weft.modules.construct import ConfigError
 from weft.modules.stack import Beside, make_copies

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.nn import initializers
 from jaxtyping import Array, Float, Int
-from weft.core.module import Module, static
+from weft.core.records.module import Module, static
 from weft.modules.construct import (
     ConfigError,
     Initializer,

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 from jax.nn import initializers
 from jaxtyping import Array, Float, Key
-from weft.core.filters import InstanceOf
-from weft.core.kinds import LoRAParam
-from weft.core.module import Module
-from weft.core.surgery import at
+from weft.core.records.filters import InstanceOf
+from weft.core.records.kinds import LoRAParam
+from weft.core.records.module import Module
+from weft.core.records.surgery import at
 from weft.modules.construct import Initializer, check_key, check_positive
 from weft.modules.linear import Linear
 

@@ -23,8 +23,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, UInt32
 from weft.core.errors import WeftError
-from weft.core.kinds import MetricState
-from weft.core.module import Module, static
+from weft.core.records.kinds import MetricState
+from weft.core.records.module import Module, static
 from weft.modules.exact import (
     add_counts,
     add_sums,

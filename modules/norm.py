@@ -7,8 +7,8 @@ from typing import Annotated, Any, Self
 import jax.numpy as jnp
 from jax.nn import initializers
 from jaxtyping import Array, Bool, Float
-from weft.core.kinds import BatchStat
-from weft.core.module import Module, static
+from weft.core.records.kinds import BatchStat
+from weft.core.records.module import Module, static
 from weft.modules.construct import Initializer, KeyLike, check_features, check_positive, option_dtype, parameter_keys
 from weft.modules.moments import batch_norm, check_bound, norm
 from weft.modules.op import hashable

@@ -24,17 +24,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, cast
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
-from weft.core import trees
-from weft.core.aliases import refuse_aliases
+from weft.core.edge import trees
+from weft.core.edge.trees import TreeDef
 from weft.core.errors import DifferentiationError, StructureError
-from weft.core.filters import Filter, format_filter, sort_leaves
-from weft.core.kinds import OptState, Param
-from weft.core.leaves import Leaf, iter_leaves
-from weft.core.module import Module, static
-from weft.core.partition import only_leaves, with_leaves
 from weft.core.paths import Path, format_path, key_part
-from weft.core.successors import check_successor, take_successor
-from weft.core.trees import TreeDef
+from weft.core.records.aliases import refuse_aliases
+from weft.core.records.filters import Filter, format_filter, sort_leaves
+from weft.core.records.kinds import OptState, Param
+from weft.core.records.leaves import Leaf, iter_leaves
+from weft.core.records.module import Module, static
+from weft.core.records.partition import only_leaves, with_leaves
+from weft.core.threads.successors import check_successor, take_successor
 from weft.modules.op import hashable
 from weft.transforms.autodiff import value_and_grad
 

@@ -19,11 +19,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from weft.core import trees
-from weft.core.filters import Maybe
-from weft.core.kinds import FrozenParam, Param
-from weft.core.leaves import Leaf, is_array, iter_leaves
-from weft.core.module import Module, static
+from weft.core.edge import trees
+from weft.core.records.filters import Maybe
+from weft.core.records.kinds import FrozenParam, Param
+from weft.core.records.leaves import Leaf, is_array, iter_leaves
+from weft.core.records.module import Module, static
 from weft.modules import tree as trees_by_filter
 from weft.modules.calling import Combinator, L_co, call_layer, key_option
 from weft.modules.construct import ConfigError

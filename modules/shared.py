@@ -21,14 +21,14 @@ from typing import Any, Generic, Self, TypeVar, cast
 
 import equinox as eqx
 import jax
-from weft.core.agree import describe, differences
 from weft.core.errors import AliasError, StructureError, SuccessorError
-from weft.core.filters import Inside
-from weft.core.leaves import is_array, iter_leaves
-from weft.core.module import Module, static
-from weft.core.partition import with_leaves
 from weft.core.paths import Path, format_path
-from weft.core.surgery import part_at, with_parts
+from weft.core.records.agree import describe, differences
+from weft.core.records.filters import Inside
+from weft.core.records.leaves import is_array, iter_leaves
+from weft.core.records.module import Module, static
+from weft.core.records.partition import with_leaves
+from weft.core.records.surgery import part_at, with_parts
 
 M = TypeVar("M", bound=eqx.Module)
 

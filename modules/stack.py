@@ -13,11 +13,11 @@ from typing import Any, Self, cast, overload
 import equinox as eqx
 import jax
 from weft.core.errors import AxisError
-from weft.core.leaves import is_array
-from weft.core.module import Module, static
-from weft.core.partition import changes, take_apart, update
-from weft.core.rides import Carry
-from weft.core.statics import Static
+from weft.core.interpreter.rides import Carry
+from weft.core.records.leaves import is_array
+from weft.core.records.module import Module, static
+from weft.core.records.partition import changes, take_apart, update
+from weft.core.records.statics import Static
 from weft.modules.calling import Combinator, L_co, call_layer, keys_of_copies, takes_key
 from weft.modules.construct import ConfigError, check_positive
 from weft.transforms.mapping import vmap

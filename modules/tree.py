@@ -23,14 +23,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
-from weft.core.agree import describe, differences
 from weft.core.errors import AxisError, StructureError
-from weft.core.filters import Filter, Maybe, sort_leaves
-from weft.core.kinds import Param
-from weft.core.leaves import Leaf, is_array, iter_leaves
-from weft.core.partition import only_leaves, with_leaves
+from weft.core.interpreter.rides import mapped_size
 from weft.core.paths import Path, format_path
-from weft.core.rides import mapped_size
+from weft.core.records.agree import describe, differences
+from weft.core.records.filters import Filter, Maybe, sort_leaves
+from weft.core.records.kinds import Param
+from weft.core.records.leaves import Leaf, is_array, iter_leaves
+from weft.core.records.partition import only_leaves, with_leaves
 
 __all__ = [
     "apply_updates",

@@ -10,24 +10,10 @@ from __future__ import annotations
 import warnings
 from typing import Any as _Any
 
-from weft.nnx import (
-    compat,
-    deprecations,
-    extract,
-    nn,
-    proxy_caller,
-    reprlib,
-    tracers,
-    training,
-    transforms,
-    traversals,
-    visualization,
-)
-from weft.nnx.attributes import Data, Static, data, dataclass, has_data, is_data, register_data_type, static
-from weft.nnx.capturing import capture
+from weft.nnx import nn, proxy_caller, training, transforms
 from weft.nnx.config import set_graph_mode, set_graph_updates, use_eager_sharding, using_eager_sharding, var_defaults
-from weft.nnx.containers import Dict, List, Sequential
-from weft.nnx.contexts import (
+from weft.nnx.crossing import extract
+from weft.nnx.crossing.contexts import (
     MergeContext,
     SplitContext,
     UpdateContext,
@@ -37,13 +23,45 @@ from weft.nnx.contexts import (
     split_context,
     update_context,
 )
-from weft.nnx.deprecations import pure, vars_as
-from weft.nnx.extract import NodeStates, from_tree, prefix, to_tree
-from weft.nnx.filters import All, Any, Everything, Not, Nothing, OfType, PathContains, WithTag
-from weft.nnx.graph import flatten, unflatten
-from weft.nnx.graphdef import GraphDef
-from weft.nnx.graphstate import GraphState
-from weft.nnx.kinds import (
+from weft.nnx.crossing.extract import NodeStates, from_tree, prefix, to_tree
+from weft.nnx.graphs.definitions import GraphDef
+from weft.nnx.graphs.graph import flatten, unflatten
+from weft.nnx.graphs.graphstate import GraphState
+from weft.nnx.graphs.walk import find_duplicates, iter_children, iter_graph, iter_module_children, recursive_map
+from weft.nnx.interop import compat, deprecations
+from weft.nnx.interop.deprecations import pure, vars_as
+from weft.nnx.interop.names import SUBMODULES as _SUBMODULES
+from weft.nnx.interop.names import submodules as _submodules
+from weft.nnx.modules.capturing import capture
+from weft.nnx.modules.containers import Dict, List, Sequential
+from weft.nnx.modules.module import M, Module, iter_modules
+from weft.nnx.modules.pytree import Object, Pytree, check_pytree
+from weft.nnx.modules.views import view, view_info, with_attributes
+from weft.nnx.nn import *
+from weft.nnx.objects.attributes import Data, Static, data, dataclass, has_data, is_data, register_data_type, static
+from weft.nnx.printing import reprlib, visualization
+from weft.nnx.printing.visualization import display
+from weft.nnx.states import traversals
+from weft.nnx.states.filters import All, Any, Everything, Not, Nothing, OfType, PathContains, WithTag
+from weft.nnx.states.state_dicts import replace_by_pure_dict, restore_int_paths, to_pure_dict
+from weft.nnx.states.states import (
+    FlatState,
+    State,
+    filter_state,
+    from_flat_state,
+    map_state,
+    merge_state,
+    split_state,
+    to_flat_state,
+)
+from weft.nnx.streams.rng_transforms import fork_rngs, reseed, restore_rngs, split_rngs, with_rngs
+from weft.nnx.streams.rngs import Rngs, RngStream
+from weft.nnx.training import optimizer
+from weft.nnx.training.optimizer import ModelAndOptimizer, OptArray, Optimizer, OptState, OptVariable
+from weft.nnx.training.trainstate import TrainState
+from weft.nnx.transforms import *
+from weft.nnx.variable import tracers
+from weft.nnx.variable.kinds import (
     BatchStat,
     Cache,
     Intermediate,
@@ -57,37 +75,12 @@ from weft.nnx.kinds import (
     variable_name_from_type,
     variable_type_from_name,
 )
-from weft.nnx.metadata import VariableMetadata, with_metadata
-from weft.nnx.module import M, Module, iter_modules
-from weft.nnx.names import SUBMODULES as _SUBMODULES
-from weft.nnx.names import submodules as _submodules
-from weft.nnx.nn import *
-from weft.nnx.pytree import Object, Pytree, check_pytree
-from weft.nnx.rng_transforms import fork_rngs, reseed, restore_rngs, split_rngs, with_rngs
-from weft.nnx.rngs import Rngs, RngStream
-from weft.nnx.sharding import PARTITION_NAME, logical_axis_rules
-from weft.nnx.state import (
-    FlatState,
-    State,
-    filter_state,
-    from_flat_state,
-    map_state,
-    merge_state,
-    split_state,
-    to_flat_state,
-)
-from weft.nnx.state_dicts import replace_by_pure_dict, restore_int_paths, to_pure_dict
-from weft.nnx.training import optimizer
-from weft.nnx.training.optimizer import ModelAndOptimizer, OptArray, Optimizer, OptState, OptVariable
-from weft.nnx.trainstate import TrainState
-from weft.nnx.transforms import *
-from weft.nnx.variable import A, Variable
-from weft.nnx.views import view, view_info, with_attributes
-from weft.nnx.visualization import display
-from weft.nnx.walk import find_duplicates, iter_children, iter_graph, iter_module_children, recursive_map
+from weft.nnx.variable.metadata import VariableMetadata, with_metadata
+from weft.nnx.variable.sharding import PARTITION_NAME, logical_axis_rules
+from weft.nnx.variable.variable import A, Variable
 
 # After the files are loaded, since some functions are named like the files of other things (state, graphdef).
-from weft.nnx.functional import (  # isort: skip
+from weft.nnx.graphs.splitting import (  # isort: skip
     PureState,
     as_pure,
     call,
@@ -105,13 +98,15 @@ from weft.nnx.functional import (  # isort: skip
     with_vars,
 )
 
-from weft.nnx.install import install, uninstall  # isort: skip
-from weft.nnx.convert import convert  # isort: skip
-from weft.nnx.records import from_record, functional, to_record  # isort: skip
+from weft.nnx.interop.installing import install, uninstall  # isort: skip
+from weft.nnx.interop.conversion import convert  # isort: skip
+from weft.nnx.interop.records import from_record, functional, to_record  # isort: skip
 
 from weft.core.hooks import register_object_layer as _register  # isort: skip
 
-_register((Pytree, Variable), "weft.nnx.contracts")  # loaded once the checker meets such a class in an annotation
+_register(
+    (Pytree, Variable), "weft.nnx.interop.contracts"
+)  # loaded once the checker meets such a class in an annotation
 globals().update(_submodules(__name__))
 
 __all__ = [

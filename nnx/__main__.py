@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE, file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else 2
-    from weft.nnx.install import install
+    from weft.nnx.interop.installing import install
 
     install()
     os.environ[ENVIRONMENT] = "1"

@@ -1,12 +1,12 @@
 """Every JAX transform over records, each declared once as a rule of the interpreter."""
 
-from weft.core.rides import Carry, axes
+from weft.core.interpreter.rides import Carry, axes
 from weft.transforms.autodiff import grad, jvp, linearize, value_and_grad, vjp
 from weft.transforms.branches import cond, switch
-from weft.transforms.custom_jvp import custom_jvp
-from weft.transforms.custom_vjp import custom_vjp
+from weft.transforms.compilation import jit
+from weft.transforms.custom_jvps import custom_jvp
+from weft.transforms.custom_vjps import custom_vjp
 from weft.transforms.jacobians import hessian, jacfwd, jacrev
-from weft.transforms.jit import jit
 from weft.transforms.loops import fori_loop, while_loop
 from weft.transforms.mapping import pmap, shard_map, vmap
 from weft.transforms.scanning import scan

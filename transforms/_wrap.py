@@ -7,12 +7,12 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-from weft.core.interpret import interpret
-from weft.core.leaves import refuse_unhashable
-from weft.core.proxies import Transform, threaded_function
-from weft.core.rules import Rule
-from weft.core.statics import Static
-from weft.core.values import VALUES
+from weft.core.interpreter.interpret import interpret
+from weft.core.interpreter.rules import Rule
+from weft.core.interpreter.values import VALUES
+from weft.core.records.leaves import refuse_unhashable
+from weft.core.records.statics import Static
+from weft.core.threads.proxies import Transform, threaded_function
 
 P = ParamSpec("P")
 R = TypeVar("R")

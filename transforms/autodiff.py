@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 import jax
-from weft.core.boundary import Boundary, Call, Crossing
+from weft.core.edge.untyped import jax as untyped_jax
+from weft.core.edge.untyped import jnp
 from weft.core.errors import DifferentiationError, StructureError
-from weft.core.interpret import interpret
-from weft.core.proxies import Transform
-from weft.core.rules import Finish, Lift, Lifted
-from weft.core.untyped import jax as untyped_jax
-from weft.core.untyped import jnp
-from weft.core.values import VALUES
+from weft.core.interpreter.boundary import Boundary, Call, Crossing
+from weft.core.interpreter.interpret import interpret
+from weft.core.interpreter.rules import Finish, Lift, Lifted
+from weft.core.interpreter.values import VALUES
+from weft.core.threads.proxies import Transform
 from weft.transforms._wrap import decorate, over_values
 from weft.transforms.differentiation import (
     DIFFERENTIATED,

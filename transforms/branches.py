@@ -13,13 +13,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from weft.core.agree import Described, differences
-from weft.core.boundary import Groups
+from weft.core.edge.untyped import jax as untyped_jax
+from weft.core.edge.untyped import lax
 from weft.core.errors import BranchError
 from weft.core.frames import open_frame
-from weft.core.rules import Body, Lift, Lifted, OutcomeNode, Rule
-from weft.core.untyped import jax as untyped_jax
-from weft.core.untyped import lax
+from weft.core.interpreter.boundary import Groups
+from weft.core.interpreter.rules import Body, Lift, Lifted, OutcomeNode, Rule
+from weft.core.records.agree import Described, differences
 from weft.transforms._wrap import call_over_values, titled
 from weft.transforms.parts import choose_among_parts, has_parts
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from weft.core.agree import differences, subtrees
-from weft.core.boundary import NOT_UPDATED, Boundary, Call, Departure
 from weft.core.errors import CarryError
-from weft.core.leaves import Leaf
-from weft.core.rides import Carry, Ride, is_axis
-from weft.core.rules import Agreement, Lift, Lifted, Rule, no_check
+from weft.core.interpreter.boundary import NOT_UPDATED, Boundary, Call, Departure
+from weft.core.interpreter.rides import Carry, Ride, is_axis
+from weft.core.interpreter.rules import Agreement, Lift, Lifted, Rule, no_check
+from weft.core.records.agree import differences, subtrees
+from weft.core.records.leaves import Leaf
 
 O = TypeVar("O")
 

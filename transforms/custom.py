@@ -16,16 +16,16 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import jax
 from jax.core import Tracer
 from jax.custom_derivatives import SymbolicZero
-from weft.core.boundary import Call, Groups
+from weft.core.edge.untyped import jax as untyped_jax
+from weft.core.edge.untyped import jnp
 from weft.core.errors import DifferentiationError
-from weft.core.filters import All, OfValue
-from weft.core.leaves import NUMBERS
+from weft.core.interpreter.boundary import Call, Groups
+from weft.core.interpreter.rides import Autodiff, RidesByKind
+from weft.core.interpreter.rules import Body, Lift, Lifted, Rule
 from weft.core.paths import format_path
-from weft.core.rides import Autodiff, RidesByKind
-from weft.core.rules import Body, Lift, Lifted, Rule
-from weft.core.statics import Static, given
-from weft.core.untyped import jax as untyped_jax
-from weft.core.untyped import jnp
+from weft.core.records.filters import All, OfValue
+from weft.core.records.leaves import NUMBERS
+from weft.core.records.statics import Static, given
 from weft.transforms._wrap import by_position, named_like
 
 P = ParamSpec("P")

@@ -13,18 +13,18 @@ from dataclasses import dataclass, replace
 from typing import Any, TypedDict, cast
 
 import jax
-from weft.core.aliases import refuse_aliases
-from weft.core.boundary import Boundary, Call, Crossing, Groups
+from weft.core.edge.untyped import jnp
 from weft.core.errors import DifferentiationError
-from weft.core.filters import All, Filter, Maybe, format_filter
 from weft.core.frames import open_frame
-from weft.core.kinds import Buffer, Param
-from weft.core.leaves import Leaf
+from weft.core.interpreter.boundary import Boundary, Call, Crossing, Groups
+from weft.core.interpreter.rides import Autodiff, Ride, RidesByKind
+from weft.core.interpreter.rules import Finish, Lift, Lifted, OutcomeNode, Rule
+from weft.core.interpreter.values import parameter_names
 from weft.core.paths import Path, format_path
-from weft.core.rides import Autodiff, Ride, RidesByKind
-from weft.core.rules import Finish, Lift, Lifted, OutcomeNode, Rule
-from weft.core.untyped import jnp
-from weft.core.values import parameter_names
+from weft.core.records.aliases import refuse_aliases
+from weft.core.records.filters import All, Filter, Maybe, format_filter
+from weft.core.records.kinds import Buffer, Param
+from weft.core.records.leaves import Leaf
 
 DIFFERENTIATED, CLOSED, PRIMAL = Autodiff.DIFFERENTIATED, Autodiff.CLOSED, Autodiff.PRIMAL
 # The rules below depart on PRIMAL, or on (PRIMAL, CLOSED): either way it is the first lane.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, Unpack, overload
 
-from weft.core.rules import Finish, Lift, Lifted
-from weft.core.untyped import jax as untyped_jax
+from weft.core.edge.untyped import jax as untyped_jax
+from weft.core.interpreter.rules import Finish, Lift, Lifted
 from weft.transforms._wrap import decorate, over_values
 from weft.transforms.differentiation import (
     DiffKeywords,

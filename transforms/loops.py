@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from weft.core.boundary import Groups
+from weft.core.edge.untyped import jax as untyped_jax
+from weft.core.edge.untyped import jnp, lax
 from weft.core.errors import CarryError
 from weft.core.frames import open_frame
-from weft.core.rides import Carry
-from weft.core.rules import Lift, Lifted, OutcomeNode, Rule
-from weft.core.untyped import jax as untyped_jax
-from weft.core.untyped import jnp, lax
+from weft.core.interpreter.boundary import Groups
+from weft.core.interpreter.rides import Carry
+from weft.core.interpreter.rules import Lift, Lifted, OutcomeNode, Rule
 from weft.transforms._wrap import call_over_values, titled
 from weft.transforms.carries import is_carry_or_axis, rule_of_a_carry
 

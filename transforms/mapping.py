@@ -16,18 +16,18 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 import jax
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
-from weft.core.boundary import Call
+from weft.core.edge.untyped import is_tuple
+from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import AxisError
 from weft.core.frames import open_frame
-from weft.core.interpret import interpret
-from weft.core.leaves import Leaf
+from weft.core.interpreter.boundary import Call
+from weft.core.interpreter.interpret import interpret
+from weft.core.interpreter.rides import Ride, mapped_size
+from weft.core.interpreter.rules import Lift, Lifted, Rule
+from weft.core.interpreter.values import VALUES
 from weft.core.memory import live
-from weft.core.proxies import Returned
-from weft.core.rides import Ride, mapped_size
-from weft.core.rules import Lift, Lifted, Rule
-from weft.core.untyped import is_tuple
-from weft.core.untyped import jax as untyped_jax
-from weft.core.values import VALUES
+from weft.core.records.leaves import Leaf
+from weft.core.threads.proxies import Returned
 from weft.transforms._wrap import decorate, named_like, of_parts, over_values, titled
 from weft.transforms.stages import Arguments, Stage
 

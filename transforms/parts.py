@@ -11,17 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
-from weft.core import trees
-from weft.core.blocks import Block, unguarded
+from weft.core.edge import trees
+from weft.core.edge.untyped import is_tuple, jax
 from weft.core.errors import WeftError
-from weft.core.leaves import is_array
-from weft.core.partition import update
+from weft.core.interpreter.rides import Carry
 from weft.core.paths import Path
-from weft.core.proxies import Part, Returned, ThreadedFunction, threaded_function, value_of
-from weft.core.rides import Carry
-from weft.core.statics import Static
-from weft.core.successors import part_of, with_part
-from weft.core.untyped import is_tuple, jax
+from weft.core.records.leaves import is_array
+from weft.core.records.partition import update
+from weft.core.records.statics import Static
+from weft.core.threads.blocks import Block, unguarded
+from weft.core.threads.proxies import Part, Returned, ThreadedFunction, threaded_function, value_of
+from weft.core.threads.successors import part_of, with_part
 from weft.transforms._wrap import by_position
 
 # From a function to one.

@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
-from weft.core.boundary import Boundary, Call, Groups
+from weft.core.edge.untyped import is_tuple, jnp, lax
+from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import AxisError
 from weft.core.frames import open_frame
-from weft.core.interpret import interpret
-from weft.core.leaves import Leaf
-from weft.core.proxies import Transform
-from weft.core.rides import Carry, Ride, mapped_size
-from weft.core.rules import Body, Lift, Lifted, OutcomeNode, Rule
-from weft.core.untyped import is_tuple, jnp, lax
-from weft.core.untyped import jax as untyped_jax
-from weft.core.values import VALUES
+from weft.core.interpreter.boundary import Boundary, Call, Groups
+from weft.core.interpreter.interpret import interpret
+from weft.core.interpreter.rides import Carry, Ride, mapped_size
+from weft.core.interpreter.rules import Body, Lift, Lifted, OutcomeNode, Rule
+from weft.core.interpreter.values import VALUES
+from weft.core.records.leaves import Leaf
+from weft.core.threads.proxies import Transform
 from weft.transforms._wrap import by_position, decorate, named_like, over_values, titled
 from weft.transforms.carries import ALONG, agreement_of_carries, carried_updates, is_carry_or_axis
 from weft.transforms.parts import scanned

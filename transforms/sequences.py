@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from weft.core.boundary import Call
+from weft.core.edge.untyped import jax as untyped_jax
+from weft.core.edge.untyped import lax
 from weft.core.errors import AxisError
 from weft.core.frames import open_frame
-from weft.core.leaves import Leaf
-from weft.core.rides import Ride, mapped_size
-from weft.core.rules import Lift, Lifted, OutcomeNode, Rule
-from weft.core.untyped import jax as untyped_jax
-from weft.core.untyped import lax
+from weft.core.interpreter.boundary import Call
+from weft.core.interpreter.rides import Ride, mapped_size
+from weft.core.interpreter.rules import Lift, Lifted, OutcomeNode, Rule
+from weft.core.records.leaves import Leaf
 from weft.transforms._wrap import call_over_values, titled
 from weft.transforms.carries import carried_updates, rule_of_a_carry
 

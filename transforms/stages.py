@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from weft.core.agree import Described
-from weft.core.boundary import Crossing
 from weft.core.errors import StaticError, StructureError
-from weft.core.interpret import Interpreted
-from weft.core.leaves import iter_leaves
+from weft.core.interpreter.boundary import Crossing
+from weft.core.interpreter.interpret import Interpreted
 from weft.core.paths import format_path
+from weft.core.records.agree import Described
+from weft.core.records.leaves import iter_leaves
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 

@@ -8,15 +8,15 @@ from typing import Any, ParamSpec, Protocol, TypeVar, overload, runtime_checkabl
 
 import equinox as eqx
 from jax.experimental import checkify as jax_checkify
-from weft.core import trees
-from weft.core.boundary import NOT_UPDATED
+from weft.core.edge import trees
+from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.frames import open_frame
-from weft.core.interpret import interpret
-from weft.core.proxies import Transform
-from weft.core.rides import is_axis, resolve_nodes
-from weft.core.rules import Finish, Lift, Lifted, Rule
-from weft.core.untyped import jax as untyped_jax
-from weft.core.values import VALUES
+from weft.core.interpreter.boundary import NOT_UPDATED
+from weft.core.interpreter.interpret import interpret
+from weft.core.interpreter.rides import is_axis, resolve_nodes
+from weft.core.interpreter.rules import Finish, Lift, Lifted, Rule
+from weft.core.interpreter.values import VALUES
+from weft.core.threads.proxies import Transform
 from weft.transforms._wrap import decorate, named_like, numbers_and_names, over_values, with_statics
 
 P = ParamSpec("P")

@@ -7,14 +7,14 @@
 import importlib as _importlib
 from typing import TYPE_CHECKING, Any
 
-from weft.typecheck.batched import Batched, Dims
+from weft.typecheck.calls.runtime import check, contract
 from weft.typecheck.errors import AnnotationError, ContractError, ModeError
+from weft.typecheck.language.batched import Batched, Dims
 from weft.typecheck.modes import Mode, current_mode, mode, set_mode
-from weft.typecheck.runtime import check, contract
 
 if TYPE_CHECKING:
-    from weft.typecheck.prover import verify
-    from weft.typecheck.verify_report import Finding, Report
+    from weft.typecheck.proofs.prover import verify
+    from weft.typecheck.proofs.report import Finding, Report
 
 __all__ = [
     "AnnotationError",

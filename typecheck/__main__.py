@@ -13,10 +13,10 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
+from weft.typecheck.command.linter import Checked, Line, check
 from weft.typecheck.errors import AnnotationError, BudgetError, ModeError
-from weft.typecheck.linter import Checked, Line, check
 from weft.typecheck.modes import current_mode
-from weft.typecheck.verify_budget import USUAL, Budget
+from weft.typecheck.proofs.budget import USUAL, Budget
 
 _LEVELS = {
     "error": "error",

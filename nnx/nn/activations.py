@@ -35,11 +35,11 @@ from jax.nn import (
 )
 from jax.numpy import tanh
 from weft.modules import ops
-from weft.nnx.kinds import Param
-from weft.nnx.module import Module
+from weft.nnx.modules.module import Module
 from weft.nnx.nn import dtypes
 from weft.nnx.nn.construct import NO_METADATA, Metadata
 from weft.nnx.nn.dtypes import as_promotion
+from weft.nnx.variable.kinds import Param
 
 __all__ = [
     "PReLU",

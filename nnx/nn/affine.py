@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from weft.nnx.kinds import Param
-from weft.nnx.module import Module
+from weft.nnx.modules.module import Module
 from weft.nnx.nn import initializers
 from weft.nnx.nn.construct import value_of
 from weft.nnx.nn.dtypes import as_promotion
+from weft.nnx.variable.kinds import Param
 
 default_kernel_init = initializers.lecun_normal()
 default_bias_init = initializers.zeros_init()

@@ -11,9 +11,7 @@ import jax.numpy as jnp
 from weft.core.errors import AxisError
 from weft.modules import ops
 from weft.modules.construct import ConfigError
-from weft.nnx.attributes import data
-from weft.nnx.kinds import Cache
-from weft.nnx.module import Module
+from weft.nnx.modules.module import Module
 from weft.nnx.nn import dtypes
 from weft.nnx.nn.attention_functions import combine_masks as combine_masks
 from weft.nnx.nn.attention_functions import dot_product_attention as dot_product_attention
@@ -23,7 +21,9 @@ from weft.nnx.nn.attention_functions import make_causal_mask as make_causal_mask
 from weft.nnx.nn.construct import NO_METADATA, Metadata, as_sizes, first_given
 from weft.nnx.nn.linear import LinearGeneral, default_bias_init, default_kernel_init
 from weft.nnx.nn.normalization import LayerNorm
-from weft.nnx.rngs import Rngs, RngStream
+from weft.nnx.objects.attributes import data
+from weft.nnx.streams.rngs import Rngs, RngStream
+from weft.nnx.variable.kinds import Cache
 
 
 class MultiHeadAttention(Module):

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from weft.modules import ops
 from weft.modules.construct import ConfigError
-from weft.nnx.kinds import Intermediate
-from weft.nnx.module import Module
+from weft.nnx.modules.module import Module
 from weft.nnx.nn import dtypes
+from weft.nnx.variable.kinds import Intermediate
 
 
 def dot_product_attention_weights(

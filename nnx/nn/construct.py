@@ -12,9 +12,9 @@ from typing import Any
 from weft.core.errors import WeftError
 from weft.modules.construct import ConfigError
 from weft.modules.ops import hashable
-from weft.nnx.attributes import data
-from weft.nnx.kinds import Param
-from weft.nnx.pytree import Pytree
+from weft.nnx.modules.pytree import Pytree
+from weft.nnx.objects.attributes import data
+from weft.nnx.variable.kinds import Param
 
 Metadata = Mapping[str, Any]
 Sizes = int | Sequence[int]

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 import jax
 import jax.numpy as jnp
 from weft.core.errors import AxisError
-from weft.nnx import whereabouts
+from weft.nnx.graphs import whereabouts
 
 F = TypeVar("F", bound=Callable[..., Any])
 

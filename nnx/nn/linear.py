@@ -13,10 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from weft.modules import ops
 from weft.modules.construct import ConfigError
-from weft.nnx.attributes import HashableMapping
-from weft.nnx.kinds import Param
-from weft.nnx.metadata import VariableMetadata
-from weft.nnx.module import Module
+from weft.nnx.modules.module import Module
 from weft.nnx.nn import dtypes, initializers
 from weft.nnx.nn.affine import Affine, default_bias_init, default_kernel_init
 from weft.nnx.nn.construct import (
@@ -32,6 +29,9 @@ from weft.nnx.nn.construct import (
 from weft.nnx.nn.convolution import Conv, ConvTranspose
 from weft.nnx.nn.dtypes import as_promotion
 from weft.nnx.nn.features import names_features
+from weft.nnx.objects.attributes import HashableMapping
+from weft.nnx.variable.kinds import Param
+from weft.nnx.variable.metadata import VariableMetadata
 
 __all__ = ["Conv", "ConvTranspose", "Einsum", "Embed", "Linear", "LinearGeneral"]
 

@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from weft.modules import ops
-from weft.nnx.kinds import BatchStat
 from weft.nnx.nn import dtypes
 from weft.nnx.nn.construct import NO_METADATA, Metadata, first_given, keep_options, maybe_param
 from weft.nnx.nn.features import names_features
 from weft.nnx.nn.group_normalization import GroupNorm, InstanceNorm
 from weft.nnx.nn.normalizer import Axes, Normalizer, features_of_norm, ones, zeros
+from weft.nnx.variable.kinds import BatchStat
 
 __all__ = ["BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "RMSNorm"]
 

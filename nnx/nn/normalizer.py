@@ -22,11 +22,11 @@ from typing import Any
 
 import jax
 from weft.modules import ops
-from weft.nnx.kinds import Param
-from weft.nnx.module import Module
+from weft.nnx.modules.module import Module
 from weft.nnx.nn import initializers
 from weft.nnx.nn.construct import value_of
 from weft.nnx.nn.dtypes import as_promotion
+from weft.nnx.variable.kinds import Param
 
 Axes = int | Sequence[int]
 

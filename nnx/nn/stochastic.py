@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-from weft.core.keys import SeedError
+from weft.core.records.keys import SeedError
 from weft.modules import ops
-from weft.nnx.attributes import data
-from weft.nnx.module import Module
+from weft.nnx.modules.module import Module
 from weft.nnx.nn.construct import first_given
-from weft.nnx.rngs import Rngs, RngStream
+from weft.nnx.objects.attributes import data
+from weft.nnx.streams.rngs import Rngs, RngStream
 
 
 class Dropout(Module):

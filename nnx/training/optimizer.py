@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
-from weft.core import kinds
-from weft.nnx.attributes import data
-from weft.nnx.functional import as_pure, state, update
-from weft.nnx.kinds import Param
+from weft.core.records import kinds
+from weft.nnx.graphs.splitting import as_pure, state, update
 from weft.nnx.missing import MISSING
-from weft.nnx.pytree import Pytree
-from weft.nnx.variable import Variable
+from weft.nnx.modules.pytree import Pytree
+from weft.nnx.objects.attributes import data
+from weft.nnx.variable.kinds import Param
+from weft.nnx.variable.variable import Variable
 
 if TYPE_CHECKING:
     import optax

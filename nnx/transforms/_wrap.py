@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from weft.core.interpret import Interpreted, interpret
-from weft.core.rides import RidesByKind
-from weft.core.rules import Rule
+from weft.core.interpreter.interpret import Interpreted, interpret
+from weft.core.interpreter.rides import RidesByKind
+from weft.core.interpreter.rules import Rule
 from weft.nnx.config import graph_mode, graph_updates_mode
+from weft.nnx.crossing.extract import TreeState
+from weft.nnx.crossing.prefixes import read_prefix
+from weft.nnx.crossing.references import References
+from weft.nnx.crossing.rides import DiffState
 from weft.nnx.errors import StructureError
-from weft.nnx.extract import TreeState
 from weft.nnx.missing import Missing
-from weft.nnx.prefixes import read_prefix
-from weft.nnx.references import References
-from weft.nnx.rides import DiffState
 from weft.transforms._wrap import named_like
 
 O = TypeVar("O")

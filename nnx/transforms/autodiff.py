@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from weft.core.interpret import interpret
-from weft.nnx.kinds import Param
+from weft.core.interpreter.interpret import interpret
+from weft.nnx.crossing.references import References
+from weft.nnx.crossing.rides import DiffState
 from weft.nnx.missing import MISSING, Missing
-from weft.nnx.references import References
-from weft.nnx.rides import DiffState
 from weft.nnx.transforms._wrap import (
     argnums_and_filters,
     boundary_of,
@@ -18,6 +17,7 @@ from weft.nnx.transforms._wrap import (
     over,
     refuse_bound_method,
 )
+from weft.nnx.variable.kinds import Param
 from weft.transforms._wrap import named_like
 from weft.transforms.autodiff import GRAD, JVP, VJP, DiffOptions, jvp_with, vjp_with
 from weft.transforms.tracing import REMAT, RematOptions, static_arguments

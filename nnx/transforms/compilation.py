@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from weft.core.interpret import interpret
+from weft.core.interpreter.interpret import interpret
+from weft.nnx.crossing.references import References
+from weft.nnx.crossing.rides import StateSharding
 from weft.nnx.missing import MISSING
-from weft.nnx.references import References
-from weft.nnx.rides import StateSharding
 from weft.nnx.transforms._wrap import boundary_of, checked_prefix, decorate, over, refuse_bound_method
 from weft.transforms._wrap import named_like, numbers_and_names
-from weft.transforms.jit import JitFunction, JitOptions
+from weft.transforms.compilation import JitFunction, JitOptions
 from weft.transforms.mapping import SHARD_MAP, ShardMapOptions
 from weft.transforms.stages import Stage
 from weft.transforms.tracing import EVAL_SHAPE, NoOptions

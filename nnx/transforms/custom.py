@@ -15,16 +15,16 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from weft.core.interpret import interpret
+from weft.core.interpreter.interpret import interpret
+from weft.nnx.crossing.references import References
+from weft.nnx.crossing.rides import DiffState
 from weft.nnx.missing import MISSING
-from weft.nnx.references import References
-from weft.nnx.rides import DiffState
 from weft.nnx.transforms._wrap import boundary_of, checked_prefix, decorate, refuse_bound_method
-from weft.nnx.variable import Variable
+from weft.nnx.variable.variable import Variable
 from weft.transforms._wrap import named_like
 from weft.transforms.custom import CustomOptions
-from weft.transforms.custom_vjp import CUSTOM_VJP
-from weft.transforms.custom_vjp import CustomVjp as CustomVjpOverValues
+from weft.transforms.custom_vjps import CUSTOM_VJP
+from weft.transforms.custom_vjps import CustomVjp as CustomVjpOverValues
 
 _WITH_UPDATES = dataclasses.replace(CUSTOM_VJP, refused={})
 

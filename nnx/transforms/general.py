@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from weft.nnx.contexts import update_context
-from weft.nnx.extract import from_tree, to_tree
+from weft.nnx.crossing.contexts import update_context
+from weft.nnx.crossing.extract import from_tree, to_tree
+from weft.nnx.graphs.nodes import is_graph_node
 from weft.nnx.missing import MISSING
-from weft.nnx.nodes import is_graph_node
 from weft.nnx.transforms._wrap import decorate
 
 
@@ -31,7 +31,7 @@ def split_inputs(f: Any = MISSING, *, ctxtag: str = "split_merge_inputs") -> Any
     Source: the semantics of `flax.nnx.transforms.general.split_inputs`.
 
     >>> import jax.numpy as jnp
-    >>> from weft.nnx.kinds import Param
+    >>> from weft.nnx.variable.kinds import Param
     >>> @split_inputs
     ... @jax.jit
     ... @merge_inputs

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-from weft.core.interpret import interpret
-from weft.core.rides import Carry
+from weft.core.interpreter.interpret import interpret
+from weft.core.interpreter.rides import Carry
+from weft.nnx.crossing.rides import StateAxes
 from weft.nnx.errors import AxisError, PrefixError
 from weft.nnx.missing import MISSING
-from weft.nnx.rides import StateAxes
 from weft.nnx.transforms._wrap import boundary_of, checked_prefix, decorate, over, refuse_bound_method
 from weft.nnx.transforms.closures import closes_over_state
 from weft.nnx.transforms.metadata import transform_metadata, with_metadata_axes

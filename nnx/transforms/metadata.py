@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from jax.sharding import PartitionSpec
-from weft.nnx.apart import take_apart
+from weft.nnx.crossing.apart import take_apart
+from weft.nnx.crossing.prefixes import rides_of
+from weft.nnx.crossing.references import References
+from weft.nnx.crossing.rides import Carry
 from weft.nnx.errors import AxisError, StructureError
 from weft.nnx.missing import MISSING
-from weft.nnx.prefixes import rides_of
-from weft.nnx.references import References
-from weft.nnx.rides import Carry
-from weft.nnx.sharding import PARTITION_NAME
 from weft.nnx.transforms._wrap import boundary_of, decorate
-from weft.nnx.variable import VARIABLE_TYPES
+from weft.nnx.variable.sharding import PARTITION_NAME
+from weft.nnx.variable.variable import VARIABLE_TYPES
 from weft.transforms._wrap import named_like
 
 

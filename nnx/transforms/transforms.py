@@ -8,13 +8,13 @@ from typing import Any
 import jax
 from jax.experimental import checkify as jax_checkify
 from weft.core.errors import StructureError
-from weft.core.interpret import interpret
+from weft.core.interpreter.interpret import interpret
+from weft.nnx.graphs.nodes import is_graph_node
+from weft.nnx.graphs.walk import iter_graph
 from weft.nnx.missing import MISSING
-from weft.nnx.nodes import is_graph_node
-from weft.nnx.sharding import lay_out_abstractly
 from weft.nnx.transforms._wrap import boundary_of, decorate, over
-from weft.nnx.variable import Variable
-from weft.nnx.walk import iter_graph
+from weft.nnx.variable.sharding import lay_out_abstractly
+from weft.nnx.variable.variable import Variable
 from weft.transforms.branches import COND, COND_OPTIONS, SWITCH, switch_options
 from weft.transforms.tracing import (
     CHECKIFY,

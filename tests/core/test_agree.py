@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from weft.core.agree import Fixed, describe, differences, subtrees
-from weft.core.rides import Carry, is_axis
+from weft.core.interpreter.rides import Carry, is_axis
+from weft.core.records.agree import Fixed, describe, differences, subtrees
 
 
 def found(before: Any, after: Any, **options: Any) -> list[str]:

@@ -17,10 +17,10 @@ import pytest
 from jax import lax
 from jax.extend.core.primitives import closed_call_p
 from jax.sharding import PartitionSpec
-from weft.core import _jax
-from weft.core.capture import CaptureError, capture, perturb, perturbations, scope, sow
+from weft.core.edge import _jax
 from weft.core.errors import DifferentiationError, StructureError
-from weft.core.kinds import BatchStat, Intermediate, Kind
+from weft.core.records.kinds import BatchStat, Intermediate, Kind
+from weft.core.sowing.capturing import CaptureError, capture, perturb, perturbations, scope, sow
 
 X = jnp.array([1.0, 2.0, 3.0])
 

@@ -16,9 +16,9 @@ import weft
 from hypothesis import given
 from hypothesis import strategies as st
 from jax.experimental.sparse import BCOO
-from weft.core import codegen
-from weft.core.codegen import FORWARDED, make_builder, make_extractor
-from weft.core.partition import take_apart
+from weft.core.interpreter import codegen
+from weft.core.interpreter.codegen import FORWARDED, make_builder, make_extractor
+from weft.core.records.partition import take_apart
 
 ARRAYS = [jnp.ones(2), jnp.arange(3), np.zeros(1), np.float32(2)]
 

@@ -19,9 +19,9 @@ import pytest
 import weft
 from hypothesis import given
 from hypothesis import strategies as st
-from weft.core.configuration import Mixed, iter_configuration, opened, spelled_out, stored
 from weft.core.errors import StaticError
-from weft.core.statics import Static
+from weft.core.records.configuration import Mixed, iter_configuration, opened, spelled_out, stored
+from weft.core.records.statics import Static
 
 
 class Size(NamedTuple):

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import pytest
 import weft
 from weft.core.definitions import another, defined_at, redefined_in, same_name
+from weft.core.edge.trees import structure
 from weft.core.errors import BranchError, CarryError, StructureError, SuccessorError
-from weft.core.successors import check_successor
-from weft.core.trees import structure
+from weft.core.threads.successors import check_successor
 from weft.typecheck import ContractError, contract
 
 CELL = """

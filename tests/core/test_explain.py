@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import pytest
 import weft
 from jax import lax
-from weft.core._jax import is_dead_tracer
+from weft.core.edge._jax import is_dead_tracer
 from weft.core.errors import DonatedError, TraceLevelError
-from weft.core.explain import explain
-from weft.core.leaves import iter_leaves
+from weft.core.interpreter.explain import explain
+from weft.core.records.leaves import iter_leaves
 
 X = jnp.array([1.0, 2.0])
 
@@ -33,7 +33,7 @@ TRACES: dict[str, Callable[[Callable[[Any], Any]], Any]] = {
 
 @pytest.mark.parametrize("name", TRACES)
 def test_a_tracer_is_alive_in_its_trace_and_dead_after_it(name: str):
-    # Whether a tracer is dead is read off JAX's private names: if this fails, see `core/_jax.py`.
+    # Whether a tracer is dead is read off JAX's private names: if this fails, see `core/edge/_jax.py`.
     kept: list[Any] = []
 
     def look(x: Any) -> Any:

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 import weft
-from weft.core.interpret import QUICK_PLANS, Interpreted, interpret
-from weft.core.rules import Lift, Rule
-from weft.core.statics import Bound, Static, given, same_static
-from weft.core.values import VALUES
-from weft.transforms.jit import bind
+from weft.core.interpreter.interpret import QUICK_PLANS, Interpreted, interpret
+from weft.core.interpreter.rules import Lift, Rule
+from weft.core.interpreter.values import VALUES
+from weft.core.records.statics import Bound, Static, given, same_static
+from weft.transforms.compilation import bind
 
 
 class Net(weft.Module):

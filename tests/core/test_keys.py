@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 from hypothesis import given
 from weft.core import AxisError, KeyReuseError, RngCount, RngKey, drop, merge, select, split
-from weft.core.keys import Keys, KeyStream, SeedError, StreamError, debug_keys
+from weft.core.records.keys import Keys, KeyStream, SeedError, StreamError, debug_keys
 
 
 def data(key):

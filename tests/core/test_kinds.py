@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import weft
-from weft.core import kinds
 from weft.core.errors import StaticError
-from weft.core.kinds import (
+from weft.core.records import kinds
+from weft.core.records.kinds import (
     BatchStat,
     Buffer,
     Kind,

@@ -14,8 +14,8 @@ import weft
 from hypothesis import given
 from hypothesis import strategies as st
 from weft import BatchStat
-from weft.core.kinds import Param
-from weft.core.leaves import is_array, iter_leaves
+from weft.core.records.kinds import Param
+from weft.core.records.leaves import is_array, iter_leaves
 
 
 class Point(NamedTuple):

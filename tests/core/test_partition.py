@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from weft import BatchStat, Buffer, Cache, Not, Param, changes, merge, select, split, update
 from weft.core.errors import FilterError, StaticError, StructureError
-from weft.core.partition import Structure, take_apart
+from weft.core.records.partition import Structure, take_apart
 
 
 class Pair(NamedTuple):

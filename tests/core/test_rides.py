@@ -12,8 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from weft import BatchStat, Cache, Param
 from weft.core.errors import AxisError
-from weft.core.leaves import iter_leaves
-from weft.core.rides import Carry, axes, depends_on_leaves, is_axis, mapped_size, resolve, resolve_nodes, rides_in
+from weft.core.interpreter.rides import (
+    Carry,
+    axes,
+    depends_on_leaves,
+    is_axis,
+    mapped_size,
+    resolve,
+    resolve_nodes,
+    rides_in,
+)
+from weft.core.records.leaves import iter_leaves
 
 
 class Layer(weft.Module):

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from weft.core import Module, SuccessorError, TraceLevelError, static
-from weft.core import module as module_core
-from weft.core.keys import Keys
-from weft.core.thread import peek, thread
+from weft.core.records import module as module_core
+from weft.core.records.keys import Keys
+from weft.core.threads.handle import peek, thread
 
 
 class Counter(Module):

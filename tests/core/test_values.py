@@ -13,10 +13,10 @@ import pytest
 import weft
 from hypothesis import given
 from hypothesis import strategies as st
-from weft.core import trees
-from weft.core.boundary import Crossing
+from weft.core.edge import trees
 from weft.core.errors import StructureError
-from weft.core.values import VALUES, flatten_sparse, parameter_names
+from weft.core.interpreter.boundary import Crossing
+from weft.core.interpreter.values import VALUES, flatten_sparse, parameter_names
 
 
 class Pair(NamedTuple):

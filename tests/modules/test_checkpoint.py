@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from weft.core.keys import Keys
+from weft.core.records.keys import Keys
 from weft.modules import BatchNorm, CheckpointError, Linear, load_checkpoint, save_checkpoint
 
 

@@ -13,7 +13,7 @@ import pytest
 import safetensors
 from hypothesis import HealthCheck, given, settings
 from jax.sharding import NamedSharding, PartitionSpec
-from weft.core.keys import Keys
+from weft.core.records.keys import Keys
 from weft.modules import CheckpointError, Linear, load_checkpoint, save_checkpoint
 
 FLOATS = ["float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"]

@@ -12,7 +12,7 @@ import optax
 import pytest
 import weft
 from weft.core import AxisError, FrozenParam, Keys, LoRAParam, Module, Param, SuccessorError
-from weft.core.keys import SeedError
+from weft.core.records.keys import SeedError
 from weft.modules import (
     BatchNorm,
     ConfigError,

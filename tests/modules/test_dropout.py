@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from weft.core.keys import Keys, SeedError
+from weft.core.records.keys import Keys, SeedError
 from weft.modules import ConfigError, Dropout
 
 KEY = jax.random.key(3)

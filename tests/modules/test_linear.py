@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from weft.core import AxisError
-from weft.core.keys import Keys, SeedError
+from weft.core.records.keys import Keys, SeedError
 from weft.modules import ConfigError, Embed, Linear, ops
 
 KEY = jax.random.key(0)

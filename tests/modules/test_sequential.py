@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from weft.core import Module, SuccessorError
-from weft.core.keys import Keys, SeedError
+from weft.core.records.keys import Keys, SeedError
 from weft.modules import BatchNorm, Dropout, Linear, Sequential, StatefulSequential, inference
 
 KEYS = jax.random.split(jax.random.key(0), 3)

@@ -9,7 +9,7 @@ import pytest
 import weft
 from jaxtyping import Array, Float
 from weft.core import AxisError
-from weft.core.keys import Keys, SeedError
+from weft.core.records.keys import Keys, SeedError
 from weft.modules import BatchNorm, ConfigError, Conv2d, Dropout, Ensemble, Linear, Residual, Stack
 
 from .layers import KEY, Counted, Dense, Normed, X

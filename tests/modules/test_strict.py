@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from weft.core.keys import Keys
+from weft.core.records.keys import Keys
 from weft.modules import (
     BatchNorm,
     Conv,

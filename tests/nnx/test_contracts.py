@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import pytest
 from weft import nnx
 from weft.core import hooks
-from weft.nnx.contracts import LAYER, structure
-from weft.typecheck.objects import NOTED, layer_of, note_sizes, objects_in, sizes_of_object
+from weft.nnx.interop.contracts import LAYER, structure
+from weft.typecheck.language.objects import NOTED, layer_of, note_sizes, objects_in, sizes_of_object
 
 
 class Layer(nnx.Module):
@@ -23,7 +23,7 @@ class Layer(nnx.Module):
 
 @pytest.mark.parametrize("cls", [Layer, nnx.Linear, nnx.Rngs, nnx.Param])
 def test_classes_of_nnx_are_known_by_their_bases(cls: type):
-    assert hooks.object_layer(cls) == "weft.nnx.contracts"
+    assert hooks.object_layer(cls) == "weft.nnx.interop.contracts"
     assert layer_of(cls) is LAYER
 
 
@@ -35,8 +35,8 @@ def test_other_classes_are_not():
 def test_importing_nnx_does_not_load_the_checker():
     code = "import sys; from weft import nnx; print([n for n in sys.modules if n.startswith('weft.typecheck')])"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "weft.typecheck.objects" not in loaded
-    assert "weft.typecheck.arguments" not in loaded
+    assert "weft.typecheck.language.objects" not in loaded
+    assert "weft.typecheck.arguments.arguments" not in loaded
 
 
 def test_functions_and_noted_sizes_are_no_structure_but_options_and_shapes_are():

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flax import nnx as flax_nnx
-from weft.nnx.install import twin_module
+from weft.nnx.interop.installing import twin_module
 
 # example: why it cannot agree
 EXCEPTIONS = {

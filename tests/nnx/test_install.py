@@ -11,7 +11,7 @@ import pytest
 from flax import nnx as flax_nnx
 from weft import nnx
 from weft.nnx import install as install_function
-from weft.nnx.install import InstallError, twin_module
+from weft.nnx.interop.installing import InstallError, twin_module
 
 HIDE_FLAX = """
 import importlib.machinery, sys
@@ -110,8 +110,8 @@ def test_installing_twice_is_installing_once_and_uninstalling_restores():
     program = """
         import sys
         import weft.nnx
-        from weft.nnx.install import installed
-        ours = lambda: [type(finder).__module__ for finder in sys.meta_path].count("weft.nnx.install")
+        from weft.nnx.interop.installing import installed
+        ours = lambda: [type(finder).__module__ for finder in sys.meta_path].count("weft.nnx.interop.installing")
         weft.nnx.install()
         weft.nnx.install()
         from flax import errors, nnx

@@ -16,7 +16,7 @@ import weft
 from weft import nnx
 
 _ROOT = os.path.dirname(os.path.abspath(weft.__file__)) + os.sep
-# An environment may stand in the checkout: what JAX does when it is interrupted inside of itself is not weft's to promise.
+# An environment may stand in the checkout, and what an interrupt inside of JAX leaves is not weft's to promise.
 _ROOMS = ("core/", "modules/", "nnx/", "transforms/", "typecheck/")
 
 
@@ -248,7 +248,7 @@ def test_an_interrupt_leaves_no_half_plan_of_a_records_function(transform: Any):
 
 
 def test_many_interrupts_at_once_leave_a_call_done():
-    from weft.nnx.writes import completed
+    from weft.nnx.graphs.writes import completed
 
     written: list[int] = []
     errors: list[BaseException] = [KeyboardInterrupt("third"), TimeoutError("second"), KeyboardInterrupt("first")]
@@ -266,7 +266,7 @@ def test_many_interrupts_at_once_leave_a_call_done():
 
 
 def test_an_error_of_the_writing_itself_is_raised():
-    from weft.nnx.writes import completed
+    from weft.nnx.graphs.writes import completed
 
     with pytest.raises(ValueError, match="always"):
         completed(lambda: (_ for _ in ()).throw(ValueError("always")))

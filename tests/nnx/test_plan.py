@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import pytest
 from hypothesis import strategies as st
 from weft import nnx
-from weft.nnx.flattening import Flattener
-from weft.nnx.graphdef import RefMap
-from weft.nnx.plan import Plan, plan_of
-from weft.nnx.stability import is_stable
+from weft.nnx.graphs.definitions import RefMap
+from weft.nnx.graphs.flattening import Flattener
+from weft.nnx.graphs.plan import Plan, plan_of
+from weft.nnx.objects.stability import is_stable
 
 ARRAY = jnp.array([1.0, 2.0])
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import weft
 from weft import nnx
-from weft.core.kinds import Buffer, field_roles
+from weft.core.records.kinds import Buffer, field_roles
 
 
 class Linear(nnx.Module):

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from weft import nnx
-from weft.nnx import rngs as our_rngs
+from weft.nnx.streams import rngs as our_rngs
 
 
 def drawing(nnx):

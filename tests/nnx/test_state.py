@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 from weft import nnx
-from weft.core import filters as core_filters
-from weft.core.partition import split as core_split
+from weft.core.records import filters as core_filters
+from weft.core.records.partition import split as core_split
 from weft.nnx.errors import StructureError
-from weft.nnx.filters import as_core_filter
+from weft.nnx.states.filters import as_core_filter
 
 ARRAY = jnp.array([1.0, 2.0])
 
@@ -157,7 +157,7 @@ def test_filters_mean_the_same_for_records(filter, expected):
 
 
 def test_a_kind_selects_from_records_too():
-    from weft.core.kinds import Param
+    from weft.core.records.kinds import Param
 
     assert issubclass(nnx.Param, Param)
     _, floats, rest = core_split({"w": ARRAY, "n": jnp.arange(2)}, as_core_filter(nnx.OfType(Param)), ...)

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 from weft import nnx
-from weft.nnx.plan import plan_of
-from weft.nnx.stability import snapshot
+from weft.nnx.graphs.plan import plan_of
+from weft.nnx.objects.stability import snapshot
 
 
 @dataclasses.dataclass

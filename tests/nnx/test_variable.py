@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from weft import nnx
-from weft.core import kinds
+from weft.core.records import kinds
 from weft.nnx.errors import TraceContextError
 
 ARRAY = jnp.array([1.0, 2.0])

@@ -48,7 +48,7 @@ def keys(seed, shape): return jax.random.split(jax.random.key(seed), shape) if s
 """
 WEFT = """
 import weft
-from weft.core.thread import peek
+from weft.core.threads.handle import peek
 
 class Slow(weft.Param): pass
 class Momentum(weft.BatchStat): pass

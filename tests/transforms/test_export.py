@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import weft
-from weft.core import exporting
-from weft.core._jax import node_of
+from weft.core.edge._jax import node_of
+from weft.core.records import exporting
 
 X = jnp.ones(3)
 

@@ -107,7 +107,7 @@ def runs(path: Path) -> bool:
 
 def measure(programs: list[Path], folder: Path) -> dict[tuple[str, str], Row]:
     """Everybody's verdict on both versions of some programs."""
-    from weft.typecheck.prover import verify
+    from weft.typecheck.proofs.prover import verify
 
     paths = {(program.stem, version): write(program, version, folder) for program in programs for version in VERSIONS}
     has_jaxtyc = shutil.which("jaxtyc", path=str(Path(sys.executable).parent)) is not None

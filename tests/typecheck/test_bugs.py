@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from weft.typecheck.prover import verify
+from weft.typecheck.proofs.prover import verify
 
 _spec = importlib.util.spec_from_file_location("weft_corpus", Path(__file__).with_name("corpus.py"))
 assert _spec is not None

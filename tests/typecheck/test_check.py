@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from weft.typecheck.__main__ import main
-from weft.typecheck.linter import check
+from weft.typecheck.command.linter import check
 
 RIGHT = """
     from jaxtyping import Array, Float
@@ -169,7 +169,7 @@ def test_modules_go_by_their_dotted_name_and_folders_are_walked(write, tmp_path:
     write("inner/one.py", RIGHT)
     write("inner/two.py", RIGHT.replace("project", "other"))
     assert len(check(["inner"]).verdicts) == 2
-    assert check(["weft.typecheck.dims"]).exit_code == 0
+    assert check(["weft.typecheck.language.dims"]).exit_code == 0
 
 
 def test_several_processes_give_the_same_answer(write):

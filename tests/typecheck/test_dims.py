@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from jax import export
-from weft.typecheck.dims import AnyDim, FixedDim, NamedDim, Shape, SymbolicDim, UnboundDim, VariadicDim
 from weft.typecheck.errors import AnnotationError
+from weft.typecheck.language.dims import AnyDim, FixedDim, NamedDim, Shape, SymbolicDim, UnboundDim, VariadicDim
 
 
 @pytest.mark.parametrize(

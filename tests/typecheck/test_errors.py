@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, ArrayLike, Float, Int, Key, Shaped
 from weft import Module
 from weft.typecheck import ContractError, check, contract
-from weft.typecheck.explain import describe, short_dtype
+from weft.typecheck.messages.explain import describe, short_dtype
 
 from .layers import MLP, linear
 
@@ -231,4 +231,4 @@ def test_an_uncaught_error_is_printed_without_the_notes_of_jax(capsys):
     printed = capsys.readouterr().err
     assert "mine" in printed
     assert "JAX_TRACEBACK_FILTERING" not in printed
-    assert "typecheck/calls.py" not in printed
+    assert "typecheck/calls/calls.py" not in printed

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jaxtyping import Array, Float
-from weft.typecheck.axes import regroup
-from weft.typecheck.prover import verify
+from weft.typecheck.proofs.axis_lints import regroup
+from weft.typecheck.proofs.prover import verify
 
 
 def promoted_against_a_column(a: Float[Array, "b 1"], y: Float[Array, "b"]) -> Float[Array, ""]:

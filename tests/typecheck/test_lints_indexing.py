@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jaxtyping import Array, Float, Int
-from weft.typecheck.prover import verify
+from weft.typecheck.proofs.prover import verify
 
 Logits = Float[Array, "b c"]
 Labels = Int[Array, "b"]

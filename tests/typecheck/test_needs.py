@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weft.typecheck.builder import Assignment
-from weft.typecheck.symbolic import is_symbolic, symbolic_sizes
-from weft.typecheck.verify_needs import DEALS, Needs, assignment_for
+from weft.typecheck.arguments.builder import Assignment
+from weft.typecheck.language.symbolic import is_symbolic, symbolic_sizes
+from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for
 
 KEYS = ["a", "b", "c", "d"]
 

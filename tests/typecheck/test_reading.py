@@ -12,9 +12,9 @@ import pytest
 from jaxtyping import Array, Float, Float32, Int, Key, PyTree, Shaped
 from weft import Module
 from weft.typecheck import AnnotationError, Batched, Dims
-from weft.typecheck.annotations import RecordOf, Unresolved
-from weft.typecheck.reading import Scope, read
-from weft.typecheck.signatures import fields_of, signature_of
+from weft.typecheck.language.annotations import RecordOf, Unresolved
+from weft.typecheck.language.reading import Scope, read
+from weft.typecheck.language.signatures import fields_of, signature_of
 
 if TYPE_CHECKING:
     from somewhere import Missing

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from weft.typecheck.linter import check
-from weft.typecheck.verify_report import Verdict
+from weft.typecheck.command.linter import check
+from weft.typecheck.proofs.report import Verdict
 
 ROOT = Path(__file__).resolve().parents[2]
 

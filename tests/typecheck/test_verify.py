@@ -14,8 +14,8 @@ import pytest
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 from weft.core import Module
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.prover import verify
-from weft.typecheck.verify_report import Verdict
+from weft.typecheck.proofs.prover import verify
+from weft.typecheck.proofs.report import Verdict
 
 
 def project(x: Float[Array, "*batch i"], w: Float[Array, "o i"]) -> Float[Array, "*batch o"]:

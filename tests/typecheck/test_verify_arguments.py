@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jaxtyping import Array, Float, Int
-from weft.typecheck.prover import verify
-from weft.typecheck.verify_report import Verdict
+from weft.typecheck.proofs.prover import verify
+from weft.typecheck.proofs.report import Verdict
 
 
 def noise(key: jax.Array, x: Float[Array, "n d"]) -> Float[Array, "n d"]:

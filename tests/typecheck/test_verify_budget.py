@@ -12,14 +12,14 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 from jaxtyping import Array, Float
-from weft.typecheck import verify_search
 from weft.typecheck.__main__ import main
+from weft.typecheck.arguments.generalise import generalise
 from weft.typecheck.errors import BudgetError
-from weft.typecheck.generalise import generalise
-from weft.typecheck.prover import prove, verify
-from weft.typecheck.verify_budget import Budget
-from weft.typecheck.verify_report import Contract, Verdict
-from weft.typecheck.verify_targets import targets_of
+from weft.typecheck.proofs import search as verify_search
+from weft.typecheck.proofs.budget import Budget
+from weft.typecheck.proofs.prover import prove, verify
+from weft.typecheck.proofs.report import Contract, Verdict
+from weft.typecheck.proofs.targets import targets_of
 
 
 def plain(x: Float[Array, "n m"]) -> Float[Array, "m n"]:

@@ -15,11 +15,11 @@ import pytest
 from jaxtyping import Array, Float, Int
 from weft import nnx
 from weft.typecheck import Batched, check, contract
+from weft.typecheck.command.linter import check as check_files
 from weft.typecheck.errors import ContractError
-from weft.typecheck.linter import check as check_files
-from weft.typecheck.prover import verify
-from weft.typecheck.reading import Scope, read
-from weft.typecheck.verify_report import Report, Verdict
+from weft.typecheck.language.reading import Scope, read
+from weft.typecheck.proofs.prover import verify
+from weft.typecheck.proofs.report import Report, Verdict
 
 
 class Dense(nnx.Module):

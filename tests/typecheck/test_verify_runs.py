@@ -14,8 +14,8 @@ import weft
 from jax import lax
 from jaxtyping import Array, Float
 from weft.typecheck import ContractError
-from weft.typecheck.prover import verify
-from weft.typecheck.verify_report import Verdict
+from weft.typecheck.proofs.prover import verify
+from weft.typecheck.proofs.report import Verdict
 
 
 def rows(x: Float[Array, "n d"]) -> Iterator[Float[Array, "d"]]:

@@ -10,8 +10,8 @@ import weft
 from jaxtyping import Array, Float
 from weft import BatchStat, Module
 from weft.typecheck import Batched, verify
-from weft.typecheck.linter import check
-from weft.typecheck.verify_report import Verdict
+from weft.typecheck.command.linter import check
+from weft.typecheck.proofs.report import Verdict
 
 GPT = '''
 """A small GPT: its blocks are stacked by vmap and scanned."""

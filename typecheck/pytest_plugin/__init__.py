@@ -55,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--weft-debug-successors"):
         # For the processes that tests start, too.
         os.environ["WEFT_DEBUG_SUCCESSORS"] = "1"
-        from weft.core.lost import debug_successors
+        from weft.core.threads.lost import debug_successors
 
         mode = debug_successors()
         mode.__enter__()
@@ -71,7 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_load_initial_conftests() -> None:
     """Makes `flax.nnx` be `weft.nnx` where pytest was started by `python -m weft.nnx`, in xdist's workers too."""
     if os.environ.get("WEFT_NNX_INSTALL"):
-        from weft.nnx.install import install
+        from weft.nnx.interop.installing import install
 
         install()
 

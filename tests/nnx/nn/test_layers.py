@@ -10,8 +10,8 @@ from flax import nnx as flax_nnx
 from jax import lax
 from jax.nn import initializers
 from weft import nnx
-from weft.nnx.attributes import is_data
-from weft.nnx.stability import is_stable
+from weft.nnx.objects.attributes import is_data
+from weft.nnx.objects.stability import is_stable
 
 from .twins import assert_equal, assert_same_state, attributes, twins
 

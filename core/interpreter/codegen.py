@@ -1,0 +1,325 @@
+"""Generated code: taking a known structure apart, and building one, without going through JAX's pytree registry.
+
+Flattening and building 300 records through the registry costs as much as a compiled call of 600 leaves, because each
+record is a Python callback from C++. For a structure that is seen again, this file writes one straight-line function:
+
+- an *extractor* checks that a tree is of exactly that structure (types, lengths, keys, static values) and reads its
+  dynamic leaves; it returns None if anything differs, so it can never be stale;
+- a *builder* makes a tree of that structure from leaves.
+
+Both are written from a *skeleton*: the tree definition unflattened with numbered slots in place of leaves. `exec` is
+used here, once for each structure, because the same walk as closures was measured four times slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import equinox as eqx
+import jax
+from weft.core.edge import trees
+from weft.core.edge.untyped import jnp
+from weft.core.records.leaves import MISSING, NUMBERS, array_types, keeps_numbers
+from weft.core.records.partition import Structure
+from weft.core.records.statics import Bound, Static, same_static
+
+# Above this many leaves, compiling the generated function costs more than it is likely to save.
+MOST_LEAVES = 20_000
+FORWARDED = -1
+
+# The descriptor itself: equinox's `__getattribute__` is Python code, and going around it saves a fifth of the time.
+_get_dict = eqx.Module.__dict__["__dict__"].__get__
+
+
+class SameObject:
+    """In place of a static leaf: it must be one object, which is known by identity and not kept alive."""
+
+    __slots__ = ("identity",)
+
+    def __init__(self, value: object):
+        self.identity = id(value)
+
+
+class _Slot:
+    """Stands for leaf number `index` in a skeleton."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index: int):
+        self.index = index
+
+
+def as_array(value: Any) -> Any:
+    """A forwarded argument as the array that JAX would have returned for it."""
+    # A leaf is a tree itself where a graph's Variable holds one.
+    return value if isinstance(value, _ARRAYS) else jax.tree.map(_leaf_as_array, value)
+
+
+def _leaf_as_array(leaf: Any) -> Any:
+    return leaf if isinstance(leaf, _ARRAYS) else jnp.asarray(leaf)
+
+
+_ARRAYS = (jax.Array, jax.Ref, jax.ShapeDtypeStruct)
+
+
+class _Source:
+    """The text of a function under construction, with the constants that it refers to."""
+
+    def __init__(self, **constants: Any):
+        self.lines: list[str] = []
+        self.constants: dict[str, Any] = constants
+        self.names: dict[int, str] = {}
+        self.fresh = 0
+
+    def constant(self, value: Any) -> str:
+        """A name for a constant; the same name for the same object."""
+        name = self.names.get(id(value))
+        if name is None:
+            name = self.names[id(value)] = f"c{len(self.names)}"
+            self.constants[name] = value
+        return name
+
+    def assign(self, expression: str, prefix: str = "n") -> str:
+        """A new local for an expression."""
+        self.fresh += 1
+        name = f"{prefix}{self.fresh}"
+        self.lines.append(f"{name} = {expression}")
+        return name
+
+    def function(self, arguments: str, *, indent: str = "  ", head: str = "", tail: str = "") -> Callable[..., Any]:
+        """Compiles the lines as the body of a function."""
+        body = "\n".join(indent + line for line in self.lines)
+        text = f"def generated({arguments}):\n{head}{body}\n{tail}"
+        exec(compile(text, "<weft generated>", "exec"), self.constants)
+        return self.constants["generated"]
+
+
+def _skeleton(structure: Structure) -> Any:
+    """The structure with slots as leaves, or `MISSING` if a node of another library will not hold them."""
+    try:
+        return structure.treedef.unflatten([_Slot(i) for i in range(len(structure.paths))])
+    except Exception:
+        return MISSING
+
+
+def _is_namedtuple(node: Any) -> bool:
+    return isinstance(node, tuple) and hasattr(cast(Any, node), "_fields")
+
+
+def _dynamic_fields(record: eqx.Module) -> set[str]:
+    fields = record.__dataclass_fields__.values()
+    return {field.name for field in fields if not field.metadata.get("static", False)}
+
+
+def make_extractor(
+    structure: Structure, places: Sequence[tuple[int, int]], lanes: int
+) -> Callable[[Any], tuple[None, Sequence[Any], tuple[tuple[Any, ...], ...]] | None] | None:
+    """Code that reads the dynamic leaves of a tree of this structure, in order and by lane.
+
+    Args:
+        structure: of the trees to accept.
+        places: for each dynamic leaf its lane and its place there.
+        lanes: how many lanes there are.
+
+    Returns:
+        A function from a tree to `(None, values, groups)`, or to None if the tree is of another structure; or None
+        instead of a function if the structure is too large to be worth it, or cannot be written down.
+    """
+    skeleton = _skeleton(structure) if len(structure.paths) <= MOST_LEAVES else MISSING
+    if skeleton is MISSING:
+        return None
+    source = _Source(
+        get_dict=_get_dict,
+        ready=_array_type(),
+        array_types=array_types(),
+        numbers=frozenset(NUMBERS),
+        same=same_static,
+        flatten_one_level=trees.children_of,
+    )
+    reader = _Reader(source, {i: value for i, _, value in structure.statics})
+    reader.read(skeleton, "root", in_record=False)
+    groups: list[list[str]] = [[] for _ in range(lanes)]
+    for name, (lane, _) in zip(reader.leaves, places, strict=True):
+        groups[lane].append(name)
+    everything = _tuple(reader.leaves)
+    source.lines.append(f"v = {everything}")
+    by_lane = ["v"] if lanes == 1 else [_tuple(group) for group in groups]
+    source.lines.append(f"return None, v, {_tuple(by_lane)}")
+    return source.function(
+        "root", indent="    ", head="  try:\n", tail="  except (KeyError, AttributeError):\n    return None"
+    )
+
+
+def _tuple(names: Sequence[str]) -> str:
+    return f"({', '.join(names)}{',' if names else ''})"
+
+
+class _Reader:
+    """Writes the extractor's lines while it walks a skeleton."""
+
+    def __init__(self, source: _Source, statics: dict[int, Any]):
+        self.source = source
+        self.statics = statics
+        self.leaves: list[str] = []
+
+    def read(self, node: Any, expression: str, in_record: bool) -> None:
+        if isinstance(node, _Slot):
+            self._leaf(node, expression, in_record)
+            return
+        if node is None:
+            self._require(f"{expression} is None")
+            return
+        name = self.source.assign(expression)
+        self._require(f"type({name}) is {self.source.constant(type(node))}")
+        if isinstance(node, eqx.Module):
+            self._record(node, name)
+        elif type(node) is Static:
+            constant = self.source.constant(node)
+            self._require(f"{name} is {constant} or {name} == {constant}")
+        elif type(node) is Bound:
+            # Its leaves were checked when it was made.
+            self._require(f"{name}.structure is {self.source.constant(node.structure)}")
+            leaves = self.source.assign(f"{name}.leaves")
+            self.leaves += [f"{leaves}[{i}]" for i in range(len(node.leaves))]
+        elif type(node) is dict:
+            items = cast("dict[Any, Any]", node)
+            self._require(f"len({name}) == {len(items)}")
+            # JAX orders a dict's children by key.
+            for key in sorted(items):
+                self.read(items[key], f"{name}[{self.source.constant(key)}]", in_record)
+        elif type(node) in (tuple, list) or _is_namedtuple(node):
+            children = cast("Sequence[Any]", node)
+            self._require(f"len({name}) == {len(children)}")
+            for i, child in enumerate(children):
+                self.read(child, f"{name}[{i}]", in_record)
+        else:
+            self._other(node, name, in_record)
+
+    def _require(self, condition: str) -> None:
+        self.source.lines.append(f"if not ({condition}): return None")
+
+    def _leaf(self, slot: _Slot, expression: str, in_record: bool) -> None:
+        name = self.source.assign(expression, "v")
+        if slot.index in self.statics:
+            value = self.statics[slot.index]
+            if isinstance(value, SameObject):
+                self._require(f"id({name}) == {value.identity}")
+            else:
+                self._same(name, value)
+            return
+        known = "" if in_record else f" or type({name}) in numbers"
+        # The first test is the usual case, and cheaper than the second.
+        self._require(f"type({name}) is ready or type({name}) in array_types{known}")
+        self.leaves.append(name)
+
+    def _same(self, name: str, value: Any) -> None:
+        constant = self.source.constant(value)
+        self._require(f"{name} is {constant} or same({name}, {constant})")
+
+    def _record(self, node: eqx.Module, name: str) -> None:
+        values = cast("dict[str, Any]", object.__getattribute__(node, "__dict__"))
+        dynamic = _dynamic_fields(node)
+        fields = self.source.assign(f"get_dict({name})", "d")
+        self._require(f"len({fields}) == {len(values)}")
+        for field in node.__dataclass_fields__:
+            if field in dynamic and field in values:
+                self.read(values[field], f"{fields}[{field!r}]", not keeps_numbers(type(node)))
+        for field, value in values.items():
+            if field not in dynamic:
+                self._same(self.source.assign(f"{fields}[{field!r}]", "v"), value)
+
+    def _other(self, node: Any, name: str, in_record: bool) -> None:
+        children, data = cast(Any, trees.children_of(node))
+        level = self.source.assign(f"flatten_one_level({name})")
+        self._require(f"{level}[1] == {self.source.constant(data)}")
+        listed = self.source.assign(f"tuple({level}[0])")
+        children = tuple(children)
+        self._require(f"len({listed}) == {len(children)}")
+        for i, child in enumerate(children):
+            self.read(child, f"{listed}[{i}]", in_record)
+
+
+def make_builder(structure: Structure, sources: Sequence[tuple[int, int]]) -> Callable[[Any, Any], Any]:
+    """Code that builds a tree of this structure.
+
+    Args:
+        structure: of the tree to build.
+        sources: for each dynamic leaf, (lane, place), or (FORWARDED, position among the arguments).
+
+    Returns:
+        A function from `(values, groups)`, the arguments' leaves and the lanes that came out, to the tree.
+    """
+    skeleton = _skeleton(structure)
+    if skeleton is MISSING:
+        return lambda values, groups: structure.build(
+            [as_array(values[place]) if lane == FORWARDED else groups[lane][place] for lane, place in sources]
+        )
+    source = _Source(new=object.__new__, get_dict=_get_dict, as_array=as_array, ready=_array_type())
+    dynamic = iter(sources)
+    statics = {i: value for i, _, value in structure.statics}
+    expressions: dict[int, str] = {}
+    for i in range(len(structure.paths)):
+        if i in statics:
+            expressions[i] = source.constant(statics[i])
+            continue
+        lane, place = next(dynamic)
+        if lane != FORWARDED:
+            expressions[i] = f"groups[{lane}][{place}]"
+        else:
+            name = source.assign(f"values[{place}]", "v")
+            source.lines.append(f"if type({name}) is not ready: {name} = as_array({name})")
+            expressions[i] = name
+    source.lines.append(f"return {_Writer(source, expressions).write(skeleton)}")
+    return source.function("values, groups")
+
+
+def _array_type() -> type:
+    return cast("type[Any]", type(jnp.zeros(())))
+
+
+class _Writer:
+    """Writes the builder's lines while it walks a skeleton."""
+
+    def __init__(self, source: _Source, leaves: dict[int, str]):
+        self.source = source
+        self.leaves = leaves
+
+    def write(self, node: Any) -> str:
+        """Lines for a node's children, and the expression for the node."""
+        if isinstance(node, _Slot):
+            return self.leaves[node.index]
+        if node is None:
+            return "None"
+        if type(node) is Static:
+            return self.source.constant(node)
+        if isinstance(node, eqx.Module):
+            return self._record(node)
+        if type(node) is dict:
+            items = cast("dict[Any, Any]", node)
+            return f"{{{', '.join(f'{self.source.constant(k)}: {self.write(items[k])}' for k in sorted(items))}}}"
+        if type(node) is tuple:
+            return _tuple([self.write(child) for child in cast("tuple[Any, ...]", node)])
+        if type(node) is list:
+            return f"[{', '.join(self.write(child) for child in cast('list[Any]', node))}]"
+        if _is_namedtuple(node):
+            return f"{self.source.constant(type(node))}({', '.join(map(self.write, node))})"
+        return self._other(node)
+
+    def _record(self, node: eqx.Module) -> str:
+        values = cast("dict[str, Any]", object.__getattribute__(node, "__dict__"))
+        dynamic = _dynamic_fields(node)
+        # Children first, so that an expression for one child never sits between another's lines.
+        children = {name: self.write(value) for name, value in values.items() if name in dynamic}
+        record = self.source.assign(f"new({self.source.constant(type(node))})", "r")
+        fields = self.source.assign(f"get_dict({record})", "d")
+        for name, value in values.items():
+            expression = children[name] if name in dynamic else self.source.constant(value)
+            self.source.lines.append(f"{fields}[{name!r}] = {expression}")
+        return record
+
+    def _other(self, node: Any) -> str:
+        definition = trees.structure(node, lambda other: other is not node)
+        children = tuple(cast(Any, trees.children_of(node))[0])
+        build = self.source.constant(definition.unflatten)
+        return f"{build}({_tuple([self.write(child) for child in children])})"

@@ -1,0 +1,187 @@
+"""Says which argument is to blame when JAX refuses a call because of one array.
+
+JAX names the array's shape and the place of its birth, or a position among the arrays that weft passed to it
+(`groups[0][3]`); the user needs its path in the arguments. This runs only once something has failed, so the good path
+pays nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType, TracebackType
+from typing import Any, cast
+
+import equinox as eqx
+import jax
+from jax.core import Tracer
+from weft.core.callers import is_users
+from weft.core.edge._jax import is_dead_tracer, traced_from
+from weft.core.edge.untyped import jax as untyped_jax
+from weft.core.errors import (
+    AliasError,
+    DonatedError,
+    TracedArrayError,
+    TracedBoolError,
+    TracedIntegerError,
+    TracedMaskError,
+    TracedValueError,
+    TraceLevelError,
+    WeftError,
+)
+from weft.core.frames import current_frames
+from weft.core.paths import Path, format_path
+from weft.core.records.leaves import Leaf
+
+
+def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]]) -> None:
+    """Raises a better error in place of one of JAX's, if an argument explains it; else returns.
+
+    Raises:
+        DonatedError: if arguments were donated to an earlier call.
+        TraceLevelError: if arguments are tracers of a transform that has ended.
+        AliasError: if one array was donated under two paths.
+        EquinoxRuntimeError: if `eqx.error_if` failed.
+    """
+    if isinstance(error, (untyped_jax.errors.JaxRuntimeError, ValueError)) and _OF_EQUINOX in str(error):
+        # Equinox's message, without XLA's around it; `eqx.filter_jit` does so too.
+        message = str(error).partition(_OF_EQUINOX)[2].partition(_END_OF_MESSAGE)[0].strip()
+        raise eqx.EquinoxRuntimeError(message) from None
+    if isinstance(error, WeftError) or not isinstance(error, ValueError | RuntimeError | TypeError):
+        return
+    text = str(error)
+    if isinstance(error, jax.errors.UnexpectedTracerError) or "leaked" in text or "tracer" in text.lower():
+        escaped = [leaf for leaf in find_leaves() if isinstance(leaf.value, Tracer)]
+        escaped = [leaf for leaf in escaped if is_dead_tracer(leaf.value)]
+        if escaped:
+            raise TraceLevelError(
+                "a tracer escaped from a transform that has ended, into these arguments",
+                at=[f"{format_path(leaf.path)}: {leaf.value.aval}" for leaf in escaped],
+                fix="return the value from the transformed function instead of storing it outside",
+            ) from error
+    if "delete" in text or "donate" in text:
+        leaves = find_leaves()
+        gone = [leaf for leaf in leaves if isinstance(leaf.value, jax.Array) and _is_deleted(leaf.value)]
+        if "same buffer twice" in text:
+            _raise_aliased(leaves, error)
+        if gone:
+            raise DonatedError(
+                "these arguments were donated to an earlier call, and are gone",
+                at=[format_path(leaf.path) for leaf in gone],
+                fix="use the successor that the call returned, or do not donate",
+            ) from error
+
+
+# How equinox's error stands in the text of XLA's.
+_OF_EQUINOX = "_EquinoxRuntimeError: "
+_END_OF_MESSAGE = "\n--------------------"
+
+
+def _is_deleted(value: jax.Array) -> bool:
+    return not isinstance(value, Tracer) and value.is_deleted()
+
+
+def _raise_aliased(leaves: Sequence[Leaf], error: Exception) -> None:
+    paths: dict[int, list[Path]] = {}
+    for leaf in leaves:
+        paths.setdefault(id(leaf.value), []).append(leaf.path)
+    shared = [" and ".join(map(format_path, group)) for group in paths.values() if len(group) > 1]
+    raise AliasError(
+        "one array is reached under two paths, so it cannot be donated",
+        at=shared,
+        fix="copy it (jnp.copy) at one of them, or donate neither",
+    ) from error
+
+
+# ---- a value that Python needs and a trace does not have -----------------------------------------------------------
+
+_BY_VALUE = "choose by value with jnp.where or weft.cond"
+# JAX's error, weft's, and what to do if the value may not be static. Subclasses come before their bases.
+_TRACED: tuple[tuple[type[Exception], type[TracedValueError], str], ...] = (
+    (jax.errors.TracerBoolConversionError, TracedBoolError, _BY_VALUE),
+    (jax.errors.TracerIntegerConversionError, TracedIntegerError, "read it off a shape, or index with jnp.take"),
+    (jax.errors.TracerArrayConversionError, TracedArrayError, "use jax.numpy where NumPy is called"),
+    (
+        jax.errors.NonConcreteBooleanIndexError,
+        TracedMaskError,
+        "choose with jnp.where(mask, x, 0), or say how many there are at most: jnp.nonzero(mask, size=...)",
+    ),
+    (jax.errors.ConcretizationTypeError, TracedValueError, "read it off a shape, or compute with jax.numpy"),
+)
+# A shape that is traced is a plain TypeError.
+_SHAPES = "Shapes must be 1D sequences of concrete values"
+_MOST_FRAMES = 40
+
+
+def explain_traced(error: Exception, values: Sequence[Any], path_of: Callable[[int], Path]) -> None:
+    """Raises a better error in place of one of JAX's about a value that is traced, if an argument explains it.
+
+    Args:
+        error: what came out of the user's function.
+        values: the leaves that the function was given.
+        path_of: the path of leaf `i` in the arguments.
+
+    Raises:
+        TracedValueError: naming the arguments that the value comes from.
+    """
+    known = next(((ours, advice) for theirs, ours, advice in _TRACED if isinstance(error, theirs)), None)
+    if known is None and type(error) is TypeError and str(error).startswith(_SHAPES):
+        known = TracedIntegerError, "read it off the shape of an argument"
+    if known is None or isinstance(error, WeftError):
+        return
+    kind, advice = known
+    for tracer in _tracers_in(error.__traceback__, kind is TracedMaskError):
+        found = traced_from(tracer, values)
+        if found:
+            paths = [path_of(i) for i in found]
+            names = ", ".join(f"`{format_path(path)}`" for path in paths)
+            first = str(error).partition("\n")[0].rstrip(".")
+            at = [f"{format_path(path)}: {jax.typeof(values[i])}" for i, path in zip(found, paths, strict=True)]
+            raise kind(
+                f"Python needs a value that depends on {names}, and that is traced: {first}",
+                at=[*at, *_place(error.__traceback__)],
+                fix=_make_static(paths) + advice,
+            ) from error
+
+
+def _make_static(paths: Sequence[Path]) -> str:
+    """How an argument becomes static in the transform that is being traced, if it can."""
+    transform = current_frames()[-1].transform if current_frames() else ""
+    if len(paths) != 1 or transform not in ("jit", "remat"):
+        return ""
+    name, *below = paths[0]
+    if below:
+        return f"if few values are meant, make {format_path(paths[0])} an argument of its own, and that static; else "
+    option = f'static_argnames="{name}"' if transform == "jit" else "static_argnums"
+    return f"if few values are meant, make it static ({transform} with {option}); else "
+
+
+def _tracers_in(traceback: TracebackType | None, mask: bool) -> list[Any]:
+    """The tracers that JAX had in hand when it raised."""
+    frames: list[FrameType] = []
+    while traceback is not None:
+        frames.append(traceback.tb_frame)
+        traceback = traceback.tb_next
+    for frame in reversed(frames[-_MOST_FRAMES:]):
+        values: Iterator[Any] = itertools.chain.from_iterable(map(_elements, frame.f_locals.values()))
+        tracers: list[Any] = [one for one in values if isinstance(one, Tracer)]
+        found = [one for one in tracers if not mask or one.dtype == bool]
+        # What it is about is in the frame that raised, others are only nearby.
+        if found or is_users(frame):
+            return found
+    return []
+
+
+def _elements(value: Any) -> Sequence[Any]:
+    return cast("Sequence[Any]", value) if isinstance(value, tuple | list) else (value,)
+
+
+def _place(traceback: TracebackType | None) -> list[str]:
+    """The line of the user's code, as one line of an error."""
+    found: list[str] = []
+    while traceback is not None:
+        if is_users(traceback.tb_frame):
+            code = traceback.tb_frame.f_code
+            found = [f"{code.co_filename}:{traceback.tb_lineno} in {code.co_name}"]
+        traceback = traceback.tb_next
+    return found

@@ -1,0 +1,246 @@
+"""The interpreter: every transform is one rule, every semantics one boundary, `interpret(rule, boundary)` a function.
+
+One call passes through here in five steps, whatever the rule and whatever the boundary:
+
+1. the boundary takes the call apart into a *structure* and dynamic leaves;
+2. the rule says where each leaf rides; leaves that ride alike form a lane, and lanes are all that JAX sees: a flat
+   tuple of arrays each. Structure and rides together are the *crossing*: hashable, without arrays, and the key under
+   which the lifted function is kept;
+3. the lifted function runs: the JAX transform over `Body`, which rebuilds the live call inside the trace, calls the
+   user's function, and lets the boundary take its output apart again;
+4. what was returned, without its arrays, is the *outcome*; it rides out in the output's tree definition, so JAX's own
+   caches keep it with the trace that it belongs to;
+5. the boundary hands the output over: *values* build successors, *references* write updates back.
+
+A rule that is dispatched often (`jit`) has a second, generated way through steps 1, 2 and 5 for calls of a make that
+was seen before; see `codegen`.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import equinox as eqx
+from weft.core.edge.untyped import jax
+from weft.core.interpreter.boundary import NOT_UPDATED, Boundary, Call, Crossing, Departure, Extract, Groups
+from weft.core.interpreter.explain import explain
+from weft.core.interpreter.retraces import Traces
+from weft.core.interpreter.rides import depends_on_leaves, is_axis, rides_in
+from weft.core.interpreter.rules import Body, Finish, Lift, Lifted, Prepare, Rule
+from weft.core.memory import Recent, remembered
+from weft.core.records.aliases import crossing_with
+from weft.core.records.module import method_watchers
+from weft.core.threads import lost
+from weft.core.threads.proxies import refuse_threaded
+
+O = TypeVar("O")
+
+
+@dataclass(eq=False)
+class Plan:
+    """What is kept of a crossing: the lifted function, and the generated way in once it has paid to make one."""
+
+    crossing: Crossing
+    lifted: Lifted
+    gives_away: bool = False
+    uses: int = 0
+    extract: Extract | None = None
+
+
+def as_tree(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that is a record's method as a tree that holds the record, whose arrays must not become constants.
+
+    Equinox does so for other methods, but not for `__call__` and its like.
+    """
+    if isinstance(function, types.MethodType) and isinstance(function.__self__, eqx.Module):
+        return jax.tree_util.Partial(function.__func__, function.__self__)
+    return function
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """What a function is called in jaxprs and profiles."""
+    named: Any = getattr(function, "func", function) if isinstance(function, jax.tree_util.Partial) else function
+    return getattr(named, "__name__", type(named).__name__)
+
+
+# How many makes of call are tried by the generated way before the structure is looked up. More would cost
+# a call of the last one more than looking it up does.
+QUICK_PLANS = 4
+
+
+@dataclass(eq=False)
+class Memory:
+    """What was learned of functions under one rule, boundary and options.
+
+    Plans are keyed by crossing: tree definition, static leaves and rides. They hold no arrays and are never stale,
+    because a crossing that differs in any of these is another key.
+    """
+
+    plans: Recent[Crossing, Plan] = field(default_factory=lambda: Recent[Crossing, Plan]())
+    quick: tuple[Plan, ...] = ()
+    traces: Traces = field(default_factory=lambda: Traces())
+
+
+class Interpreted(Generic[O]):
+    """Functions under one rule and one boundary, with what is remembered of the calls that they have seen."""
+
+    def __init__(self, rule: Rule[O], boundary: Boundary, functions: tuple[Callable[..., Any], ...], options: O):
+        refuse_threaded(functions, rule.name)
+        self.rule = rule
+        self.boundary = boundary
+        self.options = options
+        # Held here, because what stands for them in a crossing does not.
+        self.held = tuple(map(as_tree, functions))
+        found = remembered(rule, self.held, options, Memory) if boundary.shares else None
+        self.functions, self.memory = (self.held, Memory()) if found is None else found
+        self.memory.traces.code = getattr(functions[0], "__code__", None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not what is remembered: that is about this process.
+        return Interpreted, (self.rule, self.boundary, self.held, self.options)
+
+    def __call__(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, extra: Any = (), prepare: Prepare | None = None
+    ) -> Any:
+        """Calls the transformed functions.
+
+        Args:
+            args: the user's positional arguments.
+            kwargs: the user's arguments by name.
+            extra: what the transform takes beside them (a predicate, a trip count).
+            prepare: makes `extra` from the crossing, where it depends on it (tangents).
+        """
+        if method_watchers and not self.boundary.has_updates and lost.is_outermost(self.rule.name):
+
+            def run(*args: Any, **kwargs: Any) -> Any:
+                return self(args, kwargs, extra=extra, prepare=prepare)
+
+            return lost.check_evaluation(self.rule.name, run, args, kwargs)
+        call = (self.functions, args, kwargs)
+        for plan in self.memory.quick:
+            assert plan.extract is not None
+            found = plan.extract(call)
+            if found is not None:
+                return self._run_quickly(plan, call, *found)
+        plan, values, entered = self.plan(call)
+        if prepare is not None:
+            extra = prepare(self.boundary, plan.crossing, call, values)
+
+        def hand_over(result: tuple[Any, ...]) -> Any:
+            return self.boundary.hand_over(entered, result[1].value, values, result[0])
+
+        with crossing_with(plan.crossing, values):
+            out, (_, outcome, *more) = self._run(plan, extra, call, plan.crossing.group(values), hand_over)
+        if self.rule.finish is None:
+            return out
+        return self.rule.finish(
+            out, Finish(self.boundary, plan.crossing, self.options, call, values, outcome.value, tuple(more))
+        )
+
+    def plan(self, call: Call) -> tuple[Plan, list[Any], Any]:
+        """The plan of a call, made if need be; the call's dynamic leaves; and what `hand_over` needs of it."""
+        structure, leaves, entered = self.boundary.enter(call)
+        prefix = self.rule.arrive(self.options, call)
+        rides = self.boundary.rides(prefix, call, entered, leaves, self.rule.is_ride, self.rule.options[0])
+        self.rule.check(self.options, call, leaves, rides)
+        # What is new in an argument may leave by an axis that nothing arrived by.
+        axes = filter(is_axis, rides_in(prefix, self.rule.is_ride)) if self.boundary.restructures else ()
+        lanes = tuple(dict.fromkeys((*self.rule.lanes, *rides, *axes)))
+        crossing = Crossing(structure, tuple(rides), lanes)
+        plan = self.memory.plans.get(crossing)
+        if plan is None:
+            # Where the arguments can be updated, their new values must reach them if the old ones are gone.
+            gives_away = self.boundary.has_updates and any(map(self.rule.gives_away, lanes))
+            plan = Plan(crossing, self.rule.lift(self._lift(crossing)), gives_away)
+            plan = self.memory.plans.add(crossing, plan)
+        plan.uses += 1
+        # The quick way looks at the structure alone.
+        if self.rule.quick and plan.uses == 2 and not depends_on_leaves(prefix, self.rule.is_ride):
+            self._promote(plan, entered, call)
+        return plan, [leaf.value for leaf in leaves], entered
+
+    def _lift(self, crossing: Crossing) -> Lift[O]:
+        arrived = self.boundary.update_lanes(crossing)
+        updates = tuple(ride for ride in map(self.rule.updates, arrived) if ride is not NOT_UPDATED)
+        arrive = functools.partial(self.rule.arrive, self.options)
+        prefixes = [self.rule.depart(self.options, i) for i in range(len(self.functions))]
+        is_ride, forwards, option = self.rule.is_ride, self.rule.forwards, self.rule.options[1]
+        found = [ride for prefix in prefixes for ride in rides_in(prefix, is_ride)]
+        lanes = tuple(dict.fromkeys((*found, *updates)))
+        bodies = tuple(
+            Body(
+                self.boundary,
+                crossing,
+                i,
+                Departure(prefix, lanes, is_ride, forwards, option, self.rule.refused, self.rule.updates, arrive),
+                name_of(self.held[i]),
+                self.rule.agree(self.options, i),
+            )
+            for i, prefix in enumerate(prefixes)
+        )
+        return Lift(bodies, crossing, lanes, self.options, self.memory.traces)
+
+    def _run(
+        self, plan: Plan, extra: Any, call: Call, groups: Groups, hand_over: Callable[[tuple[Any, ...]], Any]
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """What was handed over, and what came out of the transform."""
+        if not plan.gives_away:
+            result = self._guarded(plan, extra, call, groups)
+            return hand_over(result), result
+        # An interrupt after the call, before its result has a name, would lose what the arguments became: C keeps it.
+        came: list[tuple[Any, ...]] = []
+        try:
+            came.extend(itertools.starmap(plan.lifted, ((extra, *groups),)))
+            return hand_over(came[0]), came[0]
+        except BaseException as error:
+            if came:
+                hand_over(came[0])
+            elif isinstance(error, Exception):
+                self._explain(error, call)
+            raise
+
+    def _guarded(self, plan: Plan, extra: Any, call: Call, groups: Groups) -> tuple[Any, ...]:
+        try:
+            return plan.lifted(extra, *groups)
+        except Exception as error:
+            self._explain(error, call)
+            raise
+
+    def _explain(self, error: Exception, call: Call) -> None:
+        explain(error, lambda: self.boundary.enter(call)[1])
+
+    def _run_quickly(self, plan: Plan, call: Call, entered: Any, values: Sequence[Any], groups: Groups) -> Any:
+        if plan is not self.memory.quick[0]:
+            self._promote(plan, entered, call)
+        if plan.gives_away:
+            return self._run(
+                plan,
+                (),
+                call,
+                groups,
+                lambda result: self.boundary.quick_hand_over(entered, result[1].value, values, result[0]),
+            )[0]
+        groups, outcome = self._guarded(plan, (), call, groups)
+        return self.boundary.quick_hand_over(entered, outcome.value, values, groups)
+
+    def _promote(self, plan: Plan, entered: Any, call: Call) -> None:
+        # Replaced as a whole, so that other threads see the old order or the new one.
+        if plan.extract is None:
+            plan.extract = self.boundary.extractor(plan.crossing, entered, call)
+        if plan.extract is not None:
+            others = tuple(other for other in self.memory.quick if other is not plan)
+            self.memory.quick = (plan, *others[: QUICK_PLANS - 1])
+
+
+def interpret(rule: Rule[O], boundary: Boundary) -> Callable[[tuple[Callable[..., Any], ...], O], Interpreted[O]]:
+    """Gives a rule one of its two semantics.
+
+    Returns:
+        A function from the user's functions and the rule's options to what can be called with arguments.
+    """
+    return lambda functions, options: Interpreted(rule, boundary, functions, options)

@@ -1,0 +1,198 @@
+"""Rules: the declaration of one transform, and what it is given to lift.
+
+A rule says where things ride, and holds the one call into JAX (`lift`), from the user's functions as functions of lanes
+(`Body`) to a function of lanes. The rules themselves are in `weft.transforms`.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, Literal, TypeVar, cast
+
+from weft.core import hooks
+from weft.core.edge.untyped import is_tuple, jax
+from weft.core.errors import PairError
+from weft.core.interpreter.boundary import Boundary, Call, Crossing, Departure, Groups
+from weft.core.interpreter.explain import explain_traced
+from weft.core.interpreter.retraces import Traces
+from weft.core.interpreter.rides import Ride, is_axis
+from weft.core.memory import live
+from weft.core.records.aliases import inside_of
+from weft.core.records.leaves import Leaf, is_array
+from weft.core.records.statics import given
+
+O = TypeVar("O")
+
+# Called with the live arguments before the user's function; what it returns is called with the output after.
+Agreement = Callable[[Boundary, Call, Departure], Callable[[Any], None]]
+
+
+class OutcomeNode(types.SimpleNamespace):
+    """An outcome as a pytree node without leaves, in the output of what JAX transforms.
+
+    Its constructor and its flattening are in C: between the end of a compiled call and its result there is no
+    instruction of Python, at which an interrupt could be raised, and the result be lost.
+    """
+
+    value: Any
+
+
+jax.tree_util.register_dataclass(OutcomeNode, data_fields=[], meta_fields=["value"])
+
+
+class Body:
+    """The user's function as a pure function of lanes, for JAX to transform."""
+
+    def __init__(
+        self,
+        boundary: Boundary,
+        crossing: Crossing,
+        index: int,
+        departure: Departure,
+        name: str,
+        agreement: Agreement | None,
+    ):
+        # Not the function, which is alive in the call alone (see `memory`).
+        self.name = name
+        self.agreement = agreement
+        self.boundary = boundary
+        self.crossing = crossing
+        self.index = index
+        self.departure = departure
+
+    def __call__(self, groups: Groups, *before: Any) -> tuple[Groups, OutcomeNode]:
+        """Runs on lanes; `before` are arguments that the transform itself supplies, ahead of the user's."""
+        values = self.crossing.ungroup(groups)
+        call, memory = self.boundary.rebuild(self.crossing, values)
+        functions, args, kwargs = call
+        check = self.agreement(self.boundary, call, self.departure) if self.agreement is not None else None
+        args, kwargs = map(given, args), {name: given(value) for name, value in kwargs.items()}
+        try:
+            with inside_of(self.crossing, values):
+                out = hooks.call_checked(live(functions[self.index]), (*before, *args), kwargs, self.boundary.typed)
+        except (TypeError, IndexError) as error:
+            explain_traced(error, values, lambda i: self.boundary.path_of(self.crossing, i))
+            raise
+        if self.departure.option == "has_aux" and isinstance(self.departure.prefix, tuple):
+            out = _pair(out)
+        if check is not None:
+            check(out)
+        groups, outcome = self.boundary.leave(self.crossing, values, call, memory, out, self.departure)
+        return groups, OutcomeNode(value=outcome)
+
+    def departing(self, **changes: Any) -> Body:
+        """This body with another departure."""
+        departure = replace(self.departure, **changes)
+        return Body(self.boundary, self.crossing, self.index, departure, self.name, self.agreement)
+
+    def learn_updates(self, groups: Groups, *before: Any) -> frozenset[int]:
+        """Which leaves of the arguments the function updates, by one abstract evaluation."""
+        if not self.boundary.has_updates:
+            return frozenset()
+
+        # Another function each time: JAX takes a function that is traced while it is traced for endless recursion.
+        def run(groups: Groups, *before: Any) -> tuple[Groups, OutcomeNode]:
+            return self(groups, *before)
+
+        outcome: Any = jax.eval_shape(run, groups, *before)[1]
+        return self.boundary.updated(outcome.value)
+
+
+def _pair(out: Any) -> tuple[Any, Any]:
+    """A value and what goes with it; JAX takes a tuple or a list for it."""
+    entries = tuple(cast("list[Any]", out)) if isinstance(out, list) else out
+    if is_tuple(entries) and len(entries) == 2:
+        return entries[0], entries[1]
+    found = "an array" if is_array(entries) else type(entries).__name__
+    if is_tuple(entries):
+        found = f"a sequence of {len(entries)}"
+    raise PairError(
+        f"has_aux does not fit: the function returned {found}, not a pair",
+        fix="return (value, auxiliary output), or leave has_aux out",
+    )
+
+
+@dataclass(frozen=True)
+class Lift(Generic[O]):
+    """What a rule lifts: the functions as bodies over lanes, and all that is known before arrays are."""
+
+    bodies: tuple[Body, ...]
+    crossing: Crossing
+    out_lanes: tuple[Ride, ...]
+    options: O
+    traces: Traces
+
+    @property
+    def lanes(self) -> tuple[Ride, ...]:
+        """The rides of the lanes that the bodies take."""
+        return self.crossing.lanes
+
+
+@dataclass(frozen=True)
+class Finish(Generic[O]):
+    """What a rule turns into its result when that is not just the function's output."""
+
+    boundary: Boundary
+    crossing: Crossing
+    options: O
+    call: Call
+    values: Sequence[Any]
+    outcome: Any
+    more: tuple[Any, ...]
+
+
+Prepare = Callable[[Boundary, Crossing, Call, Sequence[Any]], Any]
+Lifted = Callable[..., tuple[Any, ...]]
+
+
+def _same_ride(arrived: Ride, departs: Ride) -> bool:
+    return arrived == departs
+
+
+def no_check(options: Any, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
+    """The check of a rule that refuses nothing beforehand."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rule(Generic[O]):
+    """The declaration of one transform; equal only to itself.
+
+    Attributes:
+        name: as users call it.
+        lift: the JAX call: from bodies to a function `lifted(extra, *groups) -> (groups, outcome, *more)`.
+        arrive: the rides of a call, as a prefix of `(functions, args, kwargs)`.
+        depart: the rides of function `i`'s output, as a prefix of it.
+        is_ride: whether a node of those prefixes is a ride.
+        lanes: lanes that are there even if nothing rides in them, in order; others follow.
+        forwards: whether an output leaf that is an input leaf may stay outside the trace, by their rides; None: never.
+        check: refuses a call before anything runs.
+        finish: makes the result from the output and what `lift` returned beside it.
+        options: the names of the two prefixes in the user's call, for errors.
+        agree: of function `i`, what its output must agree with.
+        refused: rides that no leaf may leave on, each with what to do instead.
+        updates: the ride on which updates of an argument leave, by the argument's own, or NOT_UPDATED.
+        quick: whether calls of a known make take the generated way.
+        gives_away: whether what rides so is gone once the function has run.
+        shares: when functions that are transformed again, alike, share what was learned of them: `always`, as in
+            `jax.jit`; `outside` of traces, if they close over values, which may be tracers inside; or `never`, where
+            JAX may call them once the call is over (custom derivatives), so that they have to be held.
+    """
+
+    name: str
+    lift: Callable[[Lift[O]], Lifted]
+    arrive: Callable[[O, Call], Any] = lambda options, call: None
+    depart: Callable[[O, int], Any] = lambda options, index: None
+    is_ride: Callable[[Any], bool] = is_axis
+    lanes: tuple[Ride, ...] = ()
+    forwards: Callable[[Ride, Ride], bool] | None = _same_ride
+    check: Callable[[O, Call, Sequence[Leaf], Sequence[Ride]], None] = no_check
+    finish: Callable[[Any, Finish[O]], Any] | None = None
+    options: tuple[str, str] = ("in_axes", "out_axes")
+    agree: Callable[[O, int], Agreement | None] = lambda options, index: None
+    refused: Mapping[Ride, str] = field(default_factory=dict[Ride, str])
+    updates: Callable[[Ride], Ride] = lambda ride: ride
+    quick: bool = False
+    gives_away: Callable[[Ride], bool] = lambda ride: False
+    shares: Literal["always", "outside", "never"] = "outside"

@@ -1,0 +1,328 @@
+"""The values boundary: records in, records out.
+
+Nothing is mutated, so there are no updates to carry: a stateful function returns its successors among its outputs. What
+this boundary adds to plain pytrees:
+
+- static leaves cross in the structure, in both directions;
+- an output leaf that *is* an input leaf (the part of a successor that did not change) does not leave the trace: it is
+  handed over from the caller's own arguments, if the two ride alike.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+from weft.core.definitions import REDEFINED, another, same_name
+from weft.core.edge import trees
+from weft.core.errors import AxisError, StructureError
+from weft.core.interpreter.boundary import Call, Crossing, Departure, Extract, Groups
+from weft.core.interpreter.codegen import FORWARDED, as_array, make_builder, make_extractor
+from weft.core.interpreter.rides import Ride, resolve
+from weft.core.memory import Handle, live
+from weft.core.paths import Path, format_path
+from weft.core.records.agree import Described, Fixed, configuration_in, describe, iter_kinds
+from weft.core.records.configuration import Mixed, iter_configuration
+from weft.core.records.leaves import Leaf, iter_leaves
+from weft.core.records.partition import Structure, assemble, take_apart
+from weft.core.records.statics import Make, Static
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a function returned, without the arrays.
+
+    Attributes:
+        structure: of the output.
+        sources: where each dynamic leaf comes from: (lane, place in it), or (FORWARDED, position in the arguments).
+    """
+
+    structure: Structure
+    sources: tuple[tuple[int, int], ...]
+
+    def __hash__(self) -> int:
+        return hash(self.sources)
+
+    @functools.cached_property
+    def builder(self) -> Callable[[Sequence[Any], Groups], Any]:
+        """Generated code that builds the output from the arguments' leaves and the lanes that came out."""
+        return make_builder(self.structure, self.sources)
+
+
+class Values:
+    """The boundary of records. It has no state; `VALUES` is the one instance."""
+
+    name = "values"
+    has_updates = False
+    carries_along = False
+    restructures = False
+    typed = True
+    shares = True
+
+    def __reduce__(self) -> str:
+        return "VALUES"
+
+    def enter(self, call: Call) -> tuple[Structure, list[Leaf], None]:
+        """Takes a call apart: its structure and its dynamic leaves, whose paths start at the parameter's name."""
+        fields: list[Any] = []
+        leaves = list(iter_leaves(call[0], ("<function>",), fields=fields))
+        for path, argument in _named_arguments(call):
+            leaves += iter_leaves(argument, path, fields=fields)
+        structure, dynamic = assemble(Make(trees.structure(call), tuple(fields)), leaves)
+        return structure, dynamic, None
+
+    def rides(
+        self, prefix: Any, call: Call, entered: None, leaves: Sequence[Leaf], is_ride: Callable[[Any], bool], what: str
+    ) -> list[Ride]:
+        """The ride of each leaf, by a prefix of the call."""
+        return resolve(prefix, call, leaves, is_ride, what=what, depth=2)
+
+    def rebuild(self, crossing: Crossing, values: Sequence[Any]) -> tuple[Call, None]:
+        """The live call, with the values that the transform gives."""
+        return crossing.structure.build(values), None
+
+    def path_of(self, crossing: Crossing, position: int) -> Path:
+        """Where a dynamic leaf is; a record that is the function is called `self` there, as in its method."""
+        structure = crossing.structure
+        path = structure.paths[
+            [i for i in range(len(structure.paths)) if i not in structure.static_positions][position]
+        ]
+        if path[0] != "<function>":
+            return path
+        # A method holds its record, as `__self__` or as the first argument of a `Partial`.
+        kind, _ = structure.treedef.children()[0].children()[0].node_data() or (None, None)
+        is_method = kind is jax.tree_util.Partial or path[2] == "__self__"
+        return ("self", *path[3 if is_method else 2 :])
+
+    def describe_crossing(self, crossing: Crossing) -> Described:
+        """What a trace is told apart by, beside the types of arrays."""
+        structure = crossing.structure
+        skeleton = structure.build([jax.ShapeDtypeStruct((), jnp.float32)] * len(crossing.rides))
+        # Which function it is, is no argument; a record that is one, is.
+        places = [*_named_arguments(skeleton), *((("self",), f) for f in skeleton[0] if type(f) is not Handle)]
+        statics = tuple((path, Fixed(value)) for place, one in places for path, value in iter_configuration(one, place))
+        nodes = {path: kind for place, one in places for path, kind in iter_kinds(one, place)}
+        return Described("arguments", structure.make, statics, lambda: nodes)
+
+    def meant(self, crossing: Crossing) -> frozenset[Path]:
+        """The arguments that the user has said to be static as a whole."""
+        skeleton = crossing.structure.build([None] * len(crossing.rides))
+        return frozenset(path for path, one in _named_arguments(skeleton) if type(one) is Static)
+
+    def describe(self, tree: Any, root: str) -> Described:
+        """What must not change of a tree that is carried."""
+        return describe(tree, root)
+
+    def describe_outcome(self, crossing: Crossing, outcome: Outcome, groups: Groups) -> Described:
+        """What must not differ between the outputs of branches."""
+        structure, sources = outcome.structure, iter(outcome.sources)
+        static = {position: Fixed(value) for position, _, value in structure.statics}
+        leaves: list[tuple[Path, Any]] = []
+        for position, path in enumerate(structure.paths):
+            if position in static:
+                leaves.append((("output", *path), static[position]))
+            else:
+                lane, place = next(sources)
+                leaves.append((("output", *path), jax.typeof(groups[lane][place])))
+        parts = functools.partial(configuration_in, structure.treedef, ("output",))
+        return Described("output", structure.make, tuple(leaves), parts)
+
+    def pack(self, tree: Any) -> tuple[Structure, tuple[Any, ...]]:
+        """Any tree as a structure and arrays."""
+        structure, leaves = take_apart(tree)
+        return structure, tuple(leaf.value for leaf in leaves)
+
+    def unpack(self, structure: Structure, leaves: Sequence[Any]) -> Any:
+        """The inverse of `pack`."""
+        return structure.build(leaves)
+
+    def places_of_updates(self, outcome: Outcome) -> Sequence[tuple[int, int, int]]:
+        """Values are not updated."""
+        return ()
+
+    def updated(self, outcome: Outcome) -> frozenset[int]:
+        """Values are not updated."""
+        return frozenset()
+
+    def update_lanes(self, crossing: Crossing) -> tuple[Any, ...]:
+        """Values have no updates, so none ride out with the arguments."""
+        return ()
+
+    def leave(
+        self, crossing: Crossing, values: Sequence[Any], live: Call, memory: None, out: Any, departure: Departure
+    ) -> Any:
+        """Takes an output apart into lanes, without the leaves that can be forwarded."""
+        out = _with_abstract_as_static(out)
+        structure, leaves = take_apart(out)
+        structure = replace(structure, statics=tuple(map(_unwrapped, structure.statics)))
+        rides = resolve(departure.prefix, out, leaves, departure.is_ride, what=departure.option)
+        forwards = departure.forwards
+        inputs = {} if forwards is None else {id(value): i for i, value in enumerate(values)}
+        groups: list[list[Any]] = [[] for _ in departure.lanes]
+        sources: list[tuple[int, int]] = []
+        for leaf, ride in zip(leaves, rides, strict=True):
+            origin = inputs.get(id(leaf.value))
+            if origin is not None and forwards is not None and forwards(crossing.rides[origin], ride):
+                sources.append((FORWARDED, origin))
+                continue
+            if ride in departure.refused:
+                raise AxisError(
+                    f"{departure.option} gives {ride!r} to an output that changes",
+                    at=f"{format_path(leaf.path, 'output')}: {jax.typeof(leaf.value)}",
+                    fix=departure.refused[ride],
+                )
+            if ride not in departure.lanes:
+                raise AxisError(
+                    f"{departure.option} gives {ride!r} to an array, which can ride on no such thing",
+                    at=f"{format_path(leaf.path, 'output')}: {jax.typeof(leaf.value)}",
+                    fix=f"give it what {departure.option} takes, or a prefix of the output's own structure",
+                )
+            departure.refuse_mapped(ride, leaf.value, lambda leaf=leaf: format_path(leaf.path, "output"))
+            lane = departure.lanes.index(ride)
+            sources.append((lane, len(groups[lane])))
+            groups[lane].append(leaf.value)
+        return tuple(map(tuple, groups)), Outcome(structure, tuple(sources))
+
+    def hand_over(self, entered: None, outcome: Outcome, values: Sequence[Any], groups: Groups) -> Any:
+        """The output, from what came out of the transform and what was forwarded."""
+        return outcome.structure.build(
+            [as_array(values[place]) if lane == FORWARDED else groups[lane][place] for lane, place in outcome.sources]
+        )
+
+    def sparse_call(self, crossing: Crossing, values: Mapping[int, Any]) -> Call:
+        """The call's trees with values at some leaves, and `None` at all others."""
+        structure = crossing.structure
+        dynamic = [i for i in range(len(structure.paths)) if i not in structure.static_positions]
+        leaves: list[Any] = [None] * len(structure.paths)
+        for position, value in values.items():
+            leaves[dynamic[position]] = value
+        return structure.treedef.unflatten(leaves)
+
+    def read_sparse(self, crossing: Crossing, call: Call) -> list[Any]:
+        """For each dynamic leaf its value in a sparse call, or None; `None` stands for a whole subtree too.
+
+        Raises:
+            StructureError: if an argument is of another structure.
+        """
+        structure = crossing.structure
+        functions, arguments, _ = structure.treedef.children()
+        row = [None] * functions.num_leaves
+        row += [leaf for d, tree in zip(arguments.children(), call[1], strict=True) for leaf in flatten_sparse(d, tree)]
+        row += [None] * (len(structure.paths) - len(row))
+        return [value for i, value in enumerate(row) if i not in structure.static_positions]
+
+    def sparse_output(self, outcome: Outcome, lane: int, values: Sequence[Any]) -> Any:
+        """A tree like the output: values at what rode in one lane, and `None` elsewhere."""
+        sources, structure = iter(outcome.sources), outcome.structure
+        places = [(-1, 0) if i in structure.static_positions else next(sources) for i in range(len(structure.paths))]
+        return structure.treedef.unflatten([values[place] if at == lane else None for at, place in places])
+
+    def read_sparse_output(self, outcome: Outcome, lane: int, tree: Any) -> list[Any]:
+        """For each leaf of one lane its value in a tree like the output, or None.
+
+        Raises:
+            StructureError: if the tree is not of the output's structure.
+        """
+        structure = outcome.structure
+        row = flatten_sparse(structure.treedef, tree)
+        dynamic = [value for i, value in enumerate(row) if i not in structure.static_positions]
+        return [value for value, (at, _) in zip(dynamic, outcome.sources, strict=True) if at == lane]
+
+    def extractor(self, crossing: Crossing, entered: None, call: Call) -> Extract | None:
+        """Generated code that takes another call of the same make apart, or tells that it is of another make."""
+        return make_extractor(crossing.structure, crossing.places, len(crossing.lanes))
+
+    def quick_hand_over(self, entered: None, outcome: Outcome, values: Sequence[Any], groups: Groups) -> Any:
+        """Generated code for `hand_over`."""
+        return outcome.builder(values, groups)
+
+
+class _Abstract:
+    """A `ShapeDtypeStruct` that a function returned: no array, of which there would have to be a value."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: jax.ShapeDtypeStruct):
+        self.value = value
+
+
+def _with_abstract_as_static(out: Any) -> Any:
+    if not any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(out)):
+        return out
+    leaves, definition = trees.flatten(out)
+    return definition.unflatten(
+        [_Abstract(leaf) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf for leaf in leaves]
+    )
+
+
+def _unwrapped(static: tuple[int, type[Any], Any]) -> tuple[int, type[Any], Any]:
+    position, kind, value = static
+    return (position, jax.ShapeDtypeStruct, value.value) if kind is _Abstract else static
+
+
+def _named_arguments(call: Call) -> list[tuple[Path, Any]]:
+    """A call's arguments, each with the path that its leaves' paths start with."""
+    functions, args, kwargs = call
+    names = parameter_names(functions[0])
+    by_position = [((names[i],) if i < len(names) else ("args", i), argument) for i, argument in enumerate(args)]
+    return [*by_position, *(((name,), kwargs[name]) for name in sorted(kwargs))]
+
+
+def flatten_sparse(definition: Any, tree: Any) -> list[Any]:
+    """The leaves of a tree of this definition, in which `None` may stand for any subtree.
+
+    Raises:
+        StructureError: if it is of another structure, saying where.
+    """
+    if tree is None:
+        return [None] * definition.num_leaves
+    if definition.num_leaves == 1 and definition.num_nodes == 1:
+        return [tree]
+    node_type, data = cast(Any, definition.node_data() or (type(None), None))
+    if node_type is Static:
+        return []  # configuration has no tangent, whatever stands there
+    if node_type is Mixed and type(tree) is not Mixed:
+        # Without its configuration, a record keeps a container as it is.
+        pairs = zip(definition.children(), data.flatten_up_to(tree), strict=True)
+        return [leaf for child, part in pairs for leaf in flatten_sparse(child, part)]
+    level = trees.children_of(tree)
+    children = None if level is None else tuple(level[0])
+    made = cast("type[Any]", type(tree))
+    same_keys = not isinstance(tree, dict) or sorted(cast("dict[Any, Any]", tree)) == data
+    if same_name(node_type, made):
+        raise StructureError(
+            f"a tangent or cotangent must be made like what it belongs to: expected {node_type.__name__}, "
+            f"got {another(made)}",
+            fix=REDEFINED,
+        )
+    if children is None or made is not node_type or len(children) != len(definition.children()) or not same_keys:
+        raise StructureError(
+            f"a tangent or cotangent must be made like what it belongs to: expected {node_type.__name__} with "
+            f"{len(definition.children())} children, got {tree!r:.200}",
+            fix="pass a tree of the same structure, None wherever it is zero",
+        )
+    pairs = zip(definition.children(), children, strict=True)
+    return [leaf for child, subtree in pairs for leaf in flatten_sparse(child, subtree)]
+
+
+def parameter_names(function: Any) -> tuple[str, ...]:
+    """The names of a function's positional parameters, as far as they can be told."""
+    function = live(function)
+    # Read off the code where there is some: `inspect.signature` is slow, and a cache would keep closures alive.
+    plain = inspect.unwrap(function) if isinstance(function, types.FunctionType) else function
+    if isinstance(plain, types.FunctionType):
+        return plain.__code__.co_varnames[: plain.__code__.co_argcount]
+    try:
+        parameters = inspect.signature(plain).parameters.values()
+    except (TypeError, ValueError):
+        return ()
+    return tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
+
+
+VALUES = Values()

@@ -1,0 +1,1 @@
+"""Records: immutable pytrees with kinds, filters over leaves, configuration in the structure, split and merge."""

@@ -1,0 +1,253 @@
+"""Configuration: what a record's fields hold that is no array.
+
+There is one truth about a Python number, a string, a function or a dtype in a field of a `weft.Module`: it is
+*configuration*, part of the tree's definition, for weft's transforms as for plain JAX, optax and `jax.tree`. So an EMA
+does not average `heads`, halving a model does not halve `eps`, and `jax.jit(f)(model)` does not trace a flag.
+
+JAX asks the record's class to flatten it, and equinox generates that code from the declared fields, before any value is
+known. So the *value* brings its own flattening: once a record is made, `stored` puts each such value into a `Static`, a
+pytree node without leaves, and `Module.__getattribute__` takes it out again when the field is read:
+
+    model.eps                               1e-06                       what everybody reads
+    model.__dict__["eps"]                   Static(1e-06)               what JAX flattens: no leaf, compared by value
+
+A container may hold both (`layers=(Linear(...), jax.nn.relu)`): it is stored as a `Mixed`, a node with the container's
+own keys whose children are stored values. One that holds no configuration stays itself. Nodes of other libraries and
+equinox's own modules are left alone: what is a leaf of theirs stays a leaf.
+
+A number that comes into a field through a tree function (`jax.tree.map(lambda _: 0, model)`: a tree of axes) is a leaf
+for everybody, because it stands where an array was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
+
+import equinox as eqx
+import jax
+import numpy as np
+from weft.core.edge import trees
+from weft.core.edge.trees import TreeDef
+from weft.core.errors import StaticError
+from weft.core.paths import Path, format_path, key_part
+from weft.core.records.leaves import is_array, is_dynamic, keeps_numbers, refuse_unhashable
+from weft.core.records.statics import Static
+
+_UNKNOWN: Any = object()
+# Whose elements are looked into: what people write down as a value. Nodes of others may take arrays only.
+_CONTAINERS = (tuple, list, dict)
+# Looked at again at each use, because the user may have changed them since.
+_MUTABLE = (list, dict)
+
+
+class Mixed:
+    """A container that holds configuration, as a pytree node whose children are its stored elements.
+
+    Attributes:
+        value: the container itself, as the user sees it.
+        children: what stands for each of its elements; see `stored`.
+        definition: the container's own, with a leaf for each element.
+    """
+
+    __slots__ = ("_children", "_definition", "_seen", "_value")
+
+    def __init__(self, value: Any, children: Sequence[Any], definition: TreeDef):
+        self._value = value
+        self._children = children
+        self._definition = definition
+        self._seen = None if value is _UNKNOWN else _level(value)
+
+    @property
+    def value(self) -> Any:
+        # Made when it is first read: a tree function may have put anything in its children's places.
+        if self._value is _UNKNOWN:
+            self._value = self._definition.unflatten(map(opened, self._children))
+            self._seen = _level(self._value)
+        return self._value
+
+    @property
+    def children(self) -> Sequence[Any]:
+        self._look_again()
+        return self._children
+
+    @property
+    def definition(self) -> TreeDef:
+        self._look_again()
+        return self._definition
+
+    def _look_again(self) -> None:
+        """Takes in what the user did to a list or dict since: what is read and what JAX sees stay one."""
+        if not isinstance(self._value, _MUTABLE):
+            return
+        container = cast(Any, self._value)
+        level = _level(container)
+        if not _same_level(level, self._seen):
+            self._children = _stored_elements(container, "a container")[1]
+            self._definition, self._seen = _one_level(container), level
+
+    def keyed_children(self) -> list[tuple[Any, Any]]:
+        """Each child with its key in the container."""
+        children = self.children
+        level = trees.flatten_one_level(self.definition.unflatten(children))
+        assert level is not None
+        return [(key, child) for (key, _), child in zip(level[0], children, strict=True)]
+
+    def __repr__(self) -> str:
+        return f"Mixed({self.value!r})"
+
+    def __reduce__(self) -> tuple[Callable[[Any], Any], tuple[Any]]:
+        return stored, (self.value,)
+
+
+trees.register_node_with_keys(
+    Mixed,
+    lambda node: (node.keyed_children(), node.definition),
+    lambda definition, children: Mixed(_UNKNOWN, tuple(children), definition),
+    lambda node: (node.children, node.definition),
+)
+
+
+def stored(value: Any, where: str = "") -> Any:
+    """What a record keeps of a field's value: itself, or a node that makes it part of the tree's definition.
+
+    Args:
+        value: of the field.
+        where: the field, for errors.
+
+    Raises:
+        StaticError: if it is no array and cannot be hashed.
+
+    >>> stored(3), stored((1, "same"))
+    (Static(3), Static((1, 'same')))
+    >>> jax.tree.leaves(stored({"heads": 8, "scale": jax.numpy.ones(2)}))
+    [Array([1., 1.], dtype=float32)]
+    """
+    if value is None or is_stored(value) or isinstance(value, eqx.Module) or is_array(value):
+        return value
+    if trees.children_of(value) is not None:
+        return _stored_container(value, where) if isinstance(value, _CONTAINERS) else value
+    refuse_unhashable(value, lambda: where)
+    return Static(value)
+
+
+def _stored_container(value: Any, where: str) -> Any:
+    elements, children = _stored_elements(value, where)
+    if all(child is element for child, element in zip(children, elements, strict=True)):
+        return value
+    if isinstance(value, tuple) and all(child is None or type(child) is Static for child in children):
+        return Static(value)
+    return Mixed(value, children, _one_level(value))
+
+
+def _stored_elements(value: Any, where: str) -> tuple[list[Any], list[Any]]:
+    level = trees.flatten_one_level(value)
+    assert level is not None
+    pairs = [(key_part(key), element) for key, element in level[0]]
+    return [element for _, element in pairs], [stored(one, format_path((key,), where)) for key, one in pairs]
+
+
+def _level(value: Any) -> tuple[list[Any], Any]:
+    """The elements of a container, and what else it is made of: the keys of a dict."""
+    level = trees.children_of(value)
+    assert level is not None
+    return list(level[0]), level[1]
+
+
+def _same_level(now: tuple[list[Any], Any], before: tuple[list[Any], Any] | None) -> bool:
+    if before is None or len(now[0]) != len(before[0]) or now[1] != before[1]:
+        return False
+    return all(one is other for one, other in zip(now[0], before[0], strict=True))
+
+
+def _one_level(value: Any) -> TreeDef:
+    return trees.structure(value, lambda node: node is not value)
+
+
+def opened(value: Any) -> Any:
+    """The inverse of `stored`: what the user sees."""
+    return value.value if is_stored(value) else value
+
+
+def is_stored(node: Any) -> bool:
+    """Whether a node of a tree stands for a field's value."""
+    return type(node) in (Static, Mixed)
+
+
+def spelled_out(tree: Any, mark: Callable[[Any], Any] = lambda leaf: leaf) -> Any:
+    """A tree whose records hold their fields' values as the user sees them, so that configuration is among its leaves.
+
+    Args:
+        tree: any tree.
+        mark: what to put in the place of a leaf that is configuration.
+    """
+
+    def spell(node: Any) -> Any:
+        if type(node) is Static:
+            return jax.tree.map(mark, node.value)
+        return node.definition.unflatten(map(spell_all, node.children)) if type(node) is Mixed else node
+
+    def spell_all(tree: Any) -> Any:
+        return jax.tree.map(spell, tree, is_leaf=is_stored)
+
+    return spell_all(tree)
+
+
+def stored_static(value: Any, where: str) -> Static:
+    """What a record keeps of a field that is declared static.
+
+    Raises:
+        StaticError: if it holds an array, or cannot be hashed; naming the field, and the path inside the value.
+    """
+    if type(value) is Static:
+        return value
+    for path, leaf in trees.flatten_with_path(value)[0]:
+        if isinstance(leaf, jax.Array | np.ndarray):
+            raise StaticError(
+                f"an array in a static field: {jax.typeof(leaf)}",
+                at=format_path(tuple(map(key_part, path)), where),
+                fix="make it an ordinary field (static fields are part of the structure, and are compared by ==), "
+                "or store a tuple of numbers",
+            )
+    refuse_unhashable(value, lambda: where)
+    return Static(value)
+
+
+def field_values(record: eqx.Module) -> dict[str, Any]:
+    """The values of a record's fields that are set, by name, as the user sees them."""
+    values = cast("dict[str, Any]", object.__getattribute__(record, "__dict__"))
+    return {name: opened(value) for name, value in values.items()}
+
+
+def iter_configuration(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """The configuration of a tree, as (path, value), in the order of its fields.
+
+    That is everything in its records that is no array: numbers, strings, functions, dtypes, static fields; of equinox's
+    own modules too. What is no array and lies outside of records is listed as well, but for numbers: arrays there.
+
+    >>> dict(iter_configuration({"layer": stored((4, "same")), "w": jax.numpy.ones(2), "act": len}, ("model",)))
+    {('model', 'act'): <built-in function len>, ('model', 'layer'): (4, 'same')}
+    """
+    return _configuration(tree, path, False)
+
+
+def _configuration(node: Any, path: Path, in_record: bool) -> Iterator[tuple[Path, Any]]:
+    if node is None:
+        return
+    if type(node) is Static:
+        yield path, node.value
+    elif isinstance(node, eqx.Module):
+        in_record = not keeps_numbers(type(node))
+        values = cast("dict[str, Any]", object.__getattribute__(node, "__dict__"))
+        for name, field in node.__dataclass_fields__.items():
+            if name in values and field.metadata.get("static", False):
+                yield (*path, name), opened(values[name])
+            elif name in values:
+                yield from _configuration(values[name], (*path, name), in_record)
+    else:
+        level = trees.flatten_one_level(node)
+        if level is not None:
+            for key, child in level[0]:
+                yield from _configuration(child, (*path, key_part(key)), in_record)
+        elif not is_dynamic(node, in_record):
+            yield path, node

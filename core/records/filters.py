@@ -1,0 +1,376 @@
+"""Filters: predicates over leaves, in one small language. `help(weft.Filter)` tells it; see `Filter` below.
+
+A filter that was written for particular leaves and matches none of them is a slip, and an error (`sort_leaves`); what
+stands for the rest or for nothing, and what is marked with `Maybe`, may match none.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from types import EllipsisType
+from typing import TYPE_CHECKING, cast
+from typing import Any as AnyValue
+
+from weft.core.errors import FilterError
+from weft.core.paths import Path, format_path, parse_path
+from weft.core.records.kinds import Kind
+from weft.core.records.leaves import Leaf
+
+Predicate = Callable[[Leaf], bool]
+UserPredicate = Callable[[Path, type[Kind], AnyValue], bool]
+
+
+@dataclass(frozen=True)
+class PathContains:
+    """Leaves whose path contains a part: `PathContains("decoder")`.
+
+    With `exact=False` a string part may also contain it as a substring.
+    """
+
+    part: Hashable
+    exact: bool = True
+
+    def __call__(self, leaf: Leaf) -> bool:
+        if self.exact:
+            return self.part in leaf.place
+        return builtins.any(str(self.part) in str(part) for part in leaf.place)
+
+
+class InstanceOf:
+    """Leaves that lie inside a record of a class, at any depth: `InstanceOf(Linear)`.
+
+    Args:
+        classes: one class of records, or several, of which any will do.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from weft import Linear, select
+    >>> model = [Linear(2, 3, key=jax.random.key(0)), jnp.ones(4)]
+    >>> [leaf.shape for leaf in jax.tree.leaves(select(model, InstanceOf(Linear)))]
+    [(2, 3), (3,)]
+    """
+
+    def __init__(self, *classes: type):
+        if not classes or not all(isinstance(cast(AnyValue, cls), type) for cls in classes):
+            raise FilterError(f"InstanceOf takes classes, not {classes!r}", fix="write InstanceOf(Linear)")
+        self.classes = classes
+
+    def __call__(self, leaf: Leaf) -> bool:
+        return builtins.any(issubclass(owner, self.classes) for owner in leaf.owners)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, InstanceOf) and self.classes == other.classes
+
+    def __hash__(self) -> int:
+        return hash((InstanceOf, self.classes))
+
+    def __repr__(self) -> str:
+        return f"InstanceOf({', '.join(cls.__name__ for cls in self.classes)})"
+
+
+class Inside:
+    """Leaves at a path or below it: `Inside("encoder", "layers", 0)`, or `Inside("encoder.layers[0]")`.
+
+    The path begins at the tree that is filtered; in a transform, at the argument.
+
+    Args:
+        parts: field names, keys and indices. A text is read like a path in an error message, so that dots and
+            brackets in it separate parts; a key that holds some is quoted: `Inside("['a.b']")`.
+
+    Raises:
+        FilterError: if a text cannot be read.
+
+    >>> import jax.numpy as jnp
+    >>> from weft import select
+    >>> select({"a": {"b": jnp.arange(1), "c": jnp.arange(2)}}, Inside("a.c"))
+    {'a': {'b': None, 'c': Array([0, 1], dtype=int32)}}
+    """
+
+    def __init__(self, *parts: Hashable):
+        path: list[Hashable] = []
+        for part in parts:
+            path += _parts_of(part)
+        if not path:
+            raise FilterError("Inside takes a path, and this one is empty", fix='write Inside("encoder"), or `...`')
+        self.path = tuple(path)
+
+    def __call__(self, leaf: Leaf) -> bool:
+        return leaf.place[: len(self.path)] == self.path
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Inside) and self.path == other.path
+
+    def __hash__(self) -> int:
+        return hash((Inside, self.path))
+
+    def __repr__(self) -> str:
+        return f"Inside({format_path(self.path)!r})"
+
+
+def _parts_of(part: Hashable) -> Path:
+    # A key such as "a b", which no path could hold without quotes, stands for itself.
+    if not isinstance(part, str) or not builtins.any(mark in part for mark in ".[]"):
+        return (part,)
+    try:
+        return parse_path(part)
+    except ValueError:
+        raise FilterError(
+            f"this is no path: {part!r}",
+            fix="""write Inside("encoder.layers[0]"), and a key with dots or brackets in quotes: Inside("['a.b']")""",
+        ) from None
+
+
+@dataclass(frozen=True)
+class WithTag:
+    """Leaves whose field carries a tag."""
+
+    tag: str
+
+    def __call__(self, leaf: Leaf) -> bool:
+        return self.tag in leaf.tags
+
+
+@dataclass(frozen=True)
+class OfKind:
+    """Leaves of a kind or of one of its subclasses; what a bare kind means."""
+
+    kind: type
+
+    def __call__(self, leaf: Leaf) -> bool:
+        return issubclass(leaf.kind, self.kind)
+
+
+@dataclass(frozen=True)
+class OfValue:
+    """Leaves whose value passes a test, whatever holds it."""
+
+    test: Callable[[AnyValue], bool]
+
+    def __call__(self, leaf: Leaf) -> bool:
+        return self.test(leaf.value)
+
+
+class Any:
+    """Leaves that any of the filters matches."""
+
+    def __init__(self, *filters: Filter):
+        self.filters = filters
+        self._predicates = tuple(map(predicate, filters))
+
+    def __call__(self, leaf: Leaf) -> bool:
+        return builtins.any(test(leaf) for test in self._predicates)
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.filters == cast(Any, other).filters
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.filters))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(format_filter, self.filters))})"
+
+
+class All(Any):
+    """Leaves that all of the filters match."""
+
+    def __call__(self, leaf: Leaf) -> bool:
+        return builtins.all(test(leaf) for test in self._predicates)
+
+
+class Not(Any):
+    """Leaves that the filter does not match."""
+
+    def __init__(self, filter: Filter, /):
+        super().__init__(filter)
+
+    def __call__(self, leaf: Leaf) -> bool:
+        return not self._predicates[0](leaf)
+
+
+class Maybe(Any):
+    """What the filter matches, which may be nothing: `Maybe(BatchStat)`, in code that serves models with and without.
+
+    Any other filter that matches no leaf is an error.
+    """
+
+    def __init__(self, filter: Filter, /):
+        super().__init__(filter)
+
+
+class _Everything:
+    def __call__(self, leaf: Leaf) -> bool:
+        return True
+
+
+class _Nothing:
+    def __call__(self, leaf: Leaf) -> bool:
+        return False
+
+
+EVERYTHING, NOTHING = _Everything(), _Nothing()
+_NATIVE = (PathContains, WithTag, OfKind, OfValue, InstanceOf, Inside, Any, _Everything, _Nothing)
+
+if TYPE_CHECKING:
+    Filter = (
+        type
+        | PathContains
+        | WithTag
+        | OfKind
+        | OfValue
+        | InstanceOf
+        | Inside
+        | Any
+        | str
+        | bool
+        | None
+        | EllipsisType
+        | UserPredicate
+        | Sequence["Filter"]
+    )
+
+else:
+
+    class _Language(type):
+        def __instancecheck__(cls, value: object) -> bool:
+            return _is_filter(value)
+
+    # A class and not the union that checkers see: `help` of a union tells nothing, and a contract on a field
+    # `wrt: Filter` asks `isinstance`.
+    class Filter(metaclass=_Language):
+        """What picks leaves of a tree, by kind, class, path, tag or predicate. A filter is one of these:
+
+        | filter | matches |
+        |---|---|
+        | a kind: `Param`, `BatchStat`, ... | leaves of that kind or a subclass of it |
+        | `InstanceOf(Linear)` | leaves inside a record of that class, at any depth |
+        | `Inside("encoder.layers[0]")` | leaves at that path of the tree, or below it |
+        | `PathContains("bias")` | leaves with that part anywhere in their path |
+        | `WithTag("frozen")`, or `"frozen"` | leaves whose field has that tag: `Annotated[Array, Buffer, "frozen"]` |
+        | `Any(a, b)`, or `[a, b]`, `(a, b)` | leaves that any of the filters matches |
+        | `All(a, b)` | leaves that all of the filters match |
+        | `Not(a)` | leaves that the filter does not match |
+        | `Maybe(a)` | what `a` matches; there may be no such leaf |
+        | `...` or `True` | everything; as the last of several, the rest |
+        | `None` or `False` | nothing |
+        | a callable | leaves for which `f(path, kind, leaf)` is true |
+
+        Paths begin at the tree that is filtered: in a transform at the argument, whatever the parameter is called.
+
+        Of several filters the first that matches a leaf takes it. A filter that matches no leaf at all is an error
+        that lists what there is, unless it is `...`, `None`, a bool or a `Maybe`.
+
+        Filters go wherever leaves are chosen: `select(model, Param)`, `split(model, Param, ...)`,
+        `grad(loss, wrt=All(Param, Inside("head")))`, `vmap(f, in_axes=axes({BatchStat: None, ...: 0}))`,
+        `Optimizer(model, transformation, wrt=LoRAParam)`, `at(model, InstanceOf(Dropout))`, and in `weft.tree`.
+
+        >>> import jax.numpy as jnp
+        >>> model = {"scale": jnp.ones(3), "steps": jnp.zeros(3, int)}
+        >>> select(model, All(Param, Not(PathContains("bias"))))
+        {'scale': Array([1., 1., 1.], dtype=float32), 'steps': None}
+        >>> isinstance(Maybe(BatchStat), Filter), isinstance(3, Filter)
+        (True, False)
+        """
+
+    def _is_filter(value: object) -> bool:
+        if isinstance(value, (list, tuple)):
+            return builtins.all(map(_is_filter, value))
+        return value is None or value is ... or isinstance(value, (*_NATIVE, type, str, bool)) or callable(value)
+
+
+def predicate(filter: Filter) -> Predicate:
+    """Reads a filter of the language above as one predicate over leaves.
+
+    Raises:
+        FilterError: if it is none of them.
+    """
+    if isinstance(filter, _NATIVE):
+        return filter
+    if filter is ... or filter is True:
+        return EVERYTHING
+    if filter is None or filter is False:
+        return NOTHING
+    if isinstance(filter, type):
+        return OfKind(filter)
+    if isinstance(filter, str):
+        return WithTag(filter)
+    if isinstance(filter, (list, tuple)):
+        return Any(*cast("Sequence[Filter]", filter))
+    if callable(filter):
+        user = filter
+        return lambda leaf: bool(user(leaf.place, leaf.kind, leaf.value))
+    raise FilterError(
+        f"not a filter: {filter!r}",
+        fix="use a kind, InstanceOf, Inside, PathContains, WithTag, Any, All, Not, Maybe, `...`, a bool, a string (a "
+        "tag) or a callable (path, kind, leaf) -> bool; see help(weft.Filter)",
+    )
+
+
+def may_match_none(filter: Filter) -> bool:
+    """Whether a filter may match no leaf without that being a slip: it stands for the rest, for nothing, or is marked.
+
+    >>> may_match_none(Maybe(Param)), may_match_none([Maybe(Param), ...]), may_match_none(All(Param, Maybe("frozen")))
+    (True, True, True)
+    >>> may_match_none(Param), may_match_none(Any(Param, Maybe("frozen")))
+    (False, False)
+    """
+    if isinstance(filter, (list, tuple)):
+        filter = Any(*cast("Sequence[Filter]", filter))
+    if isinstance(filter, All):
+        return builtins.any(map(may_match_none, filter.filters))
+    if isinstance(filter, Any):
+        return isinstance(filter, Maybe) or (type(filter) is Any and builtins.all(map(may_match_none, filter.filters)))
+    return filter is ... or filter is None or isinstance(filter, (bool, _Everything, _Nothing))
+
+
+def sort_leaves(
+    leaves: Sequence[Leaf], filters: Sequence[Filter], *, require_all: bool = True, require_used: bool = True
+) -> list[int | None]:
+    """The index of the first filter that matches each leaf.
+
+    Args:
+        leaves: what to sort.
+        filters: tried in order.
+        require_all: whether a leaf that no filter matches is an error; otherwise its index is `None`.
+        require_used: whether a filter that matches no leaf is an error.
+
+    Raises:
+        FilterError: naming the paths that no filter matches, or the filters that match no leaf.
+    """
+    _check_order(filters)
+    tests = [predicate(filter) for filter in filters]
+    places = [next((i for i, test in enumerate(tests) if test(leaf)), None) for leaf in leaves]
+    unmatched = [leaf for leaf, place in zip(leaves, places, strict=True) if place is None]
+    if require_all and unmatched:
+        raise FilterError(
+            "no filter matches these leaves",
+            at=[f"{format_path(leaf.path)}: {leaf.kind.__name__}" for leaf in unmatched],
+            fix="add a filter for them, or end with `...` for the rest",
+        )
+    idle = [filters[i] for i, test in enumerate(tests) if not builtins.any(map(test, leaves))]
+    idle = [filter for filter in idle if not may_match_none(filter)]
+    if idle and require_used:
+        kinds = sorted({leaf.kind.__name__ for leaf in leaves})
+        classes = [one for one in idle if isinstance(one, type) and one in {c for leaf in leaves for c in leaf.owners}]
+        named = f"write InstanceOf({classes[0].__name__}) for what is inside such records; " if classes else ""
+        raise FilterError(
+            f"these filters match no leaf: {', '.join(map(format_filter, idle))}",
+            at=[f"{format_path(leaf.path)}: {leaf.kind.__name__}" for leaf in leaves[:20]],
+            fix=f"{named}drop them, correct them, or mark what may be absent: Maybe({format_filter(idle[0])}); "
+            f"the kinds here are {', '.join(kinds) or 'none'}",
+        )
+    return places
+
+
+def _check_order(filters: Sequence[Filter]) -> None:
+    for i, filter in enumerate(filters[:-1]):
+        if filter is ... or filter is True:
+            rest = ", ".join(map(format_filter, filters[i + 1 :]))
+            raise FilterError(f"`...` matches everything, so nothing is left for {rest}", fix="put `...` last")
+
+
+def format_filter(filter: Filter) -> str:
+    """A filter as it would be written."""
+    if filter is ...:
+        return "..."
+    return filter.__name__ if isinstance(filter, type) else repr(filter)

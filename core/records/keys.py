@@ -1,0 +1,282 @@
+"""Keys: a record of named random streams.
+
+A *stream* is a base key and a count; a *draw* is `fold_in(key, count)`, and the successor counts one more, so no two
+draws of a stream are alike. The numbers are those of `flax.nnx.Rngs` for the same seeds. `Keys` is an immutable record
+like any other: it is passed in, and its successor is handed back.
+
+    keys = Keys(0, dropout=1)               # a default stream, and one of its own for "dropout"
+    key, keys = keys.next("dropout")
+    key, keys = keys.next("noise")          # no such stream: the default one is drawn from
+
+Forgetting the successor repeats a draw. `debug_keys()` (or `WEFT_DEBUG_KEYS=1`) turns that into an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import weakref
+from collections.abc import Generator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from types import EllipsisType
+from typing import Annotated, Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Key, UInt32
+from weft.core.callers import calling_line
+from weft.core.edge.levels import EAGER, current_level
+from weft.core.errors import AxisError, KeyReuseError, WeftError
+from weft.core.records.kinds import RngCount, RngKey
+from weft.core.records.module import Module
+from weft.core.switches import is_on
+from weft.core.threads.successors import successor_last
+
+DEFAULT = "default"
+
+
+class SeedError(WeftError, TypeError):
+    """Something that cannot start a random stream."""
+
+
+class StreamError(WeftError, LookupError):
+    """A random stream that does not exist."""
+
+
+class KeyStream(Module):
+    """One random stream.
+
+    Attributes:
+        key: the base key, which never changes. Leading axes come from `Keys.fork`.
+        count: how many keys were drawn.
+    """
+
+    key: Annotated[Key[Array, "*axes"], RngKey]
+    count: Annotated[UInt32[Array, "*axes"], RngCount]
+
+
+Seed = int | Key[Array, ""] | KeyStream
+Sizes = int | tuple[int, ...] | None
+
+
+class Keys(Module):
+    """Named random streams; a name that has none draws from the default stream.
+
+    Args:
+        default: the seed of the default stream: an integer, a typed key (`jax.random.key`), or a `KeyStream`. A
+            mapping gives several streams at once.
+        streams: the seeds of other streams, by name.
+
+    Raises:
+        SeedError: if a seed is anything else, a legacy `uint32[2]` key included.
+
+    >>> keys = Keys(0, dropout=1)
+    >>> first, keys = keys.next("dropout")
+    >>> second, keys = keys.next("dropout")
+    >>> bool(first == second), int(keys.streams["dropout"].count)
+    (False, 2)
+    """
+
+    streams: dict[str, KeyStream]
+
+    def __init__(self, default: Seed | Mapping[str, Seed] | None = None, /, **streams: Seed):
+        seeds: dict[str, Any] = dict(default) if isinstance(default, Mapping) else {}
+        if default is not None and not isinstance(default, Mapping):
+            seeds[DEFAULT] = default
+        twice = sorted(seeds.keys() & streams.keys())
+        if twice:
+            raise SeedError(f"two seeds for one stream: {', '.join(map(repr, twice))}", fix="give each stream one seed")
+        seeds |= streams
+        self.streams = {name: _stream(name, seeds[name]) for name in sorted(seeds)}
+
+    def next(self, name: str = DEFAULT) -> tuple[Key[Array, ""], Keys]:
+        """Draws a key: `key, keys = keys.next("dropout")`.
+
+        Args:
+            name: the stream; the default stream stands in for one that does not exist.
+
+        Returns:
+            The key, and the successor.
+
+        Raises:
+            StreamError: if there is neither such a stream nor a default one.
+            AxisError: if the stream was forked and this is not inside a `vmap` over it.
+            KeyReuseError: under `debug_keys()`, if this very draw was made before.
+        """
+        name = self._resolve(name)
+        stream = self.streams[name]
+        if stream.count.ndim:
+            raise AxisError(
+                f"stream {name!r} holds {stream.count.shape} keys, and a draw takes one",
+                at=f"Keys.streams[{name!r}].key",
+                fix="draw inside a vmap over the forked Keys",
+            )
+        ledger = _ledger.get()
+        if ledger is not None:
+            ledger.record(name, stream)
+        key = jax.random.fold_in(stream.key, stream.count)
+        successor = KeyStream(stream.key, stream.count + 1)
+        return key, self.replace(streams={**self.streams, name: successor})
+
+    def __call__(self, name: str = DEFAULT) -> tuple[Key[Array, ""], Keys]:
+        """The same as `next`, so that a `thread` handle draws with `key = t.keys("dropout")`."""
+        return self.next(name)
+
+    def split(self, size: int | tuple[int, ...], name: str = DEFAULT) -> tuple[Key[Array, "*size"], Keys]:
+        """Draws once and splits the draw: `stacked, keys = keys.split(8, "noise")`.
+
+        Returns:
+            Keys stacked along leading axes, and the successor.
+        """
+        key, successor = self.next(name)
+        return jax.random.split(key, size), successor
+
+    @successor_last
+    def fork(self, sizes: Sizes | Mapping[str | EllipsisType, Sizes] = None) -> tuple[Keys, Keys]:
+        """Branches off streams of their own: `forked, keys = keys.fork(8)`.
+
+        Every stream draws once, and the draw is the base key of the forked stream, whose count starts at zero.
+
+        Args:
+            sizes: the leading axes of the forked streams, for `vmap` or `scan` to map over; `None` for no axis. A
+                mapping gives sizes by stream, `...` standing for those that it does not name (`None` if left out).
+
+        Returns:
+            The forked keys, and the successor.
+
+        Raises:
+            StreamError: if a mapping names a stream that does not exist.
+
+        >>> forked, keys = Keys(0, noise=1).fork({"noise": 8})
+        >>> forked.streams["noise"].key.shape, forked.streams["default"].key.shape
+        ((8,), ())
+        """
+        by_name: Mapping[Any, Sizes] = sizes if isinstance(sizes, Mapping) else {...: sizes}
+        for name in by_name:
+            if name is not ... and name not in self.streams:
+                raise self._no_stream(name, "fork only the streams that there are, or `...` for the rest")
+        forked: dict[str, KeyStream] = {}
+        successor = self
+        for name in self.streams:
+            key, successor = successor.next(name)
+            size = by_name.get(name, by_name.get(...))
+            forked[name] = _fresh(key if size is None else jax.random.split(key, size))
+        return self.replace(streams=forked), successor
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.streams
+
+    def _resolve(self, name: str) -> str:
+        if name in self.streams:
+            return name
+        if DEFAULT in self.streams:
+            return DEFAULT
+        raise self._no_stream(name, f"add it, Keys(..., {name}=seed), or a default stream, Keys(seed, ...)")
+
+    def _no_stream(self, name: object, fix: str) -> StreamError:
+        return StreamError(f"no random stream {name!r}", at=f"the streams are {list(self.streams)}", fix=fix)
+
+
+def _stream(name: str, seed: Any) -> KeyStream:
+    if isinstance(seed, KeyStream):
+        return seed
+    if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
+        return _fresh(jax.random.key(operator.index(cast(int, seed))))
+    dtype = getattr(seed, "dtype", None)
+    if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return _fresh(cast(Array, seed))
+    if dtype is not None and jnp.issubdtype(dtype, jnp.integer) and np.ndim(seed) == 0:
+        return _fresh(jax.random.key(seed))
+    legacy = dtype == jnp.uint32 and np.shape(seed)[-1:] == (2,)
+    what = "a legacy uint32 key" if legacy else f"a {type(seed).__name__}" + ("" if dtype is None else f" of {dtype}")
+    raise SeedError(
+        f"{what} cannot seed stream {name!r}",
+        fix="wrap it with jax.random.wrap_key_data, or make keys with jax.random.key"
+        if legacy
+        else "use an integer or a typed key, jax.random.key(seed)",
+    )
+
+
+def _fresh(key: Array) -> KeyStream:
+    return KeyStream(key, jnp.zeros(key.shape, jnp.uint32))  # pyright: ignore[reportUnknownMemberType]
+
+
+# --- debugging mode: every draw is entered in a ledger, and the same entry twice is an error -------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Draw:
+    """A draw that was made: weak references to what it was made from, at which level, and by which line."""
+
+    arrays: tuple[weakref.ref[Any], weakref.ref[Any]]
+    level: object
+    where: str
+
+    def made_from(self, stream: KeyStream) -> bool:
+        key, count = self.arrays
+        return key() is stream.key and count() is stream.count
+
+
+@dataclass(frozen=True, slots=True)
+class _Ledger:
+    """The draws of one debugging session, by the identity of the stream's arrays.
+
+    A draw is repeated if the same arrays were drawn from before at the same level, or eagerly. The same
+    arrays at *another* level are no repetition: JAX may trace one function several times.
+    """
+
+    draws: dict[tuple[int, int], list[_Draw]] = field(default_factory=dict[tuple[int, int], list[_Draw]])
+
+    def record(self, name: str, stream: KeyStream) -> None:
+        level = current_level()
+        entry = (id(stream.key), id(stream.count))
+        earlier = [draw for draw in self.draws.get(entry, ()) if draw.made_from(stream)]
+        for draw in earlier:
+            if draw.level in (level, EAGER):
+                count = "traced" if isinstance(stream.count, Tracer) else int(stream.count)
+                raise KeyReuseError(
+                    f"the same key of stream {name!r} is drawn twice",
+                    at=[f"Keys.streams[{name!r}].count: {count}", f"first drawn at {draw.where}"],
+                    fix="go on with the successor: key, keys = keys.next(...)",
+                )
+
+        def forget(_: Any) -> None:
+            self.draws.pop(entry, None)
+
+        arrays = (weakref.ref(stream.key, forget), weakref.ref(stream.count, forget))
+        draw = _Draw(arrays, level, calling_line())
+        self.draws[entry] = [*earlier, draw]
+
+
+_ledger: ContextVar[_Ledger | None] = ContextVar(
+    "weft_key_ledger", default=_Ledger() if is_on("WEFT_DEBUG_KEYS") else None
+)
+
+
+@contextlib.contextmanager
+def debug_keys(enabled: bool = True) -> Generator[None]:
+    """Debugging mode: drawing twice from the same `Keys` record, instead of from its successor, is an error.
+
+    It sees draws as Python makes them, eager ones and traced ones; a compiled function that is called again does not
+    draw in Python. `WEFT_DEBUG_KEYS=1` in the environment turns it on for the whole process.
+
+    Args:
+        enabled: `False` turns it off inside.
+
+    >>> keys = Keys(0)
+    >>> with debug_keys():
+    ...     a, _ = keys.next()
+    ...     b, _ = keys.next()
+    Traceback (most recent call last):
+    ...
+    weft.core.errors.KeyReuseError: the same key of stream 'default' is drawn twice
+    ...
+    """
+    token = _ledger.set(_Ledger() if enabled else None)
+    try:
+        yield
+    finally:
+        _ledger.reset(token)

@@ -1,0 +1,175 @@
+"""Leaves: what a tree of records holds, and which of it is *dynamic*.
+
+A leaf is **dynamic** if JAX can trace it: arrays, tracers, `ShapeDtypeStruct`s, refs, and Python numbers. Everything
+else (functions, strings, dtypes) is **static**: it belongs to the structure, must be hashable, and a change of it is a
+change of structure.
+
+What a `weft.Module` holds that is no array is none of its leaves: it is configuration, in the tree's definition (see
+`configuration`). Equinox's own modules know nothing of that: there, numbers are leaves, and static ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import equinox as eqx
+import jax
+import numpy as np
+from weft.core.edge import trees
+from weft.core.errors import StaticError
+from weft.core.paths import Path, format_path, key_part
+from weft.core.records.kinds import NO_ROLE, Kind, Role, field_roles
+from weft.core.records.statics import make_of_static
+
+NUMBERS = (bool, int, float, complex)
+MISSING = object()
+
+# What is known of a type is never unlearned; two threads that learn one at once learn the same.
+_dynamic_types: dict[type, bool] = {bool: False, int: False, float: False, complex: False, str: False}
+_array_types: set[type] = {jax.ShapeDtypeStruct, np.ndarray}
+
+
+def array_types() -> set[type]:
+    """The types known to be arrays: one set for the whole process, which grows as types are met."""
+    return _array_types
+
+
+def is_array(value: object) -> bool:
+    """Whether JAX can trace a value as it is; Python numbers do not count.
+
+    >>> is_array(np.zeros(2)), is_array(1.0), is_array("relu")
+    (True, False, False)
+    """
+    known = _dynamic_types.get(type(value))
+    if known is not None:
+        return known
+    return _learn_type(value)
+
+
+def _learn_type(value: object) -> bool:
+    # An array's type decides, so one look per type is enough.
+    answer = isinstance(value, jax.Array | jax.ShapeDtypeStruct | jax.Ref | np.ndarray | np.generic)
+    if not answer and not isinstance(value, type):
+        try:
+            jax.typeof(value)
+            answer = True
+        except (TypeError, ValueError):  # the second for what has `__jax_array__`
+            answer = hasattr(type(value), "__jax_array__")
+    if answer:
+        _array_types.add(type(value))
+    _dynamic_types[type(value)] = answer
+    return answer
+
+
+def is_dynamic(value: object, in_record: bool) -> bool:
+    """Whether a leaf is dynamic; `in_record` says whether the record around it is one of equinox's own."""
+    return is_array(value) or (not in_record and type(value) in NUMBERS)
+
+
+def keeps_numbers(cls: type) -> bool:
+    """Whether records of a class keep their numbers in the tree's definition, as `weft.Module` does."""
+    return getattr(cls, "_keeps_configuration", False)
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One leaf: where it is, what its field says of it, and what records it sits in.
+
+    Attributes:
+        in_record: whether the nearest record is one of equinox's own, whose numbers JAX takes for leaves.
+        owners: the classes of the records around it, outermost first.
+        root: how many parts of the path name the tree that it is in (a call's argument) rather than a place there.
+    """
+
+    path: Path
+    role: Role
+    value: Any
+    in_record: bool
+    owners: tuple[type, ...] = ()
+    root: int = 0
+
+    @property
+    def place(self) -> Path:
+        """Where it is in its tree: the path without what names the tree itself. What filters look at."""
+        return self.path[self.root :]
+
+    @property
+    def dynamic(self) -> bool:
+        return is_dynamic(self.value, self.in_record)
+
+    @property
+    def kind(self) -> type[Kind]:
+        return self.role.kind_of(self.value)
+
+    @property
+    def tags(self) -> frozenset[str]:
+        return self.role.tags
+
+
+def iter_leaves(tree: Any, path: Path = (), *, fields: list[Any] | None = None) -> Iterator[Leaf]:
+    """The leaves of a tree with path and role, in the order of `jax.tree.leaves`.
+
+    Args:
+        tree: any tree.
+        path: what paths start with.
+        fields: takes the make of each static field of equinox's own records, as the record is met. Weft's records
+            keep theirs in nodes that tell 1, 1.0 and True apart by themselves.
+    """
+    return _visit(tree, path, NO_ROLE, (), len(path), [] if fields is None else fields)
+
+
+def _visit(node: Any, path: Path, role: Role, owners: tuple[type, ...], root: int, fields: list[Any]) -> Iterator[Leaf]:
+    if isinstance(node, eqx.Module):
+        roles = field_roles(type(node))
+        if not keeps_numbers(cls := cast("type[Any]", type(node))):
+            fields += _makes_of_fields(node, path)
+        inside = (*owners, cls)
+        for name, child in record_children(node):
+            yield from _visit(child, (*path, name), roles[name].inside(role), inside, root, fields)
+        return
+    children = None if node is None else trees.flatten_one_level(node)
+    if node is None:
+        return
+    if children is None:
+        yield Leaf(path, role, node, bool(owners) and not keeps_numbers(owners[-1]), owners, root)
+        return
+    for key, child in children[0]:
+        yield from _visit(child, (*path, key_part(key)), role, owners, root, fields)
+
+
+def _makes_of_fields(record: eqx.Module, path: Path) -> Iterator[Any]:
+    # Mutable ones are refused: a list that were changed in place would be the same list, and what was compiled for it
+    # would be used again.
+    values = object.__getattribute__(record, "__dict__")
+    for field in record.__dataclass_fields__.values():
+        if field.metadata.get("static", False) and field.name in values:
+            refuse_unhashable(values[field.name], lambda field=field: format_path((*path, field.name)))
+            yield make_of_static(values[field.name])
+
+
+def refuse_unhashable(value: Any, where: Callable[[], str]) -> None:
+    """Refuses a static value that cannot be hashed.
+
+    Raises:
+        StaticError: naming its place.
+    """
+    try:
+        hash(value)
+    except TypeError:
+        raise StaticError(
+            f"a static value must be hashable, but this {type(value).__name__} is not: {value!r}",
+            at=where(),
+            fix="use a tuple for a list, a frozenset for a set, a frozen dataclass or a tuple of pairs for a dict",
+        ) from None
+
+
+def record_children(record: eqx.Module) -> Iterator[tuple[str, Any]]:
+    """The dynamic fields of a record that are set, as (name, value), in field order."""
+    values = object.__getattribute__(record, "__dict__")
+    for field in record.__dataclass_fields__.values():
+        if not field.metadata.get("static", False):
+            value = values.get(field.name, MISSING)
+            if value is not MISSING:
+                yield field.name, value

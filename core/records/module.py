@@ -1,0 +1,247 @@
+"""Module: an immutable record that is a pytree.
+
+`Module` is an `equinox.Module`: a frozen dataclass whose non-static fields are its children. Every equinox tool works
+on it, and equinox layers nest inside it and around it. What it adds:
+
+- fields declare kinds (see `kinds`);
+- what a field holds that is no array is configuration, part of the tree's definition for everybody (see
+  `configuration`); what cannot be hashed is refused with the field's name, instead of failing later in a transform;
+- its fields say what to do instead when one tries to set them;
+- public methods pass through one dispatcher, where contracts check them and where a record that was already replaced
+  by its successor is caught (see `thread`). With neither in use the dispatcher is a plain call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import threading
+import types
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+
+import equinox as eqx
+from typing_extensions import dataclass_transform
+from weft.core import hooks
+from weft.core.definitions import note_definition
+from weft.core.edge import trees
+from weft.core.errors import FrozenError, StructureError
+from weft.core.records.configuration import Mixed, stored, stored_static
+from weft.core.records.exporting import exportable
+from weft.core.records.statics import Static
+
+E = TypeVar("E", bound=eqx.Module)
+
+if TYPE_CHECKING:
+    # The descriptor for checkers: they understand dataclasses' own `field`, not equinox's untyped keywords.
+    def static(*, default: Any = ..., default_factory: Callable[[], Any] = ..., kw_only: bool = ...) -> Any: ...
+
+else:
+
+    def static(**kwargs):
+        """A field that is part of the structure: hashable, the same on every call, never traced.
+
+        >>> class Scale(Module):
+        ...     factor: jax.Array
+        ...     axis: int = static(default=-1)
+        """
+        return eqx.field(static=True, **kwargs)
+
+
+# Runs a record's public method, or refuses to: called with the record, the method, and what goes on.
+Watcher = Callable[[Any, Callable[..., Any], Callable[[], Any]], Any]
+# Those around every call of a public method now; the first is the outermost. An open `thread` block guards its record
+# so, and `debug_successors` marks successors; with neither, a call pays for one look at an empty list.
+method_watchers: list[Watcher] = []
+# Called with every record that was constructed, while debugging.
+construction_watchers: list[Callable[[Any], None]] = []
+_watchers_lock = threading.Lock()
+_watcher_counts: Counter[Watcher] = Counter()
+
+
+def watch_methods(watcher: Watcher, change: int) -> None:
+    """Puts a watcher around public methods while more want it (+1) than have ceased to (-1)."""
+    with _watchers_lock:
+        _watcher_counts[watcher] += change
+        wanted, there = _watcher_counts[watcher] > 0, watcher in method_watchers
+        if wanted and not there:
+            method_watchers.append(watcher)
+        elif there and not wanted:
+            method_watchers.remove(watcher)
+
+
+# On the class, not on a metaclass derived from equinox's: mypy cannot follow `type(eqx.Module)`, and would check no
+# constructor. Not `frozen_default`, which would refuse a hand-written `__init__` that sets fields.
+@dataclass_transform(field_specifiers=(dataclasses.field, eqx.field, static))
+class Module(eqx.Module):
+    """Base class of records.
+
+    Fields are declared as in a dataclass; `__init__` may be written by hand. A method that changes state returns the
+    *successor* of its record beside its value: `y, bn = bn(x)`.
+
+    >>> import jax.numpy as jnp
+    >>> class Counter(Module):
+    ...     count: jax.Array
+    ...     def __call__(self, x):
+    ...         return x + self.count, self.replace(count=self.count + 1)
+    >>> y, counter = Counter(jnp.array(1))(10)
+    >>> int(y), int(counter.count)
+    (11, 2)
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        note_definition(cls)
+        exportable(cls)
+        # What is annotated is a field, and a function there its default.
+        fields = inspect.get_annotations(cls)
+        for name, value in list(vars(cls).items()):
+            if inspect.isfunction(value) and name not in fields and (name == "__call__" or not name.startswith("_")):
+                setattr(cls, name, _dispatched(value))
+
+    # Read by `leaves`, which must not know this class.
+    _keeps_configuration = True
+
+    if not TYPE_CHECKING:
+
+        def __getattribute__(self, name: str) -> Any:
+            value = object.__getattribute__(self, name)
+            kind = type(value)
+            if kind is Static or kind is Mixed:
+                return value.value
+            # Equinox makes a pytree of a bound method. Its own look-up costs twice this one: asked for those only.
+            return super().__getattribute__(name) if kind is types.MethodType else value
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            cls = type(self)
+            field = cls.__dataclass_fields__.get(name)
+            if field is not None and field.metadata.get("static", False):
+                stored_static(value, f"{cls.__qualname__}.{name}")
+            try:
+                super().__setattr__(name, value)
+            except dataclasses.FrozenInstanceError:
+                raise _frozen(cls, name) from None
+
+    def __check_init__(self) -> None:
+        # Once the record is made, so that a constructor may build its lists step by step.
+        values: dict[str, Any] = object.__getattribute__(self, "__dict__")
+        for name, field in type(self).__dataclass_fields__.items():
+            if name in values:
+                values[name] = _kept(type(self), field, values[name])
+        contracts = hooks.installed_contracts()
+        if contracts is not None:
+            contracts.constructed(self)
+        for note in construction_watchers:
+            note(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        object.__getattribute__(self, "__dict__").update(state)
+        # cloudpickle makes a class of `__main__` empty first and fills it later; equinox has then told JAX that it has
+        # no fields, and every array would be lost at the first transform.
+        known = len(tuple(cast(Any, trees.children_of(self))[0]))
+        fields = [field for field in dataclasses.fields(self) if not field.metadata.get("static", False)]
+        if known != len(fields):
+            cls = type(self)
+            raise StructureError(
+                f"the class {cls.__qualname__} was pickled by value, and JAX does not know its fields here",
+                at=f"{cls.__module__}.{cls.__qualname__}: {', '.join(field.name for field in fields)}",
+                fix="define it in a module that both processes import, not in the script or notebook itself",
+            )
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with other values in the named fields; nothing else is checked or run.
+
+        Raises:
+            AttributeError: if a name is not a field of this record.
+            StaticError: if a static field would hold an array, or any field something unhashable.
+        """
+        fields = {field.name: field for field in dataclasses.fields(self)}
+        unknown = [name for name in changes if name not in fields]
+        if unknown:
+            raise AttributeError(
+                f"{type(self).__qualname__} has no field {', '.join(map(repr, unknown))}; "
+                f"its fields are {', '.join(fields) or 'none'}"
+            )
+        copy = with_fields(self, changes)
+        contracts = hooks.installed_contracts()
+        if contracts is not None:
+            contracts.replaced(copy)
+        return copy
+
+
+def with_fields(record: E, changes: Mapping[str, Any]) -> E:
+    """A copy of a record with other values in the named fields, which no contract looks at; of equinox's own too."""
+    cls = type(record)
+    copy = object.__new__(cls)
+    values: dict[str, Any] = object.__getattribute__(copy, "__dict__")
+    values.update(object.__getattribute__(record, "__dict__"))
+    keeps = issubclass(cls, Module)
+    for name, value in changes.items():
+        values[name] = _kept(cls, cls.__dataclass_fields__[name], value) if keeps else value
+    return copy
+
+
+def _dispatched(function: Callable[..., Any]) -> Callable[..., Any]:
+    is_call = function.__name__ == "__call__"
+
+    @functools.wraps(function)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_call and len(args) == 1 and type(args[0]) is type(self) and _holds_labels(self):
+            return self
+        if method_watchers:
+            return _watched(function, self, args, kwargs)
+        if hooks.installed_contracts() is None:
+            return function(self, *args, **kwargs)
+        return hooks.call_checked(function, (self, *args), kwargs)
+
+    return method
+
+
+def _watched(function: Callable[..., Any], record: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    __tracebackhide__ = True
+
+    def proceed() -> Any:
+        __tracebackhide__ = True
+        return hooks.call_checked(function, (record, *args), kwargs)
+
+    for watch in reversed(method_watchers):
+        proceed = functools.partial(watch, record, function, proceed)
+    return proceed()
+
+
+def _holds_labels(record: Any) -> bool:
+    """Whether a record has labels or bools in the places of its arrays, as optax takes them beside parameters.
+
+    optax calls labels and masks that can be called with the parameters, to be given a tree of them: a record that has a
+    `__call__` is that tree already.
+    """
+    leaves = trees.flatten(record)[0]
+    return bool(leaves) and not any(hasattr(leaf, "dtype") for leaf in leaves)
+
+
+def _kept(cls: type[Any], field: dataclasses.Field[Any], value: Any) -> Any:
+    """What a record keeps of a field's value."""
+    keep = stored_static if field.metadata.get("static", False) else stored
+    return keep(value, f"{cls.__qualname__}.{field.name}")
+
+
+def _frozen(cls: type[Any], name: str) -> FrozenError:
+    if name in cls.__dataclass_fields__:
+        return FrozenError(
+            f"a {cls.__qualname__} cannot be changed in place",
+            at=f"{cls.__qualname__}.{name}",
+            fix=f"make its successor: record.replace({name}=...); inside a thread block, t.{name} = ...",
+        )
+    return undeclared(cls, name)
+
+
+def undeclared(cls: type[Any], name: str) -> FrozenError:
+    """The error that something is set that is no field of a record."""
+    fields = ", ".join(cls.__dataclass_fields__) or "none"
+    return FrozenError(
+        f"a {cls.__qualname__} has no field {name!r}; its fields are {fields}",
+        at=f"{cls.__qualname__}.{name}",
+        fix=f"declare it in the class, with its type: `{name}: Float[Array, ...]`",
+    )

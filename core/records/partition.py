@@ -1,0 +1,257 @@
+"""split, merge, select, update: taking a tree of records apart by filters, and putting it together again.
+
+A *part* is a sparse tree: the same records with `None` where a leaf belongs elsewhere. It holds arrays only, so it goes
+through plain `jax.grad`, `jax.jit` and optax as it is. The *structure* holds the rest: the tree's definition, its
+static leaves, and which leaf is which, for `merge` and for errors.
+
+    structure, params, rest = split(model, Param, ...)
+    model = merge(structure, params, rest)
+
+*Updates* are sparse in the same way: only the leaves that changed.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from weft.core.definitions import REDEFINED, another, redefined_in
+from weft.core.edge import trees
+from weft.core.edge.trees import TreeDef
+from weft.core.errors import StaticError, StructureError
+from weft.core.paths import Path, format_path
+from weft.core.records.filters import Filter, sort_leaves
+from weft.core.records.leaves import Leaf, iter_leaves
+from weft.core.records.statics import Make
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Structure:
+    """Everything of a tree that is not an array: hashable, and equal for trees of equal make.
+
+    Attributes:
+        treedef: the JAX tree definition of the whole tree.
+        statics: the static leaves, as (position, type, value).
+        paths: the path of every leaf, static ones too.
+        fields: the makes of the static fields, which are in the definition.
+    """
+
+    treedef: TreeDef
+    statics: tuple[tuple[int, type[Any], Any], ...]
+    paths: tuple[Path, ...]
+    fields: tuple[Any, ...] = ()
+
+    def __hash__(self) -> int:
+        return hash((self.treedef, self.statics))
+
+    @property
+    def make(self) -> Make:
+        """The tree's definition, with what tells its static fields apart."""
+        return Make(self.treedef, self.fields)
+
+    def build(self, leaves: Sequence[Any]) -> Any:
+        """The tree with these dynamic leaves, in order."""
+        return self.treedef.unflatten(self.place(leaves))
+
+    @functools.cached_property
+    def static_positions(self) -> frozenset[int]:
+        """Which leaves are static."""
+        return frozenset(position for position, _, _ in self.statics)
+
+    def place(self, leaves: Sequence[Any]) -> list[Any]:
+        """All leaves: these dynamic ones with the static ones in their places."""
+        if not self.statics:
+            return list(leaves)
+        static = {position: value for position, _, value in self.statics}
+        dynamic = iter(leaves)
+        return [static[i] if i in static else next(dynamic) for i in range(len(self.paths))]
+
+    def __repr__(self) -> str:
+        return f"Structure({len(self.paths) - len(self.statics)} arrays, {len(self.statics)} static leaves)"
+
+
+def take_apart(tree: Any) -> tuple[Structure, list[Leaf]]:
+    """The structure of a tree and its dynamic leaves.
+
+    Raises:
+        StaticError: if a static leaf is not hashable, naming its path.
+    """
+    fields: list[Any] = []
+    leaves = list(iter_leaves(tree, fields=fields))
+    return assemble(Make(trees.structure(tree), tuple(fields)), leaves)
+
+
+def assemble(make: Make, leaves: Sequence[Leaf]) -> tuple[Structure, list[Leaf]]:
+    """The structure of a tree, from its make and all of its leaves, and the dynamic ones of them.
+
+    Raises:
+        StaticError: if a static leaf is not hashable, naming its path.
+    """
+    statics: tuple[tuple[int, type[Any], Any], ...] = tuple(
+        (i, cast("type[Any]", type(leaf.value)), leaf.value) for i, leaf in enumerate(leaves) if not leaf.dynamic
+    )
+    check_hashable(make.treedef, [(leaves[i].path, value) for i, _, value in statics])
+    structure = Structure(make.treedef, statics, tuple(leaf.path for leaf in leaves), make.fields)
+    return structure, [leaf for leaf in leaves if leaf.dynamic]
+
+
+def check_hashable(treedef: TreeDef, statics: Sequence[tuple[Path, Any]]) -> None:
+    """Refuses static leaves, and static fields inside a tree definition, that cannot be hashed."""
+    for path, value in statics:
+        try:
+            hash(value)
+        except TypeError:
+            raise StaticError(
+                f"a static leaf must be hashable, but this {type(value).__name__} is not: {value!r}",
+                at=format_path(path),
+                fix="make it an array, a tuple, or a registered pytree",
+            ) from None
+    try:
+        hash(treedef)
+    except TypeError as error:
+        raise StaticError(
+            f"a static field holds something unhashable: {error}",
+            at=str(treedef)[:200],
+            fix="use a tuple for a list, a frozenset for a set, a frozen dataclass for a dict",
+        ) from None
+
+
+def split(tree: Any, *filters: Filter) -> tuple[Any, ...]:
+    """Takes a tree apart: `structure, *parts = split(tree, *filters)`.
+
+    Args:
+        tree: any pytree, records and containers nested in any way.
+        filters: one for each part; the first that matches a leaf takes it. None at all stands for `...`.
+
+    Returns:
+        The structure, then for each filter the tree with `None` in place of everything that it did not take.
+
+    Raises:
+        FilterError: if a leaf matches no filter, or a filter (other than `...`) matches no leaf.
+
+    >>> import jax.numpy as jnp
+    >>> structure, floats, rest = split({"w": jnp.ones(2), "n": jnp.arange(3)}, Param, ...)
+    >>> floats["n"] is None, rest["w"] is None
+    (True, True)
+    """
+    structure, leaves = take_apart(tree)
+    filters = filters or (...,)
+    places = sort_leaves(leaves, filters)
+    return (structure, *(_part(structure, leaves, places, i) for i in range(len(filters))))
+
+
+def _part(structure: Structure, leaves: Sequence[Leaf], places: Sequence[int | None], which: int) -> Any:
+    chosen = [leaf.value if place == which else None for leaf, place in zip(leaves, places, strict=True)]
+    sparse = Structure(
+        structure.treedef,
+        tuple((i, type(None), None) for i, _, _ in structure.statics),
+        structure.paths,
+        structure.fields,
+    )
+    return sparse.build(chosen)
+
+
+def merge(structure: Structure, *parts: Any) -> Any:
+    """Puts together what `split` took apart.
+
+    Args:
+        structure: what `split` returned first.
+        parts: sparse trees which together hold every array exactly once, in any order.
+
+    Raises:
+        StructureError: naming the leaves that no part holds, or that two hold, or the part of another make.
+    """
+    rows = [_leaves_like(structure.treedef, part, f"part {i}") for i, part in enumerate(parts)]
+    static = {position for position, _, _ in structure.statics}
+    chosen: list[Any] = []
+    missing: list[Path] = []
+    twice: list[Path] = []
+    for i, path in enumerate(structure.paths):
+        if i in static:
+            continue
+        found = [row[i] for row in rows if row[i] is not None]
+        (missing if not found else twice if len(found) > 1 else []).append(path)
+        chosen.append(found[0] if found else None)
+    for what, paths, fix in (
+        ("no part holds these leaves", missing, "pass every part that `split` returned"),
+        ("two parts hold these leaves", twice, "pass each part once"),
+    ):
+        if paths:
+            raise StructureError(what, at=[format_path(path) for path in paths], fix=fix)
+    return structure.build(chosen)
+
+
+def _leaves_like(treedef: TreeDef, part: Any, what: str) -> list[Any]:
+    try:
+        return treedef.flatten_up_to(part)
+    except ValueError as error:
+        if again := redefined_in(treedef, part):
+            path, wanted, found = again
+            raise StructureError(
+                f"{what} is not of this structure: it has {another(found)}, in the place of a {wanted.__name__}",
+                at=format_path(path, what),
+                fix=REDEFINED,
+            ) from None
+        raise StructureError(
+            f"{what} is not of this structure: {error}",
+            at=f"{what}: {type(part).__name__}",
+            fix="pass a sparse tree from `split`, `select` or `changes` on a tree of the same make",
+        ) from None
+
+
+def select(tree: Any, *filters: Filter) -> Any:
+    """The parts of a tree that filters match; what matches none is left out.
+
+    Returns:
+        One sparse tree for one filter, a tuple of them for several.
+
+    Raises:
+        FilterError: if a filter (other than `...`) matches no leaf.
+    """
+    structure, leaves = take_apart(tree)
+    places = sort_leaves(leaves, filters, require_all=False)
+    parts = tuple(_part(structure, leaves, places, i) for i in range(len(filters)))
+    return parts[0] if len(parts) == 1 else parts
+
+
+def update(tree: T, *updates: Any) -> T:
+    """A tree with the leaves that sparse updates hold; later updates win.
+
+    Raises:
+        StructureError: if an update is not of the tree's structure.
+
+    >>> import jax.numpy as jnp
+    >>> update({"a": jnp.zeros(()), "b": jnp.ones(())}, {"a": jnp.array(5.0), "b": None})["a"].item()
+    5.0
+    """
+    leaves, treedef = trees.flatten(tree)
+    for number, sparse in enumerate(updates):
+        row = _leaves_like(treedef, sparse, f"update {number}")
+        leaves = [old if new is None else new for old, new in zip(leaves, row, strict=True)]
+    return cast(T, treedef.unflatten(leaves))
+
+
+def changes(before: T, after: T) -> Any:
+    """The sparse updates that turn one tree into another: the leaves that are not the very same object.
+
+    Raises:
+        StructureError: if the two trees are of different makes.
+    """
+    old, treedef = trees.flatten(before)
+    new = _leaves_like(treedef, after, "the tree after")
+    return treedef.unflatten([None if was is now else now for was, now in zip(old, new, strict=True)])
+
+
+def with_leaves(tree: T, values: Mapping[Path, Any]) -> T:
+    """A tree with other values at some paths."""
+    leaves = [values.get(leaf.path, leaf.value) for leaf in iter_leaves(tree)]
+    return cast(T, trees.structure(tree).unflatten(leaves))
+
+
+def only_leaves(tree: T, values: Mapping[Path, Any]) -> T:
+    """A sparse tree like this one: values at some paths, and `None` at all others."""
+    return cast(T, trees.structure(tree).unflatten([values.get(leaf.path) for leaf in iter_leaves(tree)]))

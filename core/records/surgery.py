@@ -1,0 +1,309 @@
+"""Surgery: a model with some of its parts replaced, said as one would say where they are.
+
+    model = at(model).blocks[2:5].attn.cache.set(cache)
+    model = at(model).head.replace(dropout=0.0)
+    model = at(model, InstanceOf(Linear)).apply(lambda linear: lora(linear))
+    model = at(model, BatchStat).apply(jnp.zeros_like)
+
+`at` gives a *selection*: the places of some parts, found as they are named, so that what is not there is an error at
+once. A selection goes on by field, key, index and slice, for all of its places alike, and ends with `set`, `apply` or
+`replace`, which give the new model. Everything off these places is shared with the old one. Contracts are checked once,
+when all parts are in: two fields that must fit each other may be replaced together, one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar, cast
+
+import equinox as eqx
+from weft.core import hooks
+from weft.core.edge import trees
+from weft.core.edge.untyped import jnp
+from weft.core.errors import FilterError, SurgeryError, WeftError
+from weft.core.paths import Path, format_path, key_part
+from weft.core.records.configuration import field_values
+from weft.core.records.filters import Any as AnyOf
+from weft.core.records.filters import Filter, Inside, InstanceOf, Maybe, may_match_none, sort_leaves
+from weft.core.records.kinds import Kind
+from weft.core.records.leaves import is_array, iter_leaves
+from weft.core.records.module import with_fields
+
+M = TypeVar("M")
+Edit = Callable[[Any], Any]
+
+
+def at(model: M, filter: Filter = None, /) -> At[M]:
+    """Selects parts of a model, to be replaced: `at(model).blocks[2:5].attn.cache.set(cache)`.
+
+    Args:
+        model: a record, or any tree of records, containers and arrays.
+        filter: which parts, where a path does not say it. `InstanceOf(Linear)`, or the class alone, selects the records
+            of that class, nested ones too; `Inside("encoder.layers[0]")` what is at that path; any other filter selects
+            arrays. None selects the model itself.
+
+    Returns:
+        A selection. Fields, keys, indices and slices lead on from it; `["name"]` for a field that is called like one of
+        its methods; an array takes an index, too. Then:
+
+        - `set(value)` puts a value in each place;
+        - `apply(f)` puts `f(part)` in the place of each part, inner ones first;
+        - `replace(field=value, ...)` sets fields of each record.
+
+    Raises:
+        FilterError: if the filter matches nothing (and is no `Maybe`).
+        SurgeryError: if there is no such field, key or index, naming the path.
+        ContractError: once, at the end, if a record's fields do not fit any more, naming its path.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from weft import Linear, Param, Sequential
+    >>> model = Sequential(Linear(2, 3, key=jax.random.key(0)), jax.nn.relu, Linear(3, 2, key=jax.random.key(1)))
+    >>> at(model).layers[0].bias.set(jnp.ones(3)).layers[0].bias.tolist()
+    [1.0, 1.0, 1.0]
+    >>> halved = at(model, InstanceOf(Linear)).kernel.apply(lambda kernel: kernel / 2)
+    >>> bool((halved.layers[2].kernel == model.layers[2].kernel / 2).all())
+    True
+    """
+    if filter is None:
+        return At(model, (Place(),))
+    places = _places(model, filter)
+    if not places and not may_match_none(filter):
+        sort_leaves(list(iter_leaves(model)), [filter], require_all=False)  # says what there is
+        raise FilterError(f"nothing in this {type(model).__name__} is {filter!r}", fix="check the filter, or use Maybe")
+    return At(model, tuple(map(Place, places)))
+
+
+@dataclass(frozen=True)
+class Place:
+    """A part of a model.
+
+    Attributes:
+        path: where it is.
+        index: in the array there, alone in a tuple; an empty one is the array itself.
+    """
+
+    path: Path = ()
+    index: tuple[Any, ...] = ()
+
+
+class At(Generic[M]):
+    """Some parts of a model, to be replaced; see `at`."""
+
+    __slots__ = ("_model", "_places")
+
+    def __init__(self, model: M, places: tuple[Place, ...]):
+        self._model = model
+        self._places = places
+
+    def __getattr__(self, name: str) -> At[M]:
+        return self._on(lambda place, part: [_named(part, name, lambda: self._written(place))])
+
+    def __getitem__(self, key: Any) -> At[M]:
+        return self._on(lambda place, part: _keyed(part, key, lambda: self._written(place)), index=key)
+
+    def __repr__(self) -> str:
+        return f"<at {', '.join(map(self._written, self._places)) or 'nothing'}>"
+
+    def set(self, value: Any) -> M:
+        """The model with a value in each place."""
+        return self.apply(lambda _: value)
+
+    def apply(self, function: Edit, /) -> M:
+        """The model with `function(part)` in the place of each part; of nested parts the inner ones come first."""
+        edits = _Edits()
+        for place in self._places:
+            edits.add(place, function)
+        done: list[tuple[Path, Any]] = []
+        result = _edited(self._model, (), edits, done)
+        for path, record in done:
+            self._check(path, record)
+        return cast(M, result)
+
+    def replace(self, **fields: Any) -> M:
+        """The model with other values in fields of each record."""
+        for place in self._places:
+            part = part_at(self._model, place.path)
+            for name in fields:
+                _named(part, name, lambda place=place: self._written(place))
+        return self.apply(lambda record: with_fields(record, fields))
+
+    def _on(self, step: Callable[[Place, Any], Iterable[Hashable]], index: Any = None) -> At[M]:
+        places: list[Place] = []
+        for place in self._places:
+            part = part_at(self._model, place.path)
+            if index is not None and is_array(part) and not place.index:
+                places.append(Place(place.path, (index,)))
+            else:
+                part = part if not place.index else part[place.index[0]]
+                places += [Place((*place.path, key)) for key in step(place, part)]
+        if self._places and not places:
+            raise SurgeryError(
+                f"nothing is selected by [{index!r}]", at=map(self._written, self._places), fix="correct the slice"
+            )
+        return At(self._model, tuple(places))
+
+    def _written(self, place: Place) -> str:
+        text = format_path(place.path, type(self._model).__name__)
+        return f"{text}[{place.index[0]!r}]" if place.index else text
+
+    def _check(self, path: Path, record: Any) -> None:
+        contracts = hooks.installed_contracts()
+        if contracts is None:
+            return
+        try:
+            contracts.replaced(record)
+        except WeftError as error:
+            if path:
+                error.also_at(f"in {format_path(path, type(self._model).__name__)}")
+            raise
+
+
+# --- where parts are -------------------------------------------------------------------------------------------------
+
+
+def _places(model: Any, filter: Filter) -> list[Path]:
+    """The paths of what a filter selects: of records, or of arrays."""
+    if _is_class(filter):
+        filter = InstanceOf(cast("type[Any]", filter))
+    alternatives = _alternatives(filter)
+    if alternatives:
+        return list(dict.fromkeys(path for one in alternatives for path in _places(model, one)))
+    if isinstance(filter, InstanceOf):
+        classes = filter.classes
+        return [path for path, part in _parts(model, ()) if isinstance(part, classes)]
+    if isinstance(filter, Inside):
+        return [filter.path] if _has(model, filter.path) else []
+    leaves = [leaf for leaf in iter_leaves(model) if leaf.dynamic]
+    found = sort_leaves(leaves, (filter,), require_all=False, require_used=False)
+    return [leaf.path for leaf, place in zip(leaves, found, strict=True) if place is not None]
+
+
+def _alternatives(filter: Filter) -> Sequence[Filter]:
+    """The filters of which any will do, if each of them selects whole parts."""
+    filters: Sequence[Filter] = ()
+    if type(filter) in (AnyOf, Maybe):
+        filters = cast(AnyOf, filter).filters
+    elif isinstance(filter, (list, tuple)):
+        filters = cast("Sequence[Filter]", filter)
+    of_parts = [one for one in filters if isinstance(one, InstanceOf | Inside) or _is_class(one)]
+    return filters if len(of_parts) == len(filters) else ()
+
+
+def _is_class(filter: Filter) -> bool:
+    return isinstance(filter, type) and not issubclass(filter, Kind)
+
+
+def _parts(node: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    """A tree's nodes and leaves, each with its path."""
+    yield path, node
+    for part, child in _children(node).items():
+        yield from _parts(child, (*path, part))
+
+
+def _children(node: Any) -> dict[Hashable, Any]:
+    """The parts of a node as the user sees them, by the last part of their path; of a leaf none."""
+    if isinstance(node, eqx.Module):
+        return {name: value for name, value in field_values(node).items() if name in node.__dataclass_fields__}
+    level = None if node is None else trees.flatten_one_level(node)
+    return {} if level is None else {key_part(key): child for key, child in level[0]}
+
+
+def part_at(node: Any, path: Path) -> Any:
+    """What is at a path.
+
+    Raises:
+        KeyError: if nothing is there.
+    """
+    for part in path:
+        node = _children(node)[part]
+    return node
+
+
+def _has(node: Any, path: Path) -> bool:
+    try:
+        part_at(node, path)
+    except KeyError:
+        return False
+    return True
+
+
+def _named(part: Any, name: str, where: Callable[[], str]) -> Hashable:
+    by_name = isinstance(part, eqx.Module) or hasattr(part, "_fields")
+    names = _children(part) if by_name else {}
+    if name in names:
+        return name
+    kind = type(part).__name__
+    if by_name and hasattr(cast("type[Any]", type(part)), name):
+        fix = f"it is no field: .apply(lambda part: part.{name}(...)) puts what it returns in the place of the part"
+    elif by_name:
+        fix = f"its fields are {', '.join(map(str, names)) or 'none'}"
+    else:
+        fix = "go on by index, slice or key: at(model).blocks[0]" if _children(part) else "nothing is below it"
+    raise SurgeryError(f"a {kind} has no field {name!r}", at=where(), fix=fix)
+
+
+def _keyed(part: Any, key: Any, where: Callable[[], str]) -> Iterable[Hashable]:
+    children = _children(part)
+    if isinstance(key, str) and (isinstance(part, eqx.Module) or hasattr(part, "_fields")):
+        return [_named(part, key, where)]
+    if isinstance(part, list | tuple):
+        kind, places = type(cast(Any, part)).__name__, list(children)
+        try:
+            found: Any = cast(Any, places)[key]
+            return found if isinstance(key, slice) else [found]
+        except (IndexError, TypeError):
+            raise SurgeryError(f"no part {key!r} in a {kind} of {len(places)}", at=where()) from None
+    if key == slice(None) and children:
+        return children
+    if key not in children:
+        keys = ", ".join(map(repr, children)) or "none"
+        raise SurgeryError(f"a {type(part).__name__} has no part {key!r}", at=where(), fix=f"its parts are {keys}")
+    return [key]
+
+
+def with_parts(tree: M, values: Mapping[Path, Any]) -> M:
+    """A tree with other values at some paths, of records with fields that no contract looks at."""
+    edits = _Edits()
+    for path, value in values.items():
+        edits.add(Place(path), lambda _, value=value: value)
+    return cast(M, _edited(tree, (), edits, []))
+
+
+# --- putting parts in ------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Edits:
+    """What to do with a part, after what to do with the parts below it."""
+
+    own: list[tuple[tuple[Any, ...], Edit]] = field(default_factory=list[tuple[tuple[Any, ...], Edit]])
+    below: dict[Hashable, _Edits] = field(default_factory=dict[Hashable, "_Edits"])
+
+    def add(self, place: Place, edit: Edit) -> None:
+        node = self
+        for part in place.path:
+            node = node.below.setdefault(part, _Edits())
+        node.own.append((place.index, edit))
+
+
+def _edited(node: Any, path: Path, edits: _Edits, done: list[tuple[Path, Any]]) -> Any:
+    """A tree after edits; `done` takes the records that they made, or made anew, inner ones first."""
+    if edits.below:
+        children = _children(node)
+        changes = {part: _edited(children[part], (*path, part), below, done) for part, below in edits.below.items()}
+        node = _rebuilt(node, changes)
+    for index, edit in edits.own:
+        node = jnp.asarray(node).at[index[0]].set(edit(node[index[0]])) if index else edit(node)
+    if isinstance(node, eqx.Module):
+        done.append((path, node))
+    return node
+
+
+def _rebuilt(node: Any, changes: dict[Hashable, Any]) -> Any:
+    if isinstance(node, eqx.Module):
+        return with_fields(node, cast("dict[str, Any]", changes))
+    level = trees.flatten_one_level(node)
+    assert level is not None
+    children = [changes.get(key_part(key), child) for key, child in level[0]]
+    return trees.structure(node, lambda child: child is not node).unflatten(children)

@@ -1,0 +1,335 @@
+"""`sow`, `perturb` and `capture`: see, and differentiate by, what a pure function computes on its way.
+
+`sow(name, value)` marks a value, `capture(fun)` returns it beside the output, out of whatever transform it was computed
+in. `perturb(name, value)` plants a zero, and the gradient by that zero is the gradient by the value. Outside of a
+capture both are the identity and leave nothing in the traced program.
+
+    def mlp(x):
+        h = sow("hidden", jnp.tanh(x))
+        return h.sum()
+
+    out, sown = capture(mlp)(x)            # sown["hidden"] == (tanh(x),)
+
+Where a value is sown decides what comes out:
+
+| inside | a sown value comes out | a perturbation goes in |
+|---|---|---|
+| `jit`, `remat`, custom derivatives | as it is | as it is |
+| `scan`, `lax.map`, `fori_loop` of static length | stacked over the iterations, in the order of `ys` | stacked alike |
+| `vmap` | with the mapped axis in front, even if it does not depend on it | per example alike |
+| `cond`, `switch` | as it is if its branch was taken, **zeros** if not | of the taken branch only |
+| `while_loop` | of the last iteration, **zeros** if there was none | one, the same in every iteration |
+| `grad`, `vjp`, `jvp` | the primal value | to the primal value |
+
+To tell a value of zeros from one not taken, sow a flag beside it: `sow("taken", True)` comes out as `False` where it
+was not. The branches of one `cond` share what they have in common: the n-th value that a branch sows under a name, and
+the n-th of another with the same shapes and dtypes, are one entry.
+
+A function with a custom derivative: its outputs keep the custom rule; values sown in its body are differentiated like
+the body, and so are perturbations planted in it (the rule says nothing about them). Where `fun` itself differentiates
+such a function, JAX runs its forward rule *instead of* the body, so sow in the forward rule as well.
+
+Of the captured function's arguments, arrays are traced; everything else, Python numbers too, is static. `fun` is traced
+at each call, so put `jit` around `capture(fun)` where speed matters; all transforms compose with it.
+Out of reach: values computed under `jax.ensure_compile_time_eval` are not seen, and a tag inside a primitive that no
+rule knows (`custom_linear_solve`, `shard_map` and so `pmap`, a kernel) is an error that names the primitive.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any, Literal, ParamSpec, TypeVar, cast
+
+import jax
+import jax.numpy as jnp
+from weft.core.edge import _jax
+from weft.core.errors import DifferentiationError, StructureError
+from weft.core.records.kinds import Intermediate, Kind
+from weft.core.records.leaves import NUMBERS, is_array
+from weft.core.sowing.hoisting import evaluate, tracing_tags
+from weft.core.sowing.tags import (
+    CaptureError,
+    Handler,
+    Perturbed,
+    Sown,
+    Tag,
+    bind_tag,
+    capturing,
+    current_scope,
+    take_arrays,
+)
+
+__all__ = ["CaptureError", "capture", "perturb", "perturbations", "scope", "sow"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+Mode = Literal["append", "clobber", "strict"]
+Selector = str | type[Kind] | Callable[[str, type[Kind]], bool]
+
+
+def sow(name: str, value: T, /, *, kind: type[Kind] = Intermediate, mode: Mode = "append") -> T:
+    """Marks a value as observable under a name, and returns it.
+
+    Args:
+        name: the key in the dict that `capture` returns; open scopes are put before it.
+        value: any tree. Its arrays and numbers are sown; other leaves ride along as they are.
+        kind: what the value is, for captures that select by kind.
+        mode: what the name holds if several values are sown under it: `append` a tuple of all, in program order (also
+            of one); `clobber` the last; `strict` the only one, and it is an error if there are more.
+
+    >>> out, sown = capture(lambda x: sow("square", x * x) + 1)(jnp.array([1.0, 2.0]))
+    >>> sown
+    {'square': (Array([1., 4.], dtype=float32),)}
+    """
+    if not capturing():
+        return value
+    if mode not in ("append", "clobber", "strict"):
+        raise CaptureError(f"unknown mode {mode!r} for the sown name {name!r}", fix="'append', 'clobber' or 'strict'")
+    leaves, skeleton = take_arrays(value, lambda leaf: is_array(leaf) or isinstance(leaf, NUMBERS))
+    # Without weak types, branches that sow 1.0 and an array of the same dtype agree.
+    bind_tag(Sown(_scoped(name), skeleton, kind, mode), [_strong(leaf) for leaf in leaves])
+    return value
+
+
+def perturb(name: str, value: T, /) -> T:
+    """Plants a zero next to a value; `capture(fun, perturb=...)` puts a perturbation in its place.
+
+    Args:
+        name: the key in the dict of perturbations, unique in the function; open scopes are put before it.
+        value: any tree of inexact arrays.
+
+    Returns:
+        The value, plus the perturbation where there is one.
+
+    >>> def loss(x):
+    ...     return jnp.sum(perturb("square", x * x) ** 2)
+    >>> x = jnp.array([1.0, 2.0])
+    >>> jax.grad(lambda p: capture(loss, perturb=p)(x)[0])(perturbations(loss)(x))
+    {'square': Array([2., 8.], dtype=float32)}
+    """
+    if not capturing():
+        return value
+    leaves, skeleton = take_arrays(value, lambda leaf: is_array(leaf) or isinstance(leaf, NUMBERS))
+    arrays = [_jax.asarray(leaf) for leaf in leaves]
+    for array in arrays:
+        if not jnp.issubdtype(array.dtype, jnp.inexact):
+            raise DifferentiationError(
+                f"the perturbed value {_scoped(name)!r} holds {jax.typeof(array).str_short()}",
+                fix="perturb only the inexact arrays of the value",
+            )
+    return cast(T, skeleton.fill(bind_tag(Perturbed(_scoped(name), skeleton), arrays)))
+
+
+def scope(name: str) -> AbstractContextManager[Any]:
+    """A `with` block that puts `name/` before the names sown and perturbed in it.
+
+    >>> def block(x):
+    ...     return sow("out", x + 1)
+    >>> def model(x):
+    ...     for i in range(2):
+    ...         with scope(f"block{i}"):
+    ...             x = block(x)
+    ...     return x
+    >>> list(capture(model)(0.0)[1])
+    ['block0/out', 'block1/out']
+    """
+    return tracing_tags((*current_scope(), name) if capturing() else None)
+
+
+def capture(
+    fun: Callable[P, R],
+    /,
+    *,
+    only: Selector | Iterable[Selector] | None = None,
+    perturb: Mapping[str, Any] | None = None,
+) -> Callable[P, tuple[R, dict[str, Any]]]:
+    """Makes a function return the values sown in it beside its output.
+
+    Args:
+        fun: any function of trees. It is traced: its control flow cannot depend on the values of arrays.
+        only: what to take: names, kinds (with their subclasses), predicates of (name, kind), or several of these.
+            What is not taken stays sown for an outer capture. All, if not given.
+        perturb: the values to add at each `perturb` in `fun`, as `perturbations` returns them. If not given,
+            perturbations are left to an outer capture.
+
+    Returns:
+        A function of the same arguments that returns `(output, sown)`, with `sown` a dict from name to values.
+
+    Raises:
+        CaptureError: a value is sown or perturbed where it cannot be carried out, a name is used with two modes, a
+            `strict` name is sown twice, a perturbed name is planted twice.
+        StructureError: the perturbations are not those that `fun` plants.
+
+    >>> def cumulative(xs):
+    ...     return jax.lax.scan(lambda total, x: (sow("total", total + x), None), 0.0, xs)[0]
+    >>> capture(cumulative)(jnp.array([1.0, 2.0, 3.0]))
+    (Array(6., dtype=float32), {'total': (Array([1., 3., 6.], dtype=float32),)})
+    """
+    is_taken = _selection(only)
+
+    @functools.wraps(fun)
+    def captured(*args: P.args, **kwargs: P.kwargs) -> tuple[R, dict[str, Any]]:
+        sown: list[tuple[Sown, Any]] = []
+        planted: list[str] = []
+
+        def handler(tag: Tag, values: Sequence[Any]) -> Sequence[Any]:
+            if isinstance(tag, Sown) and is_taken(tag.name, tag.kind):
+                sown.append((tag, tag.skeleton.fill(_arrays(values))))
+                return values
+            if isinstance(tag, Perturbed) and perturb is not None:
+                _check_planted_once(tag.name, planted)
+                planted.append(tag.name)
+                return _perturbed(tag, values, perturb)
+            return _leave(tag, values)
+
+        out = _run(fun, args, kwargs, handler)
+        if extra := [name for name in perturb or () if name not in planted]:
+            raise StructureError(
+                f"the function plants no perturbation named {extra[0]!r}",
+                at=[f"planted: {name!r}" for name in planted],
+                fix="pass what `perturbations(fun)` returns for the same arguments",
+            )
+        return out, _gather(sown)
+
+    return captured
+
+
+def perturbations(fun: Callable[P, Any], /) -> Callable[P, dict[str, Any]]:
+    """The zeros that `capture(fun, perturb=...)` takes: a dict from name to a tree like the perturbed value.
+
+    The function is traced and not run; its arguments may be `jax.ShapeDtypeStruct`s. Values perturbed inside a `scan`
+    have its length as their leading axis.
+
+    >>> def doubled(xs):
+    ...     return jax.lax.map(lambda x: perturb("double", 2 * x), xs)
+    >>> perturbations(doubled)(jax.ShapeDtypeStruct((3,), jnp.float32))
+    {'double': Array([0., 0., 0.], dtype=float32)}
+    """
+
+    @functools.wraps(fun)
+    def planted(*args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
+        found: dict[str, Perturbed] = {}
+        types: dict[str, list[Any]] = {}
+
+        def handler(tag: Tag, values: Sequence[Any]) -> Sequence[Any]:
+            if isinstance(tag, Perturbed):
+                _check_planted_once(tag.name, found)
+                found[tag.name], types[tag.name] = tag, list(map(_jax.strong_type_of, values))
+            return values
+
+        closed, _, _ = _trace(fun, args, kwargs)
+        _jax.trace(lambda *inputs: evaluate(closed.jaxpr, closed.consts, inputs, handler), closed.in_avals, like=closed)
+        return {name: tag.skeleton.fill(list(map(_jax.zeros, types[name]))) for name, tag in found.items()}
+
+    return planted
+
+
+def _scoped(name: str) -> str:
+    return "/".join((*current_scope(), name))
+
+
+def _strong(leaf: Any) -> jax.Array:
+    array = _jax.asarray(leaf)
+    return jax.lax.convert_element_type(array, array.dtype) if array.weak_type else array
+
+
+def _trace(fun: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, list[Any], Callable[[list[Any]], Any]]:
+    """The jaxpr of `fun` with its tags, the arrays among its arguments, and how to make its output of flat outputs."""
+    arrays, arguments = take_arrays((args, kwargs))
+    outputs: list[Any] = []
+
+    def flat(*arrays: Any) -> list[Any]:
+        args, kwargs = arguments.fill(arrays)
+        leaves, skeleton = take_arrays(fun(*args, **kwargs))
+        outputs.append(skeleton)
+        return leaves
+
+    with tracing_tags():
+        closed: Any = _jax.make_jaxpr(flat)(*arrays)
+    return closed, arrays, lambda leaves: outputs[-1].fill(leaves)
+
+
+def _run(fun: Callable[..., R], args: Any, kwargs: Any, handler: Handler) -> R:
+    closed, arrays, rebuild = _trace(fun, args, kwargs)
+    return cast(R, rebuild(_arrays(evaluate(closed.jaxpr, closed.consts, arrays, handler))))
+
+
+def _arrays(values: Sequence[Any]) -> list[Any]:
+    # What a jaxpr holds as a literal is a NumPy scalar.
+    return [value if isinstance(value, jax.Array) else _jax.asarray(value) for value in values]
+
+
+def _leave(tag: Tag, values: Sequence[Any]) -> Sequence[Any]:
+    """Hands a tag on to the capture around this one, if there is one."""
+    if not capturing():
+        return values
+    return bind_tag(replace(tag, name=_scoped(tag.name)), values)
+
+
+def _selection(only: Selector | Iterable[Selector] | None) -> Callable[[str, type[Kind]], bool]:
+    if only is None:
+        return lambda name, kind: True
+    if isinstance(only, str):
+        return lambda name, kind: name == only
+    if isinstance(only, type):
+        return lambda name, kind: issubclass(kind, only)
+    if callable(only):
+        return only
+    choices = [_selection(choice) for choice in only]
+    return lambda name, kind: any(choice(name, kind) for choice in choices)
+
+
+def _gather(sown: Sequence[tuple[Sown, Any]]) -> dict[str, Any]:
+    names = dict.fromkeys(tag.name for tag, _ in sown)
+    return {name: _values_of(name, [(tag.mode, value) for tag, value in sown if tag.name == name]) for name in names}
+
+
+def _values_of(name: str, sown: Sequence[tuple[str, Any]]) -> Any:
+    modes, values = {mode for mode, _ in sown}, [value for _, value in sown]
+    if len(modes) > 1:
+        raise CaptureError(
+            f"the name {name!r} is sown with several modes: {', '.join(sorted(modes))}", fix="use one mode for a name"
+        )
+    if "append" in modes:
+        return tuple(values)
+    if "strict" in modes and len(values) > 1:
+        raise CaptureError(
+            f"the name {name!r} is sown {len(values)} times, with mode 'strict'",
+            fix="give each value a name of its own, open a `scope`, or use mode 'append'",
+        )
+    return values[-1]
+
+
+def _check_planted_once(name: str, planted: Iterable[str]) -> None:
+    if name in planted:
+        raise CaptureError(
+            f"two values are perturbed under the name {name!r}",
+            fix="give each value a name of its own, or open a `scope` around each",
+        )
+
+
+def _perturbed(tag: Perturbed, values: Sequence[Any], perturbations: Mapping[str, Any]) -> list[Any]:
+    how = "pass what `perturbations(fun)` returns for the same arguments"
+    if tag.name not in perturbations:
+        raise StructureError(f"no perturbation is given for the name {tag.name!r}", fix=how)
+    given, skeleton = take_arrays(perturbations[tag.name], lambda leaf: is_array(leaf) or isinstance(leaf, NUMBERS))
+    if skeleton.treedef != tag.skeleton.treedef:
+        raise StructureError(
+            f"the perturbation {tag.name!r} is not a tree like the perturbed value",
+            at=[f"given: {skeleton.treedef}", f"perturbed: {tag.skeleton.treedef}"],
+            fix=how,
+        )
+    expected = [f"{value.dtype}{list(value.shape)}" for value in values]
+    actual = [f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}" for leaf in given]
+    if expected != actual:
+        raise StructureError(
+            f"the perturbation {tag.name!r} does not fit the perturbed value",
+            at=[f"given: {', '.join(actual)}", f"perturbed: {', '.join(expected)}"],
+            fix=how,
+        )
+    return [_jax.add(value, _jax.asarray(leaf)) for value, leaf in zip(values, given, strict=True)]

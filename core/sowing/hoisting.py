@@ -1,0 +1,320 @@
+"""Hoisting: the interpreter that carries tagged values (see `tags`) out of control flow.
+
+Words used here:
+
+- *handler*: what to do at a tag, `handler(tag, values) -> values`. One handler collects (`capture`), one binds the tag
+  again further out, one records shapes. `evaluate` runs a jaxpr under a handler.
+- *rule*: how to run one equation whose own jaxprs hold tags, so that the handler meets these tags **outside** of it.
+  `RULES` is the table. Every rule does the same three things: ask the handler for the *offsets* of the perturbations
+  (stacked as the equation stacks), run the equation with its jaxprs *hoisted*, and hand the sown values, now plain
+  outputs, to the handler.
+- *hoisted*: a jaxpr without tags that takes offsets as extra inputs and returns sown values as extra outputs.
+
+When is a rule applied? JAX's control flow is not written for equations that matter though nobody uses their outputs:
+under `grad`, `scan` moves loop-invariant equations out of the loop and remat runs some of them twice; under `vmap`,
+`cond` and `while_loop` with a batched predicate run what was not taken. So a control-flow equation is hoisted **as it
+is bound** (`rewrite_binds`), before any transform sees it. What the transforms see is ordinary control flow with more
+outputs, and they are right about it by construction. Functions with custom derivatives are staged by JAX without such
+a moment; their rules run when the jaxpr around them is hoisted, or evaluated by `capture`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any
+
+from weft.core.edge import _jax
+from weft.core.sowing.tags import (
+    CaptureError,
+    Handler,
+    Sown,
+    Tag,
+    bind_tag,
+    capturing,
+    tag_context,
+    tag_names,
+    tag_p,
+)
+
+
+def tracing_tags(scope: tuple[str, ...] | None = ()) -> AbstractContextManager[Any]:
+    """A `with` block in which `sow` and `perturb` bind tags; with `None`, one in which they do not."""
+    hoist_while_binding()
+    return tag_context(scope)
+
+
+def evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], handler: Handler) -> list[Any]:
+    """Runs a jaxpr; every tag in it, at any depth, is given to the handler, in program order."""
+    return _jax.evaluate(jaxpr, consts, args, lambda eqn, values: _evaluate_equation(eqn, values, handler))
+
+
+def _evaluate_equation(eqn: Any, values: list[Any], handler: Handler) -> Sequence[Any]:
+    if eqn.primitive is tag_p:
+        return handler(eqn.params["tag"], values)
+    if names := tag_names(eqn.params):
+        if eqn.primitive not in RULES:
+            raise CaptureError(
+                f"a tag inside `{eqn.primitive}`, out of which capture cannot carry values",
+                at=[f"name {name!r}" for name in names],
+                fix=f"sow or perturb outside of the function that `{eqn.primitive}` holds, or return the value from it",
+            )
+        return RULES[eqn.primitive](eqn.params, values, handler)
+    return _jax.bind_equation(eqn, values)
+
+
+def ignore(_: Tag, values: Sequence[Any]) -> Sequence[Any]:
+    """The handler that forgets tags."""
+    return values
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One tag in a jaxpr, with the types of its leaves."""
+
+    tag: Tag
+    avals: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sites:
+    """The tags of a jaxpr, in program order."""
+
+    sown: tuple[Site, ...]
+    perturbed: tuple[Site, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hoisted:
+    """A jaxpr without tags, `(*inputs, *offsets) -> (*outputs, *sown)`, and the tags that it had."""
+
+    closed: Any
+    sites: Sites
+
+
+def count_leaves(sites: Sequence[Site]) -> int:
+    """How many arrays the tags at some sites hold together."""
+    return sum(len(site.avals) for site in sites)
+
+
+def regroup(flat: Sequence[Any], sites: Sequence[Site]) -> Iterator[list[Any]]:
+    """Leaves in one list, taken apart again: one list a site."""
+    rest = iter(flat)
+    return (list(islice(rest, len(site.avals))) for site in sites)
+
+
+@_jax.remember_per_jaxpr
+def hoist(closed: Any) -> Hoisted:
+    """Moves the tags of a jaxpr to its boundary."""
+    hoisted, found = _hoist_given(closed, ())
+    # Only a first pass tells which offsets the jaxpr takes.
+    return _hoist_given(closed, found)[0] if found else hoisted
+
+
+def _hoist_given(closed: Any, perturbed: tuple[Site, ...]) -> tuple[Hoisted, tuple[Site, ...]]:
+    sown: list[Site] = []
+    found: list[Site] = []
+
+    def run(*flat: Any) -> list[Any]:
+        num_inputs = len(closed.in_avals)
+        offsets, sown_values = regroup(flat[num_inputs:], perturbed), list[Any]()
+
+        def handler(tag: Tag, values: Sequence[Any]) -> Sequence[Any]:
+            site = Site(tag, tuple(map(_jax.strong_type_of, values)))
+            if isinstance(tag, Sown):
+                sown.append(site)
+                sown_values.extend(values)
+                return values
+            found.append(site)
+            return list(map(_jax.add, values, next(offsets, ()))) if perturbed else values
+
+        return [*evaluate(closed.jaxpr, closed.consts, flat[:num_inputs], handler), *sown_values]
+
+    hoisted = _jax.trace(run, [*closed.in_avals, *chain.from_iterable(site.avals for site in perturbed)], like=closed)
+    return Hoisted(hoisted, Sites(tuple(sown), perturbed)), tuple(found)
+
+
+def _with_tags_outside(
+    bind: Callable[[list[Any]], Sequence[Any]], sites: Sites, handler: Handler, length: int | None = None
+) -> list[Any]:
+    """Binds an equation given its offsets, and gives the handler what it must see: zeros to perturb, values to observe.
+
+    With a length, the offsets are stacked, as the sown values then are.
+    """
+    zeros = ([_jax.zeros(aval, length) for aval in site.avals] for site in sites.perturbed)
+    offsets = [leaf for site, values in zip(sites.perturbed, zeros, strict=True) for leaf in handler(site.tag, values)]
+    outs = list(bind(offsets))
+    num_outs = len(outs) - count_leaves(sites.sown)
+    for site, values in zip(sites.sown, regroup(outs[num_outs:], sites.sown), strict=True):
+        handler(site.tag, values)
+    return outs[:num_outs]
+
+
+def _jit(params: dict[str, Any], args: list[Any], handler: Handler) -> list[Any]:
+    hoisted = hoist(params["jaxpr"])
+    num_offsets, num_sown = count_leaves(hoisted.sites.perturbed), count_leaves(hoisted.sites.sown)
+    extended = _jax.extend_jit(params, hoisted.closed, num_offsets, num_sown)
+    return _with_tags_outside(lambda offsets: _jax.jit_p.bind(*args, *offsets, **extended), hoisted.sites, handler)
+
+
+def _remat(params: dict[str, Any], args: list[Any], handler: Handler) -> list[Any]:
+    hoisted = hoist(_jax.close(params["jaxpr"]))
+    jaxpr, consts = _jax.consts_as_inputs(hoisted.closed)
+    extended = _jax.extend_remat(params, jaxpr, len(consts), count_leaves(hoisted.sites.perturbed))
+    operands = [*consts, *args]
+    return _with_tags_outside(
+        lambda offsets: _jax.remat_p.bind(*operands, *offsets, **extended), hoisted.sites, handler
+    )
+
+
+def _scan(params: dict[str, Any], args: list[Any], handler: Handler) -> list[Any]:
+    # Offsets come last, among what is scanned; sown values come last, among what is stacked.
+    hoisted, length = hoist(params["jaxpr"]), params["length"]
+    extended = dict(params, jaxpr=hoisted.closed)
+    return _with_tags_outside(
+        lambda offsets: _jax.scan_p.bind(*args, *offsets, **extended), hoisted.sites, handler, length
+    )
+
+
+def _cond(params: dict[str, Any], args: list[Any], handler: Handler) -> list[Any]:
+    """Every branch takes what any branch perturbs and returns what any branch sows, zeros for what it does not."""
+    branches = [hoist(branch) for branch in params["branches"]]
+    sown = _union([branch.sites.sown for branch in branches])
+    perturbed = _union([branch.sites.perturbed for branch in branches])
+    sites = Sites(tuple(site for site, _ in sown), tuple(site for site, _ in perturbed))
+    num_outs, num_args = len(params["branches"][0].out_avals), len(args) - 1
+
+    def widen(branch: Hoisted) -> Any:
+        def run(*flat: Any) -> list[Any]:
+            offsets = dict(zip(perturbed, regroup(flat[num_args:], sites.perturbed), strict=True))
+            own_offsets = chain.from_iterable(offsets[key] for key in _numbered(branch.sites.perturbed))
+            outs = _jax.run(branch.closed, [*flat[:num_args], *own_offsets])
+            own_sown = regroup(outs[num_outs:], branch.sites.sown)
+            own = dict(zip(_numbered(branch.sites.sown), own_sown, strict=True))
+            every = (own[key] if key in own else map(_jax.zeros, key[0].avals) for key in sown)
+            return [*outs[:num_outs], *chain.from_iterable(every)]
+
+        offset_avals = chain.from_iterable(site.avals for site in sites.perturbed)
+        return _jax.trace(run, [*branch.closed.in_avals[:num_args], *offset_avals], like=branch.closed)
+
+    extended = dict(params, branches=tuple(map(widen, branches)))
+    return _with_tags_outside(lambda offsets: _jax.cond_p.bind(*args, *offsets, **extended), sites, handler)
+
+
+def _numbered(sites: Sequence[Site]) -> list[tuple[Site, int]]:
+    """Each site with the number of equal sites before it: the n-th of one branch is the n-th of another."""
+    return [(site, sites[:i].count(site)) for i, site in enumerate(sites)]
+
+
+def _union(branches: Sequence[Sequence[Site]]) -> list[tuple[Site, int]]:
+    return list(dict.fromkeys(chain.from_iterable(map(_numbered, branches))))
+
+
+def _while(params: dict[str, Any], args: list[Any], handler: Handler) -> list[Any]:
+    """What the body sows last rides in the carry, from zeros; what the predicate sows is that of its last run."""
+    cond, body = params["cond_jaxpr"], hoist(params["body_jaxpr"])
+    num_cond, num_body = params["cond_nconsts"], params["body_nconsts"]
+    consts, init = args[: num_cond + num_body], args[num_cond + num_body :]
+    # Offsets come last among the constants of the body; sown values come last in the carry.
+    num_all = num_body + count_leaves(body.sites.perturbed)
+    sown_avals = [aval for site in body.sites.sown for aval in site.avals]
+    num_inputs = num_body + len(init)
+    const_avals, carry_avals = body.closed.in_avals[:num_body], body.closed.in_avals[num_body:num_inputs]
+    offset_avals = body.closed.in_avals[num_inputs:]
+
+    def run_body(*flat: Any) -> list[Any]:
+        carry = flat[num_all : num_all + len(init)]
+        return _jax.run(body.closed, [*flat[:num_body], *carry, *flat[num_body:num_all]])
+
+    def run_cond(*flat: Any) -> list[Any]:
+        return evaluate(cond.jaxpr, cond.consts, flat[: num_cond + len(init)], ignore)
+
+    extended = dict(
+        params,
+        body_nconsts=num_all,
+        cond_jaxpr=_jax.trace(run_cond, [*cond.in_avals, *sown_avals], like=cond),
+        body_jaxpr=_jax.trace(run_body, [*const_avals, *offset_avals, *carry_avals, *sown_avals], like=body.closed),
+    )
+    last = map(_jax.zeros, sown_avals)
+    outs = _with_tags_outside(
+        lambda offsets: _jax.while_p.bind(*consts, *offsets, *init, *last, **extended), body.sites, handler
+    )
+    if tag_names({"cond_jaxpr": cond}):
+        evaluate(cond.jaxpr, cond.consts, [*args[:num_cond], *outs], handler)
+    return outs
+
+
+def _inline(params: dict[str, Any], args: list[Any], handler: Handler) -> list[Any]:
+    closed = _jax.close(params["call_jaxpr"])
+    return evaluate(closed.jaxpr, closed.consts, args, handler)
+
+
+def _custom_derivative(primitive: Any) -> Callable[[dict[str, Any], list[Any], Handler], list[Any]]:
+    """Outputs come from the function with its own derivative rule, sown values from a plain copy of its body.
+
+    So a derivative through an output obeys the rule, and one through a sown value, of which the rule says nothing,
+    is that of the body. Under jit, XLA merges the two copies.
+    """
+
+    def rule(params: dict[str, Any], args: list[Any], handler: Handler) -> list[Any]:
+        call, hoisted = params["call_jaxpr"], hoist(params["call_jaxpr"])
+
+        def run_untagged(*inputs: Any) -> list[Any]:
+            return evaluate(call.jaxpr, call.consts, inputs, ignore)
+
+        untagged = dict(params, call_jaxpr=_jax.trace(run_untagged, call.in_avals, like=call))
+        bind_params = _jax.without_context(primitive.get_bind_params(untagged), lambda: tracing_tags(None))
+
+        def custom(*inputs: Any) -> list[Any]:
+            return list(primitive.bind(*inputs, **bind_params))
+
+        body, sown = _jax.split_outputs(hoisted.closed, len(call.out_avals))
+        if primitive is _jax.custom_vjp_call_p:
+            # Often there is a rule because the body has no derivative. Forward mode, which this excludes, is excluded.
+            sown = _jax.differentiated_on_demand(sown)
+
+        def bind(offsets: list[Any]) -> list[Any]:
+            outs = _jax.graft(custom, body, args, offsets) if offsets else custom(*args)
+            return [*outs, *sown([*args, *offsets])]
+
+        return _with_tags_outside(bind, hoisted.sites, handler)
+
+    return rule
+
+
+RULES: dict[Any, Callable[[dict[str, Any], list[Any], Handler], list[Any]]] = {
+    _jax.jit_p: _jit,
+    _jax.remat_p: _remat,
+    _jax.scan_p: _scan,
+    _jax.cond_p: _cond,
+    _jax.while_p: _while,
+    _jax.call_p: _inline,
+    _jax.closed_call_p: _inline,
+    _jax.custom_jvp_call_p: _custom_derivative(_jax.custom_jvp_call_p),
+    _jax.custom_vjp_call_p: _custom_derivative(_jax.custom_vjp_call_p),
+}
+
+
+def _hoisted_bind(primitive: Any) -> Callable[..., Any]:
+    def bind(original: Callable[..., Any], *args: Any, **params: Any) -> Any:
+        if capturing() and tag_names(params):
+            return RULES[primitive](params, list(args), bind_tag)
+        return original(*args, **params)
+
+    return bind
+
+
+_installed = threading.Event()
+_install_lock = threading.Lock()
+
+
+def hoist_while_binding() -> None:
+    """Has control flow hoist its tags as it is bound, from the first capture on; until then JAX is left as it is."""
+    with _install_lock:
+        if not _installed.is_set():
+            for primitive in (_jax.jit_p, _jax.remat_p, _jax.scan_p, _jax.cond_p, _jax.while_p):
+                _jax.rewrite_binds(primitive, _hoisted_bind(primitive))
+            _installed.set()

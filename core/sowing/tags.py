@@ -1,0 +1,122 @@
+"""Tags: the primitive behind `sow` and `perturb`.
+
+A **tag** is an equation `tag` in a jaxpr: the identity on its operands, with a `Sown` or a `Perturbed` label as its
+parameter. Tags exist only while a `capture` traces (`capturing()`): elsewhere `sow` and `perturb` return their value
+before they bind anything. The switch is a `jax.make_user_context`, hence a part of the key of JAX's trace caches: a
+jitted function that was traced without tags is traced again inside a capture, and the other way round.
+
+How tagged values get out of control flow is in `hoisting`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from weft.core.edge import _jax
+from weft.core.errors import WeftError
+from weft.core.records.kinds import Kind
+from weft.core.records.leaves import is_array
+
+# None outside every capture; inside, the names of the open scopes.
+_CONTEXT: Any = _jax.make_user_context(None)
+
+# What to do at a tag: takes the tag and its values, and returns the values to go on with.
+Handler = Callable[["Tag", Sequence[Any]], Sequence[Any]]
+
+
+class CaptureError(WeftError, ValueError):
+    """A value that cannot be sown, perturbed or captured where it is."""
+
+
+def capturing() -> bool:
+    """Whether the running code is being traced by a capture."""
+    return _CONTEXT.value is not None
+
+
+def current_scope() -> tuple[str, ...]:
+    """The names of the open scopes, outermost first; empty outside captures."""
+    return _CONTEXT.value or ()
+
+
+def tag_context(scope: tuple[str, ...] | None) -> AbstractContextManager[Any]:
+    """A `with` block with these open scopes; with `None`, one in which nothing is captured."""
+    return _CONTEXT(scope)
+
+
+@dataclass(frozen=True, slots=True)
+class Skeleton:
+    """A tree without its arrays: the treedef, and the static leaves by position."""
+
+    treedef: Any
+    statics: tuple[tuple[int, Any], ...]
+
+    def fill(self, arrays: Sequence[Any]) -> Any:
+        """The tree with the given arrays in the places of those that were taken out."""
+        statics, rest = dict(self.statics), iter(arrays)
+        leaves = [statics[i] if i in statics else next(rest) for i in range(self.treedef.num_leaves)]
+        return _jax.tree.unflatten(self.treedef, leaves)
+
+
+def take_arrays(tree: Any, is_dynamic: Callable[[Any], bool] = is_array) -> tuple[list[Any], Skeleton]:
+    """The arrays of a tree, and what is left of it."""
+    leaves, treedef = _jax.tree.flatten(tree)
+    statics = tuple((i, leaf) for i, leaf in enumerate(leaves) if not is_dynamic(leaf))
+    at = {i for i, _ in statics}
+    return [leaf for i, leaf in enumerate(leaves) if i not in at], Skeleton(treedef, statics)
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """The label of a tagged value: its name, and the tree that its leaves make."""
+
+    name: str
+    skeleton: Skeleton
+
+
+@dataclass(frozen=True, slots=True)
+class Sown(Tag):
+    """The label of a value to observe."""
+
+    kind: type[Kind]
+    mode: str
+
+
+@dataclass(frozen=True, slots=True)
+class Perturbed(Tag):
+    """The label of a value to which a perturbation can be added."""
+
+
+tag_p = _jax.Primitive("tag")
+tag_p.multiple_results = True
+
+
+def bind_tag(tag: Tag, values: Sequence[Any]) -> list[Any]:
+    """Tags values: the handler that leaves a tag for an outer capture to find."""
+    return tag_p.bind(*values, tag=tag)
+
+
+def _batch_tag(axis: Any, values: Sequence[Any], dims: Sequence[int | None], *, tag: Tag) -> tuple[Any, Any]:
+    # Also called when nothing is mapped: under vmap, a tagged value has the mapped axis in front, whatever it is.
+    at_front = [_jax.batched_at_front(axis, value, dim) for value, dim in zip(values, dims, strict=True)]
+    return bind_tag(tag, at_front), [0] * len(at_front)
+
+
+_jax.define_identity(tag_p, batch=_batch_tag)
+
+
+def tag_names(params: dict[str, Any]) -> tuple[str, ...]:
+    """The names of all tags in the jaxprs among an equation's parameters, at any depth."""
+    return tuple(chain.from_iterable(map(_tag_names_in, _jax.jaxprs_in_params(params))))
+
+
+@_jax.remember_per_jaxpr
+def _tag_names_in(jaxpr: Any) -> tuple[str, ...]:
+    return tuple(
+        chain.from_iterable(
+            (eqn.params["tag"].name,) if eqn.primitive is tag_p else tag_names(eqn.params) for eqn in jaxpr.eqns
+        )
+    )

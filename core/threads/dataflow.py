@@ -1,0 +1,190 @@
+"""Dataflow: what depends on what in a jaxpr, through all the jaxprs inside of it.
+
+A program is laid out as one graph. A *node* is a variable of a jaxpr at one place where that is called; an edge goes
+from what is read to what is made of it. A loop's carry goes from its outputs back to its inputs,
+so that what lives on only in later iterations counts. Questions are reachability: `Graph.after`, `Graph.before`.
+
+Jaxprs that hold no equation that is asked for are not opened: of theirs, every output depends on every input.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, cast
+
+import jax.extend.core
+from weft.core.edge import _jax
+
+_extend: Any = jax.extend.core
+
+Node = Hashable
+Nodes = Sequence[Node | None]
+
+
+class Graph:
+    """The dataflow of a closed jaxpr.
+
+    Args:
+        closed: the program.
+        is_wanted: of a primitive, whether its equations are asked for.
+
+    Attributes:
+        inputs, consts, outputs: the nodes of the program's own; `consts` with their values, inner ones too.
+        wanted: the equations that are asked for, each with the nodes of its operands (None for a literal) and outputs.
+    """
+
+    def __init__(self, closed: Any, is_wanted: Callable[[Any], bool]):
+        self._forward: dict[Node, list[Node]] = defaultdict(list)
+        self._backward: dict[Node, list[Node]] = defaultdict(list)
+        self._is_wanted = is_wanted
+        self._holds: dict[int, bool] = {}
+        self._places = 0
+        self.consts: list[tuple[Node | None, Any]] = []
+        self.wanted: list[tuple[Any, Nodes, Nodes]] = []
+        self.inputs, self.outputs = self._open(closed)
+
+    def after(self, nodes: Iterable[Node | None]) -> set[Node]:
+        """These nodes, and all that depends on any of them."""
+        return _reach(nodes, self._forward)
+
+    def before(self, nodes: Iterable[Node | None]) -> set[Node]:
+        """These nodes, and all that any of them depends on."""
+        return _reach(nodes, self._backward)
+
+    def _link(self, source: Node | None, target: Node | None) -> None:
+        # None stands for a literal, which depends on nothing.
+        if source is not None and target is not None:
+            self._forward[source].append(target)
+            self._backward[target].append(source)
+
+    def _link_each(self, sources: Nodes, targets: Nodes) -> None:
+        for source, target in zip(sources, targets, strict=True):
+            self._link(source, target)
+
+    def _link_all(self, sources: Nodes, targets: Nodes) -> None:
+        self._places += 1
+        via = ("all", self._places)
+        for source in sources:
+            self._link(source, via)
+        for target in targets:
+            self._link(via, target)
+
+    def _open(self, jaxpr: Any) -> tuple[Nodes, Nodes]:
+        """Lays out one call of a jaxpr, and gives the nodes of its inputs and outputs."""
+        closed = _jax.close(jaxpr)
+        self._places += 1
+        place = self._places
+
+        def nodes(atoms: Sequence[Any]) -> list[Node | None]:
+            return [None if _jax.is_literal(atom) else (place, atom) for atom in atoms]
+
+        jaxpr = closed.jaxpr
+        self.consts += zip(nodes(jaxpr.constvars), closed.consts, strict=False)
+        for eqn in jaxpr.eqns:
+            ins, outs = nodes(eqn.invars), nodes(eqn.outvars)
+            if self._is_wanted(eqn.primitive):
+                self.wanted.append((eqn, ins, outs))
+            if self._holds_wanted(eqn):
+                self._call(eqn, ins, outs)
+            else:
+                self._link_all(ins, outs)
+        return nodes(jaxpr.invars), nodes(jaxpr.outvars)
+
+    def _call(self, eqn: Any, ins: Nodes, outs: Nodes) -> None:
+        params, inner = eqn.params, inner_jaxprs(eqn.params)
+        if eqn.primitive is _jax.scan_p:
+            inputs, outputs = self._open(params["jaxpr"])
+            start, count = params["num_consts"], params["num_carry"]
+            self._link_each(outputs[:count], inputs[start : start + count])
+            self._link_each(ins, inputs)
+            self._link_each(outputs, outs)
+        elif eqn.primitive is _jax.while_p:
+            split = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+            inputs, outputs = self._open(params["body_jaxpr"])
+            self._link_each(outputs, inputs[params["body_nconsts"] :])
+            self._link_each(ins[split[0] :], inputs)
+            # The carry comes out as it is if the loop does not run; how often it does depends on the predicate.
+            self._link_each(outputs, outs)
+            self._link_each(ins[split[1] :], outs)
+            conditions, predicate = self._open(params["cond_jaxpr"])
+            self._link_each([*ins[: split[0]], *ins[split[1] :]], conditions)
+            self._link_each(outputs, conditions[params["cond_nconsts"] :])
+            self._link_all(predicate, outs)
+        elif eqn.primitive is _jax.cond_p:
+            for branch in params["branches"]:
+                inputs, outputs = self._open(branch)
+                self._link_each(ins[1:], inputs)
+                self._link_each(outputs, outs)
+            self._link_all(ins[:1], outs)
+        else:
+            for jaxpr in inner:
+                inputs, outputs = self._open(jaxpr)
+                alike = len(inner) == 1 and len(inputs) == len(ins) and len(outputs) == len(outs)
+                link = self._link_each if alike else self._link_all
+                link(ins, inputs)
+                link(outputs, outs)
+
+    def _holds_wanted(self, eqn: Any) -> bool:
+        return any(map(self._jaxpr_holds_wanted, inner_jaxprs(eqn.params)))
+
+    def _jaxpr_holds_wanted(self, jaxpr: Any) -> bool:
+        key = id(jaxpr)
+        if key not in self._holds:
+            self._holds[key] = any(
+                self._is_wanted(eqn.primitive) or self._holds_wanted(eqn) for eqn in opened(jaxpr).eqns
+            )
+        return self._holds[key]
+
+
+def _reach(nodes: Iterable[Node | None], edges: dict[Node, list[Node]]) -> set[Node]:
+    found = {node for node in nodes if node is not None}
+    rest = list(found)
+    while rest:
+        for node in edges.get(rest.pop(), ()):
+            if node not in found:
+                found.add(node)
+                rest.append(node)
+    return found
+
+
+# --- jaxprs inside of jaxprs --------------------------------------------------------------------------------------
+
+
+def inner_jaxprs(params: dict[str, Any]) -> list[Any]:
+    """The jaxprs among an equation's parameters; unlike `jaxprs_in_params`, closed ones as they are."""
+    return [one for value in params.values() for one in _row(value) if _is_jaxpr(one)]
+
+
+def _row(value: Any) -> Sequence[Any]:
+    return cast("Sequence[Any]", value) if isinstance(value, tuple | list) else (value,)
+
+
+def _is_jaxpr(value: Any) -> bool:
+    return isinstance(value, _extend.ClosedJaxpr | _extend.Jaxpr)
+
+
+def opened(jaxpr: Any) -> Any:
+    """A jaxpr without its constants."""
+    return jaxpr.jaxpr if isinstance(jaxpr, _extend.ClosedJaxpr) else jaxpr
+
+
+def has_equations(params: dict[str, Any], is_wanted: Callable[[Any], bool]) -> bool:
+    """Whether the jaxprs among an equation's parameters have, themselves, equations of some primitives."""
+    return any(is_wanted(eqn.primitive) for jaxpr in inner_jaxprs(params) for eqn in opened(jaxpr).eqns)
+
+
+def without_identities(jaxpr: Any, is_identity: Callable[[Any], bool]) -> Any:
+    """A jaxpr, open or closed, without its equations of some primitives, each of which gives what it takes."""
+    before, env, eqns = opened(jaxpr), dict[Any, Any](), list[Any]()
+
+    def read(atom: Any) -> Any:
+        return atom if _jax.is_literal(atom) else env.get(atom, atom)
+
+    for eqn in before.eqns:
+        if is_identity(eqn.primitive):
+            env.update(zip(eqn.outvars, map(read, eqn.invars), strict=True))
+        else:
+            eqns.append(eqn.replace(invars=list(map(read, eqn.invars))))
+    after = before.replace(eqns=eqns, outvars=list(map(read, before.outvars)))
+    return _extend.ClosedJaxpr(after, jaxpr.consts) if isinstance(jaxpr, _extend.ClosedJaxpr) else after

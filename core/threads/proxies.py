@@ -1,0 +1,404 @@
+"""Proxies: the parts of a threaded record, as the handle of an open `thread` block gives them.
+
+A proxy is a path from the handle; `thread` says what can be done with one. The parts that can be called are also
+*threaded functions*: what weft's transforms take in place of a function (`threaded_function`). A transform makes
+another threaded function of one (`through`), and so on, until it is called. Then the record as it is now goes in as an
+argument
+of all of these transforms, never closed over: as what is called, `Part(record, ...)`, which is a tree. Out comes
+`(value, changes)`, where the changes are the sparse updates that make the successor, so that nothing leaves a transform
+but what changed; they are written back when the outermost transform has returned.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import equinox as eqx
+import jax.tree_util as jtu
+from weft.core.edge import trees
+from weft.core.errors import SuccessorError, WeftError
+from weft.core.paths import Path
+from weft.core.records.module import undeclared
+from weft.core.records.partition import changes, update
+from weft.core.threads.blocks import Block, unguarded
+from weft.core.threads.lost import note_place
+from weft.core.threads.successors import check_successor, take_successor
+
+
+class Proxy:
+    """A path from an open handle. It holds no value: each use reads what is there now."""
+
+    __slots__ = ("_weft_block", "_weft_path")
+
+    # As an argument it would be taken for configuration: what is to go into a function is the record.
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    def __init__(self, block: Block, path: Path):
+        object.__setattr__(self, "_weft_block", block)
+        object.__setattr__(self, "_weft_path", path)
+
+    def __repr__(self) -> str:
+        return f"<threaded {block_of(self).format(path_of(self))}>"
+
+
+class RecordProxy(Proxy):
+    """Stands for a record inside an open `thread` block."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        block, path = block_of(self), path_of(self)
+        record: Any = block.get(path)
+        value = getattr(record, name)
+        if name in field_names(record):
+            return _wrap(block, (*path, name), value)
+        # What is no field but can be called is a method: its successor is this record's.
+        return ThreadedFunction(block, path, name) if callable(value) else value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        block, path = block_of(self), path_of(self)
+        record: Any = block.get(path)
+        names = field_names(record)
+        if name not in names:
+            raise undeclared(cast("type[Any]", type(record)), name)
+        block.put((*path, name), value_of(value))
+
+    def __delattr__(self, name: str) -> None:
+        handle = block_of(self).format_handle(path_of(self))
+        raise AttributeError(f"a threaded record keeps its fields: set {handle}.{name} = None, if its type allows it")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return ThreadedFunction(block_of(self), path_of(self), "__call__")(*args, **kwargs)
+
+
+class ContainerProxy(Proxy):
+    """Stands for a container that holds records, inside an open `thread` block."""
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        return len(value_of(self))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        handle = block_of(self).format_handle(path_of(self))
+        raise AttributeError(
+            f"a {type(value_of(self)).__name__} has no fields to set: {handle}[...] = value sets an item"
+        )
+
+
+class SequenceProxy(ContainerProxy):
+    """Stands for a list or tuple that holds records, inside an open `thread` block."""
+
+    __slots__ = ()
+
+    def __getitem__(self, index: int | slice) -> Any:
+        block, path = block_of(self), path_of(self)
+        row: Sequence[Any] = block.get(path)
+        if isinstance(index, slice):
+            return [self[place] for place in range(len(row))[index]]
+        place = range(len(row))[index]
+        return _wrap(block, (*path, place), row[place])
+
+    def __setitem__(self, index: int, value: Any) -> None:
+        block_of(self).put((*path_of(self), range(len(self))[index]), value_of(value))
+
+    def __getattr__(self, name: str) -> Any:
+        row = value_of(self)
+        names: tuple[str, ...] = getattr(row, "_fields", ())
+        if name in names:
+            return self[names.index(name)]
+        raise AttributeError(
+            f"{type(row).__name__} has no attribute {name!r} inside a thread block: it is read, iterated and assigned "
+            "to by index, and keeps its length"
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self[:])
+
+
+class MappingProxy(ContainerProxy):
+    """Stands for a dict that holds records, inside an open `thread` block."""
+
+    __slots__ = ()
+
+    def __getitem__(self, key: Any) -> Any:
+        path = (*path_of(self), key)
+        return _wrap(block_of(self), path, block_of(self).get(path))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        block_of(self).put((*path_of(self), key), value_of(value))
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.keys())
+
+    def __contains__(self, key: object) -> bool:
+        return key in value_of(self)
+
+    def keys(self) -> list[Any]:
+        """The keys of the dict."""
+        return list(value_of(self))
+
+    def values(self) -> list[Any]:
+        """A proxy or a value for each key."""
+        return [self[key] for key in self]
+
+    def items(self) -> list[tuple[Any, Any]]:
+        """The keys, each with its proxy or value."""
+        return [(key, self[key]) for key in self]
+
+
+def block_of(proxy: Proxy) -> Block:
+    """The block that a proxy reads from."""
+    return object.__getattribute__(proxy, "_weft_block")
+
+
+def path_of(proxy: Proxy) -> Path:
+    """Where in the threaded record a proxy points."""
+    return object.__getattribute__(proxy, "_weft_path")
+
+
+def value_of(value: Any) -> Any:
+    """What a proxy stands for now; anything else is itself."""
+    return block_of(value).get(path_of(value)) if isinstance(value, Proxy) else value
+
+
+def field_names(record: Any) -> tuple[str, ...]:
+    """The names of a record's fields."""
+    return tuple(record.__dataclass_fields__)
+
+
+def _wrap(block: Block, path: Path, value: Any) -> Any:
+    if isinstance(value, eqx.Module):
+        return RecordProxy(block, path)
+    if not _holds_records(value):
+        return value
+    return (MappingProxy if isinstance(value, dict) else SequenceProxy)(block, path)
+
+
+def _holds_records(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_holds_records, cast("Sequence[Any]", value)))
+    if isinstance(value, dict):
+        return any(map(_holds_records, cast("dict[Any, Any]", value).values()))
+    return isinstance(value, eqx.Module)
+
+
+# --- parts as functions ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Transform:
+    """What a transform does to a part: from a function that returns `Returned` to another one.
+
+    Attributes:
+        apply: does it.
+        key: what tells it apart from others, its options: a block is opened anew at each call, and what was compiled
+            for the part before shall be found again.
+    """
+
+    apply: Callable[[Callable[..., Any]], Callable[..., Any]]
+    key: tuple[Any, ...]
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Transform and self.key == other.key
+
+    def __hash__(self) -> int:
+        return 0  # options need not be hashable
+
+
+class Returned(NamedTuple):
+    """What a part returns inside of transforms: its value, and the sparse changes of its record or None."""
+
+    value: Any
+    successor: Any
+
+
+class Part:
+    """A record and what is to be done with it, as a function of the other arguments.
+
+    A tree that holds the record: that is how it goes into a transform.
+    """
+
+    def __init__(self, record: Any, function: ThreadedFunction):
+        self.record = record
+        self.function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Returned:
+        return self.function.pure(self.record, args, kwargs)
+
+    @property
+    def remembered_by(self) -> Any:
+        """Whose what a transform learns of this part is; see `memory`."""
+        return self.record
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self.function.bound(self.record))
+
+    @property
+    def __name__(self) -> str:
+        return self.function.describe()
+
+
+trees.register_node_with_keys(
+    Part,
+    lambda part: ([(jtu.GetAttrKey("record"), part.record)], part.function),
+    lambda function, children: Part(next(iter(children)), function),
+    lambda part: ([part.record], part.function),
+)
+
+
+class ThreadedFunction:
+    """A method of a threaded record, or what transforms made of it; a call writes the successor back.
+
+    Attributes:
+        block, path: where the record is.
+        name: of the method.
+        transforms: what is done to it, the innermost first: each takes a `Part` and makes a function that returns
+            what one returns.
+    """
+
+    def __init__(self, block: Block, path: Path, name: str, transforms: tuple[Transform, ...] = ()):
+        self.block, self.path, self.name, self.transforms = block, path, name, transforms
+
+    # Two are the same inside of a compiled function: what a trace needs of the block is what it is called.
+    def _key(self) -> tuple[Any, ...]:
+        return self.block.name, self.path, self.name, self.transforms
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is ThreadedFunction and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __repr__(self) -> str:
+        return f"<threaded {self.describe()}>"
+
+    def describe(self) -> str:
+        """The function as errors call it: `Net.bn`, `Net.attention.decode`."""
+        return self.block.format(self.path) + self._suffix("")
+
+    def _suffix(self, call: str = "(...)") -> str:
+        return call if self.name == "__call__" else f".{self.name}{call}"
+
+    def through(self, transform: Transform) -> ThreadedFunction:
+        """This function under one more transform."""
+        return ThreadedFunction(self.block, self.path, self.name, (*self.transforms, transform))
+
+    def bound(self, record: Any) -> Callable[..., Any]:
+        """The method of a record."""
+        return record if self.name == "__call__" else getattr(record, self.name)
+
+    def take(self, record: Any, result: Any) -> tuple[Any, Any]:
+        """The value and the successor, or None, of what the method of a record returned."""
+        handle, suffix = self.block.format_handle(self.path), self._suffix()
+        method = getattr(cast("type[Any]", type(record)), self.name, None)
+        where = self.block.format(self.path) + suffix
+        value, successor = take_successor(
+            record, result, where, method=method, by_hand=(handle, f"peek({handle}){suffix}")
+        )
+        row = cast("tuple[Any, ...]", result) if type(result) is tuple else ()
+        if successor is None and len(row) > 1 and isinstance(row[-1], eqx.Module):
+            # What stands where successors do, and is none, is refused: state would be lost with it.
+            check_successor(record, row[-1], where)
+        return value, successor
+
+    def pure(self, record: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Returned:
+        """The function as one of the record too."""
+        note_place(record, self.block.name, self.path)
+        if self.transforms:
+            inner = ThreadedFunction(self.block, self.path, self.name, self.transforms[:-1])
+            return self.transforms[-1].apply(Part(record, inner))(*args, **kwargs)
+        value, successor = self.take(record, self.bound(record)(*args, **kwargs))
+        if successor is None or successor is record:
+            return Returned(value, None)
+        check_successor(record, successor, self.block.format(self.path) + self._suffix())
+        return Returned(value, changes(record, successor))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        record = self.block.get(self.path)
+        note_place(record, self.block.name, self.path)
+        args, kwargs = tuple(map(value_of, args)), {name: value_of(value) for name, value in kwargs.items()}
+        if self.transforms:
+            value, changed = unguarded(lambda: self._transformed(record, args, kwargs))
+            successor = None if changed is None else update(record, changed)
+        else:
+            value, successor = self.take(record, unguarded(lambda: self.bound(record)(*args, **kwargs)))
+        if successor is not None:
+            self.block.put(self.path, successor, by=self._suffix())
+        return value
+
+    def _transformed(self, record: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Returned:
+        try:
+            return self.pure(record, args, kwargs)
+        except WeftError as error:
+            # A transform knows the record as what it calls, and its changes as a part of what that returns.
+            error.rename(dict.fromkeys(_NAMES_IN_TRANSFORMS, self.block.format(self.path)))
+            raise
+
+
+# How a transform's errors call the record of a part, on its way in and out.
+_NAMES_IN_TRANSFORMS = ("<function>[0].record", "output.successor")
+
+
+def threaded_function(function: Any) -> ThreadedFunction | None:
+    """A part of a threaded record as a function for a transform; None for every other function.
+
+    Raises:
+        SuccessorError: for a container of records, which cannot be called.
+    """
+    if isinstance(function, ThreadedFunction):
+        return function
+    if isinstance(function, types.MethodType) and function.__func__ is RecordProxy.__call__:
+        function = function.__self__
+    if isinstance(function, RecordProxy):
+        return ThreadedFunction(block_of(function), path_of(function), "__call__")
+    if isinstance(function, ContainerProxy):
+        block, path = block_of(function), path_of(function)
+        row = type(value_of(function)).__name__
+        raise SuccessorError(
+            f"a {row} of records cannot be called, so no transform takes it for a function",
+            at=block.format(path),
+            fix=f"call its items in a Python loop, `for part in {block.format_handle(path)}`, or stack records of one "
+            "make into one (weft.tree.stack), which weft.scan runs through",
+        )
+    return None
+
+
+def refuse_threaded(functions: Sequence[Any], transform: str) -> None:
+    """Refuses threaded functions where a transform has no way to hand their successors back.
+
+    Raises:
+        SuccessorError: naming the part, and how to pass its record by hand.
+    """
+    for function in functions:
+        threaded = threaded_function(function)
+        if threaded is not None:
+            handle = threaded.block.format_handle(threaded.path)
+            raise SuccessorError(
+                f"{transform} cannot take a part of a threaded record for a function, as it could not hand its "
+                "successor back",
+                at=threaded.describe(),
+                fix=f"pass the record as an argument, {transform}(lambda part, ...: ...) of peek({handle}), and put "
+                f"what it returns in place: {handle} = ...",
+            )
+
+
+__all__ = [
+    "ContainerProxy",
+    "MappingProxy",
+    "Part",
+    "Proxy",
+    "RecordProxy",
+    "Returned",
+    "SequenceProxy",
+    "ThreadedFunction",
+    "field_names",
+    "refuse_threaded",
+    "threaded_function",
+    "value_of",
+]

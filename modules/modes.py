@@ -1,0 +1,54 @@
+"""Modes: training and inference.
+
+A layer whose training differs from its use (BatchNorm, Dropout) has a static field `inference`. `inference(model)` and
+`training(model)` set it in every record of a tree at once; the arrays are shared, so it costs nothing but a compilation
+of what is called with the new structure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, TypeVar, cast
+
+import equinox as eqx
+import jax
+from weft.core.threads.successors import with_field
+
+T = TypeVar("T")
+
+
+def inference(tree: T) -> T:
+    """The same tree with every record in inference mode: nothing dropped, running statistics used.
+
+    >>> from weft.modules import Dropout
+    >>> [layer.inference for layer in inference([Dropout(0.5), Dropout(0.1)])]
+    [True, True]
+    """
+    return set_mode(tree, True)
+
+
+def training(tree: T) -> T:
+    """The same tree with every record in training mode.
+
+    >>> from weft.modules import Dropout
+    >>> training(inference(Dropout(0.5))).inference
+    False
+    """
+    return set_mode(tree, False)
+
+
+def set_mode(tree: T, value: bool) -> T:
+    """The same tree with `inference` set in every record that has such a field, equinox's layers included."""
+    children, treedef = jax.tree.flatten(tree, is_leaf=lambda node: node is not tree)
+    if len(children) == 1 and children[0] is tree:
+        return tree
+    rebuilt = [set_mode(child, value) for child in children]
+    changed = any(new is not old for new, old in zip(rebuilt, children, strict=True))
+    result: Any = treedef.unflatten(rebuilt) if changed else tree
+    if isinstance(result, eqx.Module) and _has_mode(result) and cast(Any, result).inference != value:
+        result = with_field(result, "inference", value)
+    return cast(T, result)
+
+
+def _has_mode(record: eqx.Module) -> bool:
+    return any(field.name == "inference" for field in dataclasses.fields(cast(Any, record)))

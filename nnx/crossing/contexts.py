@@ -1,0 +1,293 @@
+"""Split and merge contexts: graphs that cross into a pure function and back, as the very same objects.
+
+A *split context* flattens several graphs with one numbering, a *merge context* reads several with one. Under an
+*update context* four of them go together: split outside (1), merge inside (2), split inside (3), merge outside (4);
+the numbers of (1) are the outer indexes in (3), and (4) fills the objects of (1) instead of making new ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import threading
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any
+
+import jax
+import jax.tree_util as jtu
+from weft.core.records.agree import changes_of_parts, lines
+from weft.nnx.config import graph_mode, graph_updates_mode
+from weft.nnx.crossing.described import Identity, picture
+from weft.nnx.errors import StructureError
+from weft.nnx.graphs.definitions import GraphDef, IndexMap, RefMap
+from weft.nnx.graphs.graph import flatten, unflatten
+from weft.nnx.graphs.nodes import is_graph_node
+from weft.nnx.graphs.plan import Plan
+from weft.nnx.graphs.splitting import nested_or_leaf, sorted_leaves_of
+from weft.nnx.graphs.walk import iter_graph
+from weft.nnx.states.states import FlatState, split_flat
+from weft.nnx.variable.variable import Variable
+
+
+@jtu.register_static
+@dataclasses.dataclass(eq=False)
+class UpdateContext:
+    """The numbers that the four steps share. To JAX all are equal: it never decides what is compiled."""
+
+    tag: Hashable
+    outer_ref_outer_index: RefMap | None = None
+    outer_index_inner_ref: IndexMap | None = None
+    outer_index_outer_ref: IndexMap | None = None
+    inner_ref_outer_index: RefMap | None = None
+    static_cache: Any = None
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UpdateContext)
+
+    def flatten_end(self, ref_index: RefMap) -> None:
+        """After (1), keeps the outer objects; after (3), lets go of the inner ones."""
+        if self.outer_ref_outer_index is None:
+            self.outer_ref_outer_index = ref_index
+            self.outer_index_outer_ref = IndexMap.from_refmap(ref_index)
+        else:
+            self.outer_index_inner_ref = self.inner_ref_outer_index = None
+
+    def unflatten_end(self, index_ref: IndexMap, inner_merge: bool) -> None:
+        """After (2), keeps the inner objects."""
+        if inner_merge:
+            self.outer_index_inner_ref = index_ref
+            self.inner_ref_outer_index = RefMap.from_indexmap(index_ref)
+
+
+class _Contexts(threading.local):
+    def __init__(self) -> None:
+        self.update: dict[Hashable, list[UpdateContext]] = {}
+
+
+_contexts = _Contexts()
+
+
+@dataclasses.dataclass
+class UpdateContextManager(contextlib.ContextDecorator):
+    """Opens an `UpdateContext` for a `with` block, or for the calls of a function that it decorates."""
+
+    tag: Hashable
+
+    def __enter__(self) -> UpdateContext:
+        context = UpdateContext(self.tag)
+        _contexts.update.setdefault(self.tag, []).append(context)
+        return context
+
+    def __exit__(self, *exception: Any) -> None:
+        stack = _contexts.update[self.tag]
+        context = stack.pop()
+        context.outer_ref_outer_index = context.outer_index_outer_ref = None
+        context.outer_index_inner_ref = context.inner_ref_outer_index = None
+        if not stack:
+            del _contexts.update[self.tag]
+
+
+def update_context(tag: Hashable) -> UpdateContextManager:
+    """Opens an update context; see the module's docstring for what it is for.
+
+    Args:
+        tag: names it, so that the contexts of others do not get in the way.
+
+    >>> from weft.nnx.modules.module import Module
+    >>> class Foo(Module):
+    ...     pass
+    >>> outer = Foo()
+    >>> @jax.jit
+    ... def f(graphdef, state):
+    ...     with merge_context("example", inner=True) as context:
+    ...         inner = context.merge(graphdef, state)
+    ...     inner.a, inner.me = 1, inner
+    ...     with split_context("example") as context:
+    ...         return context.split(inner)
+    >>> with update_context("example"):
+    ...     with split_context("example") as context:
+    ...         graphdef, state = context.split(outer)
+    ...     graphdef, state = f(graphdef, state)
+    ...     with merge_context("example", inner=False) as context:
+    ...         same = context.merge(graphdef, state)
+    >>> same is outer, outer.a, outer.me is outer
+    (True, 1, True)
+    """
+    return UpdateContextManager(tag)
+
+
+def current_update_context(tag: Hashable) -> UpdateContext:
+    """The innermost open context of a tag.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    stack = _contexts.update.get(tag)
+    if not stack:
+        raise StructureError(f"No update context found for tag {tag!r}", fix="open one: with nnx.update_context(tag)")
+    return stack[-1]
+
+
+def _context_of(tag: Hashable | None) -> UpdateContext | None:
+    return None if tag is None else current_update_context(tag)
+
+
+@dataclasses.dataclass
+class SplitContext:
+    """Takes graphs apart with one numbering."""
+
+    ctxtag: Hashable | None
+    ref_index: RefMap
+    is_inner: bool | None
+
+    def _flatten(self, node: Any, with_paths: bool) -> tuple[GraphDef[Any], Any]:
+        context = _context_of(self.ctxtag)
+        outer = context.inner_ref_outer_index if context is not None else None
+        return flatten(node, ref_index=self.ref_index, ref_outer_index=outer or None, with_paths=with_paths, graph=True)
+
+    def split(self, node: Any, *filters: Any) -> tuple[Any, ...]:
+        """Like `nnx.split`."""
+        graphdef, flat = self._flatten(node, True)
+        return graphdef, *(nested_or_leaf(part) for part in split_flat(flat, filters))
+
+    def flatten(self, node: Any, *filters: Any, with_paths: bool = True) -> tuple[Any, ...]:
+        """Like `nnx.flatten`, with a flat state for each filter."""
+        if filters and not with_paths:
+            raise StructureError("filters need paths", fix="leave with_paths=True")
+        graphdef, flat = self._flatten(node, with_paths)
+        return (graphdef, *split_flat(flat, filters)) if with_paths else (graphdef, flat)
+
+
+@dataclasses.dataclass
+class MergeContext:
+    """Puts graphs together with one numbering."""
+
+    ctxtag: Hashable | None
+    index_ref: IndexMap
+    is_inner: bool | None
+
+    def _unflatten(self, graphdef: GraphDef[Any], leaves: Any, copy: bool) -> Any:
+        context = _context_of(self.ctxtag)
+        outer = context.outer_index_outer_ref if context is not None else None
+        return unflatten(
+            graphdef, leaves, index_ref=self.index_ref, outer_index_outer_ref=outer or None, copy_variables=copy
+        )
+
+    def merge(self, graphdef: GraphDef[Any], state: Any, /, *states: Any) -> Any:
+        """Like `nnx.merge`; Variables are copies."""
+        return self._unflatten(graphdef, sorted_leaves_of((state, *states)), True)
+
+    def unflatten(self, graphdef: GraphDef[Any], flat_state: Any, /, *flat_states: Any) -> Any:
+        """Like `nnx.unflatten`, of several flat states or one list of leaves."""
+        if not isinstance(flat_state, list):
+            flat_state = FlatState.merge(flat_state, *flat_states)
+        elif flat_states:
+            raise StructureError("leaves as a list must be the only ones")
+        return self._unflatten(graphdef, flat_state, False)
+
+
+@contextlib.contextmanager
+def split_context(ctxtag: Hashable | None = None) -> Iterator[SplitContext]:
+    """Opens a context that takes several graphs apart, with what they share."""
+    context = _context_of(ctxtag)
+    inner = None if context is None else context.outer_ref_outer_index is not None
+    split = SplitContext(ctxtag, RefMap(), inner)
+    try:
+        yield split
+    finally:
+        if context is not None:
+            context.flatten_end(split.ref_index)
+
+
+@contextlib.contextmanager
+def merge_context(ctxtag: Hashable | None = None, inner: bool | None = None) -> Iterator[MergeContext]:
+    """Opens a context that puts several graphs together, with what they share.
+
+    Args:
+        ctxtag: the tag of an update context.
+        inner: under one, whether this is the merge inside.
+
+    Raises:
+        ValueError: if that is not said.
+    """
+    merge = MergeContext(ctxtag, IndexMap(), inner)
+    try:
+        yield merge
+    finally:
+        if ctxtag is not None:
+            if inner is None:
+                raise StructureError("under an update context, say whether this merge is the inner one (inner=...)")
+            current_update_context(ctxtag).unflatten_end(merge.index_ref, inner)
+
+
+def _structure_and_things(node: Any) -> tuple[GraphDef[Any], list[Identity]]:
+    """The structure of a graph, and the objects and Variables in it in order."""
+    met = RefMap()
+    graphdef, _ = flatten(node, ref_index=met, with_paths=False, graph=True)
+    return graphdef, list(map(Identity, met))
+
+
+def cached_partial(
+    f: Callable[..., Any], *cached_args: Any, graph: bool | None = None, graph_updates: bool | None = None
+) -> Callable[..., Any]:
+    """`functools.partial` for transformed functions and objects that do not change their structure.
+
+    The objects are cloned once, around the same Variables, so that nothing outside can change their structure; finding
+    their plan again is what makes calls cheap.
+
+    Args:
+        f: a transformed function.
+        cached_args: its first arguments.
+        graph, graph_updates: must both hold.
+
+    Raises:
+        ValueError: in other modes; when called, if the function leaves the structure of a cached object changed.
+    """
+    if not (graph_mode(graph) and graph_updates_mode(graph_updates)):
+        raise StructureError("cached_partial needs graph mode with graph updates", fix="pass graph=True")
+    numbers, things = RefMap(), IndexMap()
+
+    def cached(value: Any) -> Any:
+        if not is_graph_node(value):
+            return value
+        graphdef, leaves = flatten(value, ref_index=numbers, graph=True)
+        return unflatten(graphdef, leaves, index_ref=things)
+
+    own_args = jax.tree.map(cached, cached_args, is_leaf=is_graph_node)
+    nodes = [leaf for leaf in jax.tree.leaves(own_args, is_leaf=is_graph_node) if is_graph_node(leaf)]
+    expected = list(map(_structure_and_things, nodes))
+    plan = Plan(nodes)
+    variables = [node for _, node in iter_graph(nodes, graph=True) if isinstance(node, Variable)]
+
+    @functools.wraps(f)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        before = [(variable, variable.get_raw_value(), variable._var_metadata) for variable in variables]
+        out = f(*own_args, *args, **kwargs)
+        if plan.is_valid():
+            return out
+        for i, (node, was) in enumerate(zip(nodes, expected, strict=True)):
+            now = _structure_and_things(node)
+            if now != was:
+                if not any(isinstance(value, jax.Array) and value.is_deleted() for _, value, _ in before):
+                    _restore(before)
+                parts = (picture(made, [(i,)], identities=dict(enumerate(things))).parts for made, things in (was, now))
+                raise StructureError(
+                    f"The graph structure of a {type(node).__name__} added to cached_partial was mutated inside",
+                    at=lines(changes_of_parts(*parts), "cached_args"),
+                    fix="undo the changes before the function returns, with nnx.pop for what was sown",
+                )
+        return out
+
+    return wrapper
+
+
+def _restore(before: list[tuple[Any, Any, Any]]) -> None:
+    """Gives Variables the values and metadata back that they had."""
+    for variable, value, metadata in before:
+        variable.set_raw_value(value)
+        if variable._var_metadata is not metadata:
+            variable.set_metadata(dict(metadata))

@@ -1,0 +1,321 @@
+"""to_tree and from_tree: trees with objects in them, as trees that JAX takes, and back; and prefixes of them.
+
+Each object becomes a `NodeStates`: its structure (static) and its states. Objects that are shared between several
+places of the tree are described where they are first met.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+import jax
+import jax.tree_util as jtu
+from weft.core.paths import Path, format_path
+from weft.nnx.config import graph_mode
+from weft.nnx.crossing.contexts import MergeContext, SplitContext, merge_context, split_context
+from weft.nnx.errors import AliasError, FilterError, StructureError, TraceContextError
+from weft.nnx.graphs.definitions import GraphDef, RefMap
+from weft.nnx.graphs.graph import flatten
+from weft.nnx.graphs.nodes import is_graph_node
+from weft.nnx.graphs.splitting import nested_or_leaf
+from weft.nnx.graphs.trees import nnx_path
+from weft.nnx.graphs.walk import iter_graph
+from weft.nnx.missing import Missing
+from weft.nnx.modules.pytree import Pytree
+from weft.nnx.states.filters import Filter, to_predicate
+from weft.nnx.variable.variable import Variable
+
+A = TypeVar("A")
+KeyPath = tuple[Any, ...]
+
+
+class PrefixMapping(abc.ABC):
+    """A prefix that gives each Variable of an object its own value."""
+
+    @abc.abstractmethod
+    def map_prefix(self, path: Path, variable: Any, /) -> Any:
+        """The value for the Variable at a path."""
+
+
+@functools.partial(jtu.register_dataclass, data_fields=["_graphdef", "states"], meta_fields=["metadata"])
+@dataclasses.dataclass(frozen=True)
+class NodeStates:
+    """An object as a tree: its structure and its states."""
+
+    _graphdef: GraphDef[Any] | None
+    states: tuple[Any, ...]
+    metadata: Any
+
+    @property
+    def graphdef(self) -> GraphDef[Any]:
+        if self._graphdef is None:
+            raise StructureError("these states have no structure with them")
+        return self._graphdef
+
+    @property
+    def state(self) -> Any:
+        if len(self.states) != 1:
+            raise StructureError(f"expected exactly one state, got {len(self.states)}")
+        return self.states[0]
+
+    @classmethod
+    def from_split(
+        cls, graphdef: GraphDef[Any] | None, state: Any, /, *states: Any, metadata: Any = None
+    ) -> NodeStates:
+        return cls(graphdef, (state, *states), metadata)
+
+    @classmethod
+    def from_states(cls, state: Any, *states: Any) -> NodeStates:
+        return cls(None, (state, *states), None)
+
+    @classmethod
+    def from_prefixes(cls, prefixes: Iterable[Any], /, *, metadata: Any = None) -> NodeStates:
+        return cls(None, tuple(prefixes), metadata)
+
+    def replace(self, **updates: Any) -> NodeStates:
+        return dataclasses.replace(self, **updates)
+
+
+def default_split_fn(ctx: SplitContext, path: KeyPath, prefix: Any, leaf: Any) -> NodeStates:
+    """An object as its structure and one state."""
+    return NodeStates.from_split(*ctx.split(leaf))
+
+
+def merge_tree_node(ctx: MergeContext, path: KeyPath, prefix: Any, leaf: Any) -> Any:
+    """An object from its structure and states."""
+    if not isinstance(leaf, NodeStates):
+        raise StructureError(f"Expected NodeStates, got {type(leaf).__name__}", at=format_path(nnx_path(path)))
+    return ctx.merge(leaf.graphdef, *leaf.states)
+
+
+def is_tree_node(value: Any) -> bool:
+    """Whether a value stands for an object."""
+    return isinstance(value, NodeStates)
+
+
+def _with_prefix(
+    tree: Any, prefix: Any, is_leaf: Callable[[Any], bool]
+) -> tuple[Iterator[tuple[KeyPath, Any, Any]], Any]:
+    """(path, prefix, leaf) for each leaf of a tree, and the tree's definition."""
+    leaves, treedef = jtu.tree_flatten_with_path(tree, is_leaf=is_leaf)
+    if prefix is Missing or prefix is None:
+        return (((), prefix, leaf) for _, leaf in leaves), treedef
+    prefixes: list[Any] = []
+
+    def add(value: Any, subtree: Any) -> None:
+        prefixes.extend([value] * jax.tree.structure(subtree, is_leaf=is_leaf).num_leaves)
+
+    jax.tree.map(add, prefix, tree, is_leaf=lambda value: value is None or is_leaf(value))
+    return ((path, given, leaf) for (path, leaf), given in zip(leaves, prefixes, strict=True)), treedef
+
+
+def to_tree(
+    tree: Any,
+    /,
+    *,
+    prefix: Any = Missing,
+    split_fn: Callable[[SplitContext, KeyPath, Any, Any], Any] = default_split_fn,
+    map_non_graph_nodes: bool = False,
+    ctxtag: Hashable | None = None,
+    check_aliasing: bool = True,
+) -> Any:
+    """A tree with something that JAX takes in place of each object.
+
+    Args:
+        tree: any pytree with objects in it.
+        prefix: a prefix of the tree; `split_fn` gets its value for each object.
+        split_fn: takes an object apart.
+        map_non_graph_nodes: whether other leaves go through `split_fn` too.
+        ctxtag: the tag of an update context.
+        check_aliasing: whether one Variable under two prefixes is an error.
+
+    Raises:
+        ValueError: for that, naming all paths.
+    """
+    places: dict[int, list[tuple[Path, Any]]] = {}
+    entries, treedef = _with_prefix(tree, prefix, is_graph_node)
+    with split_context(ctxtag) as context:
+        out: list[Any] = []
+        for path, given, leaf in entries:
+            is_object = is_graph_node(leaf)
+            if is_object and path and check_aliasing:
+                check_consistent_aliasing(leaf, given, node_prefixes=places, base_path=nnx_path(path))
+            out.append(split_fn(context, path, given, leaf) if is_object or map_non_graph_nodes else leaf)
+    return treedef.unflatten(out)
+
+
+def from_tree(
+    tree: Any,
+    /,
+    *,
+    prefix: Any = Missing,
+    merge_fn: Callable[[MergeContext, KeyPath, Any, Any], Any] = merge_tree_node,
+    is_node_leaf: Callable[[Any], bool] = is_tree_node,
+    is_leaf: Callable[[Any], bool] = is_tree_node,
+    map_non_graph_nodes: bool = False,
+    is_inner: bool | None = None,
+    ctxtag: Hashable | None = None,
+) -> Any:
+    """The inverse of `to_tree`.
+
+    Args:
+        tree: what `to_tree` returned.
+        prefix: a prefix of it; `merge_fn` gets its value for each object.
+        merge_fn: puts an object together.
+        is_node_leaf: what stands for an object.
+        is_leaf: where the tree's leaves are.
+        map_non_graph_nodes: whether other leaves go through `merge_fn` too.
+        is_inner: under an update context, whether this is the merge inside.
+        ctxtag: the tag of that context.
+    """
+    entries, treedef = _with_prefix(tree, prefix, is_leaf)
+    with merge_context(ctxtag, is_inner) as context:
+        out = [
+            merge_fn(context, path, given, leaf)
+            if map_non_graph_nodes or is_node_leaf(leaf) or isinstance(leaf, Variable)
+            else leaf
+            for path, given, leaf in entries
+        ]
+    return treedef.unflatten(out)
+
+
+def check_consistent_aliasing(
+    node: Any,
+    prefix: Any,
+    /,
+    *,
+    node_prefixes: dict[int, list[tuple[Path, Any]]] | None = None,
+    base_path: Path = (),
+) -> None:
+    """Refuses Variables that are reached under different prefixes.
+
+    Args:
+        node: an object.
+        prefix: its prefix.
+        node_prefixes: (path, prefix) of the Variables of other objects, by identity; it is extended.
+        base_path: where the object is.
+
+    Raises:
+        ValueError: naming all paths and prefixes; also for what belongs to another trace level.
+    """
+    places = {} if node_prefixes is None else node_prefixes
+    kinds: dict[int, str] = {}
+    for path, value in iter_graph(node, graph=True):
+        if isinstance(value, Pytree):
+            value._check_valid_context(lambda: f"Trying to extract a {type(node).__name__} from different trace level")
+        if isinstance(value, Variable):
+            if not value._can_update:
+                raise _LevelError(
+                    f"Cannot extract a {type(value).__name__} from different trace level",
+                    at=format_path((*base_path, *path)),
+                    fix="pass it to every transform in between as an argument",
+                )
+            own = prefix.map_prefix(path, value) if isinstance(prefix, PrefixMapping) else prefix
+            kinds[id(value)] = type(value).__name__
+            places.setdefault(id(value), []).append(((*base_path, *path), own))
+    clashes = [
+        f"{format_path(path)}: {kinds.get(key, 'Variable')} under {own}"
+        for key, found in places.items()
+        if any(own != found[0][1] for _, own in found)
+        for path, own in found
+    ]
+    if clashes:
+        raise AliasError(
+            "Inconsistent aliasing detected. The following nodes have different prefixes:",
+            at=clashes,
+            fix="give one prefix to all places of a Variable, or clone it",
+        )
+
+
+class _LevelError(TraceContextError, ValueError):
+    pass
+
+
+# ---------------------------------------------------------------------- prefixes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Opaque(Generic[A]):
+    """A static value that all compare equal to."""
+
+    value: A
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+@jtu.register_pytree_with_keys_class
+@dataclasses.dataclass(frozen=True, slots=True)
+class TreeState:
+    """An object in a prefix for graph mode: its structure, and prefixes in place of its values."""
+
+    graphdef: GraphDef[Any] | None
+    state: Any
+    prefix_fn: Opaque[Any] = Opaque(None)
+
+    def tree_flatten_with_keys(self) -> tuple[Any, Any]:
+        return ((jtu.GetAttrKey("__state__"), self.state),), (self.graphdef, self.prefix_fn)
+
+    @classmethod
+    def tree_unflatten(cls, aux: Any, children: Any) -> TreeState:
+        return cls(aux[0], children[0], aux[1])
+
+    def replace(self, **kwargs: Any) -> TreeState:
+        return dataclasses.replace(self, **kwargs)
+
+
+def prefix(node: Any, filter_map: Mapping[Filter, Any] | Callable[..., Any], /, *, graph: bool | None = None) -> Any:
+    """A tree like a graph, with a value for each Variable or leaf: axes for `vmap`, say.
+
+    Args:
+        node: the graph.
+        filter_map: the value by filter, tried in order, or a function of (path, leaf).
+        graph: whether it is for transforms in graph mode; objects then become `TreeState`s, so all objects of a call
+            must go through one `prefix` together.
+
+    Raises:
+        ValueError: if no filter matches a leaf, naming its path.
+
+    >>> from weft.nnx.variable.kinds import BatchStat, Param
+    >>> prefix({"a": Param(1), "b": BatchStat(2)}, {Param: None, ...: 0}, graph=False)
+    {'a': None, 'b': 0}
+    """
+    value_at = _by_filter(filter_map) if isinstance(filter_map, Mapping) else filter_map
+    if graph_mode(graph):
+        numbers = RefMap()
+
+        def as_tree(value: Any) -> Any:
+            if not is_graph_node(value):
+                return value
+            graphdef, flat = flatten(value, ref_index=numbers, graph=True)
+            return TreeState(graphdef, nested_or_leaf(flat), Opaque(value_at))
+
+        node = jax.tree.map(as_tree, node, is_leaf=is_graph_node)
+    return jax.tree.map_with_path(
+        lambda path, leaf: value_at(tuple(part for part in nnx_path(path) if part != "__state__"), leaf),
+        node,
+        is_leaf=lambda leaf: isinstance(leaf, Variable),
+    )
+
+
+def _by_filter(filter_map: Mapping[Any, Any]) -> Callable[[Path, Any], Any]:
+    tests = [(to_predicate(filter), value) for filter, value in filter_map.items()]
+
+    def value_at(path: Path, leaf: Any) -> Any:
+        for test, value in tests:
+            if test(path, leaf):
+                return value
+        raise FilterError(
+            f"No filter matched a {type(leaf).__name__}",
+            at=format_path(path),
+            fix="add a filter, or `...` for the rest",
+        )
+
+    return value_at

@@ -1,0 +1,414 @@
+"""The end of a call over graphs, inside its trace: what the function returned and did, as lanes and an outcome.
+
+The arguments' live objects are looked at again. Variables whose value is another object than what they were given have
+changed; with graph updates, the arguments' structure is described again too, numbered so that what was there before is
+recognised. The output is described after the arguments, so that it refers to them by number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from jax.sharding import PartitionSpec
+from weft.core.errors import AxisError, CarryError
+from weft.core.interpreter.boundary import NOT_UPDATED, Call, Crossing, Departure, Groups
+from weft.core.interpreter.rides import Autodiff, Carry, Ride, shown
+from weft.core.interpreter.values import FORWARDED
+from weft.core.paths import Path, format_path
+from weft.core.records.agree import subtrees
+from weft.nnx.crossing.apart import ARRAY, Memory, Tree, check_levels, named, shape_of, take_apart
+from weft.nnx.crossing.outcomes import RefOutcome, to_be_placed
+from weft.nnx.crossing.prefixes import finder, specs, without_functions
+from weft.nnx.errors import AliasError, DuplicateError, StructureError
+from weft.nnx.graphs.definitions import GraphDef, RefMap
+from weft.nnx.graphs.flattening import Flattener
+from weft.nnx.graphs.plan import variables_below
+from weft.nnx.graphs.trees import ways_out
+from weft.nnx.variable.refs import is_array_ref, same_value
+from weft.nnx.variable.variable import VARIABLE_TYPES, Variable
+from weft.transforms.carries import ALONG
+from weft.transforms.compilation import Placement
+
+if TYPE_CHECKING:
+    from weft.nnx.crossing.references import References
+
+
+Finder = Callable[[Path, Any], Ride]
+
+
+class Leaving:
+    """The end of one call inside its trace."""
+
+    def __init__(
+        self,
+        boundary: References,
+        crossing: Crossing,
+        values: Sequence[Any],
+        live: Call,
+        memory: Memory,
+        departure: Departure,
+    ):
+        self.boundary = boundary
+        self.crossing = crossing
+        self.values = values
+        self.live = live
+        self.memory = memory
+        self.departure = departure
+        self.lanes = _Lanes(departure)
+        # Where a live Variable of the arguments is among the leaves.
+        self.position = {id(v): i for i, v in enumerate(memory.holders) if v is not None}
+        # And where an array that is an attribute.
+        self.arrays = {
+            id(value): i for i, (v, value) in enumerate(zip(memory.holders, values, strict=False)) if v is None
+        }
+        self.numbers = RefMap()
+        # Where what is carried leaves, by identity of the live Variable or array.
+        self.carried_places: dict[int, tuple[int, int]] = {}
+        # Updates of Variables of arguments whose structure has changed.
+        self.written: list[tuple[int, int, int]] = []
+
+    def outcome(self, out: Any) -> tuple[Groups, RefOutcome]:
+        carried = self._carried(out)
+        arguments = self._arguments() if self.boundary.updates else None
+        updates = self._updates() if arguments is None else tuple(self.written)
+        metadata = self._metadata()
+        treedef, items, graphdef, sources = self._output(out, carried)
+        writes = self._carried_writes(carried)
+        known = frozenset(self.position.values())
+        placed = to_be_placed(self.memory.holders, self.crossing.rides, updates) if self.boundary.updates else ()
+        outcome = RefOutcome(updates, metadata, arguments, treedef, items, graphdef, sources, writes, known, placed)
+        return self.lanes.finished(), outcome
+
+    # ------------------------------------------------------------------ what the function did
+
+    def _updates(self) -> tuple[tuple[int, int, int], ...]:
+        sources = ((i, self._changed(i, v)) for i, v in enumerate(self.memory.holders) if v is not None)
+        return tuple((i, *source) for i, source in sources if source is not None)
+
+    def _metadata(self) -> tuple[tuple[int, Any], ...]:
+        """The Variables whose metadata changed, with the new."""
+        found: list[tuple[int, Any]] = []
+        for i, (variable, holder) in enumerate(zip(self.memory.holders, self.crossing.structure.holders, strict=True)):
+            if variable is None or variable._var_metadata is holder.metadata:
+                continue
+            ride = self.departure.updates(self.crossing.rides[i])
+            if ride is NOT_UPDATED or variable._var_metadata == holder.metadata:
+                continue
+            if ride == ALONG:
+                raise CarryError(
+                    "the metadata of a Variable that is updated in a scan changes from one iteration to the next",
+                    at=self._place(i),
+                    fix="set it before or after the scan",
+                )
+            found.append((i, variable._var_metadata))
+        return tuple(found)
+
+    def _changed(self, i: int, variable: Any) -> tuple[int, int] | None:
+        """Where the changed value of an argument's Variable leaves, or None if it has not changed."""
+        ride = self.departure.updates(self.crossing.rides[i])
+        if ride is NOT_UPDATED or not self._is_updated(i, variable._raw_value):
+            return None
+        return self.lanes.put(ride, variable._raw_value, lambda: self._place(i))
+
+    def _is_updated(self, i: int, value: Any) -> bool:
+        if (self._is_donated(i) or self._is_placed(i)) and not is_array_ref(value):
+            # JAX may give a donated buffer to any output; and who asks for a place wants the value to be there.
+            return True
+        # What was learned beforehand holds: JAX may hand on an unchanged value as another tracer.
+        updated = self.departure.updated
+        return not same_value(value, self.values[i]) if updated is None else i in updated
+
+    def _is_donated(self, i: int) -> bool:
+        ride = self.crossing.rides[i]
+        return isinstance(ride, Placement) and ride.donated
+
+    def _is_placed(self, i: int) -> bool:
+        # What jit places is placed outside (`to_be_placed`); shard_map has no other way than to let it leave.
+        return self.boundary.updates and isinstance(self.crossing.rides[i], PartitionSpec)
+
+    def _place(self, i: int) -> str:
+        return format_path(self.boundary.path_of(self.crossing, i))
+
+    def _arguments(self) -> tuple[GraphDef[Any], tuple[tuple[int, int], ...]] | None:
+        """The arguments' graphs as they are now, if their structure changed."""
+        flattener = Flattener(self.numbers, RefMap.from_indexmap(self.memory.index_ref), True)
+        roots: list[int] = []
+        repeats: list[int] = []
+        for root in self.memory.roots:
+            roots.append(len(flattener.leaves))
+            repeats.append(len(flattener.repeats))
+            flattener.root(root)
+        graphdef = flattener.graphdef()
+        check_levels(self.numbers)
+        before = self.crossing.structure.graphdef
+        if graphdef.with_no_outer_index() == before and self._same_things(flattener.leaves):
+            return None
+        finders = self._finders_now()
+        self._check_met_again(flattener, finders, roots, repeats)
+        found = zip(flattener.leaves, flattener.paths or (), strict=True)
+        rides = [finders[_root_of(i, roots)](path, leaf) for i, (leaf, path) in enumerate(found)]
+        sources = tuple(map(self._source, flattener.leaves, map(self.departure.updates, rides)))
+        return graphdef, sources
+
+    def _check_met_again(
+        self, flattener: Flattener, finders: Sequence[Finder], roots: Sequence[int], repeats: Sequence[int]
+    ) -> None:
+        """Refuses an argument that the function has put into another one, under another axis.
+
+        Raises:
+            AliasError: naming both paths.
+        """
+        paths = flattener.paths or []
+        first = {id(leaf): i for i, leaf in enumerate(flattener.leaves)}
+        by_number = {number: node for node, number in self.numbers.items()} if flattener.repeats else {}
+        for repeat, (number, path) in enumerate(flattener.repeats):
+            root = _root_of(repeat, repeats)
+            for below, variable in variables_below(by_number[number]):
+                i = first.get(id(variable))
+                if i is None:
+                    continue
+                home = _root_of(i, roots)
+                rides = (finders[home](paths[i], variable), finders[root]((*path, *below), variable))
+                if self._differ(*rides):
+                    places = ((*self._base(home), *paths[i]), (*self._base(root), *path, *below))
+                    raise AliasError(
+                        "Inconsistent aliasing detected: a Variable is now reached under different in_axes",
+                        at=[f"{format_path(place)}: {shown(ride)}" for place, ride in zip(places, rides, strict=True)],
+                        fix="give both arguments the same, or do not put one into the other",
+                    )
+
+    def _differ(self, one: Ride, other: Ride) -> bool:
+        """Whether two rides of arguments are about different places of arrays; roles are none."""
+        if any(isinstance(ride, Autodiff) or ride in (Carry, ALONG) for ride in (one, other)):
+            return False
+        places = (
+            ride if ride is None or isinstance(ride, int) else self.departure.updates(ride) for ride in (one, other)
+        )
+        return len(set(places)) == 2
+
+    def _base(self, root: int) -> Path:
+        tree = take_apart(self.boundary.graph, self.live[1:])
+        return named(tree.bases[tree.nodes[root]], self.boundary.names(self.live[0]))
+
+    def _same_things(self, leaves: Sequence[Any]) -> bool:
+        """Whether objects, Variables and arrays of the arguments are where they were."""
+        before = self.memory.index_ref
+        if any(before.get(number) is not node for node, number in self.numbers.items()):
+            return False
+        triples = enumerate(zip(leaves, self.memory.holders, self.values, strict=False))
+        return all(
+            variable is not None or (leaf is value and not self._is_donated(i))
+            for i, (leaf, variable, value) in triples
+        )
+
+    def _finders_now(self) -> list[Finder]:
+        """For each argument what finds the ride of what is in it now, from the prefix that it came with."""
+        graph, prefix = self.boundary.graph, without_functions(self.departure.arrive(self.live))
+        tree = take_apart(graph, self.live[1:])
+        by_item = specs(graph, prefix, tree, self.departure.is_ride, "in_axes")
+        return [finder(graph, by_item[place], "in_axes") for place in tree.nodes]
+
+    def _source(self, leaf: Any, ride: Ride) -> tuple[int, int]:
+        """Where the value of a leaf comes from: an argument's, unchanged, or a lane."""
+        value = leaf._raw_value if type(leaf) in VARIABLE_TYPES else leaf
+        i = self.position.get(id(leaf))
+        if i is not None:
+            ride = self.departure.updates(self.crossing.rides[i])
+            if ride is NOT_UPDATED or not self._is_updated(i, value):
+                return FORWARDED, i
+            source = self.lanes.put(ride, value, lambda: self._place(i))
+            self.written.append((i, *source))
+            return source
+        carried = self.carried_places.get(id(leaf))
+        if carried is not None:
+            return carried
+        i = self.arrays.get(id(leaf))
+        if i is not None and ride == self.departure.updates(self.crossing.rides[i]) and not self._is_donated(i):
+            return FORWARDED, i
+        if ride == ALONG:
+            raise CarryError(
+                "the carry of scan changes from one iteration to the next",
+                at=f"something new in an argument that is carried: {type(leaf).__name__}",
+                fix="make it before the scan",
+            )
+        return self.lanes.put(ride, value, lambda: "argument")
+
+    # ------------------------------------------------------------------ what the function returned
+
+    def _carried(self, out: Any) -> list[tuple[int, int]]:
+        """Puts what is carried into its lane, in the order in which it came in."""
+        if Carry not in self.departure.lanes:
+            return []
+        parts = subtrees(self.departure.prefix, out, self.departure.is_ride, Carry)
+        apart = take_apart(self.boundary.graph, parts[0] if len(parts) == 1 else tuple(parts))
+        places: list[tuple[int, int]] = []
+        for leaf in apart.leaves:
+            place = self.lanes.put(Carry, leaf.value, lambda: "carry")
+            places.append(place)
+            self.carried_places[id(leaf.value if leaf.holder is None else leaf.holder)] = place
+        return places
+
+    def _carried_writes(self, carried: Sequence[tuple[int, int]]) -> tuple[tuple[int, int, int], ...]:
+        """Where the leaves of the arguments that are carried get their last values from.
+
+        A Variable gets its own, wherever in the carry it is; one that is not carried on keeps what it had.
+        """
+        positions = (p for p, ride in enumerate(self.crossing.rides) if ride is Carry)
+        writes: list[tuple[int, int, int]] = []
+        for position, place in zip(positions, carried, strict=False):
+            if position < len(self.memory.holders):
+                variable = self.memory.holders[position]
+                found = place if variable is None else self.carried_places.get(id(variable))
+                if found is not None:
+                    writes.append((position, *found))
+        return tuple(writes)
+
+    def _output(self, out: Any, carried: Sequence[Any]) -> tuple[Any, tuple[Any, ...], GraphDef[Any], Any]:
+        boundary, departure = self.boundary, self.departure
+        apart = shape_of(boundary.graph, out)
+        by_item = specs(boundary.graph, departure.prefix, apart, departure.is_ride, departure.option)
+        flattener, sources, plain = self._flattener(), [], []
+        for place in apart.nodes:
+            base = ("output", *apart.bases[place])
+            start, repeats = len(flattener.leaves), len(flattener.repeats)
+            flattener.root(apart.flat[place])
+            find = finder(boundary.graph, by_item[place], departure.option)
+            found = list(zip(flattener.leaves, flattener.paths or (), strict=True))
+            for leaf, path in found[start:]:
+                sources.append(self._out_source(leaf, find, path, base))
+            if boundary.updates:
+                self._check_repeats(flattener.repeats[repeats:], find, base)
+        if not (boundary.graph or boundary.copies):
+            self._refuse_sharing(apart)
+        if boundary.updates:
+            check_levels(self.numbers)
+        for spec, item, value in zip(by_item, apart.structure.items, apart.flat, strict=True):
+            if item is ARRAY:
+                plain.append(self._plain_source(value, spec))
+        return (apart.structure.treedef, apart.structure.items, flattener.graphdef(), (*sources, *plain))
+
+    def _flattener(self) -> Flattener:
+        if self.boundary.updates:
+            if not self.numbers:
+                for root in self.memory.roots:
+                    Flattener(self.numbers, None, True).root(root)
+            return Flattener(self.numbers, RefMap.from_indexmap(self.memory.index_ref), True)
+        return Flattener(RefMap(), None, True)
+
+    def _out_source(self, leaf: Any, find: Callable[[Path, Any], Ride], path: Path, base: Path) -> tuple[int, int]:
+        ride = find(path, leaf)
+        carried = self.carried_places.get(id(leaf))
+        if carried is not None and ride is Carry:
+            return carried
+        known = id(leaf) in self.position
+        if known and not self.boundary.updates and not self.boundary.copies:
+            raise self._duplicate(leaf, (*base, *path))
+        if known and not self.boundary.copies:
+            return self._source(leaf, ride)
+        # Nothing leaves an abstract evaluation.
+        may_return = known or self.boundary.updates or self.boundary.function == "eval_shape"
+        if not may_return and type(leaf) in VARIABLE_TYPES and not leaf._can_update:
+            raise StructureError(
+                f"Cannot return captured Variable: this {type(leaf).__name__} is closed over, of another trace level",
+                at=format_path((*base, *path)),
+                fix="pass it as an argument, or return a clone of it",
+            )
+        # A hijax Variable is a value of its own, unless only its shape is wanted.
+        is_box = type(leaf) in VARIABLE_TYPES or (self.boundary.copies and isinstance(leaf, Variable))
+        value = leaf._raw_value if is_box else leaf
+        return self.lanes.put(ride, value, lambda: format_path((*base, *path)))
+
+    def _plain_source(self, value: Any, ride: Ride) -> tuple[int, int]:
+        carried = self.carried_places.get(id(value))
+        if carried is not None and ride is Carry:
+            return carried
+        forwards = self.departure.forwards
+        if forwards is not None:
+            for i, given in enumerate(self.values):
+                if given is value and forwards(self.crossing.rides[i], ride):
+                    return FORWARDED, i
+        return self.lanes.put(ride, value, lambda: "output")
+
+    def _duplicate(self, leaf: Any, path: Path) -> DuplicateError:
+        function = self.boundary.function
+        return DuplicateError(
+            f"Duplicate {type(leaf).__name__}: nnx.{function} without graph updates does not support input Variables "
+            "that are returned as outputs",
+            at=[self._place(self.position[id(leaf)]), format_path(path)],
+            fix=f"do not return it (its update comes back anyway), or use graph updates; or {ways_out(function)}",
+        )
+
+    def _refuse_sharing(self, apart: Tree) -> None:
+        """Refuses a Variable under two paths of the output, in tree mode."""
+        first: dict[int, int] = {}
+        for place in apart.nodes:
+            before = first.setdefault(id(apart.flat[place]), place)
+            if before != place:
+                raise DuplicateError(
+                    f"Duplicate {type(apart.flat[place]).__name__} in the output: nnx.{self.boundary.function} in tree "
+                    "mode (graph=False) does not support shared references",
+                    at=[format_path(("output", *apart.bases[p])) for p in (before, place)],
+                    fix=ways_out(self.boundary.function),
+                )
+
+    def _check_repeats(
+        self, repeats: Sequence[tuple[int, Path]], find: Callable[[Path, Any], Ride], base: Path
+    ) -> None:
+        """Things of the output that were met before: in the arguments, or in the output itself."""
+        by_number = {number: node for node, number in self.numbers.items()}
+        for number, path in repeats:
+            for below, variable in variables_below(by_number[number]):
+                i = self.position.get(id(variable))
+                if i is None or self.crossing.rides[i] is Carry:
+                    continue
+                mine = self.departure.updates(self.crossing.rides[i])
+                mine = self.crossing.rides[i] if mine is NOT_UPDATED else mine
+                theirs = find((*path, *below), variable)
+                # Roles in a derivative are no places: what is returned is the argument itself.
+                if mine != theirs and not isinstance(theirs, Autodiff):
+                    raise AliasError(
+                        "Inconsistent aliasing detected: an argument is returned under another "
+                        f"{self.departure.option}",
+                        at=[
+                            f"{self._place(i)}: {shown(mine)}",
+                            f"{format_path((*base, *path, *below))}: {shown(theirs)}",
+                        ],
+                        fix="return it under the same, or do not return it: its update comes back anyway",
+                    )
+
+
+def _root_of(i: int, starts: Sequence[int]) -> int:
+    """The root that something found belongs to, by where each root's begin."""
+    return max(root for root, start in enumerate(starts) if start <= i)
+
+
+class _Lanes:
+    """The lanes of an output under construction."""
+
+    def __init__(self, departure: Departure):
+        self.departure = departure
+        self.groups: list[list[Any]] = [[] for _ in departure.lanes]
+
+    def put(self, ride: Ride, value: Any, path: Callable[[], str]) -> tuple[int, int]:
+        """Puts a value into the lane of its ride, and says where it is."""
+        if ride in self.departure.refused:
+            raise AxisError(
+                f"something changes that cannot leave on {self.departure.option} {ride!r}",
+                at=path(),
+                fix=self.departure.refused[ride],
+            )
+        if ride not in self.departure.lanes:
+            raise AxisError(
+                "something new in an argument cannot leave, because updates of that argument do not come back",
+                at=path(),
+                fix="carry the argument or give it an axis, or return what is new",
+            )
+        self.departure.refuse_mapped(ride, value, path)
+        lane = self.departure.lanes.index(ride)
+        self.groups[lane].append(value)
+        return lane, len(self.groups[lane]) - 1
+
+    def finished(self) -> Groups:
+        """The lanes."""
+        return tuple(map(tuple, self.groups))

@@ -1,0 +1,158 @@
+"""Outcomes: what a function over graphs returned and did, and how that is put into effect outside of the trace.
+
+Everything is checked and computed first, then written: all of it, or nothing (see `writes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.core import Tracer
+from weft.core.interpreter.boundary import Groups
+from weft.core.interpreter.rides import Ride
+from weft.core.interpreter.values import FORWARDED, as_array
+from weft.core.records.agree import Fixed
+from weft.nnx.crossing.apart import NODE
+from weft.nnx.graphs.definitions import GraphDef, IndexMap
+from weft.nnx.graphs.plan import Plan
+from weft.nnx.graphs.unflattening import Unflattener
+from weft.nnx.graphs.writes import completed, write_all
+from weft.nnx.variable.variable import VARIABLE_TYPES
+from weft.nnx.versions import structure_epoch
+from weft.transforms.compilation import Placement
+
+_store = object.__setattr__
+
+
+@dataclass(frozen=True)
+class RefOutcome:
+    """What a function returned and did, without the arrays.
+
+    Attributes:
+        updates: (leaf, lane, place) for each leaf of the arguments that changed.
+        metadata: (leaf, metadata) for each Variable whose metadata changed.
+        arguments: the arguments' graphs as they are now, if their structure changed, with sources of their leaves.
+        treedef, items: of the output, as in `RefStructure`.
+        graphdef: of the output's graphs; it refers to the arguments' by number.
+        sources: (lane, place) of each leaf of the output's graphs, then of its arrays; or (FORWARDED, leaf).
+        carried: (leaf, lane, place) for each leaf of the arguments that is carried.
+        known: the leaves of the arguments that are Variables.
+        placed: (leaf, sharding) for each Variable that has not changed, of an argument with a sharding.
+    """
+
+    updates: tuple[tuple[int, int, int], ...]
+    metadata: tuple[tuple[int, Any], ...]
+    arguments: tuple[GraphDef[Any], tuple[tuple[int, int], ...]] | None
+    treedef: Any
+    items: tuple[Any, ...]
+    graphdef: GraphDef[Any]
+    sources: tuple[tuple[int, int], ...]
+    carried: tuple[tuple[int, int, int], ...] = ()
+    known: frozenset[int] = frozenset()
+    placed: tuple[tuple[int, Any], ...] = ()
+
+    def __hash__(self) -> int:
+        return hash((self.updates, self.sources))
+
+
+def hand_over(
+    plan: Plan, outcome: RefOutcome, values: Sequence[Any], groups: Groups, leaves: Sequence[Any] | None = None
+) -> Any:
+    """Writes what changed into the caller's objects, after all checks, and gives the output.
+
+    Args:
+        plan: of the caller's objects.
+        outcome: what the function returned and did.
+        values: the arguments' leaves.
+        groups: the lanes that came out.
+        leaves: the Variables and arrays of the arguments, where their order is not the plan's.
+
+    Raises:
+        TraceContextError: if something to be written is of another trace level.
+    """
+    leaves = plan.leaves if leaves is None else leaves
+    refers = outcome.arguments is not None or outcome.graphdef.nodes
+    known = IndexMap((number, plan.node(number)) for number in plan.by_number) if refers else IndexMap()
+    if outcome.updates or outcome.carried or outcome.metadata or outcome.arguments or outcome.placed:
+        plan.check_writable()
+    # All that can fail is computed before anything is written.
+    own = {(lane, place): leaves[i] for i, lane, place in outcome.carried if type(leaves[i]) in VARIABLE_TYPES}
+    filled = [own[s] if s in own else _pick(s, values, groups) for s in outcome.sources]
+    updates = [(leaves[i], groups[lane][place]) for i, lane, place in (*outcome.updates, *outcome.carried)]
+    updates += to_place([leaves[i] for i, _ in outcome.placed], [sharding for _, sharding in outcome.placed])
+    updates = [(leaf, value) for leaf, value in updates if type(leaf) in VARIABLE_TYPES]
+    variables, written = [leaf for leaf, _ in updates], [value for _, value in updates]
+    metadata = [(leaves[i], new) for i, new in outcome.metadata]
+    sources = () if outcome.arguments is None else outcome.arguments[1]
+    attributes = [_pick(source, values, groups) for source in sources]
+
+    def write() -> IndexMap:
+        found = IndexMap(known)
+        if outcome.arguments is not None:
+            found = _rewrite(plan, outcome.arguments[0], attributes, known)
+        write_all(variables, written)
+        for variable, new in metadata:
+            _store(variable, "_var_metadata", new)
+            structure_epoch.advance()
+        return found
+
+    index_ref = completed(write)
+    count = outcome.graphdef.num_leaves
+    return build_output(outcome, filled[:count], filled[count:], index_ref, known)
+
+
+def to_be_placed(
+    variables: Sequence[Any], rides: Sequence[Ride], updates: Sequence[tuple[int, int, int]]
+) -> tuple[tuple[int, Any], ...]:
+    """The Variables that have not changed, but are to stay where jit was asked to have them, with their sharding."""
+    changed = {i for i, _, _ in updates}
+    return tuple(
+        (i, ride.sharding)
+        for i, (variable, ride) in enumerate(zip(variables, rides, strict=False))
+        if variable is not None and i not in changed and isinstance(ride, Placement) and ride.sharding is not None
+    )
+
+
+def to_place(variables: Sequence[Any], shardings: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """The Variables that are not yet where an argument's sharding wants them, with their value there.
+
+    JAX would move an uncommitted array at each call anew. One that is committed is where it has to be, or JAX says so.
+    """
+    pairs = zip(variables, shardings, strict=True)
+    return [(v, jax.device_put(v._raw_value, where)) for v, where in pairs if not _is_committed(v._raw_value)]
+
+
+def _is_committed(value: Any) -> bool:
+    leaves = (value,) if isinstance(value, jax.Array) else jax.tree.leaves(value)
+    return all(isinstance(leaf, Tracer) or getattr(leaf, "committed", False) for leaf in leaves)
+
+
+def _pick(source: tuple[int, int], values: Sequence[Any], groups: Groups) -> Any:
+    lane, place = source
+    return as_array(values[place]) if lane == FORWARDED else groups[lane][place]
+
+
+def _rewrite(plan: Plan, graphdef: GraphDef[Any], leaves: list[Any], known: IndexMap) -> IndexMap:
+    index_ref = IndexMap()
+    unflattener = Unflattener(graphdef, leaves, index_ref, known, False, True)
+    for _ in plan.starts:
+        unflattener.node()
+    return index_ref
+
+
+def build_output(
+    outcome: RefOutcome, leaves: Sequence[Any], plain: Sequence[Any], index_ref: IndexMap, outer: IndexMap | None
+) -> Any:
+    """The output: new objects, and the caller's own where it refers to them."""
+    unflattener = Unflattener(outcome.graphdef, list(leaves), index_ref, outer, False, True)
+    rest = iter(plain)
+    flat: list[Any] = []
+    for item in outcome.items:
+        if isinstance(item, Fixed):
+            flat.append(item.value)
+        else:
+            flat.append(unflattener.node() if item is NODE else next(rest))
+    return jax.tree.unflatten(outcome.treedef, flat)

@@ -1,0 +1,169 @@
+"""Prefixes of trees with graphs in them: which ride each leaf gets, so that one Variable has one ride."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+from contextlib import suppress
+from typing import Any
+
+import jax
+from weft.core.interpreter.rides import Ride, RidesByKind, shown
+from weft.core.paths import Path, format_path
+from weft.nnx.crossing.apart import ARRAY, Tree, is_item, repeats_of, take_apart
+from weft.nnx.crossing.extract import TreeState
+from weft.nnx.crossing.rides import ByFilter
+from weft.nnx.errors import AliasError, AxisError, PrefixError
+from weft.nnx.graphs.plan import variables_below
+from weft.nnx.states.states import State
+from weft.nnx.variable.variable import Variable
+from weft.transforms.compilation import Placement
+
+
+class OfGraph(ByFilter):
+    """The prefix of one graph, which `nnx.prefix` has made: each Variable stands in it where it is first met."""
+
+
+def read_prefix(prefix: Any) -> Any:
+    """A prefix with what `nnx.prefix` made for graph mode as leaves."""
+
+    def read(node: Any) -> Any:
+        if not isinstance(node, TreeState):
+            return node
+        return OfGraph(node.state) if isinstance(node.state, State) else node.state
+
+    return jax.tree.map(
+        read, prefix, is_leaf=lambda node: isinstance(node, TreeState | State | Variable) or node is None
+    )
+
+
+def specs(graph: bool, prefix: Any, tree: Tree, is_ride: Callable[[Any], bool], what: str) -> list[Any]:
+    """The prefix of each item."""
+
+    def spread(known: Any) -> Any:
+        def stops(node: Any) -> bool:
+            return is_ride(node) or isinstance(node, known) or is_item(graph, node)
+
+        return jax.tree.broadcast(prefix, treedef.unflatten(range(treedef.num_leaves)), is_leaf=stops)
+
+    if is_ride(prefix):
+        return [prefix] * len(tree.flat)
+    treedef = tree.structure.treedef
+    leaves = ByFilter | RidesByKind | Variable
+    try:
+        # A State in a prefix is for a State, or has a ride for each path of an object.
+        with suppress(ValueError):
+            return treedef.flatten_up_to(spread(leaves))
+        everywhere = spread(leaves | State)
+    except ValueError as error:
+        raise PrefixError(
+            f"{what} does not fit: {error}",
+            at=f"{what}={prefix!r}",
+            fix="give one ride for a whole argument, or a tree of the argument's own structure",
+        ) from None
+    return treedef.flatten_up_to(everywhere)
+
+
+def rides_of(graph: bool, prefix: Any, tree: Tree, is_ride: Callable[[Any], bool], what: str) -> list[Ride]:
+    """The ride of each leaf.
+
+    Raises:
+        PrefixError: if the prefix does not fit.
+        AliasError: if one Variable is reached under different rides, naming every path.
+    """
+    by_item = specs(graph, prefix, tree, is_ride, what)
+    plan, rides = tree.plan, []
+    finders = [finder(graph, by_item[place], what, tree.flat[place]) for place in tree.nodes]
+    starts = [*plan.starts, len(plan.leaves)]
+    for root in range(len(tree.nodes)):
+        for i in range(starts[root], starts[root + 1]):
+            rides.append(finders[root](plan.paths[i], plan.leaves[i]))
+    if plan.repeats:
+        # A prefix made of the graph itself names each Variable once, where it is first met.
+        named_once = {root for root, place in enumerate(tree.nodes) if isinstance(by_item[place], OfGraph)}
+        _check_aliases(tree, finders, rides, what, named_once)
+    plain = zip(by_item, tree.structure.items, tree.flat, strict=True)
+    return rides + [_plain_ride(spec, value, what) for spec, item, value in plain if item is ARRAY]
+
+
+def finder(graph: bool, spec: Any, what: str, item: Any = None) -> Callable[[Path, Any], Ride]:
+    """From a path inside of an item, and what is there, to its ride, by the prefix of the item.
+
+    Raises (when called):
+        AxisError: if the prefix says nothing of what is there.
+    """
+    find = _finder(graph, spec, item)
+
+    def ride_at(path: Path, holder: Any) -> Ride:
+        try:
+            return find(path, holder)
+        except LookupError:
+            raise AxisError(
+                f"{what}: no filter matches this {type(holder).__name__}",
+                at=format_path(path),
+                fix="add a filter for it, or end with `...` for the rest",
+            ) from None
+
+    return ride_at
+
+
+def _finder(graph: bool, spec: Any, item: Any) -> Callable[[Path, Any], Ride]:
+    if isinstance(item, Variable) and isinstance(spec, RidesByKind):
+        # A Variable that is an argument by itself, or in a State, was chosen by the caller already.
+        ride = spec.of_array(item.get_raw_value())
+        if ride is not None:
+            return lambda path, value: ride
+    if isinstance(spec, ByFilter):
+        return spec.finder()
+    if isinstance(spec, RidesByKind):
+        return ByFilter(spec.rides).finder()
+    if isinstance(spec, State) or is_item(graph, spec):
+        by_path = {leaf.path: leaf.value for leaf in take_apart(graph, {"": spec}).leaves}
+        return lambda path, value: by_path[("", *path)]
+    return lambda path, value: spec
+
+
+def _check_aliases(
+    tree: Tree, finders: Sequence[Any], rides: Sequence[Ride], what: str, named_once: Container[int]
+) -> None:
+    plan = tree.plan
+    first = {number: i for i, number in enumerate(plan.numbers) if number is not None}
+    place_of = {id(leaf): number for leaf, number in zip(plan.leaves, plan.numbers, strict=True)}
+    wrong: dict[int, list[str]] = {}
+    for number, path, root in repeats_of(plan):
+        for below, variable in variables_below(plan.node(number)):
+            i = first[place_of[id(variable)]]
+            try:
+                ride = finders[root]((*path, *below), variable)
+            except AxisError:
+                if root in named_once:
+                    continue
+                raise
+            if _placed(ride) != _placed(rides[i]):
+                places = wrong.setdefault(i, [f"{format_path(tree.leaves[i].path)}: {shown(rides[i])}"])
+                base = tree.bases[tree.nodes[root]]
+                places.append(f"{format_path((*base, *path, *below))}: {shown(ride)}")
+    if wrong:
+        raise AliasError(
+            f"Inconsistent aliasing detected: these Variables are reached under different {what}",
+            at=[place for places in wrong.values() for place in places],
+            fix="give every path to one Variable the same, or pass the Variable only once",
+        )
+
+
+def _placed(ride: Ride) -> Ride:
+    """A ride as far as paths to one Variable must agree: where it is first met says whether it is given away."""
+    return ride.sharding if isinstance(ride, Placement) else ride
+
+
+def without_functions(prefix: Any) -> Any:
+    """The part of a call's prefix that is about the arguments."""
+    return prefix[1:] if isinstance(prefix, tuple) and len(prefix) == 3 else prefix
+
+
+def _plain_ride(spec: Any, value: Any, what: str) -> Ride:
+    if isinstance(spec, RidesByKind):
+        ride = spec.of_array(value)
+        if ride is not None:
+            return ride
+        raise AxisError(f"{what}: {spec!r} is for graphs, but was given for an array", fix="give the array one ride")
+    return spec

@@ -1,0 +1,164 @@
+"""The quick way in and out for objects that were met before, whose structure has not changed since.
+
+An extractor reads the arguments with generated code, in which objects are known by identity, and asks their plan
+whether it still holds; then the values are one list comprehension over the Variables. On the way out the Variables to
+write are listed once for each outcome.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+from weft.core.interpreter.boundary import Call, Crossing, Extract, Groups
+from weft.core.interpreter.codegen import SameObject, make_extractor
+from weft.core.interpreter.values import as_array
+from weft.core.records.agree import Fixed
+from weft.core.records.leaves import NUMBERS, is_array
+from weft.core.records.partition import Structure
+from weft.nnx.crossing.outcomes import RefOutcome, hand_over, to_place
+from weft.nnx.graphs.nodes import is_graph_node
+from weft.nnx.graphs.plan import Plan, is_object, plan_of
+from weft.nnx.graphs.writes import write_all
+from weft.nnx.variable.refs import is_array_ref
+from weft.nnx.variable.variable import Variable
+
+if TYPE_CHECKING:
+    from weft.nnx.crossing.apart import Tree
+    from weft.nnx.crossing.references import References
+
+_MOST_OUTCOMES = 16
+
+
+class QuickEntry:
+    """A plan with, for each outcome seen, what to write where.
+
+    Args:
+        plan: of the objects among the arguments.
+        order: for each leaf of the call that sits in those, its place in the plan.
+    """
+
+    def __init__(self, plan: Plan, order: Sequence[int]):
+        self.plan = plan
+        self.order = order
+        self._writers: dict[int, tuple[RefOutcome, Callable[[Groups], None]]] = {}
+
+    def hand_over(self, outcome: RefOutcome, values: Sequence[Any], groups: Groups) -> Any:
+        """Writes what changed, and gives the output; see `outcomes.hand_over`."""
+        if outcome.arguments is not None or outcome.metadata or outcome.carried or outcome.graphdef.nodes:
+            leaves = [self.plan.leaves[i] for i in self.order]
+            return hand_over(self.plan, outcome, values, groups, leaves)
+        known = self._writers.get(id(outcome))
+        if known is None:
+            if len(self._writers) >= _MOST_OUTCOMES:
+                self._writers.clear()
+            # The outcome is kept with its identity, so that the identity stays its own.
+            known = self._writers[id(outcome)] = (outcome, self._writer(outcome))
+        self.plan.check_writable()
+        known[1](groups)
+        rest = (as_array(values[place]) if lane < 0 else groups[lane][place] for lane, place in outcome.sources)
+        return jax.tree.unflatten(
+            outcome.treedef, [item.value if isinstance(item, Fixed) else next(rest) for item in outcome.items]
+        )
+
+    def _writer(self, outcome: RefOutcome) -> Callable[[Groups], None]:
+        """A function that writes an outcome's updates into the Variables, in one step."""
+        lanes: dict[int, list[tuple[int, int]]] = {}
+        for i, lane, place in outcome.updates:
+            lanes.setdefault(lane, []).append((place, i))
+        plan = self.plan
+        parts = [(lane, _getter(sorted(place for place, _ in pairs))) for lane, pairs in lanes.items()]
+        order = [self.order[i] for pairs in lanes.values() for _, i in sorted(pairs)]
+        # The plan has the Variables, because it lets go of them when the objects die; the key is this writer's own.
+        key = object()
+        placed, shardings = [self.order[i] for i, _ in outcome.placed], [sharding for _, sharding in outcome.placed]
+        kept = object()
+
+        if len(parts) == 1 and not placed:
+            ((lane, get),) = parts
+            return lambda groups: write_all(plan.select(key, order), get(groups[lane]))
+
+        def write(groups: Groups) -> None:
+            moved = to_place(plan.select(kept, placed), shardings)
+            values = [value for lane, get in parts for value in get(groups[lane])]
+            values += [value for _, value in moved]
+            write_all([*plan.select(key, order), *(variable for variable, _ in moved)], values)
+
+        return write
+
+
+def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    if len(places) == 1:
+        return lambda group: (group[places[0]],)
+    return operator.itemgetter(*places)
+
+
+def quick_extractor(boundary: References, crossing: Crossing, entered: Tree, call: Call) -> Extract | None:
+    """Reads the same objects again, as long as their plan is valid.
+
+    Returns:
+        A function from a call to `(entry, values, groups)`, or to None where it is another call; None instead of it if
+        there are no objects, or something in them has to be looked at each time.
+    """
+    flat, treedef = jax.tree.flatten((call[1], dict(call[2])), is_leaf=_is_graph_leaf)
+    nodes = [i for i, value in enumerate(flat) if _is_graph_leaf(value)]
+    roots = [flat[i] for i in nodes]
+    if not roots or not all(map(is_object, roots)):
+        return None
+    plan = plan_of(roots)
+    order = _order(plan, entered.plan)
+    if plan.volatile or order is None or (plan.repeats and not boundary.graph):
+        return None
+    statics = tuple(
+        (i, type(value), SameObject(value) if i in set(nodes) else value)
+        for i, value in enumerate(flat)
+        if i in set(nodes) or not (is_array(value) or type(value) in NUMBERS)
+    )
+    plain = len(flat) - len(statics)
+    structure = Structure(treedef, statics, tuple((i,) for i in range(len(flat))))
+    read = make_extractor(structure, [(0, i) for i in range(plain)], 1)
+    if read is None or plain + len(order) != len(crossing.rides):
+        return None
+    return _extract(plan, order, read, _grouper(crossing))
+
+
+def _extract(plan: Plan, order: Sequence[int], read: Callable[[Any], Any], group: Callable[[Any], Groups]) -> Extract:
+    entry = QuickEntry(plan, order)
+    in_order = list(order) == list(range(len(plan.leaves)))
+
+    def extract(call: Call) -> tuple[Any, Sequence[Any], Groups] | None:
+        found = read(call[1:])
+        if found is None or not plan.is_valid():
+            return None
+        values = plan.read()
+        if not in_order:
+            values = [values[i] for i in order]
+        values = (*values, *found[1])
+        return entry, values, group(values)
+
+    return extract
+
+
+def _is_graph_leaf(value: Any) -> bool:
+    return is_graph_node(value) or isinstance(value, Variable) or is_array_ref(value)
+
+
+def _order(plan: Plan, other: Plan) -> list[int] | None:
+    """For each leaf of another plan its place in this one; None if they do not hold the same."""
+    places = {id(leaf): i for i, leaf in enumerate(plan.leaves)}
+    order = [places.get(id(leaf)) for leaf in other.leaves]
+    if len(plan.leaves) != len(order) or any(place is None for place in order):
+        return None
+    return [place for place in order if place is not None]
+
+
+def _grouper(crossing: Crossing) -> Callable[[tuple[Any, ...]], Groups]:
+    if len(crossing.lanes) == 1:
+        return lambda values: (values,)
+    members: list[list[int]] = [[] for _ in crossing.lanes]
+    for i, (lane, _) in enumerate(crossing.places):
+        members[lane].append(i)
+    getters = [_getter(places) if len(places) != 0 else (lambda values: ()) for places in members]
+    return lambda values: tuple(tuple(get(values)) for get in getters)

@@ -1,0 +1,273 @@
+"""The references boundary: graphs of mutable objects in, the same objects out, with what changed written back.
+
+On the way in, objects and Variables among the arguments are planned together (`plan`): one structure without
+identities, and one leaf for each Variable however often it is reached. Inside the trace fresh objects are made around
+the traced values, and the user's function mutates those. On the way out, a Variable has changed if its value is not the
+very object that it was given; changed values leave the trace on their argument's ride, unchanged ones do not leave at
+all. Only when everything has been computed and checked are the caller's own objects written, by identity.
+
+There are three modes:
+
+- *graph with updates*: what is reachable from arguments and outputs is described again, with the numbers things had
+  on the way in, so that new, deleted, swapped and shared attributes reach the caller's objects;
+- *graph without updates*: sharing among arguments is kept, only Variables' values come back;
+- *tree*: Modules are the pytrees that they are, only Variables' values come back, nothing may be shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from weft.core.interpreter.boundary import Call, Crossing, Departure, Extract, Groups
+from weft.core.interpreter.rides import Ride
+from weft.core.interpreter.values import parameter_names
+from weft.core.paths import Path, format_path
+from weft.core.records.agree import Described
+from weft.nnx.crossing.apart import (
+    ARRAY,
+    NODE,
+    Memory,
+    RefLeaf,
+    RefStructure,
+    Tree,
+    build,
+    check_levels,
+    named,
+    repeats_of,
+    take_apart,
+)
+from weft.nnx.crossing.described import describe_arguments, describe_outcome, describe_tree
+from weft.nnx.crossing.leaving import Leaving
+from weft.nnx.crossing.outcomes import RefOutcome, build_output, hand_over
+from weft.nnx.crossing.prefixes import rides_of, without_functions
+from weft.nnx.crossing.quick import QuickEntry, quick_extractor
+from weft.nnx.errors import DuplicateError
+from weft.nnx.graphs.definitions import IndexMap
+from weft.nnx.graphs.nodes import is_graph_node
+from weft.nnx.graphs.trees import check_is_pytree, ways_out
+from weft.nnx.states.states import from_flat_state
+from weft.nnx.variable.variable import Variable
+
+
+class References:
+    """The boundary of NNX graphs, in one of its modes.
+
+    Args:
+        graph: whether objects are graphs, with sharing and cycles, or trees.
+        updates: whether structural changes reach the caller's objects.
+        function: what the transform is called, for errors.
+        copies: whether outputs are always new objects, also where they are arguments.
+    """
+
+    name = "references"
+    has_updates = True
+    typed = False
+    # A function may close over objects that have changed: flax traces it again when it is transformed again.
+    shares = False
+
+    def __init__(self, graph: bool, updates: bool, function: str, copies: bool = False):
+        self.graph = graph
+        self.updates = graph and updates and not copies
+        self.function = function
+        self.copies = copies
+        self.carries_along = not self.updates
+        self.restructures = self.updates
+
+    def names(self, functions: Sequence[Callable[..., Any]]) -> Sequence[str]:
+        """The names of the arguments, for paths; `fori_loop` puts one of its own before them."""
+        return parameter_names(functions[0])[1 if self.function == "fori_loop" else 0 :]
+
+    # ------------------------------------------------------------------ taking apart
+
+    def enter(self, call: Call) -> tuple[RefStructure, list[RefLeaf], Tree]:
+        """Takes a call apart; see `Boundary`."""
+        functions, args, kwargs = call
+        tree = take_apart(self.graph, (args, dict(kwargs)))
+        names = self.names(functions)
+        tree.leaves = [RefLeaf(named(leaf.path, names), leaf.value, leaf.holder) for leaf in tree.leaves]
+        tree.bases = [named(path, names) for path in tree.bases]
+        if not self.graph:
+            self._refuse_sharing(tree)
+        if self.updates:
+            check_levels(tree.plan.node(number) for number in tree.plan.by_number)
+        return replace(tree.structure, functions=functions), tree.leaves, tree
+
+    def _refuse_sharing(self, tree: Tree) -> None:
+        for value in tree.flat:
+            if is_graph_node(value):
+                check_is_pytree(value, self.function)
+        for number, path, root in repeats_of(tree.plan):
+            first = next(i for i, n in enumerate(tree.plan.numbers) if n == number)
+            raise DuplicateError(
+                f"Duplicate {type(tree.plan.node(number)).__name__}: nnx.{self.function} in tree mode (graph=False) "
+                "does not support shared references",
+                at=[format_path(tree.leaves[first].path), format_path((*tree.bases[tree.nodes[root]], *path))],
+                fix=ways_out(self.function),
+            )
+
+    # ------------------------------------------------------------------ rides
+
+    def rides(
+        self,
+        prefix: Any,
+        call: Call,
+        entered: Tree,
+        leaves: Sequence[RefLeaf],
+        is_ride: Callable[[Any], bool],
+        what: str,
+    ) -> list[Ride]:
+        """The ride of each leaf; one Variable has one ride, however it is reached.
+
+        Raises:
+            AxisError: if the prefix does not fit.
+            AliasError: if one Variable is reached under different rides, naming every path.
+        """
+        return rides_of(self.graph, without_functions(prefix), entered, is_ride, what)
+
+    # ------------------------------------------------------------------ inside
+
+    def rebuild(self, crossing: Crossing, values: Sequence[Any]) -> tuple[Call, Memory]:
+        """The live call, of fresh objects around these values."""
+        (args, kwargs), memory = build(crossing.structure, values)
+        return (crossing.structure.functions, args, kwargs), memory
+
+    def path_of(self, crossing: Crossing, position: int) -> Path:
+        """Where a leaf of the arguments is."""
+        structure = crossing.structure
+        return named(structure.full_paths[position], self.names(structure.functions))
+
+    def describe_crossing(self, crossing: Crossing) -> Described:
+        """What a trace is told apart by, beside the types of arrays."""
+        return describe_arguments(crossing, self.names(crossing.structure.functions))
+
+    def meant(self, crossing: Crossing) -> frozenset[Path]:
+        """The arguments that the user has said to be static: JAX's `static_argnums`, and nothing of an object."""
+        return frozenset()
+
+    def describe(self, tree: Any, root: str) -> Described:
+        """What must not change of a tree that is carried."""
+        apart = take_apart(self.graph, tree)
+        return describe_tree(apart, self._carried_things(apart), root)
+
+    def _carried_things(self, apart: Tree) -> list[Any]:
+        """What must stay the same in a carry: Variables, or if updates reach the caller's objects, those and theirs.
+
+        Variables that are carried on their own, or in a State, are values then, and each iteration may return others.
+        """
+        if not self.updates:
+            return apart.plan.variables
+        plan = apart.plan
+        alone = {id(apart.flat[i]) for i in apart.nodes if isinstance(apart.flat[i], Variable)}
+        within = {id(leaf) for leaf, path in zip(plan.leaves, plan.paths, strict=True) if path}
+        nodes = map(plan.node, plan.by_number)
+        return [node for node in nodes if id(node) not in alone or id(node) in within]
+
+    def describe_outcome(self, crossing: Crossing, outcome: RefOutcome, groups: Groups) -> Described:
+        """What must not differ between the outputs of branches."""
+        return describe_outcome(crossing, self.names(crossing.structure.functions), outcome, groups)
+
+    def pack(self, tree: Any) -> tuple[RefStructure, tuple[Any, ...]]:
+        """Any tree as a structure and arrays."""
+        apart = take_apart(self.graph, tree)
+        return apart.structure, tuple(leaf.value for leaf in apart.leaves)
+
+    def unpack(self, structure: RefStructure, leaves: Sequence[Any]) -> Any:
+        """The tree again, of fresh objects."""
+        return build(structure, leaves)[0]
+
+    def places_of_updates(self, outcome: RefOutcome) -> Sequence[tuple[int, int, int]]:
+        """(leaf, lane, place) for each leaf of the arguments that an outcome updates."""
+        return outcome.updates
+
+    def updated(self, outcome: RefOutcome) -> frozenset[int]:
+        """The positions of the arguments' leaves that an outcome updates; all of them if their structure changed."""
+        if outcome.arguments is not None:
+            return outcome.known
+        return frozenset(i for i, _, _ in outcome.updates)
+
+    def update_lanes(self, crossing: Crossing) -> tuple[Ride, ...]:
+        """The rides that updates of the arguments can have: those of the arguments."""
+        return crossing.lanes
+
+    def leave(
+        self, crossing: Crossing, values: Sequence[Any], live: Call, memory: Memory, out: Any, departure: Departure
+    ) -> tuple[Groups, RefOutcome]:
+        """Takes output and changes apart into lanes."""
+        return Leaving(self, crossing, values, live, memory, departure).outcome(out)
+
+    # ------------------------------------------------------------------ outside again
+
+    def hand_over(self, entered: Tree, outcome: RefOutcome, values: Sequence[Any], groups: Groups) -> Any:
+        """Writes what changed into the caller's objects, and gives the output."""
+        out = hand_over(entered.plan, outcome, values, groups)
+        if self.updates:
+            entered.plan.settle()
+        return out
+
+    def quick_hand_over(self, entered: QuickEntry, outcome: RefOutcome, values: Sequence[Any], groups: Groups) -> Any:
+        """The same, for objects that were met before."""
+        return entered.hand_over(outcome, values, groups)
+
+    def sparse_call(self, crossing: Crossing, values: Mapping[int, Any]) -> Call:
+        """The call's trees as (co)tangents: States with updates, else objects like the arguments."""
+        structure: RefStructure = crossing.structure
+        if self.updates:
+            return ((), *_as_states(structure, values))
+        count = len(structure.holders)
+        filled = [values.get(i) for i in range(count + structure.items.count(ARRAY))]
+        return self.rebuild(replace(crossing, structure=replace(structure, functions=())), filled)[0]
+
+    def read_sparse(self, crossing: Crossing, call: Call) -> list[Any]:
+        """For each leaf its value in trees like the arguments (objects, States, arrays), or None."""
+        trees = take_apart(self.graph, (tuple(call[1]), dict(call[2])))
+        given = {leaf.path: leaf.value for leaf in trees.leaves}
+        return [given.get(path) for path in crossing.structure.full_paths]
+
+    def sparse_output(self, outcome: RefOutcome, lane: int, values: Sequence[Any]) -> Any:
+        """A tree like the output: values at what rode in one lane, and `None` elsewhere."""
+        count = outcome.graphdef.num_leaves
+        filled = [values[place] if at == lane else None for at, place in outcome.sources]
+        return build_output(outcome, filled[:count], filled[count:], _Nothing(), None)
+
+    def read_sparse_output(self, outcome: RefOutcome, lane: int, tree: Any) -> list[Any]:
+        """For each leaf of one lane its value in a tree like the output, or None."""
+        given = {leaf.path: leaf.value for leaf in take_apart(self.graph, tree).leaves}
+        # The output again, to know the paths of its leaves: parts of it may be missing in the tree.
+        filled = [np.zeros(())] * len(outcome.sources)
+        count = outcome.graphdef.num_leaves
+        leaves = take_apart(self.graph, build_output(outcome, filled[:count], filled[count:], IndexMap(), None)).leaves
+        pairs = zip(leaves, outcome.sources, strict=True)
+        return [given.get(leaf.path) for leaf, (at, _) in pairs if at == lane]
+
+    def extractor(self, crossing: Crossing, entered: Tree, call: Call) -> Extract | None:
+        """Reads the Variables of the same objects again, as long as their plan is valid."""
+        return quick_extractor(self, crossing, entered, call)
+
+
+class _Nothing(IndexMap):
+    """Of the arguments, which an output may refer to by number, there is nothing in a tree like the output."""
+
+    def __missing__(self, number: int) -> None:
+        return None
+
+
+def _as_states(structure: RefStructure, values: Mapping[int, Any]) -> tuple[Any, Any]:
+    """(Co)tangents of the arguments: for a graph the State of the leaves that have one."""
+    flat: list[Any] = [None] * len(structure.items)
+    states: dict[int, list[tuple[Path, Any]]] = {i: [] for i, item in enumerate(structure.items) if item is NODE}
+    count = len(structure.holders)
+    for i, (item, path) in enumerate(structure.paths):
+        if i not in values:
+            continue
+        if i >= count:
+            flat[item] = values[i]
+        else:
+            holder = structure.holders[i]
+            value = values[i] if holder.type is None else holder.type._new(values[i], holder.metadata.in_order())
+            states[item].append((path, value))
+    for item, pairs in states.items():
+        flat[item] = pairs[0][1] if len(pairs) == 1 and pairs[0][0] == () else from_flat_state(pairs)
+    return structure.treedef.unflatten(flat)

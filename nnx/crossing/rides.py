@@ -1,0 +1,147 @@
+"""Prefix filters: how NNX code says which axis, spec or derivative each part of a graph gets.
+
+`StateAxes`, `StateSharding` and `DiffState` are prefix leaves over the filters of this layer. They mean what `axes`
+means for records: one ride for each filter, tried in order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from weft.core.interpreter.rides import Carry, RidesByKind
+from weft.core.paths import Path, format_path
+from weft.core.records import filters as core_filters
+from weft.nnx.errors import AxisError
+from weft.nnx.states.filters import Filter, to_predicate
+from weft.nnx.states.states import State, to_flat_state
+from weft.nnx.variable.variable import Variable
+
+__all__ = ["Carry", "DiffState", "StateAxes", "StateSharding"]
+
+
+class ByFilter(RidesByKind):
+    """One ride for each filter, tried in order; filters of this layer, or a State with a ride at each path."""
+
+    def __init__(self, rides: Any, /):
+        if isinstance(rides, State):
+            found = to_flat_state(rides)
+            pairs = tuple((AtPath(path), getattr(ride, "get_value", lambda ride=ride: ride)()) for path, ride in found)
+        else:
+            pairs = tuple(rides.items() if isinstance(rides, Mapping) else rides)
+        # The filters are those of this layer, which the core only keeps.
+        super().__init__(cast(Any, pairs))
+
+    @property
+    def filters(self) -> tuple[Filter, ...]:
+        return tuple(cast(Any, filter) for filter, _ in self.rides)
+
+    def items(self) -> tuple[tuple[Filter, Any], ...]:
+        return cast(Any, self.rides)
+
+    def finder(self) -> Callable[[Path, Any], Any]:
+        """A function from a path and what is there to its ride.
+
+        Raises (when called):
+            LookupError: if no filter matches.
+        """
+        tests = [(_predicate(filter), ride) for filter, ride in self.rides]
+
+        def find(path: Path, value: Any) -> Any:
+            for test, ride in tests:
+                if test(path, value):
+                    return ride
+            raise LookupError
+
+        return find
+
+    def map_prefix(self, path: Path, variable: Any) -> Any:
+        """The ride of what is at a path.
+
+        Raises:
+            ValueError: if no filter matches.
+        """
+        try:
+            return self.finder()(path, variable)
+        except LookupError:
+            raise AxisError(f"no filter of {self!r} matches", at=format_path(path), fix="end with `...`") from None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ByFilter) and type(self) is type(other) and self.rides == other.rides
+
+    def __hash__(self) -> int:
+        return hash(self.rides)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({dict(self.rides)!r})"
+
+
+def _predicate(filter: Any) -> Callable[[Path, Any], bool]:
+    if isinstance(filter, core_filters.OfValue):
+        return lambda path, value: filter.test(value.get_raw_value() if isinstance(value, Variable) else value)
+    if isinstance(filter, core_filters.All):
+        tests = [_predicate(part) for part in filter.filters]
+        return lambda path, value: all(test(path, value) for test in tests)
+    return to_predicate(filter)
+
+
+@dataclasses.dataclass(frozen=True)
+class AtPath:
+    """The filter of one path."""
+
+    path: Path
+
+    def __call__(self, path: Path, value: Any) -> bool:
+        return path == self.path
+
+
+class StateAxes(ByFilter):
+    """Axes (ints, `Carry` or None) by filter, for `vmap`, `pmap` and `scan`.
+
+    Args:
+        filter_axes: a mapping or pairs from filter to axis, or a State of axes.
+
+    >>> from weft.nnx.variable.kinds import BatchStat
+    >>> StateAxes({BatchStat: None, ...: 0}).axes
+    (None, 0)
+    """
+
+    def __init__(self, filter_axes: Any, /):
+        super().__init__(filter_axes)
+
+    @property
+    def axes(self) -> tuple[Any, ...]:
+        return tuple(ride for _, ride in self.rides)
+
+
+class StateSharding(ByFilter):
+    """Shardings or partition specs by filter, for `jit` and `shard_map`.
+
+    Args:
+        filter_sharding: a mapping or pairs from filter to sharding, or a State of shardings.
+    """
+
+    def __init__(self, filter_sharding: Any, /):
+        super().__init__(filter_sharding)
+
+    @property
+    def shardings(self) -> tuple[Any, ...]:
+        return tuple(ride for _, ride in self.rides)
+
+
+@dataclasses.dataclass(frozen=True)
+class DiffState:
+    """In `argnums`: the argument, and which of its Variables to differentiate.
+
+    Attributes:
+        argnum: the argument's position.
+        filter: which Variables.
+    """
+
+    argnum: int
+    filter: Any
+
+    def map_prefix(self, path: Path, variable: Any) -> bool:
+        """Whether what is at a path is differentiated."""
+        return _predicate(self.filter)(path, variable)

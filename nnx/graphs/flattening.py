@@ -1,0 +1,183 @@
+"""Flattener: walks a graph in order, and describes and numbers what it meets (see `graphdef`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.core.paths import Path
+from weft.nnx.graphs.definitions import (
+    LEAF_ATTR,
+    NO_UPDATE,
+    NODE_ATTR,
+    REPEATED,
+    ArrayRefDef,
+    ArrayRefOutput,
+    GraphDef,
+    NodeDef,
+    NodeRef,
+    RefMap,
+    Static,
+    VariableDef,
+)
+from weft.nnx.graphs.nodes import GENERIC, GenericPytree, get_node_impl
+from weft.nnx.objects.attributes import GRAPH_TYPES, is_array_leaf
+from weft.nnx.objects.objects import (
+    OBJECT,
+    DataElem,
+    GraphNodeImpl,
+    StaticElem,
+    object_items,
+)
+from weft.nnx.variable.refs import is_array_ref
+from weft.nnx.variable.variable import VARIABLE_TYPES, Variable
+
+
+class Flattener:
+    """One pass over a graph, or over several that share their numbers.
+
+    Attributes:
+        nodes, attributes: the definitions so far.
+        leaves: the leaves so far, and in `paths` where they are (unless that is `None`).
+        repeats: what was met again, as (number, path).
+    """
+
+    def __init__(self, ref_index: RefMap, ref_outer_index: RefMap | None, with_paths: bool):
+        self.ref_index = ref_index
+        self.ref_outer_index = ref_outer_index
+        self.nodes: list[Any] = []
+        self.attributes: list[tuple[Any, Any]] = []
+        self.leaves: list[Any] = []
+        self.paths: list[Path] | None = [] if with_paths else None
+        self.repeats: list[tuple[int, Path]] = []
+        self._numbers = ref_index._mapping
+
+    def graphdef(self) -> GraphDef[Any]:
+        return GraphDef(self.nodes, self.attributes, len(self.leaves))
+
+    def root(self, node: Any) -> None:
+        """Describes a whole graph; what is no node at all is its only leaf."""
+        if self._node(node, ()) is None:
+            self._leaf(node, ())
+
+    def _leaf(self, value: Any, path: Path) -> None:
+        self.leaves.append(value)
+        if self.paths is not None:
+            self.paths.append(path)
+
+    def _number(self, node: Any) -> int:
+        number = len(self._numbers)
+        self._numbers[id(node)] = (node, number)
+        return number
+
+    def _again(self, node: Any, path: Path) -> bool:
+        met = self._numbers.get(id(node))
+        if met is None:
+            return False
+        self.nodes.append(NodeRef(met[1]))
+        self.repeats.append((met[1], path))
+        return True
+
+    def _outer(self, node: Any) -> int | None:
+        return None if self.ref_outer_index is None else self.ref_outer_index.get(node, None)
+
+    def _node(self, node: Any, path: Path) -> bool | None:
+        """Describes a node; says `None` if it is none."""
+        kind = type(node)
+        if kind in GRAPH_TYPES or kind in VARIABLE_TYPES:
+            if self._again(node, path):
+                return True
+            if kind in VARIABLE_TYPES:
+                self._variable(node, path)
+                return True
+            impl = GRAPH_TYPES[kind]
+        else:
+            if is_array_ref(node):
+                return self._ref_node(node, path)
+            impl = get_node_impl(node)
+            if impl is None:
+                return self._hijax(node, path) if isinstance(node, Variable) else None
+        number = outer = None
+        if isinstance(impl, GraphNodeImpl):
+            number, outer = self._number(node), self._outer(node)
+        self.describe(node, impl, path, number, outer)
+        return True
+
+    def describe(self, node: Any, impl: Any, path: Path, number: int | None, outer: int | None) -> None:
+        """Describes an object or container, which has this number, and what is below it."""
+        if impl is OBJECT:
+            items = object_items(node)
+            metadata: Any = (type(node), node._pytree__nodes)
+        else:
+            pairs, metadata = impl.flatten(node)
+            items = [(key, *_declared(value)) for key, value in pairs]
+        kind = GenericPytree if impl is GENERIC else type(node)
+        self.nodes.append(NodeDef(kind, number, outer, len(items), metadata))
+        attributes = self.attributes
+        for key, value, is_data in items:
+            if is_data is False:
+                attributes.append((key, self.static(value)))
+                continue
+            place = len(attributes)
+            attributes.append((key, NODE_ATTR))
+            if self._node(value, (*path, key)) is not None:
+                continue
+            if is_data or is_array_leaf(value):
+                attributes[place] = (key, LEAF_ATTR)
+                self._leaf(value, (*path, key))
+            else:
+                attributes[place] = (key, self.static(value))
+
+    def static(self, value: Any) -> Static[Any]:
+        """The mark of a static attribute."""
+        return Static(value)
+
+    def _variable(self, variable: Any, path: Path) -> None:
+        number = self._number(variable)
+        raw = variable._raw_value
+        refdef = None
+        leaf = variable if self.paths is not None else raw
+        if is_array_ref(raw):
+            refdef, value = self._ref(raw)
+            if self.paths is None:
+                leaf = value
+            elif value is not raw:
+                # The leaf stands for the Variable outside of its trace, where the ref itself cannot go.
+                leaf = variable._new(value, variable._var_metadata)
+            if value is REPEATED:
+                leaf = None
+        self.nodes.append(VariableDef(type(variable), number, self._outer(variable), variable._var_metadata, refdef))
+        if refdef is None or leaf is not None:
+            self._leaf(leaf, path)
+
+    def _hijax(self, variable: Any, path: Path) -> bool:
+        if self._again(variable, path):
+            return True
+        number = self._number(variable)
+        self.nodes.append(VariableDef(variable.var_type, number, self._outer(variable), variable._var_metadata, None))
+        self._leaf(variable, path)
+        return True
+
+    def _ref_node(self, ref: Any, path: Path) -> bool:
+        definition, value = self._ref(ref)
+        self.nodes.append(definition)
+        if value is not REPEATED:
+            self._leaf(value, path)
+        return True
+
+    def _ref(self, ref: Any) -> tuple[ArrayRefDef | NodeRef[Any], Any]:
+        met = self._numbers.get(id(ref))
+        if met is not None:
+            return NodeRef(met[1]), REPEATED
+        outer = self._outer(ref)
+        definition = ArrayRefDef(self._number(ref), outer)
+        if self.ref_outer_index is None:
+            return definition, ref
+        return definition, NO_UPDATE if outer is not None else ArrayRefOutput(ref[...])
+
+
+def _declared(value: Any) -> tuple[Any, bool | None]:
+    if isinstance(value, DataElem):
+        return value.value, True
+    if isinstance(value, StaticElem):
+        return value.value, False
+    return value, None

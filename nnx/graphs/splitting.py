@@ -1,0 +1,347 @@
+"""split, merge, update, state and clone: a graph's values apart from its structure.
+
+The Variables in a state are the graph's own, not copies: to change one is to change the other. `merge` makes new
+objects around them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import jax
+from weft.core.paths import Path, format_path
+from weft.nnx.config import graph_mode
+from weft.nnx.errors import AliasError, FilterError, StructureError
+from weft.nnx.foreign import refuse_foreign
+from weft.nnx.graphs.definitions import ArrayRefOutput, GraphDef, NoUpdate, Repeated
+from weft.nnx.graphs.graph import flatten, sorted_leaves, unflatten
+from weft.nnx.graphs.graphstate import GraphState
+from weft.nnx.graphs.nodes import child_items, get_node_impl, is_node, is_node_leaf
+from weft.nnx.objects.attributes import GRAPH_TYPES
+from weft.nnx.objects.objects import OBJECT, attributes_of
+from weft.nnx.proxy_caller import CallableProxy
+from weft.nnx.states.filters import All, Filter, to_predicate
+from weft.nnx.states.states import FlatState, State, filter_state, from_flat_state, map_state, merge_state, split_flat
+from weft.nnx.states.traversals import flatten_to_sequence
+from weft.nnx.variable.refs import is_array_ref
+from weft.nnx.variable.tracers import TraceState, current_trace_state
+from weft.nnx.variable.variable import VARIABLE_TYPES, Variable
+
+N = TypeVar("N")
+PureState = tuple[GraphDef[N], State]
+
+
+def split(node: Any, *filters: Filter, graph: bool | None = None) -> tuple[Any, ...]:
+    """Takes a graph apart: `graphdef, *states = split(node, *filters)`.
+
+    Args:
+        node: an object, a container or a Variable.
+        filters: one for each state; the first that matches a value takes it. None at all stands for `...`.
+        graph: whether to work on a graph (sharing and cycles are kept) or a tree.
+
+    Returns:
+        The structure and a state for each filter. The state of a lone Variable is the Variable.
+
+    Raises:
+        ValueError: if a value matches no filter; in tree mode, for something shared.
+
+    >>> from weft.nnx.modules.containers import Dict
+    >>> from weft.nnx.variable.kinds import BatchStat, Param
+    >>> graphdef, params, rest = split(Dict(w=Param(1), m=BatchStat(2)), Param, ...)
+    >>> list(params), list(rest), merge(graphdef, params, rest).m.get_value()
+    (['w'], ['m'], 2)
+    """
+    graphdef, flat = flatten(node, graph=graph)
+    return graphdef, *(nested_or_leaf(part) for part in split_flat(flat, filters))
+
+
+def nested_or_leaf(flat: FlatState[Any]) -> Any:
+    """A flat state as a state; the lone value at the root as it is."""
+    if len(flat) == 1 and flat.paths[0] == ():
+        return flat.leaves[0]
+    return from_flat_state(flat)
+
+
+def sorted_leaves_of(states: Any) -> list[Any]:
+    if len(states) == 1 and type(states[0]) in (dict, State):
+        return sorted_leaves(states[0])
+    pairs: list[tuple[Path, Any]] = []
+    for state in states:
+        if isinstance(state, dict | State | GraphState):
+            pairs.extend(flatten_to_sequence(state._mapping if isinstance(state, State) else state))
+        elif isinstance(state, FlatState):
+            pairs.extend(state)
+        else:
+            pairs.append(((), state))
+    pairs.sort(key=lambda pair: pair[0])
+    return [value for _, value in pairs]
+
+
+def merge(graphdef_or_graphstate: Any, /, *states: Any, copy: bool = False, recreate_variables: bool = True) -> Any:
+    """Puts together what `split` or `unpack` took apart, as new objects.
+
+    Args:
+        graphdef_or_graphstate: the structure, or a `GraphState`.
+        states: the states, in any order, or one list of leaves.
+        copy: whether Variables in the states are copied, instead of becoming part of the new graph.
+        recreate_variables: whether plain values in a Variable's place become Variables.
+
+    Raises:
+        TypeError: if the first argument is neither, or there is no state.
+        ValueError: if the states do not fit the structure.
+    """
+    if isinstance(graphdef_or_graphstate, GraphState):
+        states = (graphdef_or_graphstate, *states)
+        graphdef = graphdef_or_graphstate._graphdef
+        if any(not isinstance(state, GraphState) or state._graphdef != graphdef for state in states):
+            raise StructureError("all states must be GraphStates of one structure")
+    elif isinstance(graphdef_or_graphstate, GraphDef):
+        graphdef = graphdef_or_graphstate
+    else:
+        refuse_foreign(graphdef_or_graphstate)
+        raise TypeError(f"merge takes a GraphDef or a GraphState first, got {graphdef_or_graphstate!r}")
+    if not states:
+        raise TypeError("merge needs at least one state")
+    if isinstance(states[0], list):
+        if len(states) != 1:
+            raise StructureError("leaves as a list must be the only argument after the structure")
+        leaves = states[0]
+    else:
+        leaves = sorted_leaves_of(states)
+    return unflatten(graphdef, leaves, copy_variables=copy, recreate_variables=recreate_variables)
+
+
+def state(node: Any, *filters: Filter, graph: bool | None = None) -> Any:
+    """The values of a graph by path, or those that filters match.
+
+    Returns:
+        One state for no or one filter, else a tuple of them.
+    """
+    _, flat = flatten(node, graph=graph)
+    whole = flat.to_nested_state() if flat.paths != ((),) else flat.leaves[0]
+    return filter_state(whole, *filters) if filters else whole
+
+
+variables = state
+
+
+def graphdef(node: Any, /, *, graph: bool | None = None) -> GraphDef[Any]:
+    """The structure of a graph."""
+    return flatten(node, graph=graph, with_paths=False)[0]
+
+
+def unpack(node: Any, *filters: Filter, graph: bool | None = None) -> Any:
+    """Takes a graph apart into states that carry its structure with them, one for each filter. See `split`."""
+    definition, *states = split(node, *filters, graph=graph)
+    packed = tuple(GraphState(definition, state) for state in states)
+    return packed[0] if len(packed) == 1 else packed
+
+
+def clone(node: Any, variables: bool = True, *, arrays: bool = False, graph: bool | None = None) -> Any:
+    """A copy of a graph, with its sharing.
+
+    Args:
+        node: the graph.
+        variables: whether its Variables are copied too; otherwise both share them.
+        arrays: whether even the arrays are copied, so that either may be donated.
+        graph: whether to work on a graph or a tree.
+
+    Raises:
+        ValueError: for `arrays` without `variables`.
+    """
+    if arrays and not variables:
+        raise StructureError("to copy arrays, Variables must be copied too", fix="leave variables=True")
+    definition, leaves = flatten(node, graph=graph)
+    if arrays:
+        copies = jax.tree.map(jax.numpy.copy, leaves.leaves)
+        return unflatten(definition, copies)
+    return unflatten(definition, leaves, copy_variables=variables)
+
+
+def update(node: Any, state: Any, /, *states: Any) -> None:
+    """Writes states into a graph, in place: new values into its Variables, and attributes that it does not have.
+
+    Raises:
+        ValueError: if a state does not fit the graph.
+    """
+    now = current_trace_state()
+    for part in (state, *states):
+        refuse_foreign(part)
+    if isinstance(node, Variable):
+        given = [part for part in (state, *states) if not isinstance(part, Mapping) or part]
+        if states and len(given) != 1:
+            raise StructureError(f"a Variable takes one state that is not empty, got {len(given)}")
+        _update_variable(node, given[0] if states else state, now)
+    else:
+        _update_node(node, merge_state(state, *states) if states else state, (), now)
+
+
+def _update_variable(variable: Any, value: Any, now: TraceState) -> None:
+    if isinstance(value, Variable):
+        if variable._trace_state is now and value._var_metadata is variable._var_metadata:
+            object.__setattr__(variable, "_raw_value", value._raw_value)
+        else:
+            variable.update_from_state(value)
+    elif isinstance(value, State) and not value:
+        return  # the state of a Variable that was met before, in another graph of the same call
+    elif is_array_ref(variable.get_raw_value()) and (isinstance(value, jax.Array) or is_array_ref(value)):
+        variable[...] = value[...]
+    else:
+        variable.set_raw_value(value, _unsafe_bypass_check=True)
+
+
+def _update_node(node: Any, new: Any, path: Path, now: TraceState) -> None:
+    impl = get_node_impl(node)
+    if impl is None:
+        raise TypeError(f"cannot update a {type(node).__name__}: it is no node")
+    is_plain = impl is OBJECT and not node._pytree__has_int_keys
+    children = attributes_of(node) if is_plain else dict(child_items(node))
+    for key, value in list((new._mapping if type(new) is State else new).items()):
+        current = children.get(key, _ABSENT)
+        kind = type(current)
+        if kind in VARIABLE_TYPES or isinstance(current, Variable):
+            _update_variable(current, value, now)
+        elif kind in GRAPH_TYPES or (current is not _ABSENT and is_node(current)):
+            if is_node_leaf(value):
+                raise StructureError(f"Expected a subgraph, got a {type(value).__name__}", at=format_path((*path, key)))
+            _update_node(current, value, (*path, key), now)
+        elif current is not _ABSENT and is_array_ref(current):
+            current[...] = value
+        else:
+            if impl.set_key is None:
+                raise StructureError(
+                    f"Cannot set key {key!r} on an immutable {type(node).__name__}", at=format_path((*path, key))
+                )
+            if current is _ABSENT and isinstance(value, Variable):
+                value = value.copy(_copy_ref=not isinstance(value.get_raw_value(), _MARKS))
+            impl.set_key(node, key, value)
+
+
+_ABSENT = object()
+_MARKS = (NoUpdate, Repeated, ArrayRefOutput)
+
+
+def pop(node: Any, *filters: Filter) -> Any:
+    """Takes the Variables that filters match out of a graph, in place.
+
+    Returns:
+        One state for one filter, else a tuple of them.
+
+    Raises:
+        ValueError: without filters, or if a container cannot give up a child.
+    """
+    if not filters:
+        raise FilterError("pop needs at least one filter")
+    tests = [to_predicate(filter) for filter in filters]
+    found: list[dict[Path, Any]] = [{} for _ in tests]
+    _pop(node, (), set(), tests, found)
+    states = tuple(from_flat_state(part) for part in found)
+    return states[0] if len(states) == 1 else states
+
+
+def _pop(node: Any, path: Path, seen: set[int], tests: list[Any], found: list[dict[Path, Any]]) -> None:
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    impl = get_node_impl(node)
+    if impl is None:
+        raise TypeError(f"cannot pop from a {type(node).__name__}: it is no node")
+    for key, value in child_items(node):
+        where = (*path, key)
+        if is_node(value):
+            _pop(value, where, seen, tests, found)
+            continue
+        if not is_node_leaf(value) or id(value) in seen:
+            continue
+        place = next((i for i, test in enumerate(tests) if test(where, value)), None)
+        if place is not None:
+            if impl.pop_key is None:
+                raise StructureError(f"Cannot pop from a {type(node).__name__}", at=format_path(where))
+            seen.add(id(value))
+            impl.pop_key(node, key)
+            found[place][where] = value
+
+
+def map(
+    f: Callable[[Path, Any], Any], node: Any, /, *, graph: bool | None = None, recreate_variables: bool = True
+) -> Any:
+    """A graph of the same structure with `f(path, value)` for each Variable or array."""
+    definition, whole = split(node, graph=graph)
+    mapped = map_state(f, whole) if isinstance(whole, State) else f((), whole)
+    return merge(definition, mapped, recreate_variables=recreate_variables)
+
+
+def call(graphdef_state: tuple[Any, Any], /) -> Any:
+    """Calls a method of the graph that a (GraphDef, State) pair describes.
+
+    Returns:
+        A proxy: `call((graphdef, state)).method(x)` gives the method's result and the new pair. Attributes and items
+        of it lead to methods of what is inside.
+    """
+
+    def call_method(accessor: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        node = merge(*graphdef_state)
+        result = accessor(node)(*args, **kwargs)
+        return result, split(node)
+
+    return CallableProxy(call_method)
+
+
+def set_metadata(node: Any, /, *, only: Filter = Variable, **metadata: Any) -> None:
+    """Sets metadata of all Variables of a graph, or those that a filter matches, in place."""
+    test = to_predicate(only)
+    _, flat = flatten(node, graph=graph_mode(None))
+    for path, value in flat:
+        if isinstance(value, Variable) and test(path, value):
+            value.set_metadata(**metadata)
+
+
+def as_pure(tree: Any) -> Any:
+    """A tree with the values of its Variables and refs in their place."""
+
+    def pure_value(leaf: Any) -> Any:
+        if isinstance(leaf, Variable):
+            return as_pure(leaf.get_raw_value())
+        return leaf[...] if is_array_ref(leaf) else leaf
+
+    return jax.tree.map(pure_value, tree, is_leaf=lambda leaf: isinstance(leaf, Variable))
+
+
+def with_vars(
+    node: Any,
+    /,
+    *,
+    hijax: bool | None = None,
+    ref: bool | None = None,
+    mutable: bool | None = None,
+    only: Filter = ...,
+    allow_duplicates: bool = False,
+) -> Any:
+    """A graph whose Variables are copied into other modes: hijax, or with their value in a JAX ref.
+
+    Args:
+        node: the graph.
+        hijax, ref, mutable: the modes; those that are `None` stay.
+        only: which Variables.
+        allow_duplicates: whether Variables that change may be shared.
+
+    Raises:
+        ValueError: for a shared Variable, naming its paths.
+    """
+    from weft.nnx.graphs.walk import find_duplicates
+
+    modes = {"hijax": hijax, "ref": ref, "mutable": mutable}
+    modes = {mode: value for mode, value in modes.items() if value is not None}
+
+    def differs(path: Path, value: Any) -> bool:
+        return isinstance(value, Variable) and any(getattr(value, mode) != wanted for mode, wanted in modes.items())
+
+    test = All(differs, only)
+    if not allow_duplicates and (groups := find_duplicates(node, only=test)):
+        raise AliasError(
+            "Found duplicate Variables, which would not be shared any more",
+            at=[" = ".join(format_path(path) for path in group) for group in groups],
+            fix="pass allow_duplicates=True, or leave them out by `only`",
+        )
+    return map(lambda path, value: value.copy(**modes) if test(path, value) else value, node, recreate_variables=False)

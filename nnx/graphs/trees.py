@@ -1,0 +1,118 @@
+"""Tree mode: objects as the JAX pytrees that they are, with Variables as leaves.
+
+A tree shares nothing: a Variable or ref under two paths is an error, which names both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.tree_util as jtu
+from weft.core.paths import Path, format_path, key_part
+from weft.nnx.errors import DuplicateError, StructureError
+from weft.nnx.foreign import refuse_foreign
+from weft.nnx.graphs.definitions import TreeNodeDef, VariableDef
+from weft.nnx.objects.attributes import GRAPH_TYPES
+from weft.nnx.variable.refs import is_array_ref
+from weft.nnx.variable.variable import Variable
+
+
+def nnx_path(path: Sequence[Any]) -> Path:
+    """A JAX key path as a path."""
+    return tuple(map(key_part, path))
+
+
+def ways_out(function: str) -> str:
+    """What to do about a graph where a tree is wanted."""
+    return (
+        f"remove the duplicates, enable graph mode with nnx.{function}(..., graph=True), "
+        f"or call nnx.compat.{function}(...)"
+    )
+
+
+def duplicate(value: Any, first: Path, second: Path, function: str) -> DuplicateError:
+    """The error for something shared in a tree."""
+    return DuplicateError(
+        f"Duplicate {type(value).__name__}: tree mode (graph=False) does not support shared references",
+        at=[format_path(first), format_path(second)],
+        fix=ways_out(function),
+    )
+
+
+def cycle(value: Any, first: Path, second: Path, function: str) -> DuplicateError:
+    """The error for a node that contains itself, in a tree."""
+    return DuplicateError(
+        f"Cycle detected for {type(value).__name__}: cycles are not supported with graph=False",
+        at=[format_path(first), format_path(second)],
+        fix=ways_out(function),
+    )
+
+
+def check_is_pytree(value: Any, function: str, path: Path = ()) -> None:
+    """Refuses an object whose class is no pytree.
+
+    Raises:
+        StructureError: naming its path.
+    """
+    if type(value) in GRAPH_TYPES and not getattr(value, "_pytree__is_pytree", True):
+        raise StructureError(
+            f"Cannot use {function!r} with graph=False on a {type(value).__name__!r}, whose class has pytree=False",
+            at=format_path(path),
+            fix=ways_out(function),
+        )
+
+
+class SharingCheck:
+    """Remembers where Variables and refs were met, and refuses to meet one twice."""
+
+    def __init__(self, function: str):
+        self.function = function
+        self._seen: dict[int, Path] = {}
+
+    def meet(self, value: Any, path: Path) -> None:
+        first = self._seen.setdefault(id(value), path)
+        if first is not path:
+            raise duplicate(value, first, path, self.function)
+
+
+def tree_flatten(node: Any) -> tuple[list[Any], list[Any], tuple[Path, ...]]:
+    """A tree's definitions, leaves and paths, the leaves sorted by path."""
+    check = SharingCheck("split")
+
+    def is_leaf(path: Any, value: Any) -> bool:
+        is_variable = isinstance(value, Variable)
+        if is_variable or is_array_ref(value):
+            check.meet(value, nnx_path(path))
+        elif type(value) in GRAPH_TYPES:
+            check_is_pytree(value, "flatten", nnx_path(path))
+        else:
+            refuse_foreign(value)
+        return is_variable
+
+    with_paths, treedef = jtu.tree_flatten_with_path(node, is_leaf=is_leaf, is_leaf_takes_path=True)
+    paths = [nnx_path(path) for path, _ in with_paths]
+    order = sorted(range(len(paths)), key=paths.__getitem__)
+    nodes: list[Any] = [TreeNodeDef(type(node), treedef, tuple((paths[i], i) for i in order))]
+    leaves = [with_paths[i][1] for i in order]
+    for place, leaf in enumerate(leaves):
+        if isinstance(leaf, Variable):
+            nodes.append(VariableDef(leaf.var_type, place, None, leaf._var_metadata, None))
+    return nodes, leaves, tuple(paths[i] for i in order)
+
+
+def tree_unflatten(nodes: Sequence[Any], leaves: Sequence[Any], copy_variables: bool) -> Any:
+    """The tree with these leaves, sorted by path; plain ones become Variables where the tree had some."""
+    tree = nodes[0]
+    definitions = {node.index: node for node in nodes[1:]}
+    placed: list[Any] = [None] * len(leaves)
+    for i, ((_, place), leaf) in enumerate(zip(tree.path_index, leaves, strict=True)):
+        definition = definitions.get(i)
+        if definition is not None:
+            if not isinstance(leaf, Variable):
+                leaf = definition.type.from_metadata(leaf, definition.metadata)
+            elif copy_variables:
+                leaf = leaf.copy()
+        placed[place] = leaf
+    return jax.tree.unflatten(tree.treedef, placed)

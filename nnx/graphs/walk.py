@@ -1,0 +1,240 @@
+"""Walks over graphs: visiting what is in one, mapping it, and finding what is shared.
+
+Each walk has two forms: on graphs everything with an identity is visited once, whatever leads to it; on trees
+(`graph=False`) sharing and cycles are errors that name both paths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax.tree_util as jtu
+from weft.core.paths import Path, format_path, key_part
+from weft.nnx.config import graph_mode
+from weft.nnx.errors import AliasError, StructureError
+from weft.nnx.graphs.nodes import (
+    child_items,
+    get_node_impl,
+    is_graph_node,
+    is_node,
+    is_node_leaf,
+    is_node_module,
+    is_pytree_node,
+    one_level,
+)
+from weft.nnx.graphs.splitting import clone
+from weft.nnx.graphs.trees import SharingCheck, check_is_pytree, cycle
+from weft.nnx.objects.attributes import GRAPH_TYPES
+from weft.nnx.objects.objects import GraphNodeImpl
+from weft.nnx.states.filters import Filter, to_predicate
+from weft.nnx.variable.refs import is_array_ref
+from weft.nnx.variable.variable import Variable
+
+Items = list[tuple[Any, Any]]
+
+
+def _with_bookkeeping(node: Any, items: Items) -> Items:
+    """An object's children together with its bookkeeping, which walks show as two attributes."""
+    if not hasattr(type(node), "_pytree__is_pytree"):
+        return items
+    own = [("_pytree__nodes", node._pytree__nodes), ("_pytree__state", node._pytree__state)]
+    place = next((i for i, (key, _) in enumerate(items) if isinstance(key, str) and key > "_pytree__"), len(items))
+    return [*items[:place], *own, *items[place:]]
+
+
+def tree_children(node: Any) -> tuple[Items, Any]:
+    """A tree node's children as (key, value), and JAX's definition of it."""
+    pairs, treedef = jtu.tree_flatten_with_path(node, is_leaf=one_level())
+    return [(key_part(path[0]), value) for path, value in pairs], treedef
+
+
+def iter_graph(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Path, Any]]:
+    """Everything in a graph, with its path: nodes after their children, static values too, the graph itself last.
+
+    Args:
+        node: the graph.
+        graph: whether what is shared is visited once, or is an error.
+
+    Yields:
+        (path, value)
+    """
+    if graph_mode(graph):
+        yield from _iter_graph(node)
+    else:
+        yield from _iter_tree(node, (), {}, SharingCheck("iter_graph"))
+
+
+def _iter_graph(root: Any) -> Iterator[tuple[Path, Any]]:
+    # An explicit stack: graphs get deeper than Python's own.
+    seen: set[int] = set()
+    stack: list[tuple[Path, Any, bool]] = [((), root, False)]
+    while stack:
+        path, node, done = stack.pop()
+        if done or not (is_node(node) or isinstance(node, Variable)):
+            yield path, node
+            continue
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if get_node_impl(node) is None:
+            yield path, node
+            continue
+        stack.append((path, node, True))
+        children = _with_bookkeeping(node, child_items(node))
+        stack.extend(((*path, key), child, False) for key, child in reversed(children))
+
+
+def _iter_tree(node: Any, path: Path, above: dict[int, Path], check: SharingCheck) -> Iterator[tuple[Path, Any]]:
+    if _tree_leaf(node, path, check):
+        yield path, node
+        return
+    _descend(node, path, above, check)
+    children = tree_children(node)[0]
+    if type(node) in GRAPH_TYPES:
+        children = [item for item in _with_bookkeeping(node, children) if item[0] != "_pytree__nodes"]
+    for key, child in children:
+        yield from _iter_tree(child, (*path, key), above, check)
+    del above[id(node)]
+    yield path, node
+
+
+def _tree_leaf(node: Any, path: Path, check: SharingCheck) -> bool:
+    if is_pytree_node(node, check_graph_registry=False):
+        return False
+    check_is_pytree(node, check.function, path)
+    if isinstance(node, Variable) or is_array_ref(node):
+        check.meet(node, path)
+    return True
+
+
+def _descend(node: Any, path: Path, above: dict[int, Path], check: SharingCheck) -> None:
+    if id(node) in above and node is not None:
+        raise cycle(node, above[id(node)], path, check.function)
+    above[id(node)] = path
+
+
+def _children_where(node: Any, graph: bool | None, wanted: Callable[[Any], bool]) -> Iterator[tuple[Any, Any]]:
+    if graph_mode(graph):
+        if get_node_impl(node) is None:
+            raise StructureError(f"Expected a graph node, got {type(node).__name__}", fix="for a pytree, graph=False")
+        children = child_items(node)
+    else:
+        check_is_pytree(node, "iter_children")
+        if not is_pytree_node(node, check_graph_registry=False):
+            raise StructureError(f"Expected a pytree node, got {type(node).__name__}", fix="for a graph, graph=True")
+        children = tree_children(node)[0]
+    yield from ((key, value) for key, value in children if wanted(value))
+
+
+def iter_children(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Any, Any]]:
+    """The immediate children of a node that have an identity (objects, Variables, refs), as (name, child)."""
+    return _children_where(node, graph, is_graph_node)
+
+
+def iter_module_children(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Any, Any]]:
+    """The immediate children of a node that are objects, as (name, child)."""
+    return _children_where(node, graph, is_node_module)
+
+
+def recursive_map(f: Callable[[Path, Any], Any], node: Any, /, *, graph: bool | None = None) -> Any:
+    """A copy of a graph in which each node and leaf is what `f(path, value)` returns for it, children first.
+
+    Args:
+        f: gets nodes whose children are mapped already, and may change them.
+        node: the graph; its Variables are shared with the copy.
+        graph: whether what is shared is mapped once, or is an error.
+
+    Raises:
+        ValueError: for a cycle; in tree mode, for something shared.
+    """
+    if graph_mode(graph):
+        return _map_graph(f, clone(node, variables=False, graph=True), (), {})
+    return _map_tree(f, node, (), {}, SharingCheck("recursive_map"))
+
+
+_IN_PROGRESS = object()
+
+
+def _map_graph(f: Callable[[Path, Any], Any], node: Any, path: Path, results: dict[int, Any]) -> Any:
+    result = results.get(id(node), results)
+    if result is _IN_PROGRESS:
+        raise AliasError(f"Found cycle in the graph: {type(node).__name__} contains itself", at=format_path(path))
+    if result is not results:
+        return result[1]
+    impl = get_node_impl(node)
+    remembered = isinstance(impl, GraphNodeImpl) or isinstance(node, Variable) or is_array_ref(node)
+    if remembered:
+        results[id(node)] = _IN_PROGRESS
+    for key, value in child_items(node) if impl is not None else ():
+        mapped = _map_graph(f, value, (*path, key), results)
+        if mapped is value:
+            continue
+        if impl is None or impl.set_key is None:
+            raise StructureError(f"a {type(node).__name__} cannot change its children", at=format_path((*path, key)))
+        impl.set_key(node, key, mapped)
+    mapped = f(path, node)
+    if remembered:
+        results[id(node)] = (node, mapped)  # with the node, whose identity must not be given away
+    return mapped
+
+
+def _map_tree(f: Callable[[Path, Any], Any], node: Any, path: Path, above: dict[int, Path], check: SharingCheck) -> Any:
+    if _tree_leaf(node, path, check):
+        return f(path, node)
+    _descend(node, path, above, check)
+    children, treedef = tree_children(node)
+    mapped = f(path, treedef.unflatten([_map_tree(f, child, (*path, key), above, check) for key, child in children]))
+    del above[id(node)]
+    return mapped
+
+
+def find_duplicates(node: Any, /, *, only: Filter = ...) -> list[list[Path]]:
+    """The paths of everything that a graph holds more than once.
+
+    Args:
+        node: the graph.
+        only: which of the second and further paths count.
+
+    Returns:
+        A list of paths for each shared thing.
+
+    >>> from weft.nnx.variable.kinds import Param
+    >>> shared = Param(1)
+    >>> find_duplicates([shared, {"a": shared}])
+    [[(0,), (1, 'a')]]
+    """
+    test = to_predicate(only)
+    paths: dict[int, list[Path]] = {}
+
+    def visit(value: Any, path: Path) -> None:
+        has_identity = is_graph_node(value) or is_node_leaf(value)
+        if not has_identity and not is_pytree_node(value):
+            return
+        if id(value) in paths:
+            if has_identity and test(path, value):
+                paths[id(value)].append(path)
+            return
+        if has_identity:
+            paths[id(value)] = [path]
+        if get_node_impl(value) is not None:
+            for key, child in child_items(value):
+                visit(child, (*path, key))
+
+    visit(node, ())
+    return [found for found in paths.values() if len(found) > 1]
+
+
+def variable_paths(tree: Any) -> list[tuple[Any, list[Path]]]:
+    """Every Variable in a tree or graph with all paths that lead to it (through each cycle once)."""
+    found: dict[int, tuple[Any, list[Path]]] = {}
+
+    def visit(value: Any, path: Path, above: frozenset[int]) -> None:
+        if isinstance(value, Variable):
+            found.setdefault(id(value), (value, []))[1].append(path)
+        elif id(value) not in above and get_node_impl(value) is not None:
+            for key, child in child_items(value):
+                visit(child, (*path, key), above | {id(value)})
+
+    visit(tree, (), frozenset())
+    return list(found.values())

@@ -1,0 +1,95 @@
+"""What the checker of contracts must know of objects: how to read them, and how to turn them into trees and back.
+
+`typecheck` imports this when it meets a class of this package in an annotation (`core.hooks.register_object_layer`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from weft.core.paths import Path
+from weft.core.records.leaves import is_array
+from weft.nnx.crossing.extract import from_tree, to_tree
+from weft.nnx.graphs.graph import flatten
+from weft.nnx.graphs.nodes import child_items, get_node_impl
+from weft.nnx.graphs.splitting import clone
+from weft.nnx.graphs.walk import iter_graph
+from weft.nnx.modules.pytree import Pytree
+from weft.nnx.objects.attributes import is_data, static
+from weft.nnx.objects.objects import attributes_of, new_object
+from weft.nnx.streams.rngs import Rngs, RngStream
+from weft.nnx.training.optimizer import Optimizer, OptState
+from weft.nnx.variable.kinds import BatchStat, Param
+from weft.nnx.variable.variable import Variable
+from weft.typecheck.language import objects
+
+_PLAIN = (bool, int, float, str)
+
+
+def _is_record_class(cls: type) -> bool:
+    return issubclass(cls, Pytree) and not issubclass(cls, (Rngs, RngStream, Optimizer))
+
+
+def _children(node: Any) -> Mapping[Any, Any]:
+    return dict(child_items(node)) if get_node_impl(node) is not None else {}
+
+
+def structure(node: Any) -> tuple[Any, Any]:
+    """What graphs of one structure have in common, and the shape and dtype of each array.
+
+    Functions among the attributes do not count: each constructor call may make its own.
+    """
+    _, leaves = flatten(node, graph=True)
+    plain = tuple((path, value) for path, value in iter_graph(node, graph=True) if _is_plain(path, value))
+    values = [one.get_value() if isinstance(one, Variable) else one for one in leaves.leaves]
+    kinds = tuple((path, type(one)) for path, one in zip(leaves.paths, leaves.leaves, strict=True))
+    shapes = [(one.shape, one.dtype) if is_array(one) else ((), type(one)) for one in jax.tree.leaves(values)]
+    return (plain, kinds, jax.tree.structure(values)), shapes
+
+
+def _is_plain(path: Path, value: Any) -> bool:
+    return isinstance(value, _PLAIN) and objects.NOTED not in path
+
+
+def _new(cls: type, attributes: Mapping[str, Any]) -> Any:
+    node = new_object(cls)
+    for name, value in attributes.items():
+        setattr(node, name, value)
+    return node
+
+
+def _set_attribute(node: Any, name: str, value: Any) -> None:
+    setattr(node, name, value if is_data(value) else static(value))
+
+
+# The arrays of layers whose own attributes say only that there are some.
+SHAPES = {
+    "Linear": {"kernel": "in_features out_features", "bias": "out_features"},
+    "Embed": {"embedding": "num_embeddings features"},
+    "BatchNorm": dict.fromkeys(("mean", "var", "scale", "bias"), "num_features"),
+    "LayerNorm": dict.fromkeys(("scale", "bias"), "num_features"),
+    "RMSNorm": {"scale": "num_features"},
+}
+
+LAYER = objects.loaded(
+    objects.Layer(
+        is_record_class=_is_record_class,
+        box=Variable,
+        lasting=(Param, BatchStat, OptState),
+        package="weft.nnx.",
+        attributes=attributes_of,
+        value=lambda box: box.get_value(),
+        children=_children,
+        new=_new,
+        clone=lambda node: clone(node, graph=True),
+        opened=lambda tree: to_tree(tree, check_aliasing=False),
+        closed=from_tree,
+        structure=structure,
+        set_attribute=_set_attribute,
+        set_value=lambda box, value: box.set_raw_value(value),
+        shapes=SHAPES,
+        values="weft.nnx.interop.contract_values",
+    )
+)

@@ -1,0 +1,28 @@
+"""Old names of functions, which still work and say so."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from weft.nnx.graphs.splitting import as_pure, with_vars
+
+
+def deprecated(new_fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A function under its old name: it warns, and calls the one with the new name."""
+
+    @functools.wraps(new_fn)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        warnings.warn(
+            f"This function is deprecated. Use {new_fn.__qualname__} instead.", DeprecationWarning, stacklevel=2
+        )
+        return new_fn(*args, **kwargs)
+
+    wrapper.__doc__ = f"Deprecated: use `{new_fn.__qualname__}`."
+    return wrapper
+
+
+pure = deprecated(as_pure)
+vars_as = deprecated(with_vars)

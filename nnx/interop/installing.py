@@ -1,0 +1,242 @@
+"""install: makes `flax.nnx` be `weft.nnx`, for programs that are to run as they are.
+
+A finder at the head of `sys.meta_path` answers for `flax.nnx` and its public submodules with the modules of this
+package, so that `from flax import nnx`, `import flax.nnx` and `from flax.nnx import X` all give what `from weft import
+nnx` gives. The rest of flax (Linen, `flax.training`, `flax.struct`, ...) stays the installed one; where none is
+installed, a minimal `flax` appears that has `nnx`, `config` and `errors`.
+
+    import weft.nnx
+    weft.nnx.install()          # before anything imports flax.nnx
+
+    python -m weft.nnx train.py --steps 10      # the same for a program as it is
+    python -m weft.nnx -m pytest -n 2 tests/    # and for the workers of pytest-xdist
+
+A process that a program starts anew (`multiprocessing` with `spawn`) has its own modules, and installs for itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import importlib.util
+import sys
+import types
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import PathFinder
+from typing import Any
+
+from weft.core.errors import WeftError
+from weft.nnx.config import config
+from weft.nnx.errors import TraceContextError
+from weft.nnx.foreign import real_nnx
+from weft.nnx.interop.names import SUBMODULES, NamesModule
+
+NNX = "flax.nnx"
+OURS = "weft.nnx"
+
+# Modules of flax.nnx that have the same name here, as have their parts; `SUBMODULES` are laid out otherwise.
+SAME_NAME = ("bridge", "nn", "proxy_caller", "summary", "training", "transforms")
+# Modules of flax.nnx that are files of a room here, by the names that the package itself gives them.
+IN_ROOMS = ("compat", "deprecations", "extract", "reprlib", "tracers", "traversals", "visualization")
+# Modules of flax.nnx that are other files here, or several.
+OTHERWISE = {
+    "nn.linear": ("nn.linear", "nn.convolution"),
+    "spmd": ("variable.sharding",),
+    "transforms.autodiff": ("transforms.autodiff", "transforms.custom"),
+}
+# Modules of the real flax that are only flax.nnx under another name: they are imported anew on either side.
+RE_EXPORTS = ("flax.experimental.nnx",)
+
+
+class InstallError(WeftError, ImportError):
+    """flax.nnx cannot be replaced any more."""
+
+
+class NoCounterpartError(WeftError, ModuleNotFoundError):
+    """A module of flax that has no counterpart here."""
+
+
+class _Alias(Loader):
+    """Puts a module that exists already under another name in `sys.modules`."""
+
+    def __init__(self, module: types.ModuleType):
+        self._module = module
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        # A throwaway: the import system writes the spec into what is returned here.
+        return types.ModuleType(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        sys.modules[module.__name__] = self._module
+        if module.__name__ == NNX:
+            _join_flax(sys.modules["flax"])
+
+
+class _MinimalFlax(Loader):
+    """Makes the `flax` that has nothing but `nnx`, `config` and `errors`."""
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        errors = types.ModuleType("flax.errors", "The errors of flax that weft.nnx raises.")
+        configurations = types.ModuleType("flax.configurations", "The switches of flax that weft.nnx has.")
+        errors.__dict__.update(FlaxError=WeftError, TraceContextError=TraceContextError)
+        configurations.__dict__["config"] = config
+        module.__dict__.update(
+            config=config, errors=errors, configurations=configurations, __version__=_version(), __weft__=True
+        )
+        sys.modules.update({"flax.errors": errors, "flax.configurations": configurations})
+
+
+def _version() -> str:
+    return "0.12.8+weft"
+
+
+class Finder(MetaPathFinder):
+    """Finds `flax.nnx` and what is in it here, and `flax` itself where there is none."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname == "flax":
+            if _find_elsewhere(fullname) is not None:
+                return None
+            return importlib.machinery.ModuleSpec(fullname, _MinimalFlax(), is_package=True)
+        if fullname == NNX or fullname.startswith(f"{NNX}."):
+            module = twin_module(fullname)
+            return importlib.machinery.ModuleSpec(fullname, _Alias(module), is_package=hasattr(module, "__path__"))
+        if fullname.removeprefix(f"{OURS}.") in SAME_NAME and PathFinder.find_spec(fullname, path) is None:
+            raise _no_counterpart(fullname.replace(OURS, NNX))  # how `from flax.nnx import bridge` asks for it
+        if fullname.startswith("flax.") and getattr(sys.modules.get("flax"), "__weft__", False):
+            raise NoCounterpartError(
+                f"No module named {fullname!r}: flax is not installed, and weft provides flax.nnx only",
+                fix="install flax for this module",
+            )
+        return None
+
+
+def _find_elsewhere(fullname: str) -> importlib.machinery.ModuleSpec | None:
+    """What the finders after this one say."""
+    for finder in sys.meta_path:
+        if isinstance(finder, Finder):
+            continue
+        spec = finder.find_spec(fullname, None)
+        if spec is not None:
+            return spec
+    return None
+
+
+def twin_module(fullname: str) -> types.ModuleType:
+    """The module that stands for a module of flax.nnx.
+
+    Args:
+        fullname: `flax.nnx`, or something in it, such as `flax.nnx.nn.linear`.
+
+    Raises:
+        ImportError: if there is none.
+
+    >>> twin_module("flax.nnx.traversals").__name__
+    'weft.nnx.states.traversals'
+    """
+    package = importlib.import_module(OURS)
+    path = fullname.removeprefix(NNX).removeprefix(".")
+    if not path:
+        return package
+    if path in SUBMODULES or path in IN_ROOMS:
+        return getattr(package, path)
+    if path in OTHERWISE:
+        return NamesModule(OURS, path, OTHERWISE[path])
+    if path.split(".")[0] in SAME_NAME and _exists(f"{OURS}.{path}"):
+        return importlib.import_module(f"{OURS}.{path}")
+    raise _no_counterpart(fullname)
+
+
+def _no_counterpart(fullname: str) -> NoCounterpartError:
+    return NoCounterpartError(
+        f"No module named {fullname!r}: weft.nnx has no counterpart of it",
+        fix="import what you need from flax.nnx itself, if it is there",
+    )
+
+
+def _exists(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+# What `_join_flax` changed in the real flax, as functions that change it back.
+_undo: list[Callable[[], None]] = []
+
+
+def _join_flax(flax: Any) -> None:
+    """Lets the real flax and weft.nnx agree on errors and switches."""
+    if getattr(flax, "__weft__", False):
+        return
+    errors: Any = importlib.import_module("flax.errors")
+    theirs = errors.TraceContextError
+    errors.TraceContextError = TraceContextError
+    _undo.append(lambda: setattr(errors, "TraceContextError", theirs))
+    update = flax.config.update
+
+    def update_both(option: Any, value: Any, /) -> None:
+        update(option, value)
+        name = option if isinstance(option, str) else option.name
+        if name in config.__dataclass_fields__:
+            config.update(name, value)
+
+    flax.config.update = update_both
+    _undo.append(lambda: delattr(flax.config, "update"))
+
+
+def installed() -> bool:
+    """Whether `flax.nnx` is `weft.nnx`."""
+    return any(isinstance(finder, Finder) for finder in sys.meta_path)
+
+
+def install() -> None:
+    """Makes `flax.nnx` resolve to `weft.nnx` from here on; installing twice is installing once.
+
+    Raises:
+        ImportError: if the real flax.nnx has been imported already.
+
+        from weft import nnx
+
+        nnx.install()
+        from flax import nnx as same
+
+        assert same is nnx
+    """
+    if installed():
+        return
+    real = real_nnx()
+    if real is not None:
+        raise InstallError(
+            "the real flax.nnx was imported before weft.nnx.install()",
+            at=str(getattr(real, "__file__", real)),
+            fix="call weft.nnx.install() first, before any import of flax.nnx (in a conftest.py, for pytest), "
+            "or start the program by python -m weft.nnx",
+        )
+    sys.meta_path.insert(0, Finder())
+
+
+def uninstall() -> None:
+    """Undoes `install`: the next import of flax.nnx is the real one's.
+
+    Modules that imported `nnx` in between keep what they got.
+    """
+    if not installed():
+        return
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, Finder)]
+    flax = sys.modules.get("flax")
+    dropped = [name for name in sys.modules if name == NNX or name.startswith(f"{NNX}.") or name in RE_EXPORTS]
+    if getattr(flax, "__weft__", False):
+        dropped += ["flax", "flax.errors", "flax.configurations"]
+    for name in dropped:
+        sys.modules.pop(name, None)
+    if flax is not None:
+        vars(flax).pop("nnx", None)
+    while _undo:
+        _undo.pop()()

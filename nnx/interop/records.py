@@ -1,0 +1,290 @@
+"""The way over to records: stateful modules as immutable weft records, and their calls as pure functions.
+
+A record made by `to_record` mirrors a module: a field for each attribute that holds Variables or arrays, records for
+what is inside, raw arrays as leaves. A leaf's kind is its Variable's type, so the filters of weft apply. All else
+(classes, static attributes, metadata, what is shared with what) is the record's static structure, by which
+`from_record` makes an equal module. What is reachable under several paths sits in the record once, at the first of
+them: tied weights stay tied, and have one gradient.
+
+    record = nnx.to_record(model)
+    apply = nnx.functional(model)                   # (record, *args) -> (out, updates)
+    out, updates = weft.jit(apply)(record, x)
+    record = weft.update(record, updates)
+    out, record = record(x)                         # the same, as weft's own stateful layers do it
+    model = nnx.from_record(record)
+"""
+
+from __future__ import annotations
+
+import functools
+import keyword
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from weft.core.paths import Path, format_path
+from weft.core.records import kinds, partition
+from weft.core.records.leaves import NUMBERS
+from weft.core.records.module import Module, static
+from weft.nnx.errors import StructureError
+from weft.nnx.foreign import refuse_foreign
+from weft.nnx.graphs.definitions import GraphDef
+from weft.nnx.graphs.graph import flatten, unflatten
+from weft.nnx.graphs.nodes import child_items, is_graph_node
+from weft.nnx.graphs.plan import is_object
+from weft.nnx.variable.refs import is_array_ref
+from weft.nnx.variable.variable import Variable
+from weft.transforms._wrap import named_like
+
+
+class VariableKind(kinds.Kind):
+    """The kind of Variables whose type is no kind; types derived from `nnx.Variable` have kinds derived from it."""
+
+
+@functools.cache
+def kind_of(variable_type: type) -> type[kinds.Kind]:
+    """The kind of a Variable type: itself, or one of the same name that stands for it."""
+    if issubclass(variable_type, kinds.Kind):
+        return variable_type
+    if variable_type is Variable:
+        return VariableKind
+    bases = tuple(kind_of(base) for base in variable_type.__bases__ if issubclass(base, Variable))
+    return type(variable_type.__name__, bases, {})
+
+
+class RecordStructure:
+    """What a record knows of its module beside the arrays: the graph's structure, and the path of each leaf."""
+
+    __slots__ = ("graphdef", "paths")
+
+    def __init__(self, graphdef: GraphDef[Any], paths: tuple[Path, ...]):
+        self.graphdef = graphdef
+        self.paths = paths
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, RecordStructure) and self.graphdef == other.graphdef)
+
+    def __hash__(self) -> int:
+        return hash(self.graphdef)
+
+    def __repr__(self) -> str:
+        return f"RecordStructure({len(self.paths)} leaves)"
+
+
+class RecordNode(Module):
+    """An object or container as part of a record. Its items are its children, under the names they had."""
+
+    _names: ClassVar[dict[Any, str]] = {}
+
+    def __getitem__(self, key: Any) -> Any:
+        try:
+            return getattr(self, self._names[key])
+        except KeyError:
+            raise KeyError(key) from None
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._names)
+
+
+class GraphRecord(RecordNode):
+    """A stateful module as a record; made by `to_record`."""
+
+    record_structure: RecordStructure = static(kw_only=True)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Any, GraphRecord]:
+        """Calls the module: its value, and the successor of this record."""
+        out, updates = _call(operator.call, self, args, kwargs)
+        return out, partition.update(self, updates)
+
+    def __reduce__(self) -> Any:
+        # The classes of records are made on the way, so they cannot be found by name.
+        return to_record, (from_record(self),)
+
+
+def to_record(module: Any) -> Any:
+    """A stateful module as an immutable record.
+
+    Args:
+        module: an `nnx.Module` or other object; several that share things go together in an `nnx.Dict`.
+
+    Returns:
+        A record of a class that mirrors the module's. Python numbers in Variables are arrays in it.
+
+    Raises:
+        TypeError: for what is no object, and for static attributes that are not hashable.
+        ValueError: for Variables that keep their values in JAX refs.
+
+    >>> import jax.numpy as jnp
+    >>> from weft.nnx.variable.kinds import BatchStat, Param
+    >>> from weft.nnx.modules.containers import Dict
+    >>> record = to_record(Dict(w=Param(jnp.ones(2)), mean=BatchStat(jnp.zeros(2))))
+    >>> record.w.shape, kinds.field_roles(type(record))["mean"].kind.__name__
+    ((2,), 'BatchStat')
+    """
+    refuse_foreign(module)
+    if not is_object(module):
+        raise TypeError(
+            f"to_record takes a Module or another object, got {type(module).__name__}"
+            "\n  fix: put several things in an nnx.Dict, which keeps what they share"
+        )
+    graphdef, flat = flatten(module, graph=True)
+    structure = RecordStructure(graphdef, tuple(flat.paths))
+    return _node(module, list(flat), structure, ())
+
+
+def _node(node: Any, leaves: Sequence[tuple[Path, Any]], structure: RecordStructure | None, at: Path) -> Any:
+    """The record of a node, given the leaves below it by their paths from it."""
+    below: dict[Any, list[tuple[Path, Any]]] = {}
+    for path, leaf in leaves:
+        below.setdefault(path[0], []).append((path[1:], leaf))
+    children = dict(child_items(node))
+    values: list[Any] = []
+    labels: list[tuple[Any, type | None]] = []
+    for key, inside in below.items():
+        if inside[0][0] == ():
+            leaf = inside[0][1]
+            labels.append((key, kind_of(type(leaf)) if isinstance(leaf, Variable) else kinds.Buffer))
+            values.append(_value(leaf, (*at, key)))
+        else:
+            labels.append((key, None))
+            values.append(_node(children[key], inside, None, (*at, key)))
+    cls = _record_class(type(node), tuple(labels), structure is not None)
+    fields = dict(zip(cls._names.values(), values, strict=True))
+    return cls(**fields) if structure is None else cls(**fields, record_structure=structure)
+
+
+def _value(leaf: Any, path: Path) -> Any:
+    value = leaf.get_raw_value() if isinstance(leaf, Variable) else leaf
+    if is_array_ref(value):
+        raise StructureError(
+            "a Variable that keeps its value in a JAX ref cannot be part of a record",
+            at=format_path(path),
+            fix="copy the module first: nnx.with_vars(module, ref=False)",
+        )
+    return jnp.asarray(value) if type(value) in NUMBERS else value
+
+
+@functools.lru_cache(maxsize=1024)
+def _record_class(node_type: type, labels: tuple[tuple[Any, type | None], ...], is_root: bool) -> Any:
+    """The class of records with these fields, kept so that equal modules have records of one class."""
+    base: Any = GraphRecord if is_root else RecordNode
+    taken: set[str] = set()
+    names = {key: _field_name(key, base, taken) for key, _ in labels}
+    annotations = {names[key]: Any if kind is None else Annotated[Any, kind] for key, kind in labels}
+    namespace = {
+        "__annotations__": {**annotations, "_names": ClassVar[dict[Any, str]]},
+        "__module__": __name__,
+        "__qualname__": node_type.__qualname__,
+        "__doc__": f"A record of {node_type.__qualname__}.",
+        "_names": names,
+    }
+    return type(base)(node_type.__name__, (base,), namespace)
+
+
+def _field_name(key: Any, base: type, taken: set[str]) -> str:
+    is_name = isinstance(key, str) and key.isidentifier() and not keyword.iskeyword(key) and not key.startswith("__")
+    name = key if is_name else f"item_{key}" if isinstance(key, int) else f"item_{len(taken)}"
+    while hasattr(base, name) or name in taken or name == "record_structure":
+        name += "_"
+    taken.add(name)
+    return name
+
+
+def from_record(record: Any) -> Any:
+    """A stateful module like the one that a record was made of, around the record's arrays.
+
+    Args:
+        record: from `to_record`, perhaps with other leaves since.
+
+    Returns:
+        A new object; what was shared is shared.
+
+    Raises:
+        TypeError: if the record was not made by `to_record`.
+        ValueError: if leaves are missing, as in a part that `weft.split` made.
+    """
+    if not isinstance(record, GraphRecord):
+        raise TypeError(f"from_record takes what to_record returned, got {type(record).__name__}")
+    structure = record.record_structure
+    values = [functools.reduce(operator.getitem, path, record) for path in structure.paths]
+    missing = [path for path, value in zip(structure.paths, values, strict=True) if value is None]
+    if missing:
+        raise StructureError(
+            "a record without all of its leaves makes no module",
+            at=[format_path(path, type(record).__name__) for path in missing],
+            fix="weft.merge its parts first",
+        )
+    return unflatten(structure.graphdef, values)
+
+
+def functional(model_or_function: Any) -> Callable[..., tuple[Any, Any]]:
+    """The pure form of a stateful model, or of a function of one.
+
+    Args:
+        model_or_function: an object to call, a bound method of one, or a function whose first argument is one.
+
+    Returns:
+        `(record, *args) -> (out, updates)`: `record` from `to_record`; `updates` is a sparse record of what changed,
+        for `weft.update`. Objects in the output come out as records, Variables as their values.
+
+    Raises:
+        TypeError: if it is not callable.
+        ValueError: when called, if the call changes more than values: attributes, static values, metadata.
+
+    >>> import jax.numpy as jnp
+    >>> from weft.nnx.modules.containers import Dict
+    >>> from weft.nnx.variable.variable import Variable
+    >>> def count(model, n):
+    ...     model.total[...] += n
+    ...     return model.total[...] * 2
+    >>> record = to_record(Dict(total=Variable(jnp.array(1))))
+    >>> out, updates = functional(count)(record, 4)
+    >>> int(out), int(updates.total), int(record.total)
+    (10, 5, 1)
+    """
+    owner = getattr(model_or_function, "__self__", None)
+    if is_object(model_or_function):
+        function: Callable[..., Any] = operator.call
+        named = type(model_or_function).__call__
+    elif is_object(owner):
+        function = named = model_or_function.__func__
+    else:
+        function = named = model_or_function
+    if not callable(named):
+        raise TypeError(f"functional takes a model or a function, got {type(model_or_function).__name__}")
+
+    def pure(record: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        return _call(function, record, args, kwargs)
+
+    return named_like(named, pure)
+
+
+def _call(function: Callable[..., Any], record: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    module = from_record(record)
+    out = function(module, *args, **kwargs)
+    after = to_record(module)
+    if after.record_structure != record.record_structure:
+        _refuse_structure(record.record_structure, after.record_structure)
+    updates = partition.changes(record, after)
+    return jax.tree.map(_as_record, out, is_leaf=is_graph_node), updates
+
+
+def _as_record(value: Any) -> Any:
+    if isinstance(value, Variable):
+        return value.get_value()
+    return to_record(value) if is_object(value) else value
+
+
+def _refuse_structure(before: RecordStructure, after: RecordStructure) -> None:
+    new = [f"{format_path(path)}: new" for path in after.paths if path not in before.paths]
+    gone = [f"{format_path(path)}: gone" for path in before.paths if path not in after.paths]
+    raise StructureError(
+        "the call changed the structure of its module, and a record's structure is fixed",
+        at=new + gone or "static attributes, metadata or sharing",
+        fix="make such changes on the module, before to_record; collect what is sown with nnx.capture",
+    )

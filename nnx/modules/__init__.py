@@ -1,0 +1,1 @@
+"""Modules: pytrees with attributes, containers of them, their views, and what their calls capture."""

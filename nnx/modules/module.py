@@ -1,0 +1,208 @@
+"""Module: the base of layers and models, with modes (`train`, `eval`) and recording (`sow`, `perturb`)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from weft.core.paths import Path
+from weft.nnx.errors import StructureError
+from weft.nnx.graphs import walk
+from weft.nnx.modules.pytree import Pytree, PytreeMeta
+from weft.nnx.states.filters import Filter, to_predicate
+from weft.nnx.variable.kinds import Perturbation, VariableType, variable_type_from_name
+from weft.nnx.variable.variable import Variable
+
+M = TypeVar("M", bound="Module")
+
+
+class ModuleMeta(PytreeMeta):
+    """The metaclass of Modules."""
+
+
+def append(recorded: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+    """What `sow` does with a further value unless told otherwise."""
+    return (*recorded, value)
+
+
+class Module(Pytree, metaclass=ModuleMeta):
+    """Base of layers and models: objects that hold Variables and other Modules.
+
+    >>> import jax.numpy as jnp
+    >>> from weft.nnx.variable.kinds import Param
+    >>> class Scale(Module):
+    ...     def __init__(self, factor):
+    ...         self.factor = Param(jnp.array(factor))
+    ...     def __call__(self, x):
+    ...         return x * self.factor
+    >>> Scale(2.0)(jnp.array(3.0)).item()
+    6.0
+    """
+
+    def sow(
+        self,
+        variable_type: VariableType | str,
+        name: str,
+        value: Any,
+        reduce_fn: Callable[[Any, Any], Any] = append,
+        init_fn: Callable[[], Any] = tuple,
+    ) -> bool:
+        """Records a value on the way, for `capture` to collect.
+
+        Args:
+            variable_type: the kind to record it under, or its registered name.
+            name: what to call it.
+            value: the value.
+            reduce_fn: joins what was recorded under this name before and the value.
+            init_fn: what there was before the first.
+
+        Returns:
+            Whether it was recorded. Inside `capture` only the kinds that it asks for are.
+        """
+        kind = _kind_of(variable_type)
+        captures = getattr(self, "__captures__", None)
+        if captures is not None:
+            box = next((box for box in captures if type(box) is kind), None)
+            if box is None:
+                return False
+            box[name] = reduce_fn(box[name] if name in box else init_fn(), value)
+            return True
+        current: Any = getattr(self, name, _ABSENT)
+        if current is _ABSENT:
+            setattr(self, name, kind(reduce_fn(init_fn(), value)))
+        else:
+            _check_kind(self, name, current, kind, exact=True)
+            current.set_value(reduce_fn(current.get_value(), value))
+        _warn_outside_capture("sow")
+        return True
+
+    def perturb(self, name: str, value: Any, variable_type: VariableType | str = Perturbation) -> Any:
+        """Adds a planted zero to a value: the gradient with respect to it is the gradient of the value.
+
+        Args:
+            name: what to call it.
+            value: any pytree of arrays.
+            variable_type: the kind to record it under, or its registered name.
+
+        Returns:
+            The value plus what is planted under the name, which must be used in place of the value.
+        """
+        kind = _kind_of(variable_type)
+        captures = getattr(self, "__captures__", None)
+        if captures is not None:
+            box = next((box for box in captures if type(box) is kind), None)
+            if box is None:
+                return value
+            if name not in box:
+                box[name] = jax.tree.map(jnp.zeros_like, value)
+            return box[name] + value
+        if hasattr(self, name):
+            _check_kind(self, name, getattr(self, name), kind, exact=False)
+            planted = getattr(self, name).get_value()
+        else:
+            planted = jax.tree.map(jnp.zeros_like, value)
+            setattr(self, name, kind(planted))
+        _warn_outside_capture("perturb")
+        return planted + value
+
+    def set_attributes(
+        self, *filters: Filter, raise_if_not_found: bool = True, graph: bool | None = None, **attributes: Any
+    ) -> None:
+        """Sets attributes of this Module and all Modules inside of it that have them already.
+
+        Args:
+            filters: which Modules; all without any.
+            raise_if_not_found: whether an attribute that none has is an error.
+            graph: whether to walk a graph or a tree.
+            attributes: names and values.
+
+        Raises:
+            ValueError: naming the attributes that no Module has.
+        """
+        tests = [to_predicate(filter) for filter in filters or (True,)]
+        chosen = [module for path, module in iter_modules(self, graph=graph) if any(t(path, module) for t in tests)]
+        found = {name for name in attributes if any(hasattr(module, name) for module in chosen)}
+        if raise_if_not_found:
+            check_all_found(attributes.keys() - found)
+        for module in chosen:
+            for name, value in attributes.items():
+                if hasattr(module, name):
+                    setattr(module, name, value)
+
+    def train(self, **attributes: Any) -> None:
+        """Sets `deterministic` and `use_running_average` to `False` wherever Modules have them, and other attributes
+        as given."""
+        self.set_attributes(
+            **{"deterministic": False, "use_running_average": False, **attributes}, raise_if_not_found=False
+        )
+
+    def eval(self, **attributes: Any) -> None:
+        """Sets `deterministic` and `use_running_average` to `True` wherever Modules have them, and other attributes
+        as given."""
+        self.set_attributes(
+            **{"deterministic": True, "use_running_average": True, **attributes}, raise_if_not_found=False
+        )
+
+    def iter_modules(self) -> Iterator[tuple[Path, Module]]:
+        """Deprecated: `nnx.iter_modules(module)`."""
+        _warn_method("iter_modules")
+        yield from iter_modules(self)
+
+    def iter_children(self) -> Iterator[tuple[Any, Any]]:
+        """Deprecated: `nnx.iter_children(module)`."""
+        _warn_method("iter_children")
+        yield from walk.iter_children(self)
+
+
+_ABSENT = object()
+
+
+def iter_modules(module: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Path, Module]]:
+    """All Modules in a graph with their paths, those inside of others first, the graph itself last."""
+    return ((path, value) for path, value in walk.iter_graph(module, graph=graph) if isinstance(value, Module))
+
+
+def check_all_found(missing: Any) -> None:
+    """Refuses attributes that no Module has.
+
+    Raises:
+        StructureError: naming them.
+    """
+    if missing:
+        raise StructureError(
+            f"Could not find at least one instance of the following attributes: {sorted(missing)}",
+            fix="correct the names, or pass raise_if_not_found=False",
+        )
+
+
+def _kind_of(variable_type: VariableType | str) -> VariableType:
+    if isinstance(variable_type, str):
+        return variable_type_from_name(variable_type, allow_register=True)
+    return variable_type
+
+
+def _check_kind(module: Module, name: str, current: Any, kind: VariableType, *, exact: bool) -> None:
+    fits = type(current) is kind if exact else isinstance(current, kind)
+    if not isinstance(current, Variable) or not fits:
+        raise StructureError(
+            f"Expected {name!r} to be of type {kind.__name__!r}, got {type(current).__name__!r}",
+            at=f"{type(module).__name__}.{name}",
+            fix="record it under another name",
+        )
+
+
+def _warn_outside_capture(method: str) -> None:
+    warnings.warn(
+        f"Module.{method}() outside of nnx.capture() is deprecated: it leaves its Variables in the Module",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+
+
+def _warn_method(name: str) -> None:
+    warnings.warn(
+        f"the method {name}() is deprecated, use the function nnx.{name}(module)", DeprecationWarning, stacklevel=3
+    )

@@ -1,0 +1,324 @@
+"""Pytree, Object: mutable objects whose attributes make up a graph, and which are JAX pytrees too.
+
+An object knows which of its attributes are data (see `attributes`), the trace level where it was made, and a
+*structural version* that every mutation of its attributes replaces; what is inside of its Variables is not structure.
+
+The bookkeeping lives in slots, so that `__dict__` holds the user's attributes and nothing else. Python lets anybody
+write to `vars(obj)` behind the back of `__setattr__`; asking for it marks the object as *exposed*, and plans then
+look at the attributes themselves instead of the version. (Only `object.__setattr__` on a finished object goes unseen.)
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import typing
+import warnings
+from abc import ABCMeta
+from collections.abc import Iterable
+from typing import Any, ClassVar, Self
+
+import jax.tree_util as jtu
+from typing_extensions import dataclass_transform
+from weft.nnx.config import config
+from weft.nnx.errors import AttributeKindError, TraceContextError
+from weft.nnx.missing import MISSING
+from weft.nnx.objects import attributes
+from weft.nnx.objects.attributes import (
+    GRAPH_TYPES,
+    HashableMapping,
+    Status,
+    check_attribute,
+    data,
+    is_annotation,
+    is_data,
+    static,
+)
+from weft.nnx.objects.declarations import declared_attributes
+from weft.nnx.objects.layout import Layout, layout_of
+from weft.nnx.objects.objects import OBJECT, Slots, attributes_of, in_order, new_object, touch
+from weft.nnx.printing.reprlib import Attr, Representable
+from weft.nnx.printing.reprlib import Object as ReprObject
+from weft.nnx.variable.tracers import TraceState
+
+_store = object.__setattr__
+_set_attributes = Slots.__dict__["__dict__"].__set__
+
+
+@dataclass_transform(field_specifiers=(dataclasses.field, data, static))
+class PytreeMeta(ABCMeta):
+    """Checks an object's attributes once its `__init__` has run."""
+
+    if not typing.TYPE_CHECKING:
+
+        def __new__(mcls, name, bases, namespace, /, **kwargs: Any) -> Any:
+            # A plain class before `Pytree` among the bases brings a `__dict__` of its own, which tells nobody.
+            if "__dict__" not in namespace and not all(isinstance(base, PytreeMeta) for base in bases):
+                namespace["__dict__"] = vars(Pytree)["__dict__"]
+            return super().__new__(mcls, name, bases, namespace, **kwargs)
+
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            node = cls.__new__(cls, *args, **kwargs)
+            cls._pytree_meta_construct(node, *args, **kwargs)
+            if cls._pytree__is_pytree:
+                _record_missing(node)
+                check_pytree(node)
+            return node
+
+    def _pytree_meta_construct(cls, self: Any, *args: Any, **kwargs: Any) -> None:
+        self.__init__(*args, **kwargs)
+
+
+ObjectMeta = PytreeMeta
+
+
+def _record_missing(node: Any) -> None:
+    nodes = node._pytree__nodes
+    for name, value in attributes_of(node).items():
+        if name not in nodes:
+            nodes = nodes.with_item(name, is_data(value))
+    if nodes is not node._pytree__nodes:
+        _store(node, "_pytree__nodes", nodes)
+        touch(node)
+
+
+def check_pytree(pytree: Any) -> None:
+    """Checks that no static attribute of an object holds data.
+
+    Raises:
+        TypeError: if it is no `Pytree`.
+        ValueError: naming the attribute.
+    """
+    if not isinstance(pytree, Pytree):
+        raise TypeError(f"expected a Pytree, got {type(pytree).__name__}")
+    nodes = pytree._pytree__nodes
+    for name, value in attributes_of(pytree).items():
+        check_attribute(type(pytree), name, value, None, nodes.get(name))
+
+
+class PytreeState(Representable):
+    """The trace level of an object."""
+
+    __slots__ = ("trace_state",)
+
+    def __init__(self, trace_state: TraceState):
+        self.trace_state = trace_state
+
+    def __nnx_repr__(self):
+        yield ReprObject(type(self))
+        yield Attr("trace_state", self.trace_state)
+
+
+def _layout(node: Any) -> tuple[Layout, dict[str, Any]]:
+    values = attributes_of(node).copy()
+    return layout_of(node._pytree__nodes, values, node._pytree__has_int_keys), values
+
+
+def _flatten(node: Any) -> tuple[list[Any], Any]:
+    layout, values = _layout(node)
+    statics = tuple([values[name] for name in layout.static_names])
+    return [values[name] for name in layout.data_names], (node._pytree__nodes, layout, statics)
+
+
+def _flatten_with_keys(node: Any) -> tuple[list[Any], Any]:
+    children, aux = _flatten(node)
+    return list(zip(aux[1].data_keys, children, strict=True)), aux
+
+
+def _unflatten(cls: type, aux: Any, children: Iterable[Any]) -> Any:
+    nodes, layout, statics = aux
+    node = new_object(cls, nodes)
+    values = attributes_of(node)
+    values.update(zip(layout.data_names, children, strict=True))
+    values.update(zip(layout.static_names, statics, strict=True))
+    return node
+
+
+class Pytree(Slots, Representable, metaclass=PytreeMeta):
+    """Base of all objects.
+
+    A subclass is registered with JAX as a pytree unless it says `pytree=False`; then nothing checks its attributes.
+
+    >>> import jax, jax.numpy as jnp
+    >>> class Point(Pytree):
+    ...     def __init__(self, x, name):
+    ...         self.x, self.name = x, name
+    >>> jax.tree.map(lambda x: x + 1, Point(jnp.array(1), "p")).x.item()
+    2
+    """
+
+    if typing.TYPE_CHECKING:
+        _pytree__nodes: HashableMapping
+        _pytree__trace: TraceState
+        _pytree__version: int
+        _pytree__exposed: bool
+        _pytree__plans: dict[Any, Any] | None
+        _pytree__sorted: int
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+    _pytree__is_pytree: ClassVar[bool] = True
+    _pytree__has_int_keys: ClassVar[bool] = False
+    _pytree__class_nodes: ClassVar[HashableMapping] = HashableMapping({})
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        return new_object(cls)
+
+    def __init_subclass__(cls, *, pytree: bool | None = None, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.__dict__.get("__slots__"):
+            raise TypeError(f"objects have no __slots__ of their own, but {cls.__name__} declares some")
+        cls._pytree__is_pytree = config.flax_pytree_module if pytree is None else pytree
+        cls._pytree__class_nodes = HashableMapping(declared_attributes(cls))
+        GRAPH_TYPES[cls] = OBJECT
+        if cls._pytree__is_pytree:
+            jtu.register_pytree_with_keys(
+                cls, _flatten_with_keys, lambda aux, children: _unflatten(cls, aux, children), _flatten
+            )
+
+    # ------------------------------------------------------------------ attributes
+
+    if not typing.TYPE_CHECKING:
+
+        @property
+        def __dict__(self) -> dict[str, Any]:
+            if not self._pytree__exposed:
+                _set_attributes(self, in_order(self))
+                _store(self, "_pytree__exposed", True)
+                touch(self)
+            return attributes_of(self)
+
+        @__dict__.setter
+        def __dict__(self, values: dict[str, Any]) -> None:
+            own = attributes_of(self)
+            own.clear()
+            own.update(values)
+            _store(self, "_pytree__exposed", True)
+            touch(self)
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            self._setattr(name, value)
+
+    def _setattr(self, name: str, value: Any) -> None:
+        self._check_valid_context()
+        annotated = is_annotation(value)
+        is_static = annotated and value.metadata["static"]
+        if annotated:
+            value = value.metadata["nnx_value"]
+        if self._pytree__is_pytree:
+            if annotated:
+                status = Status.EXPLICIT_STATIC if is_static else Status.EXPLICIT_DATA
+            else:
+                status = Status.DATA if is_data(value) else Status.STATIC
+            self._record(name, value, status)
+        _store(self, name, value)
+        touch(self)
+
+    def _record(self, name: str, value: Any, status: Status) -> None:
+        nodes = self._pytree__nodes
+        known = nodes.get(name)
+        if status is Status.DATA and not known and name in attributes_of(self):
+            raise AttributeKindError(
+                f"Cannot assign data value of type {type(value).__name__!r} to static attribute {name!r}",
+                at=f"{type(self).__name__}.{name}",
+                fix=f"say that it is data from now on: _.{name} = nnx.data(...)",
+            )
+        check_attribute(type(self), name, value, status, known)
+        if known is None or (status.explicit and known != status.is_data):
+            _store(self, "_pytree__nodes", nodes.with_item(name, status.is_data))
+
+    def __delattr__(self, name: str) -> None:
+        if name in list(attributes_of(self))[: self._pytree__sorted]:
+            _store(self, "_pytree__sorted", self._pytree__sorted - 1)
+        object.__delattr__(self, name)
+        if name in self._pytree__nodes:
+            _store(self, "_pytree__nodes", self._pytree__nodes.without(name))
+        touch(self)
+
+    def _check_valid_context(self, error_msg: Any = None) -> None:
+        if not self._pytree__trace.is_valid():
+            message = error_msg() if error_msg else f"Cannot mutate {type(self).__name__!r} from different trace level"
+            from weft.nnx.graphs import whereabouts  # it walks graphs, which objects are
+
+            raise TraceContextError(
+                message,
+                at=whereabouts.find(self),
+                fix="pass the object to the transform as an argument instead of closing over it",
+            )
+
+    @property
+    def _pytree__state(self) -> PytreeState:
+        return PytreeState(self._pytree__trace)
+
+    @property
+    def _object__nodes(self) -> HashableMapping:
+        warnings.warn("'_object__nodes' is deprecated, use '_pytree__nodes'", DeprecationWarning, stacklevel=2)
+        return self._pytree__nodes
+
+    @property
+    def _object__state(self) -> PytreeState:
+        warnings.warn("'_object__state' is deprecated, use '_pytree__state'", DeprecationWarning, stacklevel=2)
+        return self._pytree__state
+
+    # ------------------------------------------------------------------ copies
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        from weft.nnx.graphs.splitting import merge, split
+
+        graphdef, state = split(self, graph=True)
+        twin = merge(copy.deepcopy(graphdef, memo), copy.deepcopy(state, memo))
+        return twin
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**in_order(self), "_pytree__nodes": self._pytree__nodes}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        _store(self, "_pytree__nodes", state.get("_pytree__nodes", type(self)._pytree__class_nodes))
+        attributes_of(self).update((name, value) for name, value in state.items() if name != "_pytree__nodes")
+        touch(self)
+
+    # ------------------------------------------------------------------ text
+
+    def __nnx_repr__(self):
+        from weft.nnx.modules.objectrepr import object_parts
+
+        yield from object_parts(self)
+
+    def __treescope_repr__(self, path: Any, subtree_renderer: Any) -> Any:
+        from weft.nnx.modules.objectrepr import render_object
+
+        return render_object(self, path, subtree_renderer)
+
+    # ------------------------------------------------------------------ as a node of a graph
+
+    def _graph_node_set_key(self, key: Any, value: Any) -> None:
+        if self._pytree__has_int_keys and isinstance(key, int):
+            key = str(key)
+        if not isinstance(key, str):
+            raise KeyError(f"an attribute's name is a string, got {key!r}")
+        current = getattr(self, key, MISSING)
+        if isinstance(current, attributes.Variable) and isinstance(value, attributes.Variable):
+            current.update_from_state(value)
+        else:
+            setattr(self, key, value)
+
+    def _graph_node_pop_key(self, key: Any) -> Any:
+        name = str(key) if self._pytree__has_int_keys else key
+        value = getattr(self, name)
+        delattr(self, name)
+        return value
+
+
+class Object(Pytree, pytree=False):
+    """Base of objects that are no pytrees.
+
+    Raises:
+        ValueError: if a subclass asks to be one.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        if kwargs.pop("pytree", False) is not False:
+            raise AttributeKindError(
+                f"an Object is no pytree, but {cls.__name__} asks for it", fix="derive from nnx.Pytree"
+            )
+        super().__init_subclass__(pytree=False, **kwargs)

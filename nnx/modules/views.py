@@ -1,0 +1,134 @@
+"""Views: copies of a graph in another mode, which share its Variables."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from weft.core.paths import Path
+from weft.nnx.errors import StructureError
+from weft.nnx.graphs.walk import iter_graph, recursive_map
+from weft.nnx.modules.module import Module, check_all_found
+from weft.nnx.states.filters import Filter, to_predicate
+
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def view(
+    node: Any,
+    /,
+    *,
+    only: Filter = ...,
+    raise_if_not_found: bool = True,
+    graph: bool | None = None,
+    **kwargs: Any,
+) -> Any:
+    """A copy of a graph whose Modules are in another mode, as their `set_view` methods understand it.
+
+    Args:
+        node: the graph.
+        only: which Modules.
+        raise_if_not_found: whether a keyword that none of them takes is an error.
+        graph: whether to work on a graph or a tree.
+        kwargs: what to call `set_view` with; each Module gets those that it takes.
+
+    Raises:
+        ValueError: naming the keywords that none takes.
+    """
+    test = to_predicate(only)
+    unused = set(kwargs)
+
+    def set_view(path: Path, value: Any) -> Any:
+        method = getattr(type(value), "set_view", None) and getattr(value, "set_view", None)
+        if method is not None and test(path, value):
+            parameters = inspect.signature(method).parameters.values()
+            if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+                names = set(kwargs)
+            else:
+                names = {parameter.name for parameter in parameters if parameter.kind in _NAMED} & set(kwargs)
+            method(**{name: given for name, given in kwargs.items() if name in names})
+            unused.difference_update(names)
+        return value
+
+    out = recursive_map(set_view, node, graph=graph)
+    if unused and raise_if_not_found:
+        raise StructureError(f"Unused keys found in nnx.view: {sorted(unused)}", fix="see nnx.view_info(node)")
+    return out
+
+
+def with_attributes(
+    node: Any,
+    /,
+    *,
+    only: Filter = ...,
+    raise_if_not_found: bool = True,
+    graph: bool | None = None,
+    **attributes: Any,
+) -> Any:
+    """A copy of a graph with attributes set wherever Modules have them already.
+
+    Args:
+        node: the graph.
+        only: which Modules.
+        raise_if_not_found: whether an attribute that none has is an error.
+        graph: whether to work on a graph or a tree.
+        attributes: names and values.
+
+    Raises:
+        ValueError: naming the attributes that no Module has.
+    """
+    test = to_predicate(only)
+    missing = set(attributes)
+
+    def set_attributes(path: Path, value: Any) -> Any:
+        if isinstance(value, Module) and test(path, value):
+            for name, given in attributes.items():
+                if hasattr(value, name):
+                    setattr(value, name, given)
+                    missing.discard(name)
+        return value
+
+    out = recursive_map(set_attributes, node, graph=graph)
+    if raise_if_not_found:
+        check_all_found(missing)
+    return out
+
+
+def view_info(node: Any, /, *, only: Filter = ..., graph: bool | None = None) -> str:
+    """What `view` takes for a graph: the keywords of each class's `set_view`, with what its docstring says of them."""
+    test = to_predicate(only)
+    classes = {
+        type(value)
+        for path, value in iter_graph(node, graph=graph)
+        if hasattr(type(value), "set_view") and test(path, value)
+    }
+    return "\n".join(line for kind in sorted(classes, key=lambda kind: kind.__qualname__) for line in _describe(kind))
+
+
+def _describe(kind: Any) -> list[str]:
+    signature, text = inspect.signature(kind.set_view), inspect.getdoc(kind.set_view)
+    lines = [f"{kind.__qualname__}:"]
+    if text is None:
+        return [*lines, f"  set_view{signature}"]
+    described = _described_arguments(text)
+    for name, parameter in signature.parameters.items():
+        if name in ("self", "args", "kwargs"):
+            continue
+        default = "" if parameter.default is parameter.empty else f" = {parameter.default}"
+        lines.append(f"  {name}: {parameter.annotation}{default}")
+        lines.extend(described.get(name, ()))
+    return lines
+
+
+def _described_arguments(text: str) -> dict[str, list[str]]:
+    """The lines of a docstring's `Args:` section, by argument."""
+    found: dict[str, list[str]] = {}
+    current: list[str] = []
+    section = text.partition("Args:\n")[2].partition("Returns:\n")[0]
+    for line in section.rstrip("\n").split("\n"):
+        if line.startswith("  ") and not line.startswith("    "):
+            name, _, rest = line.partition(":")
+            current = found[name.strip()] = [f"    {rest.strip()}"]
+        else:
+            current.append(line)
+    return found

@@ -1,0 +1,67 @@
+"""Layouts: in which order an object's attributes are children, and which of them are data.
+
+Attributes are sorted by name, those of a `List` by number. Sorting once for each combination of names is enough, so
+layouts are kept with the mapping that says which attributes are data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.tree_util as jtu
+from weft.nnx.objects.attributes import HashableMapping
+
+# A mapping keeps this many layouts, and only if it is small; a long list makes its own each time it grows.
+_MOST_LAYOUTS, _MOST_NAMES = 16, 64
+
+
+class Layout:
+    """The attributes of an object in order.
+
+    Attributes:
+        items: (name, key, is data) for each; `key` is an int for the elements of a `List`.
+        data_names, static_names: the names of either sort.
+        data_keys: JAX's key for each data attribute.
+    """
+
+    __slots__ = ("_hash", "data_keys", "data_names", "items", "static_names")
+
+    def __init__(self, nodes: HashableMapping, names: tuple[str, ...], int_keys: bool):
+        pairs = [(_int_or_name(name) if int_keys else name, name) for name in names]
+        pairs.sort(key=lambda pair: (not isinstance(pair[0], int), pair[0]))
+        self.items = tuple((name, key, bool(nodes.get(name, False))) for key, name in pairs)
+        self.data_names = tuple(name for name, _, is_data in self.items if is_data)
+        self.static_names = tuple(name for name, _, is_data in self.items if not is_data)
+        self.data_keys = tuple(
+            jtu.GetAttrKey(key) if isinstance(key, str) else jtu.SequenceKey(key)
+            for _, key, is_data in self.items
+            if is_data
+        )
+        self._hash = hash(self.items)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Layout) and self.items == other.items)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"Layout({', '.join(name for name, _, _ in self.items)})"
+
+
+def layout_of(nodes: HashableMapping, values: Mapping[str, Any], int_keys: bool) -> Layout:
+    """The layout of an object with these attributes."""
+    names = (int_keys, *values)
+    layout = nodes.layouts.get(names)
+    if layout is None:
+        layout = Layout(nodes, names[1:], int_keys)
+        if len(names) <= _MOST_NAMES or len(nodes.layouts) == 0:
+            if len(nodes.layouts) >= _MOST_LAYOUTS:
+                nodes.layouts.clear()
+            nodes.layouts[names] = layout
+    return layout
+
+
+def _int_or_name(name: str) -> int | str:
+    return int(name) if name.isdecimal() else name

@@ -1,0 +1,138 @@
+"""Stability: which static values cannot change behind a plan's back.
+
+A static value counts by `==`. One that is compared by identity, or is immutable all the way down, is *stable*. Any
+other may come to equal something else without anyone noticing, so an object that has one is planned anew each time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import types
+from typing import Any
+
+import jax
+import numpy as np
+from weft.nnx.objects.attributes import HashableMapping
+
+_ATOMS = frozenset(
+    (
+        bool, int, float, complex, str, bytes, type(None), type(...), range, type, np.dtype,
+        types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type(jax.jit(lambda: None)),
+    )
+)  # fmt: skip
+_IMMUTABLE = (
+    enum.Enum,
+    type,
+    np.dtype,
+    np.generic,
+    jax.sharding.Mesh,
+    jax.sharding.AbstractMesh,
+    jax.sharding.Sharding,
+    jax.sharding.PartitionSpec,
+    jax.ShapeDtypeStruct,
+    jax.tree_util.PyTreeDef,
+)
+
+
+_PLAIN = (object, types.SimpleNamespace)
+_WRITTEN_IN_PYTHON = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+
+
+def is_stable(value: Any) -> bool:
+    """Whether a static value stays equal to what it equals now.
+
+    >>> is_stable(("relu", 3)), is_stable([3]), is_stable(print)
+    (True, False, True)
+    """
+    kind = type(value)
+    if kind in _ATOMS or isinstance(value, _IMMUTABLE):
+        return True
+    if kind is slice:
+        return has_hash(value)  # from Python 3.12 on
+    if isinstance(value, tuple | frozenset):
+        return all(map(is_stable, value))
+    if kind is HashableMapping:
+        return all(is_stable(part) for item in value.items() for part in item)
+    if isinstance(value, types.MethodType):
+        return kind_compares_by_identity(type(value.__self__))
+    if kind_compares_by_identity(kind):
+        return True
+    if dataclasses.is_dataclass(value) and kind.__dataclass_params__.frozen:
+        return all(is_stable(getattr(value, field.name, None)) for field in dataclasses.fields(value))
+    return False
+
+
+def has_hash(value: Any) -> bool:
+    """Whether a value can be a key."""
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+def snapshot(value: Any, around: tuple[int, ...] = ()) -> Any:
+    """What a value without a hash is like now, as long as it is made of containers and of objects with a `__dict__`.
+
+    Args:
+        value: a list, dict, set, dataclass, namespace, ...
+        around: the identities of what it is in, since it may hold itself.
+
+    >>> config = {"width": [3]}
+    >>> before = snapshot(config)
+    >>> config["width"].append(4)
+    >>> before == snapshot(config), before == snapshot({"width": [3]})
+    (False, True)
+    """
+    if id(value) in around:
+        return ("again", around.index(id(value)))
+    if has_hash(value):
+        return value
+    around = (*around, id(value))
+    if isinstance(value, dict):
+        return type(value), {key: snapshot(part, around) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value), [snapshot(part, around) for part in value]
+    if isinstance(value, set):
+        return frozenset(value)
+    if isinstance(value, slice):
+        return slice, value.start, value.stop, value.step
+    if _is_all_attributes(value):
+        return type(value), snapshot(vars(value), around)
+    return value
+
+
+def is_watchable(value: Any, around: tuple[int, ...] = ()) -> bool:
+    """Whether a snapshot says all there is to say of a value without a hash: what it is made of is stable.
+
+    >>> is_watchable({"sizes": [3]}), is_watchable([np.zeros(2)])
+    (True, False)
+    """
+    if id(value) in around:
+        return True
+    if has_hash(value):
+        return is_stable(value)
+    around = (*around, id(value))
+    if isinstance(value, dict):
+        return all(map(is_stable, value)) and all(is_watchable(part, around) for part in value.values())
+    if isinstance(value, list | tuple):
+        return all(is_watchable(part, around) for part in value)
+    if isinstance(value, set):
+        return all(map(is_stable, value))
+    if isinstance(value, slice):
+        return all(map(is_stable, (value.start, value.stop, value.step)))
+    return _is_all_attributes(value) and is_watchable(vars(value), around)
+
+
+def _is_all_attributes(value: Any) -> bool:
+    """Whether an object is nothing but its `__dict__`: it has no slots, and no base that is written in C."""
+    kind = type(value)
+    if not hasattr(value, "__dict__") or hasattr(kind, "__slots__"):
+        return False
+    return all(base in _PLAIN or base.__flags__ & _WRITTEN_IN_PYTHON for base in kind.__mro__)
+
+
+def kind_compares_by_identity(kind: type) -> bool:
+    """Whether values of a type equal nothing but themselves."""
+    return kind.__eq__ is object.__eq__

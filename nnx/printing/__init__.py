@@ -1,0 +1,1 @@
+"""How objects are shown: text, and trees in notebooks."""

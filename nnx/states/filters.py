@@ -1,0 +1,228 @@
+"""Filters in the form that NNX gives them: predicates over (path, value).
+
+The language is the core's (`weft.core.records.filters`): types, tags, `...`, booleans, `None`, callables and containers
+of them. What differs is what a predicate is asked about: here a path and whatever sits there, a Variable or an object,
+whose type is its kind. `as_core_filter` turns one of these into a filter for records.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+from collections.abc import Callable, Sequence
+from types import EllipsisType
+from typing import Any as AnyValue
+
+from weft.core.paths import Path
+from weft.core.records import filters as core_filters
+from weft.core.records.kinds import Kind
+from weft.nnx.errors import FilterError
+
+Predicate = Callable[[Path, AnyValue], bool]
+Filter = type | str | Predicate | bool | EllipsisType | None | Sequence["Filter"]
+
+
+class InvalidFilterError(FilterError, TypeError):
+    """What is no filter at all."""
+
+
+@dataclasses.dataclass(frozen=True)
+class WithTag:
+    """What has this `tag`."""
+
+    tag: str
+
+    def __call__(self, path: Path, x: AnyValue) -> bool:
+        return getattr(x, "tag", None) == self.tag
+
+    def __repr__(self) -> str:
+        return f"WithTag({self.tag!r})"
+
+
+@dataclasses.dataclass(frozen=True)
+class PathContains:
+    """What has this part in its path; with `exact=False`, a part that contains it as text."""
+
+    key: AnyValue
+    exact: bool = True
+
+    def __call__(self, path: Path, x: AnyValue) -> bool:
+        return self.key in path if self.exact else builtins.any(str(self.key) in str(part) for part in path)
+
+    def __repr__(self) -> str:
+        return f"PathContains({self.key!r}, exact={self.exact})"
+
+
+class PathIn:
+    """What is at one of these paths."""
+
+    def __init__(self, *paths: Path):
+        self.paths = frozenset(paths)
+
+    def __call__(self, path: Path, x: AnyValue) -> bool:
+        return path in self.paths
+
+    def __repr__(self) -> str:
+        return f"PathIn({','.join(map(repr, self.paths))})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PathIn) and self.paths == other.paths
+
+    def __hash__(self) -> int:
+        return hash(self.paths)
+
+
+@dataclasses.dataclass(frozen=True)
+class OfType:
+    """What is an instance of this type; what a bare type means."""
+
+    type: type
+
+    def __call__(self, path: Path, x: AnyValue) -> bool:
+        return isinstance(x, self.type)
+
+    def __repr__(self) -> str:
+        return f"OfType({self.type!r})"
+
+
+class Any:
+    """What any of the filters matches."""
+
+    def __init__(self, *filters: Filter):
+        self.predicates = tuple(map(to_predicate, filters))
+
+    def __call__(self, path: Path, x: AnyValue) -> bool:
+        return builtins.any(test(path, x) for test in self.predicates)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self.predicates))})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Any) and type(self) is type(other) and self.predicates == other.predicates
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.predicates))
+
+
+class All(Any):
+    """What all of the filters match."""
+
+    def __call__(self, path: Path, x: AnyValue) -> bool:
+        return builtins.all(test(path, x) for test in self.predicates)
+
+
+class Not(Any):
+    """What the filter does not match."""
+
+    def __init__(self, collection_filter: Filter, /):
+        super().__init__(collection_filter)
+        self.predicate = self.predicates[0]
+
+    def __call__(self, path: Path, x: AnyValue) -> bool:
+        return not self.predicate(path, x)
+
+
+class Everything:
+    """What a `...` or `True` means."""
+
+    def __call__(self, path: Path, x: AnyValue) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+
+class Nothing(Everything):
+    """What a `None` or `False` means."""
+
+    def __call__(self, path: Path, x: AnyValue) -> bool:
+        return False
+
+
+def to_predicate(filter: Filter) -> Predicate:
+    """Reads a filter as a predicate over (path, value).
+
+    Raises:
+        TypeError: if it is no filter.
+
+    >>> to_predicate("dropout"), to_predicate(...)
+    (WithTag('dropout'), Everything())
+    """
+    match filter:
+        case str():
+            return WithTag(filter)
+        case type():
+            return OfType(filter)
+        case bool():
+            return Everything() if filter else Nothing()
+        case None:
+            return Nothing()
+        case list() | tuple():
+            return Any(*filter)
+    if filter is ...:
+        return Everything()
+    if callable(filter):
+        return filter
+    raise InvalidFilterError(
+        f"Invalid filter: {filter!r}",
+        fix="use a type, a string (a tag), `...`, a bool, None, a callable (path, value) -> bool, or a list of those",
+    )
+
+
+def _matches_rest(filter: Filter) -> bool:
+    return filter is ... or filter is True
+
+
+def filters_to_predicates(filters: Sequence[Filter]) -> tuple[Predicate, ...]:
+    """Reads filters that are tried in order.
+
+    Raises:
+        ValueError: if `...` or `True` stands before a filter that could then match nothing.
+    """
+    for i, filter in enumerate(filters):
+        if _matches_rest(filter) and not builtins.all(map(_matches_rest, filters[i + 1 :])):
+            raise FilterError(
+                f"`...` or `True` can only be the last of the filters, got {filter} at index {i}",
+                fix="put it last: it stands for the rest",
+            )
+    return tuple(map(to_predicate, filters))
+
+
+def as_core_filter(filter: Filter) -> core_filters.Filter:
+    """The same filter for leaves of records: types stay kinds, paths and tags become the core's own.
+
+    Raises:
+        FilterError: for a callable, which expects a Variable that records do not have.
+    """
+    match filter:
+        case PathContains(key, exact):
+            return core_filters.PathContains(key, exact)
+        case WithTag(tag):
+            return core_filters.WithTag(tag)
+        case OfType(kind):
+            return kind
+        case Not():
+            return core_filters.Not(as_core_filter(filter.predicate))
+        case All():
+            return core_filters.All(*map(as_core_filter, filter.predicates))
+        case Any():
+            return core_filters.Any(*map(as_core_filter, filter.predicates))
+        case Nothing():
+            return None
+        case Everything():
+            return ...
+        case list() | tuple():
+            return core_filters.Any(*map(as_core_filter, filter))
+        case bool() | str() | None:
+            return filter
+        case type() if issubclass(filter, Kind):
+            return filter
+    if filter is ...:
+        return filter
+    raise FilterError(f"no filter for records: {filter!r}", fix="use kinds, tags and paths")

@@ -1,0 +1,332 @@
+"""State and FlatState: the values of a graph, by path.
+
+A `State` is a nested mapping from attribute names to Variables, arrays or further states; a `FlatState` is the same as
+a sequence of (path, value) sorted by path. Both are pytrees.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from typing import Any, TypeVar
+
+import jax.tree_util as jtu
+from weft.core.paths import Path, format_path
+from weft.nnx.errors import FilterError, StructureError
+from weft.nnx.printing.reprlib import Attr, Object, Representable, SequenceReprMixin
+from weft.nnx.states.filters import Filter, filters_to_predicates
+from weft.nnx.states.traversals import flatten_mapping, flatten_to_sequence, unflatten_mapping
+
+V = TypeVar("V")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class FlatState(Sequence[tuple[Path, V]], SequenceReprMixin):
+    """(path, value) pairs, sorted by path.
+
+    Args:
+        items: the pairs.
+        sort: whether they have yet to be sorted.
+    """
+
+    __slots__ = ("_keys", "_values")
+
+    def __init__(self, items: Iterable[tuple[Path, V]], /, *, sort: bool):
+        pairs = sorted(items, key=_path_of) if sort else list(items)
+        self._keys: tuple[Path, ...] = tuple(path for path, _ in pairs)
+        self._values: list[V] = [value for _, value in pairs]
+
+    @staticmethod
+    def from_sorted_keys_values(keys: tuple[Path, ...], values: list[Any], /) -> FlatState[Any]:
+        """Takes paths and values as they are."""
+        flat = object.__new__(FlatState)
+        flat._keys, flat._values = keys, values
+        return flat
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        return self._keys
+
+    @property
+    def leaves(self) -> list[V]:
+        return self._values
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return FlatState.from_sorted_keys_values(self._keys[index], self._values[index])
+        return self._keys[index], self._values[index]
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __iter__(self) -> Iterator[tuple[Path, V]]:
+        return iter(zip(self._keys, self._values, strict=True))
+
+    def to_nested_state(self) -> Any:
+        """The same as a `State`."""
+        return from_flat_state(self)
+
+    def split(self, first: Filter, /, *filters: Filter) -> Any:
+        """Parts by filters, which must match everything between them. See `split_state`."""
+        return _single(_exhaustive(self, (first, *filters)))
+
+    def filter(self, first: Filter, /, *filters: Filter) -> Any:
+        """Parts by filters; what none matches is left out."""
+        return _single(sort_flat(self, (first, *filters))[:-1])
+
+    @staticmethod
+    def merge(flat_state: Iterable[tuple[Path, Any]], /, *flat_states: Iterable[tuple[Path, Any]]) -> FlatState[Any]:
+        """All pairs of several, sorted."""
+        if not flat_states and isinstance(flat_state, FlatState):
+            return flat_state
+        return FlatState((pair for flat in (flat_state, *flat_states) for pair in flat), sort=True)
+
+
+def _path_of(pair: tuple[Path, Any]) -> Any:
+    return pair[0]
+
+
+jtu.register_pytree_node(
+    FlatState,
+    lambda flat: (flat._values, flat._keys),
+    lambda keys, values: FlatState.from_sorted_keys_values(keys, list(values)),
+)
+
+
+class State(MutableMapping[Any, Any], Representable):
+    """A nested mapping of names to values, which is a pytree, and gives its items as attributes too.
+
+    Args:
+        mapping: a mapping or an iterator of pairs; inner mappings stay as they are.
+
+    >>> state = State({"a": {"b": 1}})
+    >>> state.a.b, state["a"]
+    (1, State({
+      'b': 1
+    }))
+    """
+
+    def __init__(self, mapping: Any, /, *, _copy: bool = True):
+        if not _copy and not isinstance(mapping, dict):
+            raise StructureError(f"only a dict can be taken without a copy, got {type(mapping).__name__}")
+        object.__setattr__(self, "_mapping", dict(mapping) if _copy else mapping)
+
+    _mapping: dict[Any, Any]
+
+    @property
+    def raw_mapping(self) -> dict[Any, Any]:
+        return self._mapping
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._mapping
+
+    def __getitem__(self, key: Any) -> Any:
+        value = self._mapping[key]
+        return type(self)(value, _copy=False) if isinstance(value, dict) else value
+
+    def __getattr__(self, key: str) -> Any:
+        if key == "_mapping" or key not in self._mapping:
+            raise AttributeError(f"No attribute {key!r} in State")
+        return self[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if key == "__orig_class__":
+            object.__setattr__(self, key, value)
+        else:
+            self._mapping[key] = value._mapping if isinstance(value, State) else value
+
+    __setattr__ = __setitem__
+
+    def __delitem__(self, key: Any) -> None:
+        del self._mapping[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._mapping)
+
+    def __len__(self) -> int:
+        return len(self._mapping)
+
+    def __nnx_repr__(self):
+        yield Object(type(self), kv_sep=": ", start="({", end="})")
+        yield from _parts(self)
+
+    def __treescope_repr__(self, path: Any, subtree_renderer: Any) -> Any:
+        import treescope
+
+        return treescope.repr_lib.render_dictionary_wrapper(
+            object_type=type(self), wrapped_dict=self._mapping, path=path, subtree_renderer=subtree_renderer
+        )
+
+    def map(self, f: Callable[[Path, Any], Any]) -> Any:
+        return _instead(map_state)(f, self)
+
+    def flat_state(self) -> Any:
+        return _instead(to_flat_state)(self)
+
+    @classmethod
+    def from_flat_path(cls, flat_state: Any, /) -> Any:
+        return _instead(from_flat_state)(flat_state, cls=cls)
+
+    def to_pure_dict(self, extract_fn: Callable[[Any], Any] | None = None) -> dict[Any, Any]:
+        from weft.nnx.states.state_dicts import to_pure_dict
+
+        return _instead(to_pure_dict)(self, extract_fn)
+
+    def replace_by_pure_dict(
+        self, pure_dict: dict[Any, Any], replace_fn: Callable[[Any, Any], Any] | None = None
+    ) -> None:
+        from weft.nnx.states.state_dicts import replace_by_pure_dict
+
+        _instead(replace_by_pure_dict)(self, pure_dict, replace_fn)
+
+    def split(self, first: Filter, /, *filters: Filter) -> Any:
+        return _instead(split_state)(self, first, *filters)
+
+    def filter(self, first: Filter, /, *filters: Filter) -> Any:
+        return _instead(filter_state)(self, first, *filters)
+
+    @classmethod
+    def merge(cls, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -> Any:
+        return _instead(merge_state)(state, *states)
+
+    def __or__(self, other: Any) -> Any:
+        return merge_state(self, other) if other else self
+
+    def __sub__(self, other: Any) -> Any:
+        from weft.nnx.states.state_dicts import diff
+
+        return _instead(diff)(self, other)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _register(cls)
+
+
+def _instead(function: F) -> F:
+    """The function that a method stands for, with a warning that it does."""
+    warnings.warn(
+        f"methods of State are deprecated, as it is to become a plain dict; use nnx.{function.__name__}",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    return function
+
+
+class _Nested(Representable):
+    """A state inside of a state prints as a dict."""
+
+    def __init__(self, state: State):
+        self.state = state
+
+    def __nnx_repr__(self):
+        yield Object("", kv_sep=": ", start="{", end="}")
+        yield from _parts(self.state)
+
+
+def _parts(state: State) -> Iterator[Attr]:
+    for key, value in state.items():
+        yield Attr(repr(key), _Nested(value) if isinstance(value, State) else value)
+
+
+def flatten_state(state: State) -> tuple[list[Any], tuple[Any, ...]]:
+    """A state's values, sorted by key, and the keys."""
+    keys = tuple(sorted(state._mapping))
+    return [state._mapping[key] for key in keys], keys
+
+
+def flatten_state_with_keys(state: State) -> tuple[list[Any], tuple[Any, ...]]:
+    """The same with JAX's keys."""
+    values, keys = flatten_state(state)
+    return [(jtu.DictKey(key), value) for key, value in zip(keys, values, strict=True)], keys
+
+
+def unflatten_state(cls: type, keys: tuple[Any, ...], values: Iterable[Any]) -> Any:
+    """A state from sorted keys and values."""
+    return cls(dict(zip(keys, values, strict=True)), _copy=False)
+
+
+def _register(cls: type) -> None:
+    jtu.register_pytree_with_keys(cls, flatten_state_with_keys, functools.partial(unflatten_state, cls), flatten_state)
+
+
+_register(State)
+
+# ---------------------------------------------------------------------- functions
+
+
+def to_flat_state(state: Any) -> FlatState[Any]:
+    """A state's values by path.
+
+    >>> to_flat_state(State({"b": {"x": 1}, "a": 2})).paths
+    (('a',), ('b', 'x'))
+    """
+    return FlatState(flatten_to_sequence(getattr(state, "_mapping", state)), sort=True)
+
+
+def from_flat_state(flat_state: Any, *, cls: type = State) -> Any:
+    """A state from values by path: a mapping or pairs."""
+    return cls(unflatten_mapping(flat_state))
+
+
+def map_state(f: Callable[[Path, Any], Any], state: Any) -> State:
+    """A state with `f(path, value)` for each value."""
+    return from_flat_state([(path, f(path, value)) for path, value in to_flat_state(state)])
+
+
+def sort_flat(flat_state: Iterable[tuple[Path, Any]], filters: Sequence[Filter]) -> list[FlatState[Any]]:
+    """The pairs that each filter is the first to match, and last those that none matches."""
+    predicates = filters_to_predicates(filters)
+    parts: list[list[tuple[Path, Any]]] = [[] for _ in range(len(predicates) + 1)]
+    for pair in flat_state:
+        path, value = pair
+        place = next((i for i, test in enumerate(predicates) if test(path, value)), -1)
+        parts[place].append(pair)
+    return [FlatState(part, sort=False) for part in parts]
+
+
+def _exhaustive(flat_state: Iterable[tuple[Path, Any]], filters: Sequence[Filter]) -> list[FlatState[Any]]:
+    *parts, rest = sort_flat(flat_state, filters)
+    if rest:
+        raise FilterError(
+            "Non-exhaustive filters: no filter matches these",
+            at=[f"{format_path(path)}: {type(value).__name__}" for path, value in rest],
+            fix="add filters for them, or end with `...` for the rest",
+        )
+    return parts
+
+
+def _single(parts: Sequence[Any]) -> Any:
+    return parts[0] if len(parts) == 1 else tuple(parts)
+
+
+def split_flat(flat_state: FlatState[Any], filters: Sequence[Filter]) -> list[FlatState[Any]]:
+    """Parts by filters that must match everything; all of it where there are none."""
+    return _exhaustive(flat_state, filters) if filters else [flat_state]
+
+
+def split_state(state: Any, first: Filter, /, *filters: Filter) -> Any:
+    """Parts of a state by filters, tried in order.
+
+    Returns:
+        One state for one filter, else a tuple of them.
+
+    Raises:
+        ValueError: naming the paths that no filter matches.
+    """
+    return _single([part.to_nested_state() for part in _exhaustive(to_flat_state(state), (first, *filters))])
+
+
+def filter_state(state: Any, first: Filter, /, *filters: Filter) -> Any:
+    """The parts of a state that filters match; what none matches is left out. See `split_state`."""
+    return _single([part.to_nested_state() for part in sort_flat(to_flat_state(state), (first, *filters))[:-1]])
+
+
+def merge_state(state: Mapping[Any, Any], /, *states: Mapping[Any, Any], cls: type = State) -> Any:
+    """One state of several; where they overlap the last one wins."""
+    if not states:
+        return state if isinstance(state, cls) else cls(state)
+    flat: dict[Path, Any] = {}
+    for part in (state, *states):
+        flat.update(flatten_mapping(part))
+    return from_flat_state(flat, cls=cls)

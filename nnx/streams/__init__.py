@@ -1,0 +1,1 @@
+"""Streams of random keys, and how transforms split them."""

@@ -1,0 +1,291 @@
+"""Splitting, forking and reseeding the random streams inside of a graph.
+
+Each function either changes the streams in place and returns backups, to be restored by `restore_rngs` or at the end
+of a `with` block (graph mode with graph updates), or returns a copy of the graph with other streams. Without a graph
+it is a decorator that does it to the arguments.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jax import random
+from weft.core.paths import Path, format_path
+from weft.nnx.config import graph_mode, graph_updates_mode
+from weft.nnx.errors import AxisError, FilterError, ModeError, StructureError
+from weft.nnx.graphs.walk import iter_graph, recursive_map
+from weft.nnx.missing import MISSING
+from weft.nnx.states.filters import Filter, Predicate, to_predicate
+from weft.nnx.streams.rngs import Rngs, RngStream, Shape, rules_of
+
+StreamBackup = tuple[RngStream, jax.Array, jax.Array] | tuple[RngStream, jax.Array]
+
+
+@jtu.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class SplitBackups:
+    """What streams were; as a context manager, it puts that back at the end of the block."""
+
+    backups: list[StreamBackup]
+
+    def __iter__(self) -> Iterator[StreamBackup]:
+        return iter(self.backups)
+
+    def __enter__(self) -> SplitBackups:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        restore_rngs(self)
+
+
+def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
+    """Puts streams back to what they were when the backups were made."""
+    for stream, key, *count in backups:
+        stream.key.set_value(key)
+        if count:
+            stream.count.set_value(count[0])
+
+
+def backup_keys(node: Any, /, *, graph: bool | None = None) -> list[StreamBackup]:
+    """The keys, without counts, of all streams in a graph."""
+    return [(value, value.key[...]) for _, value in iter_graph(node, graph=graph) if isinstance(value, RngStream)]
+
+
+def _selects(test: Predicate, path: Path, stream: RngStream) -> bool:
+    return test((*path, "key"), stream.key) and test((*path, "count"), stream.count)
+
+
+def _decorator(transform: Callable[..., Any], in_place: bool, **options: Any) -> Callable[..., Any]:
+    """A decorator that applies one of the functions below to another's arguments."""
+
+    def decorate(f: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(f)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            changed = transform((args, kwargs), graph_updates=in_place, **options)
+            if in_place:
+                with changed:
+                    return f(*args, **kwargs)
+            args, kwargs = changed
+            return f(*args, **kwargs)
+
+        return wrapper
+
+    return decorate
+
+
+def _renewed(
+    node: Any, successor: Callable[[Path, RngStream], RngStream | None], in_place: bool, graph: bool | None
+) -> Any:
+    """Gives streams the key and count of their successors, where they have one: `SplitBackups`, or a copy."""
+    if not in_place:
+
+        def renew(path: Path, value: Any) -> Any:
+            if isinstance(value, RngStream) and (other := successor(path, value)) is not None:
+                value.key, value.count = other.key, other.count
+            return value
+
+        return recursive_map(renew, node, graph=graph)
+    backups: list[StreamBackup] = []
+    for path, value in iter_graph(node, graph=True):
+        if isinstance(value, RngStream) and (other := successor(path, value)) is not None:
+            backups.append((value, value.key[...], value.count[...]))
+            value.key.set_value(other.key.get_value())
+            value.count.set_value(other.count.get_value())
+    return SplitBackups(backups)
+
+
+def split_rngs(
+    node: Any = MISSING,
+    /,
+    *,
+    splits: Shape,
+    only: Filter = ...,
+    squeeze: bool = False,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Any:
+    """Splits the keys of streams, as a mapped transform needs them.
+
+    Args:
+        node: the graph; without it this is a decorator.
+        splits: the shape of the keys.
+        only: which streams; it must match both key and count.
+        squeeze: whether to drop the axis again, for `splits=1`.
+        graph, graph_updates: if both hold, in place; else on a copy.
+
+    Returns:
+        `SplitBackups`, or the copy.
+
+    Raises:
+        ValueError: for `squeeze` with other splits than 1.
+
+    >>> rngs = Rngs(params=0, dropout=1)
+    >>> split_rngs(rngs, splits=5, only="params", graph_updates=False).params.key.shape
+    (5,)
+    """
+    in_place = graph_mode(graph) and graph_updates_mode(graph_updates)
+    if node is MISSING:
+        return _decorator(split_rngs, in_place, splits=splits, only=only, squeeze=squeeze, graph=graph_mode(graph))
+    if squeeze and splits != 1:
+        raise AxisError(f"squeeze=True drops an axis of size 1, but splits={splits}", fix="pass splits=1")
+    test = to_predicate(only)
+
+    def split(path: Path, stream: RngStream) -> RngStream | None:
+        if not _selects(test, path, stream):
+            return None
+        return RngStream(random.split(stream(), 1)[0], tag=stream.tag) if squeeze else stream.split(splits)
+
+    return _renewed(node, split, in_place, graph)
+
+
+def fork_rngs(
+    node: Any = MISSING,
+    /,
+    *,
+    split: Mapping[Filter, Shape | None] | Shape | None = None,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Any:
+    """Gives streams new keys, so that what is drawn from them leaves the originals alone.
+
+    Args:
+        node: the graph; without it this is a decorator.
+        split: shapes of the new keys, by filter or for all.
+        graph, graph_updates: if both hold, in place; else on a copy.
+
+    Returns:
+        `SplitBackups`, or the copy.
+    """
+    in_place = graph_mode(graph) and graph_updates_mode(graph_updates)
+    if node is MISSING:
+        return _decorator(fork_rngs, in_place, split=split, graph=graph_mode(graph))
+    tests = [(to_predicate(filter), shape) for filter, shape in rules_of(split).items()]
+
+    def fork(path: Path, stream: RngStream) -> RngStream | None:
+        shapes = [shape for test, shape in tests if _selects(test, path, stream)]
+        return None if not shapes else stream.fork() if shapes[0] is None else stream.split(shapes[0])
+
+    return _renewed(node, fork, in_place, graph)
+
+
+def with_rngs(
+    node: Any = MISSING,
+    /,
+    *,
+    split: Mapping[Filter, Shape] | Shape | None = None,
+    fork: Filter | Sequence[Filter] | None = None,
+    broadcast: Mapping[Filter, Shape] | Shape | None = None,
+    only: Filter = True,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Any:
+    """A copy of a graph with streams split, broadcast or forked.
+
+    Args:
+        node: the graph; without it this is a decorator.
+        split: shapes of arrays of new keys, by filter or for all.
+        fork: which streams get one new key.
+        broadcast: shapes that one new key is repeated to, by filter or for all.
+        only: which streams to consider.
+        graph: whether to work on a graph or a tree.
+        graph_updates: must not hold in graph mode, as this never works in place.
+
+    Raises:
+        NotImplementedError: in graph mode with graph updates.
+        ValueError: if two of the three name one stream.
+
+    >>> rngs = with_rngs(Rngs(params=0, dropout=1), split={"params": 4}, fork="dropout", graph=False)
+    >>> rngs.params.key.shape, rngs.dropout.key.shape
+    ((4,), ())
+    """
+    if graph_mode(graph) and graph_updates_mode(graph_updates):
+        raise ModeError("with_rngs returns a copy", fix="pass graph=False or graph_updates=False, or use split_rngs")
+    if node is MISSING:
+        options = {"split": split, "fork": fork, "broadcast": broadcast, "only": only}
+        return _decorator(with_rngs, False, **options, graph=graph_mode(graph))
+    forks = () if fork is None else fork if isinstance(fork, list | tuple) else (fork,)
+    rules = [
+        ("split", _by_filter(split), RngStream.split),
+        ("broadcast", _by_filter(broadcast), RngStream.broadcast),
+        ("fork", [(filter, to_predicate(filter), None) for filter in forks], lambda stream, _: stream.fork()),
+    ]
+    considered = to_predicate(only)
+
+    def apply(path: Path, value: Any) -> Any:
+        if not isinstance(value, RngStream) or not considered(path, value):
+            return value
+        hits = []
+        for name, filters, act in rules:
+            hit = next(((filter, shape) for filter, test, shape in filters if test(path, value)), None)
+            if hit is not None:
+                hits.append((name, *hit, act))
+        if sum(filter is not ... and filter is not True for _, filter, _, _ in hits) > 1:
+            raise FilterError(
+                f"a stream matches multiple rules: {', '.join(f'{name} by {filter!r}' for name, filter, *_ in hits)}",
+                at=format_path(path),
+                fix="make the filters exclude each other",
+            )
+        return hits[0][3](value, hits[0][2]) if hits else value
+
+    return recursive_map(apply, node, graph=graph)
+
+
+def _by_filter(shapes: Any) -> list[tuple[Any, Predicate, Any]]:
+    rules = {} if shapes is None else rules_of(shapes)
+    return [(filter, to_predicate(filter), shape) for filter, shape in rules.items()]
+
+
+def _scalars_only(path: Path, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    if shape:
+        raise AxisError(
+            f"a stream of keys of shape {shape} cannot be reseeded by one key",
+            at=format_path(path),
+            fix='pass policy="match_shape" if all its keys differ, or a policy of your own',
+        )
+    return key
+
+
+def _match_shape(path: Path, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    return random.split(key, shape) if shape else key
+
+
+_POLICIES = {"scalars_only": _scalars_only, "match_shape": _match_shape}
+
+
+def reseed(
+    node: Any,
+    /,
+    *,
+    graph: bool | None = None,
+    policy: str | Callable[[Path, jax.Array, tuple[int, ...]], jax.Array] = "scalars_only",
+    **stream_keys: Any,
+) -> None:
+    """Gives streams new keys, in place, and sets their counts to zero.
+
+    Args:
+        node: the graph.
+        graph: whether to walk a graph or a tree.
+        policy: what to do with streams over arrays of keys: refuse (`"scalars_only"`), split the new key
+            (`"match_shape"`), or a function of path, new key and shape that returns the keys.
+        stream_keys: seeds or keys by the name of the stream.
+
+    Raises:
+        ValueError: for an unknown policy, or an array of keys under `"scalars_only"`; then nothing was changed.
+    """
+    decide = policy if callable(policy) else _POLICIES.get(policy)
+    if decide is None:
+        raise StructureError(f'policy must be "scalars_only", "match_shape" or a function, got {policy!r}')
+    rngs = Rngs(**stream_keys)
+    new: list[tuple[RngStream, jax.Array]] = []
+    for path, value in iter_graph(node, graph=graph):
+        if isinstance(value, RngStream) and value.key.tag in stream_keys:
+            new.append((value, decide(path, rngs[value.key.tag](), value.key.shape)))
+    for stream, key in new:
+        stream.key.set_value(key)
+        stream.count.set_value(jnp.zeros(key.shape, dtype=jnp.uint32))

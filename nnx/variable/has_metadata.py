@@ -1,0 +1,103 @@
+"""The half of a Variable that deals with its metadata."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.nnx.errors import StructureError
+from weft.nnx.missing import MISSING
+from weft.nnx.variable.metadata import REQUIRED, Metadata, call_hooks, current_name, freeze, with_current_names
+from weft.nnx.versions import structure_epoch
+
+_store = object.__setattr__
+
+
+class HasMetadata:
+    """Reading and changing metadata; the base of `Variable`."""
+
+    __slots__ = ()
+    _var_metadata: Metadata
+    required_metadata = REQUIRED
+
+    def _check_can_update(self) -> None:
+        raise AssertionError("a Variable says itself when it may be updated")
+
+    def get_metadata(
+        self, name: str | None = None, default: Any = MISSING, *, exclude_required: bool | None = None
+    ) -> Any:
+        """One entry of the metadata, or all of it as a new dict.
+
+        Args:
+            name: which entry; all if `None`.
+            default: what to return for an entry that is not there.
+            exclude_required: whether to leave out the three modes; only without a name.
+
+        Raises:
+            KeyError: for an entry that is not there, without a default.
+        """
+        if name is not None:
+            if exclude_required is not None:
+                raise TypeError("exclude_required applies to all metadata; do not give a name with it")
+            if default is not MISSING:
+                return self._var_metadata.get(name, default)
+            return self._var_metadata[name]
+        if default is not MISSING:
+            raise TypeError(f"a default applies to one entry, so it needs a name; got default={default!r}")
+        return self._var_metadata.without(*(self.required_metadata if exclude_required else ()))
+
+    def set_metadata(self, *args: Any, **kwargs: Any) -> None:
+        """Changes metadata: `set_metadata(name, value)`, `set_metadata(name=value, ...)`, or `set_metadata(mapping)`,
+        which replaces all of it.
+
+        Raises:
+            ValueError: if a mode would change.
+        """
+        self._check_can_update()
+        match args, bool(kwargs):
+            case (mapping,), False:
+                modes = {mode: self._var_metadata[mode] for mode in REQUIRED}
+                self._replace_metadata({**modes, **with_current_names(mapping)})
+            case (name, value), False:
+                self._replace_metadata({**self._var_metadata, current_name(name): value})
+            case (), True:
+                self._replace_metadata({**self._var_metadata, **with_current_names(kwargs)})
+            case _:
+                raise TypeError(
+                    f"set_metadata takes a mapping, a name and a value, or keywords; got {args!r} and {kwargs!r}"
+                )
+
+    def _replace_metadata(self, metadata: dict[str, Any]) -> None:
+        for mode in REQUIRED:
+            if metadata[mode] != self._var_metadata[mode]:
+                raise StructureError(
+                    f"Cannot change `{mode}` metadata from {self._var_metadata[mode]} to {metadata[mode]}",
+                    fix=f"make another Variable: variable.copy({mode}=...)",
+                )
+        _store(self, "_var_metadata", freeze(metadata))
+        structure_epoch.advance()
+
+    def has_metadata(self, name: str) -> bool:
+        """Whether there is such an entry."""
+        return name in self._var_metadata
+
+    def del_metadata(self, name: str) -> None:
+        """Drops an entry.
+
+        Raises:
+            KeyError: if there is none.
+            ValueError: for `hijax` and `ref`.
+        """
+        self._check_can_update()
+        if name in ("hijax", "ref"):
+            raise StructureError(f"Cannot delete `{name}` metadata: every Variable has it")
+        self._var_metadata[name]
+        _store(self, "_var_metadata", freeze(self._var_metadata.without(name)))
+        structure_epoch.advance()
+
+    def add_axis(self, axis_index: int, axis_name: str | None) -> None:
+        """Tells the hooks that a transform adds an axis."""
+        call_hooks(self._var_metadata.get("on_add_axis", ()), self, axis_index, axis_name)
+
+    def remove_axis(self, axis_index: int, axis_name: str | None) -> None:
+        """Tells the hooks that a transform takes an axis away."""
+        call_hooks(self._var_metadata.get("on_remove_axis", ()), self, axis_index, axis_name)

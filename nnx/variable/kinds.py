@@ -1,0 +1,139 @@
+"""The kinds of Variables, and their names.
+
+A Variable's type says what its value is for. Each type here is one of the core's kinds too, so that a filter means the
+same for records and for Modules. The *name registry* maps the names of Linen's collections to types, one to one.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from weft.core.records import kinds
+from weft.nnx.errors import StructureError
+from weft.nnx.missing import MISSING, Missing
+from weft.nnx.variable.variable import Variable
+
+A = TypeVar("A")
+VariableType = type[Variable[Any]]
+
+
+class Param(Variable[A], kinds.Param):
+    """A parameter: what `grad` differentiates unless told otherwise."""
+
+
+class LoRAParam(Param[A], kinds.LoRAParam):
+    """A parameter of a low-rank adapter."""
+
+
+class BatchStat(Variable[A], kinds.BatchStat):
+    """A running statistic of batches."""
+
+
+class Cache(Variable[A], kinds.Cache):
+    """What decoding keeps between steps."""
+
+
+class Intermediate(Variable[A], kinds.Intermediate):
+    """A value recorded on the way by `Module.sow`."""
+
+
+class Perturbation(Intermediate[A], kinds.Perturbation):
+    """A planted zero (`Module.perturb`), whose gradient is that of an intermediate value."""
+
+
+class RngState(Variable[Any], kinds.RngState):
+    """Random state, tagged with the name of its stream."""
+
+    tag: str
+
+
+class RngCount(RngState, kinds.RngCount):
+    """How many keys a stream has drawn."""
+
+
+class RngKey(RngState, kinds.RngKey):
+    """The key that a stream derives its keys from."""
+
+
+_TYPES: dict[str, VariableType] = {}
+
+
+def variable_type_from_name(
+    name: str, /, *, base: VariableType = Variable, allow_register: bool = False
+) -> VariableType:
+    """The Variable type of a collection's name.
+
+    Args:
+        name: such as `"params"`.
+        base: what a type made for a new name is a subclass of.
+        allow_register: whether to make and register a type for a new name.
+
+    Raises:
+        ValueError: if the name is new and may not be registered.
+
+    >>> variable_type_from_name("params").__name__
+    'Param'
+    """
+    if name not in _TYPES:
+        if not allow_register:
+            raise StructureError(
+                f"no Variable type is registered under {name!r}",
+                fix="register one with register_variable_name, or pass allow_register=True",
+            )
+        _TYPES[name] = cast(VariableType, type(base)(name, (base,), {}))
+    return _TYPES[name]
+
+
+def variable_name_from_type(typ: VariableType, /, *, allow_register: bool = False) -> str:
+    """The collection's name of a Variable type.
+
+    Args:
+        typ: the type.
+        allow_register: whether to register a new type under its own name.
+
+    Raises:
+        ValueError: if the type is new and may not be registered, or its name is taken.
+
+    >>> variable_name_from_type(BatchStat)
+    'batch_stats'
+    """
+    for name, registered in _TYPES.items():
+        if registered is typ:
+            return name
+    if not allow_register:
+        raise StructureError(
+            f"the type {typ.__name__} is registered under no name",
+            fix="register it with register_variable_name, or pass allow_register=True",
+        )
+    register_variable_name(typ.__name__, typ)
+    return typ.__name__
+
+
+def register_variable_name(
+    name: str, typ: VariableType | Missing = MISSING, *, overwrite: bool = False
+) -> VariableType | Callable[[VariableType], VariableType]:
+    """Registers a Variable type under a collection's name; without a type, returns a decorator that does.
+
+    Raises:
+        ValueError: if the name is taken, unless `overwrite`.
+    """
+    if isinstance(typ, Missing):
+        return cast(Any, functools.partial(register_variable_name, name, overwrite=overwrite))
+    if name in _TYPES and not overwrite:
+        raise StructureError(
+            f"the name {name!r} is taken by {_TYPES[name].__name__}", fix="pass overwrite=True to give it away"
+        )
+    _TYPES[name] = typ
+    return typ
+
+
+for _name, _type in {
+    "params": Param,
+    "batch_stats": BatchStat,
+    "cache": Cache,
+    "intermediates": Intermediate,
+    "perturbations": Perturbation,
+}.items():
+    register_variable_name(_name, _type)

@@ -1,0 +1,397 @@
+"""Variable: a mutable box with a value, metadata and a trace level.
+
+The value, the *raw value*, is an array or any pytree; `variable[...]` reads and writes it through the hooks. A Variable
+whose metadata says `ref` keeps its array in a JAX ref, which is mutated in place; one that says `hijax` is a value of
+JAX's own (see `hijax`). A Variable may be written only at the trace level where it was made.
+
+Three slots hold everything, so that transforms read and write many Variables in a tight loop:
+`_raw_value`, `_trace_state` and `_var_metadata`, of which only the first changes in ordinary training.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any, Generic, TypeVar
+
+import jax
+import jax.tree_util as jtu
+from weft.nnx.config import hijax_default, ref_default, using_eager_sharding
+from weft.nnx.errors import StructureError, TraceContextError
+from weft.nnx.missing import MISSING
+from weft.nnx.printing.reprlib import Attr, Object, Representable, SizeBytes
+from weft.nnx.variable.has_metadata import HasMetadata
+from weft.nnx.variable.metadata import (
+    HOOKS,
+    Metadata,
+    VariableMetadata,
+    current_name,
+    freeze,
+    run_hooks,
+    shown_metadata,
+    warn_of_hooks,
+    with_current_names,
+)
+from weft.nnx.variable.operators import ValueProtocols, install_operators
+from weft.nnx.variable.refs import copy_containers, fits, is_array_ref, is_plain_array
+from weft.nnx.variable.sharding import shard_value
+from weft.nnx.variable.tracers import TraceState, current_trace_state
+from weft.nnx.versions import structure_epoch
+
+A = TypeVar("A")
+
+
+# Every Variable type. Loops over graphs look types up here, which is much cheaper than `isinstance`.
+VARIABLE_TYPES: set[type] = set()
+_store = object.__setattr__
+
+
+class VariableMeta(type):
+    """Makes Variable types slotted, and hijax Variables of those that ask for it."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any):
+        namespace.setdefault("__slots__", ())
+        return super().__new__(cls, name, bases, namespace, **kwargs)
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return cls._variable_meta_call(*args, **kwargs)
+
+    def _variable_meta_call(cls, *args: Any, **kwargs: Any) -> Any:
+        return _as_its_mode(type.__call__(cls, *args, **kwargs))
+
+
+def _as_its_mode(variable: Any) -> Any:
+    """The Variable, or the hijax value that stands for it."""
+    if not variable._var_metadata["hijax"]:
+        return variable
+    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(variable._raw_value)):
+        return variable  # there is no value yet
+    from weft.nnx.variable.hijax import to_hijax
+
+    return to_hijax(variable)
+
+
+class Variable(ValueProtocols, HasMetadata, Representable, Generic[A], metaclass=VariableMeta):
+    """A mutable box: the base of all kinds of state.
+
+    Args:
+        value: an array or any pytree, or a `VariableMetadata` of one.
+        hijax: whether it is a hijax value; by default what `var_defaults` says.
+        ref: whether it keeps its value in a JAX ref; likewise.
+        eager_sharding: whether `out_sharding`, if given, is applied at once; likewise.
+        metadata: anything else to carry, such as `out_sharding=("data", None)`.
+
+    Raises:
+        ValueError: if the value holds a JAX ref already.
+
+    >>> import jax.numpy as jnp
+    >>> count = Variable(jnp.array(1), note="steps")
+    >>> count[...] += 2
+    >>> int(count[...]), count.note
+    (3, 'steps')
+    """
+
+    __slots__ = ("__weakref__", "_raw_value", "_trace_state", "_var_metadata")
+    _raw_value: A
+    _trace_state: TraceState
+    _var_metadata: Metadata
+
+    def __init__(
+        self,
+        value: A | VariableMetadata[A],
+        *,
+        hijax: bool | None = None,
+        ref: bool | None = None,
+        eager_sharding: bool | None = None,
+        **metadata: Any,
+    ):
+        modes = {"hijax": hijax, "ref": ref, "eager_sharding": eager_sharding}
+        if isinstance(value, VariableMetadata):
+            joined = value.joined({**metadata, **{mode: given for mode, given in modes.items() if given is not None}})
+            modes = {mode: joined.pop(mode, None) for mode in modes}
+            metadata, value = joined, value.raw_value
+        hijax, ref, eager_sharding = modes.values()
+        if not is_plain_array(value) and any(map(is_array_ref, jax.tree.leaves(value))):
+            raise StructureError(
+                "a Variable cannot be made of a JAX ref", fix="give it the array, `ref[...]`, and ref=True"
+            )
+        metadata["hijax"] = hijax_default() if hijax is None else hijax
+        metadata["ref"] = ref_default() if ref is None else ref
+        metadata["eager_sharding"] = using_eager_sharding() if eager_sharding is None else eager_sharding
+        for hook in HOOKS:
+            if hook not in metadata and hasattr(type(self), hook):
+                metadata[hook] = getattr(type(self), hook)
+        if any(metadata.get(hook) for hook in HOOKS):
+            warn_of_hooks()
+        _store(self, "_trace_state", current_trace_state())
+        _store(self, "_var_metadata", freeze(with_current_names(metadata)))
+        self._create(value)
+
+    def _create(self, value: Any) -> None:
+        metadata = self._var_metadata
+        _store(self, "_raw_value", value)
+        if "on_create_value" in metadata:
+            value = run_hooks(metadata["on_create_value"], self, value)
+            _store(self, "_raw_value", value)
+        value = self.create_value(value)
+        if metadata["eager_sharding"] and "out_sharding" in metadata:
+            value = shard_value(value, metadata["out_sharding"], metadata.get("sharding_rules"), metadata.get("mesh"))
+        _store(self, "_raw_value", jax.new_ref(value) if metadata["ref"] else value)
+
+    @classmethod
+    def _new(cls, value: Any, metadata: Any) -> Any:
+        """A Variable of the current level, made without hooks or checks."""
+        variable = object.__new__(cls)
+        _store(variable, "_trace_state", current_trace_state())
+        _store(variable, "_var_metadata", freeze(metadata))
+        _store(variable, "_raw_value", value)
+        return variable
+
+    @classmethod
+    def from_metadata(cls, value: A, attributes: dict[str, Any]) -> Any:
+        """A Variable with this raw value and exactly this metadata; no hooks run."""
+        return _as_its_mode(cls._new(value, {"hijax": False, "ref": False, "eager_sharding": True, **attributes}))
+
+    # ------------------------------------------------------------------ modes and level
+
+    @property
+    def var_type(self) -> Any:
+        return type(self)
+
+    @property
+    def type(self) -> Any:
+        """The kind of this Variable."""
+        return type(self)
+
+    @property
+    def hijax(self) -> bool:
+        return self._var_metadata["hijax"]
+
+    @property
+    def ref(self) -> bool:
+        return self._var_metadata["ref"]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.get_value().shape
+
+    @property
+    def sharding_names(self) -> Any:
+        return self.get_metadata(current_name("sharding_names"), None)
+
+    @property
+    def _can_update(self) -> bool:
+        return self._trace_state.is_valid()
+
+    def _check_can_update(self) -> None:
+        if not self._trace_state.is_valid():
+            from weft.nnx.graphs import whereabouts  # it walks graphs, which hold Variables
+
+            raise TraceContextError(
+                f"Cannot mutate {type(self).__name__} from a different trace level",
+                at=whereabouts.find(self),
+                fix="pass it to the transform as an argument, and return what is computed inside",
+            )
+
+    # ------------------------------------------------------------------ value
+
+    def create_value(self, value: A) -> A:
+        """The value to keep, given the one that the constructor got; for kinds to override."""
+        return value
+
+    def get_raw_value(self) -> A:
+        """The value as it is kept: no hooks, and a ref if this is a ref Variable."""
+        return self._raw_value
+
+    def set_raw_value(self, value: A, *, _unsafe_bypass_check: bool = False) -> None:
+        """Keeps a value as it is: no hooks.
+
+        Raises:
+            TraceContextError: from another trace level.
+        """
+        if not _unsafe_bypass_check:
+            self._check_can_update()
+        _store(self, "_raw_value", value)
+        if is_array_ref(value):
+            structure_epoch.advance()  # the Variable is a ref one from now on, whatever its metadata says
+
+    def get_value(self, *, index: Any = MISSING) -> Any:
+        """The value, or what an index selects of it, through the `on_get_value` hooks."""
+        value: Any = self._raw_value
+        if not is_plain_array(value):
+            value = copy_containers(value)
+            if is_array_ref(value):
+                value = value[... if index is MISSING else index]
+            elif index is not MISSING and not (index is ... and isinstance(value, jax.Array)):
+                value = value[index]
+        elif index is not MISSING and index is not ...:
+            value = value[index]
+        if "on_get_value" in self._var_metadata:
+            value = run_hooks(self._var_metadata["on_get_value"], self, value)
+        return value
+
+    def set_value(self, value: Any, *, index: Any = MISSING) -> None:
+        """Replaces the value, or what an index selects of it, through the `on_set_value` hooks.
+
+        Raises:
+            TraceContextError: from another trace level (a ref is mutated from any).
+        """
+        value = copy_containers(value)
+        if "on_set_value" in self._var_metadata:
+            value = run_hooks(self._var_metadata["on_set_value"], self, value)
+        raw: Any = self._raw_value
+        if is_array_ref(raw):
+            raw[... if index is MISSING else index] = value
+            return
+        if index is not MISSING:
+            if not isinstance(raw, jax.Array):
+                raw[index] = value
+                return
+            if index is not ... or not fits(value, raw):
+                value = raw.at[index].set(value)
+        self._check_can_update()
+        _store(self, "_raw_value", value)
+
+    @property
+    def raw_value(self) -> A:
+        _warn_deprecated("raw_value", "get_raw_value()")
+        return self._raw_value
+
+    @raw_value.setter
+    def raw_value(self, value: A) -> None:
+        _warn_deprecated("raw_value", "set_raw_value(value)")
+        self.set_raw_value(value)
+
+    @property
+    def value(self) -> A:
+        _warn_deprecated("value", "[...], or get_value() where the value is no array")
+        return self.get_value()
+
+    @value.setter
+    def value(self, value: A) -> None:
+        _warn_deprecated("value", "[...] = value, or set_value(value) where the value is no array")
+        self.set_value(value)
+
+    # ------------------------------------------------------------------ copies
+
+    def copy(self, value: Any = MISSING, *, _copy_ref: bool = True, **updates: Any) -> Any:
+        """A new Variable of this kind, with another value or other metadata where given; a ref is copied too."""
+        if value is MISSING:
+            value = self._raw_value
+        metadata = freeze({**self._var_metadata, **updates}) if updates else self._var_metadata
+        if _copy_ref:
+            if is_array_ref(value):
+                value = value[...]
+            if metadata["ref"]:
+                value = jax.new_ref(value)
+        return _as_its_mode(self._new(copy_containers(value), metadata))
+
+    replace = copy
+    to_state = copy
+
+    def copy_from(self, other: Variable[A]) -> None:
+        """Takes over value and metadata of a Variable of the same kind.
+
+        Raises:
+            ValueError: if it is of another kind.
+        """
+        if type(self) is not type(other):
+            raise StructureError(f"a {type(self).__name__} cannot copy from a {type(other).__name__}")
+        if self is not other:
+            self.set_raw_value(other._raw_value)
+            _store(self, "_var_metadata", other._var_metadata)
+            structure_epoch.advance()
+
+    def update_from_state(self, variable_state: Variable[A]) -> None:
+        """Takes over value and metadata of a Variable, except the modes `hijax` and `ref`.
+
+        Raises:
+            TraceContextError: from another trace level.
+        """
+        self.set_raw_value(variable_state._raw_value)
+        mine, theirs = self._var_metadata, variable_state._var_metadata
+        if mine is not theirs and mine != theirs:
+            _store(self, "_var_metadata", freeze({**theirs, "hijax": mine["hijax"], "ref": mine["ref"]}))
+            structure_epoch.advance()
+
+    # ------------------------------------------------------------------ attributes: metadata first, then the value's
+
+    def __getattr__(self, name: str) -> Any:
+        metadata = object.__getattribute__(self, "_var_metadata")
+        if name in metadata:
+            return metadata[name]
+        return getattr(object.__getattribute__(self, "_raw_value"), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._check_can_update()
+        if not hasattr(getattr(type(self), name, None), "__set__"):
+            raise AttributeError(
+                f"Cannot set attribute {name!r} of a {type(self).__name__}; "
+                f"for metadata write variable.set_metadata({name}=value)"
+            )
+        _store(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self._check_can_update()
+        raise AttributeError(
+            f"Cannot delete attribute {name!r} of a {type(self).__name__}; "
+            f"for metadata write variable.del_metadata({name!r})"
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    # ------------------------------------------------------------------ copies through Python's protocols, and text
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        # A deep copy is made by the walker of objects; asking the value for one, as any attribute, would give an array.
+        twin = memo[id(self)] = self._new(copy.deepcopy(self._raw_value, memo), self._var_metadata)
+        return twin
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("_raw_value", "_trace_state", "_var_metadata")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            _store(self, name, freeze(value) if name == "_var_metadata" else value)
+
+    def _shown(self) -> dict[str, Any]:
+        return {"value": self.get_value(), **shown_metadata(self._var_metadata)}
+
+    def __nnx_repr__(self):
+        size = SizeBytes.from_any(self._raw_value)
+        yield Object(type(self), comment=f" # {size}" if size else "")
+        for name, value in self._shown().items():
+            yield Attr(name, value)
+
+    def __treescope_repr__(self, path: Any, subtree_renderer: Any) -> Any:
+        from weft.nnx.printing.visualization import render_object_constructor
+
+        size = SizeBytes.from_any(self.get_value())
+        comment = f" # {size}" if size else None
+        return render_object_constructor(type(self), self._shown(), path, subtree_renderer, comment=comment)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _register(cls)
+
+
+def _warn_deprecated(name: str, instead: str) -> None:
+    warnings.warn(f"'.{name}' of a Variable is deprecated, use {instead}", DeprecationWarning, stacklevel=3)
+
+
+_VALUE_KEY = jtu.GetAttrKey("value")
+
+
+def _register(cls: Any) -> None:
+    VARIABLE_TYPES.add(cls)
+    jtu.register_pytree_with_keys(
+        cls,
+        lambda variable: (((_VALUE_KEY, variable._raw_value),), variable._var_metadata),
+        lambda metadata, children: cls._new(*children, metadata.in_order()),
+        lambda variable: ((variable._raw_value,), variable._var_metadata),
+    )
+
+
+install_operators(Variable, lambda other: other.get_value() if isinstance(other, Variable) else other)
+_register(Variable)
+VariableState = Variable

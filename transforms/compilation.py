@@ -1,0 +1,326 @@
+"""jit: compile, with records in and successors out.
+
+Static leaves are static by themselves; leaves that did not change do not leave the trace; dispatch is asynchronous and
+goes through generated code (see `core.codegen`). Arguments ride by their sharding and by whether they are donated.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+
+import jax
+from jax.experimental.layout import Format
+from jax.sharding import PartitionSpec, Sharding
+from weft.core.edge.untyped import is_tuple
+from weft.core.edge.untyped import jax as untyped_jax
+from weft.core.errors import StructureError
+from weft.core.frames import open_frame
+from weft.core.interpreter.boundary import Boundary, Call, Crossing, Groups
+from weft.core.interpreter.interpret import Interpreted, interpret, name_of
+from weft.core.interpreter.rides import Ride, RidesByKind
+from weft.core.interpreter.rules import Lift, OutcomeNode, Rule
+from weft.core.interpreter.values import VALUES
+from weft.core.records.partition import take_apart
+from weft.core.records.statics import Bound, Static
+from weft.core.threads.proxies import Returned, Transform
+from weft.transforms._wrap import decorate, named_like, numbers_and_names, titled, with_statics
+from weft.transforms.parts import call_part
+from weft.transforms.stages import Arguments, Stage, StaticArguments, refuse_statics, without_statics
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How an argument rides through jit: its sharding (None: as it is), and whether its buffers are given away."""
+
+    sharding: Any = None
+    donated: bool = False
+
+
+@dataclass(frozen=True)
+class JitOptions:
+    """The options of one `jit`, completed by the function's signature."""
+
+    static_numbers: frozenset[int]
+    static_names: frozenset[str]
+    donated_numbers: frozenset[int]
+    donated_names: frozenset[str]
+    in_shardings: Any
+    out_shardings: Any
+    jax_options: dict[str, Any]
+
+
+def is_sharding(node: Any) -> bool:
+    """Whether a prefix node is a sharding or a placement."""
+    return node is None or isinstance(node, Placement | Sharding | PartitionSpec | Format)
+
+
+def _arrive(options: JitOptions, call: Call) -> Any:
+    _, args, kwargs = call
+    shardings = options.in_shardings
+    traced = [i for i in range(len(args)) if i not in options.static_numbers]
+    by_argument = dict.fromkeys(traced, shardings)
+    if is_tuple(shardings) and not is_sharding(shardings):
+        if len(shardings) != len(traced):
+            raise StructureError(
+                f"in_shardings has {len(shardings)} entries for {len(traced)} positional arguments"
+                + (" that are not static" if len(traced) < len(args) else ""),
+                fix="give one for each argument, or one for all",
+            )
+        by_argument = dict(zip(traced, shardings, strict=True))
+
+    def placed(sharding: Any, donated: bool) -> Any:
+        def place(node: Any) -> Any:
+            if isinstance(node, RidesByKind):
+                return RidesByKind(tuple((kind, Placement(ride, donated)) for kind, ride in node.rides))
+            return Placement(node, donated)
+
+        return jax.tree.map(place, sharding, is_leaf=lambda node: isinstance(node, RidesByKind) or is_sharding(node))
+
+    return (
+        Placement(),
+        tuple(placed(by_argument.get(i), i in options.donated_numbers) for i in range(len(args))),
+        {name: Placement(None, name in options.donated_names) for name in kwargs},
+    )
+
+
+def _forwards(arrived: Ride, departs: Ride) -> bool:
+    # A donated leaf leaves through XLA's aliasing, which copies nothing; a sharding, asked for, must be applied.
+    return arrived == Placement() and departs is None
+
+
+def _lift(lift: Lift[JitOptions]) -> Any:
+    (body,) = lift.bodies
+
+    def traced(extra: Any, *groups: tuple[Any, ...]) -> tuple[Groups, OutcomeNode]:
+        lift.traces.record(body.name, body.boundary, lift.crossing, lift.crossing.ungroup(groups))
+        with open_frame("jit"):
+            return body(groups)
+
+    options = lift.options
+    placements = [lane for lane in lift.lanes if isinstance(lane, Placement)]
+    keywords = dict(options.jax_options)
+    keywords["donate_argnums"] = tuple(i + 1 for i, lane in enumerate(placements) if lane.donated)
+    if any(lane.sharding is not None for lane in placements):
+        keywords["in_shardings"] = (None, *(lane.sharding for lane in placements))
+    if any(lane is not None for lane in lift.out_lanes):
+        keywords["out_shardings"] = (lift.out_lanes, None)
+    return untyped_jax.jit(titled(body.name, traced), **keywords)
+
+
+JIT: Rule[JitOptions] = Rule(
+    "jit",
+    _lift,
+    arrive=_arrive,
+    depart=lambda options, index: options.out_shardings,
+    is_ride=is_sharding,
+    forwards=_forwards,
+    updates=lambda ride: ride.sharding if isinstance(ride, Placement) else ride,
+    options=("in_shardings", "out_shardings"),
+    quick=True,
+    gives_away=lambda ride: isinstance(ride, Placement) and ride.donated,
+    shares="always",
+)
+
+
+class JitFunction(Generic[P, R]):
+    """A compiled function of records. Made by `jit`."""
+
+    def __init__(self, function: Callable[P, R], options: JitOptions, boundary: Boundary = VALUES):
+        self._options = options
+        self._interpreted: Interpreted[JitOptions] = interpret(JIT, boundary)((function,), options)
+        self._has_statics = bool(options.static_numbers or options.static_names)
+        named_like(function, self)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if self._has_statics:
+            return self._interpreted(*self._with_statics(args, kwargs))
+        return self._interpreted(args, kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not what it has compiled: a step of `__main__` is sent to other processes as its function.
+        interpreted = self._interpreted
+        return JitFunction, (interpreted.held[0], self._options, interpreted.boundary)
+
+    def __repr__(self) -> str:
+        return f"weft.jit({getattr(self, '__qualname__', self._interpreted.held[0])!s})"
+
+    def _with_statics(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return with_statics(args, kwargs, self._options.static_numbers, self._options.static_names)
+
+    def trace(self, *args: P.args, **kwargs: P.kwargs) -> Stage:
+        """Traces the function for these arguments (or `ShapeDtypeStruct`s); see `jax.stages.Traced`."""
+        call = (self._interpreted.functions, *self._with_statics(args, kwargs))
+        plan, values, _ = self._interpreted.plan(call)
+        jitted: Any = plan.lifted
+        numbers, names = self._options.static_numbers, self._options.static_names
+        by_number = {i: value for i, value in enumerate(args) if i in numbers}
+        by_name = {name: value for name, value in kwargs.items() if name in names}
+        statics = StaticArguments(len(args), by_number, by_name)
+
+        def complete(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+            return self._with_statics(*statics.complete(args, kwargs))
+
+        traced = jitted.trace((), *plan.crossing.group(values))
+        shapes = [untyped_jax.eval_shape(_itself, value) for value in values]
+        export = functools.partial(self._trace_for_export, plan.crossing, shapes, complete)
+        return Stage(traced, self._interpreted, plan.crossing, complete, export=export)
+
+    def _trace_for_export(
+        self,
+        crossing: Crossing,
+        shapes: Sequence[Any],
+        complete: Callable[[tuple[Any, ...], Mapping[str, Any]], Arguments],
+    ) -> Any:
+        """Traces the function as one of plain pytrees: what is exported is called without weft."""
+        refuse_statics(self._interpreted.boundary.describe_crossing(crossing), crossing)
+        _, args, kwargs = crossing.structure.build(shapes)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return without_statics(self._interpreted(*complete(args, kwargs)))
+
+        numbers, names = self._options.static_numbers, self._options.static_names
+        args = tuple(argument for i, argument in enumerate(args) if i not in numbers)
+        kwargs = {name: argument for name, argument in kwargs.items() if name not in names}
+        return untyped_jax.jit(titled(name_of(self._interpreted.held[0]), run)).trace(*args, **kwargs)
+
+    def lower(self, *args: P.args, **kwargs: P.kwargs) -> Stage:
+        """Traces and lowers the function for these arguments; see `jax.stages.Lowered`."""
+        return self.trace(*args, **kwargs).lower()
+
+    def eval_shape(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """The output as `ShapeDtypeStruct`s, without running or compiling anything."""
+        call = (self._interpreted.functions, *self._with_statics(args, kwargs))
+        plan, values, entered = self._interpreted.plan(call)
+        jitted: Any = plan.lifted
+        groups, outcome = jitted.eval_shape((), *plan.crossing.group(values))
+        shapes = [untyped_jax.eval_shape(_itself, value) for value in values]
+        return self._interpreted.boundary.hand_over(entered, outcome.value, shapes, groups)
+
+    def partial(self, *args: Any) -> Callable[..., R]:
+        """The function with its first arguments given now, and taken apart only once.
+
+        >>> import jax.numpy as jnp
+        >>> scale = jit(lambda model, x: model["w"] * x)
+        >>> apply = scale.partial({"w": jnp.array(3.0)})
+        >>> float(apply(2.0))
+        6.0
+        """
+        given = self._with_statics(args, {})[0]
+        bound = tuple(argument if type(argument) is Static else bind(argument) for argument in given)
+
+        def apply(*rest: Any, **kwargs: Any) -> R:
+            shifted = (*args, *rest)
+            rest = self._with_statics(shifted, {})[0][len(args) :]
+            return self._interpreted((*bound, *rest), self._with_statics((), kwargs)[1])
+
+        return apply
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def bind(argument: Any) -> Bound:
+    """An argument taken apart beforehand."""
+    structure, leaves = take_apart(argument)
+    return Bound(structure, tuple(leaf.value for leaf in leaves))
+
+
+@overload
+def jit(function: Callable[P, R], /, **options: Any) -> JitFunction[P, R]: ...
+@overload
+def jit(**options: Any) -> Callable[[Callable[P, R]], JitFunction[P, R]]: ...
+def jit(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Sequence[str] | None = None,
+    **jax_options: Any,
+) -> Any:
+    """Compiles a function of records, arrays and anything hashable.
+
+    Args:
+        function: what to compile. If it is a record (or a method of one), its arrays are arguments, not constants.
+        in_shardings: a sharding for all arguments, or a tuple with one prefix for each; `axes({kind: sharding})` gives
+            one for each kind.
+        out_shardings: likewise for the output.
+        static_argnums: arguments that are static as a whole, numbers in them too. Other non-array leaves, and the
+            numbers in a record's fields, are static by themselves.
+        static_argnames: the same by name.
+        donate_argnums: arguments whose buffers the output may take over; using them afterwards is a `DonatedError`.
+        donate_argnames: the same by name.
+        jax_options: `keep_unused`, `inline`, `compiler_options`, ..., for `jax.jit`.
+
+    Returns:
+        A function with the same signature, with `trace`, `lower`, `eval_shape` and `partial`. `jax.export.export` takes
+        it, and what it exports is called with the records it was made for.
+
+    Raises:
+        StaticError: if a static leaf cannot be hashed.
+        DonatedError: if an argument was donated before.
+
+    Source: `jax.jit`.
+
+    >>> import jax.numpy as jnp
+    >>> @jit
+    ... def step(model, x):
+    ...     return x * model["w"], {**model, "count": model["count"] + 1}
+    >>> y, model = step({"w": jnp.array(2.0), "count": 0, "name": "scale"}, 3.0)
+    >>> float(y), int(model["count"]), model["name"]
+    (6.0, 1, 'scale')
+    """
+
+    def wrap(function: Callable[..., Any]) -> JitFunction[Any, Any]:
+        static_numbers, static_names = numbers_and_names(function, static_argnums, static_argnames)
+        donated_numbers, donated_names = numbers_and_names(function, donate_argnums, donate_argnames)
+        options = JitOptions(
+            static_numbers, static_names, donated_numbers, donated_names, in_shardings, out_shardings, jax_options
+        )
+        return JitFunction(function, options)
+
+    def wrap_part(part: Any) -> Callable[..., Any]:
+        # The part is one more argument, so that what is compiled for it is found again at the next call.
+        static_numbers, static_names = numbers_and_names(part, static_argnums, static_argnames)
+        donated_numbers, donated_names = numbers_and_names(part, donate_argnums, donate_argnames)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            shardings = in_shardings
+            if shardings is not None:
+                traced = [i for i in range(len(args)) if i not in static_numbers]
+                several = is_tuple(shardings) and not is_sharding(shardings)
+                shardings = (None, *(shardings if several else (shardings,) * len(traced)))
+            options = JitOptions(
+                _shifted(static_numbers),
+                static_names,
+                _shifted(donated_numbers),
+                donated_names,
+                shardings,
+                None if out_shardings is None else Returned(out_shardings, None),
+                jax_options,
+            )
+            return JitFunction(cast("Callable[..., Any]", call_part), options)(part, *args, **kwargs)
+
+        return run
+
+    statics, donated = (static_argnums, static_argnames), (donate_argnums, donate_argnames)
+    key = (JIT, in_shardings, out_shardings, statics, donated, jax_options)
+    return decorate(function, wrap, Transform(wrap_part, key))
+
+
+def _shifted(numbers: frozenset[int]) -> frozenset[int]:
+    return frozenset(number + 1 for number in numbers)

@@ -1,0 +1,209 @@
+"""custom_vjp: a function of records with its own reverse-mode derivative. See `custom`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, ParamSpec, TypeVar, cast, overload
+
+import jax
+from weft.core.edge import trees
+from weft.core.edge.untyped import is_tuple
+from weft.core.edge.untyped import jax as untyped_jax
+from weft.core.errors import DifferentiationError, StructureError
+from weft.core.frames import open_frame
+from weft.core.interpreter.boundary import Groups
+from weft.core.interpreter.interpret import interpret
+from weft.core.interpreter.rules import Body, Lift, Lifted, OutcomeNode
+from weft.core.interpreter.values import VALUES
+from weft.core.records.agree import Described, differences
+from weft.core.records.statics import Static
+from weft.transforms._wrap import as_tuple, decorate, named_like, titled
+from weft.transforms.custom import (
+    PRIMAL,
+    CustomFunction,
+    CustomOptions,
+    Residuals,
+    arguments,
+    custom_rule,
+    guarded,
+    interleave,
+    part,
+)
+from weft.transforms.differentiation import read_arguments
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_Made = tuple[OutcomeNode, Described]
+
+
+def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
+    (primal_body, forward_body), options = lift.bodies, lift.options
+    lane = lift.out_lanes.index(PRIMAL)
+    # By the types of the leaves, what the function itself returns, or None where it needs their values to say.
+    learned: dict[Any, _Made | None] = {}
+
+    def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
+        seen: list[_Made] = []
+        if options.with_updates:
+            updated = frozenset(range(len(primal_body.crossing.rides)))
+        else:
+            updated = primal_body.learn_updates(groups)
+        primal_run, forward_run = (body.departing(updated=updated) for body in (primal_body, forward_body))
+        boundary = primal_body.boundary
+
+        def primal(*groups: Any) -> Any:
+            out, outcome = primal_run(groups)
+            _agree_with(options, primal_body, seen, outcome, out)
+            return out
+
+        def forward(*groups: Any) -> Any:
+            plain = tuple(tuple(getattr(v, "value", v) for v in group) for group in groups)
+            if not seen and (made := _learn(learned, primal_run, plain)) is not None:
+                seen.append(made)
+            out, outcome = forward_run(groups)
+            _agree_with(options, forward_body, seen, outcome, out)
+            # Taken, so that what they hold does not outlive the trace.
+            residuals, options.residuals.value = options.residuals.value, None
+            structure, leaves = boundary.pack(residuals)
+            return out, (Static(structure), leaves, plain, outcome)
+
+        def backward(saved: Any, cotangents: Any) -> Any:
+            structure, leaves, groups, outcome = saved
+            nondiff, _ = part(options.nondiff_argnums, arguments(forward_body, groups))
+            cotangent = boundary.sparse_output(outcome.value, lane, cotangents[lane])
+            if options.with_updates:
+                cotangent = (_update_cotangents(options, forward_body, outcome.value, cotangents), cotangent)
+            keywords: dict[str, Any] = {}
+            if options.updates_as is not None:
+                keywords[options.updates_as] = _update_cotangents(options, forward_body, outcome.value, cotangents)
+            with open_frame("custom_vjp backward"):
+                given = options.rule(*nondiff, boundary.unpack(structure.value, leaves), cotangent, **keywords)
+            return _gradients(options, forward_body, groups, given), None
+
+        function = untyped_jax.custom_vjp(titled(primal_body.name, primal))
+        function.defvjp(forward, backward, symbolic_zeros=options.symbolic_zeros)
+        with open_frame("custom_vjp"):
+            out = function(*guarded(primal_body, groups, options.name))
+        return out, seen[-1][0]
+
+    return lifted
+
+
+def _update_cotangents(options: CustomOptions, body: Body, outcome: Any, cotangents: Groups) -> tuple[Any, ...]:
+    """The cotangents of the updates, as trees like the arguments that are differentiated."""
+    values = {i: cotangents[lane][place] for i, lane, place in body.boundary.places_of_updates(outcome)}
+    sparse = body.boundary.sparse_call(body.crossing, values)[1]
+    return part(options.nondiff_argnums, sparse)[1]
+
+
+def _learn(learned: dict[Any, _Made | None], body: Body, groups: Groups) -> _Made | None:
+    """What a function returns, by one abstract evaluation: JAX runs the forward function instead of it where it is
+    differentiated without being staged."""
+    leaves, structure = trees.flatten(groups)
+    types = (structure, *map(jax.typeof, leaves))
+    if types not in learned:
+        found: list[_Made] = []
+
+        def run(*groups: Any) -> Groups:
+            out, outcome = body(groups)
+            found.append((outcome, body.boundary.describe_outcome(body.crossing, outcome.value, out)))
+            return out
+
+        # Not where it goes by the values of arrays.
+        with suppress(jax.errors.JAXTypeError, jax.errors.JAXIndexError):
+            untyped_jax.eval_shape(run, *groups)
+        learned[types] = found[0] if found else None
+    return learned[types]
+
+
+def _agree_with(options: CustomOptions, body: Body, seen: list[_Made], outcome: OutcomeNode, out: Groups) -> None:
+    seen.append((outcome, body.boundary.describe_outcome(body.crossing, outcome.value, out)))
+    (first, before), (latest, after) = seen[0], seen[-1]
+    found = differences(before, after)
+    if first != latest or found:
+        raise StructureError(
+            f"the forward function of {options.name} does not return what the function returns",
+            at=found or ["output"],
+            fix="return (output, residuals) with the same output",
+        )
+
+
+def _gradients(options: CustomOptions, body: Body, groups: Groups, given: Any) -> tuple[Any, ...]:
+    """What the user's backward function returned, as cotangents of the differentiated lane."""
+    nondiff, differentiated = part(options.nondiff_argnums, arguments(body, groups))
+    expected = len(differentiated)
+    cotangents = tuple(cast("Sequence[Any]", given)) if isinstance(given, tuple | list) else None
+    if cotangents is None or len(cotangents) != expected:
+        raise DifferentiationError(
+            f"the backward function of custom_vjp must return a tuple of {expected} cotangents, one for each "
+            f"differentiated argument; it returned {type(cast(Any, given)).__name__}"
+            + ("" if cotangents is None else f" of {len(cotangents)}"),
+            fix="return one for each, None where it is zero",
+        )
+    given = interleave(options.nondiff_argnums, [None] * len(nondiff), cotangents)
+    return read_arguments(body.boundary, body.crossing, ((), given, {}), groups[0])
+
+
+CUSTOM_VJP = custom_rule("custom_vjp", _lift_vjp)
+
+
+class CustomVjp(CustomFunction[P, R]):
+    """A function with its own reverse-mode rule. Made by `custom_vjp`."""
+
+    def defvjp(
+        self, forward: Callable[..., Any], backward: Callable[..., Any], *, symbolic_zeros: bool = False
+    ) -> None:
+        """Defines the derivative.
+
+        Args:
+            forward: takes the function's arguments; returns `(output, residuals)`, any pytrees of records.
+            backward: takes the arguments that are not differentiated, the residuals, and the output's cotangent;
+                returns a tuple of cotangents, one for each differentiated argument: of the argument's structure (what
+                its non-differentiated leaves hold is ignored), or None for zero.
+            symbolic_zeros: whether leaves given to `forward` are `CustomVJPPrimal`s and zero cotangents are
+                `SymbolicZero`s, as in `jax.custom_vjp`.
+        """
+        residuals = Residuals()
+        options = CustomOptions("custom_vjp", self.nondiff_argnums, backward, symbolic_zeros, residuals)
+
+        def keeping_residuals(*args: Any, **kwargs: Any) -> Any:
+            result = forward(*args, **kwargs)
+            if not is_tuple(result) or len(result) != 2:
+                raise DifferentiationError(
+                    f"the forward function of custom_vjp must return (output, residuals), not {type(result).__name__}",
+                    fix="return a tuple of two",
+                )
+            residuals.value = result[1]
+            return result[0]
+
+        functions = (self.function, named_like(forward, keeping_residuals))
+        self._run = self._interpret(functions, options)
+
+    def _interpret(self, functions: tuple[Callable[..., Any], ...], options: CustomOptions) -> Callable[..., Any]:
+        return interpret(CUSTOM_VJP, VALUES)(functions, options)
+
+
+@overload
+def custom_vjp(function: Callable[P, R], /, *, nondiff_argnums: int | Sequence[int] = ()) -> CustomVjp[P, R]: ...
+@overload
+def custom_vjp(*, nondiff_argnums: int | Sequence[int] = ()) -> Callable[[Callable[P, R]], CustomVjp[P, R]]: ...
+def custom_vjp(function: Callable[..., Any] | None = None, /, *, nondiff_argnums: int | Sequence[int] = ()) -> Any:
+    """A function with its own reverse-mode derivative, given by `defvjp`.
+
+    Args:
+        function: of records and arrays.
+        nondiff_argnums: arguments that are not differentiated, at all.
+
+    Source: `jax.custom_vjp`.
+
+    >>> import jax.numpy as jnp
+    >>> @custom_vjp
+    ... def clipped(model, x):
+    ...     return model["w"] * x
+    >>> clipped.defvjp(lambda m, x: (m["w"] * x, (m, x)), lambda saved, g: ({"w": jnp.clip(g * saved[1], -1, 1)}, None))
+    >>> float(jax.grad(clipped)({"w": 2.0}, 5.0)["w"])
+    1.0
+    """
+    return decorate(function, lambda f: CustomVjp(f, as_tuple(nondiff_argnums)))

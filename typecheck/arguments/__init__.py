@@ -1,0 +1,1 @@
+"""Arguments made from annotations alone, at any sizes, for proofs."""

@@ -1,0 +1,378 @@
+"""Arguments from annotations alone: what a proof hands to the function that it is about.
+
+Arrays are `ShapeDtypeStruct`s: nothing is computed. A Module is its class, called abstractly with arguments built from
+its own annotations. Sizes and options are the `Builder`'s to give; this file has a row for each class of annotation,
+but for the classes of plain values and of objects (`values`) and for callables (`stand_ins`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from weft.typecheck.arguments.abstract import abstractly
+from weft.typecheck.arguments.builder import BUILDERS, Builder, Scope, Unbuildable, key_dtype
+from weft.typecheck.arguments.values import BY_NAME, holds_objects, is_last, load_values
+from weft.typecheck.language.annotations import (
+    ANY_DTYPE,
+    NONE,
+    Annotation,
+    Anything,
+    ArrayOf,
+    BatchedOf,
+    BoxOf,
+    Instance,
+    LiteralOf,
+    MappingOf,
+    OneOf,
+    RecordOf,
+    SequenceOf,
+    TreeOf,
+    TupleOf,
+    record_form,
+)
+from weft.typecheck.language.dims import Shape
+from weft.typecheck.language.key_names import with_keys
+from weft.typecheck.language.objects import closed, is_library, is_object_class, layer_of, opened
+from weft.typecheck.language.signatures import Parameter, Signature, fields_of, signature_of
+from weft.typecheck.matching.proof_match import dims_in, names_of_signature
+
+_DTYPES = (
+    "float32",
+    "int32",
+    "bool",
+    "complex64",
+    "uint32",
+    "uint8",
+    "int8",
+    "float16",
+    "bfloat16",
+    "float64",
+    "int64",
+)
+
+
+def _array(builder: Builder, spec: ArrayOf, place: str, scope: Scope) -> Any:
+    shape = builder.shape(spec.shape, place, scope)
+    if any(isinstance(size, int) and size < 0 for size in shape):
+        raise Unbuildable(f"{place}: {spec} has a negative size at {dict(builder.sizes)}")
+    if spec.dtype.accepted == ("prng_key",):
+        return jax.ShapeDtypeStruct(shape, key_dtype())
+    for name in (*_DTYPES, *(one for one in spec.dtype.accepted or () if isinstance(one, str))):
+        if spec.dtype.accepts(name):
+            return jax.ShapeDtypeStruct(shape, jnp.dtype(name))
+    raise Unbuildable(f"{place}: no dtype is known to be a {spec.dtype.name}")
+
+
+def _one_of(builder: Builder, spec: OneOf, place: str, scope: Scope) -> Any:
+    members = [member for member in spec.members if member != NONE]
+    arrays = [one for one in members if isinstance(one, ArrayOf)]
+    if arrays and arrays[0].dtype.accepted == ("prng_key",):
+        members = arrays[:1]
+    elif arrays:
+        # A number where an array may stand, or the same shape as NumPy's, is not another case.
+        members = list({str(one.shape): one for one in reversed(arrays)}.values())[::-1]
+    else:
+        members = [OneOf(tuple(one for one in members if not isinstance(one, LiteralOf)) or tuple(members))]
+    if spec.optional and builder.choose(f"{place} present", 2) == 1:
+        return None
+    chosen = members[builder.choose(place, len(members))]
+    try:
+        return _first(builder, chosen if isinstance(chosen, OneOf) else OneOf((chosen,)), place, scope)
+    except Unbuildable:
+        if not spec.optional:
+            raise
+        return None
+
+
+def _first(builder: Builder, spec: OneOf, place: str, scope: Scope) -> Any:
+    """A value of the first member that one can be made of."""
+    refused: list[Unbuildable] = []
+    for member in spec.members:
+        try:
+            return builder.build(member, place, scope)
+        except Unbuildable as reason:
+            refused.append(reason)
+    raise refused[0]
+
+
+def _sequence(builder: Builder, spec: SequenceOf, place: str, scope: Scope) -> Any:
+    length = (2, 1, 3)[builder.choose(f"{place} length", 3)]
+    scope = dataclasses.replace(scope, many=True)
+    items = [builder.build(spec.item, f"{place}[{number}]", scope) for number in range(length)]
+    return tuple(items) if issubclass(spec.cls, tuple) else items
+
+
+def _mapping(builder: Builder, spec: MappingOf, place: str, scope: Scope) -> Any:
+    builder.vague.add(place)
+    scope = dataclasses.replace(scope, many=True)
+    keys: tuple[Any, ...] = ("a", "b")
+    if isinstance(spec.key, LiteralOf):
+        keys = spec.key.values
+        builder.vague.discard(place)
+    elif spec.key == Instance(int):
+        keys = (0, 1)
+    return {key: builder.build(spec.value, f"{place}[{key!r}]", scope) for key in keys}
+
+
+def _tree(builder: Builder, spec: TreeOf, place: str, scope: Scope) -> Any:
+    """A dict of two leaves; trees of one structure, or of none that is named, have leaves of the same shapes."""
+    builder.vague.add(place)
+    scope = dataclasses.replace(scope, many=True)
+    root = "tree" + "".join(f".{name}" for name in spec.structure)
+    leaf, tree, outer = spec.leaf, {}, scope.leaf
+    if isinstance(leaf, Anything):
+        leaf = ArrayOf(jax.Array, ANY_DTYPE, Shape.parse("..."))
+    for number, key in enumerate(("b", "w")):
+        scope.leaf = f"{root}.{number}."
+        if isinstance(leaf, ArrayOf) and leaf.shape == Shape.parse("..."):
+            shape = tuple(builder.size(f"{root}.w.{axis}", scope) for axis in range(2))[1 - number :]
+            tree[key] = jax.ShapeDtypeStruct(scope.lead + shape, _array(builder, leaf, f"{root}.{key}", scope).dtype)
+        else:
+            tree[key] = builder.build(leaf, f"{place}.{key}", scope)
+    scope.leaf = outer
+    return tree
+
+
+def _box(builder: Builder, spec: BoxOf, place: str, scope: Scope) -> Any:
+    value = builder.build(spec.inner, place, scope)
+    return abstractly(spec.cls, value)
+
+
+def _literal(builder: Builder, spec: LiteralOf, place: str, scope: Scope) -> Any:
+    return spec.values[builder.choose(place, len(spec.values))]
+
+
+def _batched(builder: Builder, spec: BatchedOf, place: str, scope: Scope) -> Any:
+    lead = builder.shape(spec.axes, place, scope)
+    value = builder.build(spec.inner, place, dataclasses.replace(scope, lead=()))
+
+    def stacked(leaf: Any) -> Any:
+        return jax.ShapeDtypeStruct(lead + leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
+
+    return closed(jax.tree.map(stacked, opened(value)))
+
+
+def _record(builder: Builder, spec: RecordOf, place: str, scope: Scope) -> Any:
+    shares = spec.form not in ("module", "object") and not builder.assignment.apart and not scope.many
+    inner = Scope(f"{place}.", scope.contract if shares else f"{place}.", lead=scope.lead, loose=is_library(spec.cls))
+    for child, dim in spec.dims.links if spec.dims else ():
+        (inner.bound[child],) = builder.dim(dim, f"{place} {child}", scope)
+    if spec.form == "object" and not is_library(spec.cls):
+        builder.vocabulary[inner.contract] = dims_in(spec.cls)
+    if spec.form in ("module", "object"):
+        from weft.typecheck.arguments.generalise import counts_of_class  # it builds records itself
+
+        return build_module(builder, spec.cls, place, inner, dict.fromkeys(counts_of_class(spec.cls), 2))
+    fields = [one for one in fields_of(spec.cls) if one.required or not isinstance(one.annotation, Instance)]
+    values = {
+        one.name: builder.build(one.annotation, f"{inner.path}{one.name}", inner)
+        for one in fields
+        if one.required or builder.choose(f"{inner.path}{one.name} given", 2) == 0
+    }
+    return values if spec.form == "typeddict" else spec.cls(**values)
+
+
+def build_module(builder: Builder, cls: type, place: str, scope: Scope, given: Mapping[str, Any] | None = None) -> Any:
+    """An abstract instance of a class of records or objects: it is called with what its own annotations say.
+
+    Raises:
+        Unbuildable: if the class is abstract, or its arguments cannot be built.
+    """
+    if inspect.isabstract(cls):
+        raise Unbuildable(f"{place}: {cls.__qualname__} is abstract")
+    signature = signature_of_class(cls)
+    if is_library(cls) and not any(one.required for one in signature.parameters):
+        raise Unbuildable(f"{place}: {cls.__name__} alone does not say what is in it")
+    try:
+        args, kwargs = build_arguments(builder, signature, scope, given)
+    except Unbuildable:
+        if given or not _is_told_by_fields(cls):
+            raise
+        return _of_fields(builder, cls, scope)
+    return _constructed(builder, cls, args, kwargs)
+
+
+def _constructed(builder: Builder, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Calls a class abstractly; for arguments that an earlier trial gave, what it made then, as new objects."""
+    leaves, treedef = jax.tree.flatten(opened((args, kwargs)))
+    abstract = jax.ShapeDtypeStruct
+    key = cls, treedef, tuple((one.shape, one.dtype) if isinstance(one, abstract) else one for one in leaves)
+    try:
+        known = builder.known.get(key)
+    except TypeError:  # something that cannot be hashed
+        return abstractly(lambda given: cls(*given[0], **given[1]), (args, kwargs))
+    if known is None:
+        made = abstractly(lambda given: cls(*given[0], **given[1]), (args, kwargs))
+        known = builder.made[key] = jax.tree.flatten(opened(made))
+    leaves, treedef = known
+    return closed(treedef.unflatten(leaves))
+
+
+def _is_told_by_fields(cls: type) -> bool:
+    """Whether the fields of a record or object say what is in it, if its `__init__` does not say what it takes."""
+    fields = fields_of(cls) if record_form(cls) in ("module", "object") else ()
+    return bool(fields) and all(holds_arrays(one.annotation) or not one.required for one in fields)
+
+
+def _of_fields(builder: Builder, cls: type, scope: Scope) -> Any:
+    given = {
+        one.name: builder.build(one.annotation, scope.path + one.name, scope) for one in fields_of(cls) if one.required
+    }
+    layer = layer_of(cls)
+    if layer is not None:
+        return layer.new(cls, given)
+    record = object.__new__(cls)
+    for one in dataclasses.fields(cls):
+        default = one.default if one.default_factory is dataclasses.MISSING else one.default_factory()
+        object.__setattr__(record, one.name, given.get(one.name, default))
+    return record
+
+
+def signature_of_class(cls: type) -> Signature:
+    """The parameters that constructing a Module takes: its `__init__`'s, or its fields."""
+    if not getattr(cls.__init__, "__code__", None) or cls.__init__.__code__.co_filename != "<string>":
+        written = signature_of(cls.__init__, cls)
+        parameters = with_keys(written.parameters[1:])
+        if is_object_class(cls):
+            load_values(cls)
+        parameters = tuple(_named_like_a_dim(one, dims_in(cls)) for one in parameters)
+        return Signature(written.function, parameters, NONE, owner=cls)
+    annotations = {one.name: one.annotation for one in fields_of(cls)}
+    parameters = tuple(
+        Parameter(p.name, annotations.get(p.name, Anything()), p.kind, p.default)
+        for p in list(inspect.signature(cls.__init__).parameters.values())[1:]
+    )
+    return Signature(cls.__init__, parameters, NONE, owner=cls)
+
+
+def _named_like_a_dim(parameter: Parameter, dims: frozenset[str]) -> Parameter:
+    """A parameter without an annotation that is called like a dim of its class: a size."""
+    if isinstance(parameter.annotation, Anything) and parameter.required and parameter.name in dims:
+        return dataclasses.replace(parameter, annotation=Instance(int))
+    return parameter
+
+
+def build_arguments(
+    builder: Builder, signature: Signature, scope: Scope, given: Mapping[str, Any] | None = None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments for a signature, in order; `given` ones are taken as they are.
+
+    Raises:
+        Unbuildable: naming the first argument that its annotation does not determine.
+    """
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for parameter in signature.parameters:
+        if not parameter.required and parameter.default is not inspect.Parameter.empty:
+            scope.values.setdefault(parameter.name, parameter.default)
+    dims = names_of_signature(signature) | (_dims_of_owner(signature) if scope.path else frozenset())
+    built: dict[str, list[Any]] = {}
+    for parameter in sorted(with_keys(signature.parameters), key=_turn):
+        built[parameter.name] = _values(builder, parameter, scope, dims, given or {})
+        for value in built[parameter.name]:
+            scope.values[parameter.name] = value
+    for parameter in signature.parameters:
+        for value in built[parameter.name]:
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                kwargs.update(value)
+            elif parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+                kwargs[parameter.name] = value
+            else:
+                args.append(value)
+    return tuple(args), kwargs
+
+
+def _dims_of_owner(signature: Signature) -> frozenset[str]:
+    from weft.typecheck.matching.proof_match import names_of_fields
+
+    if signature.owner is None:
+        return frozenset()
+    return dims_in(signature.owner) if is_object_class(signature.owner) else names_of_fields(signature.owner)
+
+
+def _values(
+    builder: Builder, parameter: Parameter, scope: Scope, dims: frozenset[str], given: Mapping[str, Any]
+) -> list[Any]:
+    name, place, annotation = parameter.name, scope.path + parameter.name, parameter.annotation
+    if name in given:
+        return [given[name]]
+    if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+        return []
+    if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+        if isinstance(annotation, Anything):
+            return []
+        return [builder.build(annotation, f"{place}[{number}]", scope) for number in range(2)]
+    if parameter.required:
+        return [_required(builder, parameter, place, scope)]
+    return [_defaulted(builder, parameter, place, scope, dims)]
+
+
+def _required(builder: Builder, parameter: Parameter, place: str, scope: Scope) -> Any:
+    if isinstance(parameter.annotation, Anything):
+        if parameter.name in BY_NAME:
+            return BY_NAME[parameter.name](builder, place, scope)
+        raise Unbuildable(f"{place}: it has no annotation and no default")
+    return builder.build(parameter.annotation, place, scope)
+
+
+def _defaulted(builder: Builder, parameter: Parameter, place: str, scope: Scope, dims: frozenset[str]) -> Any:
+    """What is given for a parameter with a default: arrays both ways, flags both ways, sizes as sizes."""
+    default, annotation = parameter.default, parameter.annotation
+    if isinstance(default, bool):
+        return default if builder.choose(place, 2) == 0 else not default
+    if isinstance(default, int) and parameter.name in dims:
+        return builder.size(parameter.name, scope)
+    if isinstance(annotation, LiteralOf):
+        others = tuple(one for one in annotation.values if one != default)
+        return (default, *others)[builder.choose(place, 1 + len(others))]
+    if not holds_arrays(annotation) and not holds_objects(annotation):
+        return default
+    if default is None and isinstance(annotation, OneOf):
+        annotation = OneOf(tuple(one for one in annotation.members if one != NONE))
+    if builder.choose(f"{place} given", 2) == 1:
+        return default
+    try:
+        return builder.build(annotation, place, scope)
+    except Unbuildable:
+        return default
+
+
+def holds_arrays(annotation: Annotation) -> bool:
+    """Whether an array, or a record that may hold one, occurs in an annotation."""
+    match annotation:
+        case ArrayOf() | TreeOf() | RecordOf() | BatchedOf() | BoxOf():
+            return True
+        case OneOf(parts) | TupleOf(parts):
+            return any(map(holds_arrays, parts))
+        case SequenceOf(_, item) | MappingOf(_, _, item):
+            return holds_arrays(item)
+        case _:
+            return False
+
+
+def _turn(parameter: Parameter) -> int:
+    """When an argument is made: flags first, which the holes of expressions may read; last what is for others."""
+    return 0 if isinstance(parameter.default, bool) else 2 if is_last(parameter.annotation) else 1
+
+
+BUILDERS.update(
+    {
+        ArrayOf: _array,
+        OneOf: _one_of,
+        TupleOf: lambda builder, spec, place, scope: tuple(
+            builder.build(item, f"{place}[{number}]", scope) for number, item in enumerate(spec.items)
+        ),
+        SequenceOf: _sequence,
+        MappingOf: _mapping,
+        TreeOf: _tree,
+        RecordOf: _record,
+        BatchedOf: _batched,
+        BoxOf: _box,
+        LiteralOf: _literal,
+    }
+)

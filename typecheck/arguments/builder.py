@@ -1,0 +1,245 @@
+"""The builder: gives sizes to dims, ranks to variadic names, and takes options, as an assignment says.
+
+An *assignment* says which size each dim has, how many axes each `*name`, and which option was taken wherever there are
+several (an optional argument given or not, a flag on or off). A `Builder` follows it, gives sizes to the dims that it
+does not mention, and notes every dim and every option that it met, so that other assignments can be made from them.
+
+A *key* names a size: the dim's name, after the path of the record that it belongs to if records keep their names apart
+(`layers[0].width`). Integers without a default are sizes too: `Attention(width, heads)` has the keys `width`, `heads`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+from weft.typecheck.language.annotations import Annotation
+from weft.typecheck.language.dims import AnyDim, Dim, FixedDim, NamedDim, Shape, SymbolicDim, UnboundDim, VariadicDim
+
+PRIMES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109)
+
+
+class Unbuildable(Exception):
+    """No value can be made from an annotation; the message says of which argument and why."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Sizes, ranks and options.
+
+    Attributes:
+        sizes: by key.
+        ranks: how many axes a `*name` has, by key.
+        options: which option is taken, by the place that has several.
+        merged: keys that stand for another one.
+        apart: whether each record has names of its own, or a name has one size throughout.
+    """
+
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+    ranks: Mapping[str, int] = field(default_factory=dict)
+    options: Mapping[str, int] = field(default_factory=dict)
+    merged: Mapping[str, str] = field(default_factory=dict)
+    apart: bool = False
+
+
+@dataclass
+class Scope:
+    """The names that one signature or record can use.
+
+    Attributes:
+        path: of the record, ending in a dot, which its keys begin with if records keep their names apart.
+        contract: which scopes share their names: names in one contract are different dims.
+        bound, variadics: what names stand for so far.
+        values: what the holes of expressions may read.
+        lead: axes in front of every array.
+        leaf: which leaf of a pytree, for dims that differ from leaf to leaf.
+        many: whether it is about one of several values of a kind, in a list say; records in it keep their names.
+        loose: whether its names may stand for one size: those of a library's layer, which say nothing of a program.
+    """
+
+    path: str = ""
+    contract: str = ""
+    bound: dict[str, Any] = field(default_factory=dict)
+    variadics: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+    lead: tuple[Any, ...] = ()
+    leaf: str = ""
+    many: bool = False
+    loose: bool = False
+
+    def contract_of(self, name: str) -> str:
+        """The contract that a name of this scope is under."""
+        return f"{self.contract}{name}" if self.loose else self.contract
+
+
+class Builder:
+    """Builds values under an assignment, noting what it meets.
+
+    Attributes:
+        sizes: the size given to each key.
+        scopes: the paths of the scopes that use a key; keys of one scope are different dims by contract.
+        originals: the size that a key has in an instance that is being generalised.
+        names, names_outside: the names that records use, and those of the function that they are given to.
+        leading: the keys that are the first of several axes of an array at the outermost scope.
+        ranks: the rank given to each variadic name, with whether the name is anonymous.
+        options: how many options each place has.
+        vocabulary: the names that the methods of objects among the arguments use, by contract: what is called like one
+            of them outside is taken to be the same, and so is no other dim of that contract.
+        known, made: abstract instances by class and arguments: those of earlier trials, and those of this one.
+        vague: the arguments whose annotation leaves open what the code may rely on.
+    """
+
+    def __init__(
+        self, assignment: Assignment, dims: Mapping[str, Any] | None = None, known: Mapping[Any, Any] | None = None
+    ):
+        self.assignment = assignment
+        self.known, self.made = known or {}, dict[Any, Any]()
+        self.fixed = dict(dims or {})
+        self.sizes: dict[str, Any] = {}
+        self.scopes: dict[str, set[str]] = {}
+        self.originals: dict[str, int] = {}
+        self.leading: set[str] = set()
+        self.names: set[str] = set()
+        self.names_outside: set[str] = set()
+        self.ranks: dict[str, tuple[int, bool]] = {}
+        self.options: dict[str, int] = {}
+        self.vague: set[str] = set()
+        self.vocabulary: dict[str, frozenset[str]] = {}
+
+    def size(self, name: str, scope: Scope) -> Any:
+        """The size of a dim in a scope."""
+        if name in scope.bound:
+            self.used(scope.bound[name], scope, name)
+            return scope.bound[name]
+        key = scope.path + name if self.assignment.apart else name
+        scope.bound[name] = self.keyed(key, name, scope)
+        return scope.bound[name]
+
+    def keyed(self, key: str, name: str, scope: Scope, original: int | None = None) -> Any:
+        """The size of a key; `original` is the one it has in the instance that is being generalised."""
+        (self.names if scope.contract else self.names_outside).add(name)
+        key = self.assignment.merged.get(key, key)
+        self.scopes.setdefault(key, set()).add(scope.contract_of(name))
+        if original is not None:
+            self.originals.setdefault(key, original)
+        if key not in self.sizes:
+            given = self.fixed.get(key, self.fixed.get(name, self.assignment.sizes.get(key)))
+            self.sizes[key] = self._fresh() if given is None else given
+        return self.sizes[key]
+
+    def contracts_by_key(self) -> dict[str, frozenset[str]]:
+        """The contracts that each key is under."""
+        return {
+            key: frozenset(scopes | {one for one, names in self.vocabulary.items() if key in names})
+            for key, scopes in self.scopes.items()
+        }
+
+    def used(self, size: Any, scope: Scope, name: str = "") -> None:
+        """Notes that a scope names what has this size already."""
+        for key, known in self.sizes.items():
+            if known is size or (isinstance(known, int) and known == size):
+                self.scopes.setdefault(key, set()).add(scope.contract_of(name))
+
+    def _fresh(self) -> int:
+        taken = {size for size in (*self.sizes.values(), *self.assignment.sizes.values()) if isinstance(size, int)}
+        return next(prime for prime in _primes() if prime not in taken)
+
+    def choose(self, place: str, options: int) -> int:
+        """Which of several options to take; the first unless the assignment says otherwise."""
+        if options > 1:
+            self.options[place] = options
+        return min(self.assignment.options.get(place, 0), options - 1)
+
+    def variadic(self, dim: VariadicDim, place: str, scope: Scope) -> tuple[Any, ...]:
+        """The axes of a variadic dim."""
+        anonymous = dim.name is None
+        name = place if dim.name is None else (scope.leaf + dim.name if dim.per_leaf else dim.name)
+        if name not in scope.variadics:
+            key = scope.path + name if self.assignment.apart else name
+            rank = self.assignment.ranks.get(key, 1)
+            self.ranks[key] = rank, anonymous
+            scope.variadics[name] = tuple(self.size(f"{name}.{axis}", scope) for axis in range(rank))
+        return scope.variadics[name]
+
+    def dim(self, dim: Dim, place: str, scope: Scope) -> tuple[Any, ...]:
+        """The axes that one dim of a shape stands for."""
+        match dim:
+            case FixedDim(size):
+                full: Any = size
+            case AnyDim():
+                return (self.size(place, scope),)
+            case VariadicDim():
+                return self.variadic(dim, place, scope)
+            case NamedDim(name):
+                full = self.size(scope.leaf + name if dim.per_leaf else name, scope)
+            case SymbolicDim():
+                full = self._evaluated(dim, scope)
+        if dim.broadcastable and self.choose(f"{place} broadcast", 2) == 1:
+            return (1,)
+        return (full,)
+
+    def _evaluated(self, dim: SymbolicDim, scope: Scope) -> Any:
+        """The size of an expression. Its holes may name further dims: `{('in','out')[transposed]}`."""
+        # In the order in which they are written: a set of strings has another one in each process, and sizes are dealt
+        # in the order in which they are first asked for.
+        written = sorted(dim.names, key=lambda name: (dim.text.find(name), name))
+        named = {name: self.size(name, scope) for name in written}
+        while True:
+            try:
+                return dim.evaluate(named, scope.values)
+            except UnboundDim as unbound:
+                if unbound.name in named or unbound.name in dim.arguments:
+                    raise
+                named[unbound.name] = self.size(unbound.name, scope)
+
+    def shape(self, shape: Shape, place: str, scope: Scope) -> tuple[Any, ...]:
+        """The axes of an array."""
+        if shape.dims == (VariadicDim(None),):
+            key = f"{place}...".removeprefix(scope.path)
+            self.vague.add(place)
+            rank = self.assignment.ranks.get(scope.path + key if self.assignment.apart else key, 2)
+            self.ranks[scope.path + key if self.assignment.apart else key] = rank, True
+            # No contract: its axes may be any other dim.
+            return scope.lead + tuple(self.size(f"{key}.{axis}", self._alone(key, axis, scope)) for axis in range(rank))
+        axes = [self.dim(dim, f"{place}[{number}]", scope) for number, dim in enumerate(shape.dims)]
+        if scope.contract == "" and len(axes) > 1 and axes[0]:
+            self.leading |= {key for key, size in self.sizes.items() if size is axes[0][0] or size == axes[0][0]}
+        return scope.lead + tuple(size for part in axes for size in part)
+
+    def _alone(self, key: str, axis: int, scope: Scope) -> Scope:
+        return Scope(scope.path, f"{scope.path}{key}.{axis}")
+
+    def build(self, annotation: Annotation, place: str, scope: Scope) -> Any:
+        """A value of an annotation.
+
+        Raises:
+            Unbuildable: naming the place.
+        """
+        builder = BUILDERS.get(type(annotation))
+        if builder is None:
+            raise Unbuildable(f"{place}: nothing to go by in {annotation}")
+        return builder(self, annotation, place, scope)
+
+
+@functools.cache
+def key_dtype() -> Any:
+    """The dtype of random keys. Asked for once: in a fresh trace even making a key would compile."""
+    return jax.eval_shape(jax.random.key, 0).dtype
+
+
+def _primes() -> Iterator[int]:
+    yield from PRIMES
+    candidate = PRIMES[-1] + 2
+    while True:
+        if all(candidate % one for one in range(3, int(candidate**0.5) + 1, 2)):
+            yield candidate
+        candidate += 2
+
+
+Row = Callable[[Builder, Any, str, Scope], Any]
+
+# How a value of each class of annotation is built; `arguments` fills it.
+BUILDERS: dict[type, Row] = {}

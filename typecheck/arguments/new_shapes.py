@@ -1,0 +1,66 @@
+"""The shapes of a generalised instance's arrays: what their annotations say at the sizes of an assignment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from weft.typecheck.arguments.builder import Builder, Scope, Unbuildable
+from weft.typecheck.errors import AnnotationError
+from weft.typecheck.language.annotations import Annotation, ArrayOf, BatchedOf, BoxOf, OneOf
+from weft.typecheck.language.dims import NamedDim, VariadicDim
+
+
+def new_shape(builder: Builder, annotation: Annotation, value: Any, place: str, scope: Scope) -> tuple[Any, ...]:
+    """The shape that an array's annotation gives it at the new sizes; its own if it declares none."""
+    for member in _array_members(annotation):
+        shape = member.shape
+        fits = len(value.shape) >= shape.min_rank if shape.variadic is not None else len(value.shape) == len(shape.dims)
+        if not fits:
+            continue
+        sizes: list[Any] = []
+        rank = len(value.shape) - shape.min_rank
+        for number, dim in enumerate(shape.dims):
+            axis = len(sizes)
+            if isinstance(dim, VariadicDim):
+                sizes += _variadic(builder, dim, value.shape[axis : axis + rank], scope)
+            elif value.shape[axis] == 1 and not isinstance(dim, NamedDim):
+                sizes.append(1)
+            elif isinstance(dim, NamedDim) and dim.name not in scope.bound:
+                sizes.append(value.shape[axis])
+            else:
+                try:
+                    sizes += builder.dim(dim, f"{place}[{number}]", scope)
+                except (Unbuildable, AnnotationError):
+                    sizes.append(value.shape[axis])
+        return tuple(sizes)
+    return value.shape
+
+
+def _variadic(builder: Builder, dim: VariadicDim, found: tuple[int, ...], scope: Scope) -> tuple[Any, ...]:
+    if dim.name is None:
+        return found
+    if dim.name not in scope.variadics:
+        names = [f"{dim.name}.{axis}" for axis in range(len(found))]
+        scope.variadics[dim.name] = tuple(
+            builder.keyed(scope.path + name if builder.assignment.apart else name, name, scope, original=size)
+            for name, size in zip(names, found, strict=True)
+        )
+    return scope.variadics[dim.name]
+
+
+def _array_members(annotation: Annotation) -> Iterator[ArrayOf]:
+    match annotation:
+        case ArrayOf():
+            yield annotation
+        case OneOf(members):
+            for member in members:
+                yield from _array_members(member)
+        case BoxOf(_, inner):
+            yield from _array_members(inner)
+        case BatchedOf(ArrayOf() as inner, axes):
+            yield ArrayOf(inner.array_type, inner.dtype, inner.shape.under(axes))
+        case _:
+            for part in (getattr(annotation, "item", None), getattr(annotation, "value", None)):
+                if part is not None:
+                    yield from _array_members(part)

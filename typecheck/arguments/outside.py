@@ -1,0 +1,109 @@
+"""Arrays from outside: what a function closes over, or finds in its module, made abstract like its arguments.
+
+A matrix of 8 by 8 in a closure would tie two dims to one size and hide their confusion. So arrays in cells and globals
+take sizes of their own while the function is traced: by their annotation where the module gives one, else each axis by
+itself, to be joined with the dims that the program uses it with. So do integers that are called like a dim. NumPy
+arrays stay as they are: they are often tables that the program computes with in Python.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from types import CellType, FunctionType
+from typing import Any
+
+import equinox as eqx
+import jax
+from jax.core import Tracer
+from weft.core.closures import closed_over, globals_read
+from weft.typecheck.arguments.builder import Builder, Scope
+from weft.typecheck.arguments.generalise import abstract_record
+from weft.typecheck.arguments.generalise_objects import abstract_object
+from weft.typecheck.errors import AnnotationError
+from weft.typecheck.language.annotations import ArrayOf
+from weft.typecheck.language.objects import is_object, is_record, opened
+from weft.typecheck.language.reading import Scope as Names
+from weft.typecheck.language.reading import read
+from weft.typecheck.language.signatures import signature_of
+from weft.typecheck.matching.proof_match import names_of_signature
+
+
+def outside_values(function: Any) -> dict[str, Any]:
+    """What a function closes over, and the globals that it or a function inside it reads, by name."""
+    return globals_read(function) | closed_over(function) if hasattr(function, "__code__") else {}
+
+
+def abstract_outside(function: FunctionType, builder: Builder) -> dict[str, Any]:
+    """Abstract versions of the arrays, and records of arrays, that a function finds outside itself.
+
+    An integer that is called like a dim of its signature is that dim.
+    """
+    outside = outside_values(function)
+    arrays = {
+        name: _abstract(name, value, function, builder)
+        for name, value in outside.items()
+        if (isinstance(value, jax.Array) or is_record(value)) and not isinstance(value, Tracer)
+        if jax.tree.leaves(opened(value)) and not hasattr(value, "__wrapped__")
+    }
+    dims = names_of_signature(signature_of(function))
+    return arrays | {name: builder.size(name, Scope()) for name in sorted(dims) if type(outside.get(name)) is int}
+
+
+def _abstract(name: str, value: Any, function: FunctionType, builder: Builder) -> Any:
+    if is_object(value):
+        return abstract_object(builder, value, name)
+    if isinstance(value, eqx.Module):
+        return abstract_record(builder, value, f"{name}.")
+    annotation = _annotation_of(name, function)
+    if annotation is not None and len(annotation.shape.dims) == value.ndim and annotation.shape.variadic is None:
+        return jax.ShapeDtypeStruct(builder.shape(annotation.shape, name, Scope()), value.dtype)
+    shape = tuple(
+        builder.keyed(f"{name}.{axis}", f"{name}.{axis}", Scope(contract=f"{name}.{axis}"), original=size)
+        if size > 1
+        else 1
+        for axis, size in enumerate(value.shape)
+    )
+    return jax.ShapeDtypeStruct(shape, value.dtype)
+
+
+def _annotation_of(name: str, function: FunctionType) -> ArrayOf | None:
+    module = sys.modules.get(function.__module__)
+    hint = getattr(module, "__annotations__", {}).get(name)
+    if hint is None:
+        return None
+    try:
+        annotation = read(hint, Names(vars(module)))
+    except AnnotationError:
+        return None
+    return annotation if isinstance(annotation, ArrayOf) else None
+
+
+def with_outside(function: FunctionType) -> Callable[..., Any]:
+    """The function, taking what it finds outside as a first argument, by name."""
+    free = function.__code__.co_freevars
+
+    def call(outside: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        cells = tuple(
+            CellType(outside[name]) if name in outside else cell
+            for name, cell in zip(free, function.__closure__ or (), strict=True)
+        )
+        copy = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, cells)
+        copy.__kwdefaults__, copy.__annotations__ = function.__kwdefaults__, function.__annotations__
+        with _globals(function, {name: value for name, value in outside.items() if name not in free}):
+            return copy(*args, **kwargs)
+
+    return call
+
+
+@contextlib.contextmanager
+def _globals(function: FunctionType, values: Mapping[str, Any]) -> Iterator[None]:
+    """Lets a module's globals be others for a while; only ever while a trial traces."""
+    module = function.__globals__
+    kept = {name: module[name] for name in values}
+    module.update(values)
+    try:
+        yield
+    finally:
+        module.update(kept)

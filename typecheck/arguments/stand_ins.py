@@ -1,0 +1,72 @@
+"""Stand-ins for callables: a function that takes what its annotation says and returns values made from its return's."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from weft.core.records.leaves import is_array
+from weft.typecheck.arguments.builder import BUILDERS, Builder, Scope
+from weft.typecheck.errors import AnnotationError
+from weft.typecheck.language.annotations import Anything, CallableOf
+from weft.typecheck.matching.bindings import Bindings, Mismatch, Slot, Variadic
+from weft.typecheck.matching.proof_match import match
+
+
+def _callable(builder: Builder, spec: CallableOf, place: str, scope: Scope) -> Any:
+    builder.vague.add(place)
+
+    def stand_in(*args: Any, **kwargs: Any) -> Any:
+        if isinstance(spec.returns, Anything):
+            return args[0]
+        like = builder.build(spec.returns, f"{place}()", _scope_of_call(place, spec, args, scope))
+        arrays = [leaf for leaf in jax.tree.leaves((args, kwargs)) if is_array(leaf)]
+        return jax.tree.map(lambda leaf: _made_of(arrays, leaf) if is_array(leaf) else leaf, like)
+
+    return stand_in
+
+
+def _made_of(arrays: list[Any], like: Any) -> Any:
+    """An array of a shape and dtype, each of whose axes varies with the axis of that size in an argument, if any."""
+    value = jnp.zeros(like.shape, like.dtype)
+    if not jnp.issubdtype(like.dtype, jnp.number):
+        return value
+    for array in arrays if len(arrays) <= 4 else ():
+        for axis, size in enumerate(like.shape):
+            same = [one for one, other in enumerate(array.shape) if other is size or other == size]
+            if len(same) == 1 and jnp.issubdtype(array.dtype, jnp.number):
+                others = tuple(one for one in range(array.ndim) if one != same[0])
+                along = jnp.sum(array, axis=others).astype(like.dtype)
+                value += jnp.expand_dims(along, tuple(one for one in range(len(like.shape)) if one != axis))
+    return value
+
+
+def _scope_of_call(place: str, spec: CallableOf, args: tuple[Any, ...], scope: Scope) -> Scope:
+    """The scope of what a callable returns: names that only its own annotation uses are what it is called with.
+
+    Raises:
+        TypeError: if it is called with other shapes than its annotation says.
+    """
+    bindings = Bindings(Slot("argument", "", spec, spec), dict)
+    bindings.sizes.update(scope.bound)
+    bindings.variadics.update({name: Variadic(shape, False) for name, shape in scope.variadics.items()})
+    for number, (annotation, value) in enumerate(zip(spec.parameters or (), args, strict=False)):
+        kept = bindings.snapshot()
+        try:
+            match(annotation, value, bindings)
+        except Mismatch as mismatch:
+            if mismatch.reason in ("rank", "size"):
+                shape = ",".join(map(str, value.shape)) if is_array(value) else ""
+                raise TypeError(
+                    f"{place} takes {annotation} as argument {number + 1}, and is called with [{shape}]"
+                ) from None
+            bindings.restore(kept)
+        except AnnotationError:
+            bindings.restore(kept)
+    variadics = {name: one.shape for name, one in bindings.variadics.items()}
+    return dataclasses.replace(scope, bound={**bindings.sizes, **scope.bound}, variadics=variadics)
+
+
+BUILDERS[CallableOf] = _callable

@@ -1,0 +1,112 @@
+"""Values of plain classes, and objects of other layers, for arguments that are annotated with their class.
+
+Another layer (see `objects`) says in a module of its own what can be made of its classes; that module is imported when
+one of them turns up.
+"""
+
+from __future__ import annotations
+
+import enum
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from weft.typecheck.arguments.builder import BUILDERS, Builder, Scope, Unbuildable
+from weft.typecheck.language.annotations import Annotation, Instance, OneOf
+from weft.typecheck.language.objects import is_foreign_class, layer_of
+
+
+def _number(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any:
+    cls = spec.cls
+    load_values(cls)
+    if cls in VALUES:
+        return VALUES[cls](builder, place, scope)
+    if cls in OBJECTS:
+        return OBJECTS[cls](builder, spec, place, scope)
+    if issubclass(cls, enum.Enum) and len(cls):
+        return list(cls)[builder.choose(place, len(cls))]
+    if is_foreign_class(cls):
+        raise Unbuildable(f"{place}: {cls.__name__} is a Module of the real flax.nnx, not of weft.nnx")
+    raise Unbuildable(f"{place}: no {cls.__name__} can be made from its annotation")
+
+
+def _flag(builder: Builder, place: str, scope: Scope) -> bool:
+    return bool(builder.choose(place, 2))
+
+
+def _integer(builder: Builder, place: str, scope: Scope) -> Any:
+    """A size, unless it is called like the number of an axis."""
+    name = place.removeprefix(scope.path)
+    if name.partition("[")[0] in ("axis", "axes", "dimension", "dimensions"):
+        return (-1, 0)[builder.choose(place, 2)]
+    return builder.size(name, scope)
+
+
+ValueBuilder = Callable[[Builder, str, Scope], Any]
+
+# What an argument of a plain class gets.
+VALUES: dict[type, ValueBuilder] = {
+    type(None): lambda builder, place, scope: None,
+    bool: _flag,
+    int: lambda builder, place, scope: _integer(builder, place, scope),
+    float: lambda builder, place, scope: 0.5,
+    complex: lambda builder, place, scope: 0.5j,
+    np.dtype: lambda builder, place, scope: jnp.dtype("float32"),
+    np.random.Generator: lambda builder, place, scope: np.random.default_rng(0),
+}
+
+
+def register(cls: type, build: ValueBuilder) -> None:
+    """Adds a class of values that proofs can make: `build(builder, place, scope)` returns one."""
+    VALUES[cls] = build
+
+
+ObjectBuilder = Callable[[Builder, Instance, str, Scope], Any]
+
+# What an argument of a class of another layer gets (see `objects`); those in `LAST` are made for other arguments.
+OBJECTS: dict[type, ObjectBuilder] = {}
+LAST: set[type] = set()
+
+
+def register_object(cls: type, build: ObjectBuilder, *, last: bool = False) -> None:
+    """Adds a class of objects that proofs can make: `build(builder, spec, place, scope)` returns an abstract one.
+
+    Args:
+        cls: the class.
+        build: makes one; `scope.values` are the arguments made before.
+        last: whether it is made when all arguments without this mark are.
+    """
+    OBJECTS[cls] = build
+    if last:
+        LAST.add(cls)
+
+
+def load_values(cls: type) -> None:
+    """Lets the layer that a class belongs to, if any, register what it can make."""
+    layer = layer_of(cls)
+    if layer is not None:
+        importlib.import_module(layer.values)
+
+
+# What a required parameter without an annotation gets, where its name says it all; random keys aside (`with_keys`).
+BY_NAME: dict[str, ValueBuilder] = {}
+
+
+def holds_objects(annotation: Annotation) -> bool:
+    """Whether an annotation names a class of another layer, such as `nnx.Rngs`."""
+    members = annotation.members if isinstance(annotation, OneOf) else (annotation,)
+    return any(isinstance(one, Instance) and layer_of(one.cls) is not None for one in members)
+
+
+def is_last(annotation: Annotation) -> bool:
+    """Whether an argument is made for other ones, as an optimizer is for a model."""
+    members = annotation.members if isinstance(annotation, OneOf) else (annotation,)
+    for one in members:
+        if isinstance(one, Instance):
+            load_values(one.cls)
+    return any(isinstance(one, Instance) and one.cls in LAST for one in members)
+
+
+BUILDERS[Instance] = _number

@@ -1,0 +1,1 @@
+"""The run-time checker: each annotated call, checked while JAX traces it."""

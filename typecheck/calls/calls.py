@@ -1,0 +1,271 @@
+"""Calls: one function call under contract.
+
+A function's *plan* (see `plans`) is made once. A call is then: bind the fields' dims if it is a method of a record,
+check the arguments, run, check what comes back, all in one scope.
+Generators are checked as they yield, coroutines when they are awaited; both keep the scope of their call.
+
+What is not checked here: transforms, whose signature is that of the function inside and not of what they take; and
+records' own methods given as functions, because they check themselves when they run.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping, Sequence
+from types import FunctionType, MethodType
+from typing import Any, cast
+
+import equinox as eqx
+from weft.core.errors import WeftError
+from weft.typecheck.calls.plans import FunctionPlan, Row, owner_of, plan_of, wrapper_of
+from weft.typecheck.calls.strictness import call_strictly
+from weft.typecheck.errors import AnnotationError
+from weft.typecheck.language.annotations import RecordOf
+from weft.typecheck.language.dims import UnboundDim
+from weft.typecheck.matching.arrays import settle
+from weft.typecheck.matching.bindings import Bindings, Mismatch, Slot
+from weft.typecheck.matching.record_plans import record_plan
+from weft.typecheck.matching.records import check_rebuilt, not_one, scope_of, scope_of_object
+from weft.typecheck.messages.explain import contract_error, place_of
+from weft.typecheck.messages.running import enter_record, leave_record, module_path
+from weft.typecheck.messages.tracebacks import cut
+from weft.typecheck.modes import current_mode
+
+
+def call(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    typed: bool = True,
+) -> Any:
+    """Calls a function under contract; see `weft.core.hooks.ContractHook.call`."""
+    __tracebackhide__ = True
+    if isinstance(function, functools.partial):
+        return call(function.func, (*function.args, *args), {**function.keywords, **kwargs}, typed)
+    if isinstance(function, MethodType) and not isinstance(function.__self__, eqx.Module):
+        return call(function.__func__, (function.__self__, *args), kwargs, typed)
+    if not isinstance(function, FunctionType | eqx.Module | type):
+        method = getattr(type(function), "__call__", None)  # noqa: B004  (the function itself is wanted)
+        if isinstance(method, FunctionType) and not hasattr(function, "__wrapped__"):
+            return call(method, (function, *args), kwargs, typed)
+    plan = plan_of(function, args)
+    if plan is not None and not (typed or plan.names_shapes):
+        return _run_if_planned(None, function, args, kwargs)
+    if plan is None:
+        function = cast(Callable[..., Any], wrapper_of(function, args) or function)
+    is_method = plan is not None and plan.is_method
+    if is_method or _is_dispatched(function, args):
+        token = enter_record(args[0])
+        try:
+            return _run_if_planned(plan, function, args, kwargs)
+        finally:
+            leave_record(token)
+    _check_rebuilt(plan, args, kwargs)
+    return _run_if_planned(plan, function, args, kwargs)
+
+
+def _is_dispatched(function: Any, args: Sequence[Any]) -> bool:
+    return bool(args) and isinstance(args[0], eqx.Module) and owner_of(function, args) is not None
+
+
+def _run_if_planned(plan: FunctionPlan | None, function: Any, args: Any, kwargs: Any) -> Any:
+    __tracebackhide__ = True
+    if plan is None:
+        return function(*args, **kwargs)
+    return run(plan, function, args, kwargs)
+
+
+def _check_rebuilt(plan: FunctionPlan | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """The fields of the records that a transform has rebuilt, where no annotation of the function asks for more."""
+    __tracebackhide__ = True
+    unasked: list[Any] = list(args) + list(kwargs.values())
+    if plan is not None:
+        rows = itertools.chain(plan.positional, itertools.repeat(plan.rest[0]))
+        unasked = [value for row, value in zip(rows, args, strict=False) if row is None]
+        unasked += [value for name, value in kwargs.items() if plan.named.get(name) is None]
+    miss = check_rebuilt(unasked)
+    if miss is not None:
+        raise contract_error(miss, module="rebuilt inside a transform") from None
+
+
+def run(
+    plan: FunctionPlan,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> Any:
+    """Calls a function whose plan is known.
+
+    Raises:
+        ContractError: if an argument, a field of the record, or the result is not what its annotation says.
+    """
+    __tracebackhide__ = True
+    bindings = _enter(plan, args, kwargs)
+    if plan.signature.flavour != "function":
+        return _WRAPPERS[plan.signature.flavour](plan, bindings, function(*args, **kwargs))
+    try:
+        strict = current_mode() == "strict"
+        result = call_strictly(function, args, kwargs) if strict else function(*args, **kwargs)
+    except WeftError as error:
+        raise cut(error) from None
+    if plan.returns is not None:
+        _check_one(plan.returns, result, bindings)
+    if bindings.pending:
+        _settle(bindings)
+    return result
+
+
+def _enter(plan: FunctionPlan, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Bindings:
+    """The scope of a call, with its arguments checked."""
+    __tracebackhide__ = True
+    bindings = _record_scope(plan, args[0]) if plan.is_method else Bindings(_NO_SLOT)
+    bindings.arguments = lambda: _arguments(plan, args, kwargs)
+    positional = plan.positional
+    bindings.numpy, bindings.sparse = plan.is_method, False
+    try:
+        for row, value in zip(positional, args, strict=False):
+            if row is not None:
+                bindings.slot = row[0]
+                row[1](value, bindings)
+        if len(args) > len(positional) and plan.rest[0] is not None:
+            _check_rest(plan.rest[0], enumerate(args[len(positional) :]), bindings)
+        for name, value in kwargs.items():
+            row = plan.named.get(name)
+            if row is not None:
+                bindings.slot = row[0]
+                row[1](value, bindings)
+            elif plan.rest[1] is not None and name not in plan.named:
+                _check_rest(plan.rest[1], [(name, value)], bindings)
+        if bindings.pending:
+            settle(bindings, finally_=False)
+    except Mismatch as miss:
+        raise contract_error(miss, module=module_path()) from None
+    bindings.numpy = False
+    return bindings
+
+
+_NO_SLOT = Slot("value", "", None, None)  # pyright: ignore[reportArgumentType]
+
+
+def _check_rest(row: Row, values: Any, bindings: Bindings) -> None:
+    bindings.slot = row[0]
+    for key, value in values:
+        bindings.path = (key,)
+        row[1](value, bindings)
+    bindings.path = ()
+
+
+def _arguments(plan: FunctionPlan, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments by name, defaults included, for the holes of dim expressions."""
+    bound = inspect.signature(plan.signature.function).bind_partial(*args, **kwargs)
+    bound.apply_defaults()
+    return bound.arguments
+
+
+def _record_scope(method: FunctionPlan, record: Any) -> Bindings:
+    """The scope that the fields of a method's record make."""
+    __tracebackhide__ = True
+    plan = record_plan(type(record))
+    if not isinstance(record, eqx.Module):
+        return scope_of_object(record, plan)
+    try:
+        return scope_of(record, plan)
+    except Mismatch:
+        slot = Slot("argument", "self", method.signature.function, RecordOf(type(record), "module"))
+        raise contract_error(not_one(record, plan, Bindings(slot)), module=module_path()) from None
+
+
+def _check_one(row: Row, value: Any, bindings: Bindings) -> None:
+    __tracebackhide__ = True
+    bindings.slot = row[0]
+    try:
+        row[1](value, bindings)
+        if bindings.pending:
+            settle(bindings, finally_=False)
+    except Mismatch as miss:
+        raise contract_error(miss, module=module_path()) from None
+
+
+def _settle(bindings: Bindings) -> None:
+    __tracebackhide__ = True
+    try:
+        settle(bindings, finally_=True)
+    except Mismatch as miss:
+        raise contract_error(miss, module=module_path()) from None
+    except UnboundDim as unbound:
+        origin = bindings.pending[0].origin
+        raise AnnotationError(f"{place_of(origin.slot, origin.path)}: {unbound.what}") from None
+
+
+def _generator(plan: FunctionPlan, bindings: Bindings, inner: Generator[Any, Any, Any]) -> Any:
+    assert inspect.isgenerator(inner)
+    yields, sent, returns = plan.streams or (None, None, None)
+
+    def generator() -> Generator[Any, Any, Any]:
+        __tracebackhide__ = True
+        step: Callable[[Any], Any] = inner.send
+        given: Any = None
+        while True:
+            try:
+                value = step(given)
+            except StopIteration as stop:
+                if returns is not None:
+                    _check_one(returns, stop.value, bindings)
+                return stop.value
+            if yields is not None:
+                _check_one(yields, value, bindings)
+            try:
+                step, given = inner.send, (yield value)
+            except GeneratorExit:
+                inner.close()
+                raise
+            except BaseException as error:
+                step, given = cast(Callable[[Any], Any], inner.throw), error
+                continue
+            if sent is not None and given is not None:
+                _check_one(sent, given, bindings)
+
+    return generator()
+
+
+def _coroutine(plan: FunctionPlan, bindings: Bindings, inner: Coroutine[Any, Any, Any]) -> Any:
+    async def coroutine() -> Any:
+        __tracebackhide__ = True
+        result = await inner
+        if plan.returns is not None:
+            _check_one(plan.returns, result, bindings)
+        return result
+
+    return coroutine()
+
+
+def _async_generator(plan: FunctionPlan, bindings: Bindings, inner: AsyncGenerator[Any, Any]) -> Any:
+    yields, sent, _ = plan.streams or (None, None, None)
+
+    async def generator() -> AsyncGenerator[Any, Any]:
+        __tracebackhide__ = True
+        given: Any = None
+        try:
+            while True:
+                try:
+                    value = await inner.asend(given)
+                except StopAsyncIteration:
+                    return
+                if yields is not None:
+                    _check_one(yields, value, bindings)
+                given = yield value
+                if sent is not None and given is not None:
+                    _check_one(sent, given, bindings)
+        finally:
+            await inner.aclose()
+
+    return generator()
+
+
+_WRAPPERS: dict[str, Callable[[FunctionPlan, Bindings, Any], Any]] = {
+    "generator": _generator,
+    "coroutine": _coroutine,
+    "async generator": _async_generator,
+}

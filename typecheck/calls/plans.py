@@ -1,0 +1,241 @@
+"""Plans of functions: which parameters have something to check, and what comes back; made once for each function.
+
+A wrapper of the user's (`functools.wraps`) has its function's annotations too, but may pass on other arguments than it
+takes. So it runs with a checked function in place of its own: the contract is held to what that one is really given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+import os
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import CellType, FunctionType
+from typing import Any, TypeVar
+
+import jax
+import jaxtyping
+from weft.core.callers import is_users
+from weft.core.hooks import call_checked
+from weft.typecheck.errors import AnnotationError
+from weft.typecheck.language.annotations import ANY_DTYPE, Annotation, ArrayOf, BatchedOf, RecordOf, StreamOf
+from weft.typecheck.language.objects import is_record_class
+from weft.typecheck.language.signatures import Signature, fields_of, signature_of
+from weft.typecheck.matching.arrays import Check
+from weft.typecheck.matching.bindings import Slot
+from weft.typecheck.matching.checks import check_of
+
+Row = tuple[Slot, Check]
+
+
+@dataclass(frozen=True)
+class FunctionPlan:
+    """What to check around one function; `None` rows have nothing to check.
+
+    Attributes:
+        signature: the function's annotations.
+        positional: the rows of the parameters that may be given by position.
+        named: the rows of the parameters that may be given by name.
+        rest: the rows of `*args` and `**kwargs`.
+        returns: the row of the result.
+        streams: the rows of what a generator yields, is sent and returns.
+        is_method: whether the first argument is the record or object that it is a method of.
+        idle: whether there is nothing to check at all.
+        names_shapes: whether an annotation asks for a shape or a dtype.
+    """
+
+    signature: Signature
+    positional: tuple[Row | None, ...]
+    named: Mapping[str, Row | None]
+    rest: tuple[Row | None, Row | None]
+    returns: Row | None
+    streams: tuple[Row | None, Row | None, Row | None] | None
+    is_method: bool
+    idle: bool
+    names_shapes: bool
+
+
+def function_plan(
+    function: Callable[..., Any], owner: type | None = None, names: Mapping[str, Any] | None = None
+) -> FunctionPlan:
+    """Makes the plan of a function.
+
+    Raises:
+        AnnotationError: in one line, if one of its annotations cannot be read.
+    """
+    signature = signature_of(function, owner, names)
+    target = signature.function
+    kinds = inspect.Parameter
+    rows = {p.name: _row(Slot("argument", p.name, target, p.annotation), p.annotation) for p in signature.parameters}
+    by_kind = {p.kind: rows[p.name] for p in signature.parameters}
+    positional = tuple(
+        rows[p.name] for p in signature.parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
+    )
+    named = {
+        p.name: rows[p.name]
+        for p in signature.parameters
+        if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)
+    }
+    returns, streams = _results(signature)
+    is_method = owner is not None and is_record_class(owner)
+    idle = not any(rows.values()) and returns is None and not any(streams or ())
+    rest = by_kind.get(kinds.VAR_POSITIONAL), by_kind.get(kinds.VAR_KEYWORD)
+    annotations = [*(p.annotation for p in signature.parameters), signature.returns]
+    shaped = any(_names_shapes(annotation, set()) for annotation in annotations)
+    return FunctionPlan(signature, positional, named, rest, returns, streams, is_method, idle, shaped)
+
+
+def _names_shapes(annotation: Any, met: set[type]) -> bool:
+    """Whether an annotation asks for a shape or a dtype somewhere, and not just for an array."""
+    match annotation:
+        case ArrayOf(dtype=dtype, shape=shape):
+            return dtype != ANY_DTYPE or str(shape) != "..."
+        case BatchedOf():
+            return True
+        case RecordOf(cls=cls):
+            if cls in met:
+                return False
+            met.add(cls)
+            try:
+                fields = fields_of(cls)
+            except (AnnotationError, TypeError):
+                return False  # what cannot be read is reported where the class itself is checked
+            return any(_names_shapes(field.annotation, met) for field in fields)
+        case tuple():
+            return any(_names_shapes(part, met) for part in annotation)
+        case _ if dataclasses.is_dataclass(annotation):
+            return any(_names_shapes(getattr(annotation, part.name), met) for part in dataclasses.fields(annotation))
+        case _:
+            return False
+
+
+def _row(slot: Slot, annotation: Annotation) -> Row | None:
+    check = check_of(annotation)
+    return None if check is None else (slot, check)
+
+
+def _results(signature: Signature) -> tuple[Row | None, tuple[Row | None, Row | None, Row | None] | None]:
+    target, returns = signature.function, signature.returns
+    if signature.flavour in ("generator", "async generator"):
+        if not isinstance(returns, StreamOf):
+            return None, None
+        streams = (
+            _row(Slot("yield", "yield", target, returns.yields), returns.yields),
+            _row(Slot("sent", "sent", target, returns.sent), returns.sent),
+            _row(Slot("return", "return", target, returns.returns), returns.returns),
+        )
+        return None, streams
+    return _row(Slot("return", "return", target, returns), returns), None
+
+
+T = TypeVar("T")
+
+
+class _Note:
+    """What is kept in a function's attributes: of which function, and what.
+
+    It is pickled as nothing: functions and classes of `__main__` are pickled by value, attributes included.
+    """
+
+    __slots__ = ("owner", "value")
+
+    def __init__(self, owner: Callable[[], Any] = lambda: None, value: Any = None):
+        self.owner = owner
+        self.value = value
+
+    def __reduce__(self) -> tuple[type[_Note], tuple[()]]:
+        return _Note, ()
+
+
+def _kept(name: str, make: Callable[[FunctionType, Sequence[Any]], T]) -> Callable[[Any, Sequence[Any]], T | None]:
+    """Something that is made once for each function and kept in its attributes; None for what is no function.
+
+    It refers to the function, so a table beside it, weak or not, would keep both alive for ever. `functools.wraps`
+    copies attributes: one of another function's is none.
+    """
+
+    def get(function: Any, args: Sequence[Any]) -> T | None:
+        if type(function) is not FunctionType:
+            return None
+        note = function.__dict__.get(name)
+        if note is None or note.owner() is not function:
+            note = function.__dict__[name] = _Note(weakref.ref(function), make(function, args))
+        return note.value
+
+    return get
+
+
+def _new_plan(function: FunctionType, args: Sequence[Any]) -> FunctionPlan | None:
+    if not _says_what_it_takes(function):
+        return None
+    owner = owner_of(function, args)
+    try:
+        plan = function_plan(function, owner)
+    except ValueError as error:
+        if isinstance(error, AnnotationError):
+            raise
+        return None
+    return None if plan.idle else plan
+
+
+# The plan of a function that the core calls; None if it has nothing to check.
+plan_of = _kept("__weft_plan__", _new_plan)
+
+
+def _new_wrapper(function: FunctionType, args: Sequence[Any]) -> FunctionType | None:
+    inner = getattr(function, "__wrapped__", None)
+    if not isinstance(inner, FunctionType) or not is_users(function) or _says_what_it_takes(function):
+        return None
+    cells = function.__closure__ or ()
+    if not any(_holds(cell, inner) for cell in cells):
+        return None
+
+    @functools.wraps(inner)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        return call_checked(inner, args, kwargs)
+
+    replaced = tuple(CellType(checked) if _holds(cell, inner) else cell for cell in cells)
+    wrapper = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, replaced)
+    wrapper.__kwdefaults__, wrapper.__qualname__ = function.__kwdefaults__, function.__qualname__
+    return wrapper
+
+
+def _holds(cell: CellType, value: object) -> bool:
+    try:
+        return cell.cell_contents is value
+    except ValueError:  # not assigned yet
+        return False
+
+
+# A wrapper of the user's that calls its function under contract; None if the function is no such wrapper.
+wrapper_of = _kept("__weft_wrapper__", _new_wrapper)
+
+
+def _says_what_it_takes(function: Any) -> bool:
+    """Whether a function's annotations are its own: not copied by a wrapper that may batch, jit or bind arguments."""
+    while hasattr(function, "__wrapped__"):
+        if not function.__code__.co_filename.startswith(_TRANSPARENT):
+            return False
+        function = function.__wrapped__
+    return isinstance(function, FunctionType)
+
+
+# Wrappers that pass arguments on as they are: context managers on a method, and jaxtyping's own decorator.
+_TRANSPARENT = (
+    contextlib.__file__,
+    jax.named_scope("")(lambda: None).__code__.co_filename,
+    os.path.join(os.path.dirname(jaxtyping.__file__), ""),
+)
+
+
+def owner_of(function: FunctionType, args: Sequence[Any]) -> type | None:
+    """The class that a function is a method of, if it is called as one."""
+    if not args:
+        return None
+    prefix = function.__qualname__.rpartition(".")[0]
+    return next((base for base in type(args[0]).__mro__ if base.__qualname__ == prefix), None) if prefix else None

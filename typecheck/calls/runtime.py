@@ -1,0 +1,209 @@
+"""The runtime checker: the hook that the core calls, and `contract` for functions that no transform sees."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast, overload
+
+import equinox as eqx
+from weft.core import hooks
+from weft.typecheck.calls import calls
+from weft.typecheck.calls.plans import FunctionPlan, function_plan, owner_of
+from weft.typecheck.errors import AnnotationError
+from weft.typecheck.language.annotations import RecordOf, TreeOf, record_form
+from weft.typecheck.language.reading import Scope, read
+from weft.typecheck.matching.arrays import settle
+from weft.typecheck.matching.bindings import Bindings, Mismatch, Slot
+from weft.typecheck.matching.checks import BUILDERS, check_of
+from weft.typecheck.matching.record_plans import RecordPlan, Shell, record_plan, shell_check
+from weft.typecheck.matching.records import is_made_of_fields, record_check, scope_of, stack_of
+from weft.typecheck.matching.structures import tree_check
+from weft.typecheck.messages.explain import contract_error
+from weft.typecheck.messages.tracebacks import install_excepthook
+from weft.typecheck.modes import current_mode
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+
+# These need `check_of` themselves, so they join the table here.
+BUILDERS.update({TreeOf: tree_check, RecordOf: record_check, Shell: shell_check})
+
+
+class Contracts:
+    """The hook: see `weft.core.hooks.ContractHook`."""
+
+    def constructed(self, record: Any) -> None:
+        __tracebackhide__ = True
+        if current_mode() == "off":
+            return
+        plan = record_plan(type(record))
+        try:
+            scope_of(record, plan, everything=True, sparse=False)
+        except Mismatch as miss:
+            if not is_made_of_fields(type(record)):  # a constructor makes one record; `vmap` over it makes a stack
+                raise contract_error(miss) from None
+            _refuse_unless_stack(record, plan, sparse=False, shares=False)
+
+    def replaced(self, record: Any) -> None:
+        __tracebackhide__ = True
+        if current_mode() == "off":
+            return
+        plan = record_plan(type(record))
+        try:
+            scope_of(record, plan, everything=True)
+        except Mismatch:
+            _refuse_unless_stack(record, plan)
+
+    def call(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        typed: bool = True,
+    ) -> Any:
+        __tracebackhide__ = True
+        if current_mode() == "off":
+            return function(*args, **kwargs)
+        return calls.call(function, args, kwargs, typed or current_mode() == "strict")
+
+
+def _refuse_unless_stack(record: Any, plan: RecordPlan, *, sparse: bool = True, shares: bool = True) -> None:
+    __tracebackhide__ = True
+    try:
+        stack_of(record, plan, everything=True, sparse=sparse, shares=shares)
+    except Mismatch as nearest:
+        raise contract_error(nearest) from None
+
+
+_CONTRACTS = Contracts()
+
+
+def install() -> Contracts:
+    """Installs the checker in the core, and gives it back; a second time changes nothing."""
+    if hooks.installed_contracts() is not _CONTRACTS:
+        hooks.install_contracts(_CONTRACTS)
+        install_excepthook()
+    return _CONTRACTS
+
+
+@overload
+def contract(function: F, /) -> F: ...
+@overload
+def contract(*, names: Mapping[str, Any] | None = None) -> Callable[[F], F]: ...
+def contract(function: Any = None, /, *, names: Mapping[str, Any] | None = None) -> Any:
+    """Checks a function's annotations whenever it runs, like those of a function given to a transform.
+
+    Dims are one scope for each call; inside a transform the check is of what the function sees there, and happens while
+    tracing. On a dataclass the fields are checked once its `__init__` has run.
+
+    Args:
+        function: a function (plain, async, generator), a method, or a dataclass.
+        names: names that string annotations may use, beside those that are visible where it is defined.
+
+    Returns:
+        A function with the same signature.
+
+    Raises:
+        AnnotationError: when it is first called, if an annotation cannot be read.
+
+    >>> import jax.numpy as jnp
+    >>> from jaxtyping import Array, Float
+    >>> @contract
+    ... def outer(x: Float[Array, "n"], y: Float[Array, "m"]) -> Float[Array, "n m"]:
+    ...     return x[:, None] * y
+    >>> outer(jnp.ones(2), jnp.ones(3)).shape
+    (2, 3)
+    >>> try:
+    ...     outer(jnp.ones(2), jnp.ones((3, 1)))
+    ... except TypeError as error:
+    ...     print(error.what, error.fix, sep="\\n")
+    argument y of outer should be f32[m], and is f32[3,1]
+    its last axis has size 1: drop it with y[..., 0] or y.squeeze(-1)
+    """
+    if function is None:
+        return functools.partial(contract, names=names)
+    visible = {**sys._getframe(1).f_locals, **(names or {})}
+    if isinstance(function, type):
+        return _checked_dataclass(function)
+    return _checked_function(function, visible)
+
+
+def _checked_function(function: Callable[..., Any], names: Mapping[str, Any]) -> Callable[..., Any]:
+    plans: list[FunctionPlan] = []
+
+    def plan_for(args: tuple[Any, ...]) -> FunctionPlan:
+        if not plans:
+            owner = owner_of(function, args)
+            plans.append(function_plan(function, owner, names))
+        return plans[0]
+
+    @functools.wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        if current_mode() == "off":
+            return function(*args, **kwargs)
+        return calls.run(plan_for(args), function, args, kwargs)
+
+    return checked
+
+
+def _checked_dataclass(cls: type[T]) -> type[T]:
+    if record_form(cls) != "dataclass" or issubclass(cls, eqx.Module):
+        raise AnnotationError(
+            f"contract is for functions and dataclasses, and {cls.__qualname__} is neither"
+            + ("; a Module is checked by itself" if issubclass(cls, eqx.Module) else "")
+        )
+    original = cast(Any, cls).__init__
+
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        __tracebackhide__ = True
+        original(self, *args, **kwargs)
+        if type(self) is cls:
+            _CONTRACTS.constructed(self)
+
+    cast(Any, cls).__init__ = __init__
+    return cls
+
+
+def check(value: T, annotation: Any, name: str = "value") -> T:
+    """Checks one value against one annotation, now.
+
+    Args:
+        value: what to check.
+        annotation: any hint that contracts understand.
+        name: what to call the value in the error.
+
+    Returns:
+        The value.
+
+    Raises:
+        ContractError: if it does not fit.
+
+    >>> import jax.numpy as jnp
+    >>> from jaxtyping import Array, Float
+    >>> check(jnp.ones((2, 2)), Float[Array, "n n"]).shape
+    (2, 2)
+    """
+    __tracebackhide__ = True
+    frame = inspect.currentframe()
+    caller = frame.f_back if frame is not None else None
+    scope = Scope(caller.f_globals, caller.f_locals) if caller is not None else Scope()
+    spec = read(annotation, scope)
+    test = check_of(spec)
+    if test is None:
+        return value
+    bindings = Bindings(Slot("value", name, None, spec))
+    try:
+        test(value, bindings)
+        settle(bindings, finally_=True)
+    except Mismatch as miss:
+        raise contract_error(miss) from None
+    return value
+
+
+__all__ = ["Contracts", "check", "contract", "install"]

@@ -1,0 +1,1 @@
+"""`weft check`: proofs over files and packages, as a linter."""

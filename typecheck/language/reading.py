@@ -1,0 +1,237 @@
+"""Reading: from a hint to the data that stands for it (`annotations`).
+
+jaxtyping's hints are read through their public attributes. Strings are evaluated in a `Scope`; one that names what does
+not exist at run time becomes `Unresolved`, one that makes no sense is an `AnnotationError`.
+"""
+
+from __future__ import annotations
+
+import collections.abc as abc
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ForwardRef, Literal, TypeVar, Union, get_args, get_origin
+
+import jax
+import jaxtyping
+import numpy as np
+import typing_extensions
+from weft.typecheck.errors import AnnotationError
+from weft.typecheck.language.annotations import (
+    ANY_DTYPE,
+    ANYTHING,
+    NONE,
+    Annotation,
+    ArrayOf,
+    AwaitableOf,
+    BatchedOf,
+    BoxOf,
+    CallableOf,
+    Dtypes,
+    Instance,
+    LiteralOf,
+    MappingOf,
+    OneOf,
+    Opaque,
+    RecordOf,
+    SequenceOf,
+    StreamOf,
+    TreeOf,
+    TupleOf,
+    Unresolved,
+    record_form,
+)
+from weft.typecheck.language.batched import Batching, Dims
+from weft.typecheck.language.dims import Shape
+from weft.typecheck.language.objects import is_box_class
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Where a hint is read: the names that its strings may use, and the class that `Self` stands for.
+
+    `within` are the strings that it stands in: an alias of itself (`Tree = dict[str, "Tree"]`) ends there.
+    """
+
+    globals: Mapping[str, Any] = field(default_factory=dict)
+    locals: Mapping[str, Any] = field(default_factory=dict)
+    owner: type | None = None
+    within: frozenset[str] = frozenset()
+
+
+def read(hint: Any, scope: Scope = Scope()) -> Annotation:
+    """Reads a hint.
+
+    Raises:
+        AnnotationError: in one line, if the hint can be resolved but makes no sense.
+
+    >>> from jaxtyping import Array, Float
+    >>> str(read(Float[Array, "*batch n"] | None))
+    'Float[Array, "*batch n"] | None'
+    """
+    if isinstance(hint, (str, ForwardRef)):
+        return _read_string(hint if isinstance(hint, str) else hint.__forward_arg__, scope)
+    if hint is None:
+        return NONE
+    if hint is Any or hint is object or hint is dataclasses.MISSING:
+        return ANYTHING
+    if isinstance(hint, type) and not get_args(hint):
+        return _read_class(hint, scope)
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _read_annotated(hint, scope)
+    if origin in _WRAPPERS:
+        return read(arguments[0], scope)
+    if origin in (Union, types.UnionType):
+        members = (read(argument, scope) for argument in arguments)
+        flat = [one for member in members for one in (member.members if isinstance(member, OneOf) else (member,))]
+        return OneOf(tuple(dict.fromkeys(flat)))
+    if origin in (Literal, typing_extensions.Literal):
+        return LiteralOf(arguments)
+    if hint in (typing.Self, typing_extensions.Self):
+        return _read_class(scope.owner, scope) if scope.owner is not None else ANYTHING
+    if isinstance(origin, type):
+        return _read_generic(hint, origin, arguments, scope)
+    return _read_named(hint, scope)
+
+
+_WRAPPERS = (
+    typing.Final,
+    typing.ClassVar,
+    typing.Required,
+    typing.NotRequired,
+    typing_extensions.Required,
+    typing_extensions.NotRequired,
+    typing_extensions.ReadOnly,
+    dataclasses.InitVar,
+)
+
+
+def _read_string(text: str, scope: Scope) -> Annotation:
+    if text in scope.within:
+        return ANYTHING
+    try:
+        hint = eval(text, dict(scope.globals), scope.locals)
+    except (NameError, AttributeError, ImportError) as error:
+        return Unresolved(text, str(error))
+    except AnnotationError:
+        raise
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise AnnotationError(f"cannot read the annotation {text!r}: {reason}") from None
+    return read(hint, dataclasses.replace(scope, within=scope.within | {text}))
+
+
+def _read_class(cls: type, scope: Scope) -> Annotation:
+    if issubclass(cls, jaxtyping.AbstractArray):
+        if not hasattr(cls, "dim_str"):
+            return ANYTHING
+        return ArrayOf(_array_class(cls.array_type), _dtypes_of(cls), Shape.parse(cls.dim_str))
+    if issubclass(cls, jaxtyping.PyTree):
+        if not hasattr(cls, "leaftype"):
+            return TreeOf(ANYTHING)
+        return TreeOf(read(cls.leaftype, scope), tuple(cls.structure.split()) if cls.structure else ())
+    if cls in (jax.Array, np.ndarray):
+        return ArrayOf(cls, ANY_DTYPE, Shape.parse("..."))
+    if cls in (object, types.EllipsisType):
+        return ANYTHING
+    form = record_form(cls)
+    return Instance(cls) if form is None else RecordOf(cls, form)
+
+
+def _array_class(cls: Any) -> Any:
+    # JAX names its class so that cloudpickle cannot import it, and pickles a copy: an annotation that came from another
+    # process would accept no array.
+    named = getattr(cls, "__module__", None), getattr(cls, "__qualname__", None)
+    return jax.Array if named == (jax.Array.__module__, jax.Array.__qualname__) else cls
+
+
+def _dtypes_of(cls: Any) -> Dtypes:
+    anything: Any = jaxtyping.Shaped
+    accepted = None if cls.dtypes is anything.dtypes else tuple(cls.dtypes)
+    return Dtypes(cls.dtype.__name__, accepted)
+
+
+def _read_annotated(hint: Any, scope: Scope) -> Annotation:
+    inner = read(hint.__origin__, scope)
+    for extra in hint.__metadata__:
+        if isinstance(extra, Batching):
+            inner = BatchedOf(inner, extra.axes)
+        elif isinstance(extra, Dims):
+            inner = _linked(inner, extra)
+    return inner
+
+
+def _linked(inner: Annotation, dims: Dims) -> Annotation:
+    """Passes links on to the records inside containers: `Annotated[list[Linear], Dims("in=width")]`."""
+    match inner:
+        case RecordOf():
+            return dataclasses.replace(inner, dims=dims)
+        case SequenceOf():
+            return dataclasses.replace(inner, item=_linked(inner.item, dims))
+        case MappingOf():
+            return dataclasses.replace(inner, value=_linked(inner.value, dims))
+        case TupleOf():
+            return TupleOf(tuple(_linked(item, dims) for item in inner.items))
+        case OneOf():
+            return OneOf(tuple(_linked(member, dims) for member in inner.members))
+        case BatchedOf():
+            return dataclasses.replace(inner, inner=_linked(inner.inner, dims))
+        case TreeOf():
+            return dataclasses.replace(inner, leaf=_linked(inner.leaf, dims))
+        case _:
+            return inner
+
+
+def _read_generic(hint: Any, origin: type, arguments: tuple[Any, ...], scope: Scope) -> Annotation:
+    if origin is tuple:
+        if len(arguments) == 2 and arguments[1] is ...:
+            return SequenceOf(tuple, read(arguments[0], scope))
+        return TupleOf(tuple(read(argument, scope) for argument in arguments if argument != ()))
+    if origin is abc.Callable:
+        parameters, returns = arguments if len(arguments) == 2 else (..., Any)
+        listed = tuple(read(one, scope) for one in parameters) if isinstance(parameters, list) else None
+        return CallableOf(listed, read(returns, scope))
+    if origin is type:
+        return Opaque(hint)
+    given = [read(argument, scope) for argument in arguments]
+    if is_box_class(origin):  # before the others: a box can be iterated over
+        return BoxOf(origin, given[0])
+    for bases, build in _GENERICS:
+        if issubclass(origin, bases):
+            return build(origin, given)
+    whole = _read_class(origin, scope)
+    return dataclasses.replace(whole, given=tuple(given)) if isinstance(whole, Instance) else whole
+
+
+def _stream(origin: type, given: list[Annotation]) -> Annotation:
+    padded = [*given, ANYTHING, ANYTHING, ANYTHING]
+    sends = issubclass(origin, (abc.Generator, abc.AsyncGenerator))
+    return StreamOf(origin, padded[0], padded[1] if sends else ANYTHING, padded[2] if sends else ANYTHING)
+
+
+# The first row that a generic class falls under says what it is.
+_GENERICS: tuple[tuple[tuple[type, ...], Callable[[type, list[Annotation]], Annotation]], ...] = (
+    ((abc.Mapping,), lambda origin, given: MappingOf(origin, *(given if len(given) == 2 else (ANYTHING, ANYTHING)))),
+    ((abc.Coroutine,), lambda origin, given: AwaitableOf(origin, given[-1])),
+    ((abc.Awaitable,), lambda origin, given: AwaitableOf(origin, given[0])),
+    ((abc.Iterator, abc.AsyncIterator), _stream),
+    ((abc.Collection,), lambda origin, given: SequenceOf(origin, given[0])),
+    ((abc.Iterable, abc.AsyncIterable), _stream),
+)
+
+
+def _read_named(hint: Any, scope: Scope) -> Annotation:
+    if isinstance(hint, TypeVar):
+        if hint.__bound__ is not None:
+            return read(hint.__bound__, scope)
+        return OneOf(tuple(read(one, scope) for one in hint.__constraints__)) if hint.__constraints__ else ANYTHING
+    if hasattr(hint, "__supertype__"):
+        return read(hint.__supertype__, scope)
+    if hasattr(hint, "__value__"):
+        return read(hint.__value__, scope)
+    if isinstance(hint, (typing.ParamSpec, typing.ParamSpecArgs, typing.ParamSpecKwargs)):
+        return ANYTHING
+    return Opaque(hint)

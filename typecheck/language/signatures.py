@@ -1,0 +1,243 @@
+"""Signatures: the annotations of a function's parameters and return, and of a class's fields.
+
+String annotations (`from __future__ import annotations`, forward references) are resolved one by one, so that one name
+that only exists for the type checker hides nothing else. The names they may use are, in this order: the function's
+closure, the class's own namespace, the module's globals, and, for what is defined inside a function that is still
+running, that function's locals.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import sys
+from collections import ChainMap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Literal
+
+from weft.typecheck.errors import AnnotationError
+from weft.typecheck.language.annotations import ANYTHING, NONE, Annotation, Anything, OneOf, Unresolved, record_form
+from weft.typecheck.language.objects import layer_of
+from weft.typecheck.language.reading import Scope, read
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter: `annotation` is that of each value for `*args` and `**kwargs`."""
+
+    name: str
+    annotation: Annotation
+    kind: inspect._ParameterKind
+    default: Any = inspect.Parameter.empty
+
+    @property
+    def required(self) -> bool:
+        """Whether a call must give it."""
+        variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        return self.default is inspect.Parameter.empty and self.kind not in variadic
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a function takes and returns.
+
+    Attributes:
+        function: the function, unwrapped.
+        parameters: in order, `self` included.
+        returns: what it returns; for a generator the whole `StreamOf`, for a coroutine function the awaited result.
+        flavour: how it runs.
+        owner: the class that `Self`, and the first parameter, stand for, if it is a method.
+    """
+
+    function: Callable[..., Any]
+    parameters: tuple[Parameter, ...]
+    returns: Annotation
+    flavour: Literal["function", "generator", "coroutine", "async generator"] = "function"
+    owner: type | None = None
+
+    @property
+    def annotated(self) -> bool:
+        """Whether it says anything at all."""
+        return not all(isinstance(one, Anything) for one in (self.returns, *(p.annotation for p in self.parameters)))
+
+
+@dataclass(frozen=True)
+class Field:
+    """One annotated field of a class.
+
+    Attributes:
+        name: its name.
+        annotation: what it holds.
+        owner: the class in the hierarchy that declares it.
+        static: whether it is part of the structure.
+        required: whether a value must be given.
+    """
+
+    name: str
+    annotation: Annotation
+    owner: type
+    static: bool = False
+    required: bool = True
+
+
+def signature_of(
+    function: Callable[..., Any], owner: type | None = None, names: Mapping[str, Any] | None = None
+) -> Signature:
+    """Reads a function's annotations.
+
+    Args:
+        function: a function, method, partial application, or an object with `__call__`.
+        owner: the class that it is a method of.
+        names: names that string annotations may use first, such as the locals of where it was defined.
+
+    Raises:
+        AnnotationError: in one line, naming the function and the parameter.
+        ValueError: if it has no signature, as some functions written in C.
+    """
+    target = inspect.unwrap(function)
+    if isinstance(target, functools.partial):
+        target = inspect.unwrap(target.func)
+    if inspect.ismethod(target):
+        owner, target = owner or _class_of(target.__self__), target.__func__
+    elif not inspect.isfunction(target) and not inspect.isbuiltin(target) and not isinstance(target, type):
+        owner, target = owner or type(target), inspect.unwrap(type(target).__call__)
+    scope = Scope(getattr(target, "__globals__", {}), _names_of_function(target, owner, names), owner)
+    parameters = tuple(
+        Parameter(p.name, _or_none(_read_at(p.annotation, scope, target, p.name), p.default), p.kind, p.default)
+        for p in inspect.signature(target, follow_wrapped=False).parameters.values()
+    )
+    returns = _read_at(inspect.signature(target, follow_wrapped=False).return_annotation, scope, target, "return")
+    return Signature(target, parameters, returns, _flavour(target), owner)
+
+
+def _or_none(annotation: Annotation, default: Any) -> Annotation:
+    """`x: Array = None` means `x: Array | None = None`, as it is commonly written."""
+    if default is not None or annotation == NONE or isinstance(annotation, Anything | Unresolved):
+        return annotation
+    members = annotation.members if isinstance(annotation, OneOf) else (annotation,)
+    return OneOf(tuple(dict.fromkeys((*members, NONE))))
+
+
+def _class_of(value: Any) -> type:
+    return value if isinstance(value, type) else type(value)
+
+
+def _flavour(function: Any) -> Literal["function", "generator", "coroutine", "async generator"]:
+    if inspect.iscoroutinefunction(function):
+        return "coroutine"
+    if inspect.isasyncgenfunction(function):
+        return "async generator"
+    return "generator" if inspect.isgeneratorfunction(function) else "function"
+
+
+def _read_at(hint: Any, scope: Scope, target: Any, name: str) -> Annotation:
+    if hint is inspect.Parameter.empty:
+        return ANYTHING
+    try:
+        return read(hint, scope)
+    except AnnotationError as error:
+        what = f"{getattr(target, '__qualname__', target)}, {name}: {error.what}"
+        raise AnnotationError(what) from None
+
+
+def _names_of_function(function: Any, owner: type | None, names: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    if not getattr(function, "__annotations__", None):
+        return {}
+    maps: list[Mapping[str, Any]] = [dict(names)] if names else []
+    maps.append(_closure(function))
+    if owner is not None:
+        maps += [{owner.__name__: owner}, vars(owner)]
+    maps += _enclosing_locals(getattr(function, "__qualname__", ""), getattr(function, "__module__", ""))
+    return ChainMap(*(dict(one) for one in maps))
+
+
+def _closure(function: Any) -> dict[str, Any]:
+    cells = getattr(function, "__closure__", None) or ()
+    found: dict[str, Any] = {}
+    for name, cell in zip(function.__code__.co_freevars if cells else (), cells, strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    return found
+
+
+def _enclosing_locals(qualname: str, module: str) -> list[Mapping[str, Any]]:
+    """The locals of the running function that something was defined in, if it is on the stack."""
+    outer, found, _ = qualname.rpartition(".<locals>.")
+    if not found:
+        return []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_qualname == outer and frame.f_globals.get("__name__") == module:
+            snapshot = frame.f_locals
+            found_here = dict(snapshot)
+            if sys.version_info < (3, 13):
+                # The frame would hold on to its snapshot, and to every array in it, for as long as it runs.
+                snapshot.clear()
+            return [found_here]
+        frame = frame.f_back
+    return []
+
+
+@functools.cache
+def fields_of(cls: type) -> tuple[Field, ...]:
+    """The annotated fields of a Module, dataclass, NamedTuple or TypedDict, in order.
+
+    Raises:
+        AnnotationError: in one line, naming the class and the field.
+        TypeError: if the class has no annotated fields to speak of.
+    """
+    form = record_form(cls)
+    if form is None:
+        raise TypeError(f"{cls.__qualname__} is not a Module, dataclass, NamedTuple or TypedDict")
+    declared = {
+        name: (base, hint)
+        for base in (cls.__mro__[::-1] if form != "typeddict" else (cls,))
+        for name, hint in vars(base).get("__annotations__", {}).items()
+    }
+    return tuple(
+        Field(name, _or_none(_read_field(cls, name, *declared[name]), default), declared[name][0], static, required)
+        for name, static, required, default in _field_names(cls, form)
+        if name in declared
+    )
+
+
+def _field_names(cls: Any, form: str) -> list[tuple[str, bool, bool, Any]]:
+    """The name of each field, whether it is static, whether it must be given, and its default if it has one."""
+    if form == "object" and not hasattr(cls, "__dataclass_fields__"):
+        return [(name, False, True, ...) for base in cls.__mro__[::-1] for name in _declared(base)]
+    if form in ("module", "object", "dataclass"):
+        missing = dataclasses.MISSING
+        return [
+            (f.name, bool(f.metadata.get("static")), f.default is missing and f.default_factory is missing, f.default)
+            for f in dataclasses.fields(cls)
+        ]
+    if form == "namedtuple":
+        defaults = cls._field_defaults
+        return [(name, False, name not in defaults, defaults.get(name, ...)) for name in cls._fields]
+    return [(name, False, name in cls.__required_keys__, ...) for name in cls.__annotations__]
+
+
+def _declared(base: type) -> list[str]:
+    """The attributes that a class of objects declares, without those of its layer's own classes."""
+    layer = layer_of(base)
+    if layer is None or base.__module__.startswith(layer.package):
+        return []
+    hints = vars(base).get("__annotations__", {})
+    return [name for name, hint in hints.items() if "ClassVar" not in str(hint)]
+
+
+def _read_field(cls: type, name: str, base: type, hint: Any) -> Annotation:
+    names: list[Mapping[str, Any]] = [{base.__name__: base, cls.__name__: cls}, dict(vars(base))]
+    names += [_closure(inspect.unwrap(value)) for value in vars(base).values() if inspect.isfunction(value)]
+    names += _enclosing_locals(base.__qualname__, base.__module__)
+    module = sys.modules.get(base.__module__)
+    scope = Scope(vars(module) if module else {}, ChainMap(*(dict(one) for one in names)), cls)
+    try:
+        return read(hint, scope)
+    except AnnotationError as error:
+        raise AnnotationError(f"{cls.__qualname__}.{name}: {error.what}") from None

@@ -1,0 +1,1 @@
+"""Values held against annotations, binding dims as it goes."""

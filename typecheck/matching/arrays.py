@@ -1,0 +1,270 @@
+"""The check of one array against one array annotation: class, dtype, rank, then each axis.
+
+This is where names get bound. It compares shapes with `==` only, so sizes may be JAX's symbolic dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from weft.typecheck.language.annotations import ArrayOf
+from weft.typecheck.language.dims import AnyDim, Dim, FixedDim, NamedDim, SymbolicDim, UnboundDim, VariadicDim
+from weft.typecheck.matching.bindings import Bindings, Mismatch, Origin, Pending, Variadic
+
+Check = Callable[[Any, Bindings], None]
+
+
+def array_check(spec: ArrayOf) -> Check:
+    """Makes the check of an array annotation."""
+    is_array, jax_takes = _class_test(spec.array_type), spec.array_type is jax.Array
+    accepted: dict[Any, bool] = {}  # by dtype; there are few
+    dtypes, shape = spec.dtype, spec.shape
+    dims, rank, variadic = shape.dims, shape.min_rank, shape.variadic
+    any_shape = len(dims) == 1 and dims[0] == VariadicDim(None)
+
+    def check(value: Any, bindings: Bindings) -> None:
+        if not is_array(value):
+            if bindings.sparse and type(value) is type(None):
+                return
+            if not (jax_takes and bindings.numpy and _is_taken(value)):
+                raise Mismatch("class", spec, value, bindings)
+        if dtypes.accepted is not None:
+            dtype = value.dtype
+            if bindings.numpy and jax_takes and isinstance(value, np.ndarray | np.generic):
+                dtype = jax.dtypes.canonicalize_dtype(dtype)  # as under jit
+            fits = accepted.get(dtype)
+            if fits is None:
+                fits = accepted[dtype] = dtypes.accepts(dtype_name(dtype))
+            if not fits:
+                raise Mismatch("dtype", spec, value, bindings)
+        actual = value.shape
+        skip = 0
+        if bindings.lead is not None:
+            skip = check_lead(value, actual, bindings, rank, variadic is not None, spec)
+            actual = actual[skip:]
+        if any_shape:
+            return
+        if variadic is None:
+            if len(actual) != rank:
+                raise Mismatch("rank", spec, value, bindings)
+            check_axes(dims, actual, skip, value, bindings, spec)
+            return
+        if len(actual) < rank:
+            raise Mismatch("rank", spec, value, bindings)
+        after = len(actual) - (len(dims) - variadic - 1)
+        check_axes(dims[:variadic], actual[:variadic], skip, value, bindings, spec)
+        check_axes(dims[variadic + 1 :], actual[after:], skip + after, value, bindings, spec)
+        check_variadic(dims[variadic], actual[variadic:after], skip + variadic, value, bindings, spec)
+
+    return check
+
+
+def _class_test(array_type: Any) -> Callable[[Any], bool]:
+    if array_type is jax.Array:
+        known: dict[type, bool] = {}
+
+        def test(value: Any) -> bool:
+            # Whether a tracer is an array is decided by its class; asking `isinstance` each time is slow.
+            answer = known.get(type(value))
+            if answer is None:
+                answer = known[type(value)] = isinstance(value, jax.Array | jax.ShapeDtypeStruct)
+            return answer
+
+        return test
+    if array_type is Any:
+        return lambda value: hasattr(value, "shape") and hasattr(value, "dtype")
+    return lambda value: isinstance(value, array_type)
+
+
+def _is_taken(value: Any) -> bool:
+    """Whether a value is one of NumPy's that JAX takes for an array."""
+    return isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "OSUMm"
+
+
+def dtype_name(dtype: Any) -> str:
+    """A dtype's name as jaxtyping knows it: `float32`, `prng_key`."""
+    name = getattr(getattr(dtype, "type", None), "__name__", None)
+    if name is None:
+        return str(dtype).rpartition(".")[2]
+    return str(dtype) if name == "void" and dtype != np.dtype(np.void) else name
+
+
+def check_lead(value: Any, actual: Any, bindings: Bindings, rank: int, open_ended: bool, spec: Any) -> int:
+    """Checks the axes in front that `Batched` asks for; returns how many there are."""
+    assert bindings.lead is not None
+    lead, outer = bindings.lead
+    if lead.variadic is None:
+        count = len(lead.dims)
+        if len(actual) < count + rank:
+            raise Mismatch("unbatched", spec, value, bindings)
+        _in_scope_of(outer, bindings, lambda: check_axes(lead.dims, actual[:count], 0, value, outer, spec))
+        return count
+    count = len(actual) - rank
+    if open_ended or count < lead.min_rank:
+        raise Mismatch("unbatched", spec, value, bindings)
+    before, after = lead.variadic, count - (len(lead.dims) - lead.variadic - 1)
+
+    def check() -> None:
+        check_axes(lead.dims[:before], actual[:before], 0, value, outer, spec)
+        check_axes(lead.dims[before + 1 :], actual[after:count], after, value, outer, spec)
+        check_variadic(lead.dims[before], actual[before:after], before, value, outer, spec)
+
+    _in_scope_of(outer, bindings, check)
+    return count
+
+
+def _in_scope_of(outer: Bindings, inner: Bindings, check: Callable[[], None]) -> None:
+    if outer is inner:
+        return check()
+    kept = outer.slot, outer.path
+    outer.slot, outer.path = inner.slot, (*outer.path, *inner.path)
+    try:
+        check()
+    finally:
+        outer.slot, outer.path = kept
+
+
+def check_axes(
+    dims: Sequence[Dim], sizes: Sequence[Any], start: int, value: Any, bindings: Bindings, spec: Any
+) -> None:
+    """Checks single axes, binding names that are free; `start` is the first one's number in the value."""
+    for axis, (dim, size) in enumerate(zip(dims, sizes, strict=True), start):
+        kind = type(dim)
+        if kind is NamedDim:
+            if dim.broadcastable and size == 1:  # pyright: ignore[reportAttributeAccessIssue]
+                continue
+            own: Any = dim
+            name: str = bindings.leaf + own.name if own.per_leaf else own.name
+            expected = bindings.sizes.get(name)
+            if expected is None:
+                bindings.sizes[name] = size
+                bindings.origins[name] = Origin(bindings.slot, bindings.path, axis, value)
+            elif expected != size:
+                raise Mismatch("size", spec, value, bindings, axis=axis, dim=dim, expected=expected)
+        elif kind is not AnyDim:
+            _check_other(dim, size, axis, value, bindings, spec)
+
+
+def _check_other(dim: Dim, size: Any, axis: int, value: Any, bindings: Bindings, spec: Any) -> None:
+    assert isinstance(dim, FixedDim | SymbolicDim)
+    if dim.broadcastable and size == 1:
+        return
+    if isinstance(dim, FixedDim):
+        expected = dim.size
+    else:
+        try:
+            expected = dim.evaluate(bindings.sizes, bindings.arguments())
+        except UnboundDim:
+            bindings.pending.append(Pending(dim, size, Origin(bindings.slot, bindings.path, axis, value)))
+            return
+    if expected != size:
+        raise Mismatch("size", spec, value, bindings, axis=axis, dim=dim, expected=expected)
+
+
+def settle(bindings: Bindings, *, finally_: bool) -> None:
+    """Checks the expressions whose names have been bound since.
+
+    One that has a single unknown left and is linear in it, such as `2*n`, binds it.
+
+    Args:
+        bindings: the scope.
+        finally_: whether nothing more will be bound, so that what is left is an error.
+
+    Raises:
+        UnboundDim: if an expression still reads a name that nothing binds, at the end.
+    """
+    progress = True
+    while bindings.pending and progress:
+        waiting, progress = bindings.pending, False
+        bindings.pending = []
+        for one in waiting:
+            if _settle_one(one, bindings):
+                progress = True
+            else:
+                bindings.pending.append(one)
+    if finally_ and bindings.pending:
+        one = bindings.pending[0]
+        one.dim.evaluate(bindings.sizes, bindings.arguments())
+
+
+def _settle_one(one: Pending, bindings: Bindings) -> bool:
+    try:
+        expected = one.dim.evaluate(bindings.sizes, bindings.arguments())
+    except UnboundDim as unbound:
+        size = _solve(one, unbound.name, bindings)
+        if size is None:
+            return False
+        bindings.sizes[unbound.name] = size
+        bindings.origins[unbound.name] = one.origin
+        return True
+    if expected != one.size:
+        raise _pending_mismatch(one, expected, bindings)
+    return True
+
+
+def _solve(one: Pending, name: str, bindings: Bindings) -> Any:
+    """The size of the one unknown of a linear expression; None if it is not linear or has more unknowns."""
+    if name not in one.dim.names:
+        return None
+    try:
+        zero, first, second = (
+            one.dim.evaluate({**bindings.sizes, name: trial}, bindings.arguments()) for trial in (0, 1, 2)
+        )
+    except Exception:  # more unknowns, or an expression that zero breaks: it cannot be solved
+        return None
+    slope = first - zero
+    if slope == 0 or second - first != slope:
+        return None
+    size = (one.size - zero) // slope
+    if one.dim.evaluate({**bindings.sizes, name: size}, bindings.arguments()) != one.size:
+        raise _pending_mismatch(one, None, bindings)
+    return size
+
+
+def _pending_mismatch(one: Pending, expected: Any, bindings: Bindings) -> Mismatch:
+    origin = one.origin
+    return Mismatch(
+        "size",
+        origin.slot.annotation,
+        origin.value,
+        bindings,
+        axis=origin.axis,
+        dim=one.dim,
+        expected=expected,
+        origin=origin,
+    )
+
+
+def check_variadic(dim: Dim, found: tuple[Any, ...], axis: int, value: Any, bindings: Bindings, spec: Any) -> None:
+    """Checks the axes of a variadic dim, binding its name if it is free; `axis` is the first one's number."""
+    assert isinstance(dim, VariadicDim)
+    if dim.name is None:
+        return
+    name = bindings.leaf + dim.name if dim.per_leaf else dim.name
+    known = bindings.variadics.get(name)
+    if known is None:
+        bindings.variadics[name] = Variadic(found, dim.broadcastable)
+        bindings.origins["*" + name] = Origin(bindings.slot, bindings.path, axis, value)
+        return
+    if not known.broadcastable and not dim.broadcastable:
+        if known.shape != found:
+            raise Mismatch("axes", spec, value, bindings, axis=axis, dim=dim, expected=known.shape)
+        return
+    # As in jaxtyping: a use without `#` has the full shape, and those with `#` broadcast to it.
+    together = _broadcast(known.shape, found)
+    full = together is not None and (dim.broadcastable or together == found)
+    if not full or (not known.broadcastable and together != known.shape):
+        raise Mismatch("axes", spec, value, bindings, axis=axis, dim=dim, expected=known.shape)
+    assert together is not None
+    bindings.variadics[name] = Variadic(together, known.broadcastable and dim.broadcastable)
+
+
+def _broadcast(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    longer, shorter = (one, other) if len(one) >= len(other) else (other, one)
+    padded = (1,) * (len(longer) - len(shorter)) + tuple(shorter)
+    if any(a != b and a != 1 and b != 1 for a, b in zip(longer, padded, strict=True)):
+        return None
+    return tuple(b if a == 1 else a for a, b in zip(longer, padded, strict=True))

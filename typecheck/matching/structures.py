@@ -1,0 +1,137 @@
+"""The check of `PyTree[leaf, "S T"]`: every leaf, and the names of structures.
+
+What a leaf is depends on the annotation: `PyTree[tuple[int, int]]` has tuples as leaves. Structure names bind tree
+definitions as dims bind sizes; `"S T"` is S with a T in place of every leaf, `"... T"` ends in T, `"S ..."` begins
+with S.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from weft.core.paths import key_part
+from weft.typecheck.errors import AnnotationError
+from weft.typecheck.language.annotations import (
+    Annotation,
+    Instance,
+    LiteralOf,
+    MappingOf,
+    OneOf,
+    RecordOf,
+    SequenceOf,
+    TreeOf,
+    TupleOf,
+)
+from weft.typecheck.matching.arrays import Check
+from weft.typecheck.matching.bindings import Bindings, Mismatch, Origin
+from weft.typecheck.matching.checks import check_of
+
+IsLeaf = Callable[[Any], bool]
+
+
+def tree_check(spec: TreeOf) -> Check | None:
+    """Makes the check of a pytree."""
+    leaf_check = check_of(spec.leaf)
+    if leaf_check is None and not spec.structure:
+        return None
+    is_leaf = _leaf_test(spec.leaf)
+
+    def check(value: Any, bindings: Bindings) -> None:
+        leaves, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_leaf)
+        if spec.structure:
+            _check_structure(spec, structure, value, bindings)
+        if leaf_check is None:
+            return
+        kept = bindings.path, bindings.leaf
+        try:
+            for number, (path, leaf) in enumerate(leaves):
+                bindings.path = (*kept[0], *map(key_part, path))
+                bindings.leaf = f"{kept[1]}({number}){' '.join(spec.structure)}:"
+                leaf_check(leaf, bindings)
+        finally:
+            bindings.path, bindings.leaf = kept
+
+    return check
+
+
+def _leaf_test(annotation: Annotation) -> IsLeaf | None:
+    """Which nodes are leaves because the annotation says so; None if arrays and numbers are the only ones."""
+    match annotation:
+        case OneOf(members):
+            tests = [test for test in map(_leaf_test, members) if test is not None]
+            return (lambda node: any(test(node) for test in tests)) if tests else None
+        case TupleOf(items):
+            tests = [_leaf_test(item) or _is_plain_leaf for item in items]
+            return lambda node: (
+                isinstance(node, tuple)
+                and len(node) == len(tests)
+                and all(test(part) for test, part in zip(tests, node, strict=True))
+            )
+        case SequenceOf(cls=cls) | MappingOf(cls=cls) | RecordOf(cls=cls, form="module" | "dataclass" | "namedtuple"):
+            return lambda node: isinstance(node, cls)
+        case RecordOf():
+            return lambda node: isinstance(node, dict)
+        case Instance(cls=cls) if cls not in (int, float, bool, complex):
+            return lambda node: isinstance(node, cls)
+        case LiteralOf(values) if None in values:
+            return lambda node: node is None
+        case _:
+            return None
+
+
+def _is_plain_leaf(node: Any) -> bool:
+    return jax.tree_util.all_leaves([node])
+
+
+def _check_structure(spec: TreeOf, found: Any, value: Any, bindings: Bindings) -> None:
+    if len(spec.structure) == 1:
+        (name,) = spec.structure
+        known = bindings.structures.get(name)
+        if known is None:
+            bindings.structures[name] = found
+            bindings.origins[f"structure {name}"] = Origin(bindings.slot, bindings.path, None, value)
+        elif known != found:
+            raise Mismatch("structure", spec, value, bindings, expected=known, detail=name)
+        return
+    names = [piece for piece in spec.structure if piece != "..."]
+    for name in names:
+        if name not in bindings.structures:
+            raise AnnotationError(f"cannot check {spec}: nothing binds the structure {name!r}")
+    expected = _compose([bindings.structures[name] for name in names])
+    if spec.structure[-1] == "...":
+        fits = _begins_with(found, expected)
+    elif spec.structure[0] == "...":
+        fits = _ends_with(found, expected)
+    else:
+        fits = found == expected
+    if not fits:
+        raise Mismatch("structure", spec, value, bindings, expected=expected, detail=" ".join(spec.structure))
+
+
+def _filled(structure: Any) -> Any:
+    return structure.unflatten([0] * structure.num_leaves)
+
+
+def _compose(structures: list[Any]) -> Any:
+    tree: Any = 0
+    for structure in structures:
+        part = _filled(structure)
+        tree = jax.tree.map(lambda _, part=part: part, tree)
+    return jax.tree.structure(tree)
+
+
+def _begins_with(found: Any, expected: Any) -> bool:
+    try:
+        expected.flatten_up_to(_filled(found))
+    except ValueError:
+        return False
+    return True
+
+
+def _ends_with(found: Any, expected: Any) -> bool:
+    def is_end(node: Any) -> bool:
+        return jax.tree.structure(node) == expected
+
+    return all(map(is_end, jax.tree.leaves(_filled(found), is_leaf=is_end)))

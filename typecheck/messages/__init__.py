@@ -1,0 +1,1 @@
+"""A mismatch in words: what, where each dim was bound, and the likely fix."""

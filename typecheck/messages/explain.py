@@ -1,0 +1,282 @@
+"""Explain: a mismatch in words.
+
+One screen: what was expected and found, the module path and where the annotation stands, where each dim that matters
+was bound, the likely fix, and the transforms. `WEFT_TYPECHECK_VERBOSE=1` adds every other name that was bound.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from weft.core.definitions import another
+from weft.core.paths import Path, format_path
+from weft.core.records.leaves import is_array
+from weft.core.threads.successors import pair_in_words
+from weft.typecheck.errors import AnnotationError, ContractError
+from weft.typecheck.language.annotations import ArrayOf
+from weft.typecheck.language.dims import Dim, NamedDim, SymbolicDim, VariadicDim
+from weft.typecheck.matching.arrays import dtype_name
+from weft.typecheck.matching.bindings import Bindings, Mismatch, Origin, Slot
+from weft.typecheck.messages.fixes import likely_fix, redefined
+from weft.typecheck.messages.sources import locate
+from weft.typecheck.modes import verbose
+
+_BITS = re.compile(r"(float|int|uint|complex)(\d+)$")
+
+
+def short_dtype(dtype: Any) -> str:
+    """A dtype's short name: `f32`, `bf16`, `i32`.
+
+    >>> import numpy as np
+    >>> short_dtype(np.dtype("float32")), short_dtype(np.dtype("uint8"))
+    ('f32', 'u8')
+    """
+    name = dtype_name(dtype)
+    if name == "bfloat16":
+        return "bf16"
+    if name == "prng_key":
+        return str(dtype)
+    found = _BITS.match(name)
+    return f"{found[1][0]}{found[2]}" if found else name
+
+
+def describe(value: Any) -> str:
+    """A value in a few words: an array by dtype and shape, anything else by its type."""
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        library = "numpy " if type(value).__module__ == "numpy" else ""
+        return f"{library}{short_dtype(value.dtype)}[{','.join(map(str, value.shape))}]"
+    if value is None:
+        return "None"
+    if pair := pair_in_words(value):
+        return pair
+    text = repr(value) if isinstance(value, bool | int | float | complex | str) else ""
+    return f"{type(value).__name__} {text[:40]}".rstrip()
+
+
+def expected(annotation: Any, bindings: Bindings, value: Any = None) -> str:
+    """An annotation with the sizes that are known: `f32[*batch,in=5]`."""
+    if not isinstance(annotation, ArrayOf):
+        return str(annotation)
+    fits = is_array(value) and annotation.dtype.accepts(dtype_name(value.dtype))
+    dtype = short_dtype(value.dtype) if fits else annotation.dtype.name
+    return f"{dtype}[{','.join(_known(dim, bindings) for dim in annotation.shape.dims)}]"
+
+
+def _known(dim: Dim, bindings: Bindings) -> str:
+    text = str(dim)
+    match dim:
+        case NamedDim(name=name) if name in bindings.sizes:
+            return f"{text}={bindings.sizes[name]}"
+        case VariadicDim(name=str(name)) if name in bindings.variadics:
+            return f"{text}={_tuple(bindings.variadics[name].shape)}"
+        case SymbolicDim():
+            try:
+                return f"{text}={dim.evaluate(bindings.sizes, bindings.arguments())}"
+            except AnnotationError:
+                return text
+        case _:
+            return text
+
+
+def _tuple(shape: Sequence[Any]) -> str:
+    return f"({','.join(map(str, shape))})"
+
+
+def place_of(slot: Slot, path: Path = ()) -> str:
+    """A slot in words: `argument x of Linear.__call__`."""
+    owner = getattr(slot.owner, "__qualname__", None) or type(slot.owner).__name__
+    owner = owner.rpartition("<locals>.")[2]
+    if slot.role in ("field", "config"):
+        return f"{slot.role if slot.role == 'field' else 'config field'} {format_path(path, f'{owner}.{slot.name}')}"
+    if slot.role in ("return", "yield", "sent"):
+        words = {"return": "return value", "yield": "yielded value", "sent": "value sent to"}[slot.role]
+        return f"{words}{format_path(path) if path else ''}{' of' if slot.role != 'sent' else ''} {owner}"
+    if slot.role == "value":
+        return format_path(path, slot.name or "value")
+    return f"argument {format_path(path, slot.name)} of {owner}"
+
+
+def contract_error(miss: Mismatch, *, module: str = "") -> ContractError:
+    """The error for a mismatch.
+
+    Args:
+        miss: what does not fit.
+        module: the path of the module whose method was running, if it is known.
+    """
+    slot, bindings = miss.slot, miss.bindings
+    what = _SENTENCES.get(miss.reason, _plain)(miss)
+    at = [place for place in (module, _annotation_at(slot)) if place]
+    at += [f"inside {place_of(*outer)}" for outer in miss.outer]
+    names = _names_that_matter(miss)
+    bound = [_bound_at(name, bindings) for name in names] + _holes_at(miss) + _stack_at(miss)
+    if miss.inner is not None and miss.detail in miss.inner.origins:
+        bound.append(f"{type(miss.value).__name__}'s " + _bound_at(miss.detail, miss.inner))
+    more: list[str] = []
+    if verbose():
+        more = [f"also: {_bound_at(name, bindings)}" for name in bindings.origins if name not in names]
+    return ContractError(what, at=at, bound=bound, fix=likely_fix(miss), more=more)
+
+
+def _annotation_at(slot: Slot) -> str:
+    where = locate(slot)
+    if slot.role == "value" and not where:
+        return ""
+    name = slot.name if slot.role not in ("return", "yield", "sent") else {"return": "->"}.get(slot.role, slot.role)
+    separator = " " if name == "->" else ": "
+    text = f"{name}{separator}{slot.annotation}" if name else str(slot.annotation)
+    return f"{text} ({where})" if where else text
+
+
+def _plain(miss: Mismatch) -> str:
+    place, wanted = place_of(miss.slot, miss.path), expected(miss.annotation, miss.bindings, miss.value)
+    if miss.stacked is not None and isinstance(miss.annotation, ArrayOf):
+        axes = [str(dim) for dim in miss.lead.dims] if miss.lead is not None else []
+        dtype, _, dims = wanted.partition("[")
+        wanted = f"{dtype}[{','.join([*axes, *filter(None, [dims.removesuffix(']')])])}]"
+    again = redefined(miss)
+    found = describe(miss.value) if again is None else another(again)
+    return f"{place} should be {wanted}, and is {found}"
+
+
+def _stack_at(miss: Mismatch) -> list[str]:
+    """Which stack the record looks like, and by which array."""
+    if miss.stacked is None:
+        return []
+    axes, origin = miss.stacked
+    shown = "" if origin is None else f" of {_origin(origin)}"
+    return [f"it is a stack, with the leading axes {_tuple(axes)}{shown}"]
+
+
+def _length(miss: Mismatch) -> str:
+    place = place_of(miss.slot, miss.path)
+    return f"{place} should have {miss.expected} items ({miss.annotation}), and has {len(miss.value)}"
+
+
+def _keys(miss: Mismatch) -> str:
+    return f"{place_of(miss.slot, miss.path)} should have the keys of {miss.annotation}; missing: {miss.detail}"
+
+
+def _structure(miss: Mismatch) -> str:
+
+    found = jax.tree.structure(miss.value)
+    return (
+        f"{place_of(miss.slot, miss.path)} should have the structure {miss.detail} = {miss.expected}, and has {found}"
+    )
+
+
+def _batched(miss: Mismatch) -> str:
+    name = type(miss.value).__name__
+    return (
+        f"{place_of(miss.slot, miss.path)} should be one {name}, and is a batched one: "
+        f"all its arrays have extra leading axes {_tuple(miss.expected)}"
+    )
+
+
+def _overmapped(miss: Mismatch) -> str:
+    axes = "an axis" if miss.expected == 1 else f"{miss.expected} axes"
+    return (
+        f"{place_of(miss.slot, miss.path)} should be a whole {type(miss.value).__name__}, "
+        f"and every array in it has {axes} too few"
+    )
+
+
+def _unbatched(miss: Mismatch) -> str:
+    assert miss.lead is not None
+    if miss.stacked is not None:
+        return _plain(miss)
+    axes, inner = str(miss.lead), expected(miss.annotation, miss.bindings, miss.value)
+    return (
+        f"{place_of(miss.slot, miss.path)} should be batched by {axes!r}: "
+        f"{inner} with those axes in front, and is {describe(miss.value)}"
+    )
+
+
+def _link(miss: Mismatch) -> str:
+    assert miss.inner is not None
+    assert miss.dim is not None
+    place, size = place_of(miss.slot, miss.path), miss.inner.sizes[miss.detail]
+    return f"{place}: its {miss.detail} should be {_known(miss.dim, miss.bindings)}, and is {size}"
+
+
+_SENTENCES = {
+    "length": _length,
+    "keys": _keys,
+    "structure": _structure,
+    "batched": _batched,
+    "overmapped": _overmapped,
+    "unbatched": _unbatched,
+    "link": _link,
+}
+
+
+def _names_that_matter(miss: Mismatch) -> list[str]:
+    bindings = miss.bindings
+    if miss.dim is not None:
+        dims: Sequence[Dim] = (miss.dim,)
+    elif isinstance(miss.annotation, ArrayOf) and miss.reason == "rank":
+        dims = miss.annotation.shape.dims
+    else:
+        dims = ()
+    names: list[str] = []
+    for dim in dims:
+        match dim:
+            case NamedDim(name=name, per_leaf=per_leaf):
+                names.append(bindings.leaf + name if per_leaf else name)
+            case VariadicDim(name=str(name)):
+                names.append("*" + name)
+            case SymbolicDim(names=read):
+                names += sorted(read)
+            case _:
+                pass
+    if miss.reason == "structure":
+        names.append(f"structure {miss.detail}")
+    return [name for name in dict.fromkeys(names) if name in bindings.origins and not _is_here(name, miss)]
+
+
+def _is_here(name: str, miss: Mismatch) -> bool:
+    """Whether the very value that does not fit is what bound the name."""
+    origin = miss.bindings.origins[name]
+    return origin.value is miss.value and (origin.slot, origin.path) == (miss.slot, miss.path) and miss.reason == "rank"
+
+
+def _bound_at(name: str, bindings: Bindings) -> str:
+    origin = bindings.origins[name]
+    if name.startswith("structure "):
+        return f"{name} is that of {_origin(origin)}"
+    if name.startswith("*"):
+        return f"{name} = {_tuple(bindings.variadics[name[1:]].shape)} from {_origin(origin)}"
+    return f"{name.rpartition(':')[2]} = {bindings.sizes[name]} from {_origin(origin)}"
+
+
+def _holes_at(miss: Mismatch) -> list[str]:
+    """What the holes of an expression read: `{self.width}` is a field of the record."""
+    if not isinstance(miss.dim, SymbolicDim):
+        return []
+    arguments, lines = miss.bindings.arguments(), list[str]()
+    for hole in miss.dim.pieces:
+        if isinstance(hole, str):
+            continue
+        value = miss.dim.run(hole.source, arguments)
+        name, record = hole.source.removeprefix("self."), arguments.get("self")
+        declared = hole.source.startswith("self.") and name in getattr(type(record), "__dataclass_fields__", {})
+        where = locate(Slot("config", name, type(record), miss.annotation)) if declared else ""
+        lines.append(
+            f"{{{hole.source}}} = {value} from config field {type(record).__qualname__}.{name} ({where})"
+            if declared
+            else f"{{{hole.source}}} = {value}"
+        )
+    return lines
+
+
+def _origin(origin: Origin) -> str:
+    slot, where = origin.slot, locate(origin.slot)
+    value = origin.value
+    if isinstance(value, Origin):  # through a link: the child's own origin
+        found = f"{place_of(slot, origin.path)}, {_origin(value)}"
+        return found
+    shown = "" if slot.role == "config" else f": {slot.annotation}"
+    found = f" is {describe(value)}" if is_array(value) else f" = {value!r}" if slot.role == "config" else ""
+    return f"{place_of(slot, origin.path)}{shown}{found}{f' ({where})' if where else ''}"

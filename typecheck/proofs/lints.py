@@ -1,0 +1,393 @@
+"""Three lints: what has the right shape and is still not what its names say.
+
+They follow each axis through a jaxpr. An axis is the *atoms* it is made of, outermost first: a dim has one, an axis
+that a reshape merged has several, and the part of a dim that was split off is an atom of its own. In a trace at
+distinct sizes an axis keeps its atoms through any operation that keeps its size, so only a few primitives need a rule.
+
+`outer-product`: an elementwise operation broadcasts each of two operands along an axis that the other one has, both
+axes are the same dim, and nobody asked: the rank was promoted silently, against an axis of size 1 that is there by
+annotation, by a product or by `keepdims`. `(b, 1) - (b,)` is a `(b, b)`.
+
+`swapped-axes`: a slice is overwritten by an update whose dim is that of another axis of the whole.
+
+`memory-order`: a reshape whose new axes cut across the old ones. `(h, s, c)` reshaped to `(s, h * c)` has the right
+shape, and rows that mix the heads of several positions; a transpose was forgotten.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from weft.typecheck.proofs.axis_lints import (
+    ASKING,
+    ELEMENTWISE,
+    KEEPING,
+    RESHAPING,
+    UNARY,
+    Atoms,
+    Axes,
+    Axis,
+    One,
+    crossings,
+    declared_atoms,
+    frames,
+    gathering,
+    inner_jaxpr,
+    is_var,
+    nested_jaxprs,
+    nobody_asked,
+    regroup,
+    shape_of,
+)
+from weft.typecheck.proofs.watch import is_users
+
+
+@dataclass(frozen=True)
+class Warning_:
+    """What a lint found, and the user's line."""
+
+    rule: Literal["outer-product", "memory-order", "swapped-axes"]
+    message: str
+    file: str
+    line: int
+
+
+class Lint:
+    """Follows the axes of one jaxpr and collects what looks wrong."""
+
+    def __init__(self, declared: Mapping[int, Atoms], own: frozenset[str]):
+        self.declared, self.own = declared, own
+        self.found: list[Warning_] = []
+        # Outer products whose value is not yet known to be wanted, by variable.
+        self._suspects: dict[Any, tuple[Warning_, ...]] = {}
+        # The calls that are being walked through, outermost first.
+        self._calls: list[Any] = []
+
+    def run(self, closed: Any) -> list[Warning_]:
+        """What the lints say of a closed jaxpr."""
+        jaxpr = closed.jaxpr
+        inputs = [self.fresh(var.aval) for var in (*jaxpr.constvars, *jaxpr.invars)]
+        results = self._walk(jaxpr, inputs)
+        for var, axes in zip(jaxpr.outvars, results, strict=True):
+            if is_var(var):
+                self._returned(axes)
+        wanted = {one for var in jaxpr.outvars if is_var(var) for one in self._suspects.get(var, ())}
+        return [one for one in dict.fromkeys(self.found) if one not in wanted]
+
+    def _returned(self, axes: Axes) -> None:
+        """What is returned where an annotation writes a product should be merged in the order that it writes."""
+        for axis in axes:
+            declared = self.declared.get(axis.size, ())
+            if (
+                declared != axis.atoms
+                and len(declared) == len(set(declared)) > 1
+                and sorted(declared) == sorted(axis.atoms)
+            ):
+                self.found.append(
+                    Warning_(
+                        "memory-order",
+                        f"an axis {self._show((axis,))} is returned where the annotation writes "
+                        f"{self._show((Axis(declared),))}: the same dims, merged in another order",
+                        "",
+                        0,
+                    )
+                )
+
+    def fresh(self, aval: Any) -> Axes:
+        """Axes of which only the sizes are known."""
+        return tuple(self._axis(size) for size in getattr(aval, "shape", ()))
+
+    def _axis(self, size: int) -> Axis:
+        return Axis(() if size == 1 else self.declared.get(size, ((str(size), size),)))
+
+    def _walk(self, jaxpr: Any, inputs: Sequence[Axes]) -> list[Axes]:
+        env: dict[Any, Axes] = dict(zip((*jaxpr.constvars, *jaxpr.invars), inputs, strict=True))
+
+        def read(atom: Any) -> Axes:
+            return env[atom] if is_var(atom) else self.fresh(atom.aval)
+
+        for eqn in jaxpr.eqns:
+            operands = [read(one) for one in eqn.invars]
+            for var, axes in zip(eqn.outvars, self._apply(eqn, operands), strict=True):
+                env[var] = axes if tuple(one.size for one in axes) == shape_of(var) else self.fresh(var.aval)
+        return [read(var) for var in jaxpr.outvars]
+
+    def _apply(self, eqn: Any, operands: list[Axes]) -> list[Axes]:
+        name = eqn.primitive.name
+        if name == "broadcast_in_dim":
+            return [self._broadcast(eqn, operands[0])]
+        if name == "reshape":
+            return [self._reshape(eqn, operands[0])]
+        if name == "transpose":
+            return [tuple(operands[0][axis] for axis in eqn.params["permutation"])]
+        if name == "tile":
+            repeats = zip(operands[0], eqn.params["reps"], strict=True)
+            return [tuple(Axis(((str(n), n), *one.atoms)) if n > 1 else one for one, n in repeats)]
+        if name == "squeeze":
+            gone = eqn.params["dimensions"]
+            return [tuple(one for axis, one in enumerate(operands[0]) if axis not in gone)]
+        if name in UNARY:
+            self._pass_on(eqn)
+            return [operands[0]]
+        if name in ELEMENTWISE:
+            return [self._elementwise(eqn, operands)]
+        if name.startswith(("reduce_", "arg")) and "axes" in eqn.params:
+            gone = eqn.params["axes"]
+            return [tuple(one for axis, one in enumerate(operands[0]) if axis not in gone) for _ in eqn.outvars]
+        if name == "dot_general":
+            self._contraction(eqn, operands)
+        if name == "gather":
+            return [self._gather(eqn, *operands)]
+        if name == "dynamic_update_slice":
+            self._update(eqn, operands[0], operands[1])
+            return [operands[0]]
+        if name == "concatenate":
+            return [self._concatenate(eqn, operands)]
+        inner = inner_jaxpr(eqn)
+        if inner is not None:
+            return self._call(eqn, inner, operands)
+        for _, nested in nested_jaxprs(eqn):
+            self._walk(nested, [self.fresh(var.aval) for var in (*nested.constvars, *nested.invars)])
+        return [self._inherit(shape_of(var), operands) for var in eqn.outvars]
+
+    def _call(self, eqn: Any, inner: Any, operands: list[Axes]) -> list[Axes]:
+        for var, outer in zip(inner.invars, eqn.invars, strict=True):
+            if is_var(outer) and outer in self._suspects:
+                self._suspects[var] = self._suspects[outer]
+        self._calls.append(eqn)
+        results = self._walk(inner, [*(self.fresh(var.aval) for var in inner.constvars), *operands])
+        self._calls.pop()
+        for var, result in zip(eqn.outvars, inner.outvars, strict=True):
+            if is_var(result) and result in self._suspects:
+                self._suspects[var] = self._suspects[result]
+        return results
+
+    def _inherit(self, shape: tuple[int, ...], operands: Iterable[Axes]) -> Axes:
+        """Axes of a result by their sizes: distinct sizes say where each comes from."""
+        known: dict[int, set[tuple[tuple[str, int], ...]]] = {}
+        for axes in operands:
+            for one in axes:
+                known.setdefault(one.size, set()).add(one.atoms)
+        return tuple(
+            Axis(next(iter(known[size]))) if len(known.get(size, ())) == 1 else self._axis(size) for size in shape
+        )
+
+    def _broadcast(self, eqn: Any, operand: Axes) -> Axes:
+        source = dict(zip(eqn.params["broadcast_dimensions"], operand, strict=True))
+        self._pass_on(eqn)
+        how = self._how(eqn)
+        result: list[Axis] = []
+        for axis, size in enumerate(eqn.params["shape"]):
+            one = source.get(axis)
+            if one is None:
+                result.append(dataclasses.replace(self._axis(size), real=False, one=how))
+            elif one.size == size:
+                result.append(one)
+            else:
+                result.append(dataclasses.replace(self._axis(size), real=False, one=one.one))
+        return tuple(result)
+
+    def _how(self, eqn: Any) -> One:
+        """Who made an axis of size 1: the library functions that the user's line went through say it."""
+        called = self._called(eqn)
+        functions = {function for _, function in called}
+        if any(file.endswith("reductions.py") for file, _ in called) or functions & KEEPING:
+            return "kept"
+        if any("indexing" in file for file, _ in called) or functions & ASKING:
+            return "asked"
+        return "promoted"
+
+    def _called(self, eqn: Any) -> list[tuple[str, str]]:
+        """File and name of the library functions under the user's innermost line, innermost first."""
+        called: list[tuple[str, str]] = []
+        for file, function, _ in frames(eqn):
+            if is_users(file, self.own):
+                break
+            if not function.startswith("_forward_"):
+                called.append((file, function.rpartition(".")[2]))
+        return called
+
+    def _line(self, eqn: Any) -> tuple[str, int]:
+        """The user's innermost line; an operation inside a call may only know the lines inside."""
+        around = (frame for one in (eqn, *reversed(self._calls)) for frame in frames(one))
+        return next(((file, line) for file, _, line in around if is_users(file, self.own)), ("", 0))
+
+    def _elementwise(self, eqn: Any, operands: list[Axes]) -> Axes:
+        shape = shape_of(eqn.outvars[0])
+        full = [axes for axes in operands if len(axes) == len(shape)]
+        suspects = tuple(one for var in eqn.invars if is_var(var) for one in self._suspects.get(var, ()))
+        if suspects and any(
+            all(axis.real and axis.atoms for axis in axes) and not self._suspects.get(var, ())
+            for var, axes in zip(eqn.invars, operands, strict=True)
+            if is_var(var) and len(axes) == len(shape) and len(axes) > 1
+        ):
+            # It meets a value that has both axes by itself: the outer product was wanted.
+            self.found = [one for one in self.found if one not in suspects]
+            suspects = ()
+        new = self._outer_product(eqn, full)
+        if new is not None:
+            self.found.append(new)
+            suspects += (new,)
+        if suspects:
+            self._suspects[eqn.outvars[0]] = suspects
+        return tuple(self._join([axes[axis] for axes in full], size) for axis, size in enumerate(shape))
+
+    def _join(self, axes: list[Axis], size: int) -> Axis:
+        fitting = [one for one in axes if one.size == size]
+        real = [one for one in fitting if one.real]
+        known = {one.atoms for one in real or fitting}
+        if len(known) == 1:
+            return (real or fitting)[0]
+        return dataclasses.replace(self._axis(size), real=bool(real))
+
+    def _pass_on(self, eqn: Any) -> None:
+        for var in eqn.invars:
+            if is_var(var) and var in self._suspects:
+                self._suspects[eqn.outvars[0]] = self._suspects[var]
+
+    def _outer_product(self, eqn: Any, operands: list[Axes]) -> Warning_ | None:
+        for number, left in enumerate(operands):
+            for right in operands[number + 1 :]:
+                for i, j in crossings(left, right):
+                    name = left[i].atoms[0][0]
+                    if not nobody_asked(right[i].one, left[j].one):
+                        continue
+                    shapes = " with ".join(self._show(one, only_real=True) for one in (left, right))
+                    return Warning_(
+                        "outer-product",
+                        f"{eqn.primitive.name} of {shapes} pairs every {name} with every {name}; "
+                        f"if that is not meant, give both the same axes",
+                        *self._line(eqn),
+                    )
+        return None
+
+    def _gather(self, eqn: Any, operand: Axes, indices: Axes) -> Axes:
+        """`x[:, i]`, with axes (b, c) and (b,), pairs every b with every b where `x[arange(b), i]` was meant."""
+        found = gathering(eqn, operand, indices)
+        looked_up = {axis.atoms for axis in found.looked_up}
+        pairs = itertools.product(found.kept.values(), found.indexed.values())
+        names = [kept.atoms[0][0] for kept, index in pairs if kept.atoms and kept.atoms == index.atoms not in looked_up]
+        if names and not names[0].isdigit() and names[0]:
+            warning = Warning_(
+                "outer-product",
+                f"indexing of {self._show(operand)} with {self._show(indices[:-1])} pairs every {names[0]} with every "
+                f"{names[0]}; if that is not meant, index both axes",
+                *self._line(eqn),
+            )
+            self.found.append(warning)
+            self._suspects[eqn.outvars[0]] = (warning,)
+        # An axis of size 1 was asked for to index with; of what is found it is a remainder, as after `keepdims=True`.
+        indexed = {
+            axis: dataclasses.replace(one, one="kept") if one.size == 1 else one for axis, one in found.indexed.items()
+        }
+        known = {**found.kept, **indexed}
+        return tuple(known.get(axis, self._axis(size)) for axis, size in enumerate(shape_of(eqn.outvars[0])))
+
+    def _update(self, eqn: Any, operand: Axes, update: Axes) -> None:
+        """An update that lies across: its dim is that of one axis, and it is written along another."""
+        for i, one in enumerate(update):
+            homes = [j for j, axis in enumerate(operand) if axis.atoms == one.atoms and one.atoms and one.atoms[0][0]]
+            if homes and i not in homes and all(update[j].atoms != one.atoms for j in homes):
+                self.found.append(
+                    Warning_(
+                        "swapped-axes",
+                        f"an update {self._show(update)} is written into {self._show(operand)}: "
+                        f"its {self._show((one,))[1:-1]} lies along another axis there",
+                        *self._line(eqn),
+                    )
+                )
+
+    def _reshape(self, eqn: Any, operand: Axes) -> Axes:
+        shape = eqn.params["new_sizes"]
+        atoms = [atom for axis in operand for atom in axis.atoms]
+        if math.prod(size for _, size in atoms) != math.prod(shape):
+            return self.fresh(eqn.outvars[0].aval)
+        regrouped = next(
+            (one for one in (regroup(order, shape) for order in _orders(operand)) if one is not None), None
+        )
+        if regrouped is not None:
+            how = self._how(eqn)
+            return tuple(Axis(group, one=how) for group in regrouped)
+        called = self._called(eqn)
+        if called and called[-1][1] in RESHAPING and all(name for name, _ in atoms):
+            result = self.fresh(eqn.outvars[0].aval)
+            self.found.append(
+                Warning_(
+                    "memory-order",
+                    f"reshape of {self._show(operand)} to {self._show(result)} cuts across the axes in memory order; "
+                    f"transpose first so that what is merged lies side by side",
+                    *self._line(eqn),
+                )
+            )
+        return self.fresh(eqn.outvars[0].aval)
+
+    def _contraction(self, eqn: Any, operands: list[Axes]) -> None:
+        """Two axes that are summed over together should be made of the same atoms in the same order."""
+        ((left, right), _) = eqn.params["dimension_numbers"]
+        for i, j in zip(left, right, strict=True):
+            self._same_order(eqn, operands[0][i], operands[1][j])
+
+    def _same_order(self, eqn: Any, one: Axis, other: Axis) -> None:
+        if one.atoms != other.atoms and len(one.atoms) > 1 and sorted(one.atoms) == sorted(other.atoms):
+            self.found.append(
+                Warning_(
+                    "memory-order",
+                    f"{eqn.primitive.name} joins an axis {self._show((one,))} with an axis {self._show((other,))}: "
+                    f"the same dims, merged in another order",
+                    *self._line(eqn),
+                )
+            )
+
+    def _concatenate(self, eqn: Any, operands: list[Axes]) -> Axes:
+        """Equal pieces side by side: the number of the piece is the outer part of the axis."""
+        dimension, shape = eqn.params["dimension"], shape_of(eqn.outvars[0])
+        pieces = {axes[dimension].atoms for axes in operands}
+        axes = list(self._inherit(shape, operands))
+        if len(pieces) == 1 and len(operands) > 1:
+            (atoms,) = pieces
+            axes[dimension] = Axis(((f"{len(operands)}", len(operands)), *atoms))
+        return tuple(axes)
+
+    def _show(self, axes: Axes, only_real: bool = False) -> str:
+        def word(axis: Axis) -> str:
+            if not axis.atoms or (only_real and not axis.real):
+                return "1"
+            return "*".join(name or str(size) for name, size in axis.atoms)
+
+        return f"({', '.join(map(word, axes))})"
+
+
+def _orders(operand: Axes) -> Iterator[list[tuple[str, int]]]:
+    """The atoms of all axes in a row; those of `c*r*r`, which speaks of a number and not of an order, in any order."""
+    ways = [
+        dict.fromkeys(itertools.permutations(axis.atoms))
+        if len(set(axis.atoms)) < len(axis.atoms) <= 4
+        else (axis.atoms,)
+        for axis in operand
+    ]
+    for order in itertools.islice(itertools.product(*ways), 24):
+        yield [atom for atoms in order for atom in atoms]
+
+
+def lint(
+    trials: Sequence[tuple[Any, Mapping[str, int]]], own: frozenset[str], products: Sequence[Sequence[str]] = ()
+) -> list[Warning_]:
+    """What the lints say of every one of several traces; only what all of them show counts.
+
+    Sizes that happen to be multiples of each other could suggest what is not there; they don't in every assignment.
+
+    Args:
+        trials: closed jaxprs, each with the sizes that it was traced at.
+        own: files that count as the user's.
+        products: the annotations' products of dims, in their order: `["h", "c"]` for `h*c`.
+    """
+    results = [Lint(declared_atoms(sizes, products), own).run(closed) for closed, sizes in trials]
+    places = [{(one.rule, one.file, one.line) for one in found} for found in results]
+    common: set[Any] = set.intersection(*places) if places else set()
+    first = {(one.rule, one.file, one.line): one for found in reversed(results) for one in found}
+    return [one for place, one in sorted(first.items()) if place in common]

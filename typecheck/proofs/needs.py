@@ -1,0 +1,176 @@
+"""What a program needs of its sizes beyond its annotations, as data, and assignments that respect it.
+
+Heads divide the width, `k` is at most `n`, an array from outside fixes a dim: each is a *need*. Needs are found by
+trying (see `verify_search`); this file turns a set of them into sizes and into words.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from weft.typecheck.arguments.builder import PRIMES, Assignment
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Needs, all of which hold at once.
+
+    Attributes:
+        multiples: pairs (key, what divides it): another key or a number.
+        order: (small, big, factor): the second is at least the factor times the first.
+        equal: pairs (key, number).
+        merged: pairs (key, key that it stands for), for dims of different records that the program joins.
+        apart: whether records keep their names to themselves.
+        ranks: how many axes variadic names need.
+        least: pairs (key, the least size that the program takes).
+    """
+
+    multiples: tuple[tuple[str, str | int], ...] = ()
+    order: tuple[tuple[str, str, int], ...] = ()
+    equal: tuple[tuple[str, int], ...] = ()
+    merged: tuple[tuple[str, str], ...] = ()
+    apart: bool = False
+    ranks: tuple[tuple[str, int], ...] = ()
+    least: tuple[tuple[str, int], ...] = ()
+
+    def plus(self, **more: tuple[Any, ...]) -> Needs:
+        """These and one more: `needs.plus(order=("k", "n", 1))`."""
+        return dataclasses.replace(self, **{name: (*getattr(self, name), one) for name, one in more.items()})
+
+    def divisors(self, key: str) -> tuple[str | int, ...]:
+        """What divides a key."""
+        return tuple(factor for one, factor in self.multiples if one == key)
+
+    def words(self) -> tuple[str, ...]:
+        """Each need as the end of "holds when ..."."""
+        return (
+            *(f"{one} = {other}" for one, other in self.merged),
+            *(f"{factor} divides {key}" for key, factor in self.multiples),
+            *(f"{f'{factor}*' * (factor > 1)}{small} <= {big}" for small, big, factor in self.order),
+            *(f"{key} = {number}" for key, number in self.equal),
+            *(f"{key} >= {number}" for key, number in self.least),
+        )
+
+    def allows(self, sizes: Mapping[str, int]) -> bool:
+        """Whether sizes respect them all."""
+
+        def value(one: str | int) -> int:
+            return sizes.get(one, 1) if isinstance(one, str) else one
+
+        return (
+            all(sizes.get(key, 0) % (value(factor) or 1) == 0 for key, factor in self.multiples)
+            and all(
+                small not in sizes or big not in sizes or factor * sizes[small] <= sizes[big]
+                for small, big, factor in self.order
+            )
+            and all(sizes.get(key, number) == number for key, number in self.equal)
+            and all(sizes.get(key, number) >= number for key, number in self.least)
+        )
+
+
+# How primes are dealt to keys: in order, in reverse, and from further up in an order of its own.
+Deal = Callable[[int], list[int]]
+
+
+def ascending(count: int) -> list[int]:
+    """5, 7, 11, ..."""
+    return list(_primes(count))
+
+
+def descending(count: int) -> list[int]:
+    """The same in reverse, so that what came out smaller by chance is now larger."""
+    return list(_primes(count))[::-1]
+
+
+def interleaved(count: int) -> list[int]:
+    """Other primes, the odd places first."""
+    further = list(_primes(count + 3))[3:]
+    return [further[(number // 2) + (number % 2) * ((count + 1) // 2)] for number in range(count)]
+
+
+DEALS: tuple[Deal, ...] = (ascending, descending, interleaved)
+
+
+def _primes(count: int) -> Iterator[int]:
+    found: list[int] = list(PRIMES[:count])
+    candidate = PRIMES[-1]
+    while len(found) < count:
+        candidate += 2
+        if all(candidate % one for one in range(3, math.isqrt(candidate) + 1, 2)):
+            found.append(candidate)
+    yield from found
+
+
+@dataclass
+class Dealer:
+    """Gives each key a size: distinct, prime where nothing else is needed, and as the needs say."""
+
+    keys: list[str]
+    needs: Needs
+    primes: list[int]
+    sizes: dict[str, int] = field(default_factory=dict)
+    used: set[int] = field(default_factory=set)
+
+    def deal(self) -> dict[str, int]:
+        """The sizes of all keys."""
+        for key in self.keys:
+            self._size(key, ())
+        return self.sizes
+
+    def _size(self, key: str, above: tuple[str, ...]) -> int:
+        if key in self.sizes or key in above:
+            return self.sizes.get(key, 1)
+        fixed = dict(self.needs.equal).get(key)
+        if fixed is None:
+            unit = math.lcm(
+                1,
+                *(
+                    self._size(one, (*above, key)) if isinstance(one, str) else one
+                    for one in self.needs.divisors(key)
+                    if one in self.keys or isinstance(one, int)
+                ),
+            )
+            least = max(
+                (
+                    factor * self._size(small, (*above, key))
+                    for small, big, factor in self.needs.order
+                    if big == key and small in self.keys
+                ),
+                default=0,
+            )
+            least = max(least, *(number for one, number in self.needs.least if one == key), 0)
+            prime = self.primes[self.keys.index(key)]
+            # A factor that is no key's size: the parts of a multiple must be told from other dims.
+            factors = (
+                [prime] if unit == 1 else [one for one in PRIMES if one not in self.primes and one not in self.used]
+            )
+            further = itertools.chain(factors, (one for one in PRIMES if one > prime), itertools.count(200))
+            candidates = (unit * factor for factor in further)
+            taken = set(self.sizes.values())
+            fixed = next(one for one in candidates if one >= least and one not in taken)
+        self.used |= {one for one in PRIMES if fixed % one == 0}
+        self.sizes[key] = fixed
+        return fixed
+
+
+def assignment_for(keys: Iterable[str], needs: Needs, deal: Deal, base: Assignment) -> Assignment:
+    """An assignment of distinct sizes that the needs allow, with the ranks and options of a base."""
+    keys = list(keys)
+    sizes = Dealer(keys, needs, deal(len(keys))).deal()
+    ranks = {**base.ranks, **dict(needs.ranks)}
+    return Assignment(sizes, ranks, base.options, _closed(needs.merged), needs.apart)
+
+
+def _closed(merged: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    """Each merged key with the one that stands for the whole group."""
+    direct = dict(merged)
+
+    def root(key: str) -> str:
+        return root(direct[key]) if key in direct else key
+
+    return {key: root(key) for key in direct}

@@ -1,0 +1,256 @@
+"""`verify`: contracts proved for all sizes, from the annotations alone.
+
+Arguments are built from the annotations (`arguments`), the program is traced on shapes while every annotated function
+that runs is checked (`verify_watch`), at several assignments of distinct sizes (`verify_search`), and then once more
+with symbolic sizes (`symbolic`). What passes symbolically is proved; the rest holds on the sizes tried. What a shape
+cannot show, two lints look for (`lints`).
+
+Broadcasting between ranks is not refused as such, as `jax_numpy_rank_promotion="raise"` would: a bias `(out,)` that is
+added to `(*batch, out)` is right by its contract. At distinct sizes a promotion that aligns two different dims already
+fails; one that pairs a dim with itself is the `outer-product` lint's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+from weft.typecheck.arguments.builder import Assignment, Unbuildable
+from weft.typecheck.arguments.generalise import generalise
+from weft.typecheck.errors import AnnotationError
+from weft.typecheck.language.symbolic import symbolic_sizes
+from weft.typecheck.proofs.budget import USUAL, Budget
+from weft.typecheck.proofs.lints import lint
+from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for
+from weft.typecheck.proofs.report import Contract, Finding, Report, Verdict
+from weft.typecheck.proofs.search import Outcome, Search, describe_option
+from weft.typecheck.proofs.targets import targets_of
+from weft.typecheck.proofs.trial import Target, Trial, run_trial
+
+
+def verify(
+    thing: Any,
+    *,
+    dims: Mapping[str, int] | None = None,
+    args: Mapping[str, Any] | None = None,
+    strict: bool = False,
+    trials: int = USUAL.trials,
+    seconds: float = USUAL.seconds,
+) -> Report:
+    """Proves the contracts of a function, of a Module class's public methods, or of an instance, for all sizes.
+
+    Args:
+        thing: an annotated function (jitted or not), a Module class, an instance of one, or a bound method. Of an
+            instance only the structure counts: its arrays become abstract ones of the dims that their annotations give.
+        dims: sizes to keep fixed, by name.
+        args: arguments to use as they are, by name, where an annotation does not say enough.
+        strict: whether what the lints find, and what stays undecided, is a failure.
+        trials: how many traces the search may take for each function or method; one that needs more is *undecided*.
+        seconds: of this thread's processor time that it may take; a limit that is not meant to be met.
+
+    Returns:
+        What was found; it is true where nothing fails. It does not depend on the machine, nor on what else runs there,
+        but for what is undecided because `seconds` were over.
+
+    Raises:
+        AnnotationError: in one line, for an annotation that cannot be read.
+        BudgetError: for no trials or no seconds.
+        TypeError: if it is nothing that can be verified.
+
+    >>> from jaxtyping import Array, Float
+    >>> def project(x: Float[Array, "b i"], w: Float[Array, "o i"]) -> Float[Array, "b o"]:
+    ...     return x @ w.T
+    >>> print(verify(project))
+    project: proved for all b, i, o
+    """
+    budget = Budget(trials, seconds)
+    targets = targets_of(thing, dict(args or {}), generalise)
+    return Report(tuple(prove(target, dict(dims or {}), budget) for target in targets), strict)
+
+
+def prove(target: Target, dims: Mapping[str, Any], budget: Budget) -> Contract:
+    """What can be found out about one target within a budget.
+
+    Raises:
+        AnnotationError: if an annotation cannot be read or evaluated.
+    """
+    search = Search(target, dims, budget)
+    try:
+        outcome = search.run()
+    except Unbuildable as reason:
+        return Contract(target.name, target.file, target.line, Verdict.SKIPPED, reason=f"{reason}; pass it in `args`")
+    if outcome.failed and isinstance(outcome.failed[0].error, AnnotationError):
+        raise outcome.failed[0].error
+    wrong = outcome.failed or ((outcome.pending,) if outcome.pending is not None else ())
+    if wrong and target.instead is not None and isinstance(wrong[0].error, _NOT_ABSTRACT):
+        return prove(target.instead, dims, budget)
+    axis = _missing_axis(wrong)
+    if axis is not None and axis not in target.axes:
+        return prove(dataclasses.replace(target, axes=(*target.axes, axis)), dims, budget)
+    under = (f"it runs under an axis named {axis!r}" for axis in target.axes)
+    assumptions = (*outcome.needs.words(), *outcome.notes, *under)
+    if outcome.failed:
+        return _failed(target, search, outcome, assumptions)
+    if outcome.ended:
+        return _undecided(target, outcome)
+    symbolic, sampled, reason = _symbolically(target, outcome, dims)
+    return Contract(
+        target.name,
+        target.file,
+        target.line,
+        Verdict.HOLDS if sampled or reason else Verdict.PROVED,
+        symbolic,
+        sampled,
+        tuple(trial.assignment.sizes for trial in outcome.passed),
+        assumptions,
+        warnings=tuple(_warnings(target, search, outcome)),
+        reason=reason,
+    )
+
+
+# What a program raises that needs the numbers in an array, not only its shape.
+_NOT_ABSTRACT = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)
+_UNSPECIFIC = (KeyError, AttributeError, IndexError)
+
+
+def _missing_axis(failed: Iterable[Trial]) -> str | None:
+    """The named axis that a program asks for, as one that runs inside a `vmap` does."""
+    errors = (str(trial.error) for trial in failed if isinstance(trial.error, NameError))
+    return next((found[1] for found in map(_UNBOUND_AXIS.search, errors) if found), None)
+
+
+_UNBOUND_AXIS = re.compile(r"unbound axis name: (\w+)")
+
+
+def _failed(target: Target, search: Search, outcome: Outcome, assumptions: tuple[str, ...]) -> Contract:
+    reason = _beyond_annotations(outcome.failed[0]) or (
+        _beyond_annotations(search.furthest) if search.furthest is not None and not outcome.passed else None
+    )
+    if reason is not None:
+        return Contract(target.name, target.file, target.line, Verdict.SKIPPED, reason=reason)
+    findings = [one for failure in outcome.failed for one in _findings(target, search.shrink(failure, outcome.needs))]
+    return Contract(
+        target.name,
+        target.file,
+        target.line,
+        Verdict.FAILS,
+        tried=tuple(one.assignment.sizes for one in outcome.passed),
+        assumptions=assumptions,
+        failures=tuple({(one.rule, one.file, one.line, one.message): one for one in findings}.values()),
+    )
+
+
+def _undecided(target: Target, outcome: Outcome) -> Contract:
+    """What is known when the budget ended the search: what it was about to explain, or that nothing has failed yet."""
+    tried = tuple(one.assignment.sizes for one in outcome.passed)
+    found = f"it held on the {len(tried)} assignments of sizes that were tried" if tried else "nothing is known yet"
+    if outcome.pending is not None:
+        found = f"what is not explained yet: {_findings(target, outcome.pending)[0]}"
+    reason = f"the search ended after {outcome.ended}; {found}"
+    return Contract(target.name, target.file, target.line, Verdict.UNDECIDED, tried=tried, reason=reason)
+
+
+def _beyond_annotations(trial: Trial) -> str | None:
+    """Why a failure says nothing of the contract, if so: what it is about is not in the annotations."""
+    if trial.violations:
+        return None
+    what = f"{type(trial.error).__name__}: {(str(trial.error).strip().splitlines() or [''])[0]}"
+    if isinstance(trial.error, _NOT_ABSTRACT):
+        return f"it needs the numbers in an array, not only its shape ({what})"
+    if trial.vague and (isinstance(trial.error, _UNSPECIFIC) or _speaks_of_vague(trial)):
+        return f"{', '.join(sorted(trial.vague))}: the annotation leaves its contents open ({what}); pass it in `args`"
+    return None
+
+
+def _speaks_of_vague(trial: Trial) -> bool:
+    """Whether a failure is about the shape of an array whose annotation gives none."""
+    return any(key.startswith(f"{place}...") for key in trial.spoken_of for place in trial.vague)
+
+
+def _findings(target: Target, trial: Trial) -> list[Finding]:
+    sizes = dict(trial.assignment.sizes)
+    options = tuple(describe_option(place, option) for place, option in trial.assignment.options.items() if option)
+    findings = [
+        Finding("contract", f"{one.function}, {one.where}: {one.message}", one.file, one.line, sizes, options)
+        for one in trial.violations[:1]
+    ]
+    if trial.error is not None and not findings:
+        file, line = trial.error_at if trial.error_at[1] else (target.file, target.line)
+        first = (str(trial.error).strip().splitlines() or [""])[0]
+        findings.append(Finding("error", f"{type(trial.error).__name__}: {first}", file, line, sizes, options))
+    return findings
+
+
+def _symbolically(
+    target: Target, outcome: Outcome, dims: Mapping[str, Any]
+) -> tuple[tuple[str, ...], tuple[str, ...], str]:
+    """Which dims the proof holds for all sizes of, which were only sampled, and why."""
+    trial = outcome.passed[0]
+    free = [key for key in trial.assignment.sizes if key not in dims and key not in dict(outcome.needs.equal)]
+    failure = _attempt_symbolic(target, outcome, free, dims)
+    if failure is None:
+        return tuple(free), (), ""
+    reason = f"not symbolic: {failure}"
+    if len(free) <= 8:
+        for sampled in free:
+            rest = [key for key in free if key != sampled]
+            if rest and _attempt_symbolic(target, outcome, rest, dims) is None:
+                return tuple(rest), (sampled,), reason
+    return (), tuple(free), reason
+
+
+def _attempt_symbolic(target: Target, outcome: Outcome, free: list[str], dims: Mapping[str, Any]) -> str | None:
+    """None if every variant of the program traces symbolically, or why one does not."""
+    variants = {
+        (tuple(trial.assignment.options.items()), tuple(trial.assignment.ranks.items())): trial
+        for trial in reversed(outcome.passed)
+    }
+    needs = outcome.needs
+    for trial in variants.values():
+        keys = [key for key in trial.assignment.sizes if key in free or key not in outcome.passed[0].assignment.sizes]
+        try:
+            sizes = symbolic_sizes(keys, {key: _known(needs.divisors(key), keys) for key in keys}, needs.order)
+            assignment = Assignment(
+                {**trial.assignment.sizes, **sizes},
+                trial.assignment.ranks,
+                trial.assignment.options,
+                trial.assignment.merged,
+                trial.assignment.apart,
+            )
+            found = run_trial(target, assignment, dims)
+        except (Unbuildable, AnnotationError, ValueError, TypeError) as error:
+            return str(error).splitlines()[0]
+        if found.error is not None:
+            return f"{type(found.error).__name__}: {(str(found.error).splitlines() or [''])[0]}"
+        if found.violations:
+            return f"{found.violations[0].where}: {found.violations[0].message}"
+    return None
+
+
+def _known(factors: tuple[str | int, ...], keys: list[str]) -> list[str | int]:
+    return [one for one in factors if isinstance(one, int) or one in keys]
+
+
+def _warnings(target: Target, search: Search, outcome: Outcome) -> list[Finding]:
+    """What the lints say of each variant of the program, in each of several assignments."""
+    variants: dict[tuple[tuple[str, int], ...], Trial] = {}
+    for trial in outcome.passed:
+        variants.setdefault(tuple(trial.assignment.options.items()), trial)
+    findings: dict[tuple[str, str, int], Finding] = {}
+    for trial in variants.values():
+        dealt = [_dealt(search, trial, outcome.needs, number) for number in range(len(DEALS))]
+        traces = [(one.jaxpr, one.assignment.sizes) for one in dealt if one is not None and one.ok]
+        for one in lint(traces, target.own, target.products):
+            file, line = (one.file, one.line) if one.line else (target.file, target.line)
+            findings.setdefault((one.rule, file, line), Finding(one.rule, one.message, file, line))
+    return list(findings.values())
+
+
+def _dealt(search: Search, trial: Trial, needs: Needs, number: int) -> Trial | None:
+    try:
+        return search.attempt(assignment_for(trial.assignment.sizes, needs, DEALS[number], trial.assignment))
+    except Unbuildable:
+        return None

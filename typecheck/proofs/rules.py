@@ -1,0 +1,190 @@
+"""Single needs that might explain a failure: what to try next, the likeliest first.
+
+Each rule takes a failing trial and the needs so far, and yields these and one more. Most look only at the sizes that
+the failure speaks of.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+from weft.typecheck.proofs.needs import Needs
+from weft.typecheck.proofs.trial import Trial
+
+_RANKS = (1, 2, 0, 3, 4)
+
+
+def candidates(trial: Trial, needs: Needs, constants: frozenset[int]) -> Iterator[Needs]:
+    """Single needs that might explain a failure, the likeliest first: those about the sizes that it speaks of."""
+    sizes = {key: size for key, size in trial.assignment.sizes.items() if isinstance(size, int)}
+    nearby = list(trial.spoken_of) or list(sizes)
+    if isinstance(trial.error, ValueError) and "values to unpack" in str(trial.error):
+        yield from _ranks_needed(trial, needs, sizes, nearby, constants)  # it takes a fixed number of axes, or of items
+        return
+    for rule in _RULES:
+        yield from rule(trial, needs, sizes, nearby, constants)
+
+
+Rule = Callable[[Trial, Needs, Mapping[str, int], list[str], frozenset[int]], Iterator[Needs]]
+
+
+def _merges(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    exact = [key for key in nearby if sizes[key] in trial.mentioned]
+    for one in exact:
+        for other in exact:
+            if one < other and may_merge(one, other, trial):
+                yield needs.plus(merged=(other, one))
+
+
+def may_merge(one: str, other: str, trial: Trial) -> bool:
+    """Whether two keys may be one size.
+
+    Not if a scope uses both names, nor if an instance tells them apart. Where a function shares names with the Modules
+    that it is given, its names are to be taken seriously: one that none of them has may still be called otherwise
+    there, but not if it is the leading axis of an array, which is no matter of a Module's.
+    """
+    if trial.scopes.get(one, frozenset()) & trial.scopes.get(other, frozenset()):
+        return False
+    if len({trial.originals[key] for key in (one, other) if key in trial.originals}) == 2:
+        return False
+    if trial.originals:
+        return True
+    outer = [key for key in (one, other) if "" in trial.scopes.get(key, frozenset())]
+    return not (trial.linked and any(key in trial.leading for key in outer))
+
+
+def _constants(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    for number in sorted(constants & trial.mentioned):
+        for key in nearby:
+            if sizes[key] in trial.mentioned and not _is_fixed(key, number, trial, needs):
+                yield needs.plus(equal=(key, number))
+
+
+def _written(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    """A number that is written in the program and met a dim of a record that a function is given: `x: "b 784"`."""
+    known = {1, *sizes.values()}
+    for key in nearby:
+        scopes = trial.scopes.get(key, frozenset())
+        is_given = not any(scope in ("", "self.") for scope in scopes) and bool(scopes)
+        if not is_given or sizes[key] not in trial.mentioned:
+            continue
+        for number in sorted(trial.mentioned - known):
+            if trial.originals.get(key, number) == number and not _is_fixed(key, number, trial, needs):
+                yield needs.plus(equal=(key, number))
+
+
+def _is_fixed(key: str, number: int, trial: Trial, needs: Needs) -> bool:
+    """Whether a key is fixed already, or another dim of its scope is fixed to this very number."""
+    scopes = trial.scopes.get(key, frozenset())
+    return any(
+        one == key or (fixed == number and scopes & trial.scopes.get(one, frozenset())) for one, fixed in needs.equal
+    )
+
+
+def _ranks_needed(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    for key, (rank, anonymous) in trial.ranks.items():
+        if key in dict(needs.ranks) or not (anonymous or trial.raised_by_user):
+            continue
+        yield from (needs.plus(ranks=(key, other)) for other in _RANKS if other != rank)
+
+
+def _divisors(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    fixed = dict(needs.equal)
+    for big, small in _pairs(trial, sizes, nearby):
+        if big not in fixed and sizes[big] % sizes[small] and not _reaches(small, big, needs):
+            yield needs.plus(multiples=(big, small))
+
+
+def _common_divisors(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    """One key that divides several, as a patch does height and width: one alone may get the trace no further."""
+    for small in nearby if len(nearby) > 2 else ():
+        big = [one for one in nearby if one != small and not _reaches(small, one, needs)]
+        multiples = tuple((one, small) for one in big if (one, small) not in needs.multiples)
+        yield dataclasses.replace(needs, multiples=(*needs.multiples, *multiples))
+
+
+def _pairs(trial: Trial, sizes: Mapping[str, int], nearby: list[str]) -> Iterator[tuple[str, str]]:
+    """Pairs of keys that may matter to each other: if two that the failure speaks of, then only such."""
+    both = sum(sizes[key] in trial.mentioned for key in nearby) >= 2
+    for one in sizes:
+        for other in sizes:
+            near = (one in nearby) + (other in nearby)
+            if one != other and near > both:
+                yield one, other
+
+
+def _reaches(start: str, goal: str, needs: Needs) -> bool:
+    return any(one == goal or (isinstance(one, str) and _reaches(one, goal, needs)) for one in needs.divisors(start))
+
+
+def _numbers(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    """One number that many divide, for all keys at once; `Search.weaken` finds which key and number it was."""
+    fixed = {*dict(needs.equal), *(key for key, number in needs.multiples if isinstance(number, int))}
+    keys = [key for key in nearby if key not in fixed]
+    for numbers in ((48,), (48, *sorted(one for one in constants if 1 < one <= 64))):
+        number = math.lcm(*numbers)
+        if keys and number < 10_000:
+            yield dataclasses.replace(needs, multiples=(*needs.multiples, *((key, number) for key in keys)))
+
+
+def _orders(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    fixed = dict(needs.equal)
+    for small, big in _pairs(trial, sizes, nearby):
+        if sizes[small] > sizes[big] and big not in fixed:
+            yield needs.plus(order=(small, big, 1))
+    for small in nearby:
+        # No larger than any: the first `k` of what is as many as the smaller of two. `Search.weaken` drops the rest.
+        bigger = [big for big in sizes if big != small and big not in fixed and sizes[small] > sizes[big]]
+        if len(bigger) > 1:
+            yield dataclasses.replace(needs, order=(*needs.order, *((small, big, 1) for big in bigger)))
+
+
+def _halves(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    """One key that is at most half of another, as the modes of a spectrum are; half of a size is not spoken of."""
+    for small in nearby:
+        for big in sizes:
+            if small != big and 2 * sizes[small] > sizes[big] and big not in dict(needs.equal):
+                yield needs.plus(order=(small, big, 2))
+
+
+def _larger(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    for number in (16, 64, 256):
+        more = tuple((key, number) for key in nearby if sizes[key] < number)
+        if more:
+            yield dataclasses.replace(needs, least=(*(one for one in needs.least if one[0] not in nearby), *more))
+
+
+_RULES: tuple[Rule, ...] = (
+    _merges,
+    _ranks_needed,
+    _orders,
+    _divisors,
+    _common_divisors,
+    _numbers,
+    _constants,
+    _written,
+    _larger,
+    _halves,
+)

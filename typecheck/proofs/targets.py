@@ -1,0 +1,256 @@
+"""Targets: what there is to prove about a function, a class of Modules, or an instance.
+
+A decorated function is proved as it was written: `jit`, `vmap` and checkers are taken off as far as `__wrapped__` goes,
+and what it calls keeps its own. A class is constructed from the annotations of its `__init__`, and each public method
+with annotations is proved on the abstract instance. An instance is generalised (see `generalise`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from types import FunctionType
+from typing import Any
+
+import equinox as eqx
+import jax
+from weft.core.records.leaves import is_array
+from weft.typecheck.arguments.arguments import build_arguments, build_module, holds_arrays
+from weft.typecheck.arguments.builder import Assignment, Builder, Scope
+from weft.typecheck.arguments.generalise import counts_of_class
+from weft.typecheck.arguments.outside import abstract_outside, outside_values, with_outside
+from weft.typecheck.errors import AnnotationError
+from weft.typecheck.language.annotations import Annotation, Anything, RecordOf, SequenceOf, record_form
+from weft.typecheck.language.objects import (
+    is_object_class,
+    is_record,
+    is_record_class,
+    layer_of,
+    opened,
+    refuse_foreign,
+)
+from weft.typecheck.language.signatures import Signature, signature_of
+from weft.typecheck.matching.proof_match import dims_of_record, names_of_signature, products_in
+from weft.typecheck.proofs.trial import Call, Target
+from weft.typecheck.proofs.watch import place_of
+
+Generaliser = Callable[[Any], Callable[[Builder], Any]]
+
+
+def targets_of(thing: Any, given: Mapping[str, Any], generalise: Generaliser) -> list[Target]:
+    """What there is to prove.
+
+    Args:
+        thing: a function, a Module class, an instance, or a bound method.
+        given: arguments to use as they are, by name.
+        generalise: makes, of an instance, a function that builds abstract ones like it.
+
+    Raises:
+        AnnotationError: in one line, for an annotation that cannot be read.
+        TypeError: if it is none of these.
+    """
+    refuse_foreign(thing)
+    if isinstance(thing, type):
+        return _of_class(thing, given)
+    if inspect.ismethod(thing) and not isinstance(thing.__self__, type) and not is_record(thing.__self__):
+        function = inspect.unwrap(thing.__func__)
+        return [_of_function(function, {**dict.fromkeys(function.__code__.co_varnames[:1], thing.__self__), **given})]
+    if is_record(getattr(thing, "__self__", None)):  # equinox's bound methods are Modules themselves
+        return _of_instance(thing.__self__, inspect.unwrap(thing.__func__).__name__, given, generalise)
+    if is_record(thing) and not hasattr(thing, "__wrapped__"):
+        return _of_instance(thing, None, given, generalise)
+    if isinstance(thing, eqx.Partial | functools.partial):
+        return _of_partial(thing, given)
+    if callable(thing):
+        cls = _class_of(thing)
+        return [_of_function(thing, given)] if cls is None else _of_class(cls, given, inspect.unwrap(thing).__name__)
+    raise TypeError(f"verify takes a function, a Module class, an instance or a method, not {thing!r}")
+
+
+def _of_function(function: Callable[..., Any], given: Mapping[str, Any]) -> Target:
+    signature = signature_of(function)
+    plain = signature.function
+
+    def prepare(builder: Builder) -> Call:
+        return plain, *build_arguments(builder, signature, Scope(), given)
+
+    def prepare_outside(builder: Builder) -> Call:
+        args, kwargs = build_arguments(builder, signature, Scope(), given)
+        return with_outside(plain), (abstract_outside(plain, builder), *args), kwargs
+
+    constants = {*_constants(plain), *(size for value in given.values() for size in _sizes(value))}
+    if any(
+        one.kind is inspect.Parameter.VAR_POSITIONAL or isinstance(one.annotation, SequenceOf)
+        for one in signature.parameters
+    ):
+        constants.add(2)  # how many values such a parameter gets
+    target = _target(plain, plain.__qualname__, prepare, frozenset(constants), products_in(signature))
+    if not isinstance(plain, FunctionType) or not abstract_outside(plain, Builder(Assignment())):
+        return target
+    return dataclasses.replace(target, prepare=prepare_outside, instead=target)
+
+
+def _class_of(method: Any) -> type | None:
+    """The class of records that a function was written in, if that is where its name says that it is."""
+    plain = inspect.unwrap(method)
+    owners = getattr(plain, "__qualname__", "").split(".")[:-1]
+    found: Any = None
+    for i, owner in enumerate(owners):
+        found = getattr(plain, "__globals__", {}).get(owner) if i == 0 else getattr(found, owner, None)
+    if not isinstance(found, type) or not _has_fields(found):
+        return None
+    return found if any(one is plain for one in public_methods(found)) else None
+
+
+def _has_fields(cls: type) -> bool:
+    """Whether a class is one of records or objects, or of dataclasses or named tuples that can be made like them."""
+    return is_record_class(cls) or record_form(cls) in ("dataclass", "namedtuple")
+
+
+def _of_partial(partial: Any, given: Mapping[str, Any]) -> list[Target]:
+    inner = inspect.unwrap(partial.func)
+    bound = inspect.signature(inner).bind_partial(*partial.args, **partial.keywords).arguments
+    return [_of_function(inner, {**bound, **given})]
+
+
+def _of_class(cls: type, given: Mapping[str, Any], method: str | None = None) -> list[Target]:
+    if not _has_fields(cls):
+        raise TypeError(f"{cls.__qualname__} has no annotated fields; verify its functions one by one")
+    form = record_form(cls)
+    counts = dict.fromkeys(counts_of_class(cls), 2) if is_record_class(cls) else {}
+
+    def make(builder: Builder) -> Any:
+        if form in ("dataclass", "namedtuple"):
+            return builder.build(RecordOf(cls, form), "self", Scope("self.", "self."))
+        return build_module(builder, cls, "self", Scope("self.", "self."), {**counts, **given})
+
+    functions = [one for one in public_methods(cls) if method in (None, one.__name__)]
+    methods = [_of_method(cls, function, make, given) for function in functions]
+    if method is not None:
+        return methods
+    methods += [_of_function(function, {**given, **bound}) for function, bound in _unbound_methods(cls)]
+    if methods:
+        return methods
+    return [_target(cls, cls.__qualname__, lambda builder: (_only_built, (make(builder),), {}))]
+
+
+def _only_built(_: Any) -> None:
+    """Stands for the call of a class that has no method to prove."""
+
+
+def _of_instance(instance: Any, method: str | None, given: Mapping[str, Any], generalise: Generaliser) -> list[Target]:
+    cls = type(instance)
+    make = generalise(instance)
+    functions = [one for one in public_methods(cls) if method in (None, one.__name__)]
+    targets = [_of_method(cls, function, make, given, frozenset(_sizes(instance))) for function in functions]
+    if method is None:
+        targets += [_of_function(function, {**given, **bound}) for function, bound in _unbound_methods(cls)]
+    return targets
+
+
+def _of_method(
+    cls: type,
+    function: Callable[..., Any],
+    make: Callable[[Builder], Any],
+    given: Mapping[str, Any],
+    constants: frozenset[int] = frozenset(),
+) -> Target:
+    written = signature_of(function, cls)
+    signature = Signature(written.function, written.parameters[1:], written.returns, written.flavour, cls)
+    # A method of an object is proved as it was written, without the transforms around it, as functions are.
+    attribute = written.function if is_object_class(cls) else getattr(cls, function.__name__)
+
+    def prepare(builder: Builder) -> Call:
+        record = make(builder)
+        own = dims_of_record(record)
+        scope = Scope(
+            bound=dict(own.sizes),
+            variadics={name: one.shape for name, one in own.variadics.items()},
+            values={"self": record},
+        )
+        for size in own.sizes.values():
+            builder.used(size, scope)
+        builder.names |= own.sizes.keys()
+        builder.names_outside |= own.sizes.keys() & names_of_signature(signature)
+        args, kwargs = build_arguments(builder, signature, scope, given)
+        return attribute, (record, *args), kwargs
+
+    constants |= frozenset(_constants(written.function))
+    return _target(
+        written.function, f"{cls.__qualname__}.{function.__name__}", prepare, constants, products_in(signature)
+    )
+
+
+def public_methods(cls: type) -> Iterator[Callable[..., Any]]:
+    """The public methods, `__call__` included, with an array somewhere in their annotations; in order."""
+    seen: set[str] = set()
+    layer = layer_of(cls)
+    own = () if layer is None else (layer.package,)
+    for base in cls.__mro__:
+        if base is eqx.Module or base.__module__.startswith(("equinox.", "weft.core.", *own)):
+            break
+        for name, value in vars(base).items():
+            if isinstance(value, staticmethod | classmethod):
+                continue
+            function = inspect.unwrap(value) if callable(value) else None
+            if name in seen or not isinstance(function, FunctionType):
+                continue
+            seen.add(name)
+            if (name == "__call__" or not name.startswith("_")) and is_annotated(function, cls):
+                yield function
+
+
+def _unbound_methods(cls: type) -> Iterator[tuple[Callable[..., Any], dict[str, Any]]]:
+    """The public static and class methods that a class defines itself, with what stands for the class."""
+    for name, value in vars(cls).items():
+        if name.startswith("_") or not isinstance(value, staticmethod | classmethod):
+            continue
+        function = inspect.unwrap(value.__func__)
+        if isinstance(function, FunctionType) and is_annotated(function, cls):
+            first = function.__code__.co_varnames[:1]
+            yield function, dict.fromkeys(first, cls) if isinstance(value, classmethod) else {}
+
+
+def is_annotated(function: Callable[..., Any], owner: type | None = None) -> bool:
+    """Whether a function's annotations have an array in them; unreadable ones are a proof's to report."""
+    try:
+        signature = signature_of(function, owner)
+    except AnnotationError:
+        return True
+    except (TypeError, ValueError):
+        return False
+    annotations: list[Annotation] = [signature.returns, *(one.annotation for one in signature.parameters)]
+    return any(not isinstance(one, Anything) and holds_arrays(one) for one in annotations)
+
+
+def _target(
+    owner: Any,
+    name: str,
+    prepare: Callable[[Builder], Call],
+    constants: frozenset[int] = frozenset(),
+    products: tuple[tuple[str, ...], ...] = (),
+) -> Target:
+    file, line = place_of(owner)
+    return Target(name, file, line, prepare, frozenset({file}), constants, products)
+
+
+def _constants(function: Any) -> Iterator[int]:
+    """The sizes that a function is tied to from outside: of arrays that it closes over or finds in its module."""
+    for value in outside_values(function).values():
+        yield from _sizes(value)
+    for parameter in inspect.signature(function).parameters.values():
+        if type(parameter.default) is int:
+            yield parameter.default
+
+
+def _sizes(value: Any) -> Iterator[int]:
+    if type(value) is int:
+        yield value
+    elif not callable(value) or is_record(value):
+        for leaf in jax.tree.leaves(opened(value)):
+            if is_array(leaf):
+                yield from leaf.shape
+            elif type(leaf) is int:
+                yield leaf

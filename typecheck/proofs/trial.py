@@ -1,0 +1,341 @@
+"""One trial of a proof: build arguments under one assignment, trace, and see what does not hold.
+
+A trial never computes: the program is traced on shapes. It is a fresh trace each time (JAX would otherwise reuse what
+it traced for equal shapes, and nothing would run that could be watched).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import itertools
+import re
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import equinox as eqx
+import jax
+from weft.core.edge import _jax
+from weft.core.records.leaves import is_array
+from weft.typecheck.arguments.builder import Assignment, Builder, Unbuildable
+from weft.typecheck.language import objects
+from weft.typecheck.modes import mode
+from weft.typecheck.proofs.kept_shapes import changes, shapes_of
+from weft.typecheck.proofs.reshapes import impossible_reshape
+from weft.typecheck.proofs.watch import Violation, Watch, is_users
+
+Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+
+# Part of the key of every trace that JAX keeps: each trial has a number of its own, so that none is answered from
+# another's. All have one for the arguments: initialisers would take most of the time, traced again in each trial.
+_trace_context = jax.make_user_context(default_value=None)
+_ARGUMENTS = 0
+_numbers = itertools.count(1)
+
+# Of a named axis that a program runs under: a prime, and none that a dim may have.
+_AXIS_SIZE = 127
+
+# A trial changes what the whole process sees: the filters of warnings, and arrays among a module's globals (`outside`).
+_one_at_a_time = threading.RLock()
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is to be proved.
+
+    Attributes:
+        name: qualified name of the function or method.
+        file, line: where it is defined.
+        prepare: builds the callable and its arguments.
+        own: files that count as the user's, wherever they are.
+        products: the products of dims that its annotations write, in order.
+        instead: what to prove if this one cannot be traced: the same, with arrays from outside as they are.
+        constants: sizes that the program is tied to from outside (arrays that it closes over).
+        axes: names of axes that it runs under, as inside a `vmap` that names one.
+        made: the instances that its trials have made, by class and arguments.
+    """
+
+    name: str
+    file: str
+    line: int
+    prepare: Callable[[Builder], Call]
+    own: frozenset[str] = frozenset()
+    constants: frozenset[int] = frozenset()
+    products: tuple[tuple[str, ...], ...] = ()
+    instead: Target | None = None
+    axes: tuple[str, ...] = ()
+    made: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What one trace showed.
+
+    Attributes:
+        assignment: under which it ran, completed.
+        scopes: for each key the scopes that use it.
+        originals: for keys of a generalised instance, the sizes that they have in it.
+        leading: the keys that are the first of several axes of an array that the function is given.
+        linked: whether the function and the records that it is given have names in common.
+        ranks, options: what the builder met.
+        violations: contracts that did not hold.
+        error: what the program raised.
+        error_at: the user's file and line that raised it.
+        raised_by_user: whether the user's own code raised it on purpose.
+        progress: how far it got before the first thing went wrong.
+        jaxpr: what was traced, if nothing was raised.
+    """
+
+    assignment: Assignment
+    scopes: Mapping[str, frozenset[str]]
+    originals: Mapping[str, int]
+    leading: frozenset[str]
+    linked: bool
+    ranks: Mapping[str, tuple[int, bool]]
+    options: Mapping[str, int]
+    vague: frozenset[str]
+    violations: tuple[Violation, ...] = ()
+    error: Exception | None = None
+    error_at: tuple[str, int] = ("", 0)
+    raised_by_user: bool = False
+    progress: tuple[int, int, int] = (0, 0, 0)
+    jaxpr: Any = field(default=None, repr=False)
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything held."""
+        return self.error is None and not self.violations
+
+    @property
+    def place(self) -> tuple[Any, ...]:
+        """Where it failed first, to tell one failure from another."""
+        if self.violations:
+            return self.violations[0].place
+        return (*self.error_at, type(self.error).__name__)
+
+    @property
+    def mentioned(self) -> frozenset[int]:
+        """The sizes that the failure speaks of."""
+        if self.violations:
+            first = self.violations[0]
+            return frozenset(first.sizes or map(int, re.findall(r"\d+", first.message)))
+        return frozenset(
+            clashing(str(self.error)) or map(int, re.findall(r"(?<![\w.])\d+(?!\w|\.\d)", str(self.error)))
+        )
+
+    @property
+    def complaint(self) -> str:
+        """What the failure says, whatever the sizes."""
+        text = self.violations[0].message if self.violations else str(self.error)
+        return re.sub(r"\d+", "0", text)
+
+    @property
+    def spoken_of(self) -> tuple[str, ...]:
+        """The keys whose sizes, or multiples of them, the failure speaks of."""
+        mentioned = self.mentioned
+        return tuple(
+            key
+            for key, size in self.assignment.sizes.items()
+            if size in mentioned
+            or (isinstance(size, int) and size > 4 and any(one and one % size == 0 for one in mentioned))
+        )
+
+
+def clashing(message: str) -> set[int]:
+    """The sizes that disagree, of an error that shows two shapes that should broadcast or match.
+
+    >>> sorted(clashing("add got incompatible shapes for broadcasting: (5, 17), (5, 11)."))
+    [11, 17]
+    """
+    if "reshape" in message:
+        return set()
+    shapes = [tuple(map(int, re.findall(r"\d+", text))) for text in re.findall(r"\((\d+,[\d, ]*)\)", message)]
+    return {
+        size
+        for number, one in enumerate(shapes)
+        for other in shapes[number + 1 :]
+        for pair in zip(one[::-1], other[::-1], strict=False)
+        if pair[0] != pair[1] and 1 not in pair
+        for size in pair
+    }
+
+
+def run_trial(target: Target, assignment: Assignment, dims: Mapping[str, Any] | None = None) -> Trial:
+    """Traces a target under an assignment.
+
+    Raises:
+        Unbuildable: if its arguments cannot be built.
+    """
+    builder = Builder(assignment, dims, target.made)
+    error, at, own_raise, jaxpr, called = None, ("", 0), False, None, False
+    with (
+        _one_at_a_time,
+        mode("off"),  # the watch checks, and goes on after the first finding
+        _jax.whole_tracebacks(),
+        Watch(target.own, apart=assignment.apart, about=(target.file, target.line)) as watch,
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        try:
+            with _trace_context(_ARGUMENTS):
+                function, args, kwargs = target.prepare(builder)
+            if not watch.violations:  # what was found while constructing must be found each time
+                target.made.update(builder.made)
+            if not watch.violations:
+                called, watch.calls = True, 0  # what preparing calls differs, for some of it is kept
+            with watch.paused():
+                _check_records(watch, (args, kwargs))
+            with _trace_context(next(_numbers)):
+                jaxpr = trace(function, args, kwargs, lambda *given: _around(target, watch, *given), target.axes)
+        except Unbuildable:
+            raise
+        except Exception as raised:
+            error = raised
+    error = error or watch.unreadable
+    if error is not None:
+        at, own_raise = _where(error, target.own)
+    elif jaxpr is not None and (impossible := impossible_reshape(jaxpr, target.own)) is not None:
+        error, at = impossible
+    complete = Assignment(
+        dict(builder.sizes),
+        {key: rank for key, (rank, _) in builder.ranks.items()},
+        assignment.options,
+        assignment.merged,
+        assignment.apart,
+    )
+    calls = watch.calls if watch.calls_at_violation is None else watch.calls_at_violation
+    return Trial(
+        complete,
+        builder.contracts_by_key(),
+        dict(builder.originals),
+        frozenset(builder.leading),
+        bool(builder.names & builder.names_outside),
+        dict(builder.ranks),
+        dict(builder.options),
+        frozenset(builder.vague),
+        tuple(watch.violations),
+        error,
+        at,
+        own_raise,
+        (int(called), calls, 0 if watch.violations else at[1]),
+        jaxpr,
+    )
+
+
+def _check_records(watch: Watch, args: Any) -> None:
+    """Holds the records and objects among the arguments to their own annotations; they were made abstractly."""
+    for module in jax.tree.leaves(objects.opened(args), is_leaf=lambda node: isinstance(node, eqx.Module)):
+        if isinstance(module, eqx.Module):
+            watch.check_modules(module)
+    _check_objects(watch, args)
+
+
+def _around(target: Target, watch: Watch, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[], None]:
+    """Notes the objects that a call is given, and returns what looks at them again when it has ended."""
+    before = shapes_of(args, kwargs)
+
+    def afterwards() -> None:
+        _check_objects(watch, (args, kwargs))
+        if not watch.violations:
+            watch.violations += changes(target.name, target.file, target.line, before, shapes_of(args, kwargs))
+
+    return afterwards
+
+
+def _check_objects(watch: Watch, args: Any) -> None:
+    for _, module in objects.objects_in(args):
+        watch.check_module(module)
+
+
+def trace(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    around: Callable[..., Callable[[], None]] = lambda args, kwargs: lambda: None,
+    axes: tuple[str, ...] = (),
+) -> Any:
+    """The jaxpr of a call; only `ShapeDtypeStruct`s are traced, all else is given as it is.
+
+    Args:
+        function: what to call.
+        args, kwargs: what it is given, with `ShapeDtypeStruct`s for arrays.
+        around: gets the arguments inside the trace, and returns what to call when the function has returned: it may
+            have changed the objects among them.
+        axes: names of axes that it runs under.
+    """
+    leaves, treedef = jax.tree.flatten(opened((args, dict(kwargs))))
+    dynamic = [isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves]
+
+    def run(*arrays: Any) -> list[Any]:
+        source = iter(arrays)
+        live = [next(source) if traced else leaf for leaf, traced in zip(leaves, dynamic, strict=True)]
+        positional, named = closed(treedef.unflatten(live))
+        afterwards = around(positional, named)
+        out = _ran(function(*positional, **named))
+        afterwards()
+        return [leaf for leaf in jax.tree.leaves(opened(out)) if is_array(leaf)]
+
+    arrays = [leaf for leaf, traced in zip(leaves, dynamic, strict=True) if traced]
+    return jax.make_jaxpr(run, axis_env=[(name, _AXIS_SIZE) for name in axes])(*arrays)
+
+
+def _ran(result: Any) -> Any:
+    """The first values of a generator, which may have no last one; what a coroutine returns, if it awaits nothing."""
+    if inspect.isgenerator(result):
+        return list(itertools.islice(result, 3))
+    if inspect.iscoroutine(result):
+        try:
+            result.send(None)
+        except StopIteration as stop:
+            return stop.value
+        result.close()
+        raise Unbuildable("it awaits what only an event loop can give")
+    return result
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class _Opened:
+    """The fields of an instance of a dataclass that JAX does not know as a pytree."""
+
+    fields: dict[str, Any]
+    cls: type = field(metadata={"static": True})
+
+
+def opened(tree: Any) -> Any:
+    """A tree in which plain dataclasses and objects are pytrees too, so that the arrays in them are traced."""
+
+    def open_leaf(leaf: Any) -> Any:
+        if not dataclasses.is_dataclass(leaf) or isinstance(leaf, type):
+            return leaf
+        return _Opened({name: opened(value) for name, value in vars(leaf).items()}, type(leaf))
+
+    return jax.tree.map(open_leaf, objects.opened(tree))
+
+
+def closed(tree: Any) -> Any:
+    """The inverse of `opened`."""
+
+    def close(node: Any) -> Any:
+        if not isinstance(node, _Opened):
+            return node
+        instance = object.__new__(node.cls)
+        for name, value in node.fields.items():
+            object.__setattr__(instance, name, closed(value))
+        return instance
+
+    return objects.closed(jax.tree.map(close, tree, is_leaf=lambda node: isinstance(node, _Opened)))
+
+
+def _where(error: BaseException, own: frozenset[str]) -> tuple[tuple[str, int], bool]:
+    """The innermost line of the user's, and whether it is the very line that raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    users = [frame for frame in frames if is_users(frame.filename, own)]
+    if not users:
+        return ("", 0), False
+    last = users[-1]
+    return (last.filename, last.lineno or 0), frames[-1] is last and (last.line or "").startswith(("raise", "assert"))
