@@ -6,13 +6,14 @@ This looks through their local, closed-over and global names; it runs only once 
 
 from __future__ import annotations
 
-import inspect
+import os
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from types import FrameType, ModuleType
 from typing import Any
 
-import jax.extend.linear_util
+import jax
 from weft.core.callers import is_users, place_of
 from weft.core.interpreter.rules import Body
 from weft.core.paths import Path, format_path
@@ -20,8 +21,10 @@ from weft.nnx.graphs.nodes import is_node
 from weft.nnx.graphs.walk import iter_graph
 from weft.nnx.variable.variable import Variable
 
-_TRACED_BY = inspect.getfile(jax.extend.linear_util.wrap_init)
+_JAX = os.path.join(os.path.dirname(os.path.abspath(str(jax.__file__))), "")
 _TRANSFORMED = Body.__call__.__code__
+# How much of one value's graph is looked through: a list of all that a program has loaded is a graph too.
+_ENOUGH = 4_000
 
 
 def find(thing: Any, done: str = "mutated") -> list[str]:
@@ -48,9 +51,16 @@ def find(thing: Any, done: str = "mutated") -> list[str]:
 
 
 def _inside_of_the_transform() -> Iterator[FrameType]:
-    """The frames down to where a transform, weft's or JAX's, calls the function that it transforms."""
+    """The frames down to where a transform, weft's or JAX's, calls the function that it transforms.
+
+    Each of JAX's transforms calls it from another file; the first frame of JAX's below one of the user's is there.
+    """
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code is not _TRANSFORMED and frame.f_code.co_filename != _TRACED_BY:
+    met_users = False
+    while frame is not None and frame.f_code is not _TRANSFORMED:
+        if met_users and frame.f_code.co_filename.startswith(_JAX):
+            return
+        met_users = met_users or is_users(frame)
         yield frame
         frame = frame.f_back
 
@@ -65,7 +75,8 @@ def _names(frame: FrameType) -> Iterator[tuple[str, Any]]:
 def _path_to(thing: Any, value: Any, named: tuple[str, ...]) -> Path | None:
     """Where a thing is below a value: itself, in its graph, or in the graph of one of its plain attributes."""
     if is_node(value) or isinstance(value, Variable):
-        return next((path for path, found in iter_graph(value, graph=True) if found is thing), None)
+        graph = islice(iter_graph(value, graph=True), _ENOUGH)
+        return next((path for path, found in graph if found is thing), None)
     for name, attribute in _attributes(value, named):
         if is_node(attribute) or isinstance(attribute, Variable):
             path = _path_to(thing, attribute, named)

@@ -1,10 +1,7 @@
 """The same program under both libraries: `agree(program)` runs `program(nnx)` with flax.nnx and with weft.nnx."""
 
 import builtins
-import importlib.util
-import sys
 import warnings
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -12,9 +9,7 @@ import pytest
 from flax import nnx as flax_nnx
 from weft import nnx as weft_nnx
 
-_spec = importlib.util.spec_from_file_location("weft_agreement", Path(__file__).with_name("agreement.py"))
-agreement = sys.modules.setdefault("weft_agreement", importlib.util.module_from_spec(_spec))
-_spec.loader.exec_module(agreement)
+from . import agreement
 
 
 def describe(value, nnx):

@@ -1,15 +1,10 @@
 """Random programs give the same outputs, state, sharing and exceptions under flax.nnx and under weft.nnx."""
 
 import collections
-import importlib.util
-import sys
-from pathlib import Path
 
 import pytest
 
-_spec = importlib.util.spec_from_file_location("weft_fuzz", Path(__file__).with_name("fuzz.py"))
-fuzz = sys.modules["weft_fuzz"] = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(fuzz)
+from . import fuzz
 
 SEEDS = range(300)
 

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
-from pathlib import Path
 
 import pytest
 
-_spec = importlib.util.spec_from_file_location("weft_fuzz_records", Path(__file__).with_name("fuzz_records.py"))
-assert _spec is not None
-assert _spec.loader is not None
-fuzz = sys.modules["weft_fuzz_records"] = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(fuzz)
+from . import fuzz_records as fuzz
 
 SEEDS = range(100)
 

@@ -19,7 +19,7 @@ from weft import Module
 from weft.typecheck import ContractError, check, contract
 from weft.typecheck.messages.explain import describe, short_dtype
 
-from .layers import MLP, linear
+from ..layers import MLP, linear
 
 
 def failure(call) -> ContractError:

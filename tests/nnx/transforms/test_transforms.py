@@ -1,10 +1,7 @@
 """Every transform, in each mode, does what flax.nnx does: outputs, state by path, sharing, identity, exceptions."""
 
 import functools
-import importlib.util
 import os
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +9,7 @@ import pytest
 from flax import nnx as flax_nnx
 from weft import nnx as weft_nnx
 
-_spec = importlib.util.spec_from_file_location("weft_agreement", Path(__file__).with_name("agreement.py"))
-agreement = sys.modules.setdefault("weft_agreement", importlib.util.module_from_spec(_spec))
-_spec.loader.exec_module(agreement)
+from .. import agreement
 
 MODES = {"updates": {}, "graph": {"graph_updates": False}, "tree": {"graph": False}}
 PROGRAMS = {}

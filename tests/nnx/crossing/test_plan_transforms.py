@@ -4,9 +4,6 @@ The second call of a make and those after it take the quick way in and out; it m
 """
 
 import copy
-import importlib.util
-import sys
-from pathlib import Path
 
 import hypothesis
 import jax.numpy as jnp
@@ -14,9 +11,7 @@ import pytest
 from hypothesis import strategies as st
 from weft import nnx
 
-_spec = importlib.util.spec_from_file_location("weft_agreement", Path(__file__).with_name("agreement.py"))
-agreement = sys.modules.setdefault("weft_agreement", importlib.util.module_from_spec(_spec))
-_spec.loader.exec_module(agreement)
+from .. import agreement
 
 ARRAY = jnp.array([1.0, 2.0])
 # Each example compiles several functions, so that a few must do.

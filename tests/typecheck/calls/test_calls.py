@@ -20,7 +20,7 @@ from weft import Module
 from weft.core.hooks import call_checked
 from weft.typecheck import ContractError, contract
 
-from .layers import Linear, linear
+from ..layers import Linear, linear
 
 
 @contract

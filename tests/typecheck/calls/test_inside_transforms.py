@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from weft import Module
 from weft.typecheck import Batched, ContractError, contract
 
-from .layers import Linear, Single, linear, stack
+from ..layers import Linear, Single, linear, stack
 
 
 def apply(layer: Single, x: Float[Array, "in"]) -> Float[Array, "out"]:

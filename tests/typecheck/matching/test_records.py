@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 from weft import Module, static
 from weft.typecheck import AnnotationError, Batched, ContractError, contract, mode
 
-from .layers import MLP, Deep, Linear, Projection, linear, stack
+from ..layers import MLP, Deep, Linear, Projection, linear, stack
 
 
 def test_fields_are_checked_at_construction():

@@ -5,18 +5,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 
 import pytest
 from weft.typecheck.proofs.prover import verify
 
-_spec = importlib.util.spec_from_file_location("weft_corpus", Path(__file__).with_name("corpus.py"))
-assert _spec is not None
-assert _spec.loader is not None
-corpus = sys.modules["weft_corpus"] = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(corpus)
+from .. import corpus
 
 # What is not found, with the reason; a program that comes to be found has to leave.
 MISSED = {"held_ppo": "an outer product asked for with `[:, None]`, as pairwise distances are"}
