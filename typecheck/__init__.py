@@ -33,10 +33,10 @@ __all__ = [
     "verify",
 ]
 
-_ON_FIRST_USE = {"verify": "prover", "Report": "verify_report", "Finding": "verify_report"}
+_ON_FIRST_USE = {"verify": "prover", "Report": "report", "Finding": "report"}
 
 
 def __getattr__(name: str) -> Any:
     if name in _ON_FIRST_USE:
-        return getattr(_importlib.import_module(f"weft.typecheck.{_ON_FIRST_USE[name]}"), name)
+        return getattr(_importlib.import_module(f"weft.typecheck.proofs.{_ON_FIRST_USE[name]}"), name)
     raise AttributeError(f"module 'weft.typecheck' has no attribute {name!r}")
