@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from weft import core, modules, transforms
 from weft.core import *
+from weft.core.hooks import defer_contracts as _defer_contracts
 from weft.modules import *
 from weft.transforms import *
 
 if _TYPE_CHECKING:
     from weft import nnx as nnx
     from weft import typecheck as typecheck
+
+# The core knows of no checker; this package, above both, says where it is.
+_defer_contracts("weft.typecheck.calls.runtime")
 
 # Modules that are API under a shorter name: `import weft.tree` works like `from weft import tree`.
 _sys.modules |= {"weft.metrics": modules.metrics, "weft.ops": modules.ops, "weft.tree": modules.tree}

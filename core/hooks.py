@@ -5,7 +5,8 @@ around a record's public methods, and around the functions given to transforms. 
 call.
 
 Contracts are on by default, and `import weft` does not pay for them: the hook that is there at first (`Deferred`) loads
-the checker by name when the first record is made or the first function is called. `WEFT_TYPECHECK=off` leaves it out.
+the checker when the first record is made or the first function is called. Which module that is, is said by the package
+that stands above both (`defer_contracts`). `WEFT_TYPECHECK=off` leaves it out.
 """
 
 from __future__ import annotations
@@ -55,8 +56,7 @@ class Deferred:
 
 def load_contracts() -> ContractHook:
     """Imports the checker and installs it."""
-    # By name: the core depends on no other package of weft.
-    return importlib.import_module("weft.typecheck.calls.runtime").install()
+    return importlib.import_module(_checker).install()
 
 
 # Base classes of mutable objects and their boxes, with the name of the module that tells the checker about them: the
@@ -79,7 +79,16 @@ def object_layer(cls: type) -> str | None:
     return next((_object_layers[base] for base in cls.__mro__ if base in _object_layers), None)
 
 
-_installed: ContractHook | None = None if os.environ.get("WEFT_TYPECHECK") == "off" else Deferred()
+_checker = ""
+_installed: ContractHook | None = None
+
+
+def defer_contracts(module: str) -> None:
+    """Says which module installs the checker, by its `install()`; unless contracts are off, first use imports it."""
+    global _checker
+    _checker = module
+    if os.environ.get("WEFT_TYPECHECK") != "off":
+        install_contracts(Deferred())
 
 
 def install_contracts(hook: ContractHook | None) -> ContractHook | None:

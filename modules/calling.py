@@ -28,7 +28,7 @@ from jaxtyping import Array
 from weft.core.errors import SuccessorError
 from weft.core.records.keys import SeedError
 from weft.core.records.module import Module
-from weft.core.threads.successors import check_successor, take_successor
+from weft.core.records.successors import check_successor, take_successor
 
 Layer = Callable[..., Any]
 Y = TypeVar("Y")

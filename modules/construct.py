@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Key
 from weft.core.errors import AxisError, WeftError
 from weft.core.records.keys import Keys, SeedError
-from weft.core.threads.successors import refuse_pair
+from weft.core.records.successors import refuse_pair
 
 # `jax.nn.initializers` are untyped; they all are (key, shape, dtype) -> Array.
 Initializer = Any

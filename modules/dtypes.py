@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Shaped
-from weft.core.threads.successors import refuse_pair
+from weft.core.records.successors import refuse_pair
 from weft.modules.construct import ConfigError
 
 

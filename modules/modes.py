@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 import equinox as eqx
 import jax
-from weft.core.threads.successors import with_field
+from weft.core.records.successors import with_field
 
 T = TypeVar("T")
 

@@ -34,7 +34,7 @@ from weft.core.records.kinds import OptState, Param
 from weft.core.records.leaves import Leaf, iter_leaves
 from weft.core.records.module import Module, static
 from weft.core.records.partition import only_leaves, with_leaves
-from weft.core.threads.successors import check_successor, take_successor
+from weft.core.records.successors import check_successor, take_successor
 from weft.modules.op import hashable
 from weft.transforms.autodiff import value_and_grad
 

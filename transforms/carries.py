@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 from weft.core.errors import CarryError
 from weft.core.interpreter.boundary import NOT_UPDATED, Boundary, Call, Departure
-from weft.core.interpreter.rides import Carry, Ride, is_axis
+from weft.core.interpreter.rides import Carry, Ride, is_axis, subtrees
 from weft.core.interpreter.rules import Agreement, Lift, Lifted, Rule, no_check
-from weft.core.records.agree import differences, subtrees
+from weft.core.records.agree import differences
 from weft.core.records.leaves import Leaf
 
 O = TypeVar("O")

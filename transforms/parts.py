@@ -19,9 +19,9 @@ from weft.core.paths import Path
 from weft.core.records.leaves import is_array
 from weft.core.records.partition import update
 from weft.core.records.statics import Static
+from weft.core.records.successors import part_of, with_part
 from weft.core.threads.blocks import Block, unguarded
 from weft.core.threads.proxies import Part, Returned, ThreadedFunction, threaded_function, value_of
-from weft.core.threads.successors import part_of, with_part
 from weft.transforms._wrap import by_position
 
 # From a function to one.

@@ -256,3 +256,17 @@ def mapped_size(leaves: Sequence[Leaf], rides: Sequence[Ride], *, given: int | N
             fix="make the sizes agree, or map the odd ones over None",
         )
     return next(iter(sizes.values()), given)
+
+
+def subtrees(prefix: Any, tree: Any, is_ride: Callable[[Any], bool], wanted: Any) -> list[Any]:
+    """The parts of a tree that ride in one way, by a prefix."""
+    if is_ride(prefix):
+        return [tree] if prefix is wanted else []
+    if type(prefix) in (tuple, list) and type(tree) is type(prefix) and len(prefix) == len(tree):
+        pairs = zip(prefix, tree, strict=True)
+        return [found for one, part in pairs for found in subtrees(one, part, is_ride, wanted)]
+    if wanted not in rides_in(prefix, is_ride):
+        return []
+    rides, definition = trees.flatten(prefix, is_ride)
+    parts = definition.flatten_up_to(tree)
+    return [part for ride, part in zip(rides, parts, strict=True) if ride is wanted]

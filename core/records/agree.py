@@ -16,7 +16,6 @@ import jax.numpy as jnp
 from weft.core.definitions import another, same_name
 from weft.core.edge import trees
 from weft.core.edge.trees import TreeDef
-from weft.core.interpreter.rides import rides_in
 from weft.core.paths import Path, format_path, key_part
 from weft.core.records.configuration import iter_configuration, opened
 from weft.core.records.leaves import iter_leaves
@@ -232,17 +231,3 @@ def _rank(dtype: Any) -> int:
 
 def _text(value: Any) -> str:
     return str(value) if isinstance(value, Fixed) else str(value).lstrip("~")
-
-
-def subtrees(prefix: Any, tree: Any, is_ride: Callable[[Any], bool], wanted: Any) -> list[Any]:
-    """The parts of a tree that ride in one way, by a prefix."""
-    if is_ride(prefix):
-        return [tree] if prefix is wanted else []
-    if type(prefix) in (tuple, list) and type(tree) is type(prefix) and len(prefix) == len(tree):
-        pairs = zip(prefix, tree, strict=True)
-        return [found for one, part in pairs for found in subtrees(one, part, is_ride, wanted)]
-    if wanted not in rides_in(prefix, is_ride):
-        return []
-    rides, definition = trees.flatten(prefix, is_ride)
-    parts = definition.flatten_up_to(tree)
-    return [part for ride, part in zip(rides, parts, strict=True) if ride is wanted]

@@ -20,7 +20,7 @@ import equinox as eqx
 from weft.core.errors import AliasError
 from weft.core.paths import Path, format_path
 from weft.core.records.leaves import Leaf, is_array
-from weft.core.threads.successors import part_of
+from weft.core.records.successors import part_of
 
 # The call that is crossing into a transform: its crossing, and for each leaf the first position of the same array.
 _crossing: ContextVar[tuple[object, Sequence[int]] | None] = ContextVar("weft_crossing_aliases", default=None)

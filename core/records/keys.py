@@ -32,8 +32,8 @@ from weft.core.edge.levels import EAGER, current_level
 from weft.core.errors import AxisError, KeyReuseError, WeftError
 from weft.core.records.kinds import RngCount, RngKey
 from weft.core.records.module import Module
+from weft.core.records.successors import successor_last
 from weft.core.switches import is_on
-from weft.core.threads.successors import successor_last
 
 DEFAULT = "default"
 

@@ -24,7 +24,7 @@ from weft.core.edge.levels import current_level
 from weft.core.errors import SuccessorError, TraceLevelError
 from weft.core.paths import Path, format_path
 from weft.core.records import module
-from weft.core.threads.successors import check_successor, find_records, part_of, records_in, with_part
+from weft.core.records.successors import check_successor, find_records, part_of, records_in, with_part
 
 
 class Block:

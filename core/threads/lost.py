@@ -40,6 +40,7 @@ from weft.core.edge.levels import EAGER, current_level
 from weft.core.errors import SuccessorError
 from weft.core.paths import Path, format_path, key_part
 from weft.core.records.module import construction_watchers, watch_methods
+from weft.core.records.successors import find_records, is_successor_last, records_in, with_part
 from weft.core.sowing.tags import take_arrays
 from weft.core.threads.dataflow import Graph
 from weft.core.threads.marks import (
@@ -56,7 +57,6 @@ from weft.core.threads.marks import (
     touched_in,
     watch_programs,
 )
-from weft.core.threads.successors import find_records, is_successor_last, records_in, with_part
 
 T = TypeVar("T")
 

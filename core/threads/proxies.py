@@ -24,9 +24,9 @@ from weft.core.errors import SuccessorError, WeftError
 from weft.core.paths import Path
 from weft.core.records.module import undeclared
 from weft.core.records.partition import changes, update
+from weft.core.records.successors import check_successor, take_successor
 from weft.core.threads.blocks import Block, unguarded
 from weft.core.threads.lost import note_place
-from weft.core.threads.successors import check_successor, take_successor
 
 
 class Proxy:

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 from jax.sharding import PartitionSpec
 from weft.core.errors import AxisError, CarryError
 from weft.core.interpreter.boundary import NOT_UPDATED, Call, Crossing, Departure, Groups
-from weft.core.interpreter.rides import Autodiff, Carry, Ride, shown
+from weft.core.interpreter.rides import Autodiff, Carry, Ride, shown, subtrees
 from weft.core.interpreter.values import FORWARDED
 from weft.core.paths import Path, format_path
-from weft.core.records.agree import subtrees
 from weft.nnx.crossing.apart import ARRAY, Memory, Tree, check_levels, named, shape_of, take_apart
 from weft.nnx.crossing.outcomes import RefOutcome, to_be_placed
 from weft.nnx.crossing.prefixes import finder, specs, without_functions

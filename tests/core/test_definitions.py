@@ -10,7 +10,7 @@ import weft
 from weft.core.definitions import another, defined_at, redefined_in, same_name
 from weft.core.edge.trees import structure
 from weft.core.errors import BranchError, CarryError, StructureError, SuccessorError
-from weft.core.threads.successors import check_successor
+from weft.core.records.successors import check_successor
 from weft.typecheck import ContractError, contract
 
 CELL = """

@@ -14,7 +14,7 @@ import jax
 from weft.core.definitions import another
 from weft.core.paths import Path, format_path
 from weft.core.records.leaves import is_array
-from weft.core.threads.successors import pair_in_words
+from weft.core.records.successors import pair_in_words
 from weft.typecheck.errors import AnnotationError, ContractError
 from weft.typecheck.language.annotations import ArrayOf
 from weft.typecheck.language.dims import Dim, NamedDim, SymbolicDim, VariadicDim

@@ -16,7 +16,7 @@ from weft.core.definitions import REDEFINED, same_name
 from weft.core.frames import Frame, current_frames
 from weft.core.interpreter.rides import Carry
 from weft.core.records.leaves import is_array
-from weft.core.threads.successors import apart, pair_in_words
+from weft.core.records.successors import apart, pair_in_words
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import ArrayOf, Instance, OneOf, RecordOf, TupleOf
 from weft.typecheck.language.dims import AnyDim, Dim, FixedDim, NamedDim, SymbolicDim, VariadicDim

@@ -21,6 +21,7 @@ from weft.core.interpreter.rides import (
     resolve,
     resolve_nodes,
     rides_in,
+    subtrees,
 )
 from weft.core.records.leaves import iter_leaves
 
@@ -169,3 +170,17 @@ def test_by_kind_in_an_output_is_about_the_part_of_the_output_that_it_is_given_f
     assert found[0].shape == (2, 3)
     assert found[1][0].weight.shape == (2, 3)
     assert found[1][1].shape == (3, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "parts"),
+    [
+        (Carry, [({"a": 1, "b": 2}, 3)]),
+        ((Carry, 0), [{"a": 1, "b": 2}]),
+        (({"a": Carry, "b": 0}, Carry), [1, 3]),
+        ((0, None), []),
+    ],
+)
+def test_the_parts_that_ride_in_one_way(prefix: Any, parts: list[Any]):
+    tree = ({"a": 1, "b": 2}, 3)
+    assert subtrees(prefix, tree, lambda node: node is Carry or is_axis(node), Carry) == parts

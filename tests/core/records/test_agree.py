@@ -7,8 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from weft.core.interpreter.rides import Carry, is_axis
-from weft.core.records.agree import Fixed, describe, differences, subtrees
+from weft.core.records.agree import Fixed, describe, differences
 
 
 def found(before: Any, after: Any, **options: Any) -> list[str]:
@@ -61,20 +60,6 @@ def test_fixed_leaves_are_compared_by_type_too():
     assert hash(Fixed(1)) == hash(Fixed(2))
     assert str(Fixed("relu")) == "static 'relu'"
     assert str(Fixed(jnp.tanh)) == "static tanh"
-
-
-@pytest.mark.parametrize(
-    ("prefix", "parts"),
-    [
-        (Carry, [({"a": 1, "b": 2}, 3)]),
-        ((Carry, 0), [{"a": 1, "b": 2}]),
-        (({"a": Carry, "b": 0}, Carry), [1, 3]),
-        ((0, None), []),
-    ],
-)
-def test_the_parts_that_ride_in_one_way(prefix: Any, parts: list[Any]):
-    tree = ({"a": 1, "b": 2}, 3)
-    assert subtrees(prefix, tree, lambda node: node is Carry or is_axis(node), Carry) == parts
 
 
 def test_describing_keeps_no_tracer(checking_leaks: Any):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 from weft.core import Module, SuccessorError
 from weft.core.records.leaves import iter_leaves
-from weft.core.threads.successors import check_successor, with_part
+from weft.core.records.successors import check_successor, with_part
 
 
 class Point(NamedTuple):
