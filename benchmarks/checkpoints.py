@@ -121,8 +121,8 @@ def main() -> None:
         library, leaves, size, folder = arguments.measure
         measure(library, int(leaves), int(size), Path(folder))
         return
-    size = 2**22 if arguments.quick else 2**30
-    rows = [measured(library, leaves, size) for leaves in (4, 1000) for library in LIBRARIES]
+    size, counts = (2**22, (4,)) if arguments.quick else (2**30, (4, 1000))
+    rows = [measured(library, leaves, size) for leaves in counts for library in LIBRARIES]
     print(f"\n### Checkpoints of {size // 2**20} MiB: memory beside, by the file's size\n")
     print(table(("library", "arrays", "save: memory", "s", "load: memory", "s"), rows))
 

@@ -25,9 +25,10 @@ def seconds_to_import(names: str) -> tuple[float, float]:
 def main() -> None:
     arguments = read_arguments(__doc__)
     rounds = arguments.rounds or (1 if arguments.quick else 15)
-    for names in PROGRAMS:
-        # The first import of all writes bytecode.
-        seconds_to_import(names)
+    if not arguments.quick:
+        for names in PROGRAMS:
+            # The first import of all writes bytecode.
+            seconds_to_import(names)
     seconds = [[seconds_to_import(names) for names in PROGRAMS] for _ in range(rounds)]
     equinox = PROGRAMS.index("equinox")
     rows: list[tuple[str, ...]] = []
