@@ -7,6 +7,7 @@ every call, by plans that are found again while nothing structural changed (`pla
 
 from __future__ import annotations
 
+import sys as _sys
 import warnings
 from typing import Any as _Any
 
@@ -30,6 +31,7 @@ from weft.nnx.graphs.graphstate import GraphState
 from weft.nnx.graphs.walk import find_duplicates, iter_children, iter_graph, iter_module_children, recursive_map
 from weft.nnx.interop import compat, deprecations
 from weft.nnx.interop.deprecations import pure, vars_as
+from weft.nnx.interop.names import IN_ROOMS as _IN_ROOMS
 from weft.nnx.interop.names import SUBMODULES as _SUBMODULES
 from weft.nnx.interop.names import submodules as _submodules
 from weft.nnx.modules.capturing import capture
@@ -104,10 +106,11 @@ from weft.nnx.interop.records import from_record, functional, to_record  # isort
 
 from weft.core.hooks import register_object_layer as _register  # isort: skip
 
-_register(
-    (Pytree, Variable), "weft.nnx.interop.contracts"
-)  # loaded once the checker meets such a class in an annotation
+# Loaded once the checker meets such a class in an annotation.
+_register((Pytree, Variable), "weft.nnx.interop.contracts")
 globals().update(_submodules(__name__))
+# flax.nnx's layout is importable here by its names too: who changes one import need not know weft's rooms.
+_sys.modules.update({f"{__name__}.{_name}": globals()[_name] for _name in (*_SUBMODULES, *_IN_ROOMS)})
 
 __all__ = [
     "PARTITION_NAME",

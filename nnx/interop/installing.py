@@ -30,15 +30,13 @@ from weft.core.errors import WeftError
 from weft.nnx.config import config
 from weft.nnx.errors import TraceContextError
 from weft.nnx.foreign import real_nnx
-from weft.nnx.interop.names import SUBMODULES, NamesModule
+from weft.nnx.interop.names import IN_ROOMS, SUBMODULES, NamesModule
 
 NNX = "flax.nnx"
 OURS = "weft.nnx"
 
 # Modules of flax.nnx that have the same name here, as have their parts; `SUBMODULES` are laid out otherwise.
 SAME_NAME = ("bridge", "nn", "proxy_caller", "summary", "training", "transforms")
-# Modules of flax.nnx that are files of a room here, by the names that the package itself gives them.
-IN_ROOMS = ("compat", "deprecations", "extract", "reprlib", "tracers", "traversals", "visualization")
 # Modules of flax.nnx that are other files here, or several.
 OTHERWISE = {
     "nn.linear": ("nn.linear", "nn.convolution"),

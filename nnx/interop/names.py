@@ -33,6 +33,9 @@ SUBMODULES: dict[str, tuple[str, ...]] = {
     + ("config",),
 }
 
+# Modules of flax.nnx that are files of a room here; the package itself has them as attributes.
+IN_ROOMS = ("compat", "deprecations", "extract", "reprlib", "tracers", "traversals", "visualization")
+
 
 class NamesModule(types.ModuleType):
     """A module with the names of some files of a package."""

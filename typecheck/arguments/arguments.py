@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from weft.typecheck.arguments import stand_ins as stand_ins  # for its row
 from weft.typecheck.arguments.abstract import abstractly
 from weft.typecheck.arguments.builder import BUILDERS, Builder, Scope, Unbuildable, key_dtype
 from weft.typecheck.arguments.values import BY_NAME, holds_objects, is_last, load_values

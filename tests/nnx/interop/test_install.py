@@ -1,6 +1,7 @@
 """The import hook, each time in a process of its own: this one has imported the real flax.nnx."""
 
 import ast
+import importlib
 import subprocess
 import sys
 import textwrap
@@ -211,8 +212,14 @@ def test_it_works_in_pytest_and_its_workers(tmp_path, way, workers):
     + ["transforms.iteration", "transforms.transforms", "nn", "tracers", "visualization", "deprecations"],
 )
 def test_public_modules_have_a_twin(name):
-    assert getattr(nnx, name.split(".")[0]) is twin_module(f"flax.nnx.{name.split(chr(46))[0]}")
-    assert twin_module(f"flax.nnx.{name}").__name__.rpartition(".")[2] == name.rpartition(".")[2]
+    twin = twin_module(f"flax.nnx.{name}")
+    assert twin.__name__.rpartition(".")[2] == name.rpartition(".")[2]
+    assert "." in name or importlib.import_module(f"weft.nnx.{name}") is twin
+
+
+@pytest.mark.parametrize("name", ["graph", "extract", "statelib"])
+def test_public_modules_are_attributes_too(name):
+    assert getattr(nnx, name) is twin_module(f"flax.nnx.{name}")
 
 
 # Modules that have yet to be written; a name that is here and exists fails the test.
