@@ -24,7 +24,7 @@ _defer_contracts("weft.typecheck.calls.runtime")
 # Modules that are API under a shorter name: `import weft.tree` works like `from weft import tree`.
 _sys.modules |= {"weft.metrics": modules.metrics, "weft.ops": modules.ops, "weft.tree": modules.tree}
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _ON_FIRST_USE = ("nnx", "typecheck")
 

@@ -33,6 +33,10 @@ class DuplicateError(AliasError):
     """One thing found under two paths where only trees are allowed."""
 
 
+class MissingExtraError(WeftError, ModuleNotFoundError):
+    """What needs a package that only an extra of weft installs."""
+
+
 __all__ = [
     "AliasError",
     "AttributeKindError",
@@ -41,6 +45,7 @@ __all__ = [
     "FilterError",
     "ImmutableVariableError",
     "InPlaceError",
+    "MissingExtraError",
     "ModeError",
     "PrefixError",
     "StaticError",

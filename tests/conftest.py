@@ -33,6 +33,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 
 # The first example of a property compiles, the others do not: a deadline would call that flaky.
 hypothesis.settings.register_profile("weft", deadline=None, max_examples=30, print_blob=True)
+hypothesis.settings.register_profile("quick", parent=hypothesis.settings.get_profile("weft"), max_examples=5)
 hypothesis.settings.load_profile("weft")
 
 

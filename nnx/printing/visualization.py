@@ -6,6 +6,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from weft.nnx.errors import MissingExtraError
+
 
 def display(*args: Any) -> None:
     """Shows objects with treescope in a notebook, and prints them elsewhere."""
@@ -14,8 +16,13 @@ def display(*args: Any) -> None:
         for value in args:
             print(value)
         return
-    import treescope
-
+    try:
+        import treescope
+    except ModuleNotFoundError as missing:
+        raise MissingExtraError(
+            "display shows objects with treescope, which is not installed",
+            fix="pip install 'weft[display]', or print the object",
+        ) from missing
     for value in args:
         treescope.display(value, ignore_exceptions=True, autovisualize=True)
 

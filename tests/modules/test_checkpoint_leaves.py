@@ -254,6 +254,8 @@ MEMORY = """
 import gc, resource, sys
 import jax, jax.numpy as jnp, numpy as np, psutil
 from weft.modules import load_checkpoint, save_checkpoint
+
+pytestmark = pytest.mark.slow
 folder, leaves, megabytes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 
 def highest():

@@ -12,6 +12,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from weft.metrics import Accuracy, Average, MetricError, MultiMetric, Welford, merge_stack
 from weft.modules.exact import count_of
 
+pytestmark = pytest.mark.slow
+
 VALUES = jax.random.normal(jax.random.key(0), (4, 6))
 LOGITS = jax.random.normal(jax.random.key(1), (4, 6, 3))
 LABELS = jax.random.randint(jax.random.key(2), (4, 6), 0, 3)

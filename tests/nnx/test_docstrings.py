@@ -23,6 +23,8 @@ import pytest
 from flax import nnx as flax_nnx
 from weft.nnx.interop.installing import twin_module
 
+pytestmark = pytest.mark.slow
+
 # example: why it cannot agree
 EXCEPTIONS = {
     "module.view_info": "prints the text of the layers' docstrings, and weft's layers have their own",

@@ -6,6 +6,8 @@ import pytest
 
 from . import fuzz
 
+pytestmark = pytest.mark.slow
+
 SEEDS = range(300)
 
 

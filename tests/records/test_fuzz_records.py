@@ -8,6 +8,8 @@ import pytest
 
 from . import fuzz_records as fuzz
 
+pytestmark = pytest.mark.slow
+
 SEEDS = range(100)
 
 

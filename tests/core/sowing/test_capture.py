@@ -22,6 +22,8 @@ from weft.core.errors import DifferentiationError, StructureError
 from weft.core.records.kinds import BatchStat, Intermediate, Kind
 from weft.core.sowing.capturing import CaptureError, capture, perturb, perturbations, scope, sow
 
+pytestmark = pytest.mark.slow
+
 X = jnp.array([1.0, 2.0, 3.0])
 
 

@@ -15,6 +15,8 @@ import pytest
 import weft
 from weft import nnx
 
+pytestmark = pytest.mark.slow
+
 _ROOT = os.path.dirname(os.path.abspath(weft.__file__)) + os.sep
 # An environment may stand in the checkout, and what an interrupt inside of JAX leaves is not weft's to promise.
 _ROOMS = ("core/", "modules/", "nnx/", "transforms/", "typecheck/")

@@ -187,6 +187,8 @@ SUITE = """
 import pytest
 from flax import nnx
 
+pytestmark = pytest.mark.slow
+
 @pytest.mark.parametrize("i", range(4))
 def test_it(i):
     assert nnx.__name__ == "weft.nnx"

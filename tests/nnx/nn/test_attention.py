@@ -11,6 +11,8 @@ from weft.nnx.nn import attention
 
 from .twins import assert_equal, assert_same_state, attributes, twins
 
+pytestmark = pytest.mark.slow
+
 NORMAL = initializers.normal(0.3)
 
 

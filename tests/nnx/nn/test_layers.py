@@ -15,6 +15,8 @@ from weft.nnx.objects.stability import is_stable
 
 from .twins import assert_equal, assert_same_state, attributes, twins
 
+pytestmark = pytest.mark.slow
+
 
 def ramp(*shape, dtype=jnp.float32):
     return (jnp.arange(np.prod(shape, dtype=int)).reshape(shape) % 7 - 2.5).astype(dtype) * 0.3

@@ -10,6 +10,8 @@ from weft import nnx
 
 from ..nn.twins import assert_equal, assert_same_state, twins
 
+pytestmark = pytest.mark.slow
+
 
 def model_of(library):
     class Block(library.Module):

@@ -11,6 +11,8 @@ from weft import nnx as weft_nnx
 
 from .. import agreement
 
+pytestmark = pytest.mark.slow
+
 MODES = {"updates": {}, "graph": {"graph_updates": False}, "tree": {"graph": False}}
 PROGRAMS = {}
 # Where weft does more than flax, on purpose, or flax misbehaves: (program, mode), see docs/differences.md.

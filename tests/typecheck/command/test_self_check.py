@@ -8,6 +8,8 @@ import pytest
 from weft.typecheck.command.linter import check
 from weft.typecheck.proofs.report import Verdict
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 
 # What annotations cannot say, by name: each says why in its own line. Nothing else may go unchecked.

@@ -21,6 +21,8 @@ from weft.typecheck.language.reading import Scope, read
 from weft.typecheck.proofs.prover import verify
 from weft.typecheck.proofs.report import Report, Verdict
 
+pytestmark = pytest.mark.slow
+
 
 class Dense(nnx.Module):
     w: nnx.Param[Float[Array, "din dout"]]

@@ -99,6 +99,8 @@ import weft
 from jaxtyping import Array, Float, PRNGKeyArray
 from weft import Module
 
+pytestmark = pytest.mark.slow
+
 DEPTH = 2
 
 
