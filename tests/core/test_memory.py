@@ -14,6 +14,8 @@ import pytest
 import weft
 from weft.core.memory import MOST_KEPT, Recent, handle_of, live
 
+pytestmark = pytest.mark.slow
+
 
 class Scale(weft.Module):
     weight: jax.Array

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from weft.modules import CheckpointError, load_checkpoint, save_checkpoint
 
+pytestmark = pytest.mark.slow
+
 # More for a longer look: WEFT_KILLS=1000.
 KILLS = int(os.environ.get("WEFT_KILLS", "15"))
 

@@ -16,6 +16,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from weft.core.records.keys import Keys
 from weft.modules import CheckpointError, Linear, load_checkpoint, save_checkpoint
 
+pytestmark = pytest.mark.slow
+
 FLOATS = ["float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"]
 RARE = ["float8_e8m0fnu", "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz"]
 OF_JAX = [*FLOATS, *RARE, "int8", "uint8", "int16", "uint16", "int32", "uint32", "complex64"]
@@ -254,8 +256,6 @@ MEMORY = """
 import gc, resource, sys
 import jax, jax.numpy as jnp, numpy as np, psutil
 from weft.modules import load_checkpoint, save_checkpoint
-
-pytestmark = pytest.mark.slow
 folder, leaves, megabytes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 
 def highest():

@@ -14,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from weft import All, BatchStat, Cache, Inside, LoRAParam, Maybe, Not, Param, PathContains
 
+pytestmark = pytest.mark.slow
+
 
 class Net(weft.Module):
     hidden: weft.Linear

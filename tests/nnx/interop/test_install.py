@@ -14,6 +14,8 @@ from weft import nnx
 from weft.nnx import install as install_function
 from weft.nnx.interop.installing import InstallError, twin_module
 
+pytestmark = pytest.mark.slow
+
 HIDE_FLAX = """
 import importlib.machinery, sys
 class NoFlax(importlib.machinery.PathFinder):
@@ -186,8 +188,6 @@ CONFTEST = "import weft.nnx\nweft.nnx.install()\n"
 SUITE = """
 import pytest
 from flax import nnx
-
-pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("i", range(4))
 def test_it(i):

@@ -13,6 +13,8 @@ from weft.typecheck import Batched, verify
 from weft.typecheck.command.linter import check
 from weft.typecheck.proofs.report import Verdict
 
+pytestmark = pytest.mark.slow
+
 GPT = '''
 """A small GPT: its blocks are stacked by vmap and scanned."""
 
@@ -98,8 +100,6 @@ import jax.numpy as jnp
 import weft
 from jaxtyping import Array, Float, PRNGKeyArray
 from weft import Module
-
-pytestmark = pytest.mark.slow
 
 DEPTH = 2
 
