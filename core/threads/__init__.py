@@ -1,1 +1,1 @@
-"""Successors: how they are found, threaded through a block of calls, and watched for when one is lost."""
+"""Successors, threaded through a block of calls, and watched for when one is lost."""
