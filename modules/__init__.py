@@ -13,11 +13,13 @@ from weft.modules.linear import Embed, Linear
 from weft.modules.low_rank import LoRA, lora
 from weft.modules.mlp import MLP
 from weft.modules.modes import inference, training
+from weft.modules.multi_head import CacheError, KeyValueCache, MultiHeadAttention
 from weft.modules.norm import BatchNorm, LayerNorm, RMSNorm
 from weft.modules.optimizer import Optimizer
 from weft.modules.parallel import Parallel, StatefulParallel
 from weft.modules.policy import Policy
 from weft.modules.pooling import avg_pool, max_pool, min_pool
+from weft.modules.positions import LearnedPositions, RoPE, SinusoidalPositions, sinusoidal
 from weft.modules.sequential import Sequential, StatefulSequential
 from weft.modules.shared import Shared
 from weft.modules.stack import Stack
@@ -25,6 +27,7 @@ from weft.modules.stack import Stack
 __all__ = [
     "MLP",
     "BatchNorm",
+    "CacheError",
     "CheckpointError",
     "ConfigError",
     "Conv",
@@ -35,18 +38,23 @@ __all__ = [
     "Embed",
     "Ensemble",
     "Frozen",
+    "KeyValueCache",
     "Lambda",
     "LayerNorm",
+    "LearnedPositions",
     "Linear",
     "LoRA",
     "LoadReport",
+    "MultiHeadAttention",
     "Optimizer",
     "Parallel",
     "Policy",
     "RMSNorm",
     "Residual",
+    "RoPE",
     "Sequential",
     "Shared",
+    "SinusoidalPositions",
     "Stack",
     "StatefulParallel",
     "StatefulSequential",
@@ -66,6 +74,7 @@ __all__ = [
     "save_checkpoint",
     "sigmoid",
     "silu",
+    "sinusoidal",
     "softmax",
     "softplus",
     "tanh",

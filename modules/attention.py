@@ -121,7 +121,7 @@ def weighted_values(weights: Weights, value: Keys, *, precision: Any = None) -> 
     return jnp.reshape(y, (*y.shape[:-3], heads, y.shape[-1]))
 
 
-@op("is_causal")
+@op("is_causal", "window", "implementation")
 def fused_attention(
     query: Queries,
     key: Keys,
@@ -130,10 +130,16 @@ def fused_attention(
     mask: Mask | None = None,
     *,
     is_causal: bool = False,
+    window: tuple[int, int] | None = None,
+    implementation: Any = None,
 ) -> Queries:
     """Attention by JAX's own function, which never keeps the weights where the device has a kernel for that.
 
-    Arguments are as in `attention_weights` and `weighted_values`.
+    Arguments are as in `attention_weights` and `weighted_values`; and
+
+    Args:
+        window: how many keys before its own place and behind it a query attends to, at most.
+        implementation: which kernel, `"xla"` or `"cudnn"`.
 
     Source: `jax.nn.dot_product_attention`.
     """
@@ -143,7 +149,8 @@ def fused_attention(
         bias, mask = (None if array is None else _one_batch_axis(as_array(array), batch) for array in (bias, mask))
     if mask is not None:
         mask = mask.astype(bool)
-    y = jax.nn.dot_product_attention(query, key, value, bias, mask, is_causal=is_causal)
+    kernel: dict[str, Any] = {"local_window_size": window, "implementation": implementation}
+    y = jax.nn.dot_product_attention(query, key, value, bias, mask, is_causal=is_causal, **kernel)
     return jnp.reshape(y, (*batch, *y.shape[-3:])) if len(batch) > 1 else y
 
 
@@ -154,29 +161,56 @@ def _one_batch_axis(array: Array, batch: tuple[int, ...]) -> Array:
     return jnp.reshape(array, (math.prod(array.shape[:-3]), *array.shape[-3:]))
 
 
-@op()
+@op("window")
 def cache_step(
-    cached_key: Keys, cached_value: Keys, index: Int[Array, ""], key: Keys, value: Keys
-) -> tuple[Keys, Keys, Bool[Array, "*batch 1 1 kv"]]:
-    """Puts one step's key and value in their place in a decoding cache.
+    cached_key: Keys,
+    cached_value: Keys,
+    index: Int[Array, ""],
+    key: Keys,
+    value: Keys,
+    *,
+    window: tuple[int, int] | None = None,
+) -> tuple[Keys, Keys, Bool[Array, "*batch 1 q kv"]]:
+    """Puts the keys and values of the next steps in their places in a decoding cache.
 
     Args:
         cached_key, cached_value: those of all steps, zeros for steps to come.
         index: how many steps were made before.
-        key, value: those of this step; their length is one.
+        key, value: those of the steps to make, one or more.
+        window: as in `fused_attention`.
 
     Returns:
-        The new caches, and the mask of the steps made so far, this one included.
+        The new caches, and the mask by which each new step attends to itself and those before.
     """
     batch, length = cached_key.shape[:-3], cached_key.shape[-3]
     zero = jnp.zeros((), index.dtype)
     place = (*(zero,) * len(batch), index, zero, zero)
-    known = jnp.broadcast_to(jnp.arange(length) <= index, (*batch, 1, 1, length))
+    steps = index + jnp.arange(key.shape[-3], dtype=index.dtype)
+    known = near(steps, jnp.arange(length, dtype=index.dtype), is_causal=True, window=window)
     return (
         lax.dynamic_update_slice(cached_key, key.astype(cached_key.dtype), place),
         lax.dynamic_update_slice(cached_value, value.astype(cached_value.dtype), place),
-        known,
+        jnp.broadcast_to(known, (*batch, 1, *known.shape)),
     )
+
+
+def near(
+    query: Int[Array, "q"], key: Int[Array, "kv"], *, is_causal: bool, window: tuple[int, int] | None
+) -> Bool[Array, "q kv"]:
+    """Which keys lie where a query may attend to them.
+
+    Args:
+        query, key: the place of each.
+        is_causal: whether only keys at its own place and before.
+        window: as in `fused_attention`.
+
+    >>> places = jnp.arange(3)
+    >>> near(places, places, is_causal=True, window=(1, 0)).astype(int).tolist()
+    [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
+    """
+    ahead = jnp.expand_dims(key, 0) - jnp.expand_dims(query, 1)
+    mask = ahead <= 0 if is_causal else jnp.ones_like(ahead, bool)
+    return mask if window is None else mask & (ahead >= -window[0]) & (ahead <= window[1])
 
 
 # ---------------------------------------------------------------------------------------------------------- masks

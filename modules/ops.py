@@ -39,3 +39,5 @@ from weft.modules.pooling import avg_pool as avg_pool
 from weft.modules.pooling import max_pool as max_pool
 from weft.modules.pooling import min_pool as min_pool
 from weft.modules.pooling import pool as pool
+from weft.modules.positions import rope as rope
+from weft.modules.positions import sinusoidal as sinusoidal
