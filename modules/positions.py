@@ -42,17 +42,17 @@ default_position_init = initializers.normal(0.02)
 
 @op("base", "scaling", "interleaved")
 def rope(
-    x: Float[Array, "*batch seq heads 2*half"],
+    x: Float[Array, "*batch seq heads depth"],
     positions: Num[Array, "*#batch seq"],
     *,
     base: float = 10_000.0,
     scaling: float = 1.0,
     interleaved: bool = False,
-) -> Float[Array, "*batch seq heads 2*half"]:
+) -> Float[Array, "*batch seq heads depth"]:
     """Turns pairs of features by angles proportional to the position, so that products depend on distances alone.
 
     Args:
-        x: queries or keys.
+        x: queries or keys. Of an odd number of features the last is left as it is.
         positions: of each place; leading axes broadcast against the batch.
         base: the slowest pair turns about this many times more slowly than the first.
         scaling: what positions are divided by, to fit longer sequences into the angles of shorter ones.
@@ -66,18 +66,18 @@ def rope(
     """
     half = x.shape[-1] // 2
     # Not in x's dtype: bfloat16 cannot tell positions above 256 apart.
-    angles = (positions.astype(jnp.float32) / scaling)[..., None, None] * _frequencies(half, base)
+    angles = jnp.expand_dims(_angles(positions.astype(jnp.float32) / scaling, half, base), -2)
     wide = jnp.promote_types(x.dtype, jnp.float32)
     angles = lax.expand_dims(angles, range(x.ndim - angles.ndim)).astype(wide)
     sin, cos = jnp.sin(angles), jnp.cos(angles)
     turning = x.astype(wide)
     if interleaved:
-        first, second = turning[..., 0::2], turning[..., 1::2]
+        first, second = turning[..., 0 : 2 * half : 2], turning[..., 1 : 2 * half : 2]
     else:
-        first, second = turning[..., :half], turning[..., half:]
+        first, second = turning[..., :half], turning[..., half : 2 * half]
     turned = (first * cos - second * sin, second * cos + first * sin)
-    y = jnp.stack(turned, -1).reshape(x.shape) if interleaved else jnp.concatenate(turned, -1)
-    return y.astype(x.dtype)
+    y = jnp.reshape(jnp.stack(turned, -1), (*x.shape[:-1], 2 * half)) if interleaved else jnp.concatenate(turned, -1)
+    return jnp.concatenate([y.astype(x.dtype), x[..., 2 * half :]], -1)
 
 
 @op("features", "max_period", "dtype")
@@ -105,13 +105,15 @@ def sinusoidal(  # weft: skip(a number decides the last size)
     if features < 2 or features % 2:
         raise ConfigError(f"sinusoidal: features must be even, not {features}", fix="half are sines, half cosines")
     half = features // 2
-    angles = positions.astype(jnp.float32)[..., None] * _frequencies(half, max_period)
+    angles = _angles(positions.astype(jnp.float32), half, max_period)
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], -1).astype(dtype)
 
 
-def _frequencies(count: Any, base: float) -> Any:
-    """From 1 down, by equal factors; the next would be `1 / base`."""
-    return jnp.exp(jnp.arange(count, dtype=jnp.float32) * (-float(np.log(base)) / count))
+def _angles(places: Array, count: int, base: float) -> Any:
+    """Each place times so many frequencies: from 1 down, by equal factors; the next would be `1 / base`."""
+    fall = -float(np.log(base)) / max(count, 1)
+    frequencies = jnp.exp(jnp.arange(count, dtype=jnp.float32) * fall)
+    return jnp.expand_dims(places, -1) * lax.expand_dims(frequencies, range(places.ndim))
 
 
 class RoPE(Module):
@@ -146,19 +148,17 @@ class RoPE(Module):
         self.base, self.scaling, self.interleaved = float(base), float(scaling), interleaved
 
     def __call__(
-        self, x: Float[Array, "*batch seq heads 2*half"], positions: Num[Array, "*#batch seq"] | None = None
-    ) -> Float[Array, "*batch seq heads 2*half"]:
+        self, x: Float[Array, "*batch seq heads depth"], positions: Num[Array, "*#batch seq"] | None = None
+    ) -> Float[Array, "*batch seq heads depth"]:
         """Turns each place by its position.
 
         Args:
-            x: queries or keys.
+            x: queries or keys. Of an odd number of features the last is left as it is.
             positions: of each place; by default 0, 1, 2 and so on.
 
         Raises:
-            AxisError: if the last axis is not of even size, or the positions are not those of `x`.
+            AxisError: if the positions are not those of `x`.
         """
-        if x.shape[-1] % 2:
-            raise AxisError(f"RoPE turns pairs of features, and there are {x.shape[-1]}", at=f"x: {jax.typeof(x)}")
         if positions is None:
             positions = jnp.arange(x.shape[-3])
         check_places(positions, x.shape[:-2], "RoPE")
