@@ -13,15 +13,14 @@ It is part of the record's structure, so of one record each call returns the sam
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Generic, Self, cast, overload
+from typing import Any, Generic, Self, cast, overload
 
 import jax
 import jax.numpy as jnp
 from jax.nn import initializers
-from jaxtyping import Array, Bool, Float, Int, Key, Num
+from jaxtyping import Array, Bool, Float, Key, Num
 from typing_extensions import TypeVar
-from weft.core.errors import AxisError, WeftError
-from weft.core.kinds import Cache
+from weft.core.errors import AxisError
 from weft.core.module import Module, static
 from weft.core.successors import records_in
 from weft.modules.attention import (
@@ -35,43 +34,13 @@ from weft.modules.attention import (
 from weft.modules.construct import ConfigError, Initializer, KeyLike, check_positive, parameter_keys
 from weft.modules.dropout import Dropout
 from weft.modules.dtypes import promote
+from weft.modules.kv_cache import CacheError, KeyValueCache, check_room
 from weft.modules.linear import Linear, default_kernel_init
 from weft.modules.low_rank import LoRA
-from weft.modules.positions import known_integer
 
 Projection = Linear | LoRA
 # Makes the norm of queries and that of keys, from the size of a head.
 MakeNorm = Callable[[int], Callable[[Any], Any]]
-
-
-class CacheError(WeftError, ValueError):
-    """A decoding cache that is full, or is used for what it cannot hold."""
-
-
-class KeyValueCache(Module):
-    """The keys and values of the steps that attention has seen so far.
-
-    Args:
-        max_length: how many steps there is room for.
-        kv_heads, depth: how many heads keys and values have, and their size.
-        batch: the sizes of the batch's axes.
-        dtype: of keys and values.
-
-    >>> KeyValueCache(8, 2, 4, batch=(3,)).keys.shape
-    (3, 8, 2, 4)
-    """
-
-    keys: Annotated[Float[Array, "*batch max_length kv_heads depth"], Cache]
-    values: Annotated[Float[Array, "*batch max_length kv_heads depth"], Cache]
-    index: Annotated[Int[Array, ""], Cache]
-
-    def __init__(
-        self, max_length: int, kv_heads: int, depth: int, *, batch: Sequence[int] = (), dtype: Any = jnp.float32
-    ):
-        check_positive("KeyValueCache", max_length=max_length, kv_heads=kv_heads, depth=depth)
-        # Two arrays: a donated one may stand in one place only.
-        self.keys, self.values = (jnp.zeros((*batch, max_length, kv_heads, depth), dtype) for _ in range(2))
-        self.index = jnp.zeros((), jnp.int32)
 
 
 C = TypeVar("C", bound=KeyValueCache | None, default=None, covariant=True)
@@ -240,7 +209,7 @@ class MultiHeadAttention(Module, Generic[C]):
         held = self._heads(self.value, source if values is None else values, self.num_kv_heads, None)
         cache = self.cache
         if cache is not None:
-            _check_room(cache, keys, context is not None or values is not None)
+            check_room(cache, keys, context is not None or values is not None)
         if self.rope is not None:
             steps = None if cache is None else cache.index + jnp.arange(x.shape[-2], dtype=cache.index.dtype)
             steps = steps if positions is None else positions
@@ -356,31 +325,6 @@ def _window(window: int | Sequence[int] | None) -> tuple[int, int] | None:
     if len(sides) != 2 or min(sides) < 0:
         raise ConfigError(f"MultiHeadAttention: window is how many keys before and behind, not {window!r}")
     return cast("tuple[int, int]", sides)
-
-
-def _check_room(cache: KeyValueCache, keys: Any, crossing: bool) -> None:
-    if crossing:
-        raise CacheError(
-            "this attention has a cache of its own earlier steps, and was given a context to attend to",
-            fix="give a cache only to self-attention; a context is there as a whole at each step",
-        )
-    *batch, steps, _, _ = keys.shape
-    *room, length, _, _ = cache.keys.shape
-    if batch != room:
-        raise CacheError(
-            "the batch is not the one that this cache is for",
-            at=f"x: batch axes {tuple(batch)}, cache: {tuple(room)}",
-            fix=f"with_cache({length}, batch={tuple(batch)})",
-        )
-    index = known_integer(cache.index)
-    # Symbolic sizes cannot be compared, and stand for those that fit.
-    if isinstance(steps, int) and isinstance(length, int) and (index or 0) + steps > length:
-        raise CacheError(
-            f"this cache has room for {length} steps, and {steps} are given"
-            + ("" if not index else f" behind the {index} that it holds"),
-            at=f"cache.keys: {jax.typeof(cache.keys)}",
-            fix="with_cache of a larger max_length",
-        )
 
 
 def _broad(what: str, array: Any, query: Any, key: Any) -> Any:
