@@ -56,7 +56,7 @@ def cast(tree, dtype):
 
 
 def waves(t):
-    angles = t[:, None] * jnp.exp(jnp.linspace(0, 5, 16))
+    angles = 100 * t[:, None] * 100.0 ** (-jnp.arange(16) / 16)
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], -1)
 
 

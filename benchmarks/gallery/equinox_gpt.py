@@ -16,7 +16,7 @@ class Attention(eqx.Module):
 
     def __init__(self, key):
         key1, key2 = jax.random.split(key)
-        self.qkv = eqx.nn.Linear(DIM, 3 * DIM, use_bias=False, key=key1)
+        self.qkv = eqx.nn.Linear(DIM, 3 * DIM, key=key1)
         self.out = eqx.nn.Linear(DIM, DIM, key=key2)
 
     def __call__(self, x, cache):

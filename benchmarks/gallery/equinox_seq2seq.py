@@ -1,4 +1,4 @@
-"""Sequences reversed: a gated recurrent encoder, a decoder with attention and teacher forcing, in equinox."""
+"""Sequences reversed: a GRU encoder, a decoder with attention and teacher forcing, in equinox."""
 
 import equinox as eqx
 import jax
@@ -10,44 +10,29 @@ VOCAB, LENGTH, DIM = 12, 8, 64
 optimizer = optax.adam(3e-3)
 
 
-class Cell(eqx.Module):
-    gate: eqx.nn.Linear
-    candidate: eqx.nn.Linear
-
-    def __init__(self, in_features, key):
-        key1, key2 = jax.random.split(key)
-        self.gate = eqx.nn.Linear(in_features + DIM, DIM, key=key1)
-        self.candidate = eqx.nn.Linear(in_features + DIM, DIM, key=key2)
-
-    def __call__(self, hidden, x):
-        gate = jax.nn.sigmoid(self.gate(jnp.concatenate([x, hidden])))
-        candidate = jnp.tanh(self.candidate(jnp.concatenate([x, gate * hidden])))
-        return hidden + gate * (candidate - hidden)
-
-
 class Seq2Seq(eqx.Module):
     embed: eqx.nn.Embedding
-    encoder: Cell
-    decoder: Cell
+    encoder: eqx.nn.GRUCell
+    decoder: eqx.nn.GRUCell
     head: eqx.nn.Linear
 
     def __init__(self, key):
         keys = jax.random.split(key, 4)
         self.embed = eqx.nn.Embedding(VOCAB, DIM, key=keys[0])
-        self.encoder = Cell(DIM, keys[1])
-        self.decoder = Cell(2 * DIM, keys[2])
+        self.encoder = eqx.nn.GRUCell(DIM, DIM, use_bias=False, key=keys[1])
+        self.decoder = eqx.nn.GRUCell(2 * DIM, DIM, use_bias=False, key=keys[2])
         self.head = eqx.nn.Linear(2 * DIM, VOCAB, key=keys[3])
 
     def encode(self, source):
         def step(hidden, x):
-            hidden = self.encoder(hidden, x)
+            hidden = self.encoder(x, hidden)
             return hidden, hidden
 
         return jax.lax.scan(step, jnp.zeros(DIM), jax.vmap(self.embed)(source))
 
     def decode(self, hidden, states, last):
         attended = jax.nn.softmax(states @ hidden / jnp.sqrt(DIM)) @ states
-        hidden = self.decoder(hidden, jnp.concatenate([self.embed(last), attended]))
+        hidden = self.decoder(jnp.concatenate([self.embed(last), attended]), hidden)
         return hidden, self.head(jnp.concatenate([hidden, attended]))
 
     def __call__(self, source, target):

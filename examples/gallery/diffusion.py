@@ -50,8 +50,7 @@ def make(key):
 
 
 def waves(t):
-    angles = t[:, None] * jnp.exp(jnp.linspace(0, 5, 16))
-    return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], -1)
+    return weft.sinusoidal(100 * t, features=32, max_period=100.0)
 
 
 def loss(model, images, key):

@@ -1,4 +1,4 @@
-"""Sequences reversed: a gated recurrent encoder, a decoder with attention and teacher forcing."""
+"""Sequences reversed: a GRU encoder, a decoder with attention and teacher forcing."""
 
 import jax
 import jax.numpy as jnp
@@ -9,49 +9,31 @@ from gallery_data import reversals
 VOCAB, LENGTH, DIM = 12, 8, 64
 
 
-class Cell(weft.Module):
-    gate: weft.Linear
-    candidate: weft.Linear
-
-    def __init__(self, in_features, key):
-        key1, key2 = jax.random.split(key)
-        self.gate = weft.Linear(in_features + DIM, DIM, key=key1)
-        self.candidate = weft.Linear(in_features + DIM, DIM, key=key2)
-
-    def __call__(self, hidden, x):
-        gate = weft.sigmoid(self.gate(jnp.concatenate([x, hidden])))
-        candidate = weft.tanh(self.candidate(jnp.concatenate([x, gate * hidden])))
-        return hidden + gate * (candidate - hidden)
-
-
 class Seq2Seq(weft.Module):
     embed: weft.Embed
-    encoder: Cell
-    decoder: Cell
+    encoder: weft.RNN
+    decoder: weft.GRUCell
     head: weft.Linear
 
     def __init__(self, key):
         keys = jax.random.split(key, 4)
         self.embed = weft.Embed(VOCAB, DIM, key=keys[0])
-        self.encoder = Cell(DIM, keys[1])
-        self.decoder = Cell(2 * DIM, keys[2])
+        self.encoder = weft.RNN(weft.GRUCell(DIM, DIM, use_bias=False, key=keys[1]))
+        self.decoder = weft.GRUCell(2 * DIM, DIM, use_bias=False, key=keys[2])
         self.head = weft.Linear(2 * DIM, VOCAB, key=keys[3])
-
-    def encode(self, source):
-        return weft.scan(lambda hidden, x: (self.encoder(hidden, x),) * 2)(jnp.zeros(DIM), self.embed(source))
 
     def decode(self, hidden, states, last):
         attended = weft.softmax(states @ hidden / jnp.sqrt(DIM)) @ states
-        hidden = self.decoder(hidden, jnp.concatenate([self.embed(last), attended]))
+        hidden, _ = self.decoder(hidden, jnp.concatenate([self.embed(last), attended]))
         return hidden, self.head(jnp.concatenate([hidden, attended]))
 
     def __call__(self, source, target):
-        hidden, states = self.encode(source)
+        hidden, states = self.encoder(self.embed(source), return_carry=True)
         shifted = jnp.concatenate([jnp.zeros(1, target.dtype), target[:-1]])
         return weft.scan(lambda hidden, last: self.decode(hidden, states, last))(hidden, shifted)[1]
 
     def translate(self, source):
-        hidden, states = self.encode(source)
+        hidden, states = self.encoder(self.embed(source), return_carry=True)
 
         def step(carry, _):
             hidden, logits = self.decode(carry[0], states, carry[1])

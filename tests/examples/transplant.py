@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import weft
 from flax import nnx
 
-WEFT = (weft.Linear, weft.Conv, weft.Embed, weft.LayerNorm, weft.BatchNorm)
-EQUINOX = (eqx.nn.Linear, eqx.nn.Conv, eqx.nn.Embedding, eqx.nn.LayerNorm, eqx.nn.BatchNorm)
+WEFT = (weft.Linear, weft.Conv, weft.Embed, weft.LayerNorm, weft.BatchNorm, weft.GRUCell, weft.MultiHeadAttention)
+EQUINOX = (eqx.nn.Linear, eqx.nn.Conv, eqx.nn.Embedding, eqx.nn.LayerNorm, eqx.nn.BatchNorm, eqx.nn.GRUCell)
 FLAX = (nnx.Linear, nnx.Conv, nnx.Embed, nnx.LayerNorm, nnx.BatchNorm)
 WEIGHTS = ("kernel", "kernel", "embedding", "scale", "scale")
 
@@ -26,7 +26,14 @@ def parameters(model: Any) -> list[tuple[int | None, list[jax.Array]]]:
     found: list[tuple[int | None, list[jax.Array]]] = []
     for node in jax.tree.leaves(model, is_leaf=lambda node: isinstance(node, WEFT)):
         sort = _sort(node, WEFT)
-        if sort is not None:
+        if isinstance(node, weft.MultiHeadAttention):  # the others' programs write it themselves, of two linear maps
+            maps = [(part.kernel, part.bias) for part in (node.query, node.key, node.value)]
+            found.append((0, [jnp.concatenate(weights, -1) for weights in zip(*maps, strict=True)]))
+            found.append((0, [node.out.kernel, node.out.bias]))
+        elif isinstance(node, weft.GRUCell):
+            found.append((sort, [node.dense_i.kernel, node.dense_h.kernel]))
+            assert node.dense_i.bias is None
+        elif sort is not None:
             weights = [getattr(node, WEIGHTS[sort]), getattr(node, "bias", None)]
             found.append((sort, [weight for weight in weights if weight is not None]))
         elif jnp.issubdtype(node.dtype, jnp.inexact):
@@ -54,6 +61,7 @@ def _taken(node: Any, new: Iterator[tuple[int | None, list[jax.Array]]]) -> Any:
         return node
     expected, [weight, *bias] = next(new)
     assert sort == expected
+    assert bias or getattr(node, "bias", None) is None
     if sort is None:
         assert weight.shape == node.shape
         return weight
@@ -62,6 +70,8 @@ def _taken(node: Any, new: Iterator[tuple[int | None, list[jax.Array]]]) -> Any:
     elif sort == 1:  # windows are behind features there, and so is an axis of the bias for each
         weight, bias = jnp.moveaxis(weight, (-1, -2), (0, 1)), [vector[:, None, None] for vector in bias]
     names = ("weight", "bias")[: 1 + len(bias)]
+    if sort == 5:
+        names, weight, bias = ("weight_ih", "weight_hh"), weight.T, [bias[0].T]
     assert [getattr(node, name).shape for name in names] == [array.shape for array in (weight, *bias)]
     return eqx.tree_at(lambda layer: [getattr(layer, name) for name in names], node, [weight, *bias])
 
