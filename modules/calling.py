@@ -7,6 +7,10 @@ A layer is a record or a plain function. Whether it has state shows in what its 
 | pure | `y` | passes `y` on |
 | stateful | `(y, successor)`, or `(y, aux, successor)` for `((y, aux), successor)` | puts it in its place |
 
+Whether a layer has state is a matter of its class and structure, never of its mode: of one record each call returns
+the same. `BatchNorm` is stateful in inference mode too; attention is stateful from where it is given a cache, which
+changes its structure, until that is taken away, and so is a block that holds it.
+
 So a combinator of *one* layer (`Residual`, `Stack`, `Ensemble`, `Frozen`) is called like its layer: it returns `y`, or
 `(y, successor)` with its own successor. One of *several* layers says in its name which it does (`Sequential` and
 `StatefulSequential`, `Parallel` and `StatefulParallel`), as neither a reader nor a type checker would like to look
