@@ -13,7 +13,7 @@ It is part of the record's structure, so of one record each call returns the sam
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Self, cast, overload
+from typing import Any, Generic, cast, overload
 
 import jax
 import jax.numpy as jnp
@@ -161,14 +161,32 @@ class MultiHeadAttention(Module, Generic[C]):
 
     @overload
     def __call__(
-        self: MultiHeadAttention[None], x: Array, context: Any = None, values: Any = None, **options: Any
+        self: MultiHeadAttention[None],
+        x: Array,
+        context: Array | None = None,
+        values: Array | None = None,
+        *,
+        mask: Array | None = None,
+        bias: Array | None = None,
+        positions: Array | None = None,
+        key: Array | None = None,
+        inference: bool | None = None,
     ) -> Array: ...
     @overload
     def __call__(
-        self: MultiHeadAttention[KeyValueCache], x: Array, context: Any = None, values: Any = None, **options: Any
+        self: MultiHeadAttention[KeyValueCache],
+        x: Array,
+        context: Array | None = None,
+        values: Array | None = None,
+        *,
+        mask: Array | None = None,
+        bias: Array | None = None,
+        positions: Array | None = None,
+        key: Array | None = None,
+        inference: bool | None = None,
     ) -> tuple[Array, MultiHeadAttention[KeyValueCache]]: ...
     def __call__(
-        self,
+        self: MultiHeadAttention[Any],
         x: Float[Array, "*batch q features"],
         context: Float[Array, "*batch kv context_features"] | None = None,
         values: Float[Array, "*batch kv value_features"] | None = None,
@@ -178,7 +196,7 @@ class MultiHeadAttention(Module, Generic[C]):
         positions: Num[Array, "..."] | None = None,
         key: Key[Array, ""] | None = None,
         inference: bool | None = None,
-    ) -> Float[Array, "*batch q out_features"] | tuple[Float[Array, "*batch q out_features"], Self]:
+    ) -> Float[Array, "*batch q out_features"] | tuple[Float[Array, "*batch q out_features"], MultiHeadAttention[Any]]:
         """Attends.
 
         Args:

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 from jax.nn import initializers
 from jaxtyping import Array, Float, Int, Num
 from weft.core.errors import AxisError
@@ -322,4 +323,4 @@ def known_integer(value: Any) -> int | None:
     >>> known_integer(jnp.array(3)), jax.eval_shape(lambda i: known_integer(i), jnp.array(3))
     (3, None)
     """
-    return None if isinstance(value, jax.core.Tracer) or jnp.ndim(value) else int(value)
+    return None if isinstance(value, Tracer) or jnp.ndim(value) else int(value)

@@ -59,9 +59,29 @@ class RNN(Module, Generic[Carry]):  # weft: skip(of any cell)
         self.cell, self.reverse, self.time_axis, self.unroll = cell, reverse, time_axis, unroll
 
     @overload
-    def __call__(self, x: Any, *, return_carry: Literal[True], **options: Any) -> tuple[Carry, Any]: ...
+    def __call__(
+        self,
+        x: Array,
+        *,
+        initial_carry: Any = None,
+        lengths: Array | None = None,
+        mask: Array | None = None,
+        return_carry: Literal[True],
+        reverse: bool | None = None,
+        key: Array | None = None,
+    ) -> tuple[Carry, Any]: ...
     @overload
-    def __call__(self, x: Any, *, return_carry: Literal[False] = False, **options: Any) -> Any: ...
+    def __call__(
+        self,
+        x: Array,
+        *,
+        initial_carry: Any = None,
+        lengths: Array | None = None,
+        mask: Array | None = None,
+        return_carry: Literal[False] = False,
+        reverse: bool | None = None,
+        key: Array | None = None,
+    ) -> Any: ...
     def __call__(
         self,
         x: Float[Array, "..."],
@@ -143,23 +163,23 @@ def _axis(x: Any, time_axis: int) -> int:
 
 
 def _mask(x: Any, axis: int, lengths: Any, mask: Any) -> Any:
-    if lengths is None and mask is None:
-        return None
-    if lengths is not None and mask is not None:
-        raise ConfigError("both lengths and a mask say which steps there are", fix="pass one of them")
-    if mask is None:
-        batch = (*x.shape[:axis], *x.shape[axis + 1 : -1])
-        if jnp.shape(lengths) != batch:
-            raise AxisError(
-                "there is one length for each sequence", at=f"lengths: {jnp.shape(lengths)}, batch: {batch}"
-            )
-        steps = jnp.expand_dims(jnp.arange(x.shape[axis]), [i for i in range(x.ndim - 1) if i != axis])
-        mask = steps < jnp.expand_dims(jnp.asarray(lengths), axis)
-    if mask.shape != x.shape[:-1]:
+    if lengths is not None:
+        if mask is not None:
+            raise ConfigError("both lengths and a mask say which steps there are", fix="pass one of them")
+        return _of_lengths(x, axis, jnp.asarray(lengths))
+    if mask is not None and mask.shape != x.shape[:-1]:
         raise AxisError(
             "the mask of a sequence has its axes, but for the features", at=f"mask: {mask.shape}, x: {jax.typeof(x)}"
         )
     return mask
+
+
+def _of_lengths(x: Any, axis: int, lengths: Any) -> Any:
+    batch = (*x.shape[:axis], *x.shape[axis + 1 : -1])
+    if lengths.shape != batch:
+        raise AxisError("there is one length for each sequence", at=f"lengths: {lengths.shape}, batch: {batch}")
+    steps = jnp.expand_dims(jnp.arange(x.shape[axis]), [i for i in range(x.ndim - 1) if i != axis])
+    return steps < jnp.expand_dims(lengths, axis)
 
 
 def _concatenated(forward: Any, backward: Any) -> Any:
@@ -196,9 +216,27 @@ class Bidirectional(Module):  # weft: skip(of any cells)
         self.forward, self.backward, self.merge = forward, backward, merge
 
     @overload
-    def __call__(self, x: Any, *, return_carry: Literal[True], **options: Any) -> tuple[tuple[Any, Any], Any]: ...
+    def __call__(
+        self,
+        x: Array,
+        *,
+        initial_carry: tuple[Any, Any] | None = None,
+        lengths: Array | None = None,
+        mask: Array | None = None,
+        return_carry: Literal[True],
+        key: Array | None = None,
+    ) -> tuple[tuple[Any, Any], Any]: ...
     @overload
-    def __call__(self, x: Any, *, return_carry: Literal[False] = False, **options: Any) -> Any: ...
+    def __call__(
+        self,
+        x: Array,
+        *,
+        initial_carry: tuple[Any, Any] | None = None,
+        lengths: Array | None = None,
+        mask: Array | None = None,
+        return_carry: Literal[False] = False,
+        key: Array | None = None,
+    ) -> Any: ...
     def __call__(
         self,
         x: Float[Array, "..."],

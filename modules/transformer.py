@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, Self, overload
+from typing import Any, Generic, overload
 
 import jax
 import jax.numpy as jnp
@@ -93,20 +93,34 @@ class TransformerBlock(Module, Generic[C]):
         self.dropout, self.features = Dropout(dropout), features
 
     @overload
-    def __call__(self: TransformerBlock[None], x: Array, **options: Any) -> Array: ...
+    def __call__(
+        self: TransformerBlock[None],
+        x: Array,
+        *,
+        mask: Array | None = None,
+        bias: Array | None = None,
+        positions: Array | None = None,
+        key: Array | None = None,
+    ) -> Array: ...
     @overload
     def __call__(
-        self: TransformerBlock[KeyValueCache], x: Array, **options: Any
+        self: TransformerBlock[KeyValueCache],
+        x: Array,
+        *,
+        mask: Array | None = None,
+        bias: Array | None = None,
+        positions: Array | None = None,
+        key: Array | None = None,
     ) -> tuple[Array, TransformerBlock[KeyValueCache]]: ...
     def __call__(
-        self,
+        self: TransformerBlock[Any],
         x: Float[Array, "*batch seq features"],
         *,
         mask: Bool[Array, "..."] | None = None,
         bias: Float[Array, "..."] | None = None,
         positions: Num[Array, "..."] | None = None,
         key: Key[Array, ""] | None = None,
-    ) -> Float[Array, "*batch seq features"] | tuple[Float[Array, "*batch seq features"], Self]:
+    ) -> Float[Array, "*batch seq features"] | tuple[Float[Array, "*batch seq features"], TransformerBlock[Any]]:
         """Applies attention and MLP.
 
         Args:

@@ -39,7 +39,7 @@ SKIPPED = {
         "restored",
         "sinusoidal",
         "target_of",
-        "with_cache",
+        "MultiHeadAttention.with_cache",
         "write",
     },
     "examples": {"train", "bits", "load_and_compare", "draw"},
