@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.nn import initializers
 from jaxtyping import Array, Float
-from weft.core.module import Module, static
+from weft.core.records.module import Module, static
 from weft.modules.construct import Initializer, KeyLike, check_positive, parameter_keys
 from weft.modules.dtypes import compute_dtype
 from weft.modules.linear import Linear, default_kernel_init

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 from weft.core.errors import WeftError
-from weft.core.kinds import Cache
-from weft.core.module import Module
+from weft.core.records.kinds import Cache
+from weft.core.records.module import Module
 from weft.modules.construct import check_positive
 from weft.modules.positions import known_integer
 

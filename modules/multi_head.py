@@ -21,8 +21,8 @@ from jax.nn import initializers
 from jaxtyping import Array, Bool, Float, Key, Num
 from typing_extensions import TypeVar
 from weft.core.errors import AxisError
-from weft.core.module import Module, static
-from weft.core.successors import records_in
+from weft.core.records.module import Module, static
+from weft.core.records.successors import records_in
 from weft.modules.attention import (
     attention_weights,
     cache_step,

@@ -25,7 +25,7 @@ from jax.core import Tracer
 from jax.nn import initializers
 from jaxtyping import Array, Float, Int, Num
 from weft.core.errors import AxisError
-from weft.core.module import Module, static
+from weft.core.records.module import Module, static
 from weft.modules.construct import (
     ConfigError,
     Initializer,

@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 from weft.core.errors import AxisError, SuccessorError
-from weft.core.module import Module, static
-from weft.core.rides import Carry as CARRY
-from weft.core.successors import refuse_pair
+from weft.core.interpreter.rides import Carry as CARRY
+from weft.core.records.module import Module, static
+from weft.core.records.successors import refuse_pair
 from weft.modules.calling import call_layer, check_call_key, takes_key
 from weft.modules.construct import ConfigError
 from weft.transforms.scanning import scan

@@ -8,7 +8,7 @@ from typing import Any, Generic, overload
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key, Num
-from weft.core.module import Module, static
+from weft.core.records.module import Module, static
 from weft.modules.calling import call_layer
 from weft.modules.construct import KeyLike, parameter_keys
 from weft.modules.dropout import Dropout

@@ -8,7 +8,7 @@ import pytest
 import weft
 from flax import nnx
 from weft.core import AxisError
-from weft.core.keys import SeedError
+from weft.core.records.keys import SeedError
 from weft.modules import ConfigError, LayerNorm, MultiHeadAttention, RMSNorm, RoPE, ops
 
 KEY = jax.random.key(0)

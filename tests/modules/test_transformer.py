@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import weft
-from weft.core.keys import SeedError
+from weft.core.records.keys import SeedError
 from weft.modules import ConfigError, MultiHeadAttention, RMSNorm, RoPE, TransformerBlock
 from weft.typecheck import verify
 
