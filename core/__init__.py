@@ -1,5 +1,6 @@
 """Records, kinds, filters, split and merge, keys, the transform interpreter, capture."""
 
+from weft.core.caches import clear_caches
 from weft.core.errors import (
     AliasError,
     AxisError,
@@ -102,6 +103,7 @@ __all__ = [
     "at",
     "capture",
     "changes",
+    "clear_caches",
     "debug_keys",
     "debug_successors",
     "drop",

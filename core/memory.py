@@ -19,11 +19,10 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast
 
 import equinox as eqx
+from weft.core import caches
+from weft.core.caches import MOST_KEPT
 from weft.core.edge.levels import EAGER, current_level
 from weft.core.edge.untyped import jax
-
-# As many as JAX keeps traces of one function.
-MOST_KEPT = 4096
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -71,6 +70,11 @@ class Recent(Generic[K, V]):
         self._entries.pop(key, None)
         self._used.pop(key, None)
 
+    def clear(self) -> None:
+        """Lets go of all entries."""
+        self._entries.clear()
+        self._used.clear()
+
     def __len__(self) -> int:
         return len(self._entries)
 
@@ -92,6 +96,9 @@ class Handle(weakref.ref[Any]):
 
 _handles: dict[int, Handle] = {}
 _memories: Recent[Key, Any] = Recent()
+caches.register(
+    caches.Table("core.memory", "rule, options and functions", MOST_KEPT, lambda: len(_memories), _memories.clear)
+)
 
 
 def handle_of(function: Any) -> Handle:

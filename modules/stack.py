@@ -6,12 +6,12 @@ run by one scan, so that twelve layers are traced and compiled as one.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any, Self, cast, overload
 
 import equinox as eqx
 import jax
+from weft.core.caches import kept
 from weft.core.errors import AxisError
 from weft.core.interpreter.rides import Carry
 from weft.core.records.leaves import is_array
@@ -101,7 +101,7 @@ class Beside(Module):
     kwargs: dict[str, Any]
 
 
-@functools.lru_cache(maxsize=64, typed=True)  # 1 and True are two things
+@kept("option", most=64, typed=True)  # 1 and True are two things
 def _scan(unroll: int | bool) -> Any:
     # One function for all stacks: called eagerly, a scan over a new one would be compiled again.
     return scan(_advance, in_axes=(Carry, 0, 0, None, None), out_axes=(Carry, 0), unroll=unroll)

@@ -16,7 +16,6 @@ what is inside: what is frozen as a whole has no parameters, whatever it is made
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 import sys
 import typing
@@ -26,6 +25,7 @@ from typing import Annotated, Any, get_args, get_origin
 import jax
 import jax.numpy as jnp
 import numpy as np
+from weft.core.caches import kept
 from weft.core.errors import StaticError
 
 
@@ -156,7 +156,7 @@ def kind_of_array(value: Any) -> type[Kind]:
     return Param if jnp.issubdtype(dtype, jnp.inexact) else Buffer
 
 
-@functools.cache
+@kept("class")
 def field_roles(cls: type) -> dict[str, Role]:
     """The role of each annotated field of a dataclass, by name.
 

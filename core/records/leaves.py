@@ -17,6 +17,7 @@ from typing import Any, cast
 import equinox as eqx
 import jax
 import numpy as np
+from weft.core.caches import kept_in
 from weft.core.edge import trees
 from weft.core.errors import StaticError
 from weft.core.paths import Path, format_path, key_part
@@ -28,6 +29,7 @@ MISSING = object()
 
 # What is known of a type is never unlearned; two threads that learn one at once learn the same.
 _dynamic_types: dict[type, bool] = {bool: False, int: False, float: False, complex: False, str: False}
+kept_in("core.records.leaves", "type", _dynamic_types)
 _array_types: set[type] = {jax.ShapeDtypeStruct, np.ndarray}
 
 
