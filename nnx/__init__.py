@@ -34,11 +34,12 @@ from weft.nnx.interop.deprecations import pure, vars_as
 from weft.nnx.interop.names import IN_ROOMS as _IN_ROOMS
 from weft.nnx.interop.names import SUBMODULES as _SUBMODULES
 from weft.nnx.interop.names import submodules as _submodules
+from weft.nnx.modules import objectrepr as _objectrepr  # noqa: F401  (it gives objects their text)
 from weft.nnx.modules.capturing import capture
 from weft.nnx.modules.containers import Dict, List, Sequential
 from weft.nnx.modules.module import M, Module, iter_modules
 from weft.nnx.modules.pytree import Object, Pytree, check_pytree
-from weft.nnx.modules.views import view, view_info, with_attributes
+from weft.nnx.modules.views import view, view_info, with_attributes, with_vars
 from weft.nnx.nn import *
 from weft.nnx.objects.attributes import Data, Static, data, dataclass, has_data, is_data, register_data_type, static
 from weft.nnx.printing import reprlib, visualization
@@ -79,6 +80,7 @@ from weft.nnx.variable.kinds import (
 )
 from weft.nnx.variable.metadata import VariableMetadata, with_metadata
 from weft.nnx.variable.sharding import PARTITION_NAME, logical_axis_rules
+from weft.nnx.variable.variable import MODES as _MODES
 from weft.nnx.variable.variable import A, Variable
 
 # After the files are loaded, since some functions are named like the files of other things (state, graphdef).
@@ -97,7 +99,6 @@ from weft.nnx.graphs.splitting import (  # isort: skip
     unpack,
     update,
     variables,
-    with_vars,
 )
 
 from weft.nnx.interop.installing import install, uninstall  # isort: skip
@@ -111,6 +112,16 @@ _register((Pytree, Variable), "weft.nnx.interop.contracts")
 globals().update(_submodules(__name__))
 # flax.nnx's layout is importable here by its names too: who changes one import need not know weft's rooms.
 _sys.modules.update({f"{__name__}.{_name}": globals()[_name] for _name in (*_SUBMODULES, *_IN_ROOMS)})
+
+
+def _to_hijax(variable: _Any) -> _Any:
+    # JAX's hijax is experimental, and slow to import: it is loaded for the first Variable that asks for it.
+    from weft.nnx.variable.hijax import to_hijax
+
+    return to_hijax(variable)
+
+
+_MODES["hijax"] = _to_hijax
 
 __all__ = [
     "PARTITION_NAME",

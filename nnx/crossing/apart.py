@@ -17,6 +17,7 @@ from weft.core.records.agree import Fixed
 from weft.core.records.leaves import NUMBERS, is_array
 from weft.nnx.errors import StructureError
 from weft.nnx.foreign import refuse_foreign
+from weft.nnx.graphs import whereabouts
 from weft.nnx.graphs.definitions import GraphDef, IndexMap
 from weft.nnx.graphs.nodes import is_graph_node
 from weft.nnx.graphs.plan import Plan, plan_of
@@ -216,8 +217,6 @@ def check_levels(nodes: Iterable[Any]) -> None:
     for node in nodes:
         state = node._trace_state if type(node) in VARIABLE_TYPES else getattr(node, "_pytree__trace", None)
         if state is not None and not state.is_valid():
-            from weft.nnx.graphs import whereabouts  # only now: it stands on the rest of the layer
-
             raise StructureError(
                 f"Cannot extract graph node from different trace level: {type(node).__name__}",
                 at=whereabouts.find(node, "given to a transform"),

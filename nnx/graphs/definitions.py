@@ -9,10 +9,9 @@ cycles are kept. An *outer index* is the number that the same thing had in an ea
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
-import jax
 import jax.tree_util as jtu
 from weft.core.paths import Path
 from weft.nnx.printing.reprlib import Attr, MappingReprMixin, Object, PrettyMapping, Representable
@@ -204,33 +203,6 @@ NODE_ATTR, LEAF_ATTR = NodeAttr(), LeafAttr()
 
 
 @jtu.register_static
-@dataclasses.dataclass(frozen=True, slots=True)
-class NoUpdate:
-    """In place of a ref's value that need not travel, since the ref is shared with the outside."""
-
-
-@jtu.register_static
-@dataclasses.dataclass(frozen=True, slots=True)
-class Repeated:
-    """In place of a ref's value that was met before."""
-
-
-NO_UPDATE, REPEATED = NoUpdate(), Repeated()
-
-
-@jtu.register_dataclass
-@dataclasses.dataclass(frozen=True, slots=True, repr=False)
-class ArrayRefOutput(Representable):
-    """The value of a ref that was made inside of a transform, on its way out."""
-
-    value: jax.Array
-
-    def __nnx_repr__(self):
-        yield Object(type(self))
-        yield Attr("value", self.value)
-
-
-@jtu.register_static
 class GraphDef(Generic[N]):
     """The structure of a graph.
 
@@ -241,6 +213,9 @@ class GraphDef(Generic[N]):
     """
 
     __slots__ = ("_hash", "attributes", "nodes", "num_leaves")
+
+    # `apply(state, *states, graph=None)` is beside `call`, its twin: both put graphs together (see `splitting`).
+    apply: ClassVar[Callable[..., Any]]
 
     def __init__(self, nodes: Iterable[Any], attributes: Iterable[tuple[Any, Any]], num_leaves: int):
         self.nodes = tuple(nodes)
@@ -287,22 +262,6 @@ class GraphDef(Generic[N]):
             for node, match in zip(self.nodes, other.nodes, strict=True)
         ]
         return GraphDef(nodes, self.attributes, self.num_leaves)
-
-    def apply(self, state: Any, *states: Any, graph: bool | None = None) -> Any:
-        """Calls a method of the graph with this structure and these states.
-
-        Returns:
-            A proxy: `graphdef.apply(state).method(x)` gives the method's result and the (GraphDef, State) after it.
-        """
-        from weft.nnx.graphs.splitting import merge, split
-        from weft.nnx.proxy_caller import CallableProxy
-
-        def call(accessor: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-            node = merge(self, state, *states)
-            result = accessor(node)(*args, **kwargs)
-            return result, split(node, graph=graph)
-
-        return CallableProxy(call)
 
 
 for _definition in (NodeRef, ArrayRefDef, VariableDef, NodeDef, TreeNodeDef):

@@ -7,11 +7,8 @@ from typing import Any
 from weft.core.paths import Path
 from weft.nnx.graphs.definitions import (
     LEAF_ATTR,
-    NO_UPDATE,
     NODE_ATTR,
-    REPEATED,
     ArrayRefDef,
-    ArrayRefOutput,
     GraphDef,
     NodeDef,
     NodeRef,
@@ -28,7 +25,7 @@ from weft.nnx.objects.objects import (
     StaticElem,
     object_items,
 )
-from weft.nnx.variable.refs import is_array_ref
+from weft.nnx.variable.refs import NO_UPDATE, REPEATED, ArrayRefOutput, is_array_ref
 from weft.nnx.variable.variable import VARIABLE_TYPES, Variable
 
 

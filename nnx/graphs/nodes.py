@@ -18,7 +18,6 @@ import numpy as np
 from weft.core.paths import key_part
 from weft.nnx.errors import StructureError
 from weft.nnx.foreign import refuse_foreign
-from weft.nnx.graphs.definitions import ArrayRefOutput, NoUpdate
 from weft.nnx.objects.attributes import GRAPH_TYPES, HashableMapping
 from weft.nnx.objects.objects import (
     OBJECT,
@@ -30,7 +29,7 @@ from weft.nnx.objects.objects import (
     StaticElem,
     object_items,
 )
-from weft.nnx.variable.refs import is_array_ref
+from weft.nnx.variable.refs import ArrayRefOutput, NoUpdate, is_array_ref
 from weft.nnx.variable.variable import VARIABLE_TYPES, Variable
 
 # ---------------------------------------------------------------------- containers

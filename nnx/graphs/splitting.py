@@ -12,19 +12,19 @@ from typing import Any, TypeVar
 import jax
 from weft.core.paths import Path, format_path
 from weft.nnx.config import graph_mode
-from weft.nnx.errors import AliasError, FilterError, StructureError
+from weft.nnx.errors import FilterError, StructureError
 from weft.nnx.foreign import refuse_foreign
-from weft.nnx.graphs.definitions import ArrayRefOutput, GraphDef, NoUpdate, Repeated
+from weft.nnx.graphs.definitions import GraphDef
 from weft.nnx.graphs.graph import flatten, sorted_leaves, unflatten
 from weft.nnx.graphs.graphstate import GraphState
 from weft.nnx.graphs.nodes import child_items, get_node_impl, is_node, is_node_leaf
 from weft.nnx.objects.attributes import GRAPH_TYPES
 from weft.nnx.objects.objects import OBJECT, attributes_of
 from weft.nnx.proxy_caller import CallableProxy
-from weft.nnx.states.filters import All, Filter, to_predicate
+from weft.nnx.states.filters import Filter, to_predicate
 from weft.nnx.states.states import FlatState, State, filter_state, from_flat_state, map_state, merge_state, split_flat
 from weft.nnx.states.traversals import flatten_to_sequence
-from weft.nnx.variable.refs import is_array_ref
+from weft.nnx.variable.refs import MARKS, is_array_ref
 from weft.nnx.variable.tracers import TraceState, current_trace_state
 from weft.nnx.variable.variable import VARIABLE_TYPES, Variable
 
@@ -214,12 +214,11 @@ def _update_node(node: Any, new: Any, path: Path, now: TraceState) -> None:
                     f"Cannot set key {key!r} on an immutable {type(node).__name__}", at=format_path((*path, key))
                 )
             if current is _ABSENT and isinstance(value, Variable):
-                value = value.copy(_copy_ref=not isinstance(value.get_raw_value(), _MARKS))
+                value = value.copy(_copy_ref=not isinstance(value.get_raw_value(), MARKS))
             impl.set_key(node, key, value)
 
 
 _ABSENT = object()
-_MARKS = (NoUpdate, Repeated, ArrayRefOutput)
 
 
 def pop(node: Any, *filters: Filter) -> Any:
@@ -280,12 +279,25 @@ def call(graphdef_state: tuple[Any, Any], /) -> Any:
         of it lead to methods of what is inside.
     """
 
+    return _apply(*graphdef_state)
+
+
+def _apply(self: GraphDef[Any], state: Any, *states: Any, graph: bool | None = None) -> Any:
+    """Calls a method of the graph with this structure and these states.
+
+    Returns:
+        A proxy: `graphdef.apply(state).method(x)` gives the method's result and the (GraphDef, State) after it.
+    """
+
     def call_method(accessor: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        node = merge(*graphdef_state)
+        node = merge(self, state, *states)
         result = accessor(node)(*args, **kwargs)
-        return result, split(node)
+        return result, split(node, graph=graph)
 
     return CallableProxy(call_method)
+
+
+GraphDef.apply = _apply
 
 
 def set_metadata(node: Any, /, *, only: Filter = Variable, **metadata: Any) -> None:
@@ -306,42 +318,3 @@ def as_pure(tree: Any) -> Any:
         return leaf[...] if is_array_ref(leaf) else leaf
 
     return jax.tree.map(pure_value, tree, is_leaf=lambda leaf: isinstance(leaf, Variable))
-
-
-def with_vars(
-    node: Any,
-    /,
-    *,
-    hijax: bool | None = None,
-    ref: bool | None = None,
-    mutable: bool | None = None,
-    only: Filter = ...,
-    allow_duplicates: bool = False,
-) -> Any:
-    """A graph whose Variables are copied into other modes: hijax, or with their value in a JAX ref.
-
-    Args:
-        node: the graph.
-        hijax, ref, mutable: the modes; those that are `None` stay.
-        only: which Variables.
-        allow_duplicates: whether Variables that change may be shared.
-
-    Raises:
-        ValueError: for a shared Variable, naming its paths.
-    """
-    from weft.nnx.graphs.walk import find_duplicates
-
-    modes = {"hijax": hijax, "ref": ref, "mutable": mutable}
-    modes = {mode: value for mode, value in modes.items() if value is not None}
-
-    def differs(path: Path, value: Any) -> bool:
-        return isinstance(value, Variable) and any(getattr(value, mode) != wanted for mode, wanted in modes.items())
-
-    test = All(differs, only)
-    if not allow_duplicates and (groups := find_duplicates(node, only=test)):
-        raise AliasError(
-            "Found duplicate Variables, which would not be shared any more",
-            at=[" = ".join(format_path(path) for path in group) for group in groups],
-            fix="pass allow_duplicates=True, or leave them out by `only`",
-        )
-    return map(lambda path, value: value.copy(**modes) if test(path, value) else value, node, recreate_variables=False)

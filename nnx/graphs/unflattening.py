@@ -9,14 +9,11 @@ import jax
 from weft.nnx.errors import StructureError
 from weft.nnx.graphs.definitions import (
     ArrayRefDef,
-    ArrayRefOutput,
     GraphDef,
     IndexMap,
     LeafAttr,
     NodeDef,
     NodeRef,
-    NoUpdate,
-    Repeated,
     Static,
     VariableDef,
 )
@@ -28,7 +25,7 @@ from weft.nnx.objects.objects import (
     attributes_of,
     new_object,
 )
-from weft.nnx.variable.refs import is_array_ref, is_plain_array
+from weft.nnx.variable.refs import MARKS, ArrayRefOutput, NoUpdate, Repeated, is_array_ref, is_plain_array
 from weft.nnx.variable.tracers import current_trace_state
 from weft.nnx.variable.variable import VARIABLE_TYPES, Variable
 
@@ -147,7 +144,7 @@ class Unflattener:
             if refdef is None and is_variable and self._copy and _copies_plainly(value):
                 value = _plain_copy(value, self._now)
             elif is_variable and self._copy:
-                value = value.copy(_copy_ref=not isinstance(value.get_raw_value(), _MARKS))
+                value = value.copy(_copy_ref=not isinstance(value.get_raw_value(), MARKS))
             if refdef is not None:
                 value = self._with_ref(refdef, value, is_variable)
         known = self._outer.get(definition.outer_index)
@@ -184,9 +181,6 @@ class Unflattener:
             leaf = jax.new_ref(leaf.value)
         self.index_ref[definition.index] = leaf
         return leaf
-
-
-_MARKS = (NoUpdate, Repeated, ArrayRefOutput)
 
 
 def _copies_plainly(variable: Any) -> bool:

@@ -19,6 +19,7 @@ from weft.core.interpreter.rules import Body
 from weft.core.paths import Path, format_path
 from weft.nnx.graphs.nodes import is_node
 from weft.nnx.graphs.walk import iter_graph
+from weft.nnx.variable.tracers import LOCATORS
 from weft.nnx.variable.variable import Variable
 
 _JAX = os.path.join(os.path.dirname(os.path.abspath(str(jax.__file__))), "")
@@ -98,3 +99,6 @@ def _attributes(value: Any, named: tuple[str, ...]) -> Iterator[tuple[str, Any]]
         yield from ((name, attributes[name]) for name in named if name in attributes)
     else:
         yield from attributes.items()
+
+
+LOCATORS.append(find)

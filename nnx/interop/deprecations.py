@@ -7,7 +7,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from weft.nnx.graphs.splitting import as_pure, with_vars
+from weft.nnx.graphs.splitting import as_pure
+from weft.nnx.modules.views import with_vars
 
 
 def deprecated(new_fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ _GRAPH = tuple(
     f"graphs.{file}" for file in ("graph", "definitions", "graphstate", "nodes", "splitting", "walk", "trees")
 )
 _GRAPH += ("objects.objects", "crossing.contexts", "config", "interop.deprecations", "states.states")
-_GRAPH += ("variable.variable", "variable.refs")
+_GRAPH += ("variable.variable", "variable.refs", "modules.views")
 _PYTREE = ("modules.pytree", "objects.attributes", "objects.objects")
 _VARIABLE = tuple(f"variable.{file}" for file in ("variable", "kinds", "metadata", "refs", "hijax"))
 

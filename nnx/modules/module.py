@@ -42,6 +42,8 @@ class Module(Pytree, metaclass=ModuleMeta):
     6.0
     """
 
+    _pytree__has_color = True
+
     def sow(
         self,
         variable_type: VariableType | str,

@@ -1,4 +1,7 @@
-"""How objects print: sizes by kind of Variable in the first line, then attributes, big arrays as shape and dtype."""
+"""How objects print: sizes by kind of Variable in the first line, then attributes, big arrays as shape and dtype.
+
+Importing this file gives `Pytree` its text: an object needs none to work, and its text needs to walk graphs.
+"""
 
 from __future__ import annotations
 
@@ -110,13 +113,16 @@ def object_parts(node: Pytree):
 
 
 def render_object(node: Pytree, path: Any, subtree_renderer: Any) -> Any:
-    """The same for treescope; Modules have the colour of their class."""
+    """The same for treescope; a Module has a colour, which is its class's own."""
     import treescope
-    from weft.nnx.modules.module import Module
     from weft.nnx.printing.visualization import render_object_constructor
 
     kind = type(node)
-    color = treescope.formatting_util.color_from_string(kind.__qualname__) if isinstance(node, Module) else None
+    color = treescope.formatting_util.color_from_string(kind.__qualname__) if kind._pytree__has_color else None
     return render_object_constructor(
         kind, _shown(node), path, subtree_renderer, color=color, comment=_size_comment(_measure(node, {})) or None
     )
+
+
+Pytree.__nnx_repr__ = object_parts
+Pytree.__treescope_repr__ = render_object

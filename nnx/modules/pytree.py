@@ -15,13 +15,15 @@ import dataclasses
 import typing
 import warnings
 from abc import ABCMeta
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, Self
 
 import jax.tree_util as jtu
 from typing_extensions import dataclass_transform
 from weft.nnx.config import config
 from weft.nnx.errors import AttributeKindError, TraceContextError
+from weft.nnx.graphs import whereabouts
+from weft.nnx.graphs.splitting import merge, split
 from weft.nnx.missing import MISSING
 from weft.nnx.objects import attributes
 from weft.nnx.objects.attributes import (
@@ -157,8 +159,13 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
+        # `objectrepr` sets both.
+        def __nnx_repr__(self, /) -> Iterator[ReprObject | Attr]: ...
+        def __treescope_repr__(self, path: Any, subtree_renderer: Any, /) -> Any: ...
+
     _pytree__is_pytree: ClassVar[bool] = True
     _pytree__has_int_keys: ClassVar[bool] = False
+    _pytree__has_color: ClassVar[bool] = False  # of its own where treescope shows it
     _pytree__class_nodes: ClassVar[HashableMapping] = HashableMapping({})
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -238,8 +245,6 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
     def _check_valid_context(self, error_msg: Any = None) -> None:
         if not self._pytree__trace.is_valid():
             message = error_msg() if error_msg else f"Cannot mutate {type(self).__name__!r} from different trace level"
-            from weft.nnx.graphs import whereabouts  # it walks graphs, which objects are
-
             raise TraceContextError(
                 message,
                 at=whereabouts.find(self),
@@ -263,8 +268,6 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
     # ------------------------------------------------------------------ copies
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        from weft.nnx.graphs.splitting import merge, split
-
         graphdef, state = split(self, graph=True)
         twin = merge(copy.deepcopy(graphdef, memo), copy.deepcopy(state, memo))
         return twin
@@ -276,18 +279,6 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
         _store(self, "_pytree__nodes", state.get("_pytree__nodes", type(self)._pytree__class_nodes))
         attributes_of(self).update((name, value) for name, value in state.items() if name != "_pytree__nodes")
         touch(self)
-
-    # ------------------------------------------------------------------ text
-
-    def __nnx_repr__(self):
-        from weft.nnx.modules.objectrepr import object_parts
-
-        yield from object_parts(self)
-
-    def __treescope_repr__(self, path: Any, subtree_renderer: Any) -> Any:
-        from weft.nnx.modules.objectrepr import render_object
-
-        return render_object(self, path, subtree_renderer)
 
     # ------------------------------------------------------------------ as a node of a graph
 

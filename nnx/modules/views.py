@@ -1,15 +1,17 @@
-"""Views: copies of a graph in another mode, which share its Variables."""
+"""Views: copies of a graph in another mode. They share its Variables, but those that `with_vars` copies."""
 
 from __future__ import annotations
 
 import inspect
 from typing import Any
 
-from weft.core.paths import Path
-from weft.nnx.errors import StructureError
-from weft.nnx.graphs.walk import iter_graph, recursive_map
+from weft.core.paths import Path, format_path
+from weft.nnx.errors import AliasError, StructureError
+from weft.nnx.graphs.splitting import map as map_graph
+from weft.nnx.graphs.walk import find_duplicates, iter_graph, recursive_map
 from weft.nnx.modules.module import Module, check_all_found
-from weft.nnx.states.filters import Filter, to_predicate
+from weft.nnx.states.filters import All, Filter, to_predicate
+from weft.nnx.variable.variable import Variable
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -92,6 +94,45 @@ def with_attributes(
     if raise_if_not_found:
         check_all_found(missing)
     return out
+
+
+def with_vars(
+    node: Any,
+    /,
+    *,
+    hijax: bool | None = None,
+    ref: bool | None = None,
+    mutable: bool | None = None,
+    only: Filter = ...,
+    allow_duplicates: bool = False,
+) -> Any:
+    """A graph whose Variables are copied into other modes: hijax, or with their value in a JAX ref.
+
+    Args:
+        node: the graph.
+        hijax, ref, mutable: the modes; those that are `None` stay.
+        only: which Variables.
+        allow_duplicates: whether Variables that change may be shared.
+
+    Raises:
+        ValueError: for a shared Variable, naming its paths.
+    """
+    modes = {"hijax": hijax, "ref": ref, "mutable": mutable}
+    modes = {mode: value for mode, value in modes.items() if value is not None}
+
+    def differs(path: Path, value: Any) -> bool:
+        return isinstance(value, Variable) and any(getattr(value, mode) != wanted for mode, wanted in modes.items())
+
+    test = All(differs, only)
+    if not allow_duplicates and (groups := find_duplicates(node, only=test)):
+        raise AliasError(
+            "Found duplicate Variables, which would not be shared any more",
+            at=[" = ".join(format_path(path) for path in group) for group in groups],
+            fix="pass allow_duplicates=True, or leave them out by `only`",
+        )
+    return map_graph(
+        lambda path, value: value.copy(**modes) if test(path, value) else value, node, recreate_variables=False
+    )
 
 
 def view_info(node: Any, /, *, only: Filter = ..., graph: bool | None = None) -> str:

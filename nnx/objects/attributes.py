@@ -18,7 +18,7 @@ import numpy as np
 from weft.nnx.errors import AttributeKindError
 from weft.nnx.foreign import is_foreign_type, refuse_foreign
 from weft.nnx.missing import MISSING, Missing
-from weft.nnx.variable.refs import is_array_ref, is_plain_array
+from weft.nnx.variable.refs import ArrayRefOutput, NoUpdate, is_array_ref, is_plain_array
 from weft.nnx.variable.variable import VARIABLE_TYPES, Variable
 
 A = TypeVar("A")
@@ -183,13 +183,7 @@ def is_data(value: Any, /) -> bool:
     kind = type(value)
     if kind in VARIABLE_TYPES or kind in GRAPH_TYPES or kind in DATA_REGISTRY:
         return True
-    return kind not in _ATOMS and (is_array_leaf(value) or isinstance(value, Variable) or _is_marker(value))
-
-
-def _is_marker(value: Any) -> bool:
-    from weft.nnx.graphs.definitions import ArrayRefOutput, NoUpdate
-
-    return isinstance(value, ArrayRefOutput | NoUpdate)
+    return kind not in _ATOMS and (is_array_leaf(value) or isinstance(value, Variable | ArrayRefOutput | NoUpdate))
 
 
 def has_data(value: Any, /) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from weft.core.paths import Path, format_path
 from weft.nnx.errors import StructureError
 from weft.nnx.states.filters import PathIn
-from weft.nnx.states.states import from_flat_state, to_flat_state
+from weft.nnx.states.states import State, instead, to_flat_state
 from weft.nnx.states.traversals import flatten_mapping, unflatten_mapping
 from weft.nnx.variable.variable import Variable
 
@@ -68,17 +68,28 @@ def replace_by_pure_dict(
     state.update(unflatten_mapping(flat))
 
 
-def diff(state: Any, other: Any) -> Any:
-    """A state without the paths that another has."""
-    if not other:
-        return state
-    known = set(to_flat_state(other).paths)
-    return from_flat_state([(path, value) for path, value in to_flat_state(state) if path not in known])
-
-
 def create_path_filters(state: Any) -> dict[Any, Any]:
     """Filters by path, as a mapping to the values that a state has there."""
     paths: dict[Any, set[Path]] = {}
     for path, value in to_flat_state(state):
         paths.setdefault(value.get_value() if isinstance(value, Variable) else value, set()).add(path)
     return {PathIn(*found): value for value, found in paths.items()}
+
+
+# ---------------------------------------------------------------------- methods of State that are no more than these
+
+# Here, since a State itself knows nothing of Variables, and these functions do.
+
+
+def _to_pure_dict(self: State, extract_fn: Callable[[Any], Any] | None = None) -> dict[Any, Any]:
+    return instead(to_pure_dict)(self, extract_fn)
+
+
+def _replace_by_pure_dict(
+    self: State, pure_dict: dict[Any, Any], replace_fn: Callable[[Any, Any], Any] | None = None
+) -> None:
+    instead(replace_by_pure_dict)(self, pure_dict, replace_fn)
+
+
+State.to_pure_dict = _to_pure_dict
+State.replace_by_pure_dict = _replace_by_pure_dict

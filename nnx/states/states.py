@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import jax.tree_util as jtu
 from weft.core.paths import Path, format_path
@@ -113,6 +113,9 @@ class State(MutableMapping[Any, Any], Representable):
         object.__setattr__(self, "_mapping", dict(mapping) if _copy else mapping)
 
     _mapping: dict[Any, Any]
+    # Deprecated like the methods below, and set where the functions are that they stand for (see `state_dicts`).
+    to_pure_dict: ClassVar[Callable[..., dict[Any, Any]]]
+    replace_by_pure_dict: ClassVar[Callable[..., None]]
 
     @property
     def raw_mapping(self) -> dict[Any, Any]:
@@ -159,51 +162,37 @@ class State(MutableMapping[Any, Any], Representable):
         )
 
     def map(self, f: Callable[[Path, Any], Any]) -> Any:
-        return _instead(map_state)(f, self)
+        return instead(map_state)(f, self)
 
     def flat_state(self) -> Any:
-        return _instead(to_flat_state)(self)
+        return instead(to_flat_state)(self)
 
     @classmethod
     def from_flat_path(cls, flat_state: Any, /) -> Any:
-        return _instead(from_flat_state)(flat_state, cls=cls)
-
-    def to_pure_dict(self, extract_fn: Callable[[Any], Any] | None = None) -> dict[Any, Any]:
-        from weft.nnx.states.state_dicts import to_pure_dict
-
-        return _instead(to_pure_dict)(self, extract_fn)
-
-    def replace_by_pure_dict(
-        self, pure_dict: dict[Any, Any], replace_fn: Callable[[Any, Any], Any] | None = None
-    ) -> None:
-        from weft.nnx.states.state_dicts import replace_by_pure_dict
-
-        _instead(replace_by_pure_dict)(self, pure_dict, replace_fn)
+        return instead(from_flat_state)(flat_state, cls=cls)
 
     def split(self, first: Filter, /, *filters: Filter) -> Any:
-        return _instead(split_state)(self, first, *filters)
+        return instead(split_state)(self, first, *filters)
 
     def filter(self, first: Filter, /, *filters: Filter) -> Any:
-        return _instead(filter_state)(self, first, *filters)
+        return instead(filter_state)(self, first, *filters)
 
     @classmethod
     def merge(cls, state: Mapping[Any, Any], /, *states: Mapping[Any, Any]) -> Any:
-        return _instead(merge_state)(state, *states)
+        return instead(merge_state)(state, *states)
 
     def __or__(self, other: Any) -> Any:
         return merge_state(self, other) if other else self
 
     def __sub__(self, other: Any) -> Any:
-        from weft.nnx.states.state_dicts import diff
-
-        return _instead(diff)(self, other)
+        return instead(diff)(self, other)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         _register(cls)
 
 
-def _instead(function: F) -> F:
+def instead(function: F) -> F:
     """The function that a method stands for, with a warning that it does."""
     warnings.warn(
         f"methods of State are deprecated, as it is to become a plain dict; use nnx.{function.__name__}",
@@ -330,3 +319,11 @@ def merge_state(state: Mapping[Any, Any], /, *states: Mapping[Any, Any], cls: ty
     for part in (state, *states):
         flat.update(flatten_mapping(part))
     return from_flat_state(flat, cls=cls)
+
+
+def diff(state: Any, other: Any) -> Any:
+    """A state without the paths that another has."""
+    if not other:
+        return state
+    known = set(to_flat_state(other).paths)
+    return from_flat_state([(path, value) for path, value in to_flat_state(state) if path not in known])

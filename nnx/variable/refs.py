@@ -1,12 +1,18 @@
-"""JAX refs: arrays that are mutated in place, which a Variable may keep its value in (`ref=True`)."""
+"""JAX refs: arrays that are mutated in place, which a Variable may keep its value in (`ref=True`).
+
+Where a graph is taken apart, a *mark* stands for a ref's value that does not travel, or that leaves with a new ref.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, TypeGuard
 
 import jax
+import jax.tree_util as jtu
 from jax.core import Tracer
 from weft.core.records.leaves import is_array
+from weft.nnx.printing.reprlib import Attr, Object, Representable
 
 # Types whose values are certainly no refs and no containers; learned from the first value of each.
 _plain_arrays: set[type] = set()
@@ -66,3 +72,36 @@ def fits(value: Any, raw: Any) -> bool:
 def _sharding(value: Any) -> Any:
     # A tracer has none, and composes a long message to say so.
     return None if isinstance(value, Tracer) else getattr(value, "sharding", None)
+
+
+# ---------------------------------------------------------------------- marks
+
+
+@jtu.register_static
+@dataclasses.dataclass(frozen=True, slots=True)
+class NoUpdate:
+    """In place of a ref's value that need not travel, since the ref is shared with the outside."""
+
+
+@jtu.register_static
+@dataclasses.dataclass(frozen=True, slots=True)
+class Repeated:
+    """In place of a ref's value that was met before."""
+
+
+NO_UPDATE, REPEATED = NoUpdate(), Repeated()
+
+
+@jtu.register_dataclass
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class ArrayRefOutput(Representable):
+    """The value of a ref that was made inside of a transform, on its way out."""
+
+    value: jax.Array
+
+    def __nnx_repr__(self):
+        yield Object(type(self))
+        yield Attr("value", self.value)
+
+
+MARKS = (NoUpdate, Repeated, ArrayRefOutput)

@@ -6,6 +6,7 @@ stored in a Variable from outside would leak. Objects made at one level share on
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -52,6 +53,16 @@ class TraceState(Representable):
 
 
 jax.tree_util.register_pytree_node(TraceState, lambda _: ((), None), lambda _aux, _children: TraceState())
+
+# Who can say where something is that the user's code reached: functions of the thing and of what was done to it. They
+# walk graphs, which are made of what is made here, so they come to this list by themselves (see `graphs.whereabouts`).
+LOCATORS: list[Callable[[Any, str], list[str]]] = []
+
+
+def located(thing: Any, done: str = "mutated") -> list[str]:
+    """Where a thing is, as lines for an error; none if nobody knows."""
+    return next((lines for locate in LOCATORS if (lines := locate(thing, done))), [])
+
 
 _latest: TraceState = TraceState()
 

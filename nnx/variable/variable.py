@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import jax
@@ -35,7 +36,7 @@ from weft.nnx.variable.metadata import (
 from weft.nnx.variable.operators import ValueProtocols, install_operators
 from weft.nnx.variable.refs import copy_containers, fits, is_array_ref, is_plain_array
 from weft.nnx.variable.sharding import shard_value
-from weft.nnx.variable.tracers import TraceState, current_trace_state
+from weft.nnx.variable.tracers import TraceState, current_trace_state, located
 from weft.nnx.versions import structure_epoch
 
 A = TypeVar("A")
@@ -44,6 +45,10 @@ A = TypeVar("A")
 # Every Variable type. Loops over graphs look types up here, which is much cheaper than `isinstance`.
 VARIABLE_TYPES: set[type] = set()
 _store = object.__setattr__
+
+# What a Variable becomes that asks for a mode in its metadata, by that name: a value of another class, which stands on
+# Variables itself and so is put in from outside (the package does, and loads `hijax` when the first one is made).
+MODES: dict[str, Callable[[Any], Any]] = {}
 
 
 class VariableMeta(type):
@@ -66,9 +71,7 @@ def _as_its_mode(variable: Any) -> Any:
         return variable
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(variable._raw_value)):
         return variable  # there is no value yet
-    from weft.nnx.variable.hijax import to_hijax
-
-    return to_hijax(variable)
+    return MODES["hijax"](variable)
 
 
 class Variable(ValueProtocols, HasMetadata, Representable, Generic[A], metaclass=VariableMeta):
@@ -185,11 +188,9 @@ class Variable(ValueProtocols, HasMetadata, Representable, Generic[A], metaclass
 
     def _check_can_update(self) -> None:
         if not self._trace_state.is_valid():
-            from weft.nnx.graphs import whereabouts  # it walks graphs, which hold Variables
-
             raise TraceContextError(
                 f"Cannot mutate {type(self).__name__} from a different trace level",
-                at=whereabouts.find(self),
+                at=located(self),
                 fix="pass it to the transform as an argument, and return what is computed inside",
             )
 
