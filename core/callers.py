@@ -26,7 +26,12 @@ _LIBRARIES = (
 def is_users(code: FrameType | FunctionType) -> bool:
     """Whether a frame runs the user's code, or a function is made of it."""
     owner = code.f_code if isinstance(code, FrameType) else code.__code__
-    return not owner.co_filename.startswith(_LIBRARIES)
+    return is_users_file(owner.co_filename)
+
+
+def is_users_file(file: str) -> bool:
+    """Whether a file of code is the user's."""
+    return not file.startswith(_LIBRARIES)
 
 
 def place_of(frame: FrameType) -> str:

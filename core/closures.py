@@ -26,11 +26,12 @@ def closed_over(function: FunctionType) -> dict[str, Any]:
 def globals_read(function: FunctionType) -> dict[str, Any]:
     """The globals that a function, or one inside of it, may read, by name."""
     module = function.__globals__
-    return {name: module[name] for name in _names_read(function.__code__) if name in module}
+    return {name: module[name] for name in names_read(function.__code__) if name in module}
 
 
-def _names_read(code: CodeType) -> Iterator[str]:
+def names_read(code: CodeType) -> Iterator[str]:
+    """The names of globals and attributes that a text reads, and those inside of it."""
     yield from code.co_names
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
-            yield from _names_read(inner)
+            yield from names_read(inner)

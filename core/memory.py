@@ -21,6 +21,7 @@ from typing import Any, Generic, TypeVar, cast
 import equinox as eqx
 from weft.core import caches
 from weft.core.caches import MOST_KEPT
+from weft.core.constants import constants_of
 from weft.core.edge.levels import EAGER, current_level
 from weft.core.edge.untyped import jax
 
@@ -161,6 +162,22 @@ def remembered(
     return standing, found
 
 
+def text_key(rule: Any, boundary: Any, functions: Sequence[Function], options: Any) -> Key | None:
+    """A key that functions share with others that do the same, under a rule, a boundary and options.
+
+    It is for functions that are given together with their arguments, as to `cond`: a lambda that is written there is
+    another one in each call, and what was learned of it would end with it.
+
+    Returns:
+        None if a function does more than its text says: it finds what may change, or what does not last.
+    """
+    texts = tuple(constants_of(function, lasting=True) for function in functions)
+    try:
+        return None if None in texts else (rule, boundary, _key_of(options), texts)
+    except TypeError:
+        return None
+
+
 def _is_tree(function: Any) -> bool:
     return isinstance(function, eqx.Module | jax.tree_util.Partial) or _owner(function) is not None
 
@@ -185,7 +202,8 @@ def _owner(function: Any) -> Any:
 
 def _holds_values(function: Any) -> bool:
     if isinstance(function, types.FunctionType):
-        return bool(function.__closure__ or function.__defaults__ or function.__kwdefaults__)
+        given = function.__closure__ or function.__defaults__ or function.__kwdefaults__
+        return bool(given) and constants_of(function) is None
     return not isinstance(function, types.BuiltinFunctionType | type)
 
 

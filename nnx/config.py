@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -179,6 +179,11 @@ class use_eager_sharding(BaseConfigContext):
     option = "flax_always_shard_variable"
 
 
+def setting() -> tuple[Hashable, ...]:
+    """What all switches say for this thread: what is done under one setting may not be used under another."""
+    return (*map(_current, _SWITCHES), *_overrides.stack(_REF_OPTION)[-1:])
+
+
 def using_eager_sharding() -> bool:
     """Whether Variables are sharded as they are made."""
     return use_eager_sharding.current_value()
@@ -206,6 +211,7 @@ class VarDefaultsContext(_Scoped):
 
 
 _REF_OPTION = "variable_ref"
+_SWITCHES = ("nnx_graph_mode", "nnx_graph_updates", "flax_always_shard_variable", "flax_hijax_variable")
 
 
 def var_defaults(*, hijax: bool | None = None, ref: bool | None = None) -> VarDefaults | VarDefaultsContext:

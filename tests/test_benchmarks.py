@@ -17,6 +17,7 @@ BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
     ("script", "row"),
     [
         ("dispatch.py", "| weft.jit, record in and successor out"),
+        ("eager.py", "| weft.nnx.cond "),
         ("tracing.py", "| weft "),
         ("contracts.py", "| contracts on "),
         ("memory.py", "| donated "),

@@ -7,9 +7,11 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-from weft.core.interpreter.interpret import interpret
+from weft.core.interpreter.boundary import Boundary
+from weft.core.interpreter.interpret import Interpreted, interpret
 from weft.core.interpreter.rules import Rule
 from weft.core.interpreter.values import VALUES
+from weft.core.memory import Recent, text_key
 from weft.core.records.leaves import refuse_unhashable
 from weft.core.records.statics import Static
 from weft.core.threads.proxies import Transform, threaded_function
@@ -67,7 +69,25 @@ def call_over_values(
     rule: Rule[O], functions: Sequence[Callable[..., Any]], options: O, *args: Any, extra: Any = ()
 ) -> Any:
     """Applies a rule to functions and their arguments at once, as `cond` and `while_loop` do."""
-    return interpret(rule, VALUES)(tuple(functions), options)(args, {}, extra=extra)
+    return interpreted_at_once(rule, VALUES, tuple(functions), options)(args, {}, extra=extra)
+
+
+# What was made of functions that are given with their arguments. It holds such as their text says all about, and as no
+# array hangs on; those of them that were used last.
+_at_once: Recent[Any, Interpreted[Any]] = Recent(256)
+
+
+def interpreted_at_once(
+    rule: Rule[O], boundary: Boundary, functions: tuple[Callable[..., Any], ...], options: O
+) -> Interpreted[O]:
+    """What interprets functions that are given together with their arguments, of an earlier call where that may be.
+
+    `boundary` is part of what it is found by, so it must be one for each mode.
+    """
+    key = text_key(rule, boundary, functions, options)
+    if key is None:
+        return interpret(rule, boundary)(functions, options)
+    return _at_once.get(key) or _at_once.add(key, interpret(rule, boundary)(functions, options))
 
 
 def named_like(function: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:

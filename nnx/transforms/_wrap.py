@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
 from weft.core.interpreter.interpret import Interpreted, interpret
 from weft.core.interpreter.rides import RidesByKind
 from weft.core.interpreter.rules import Rule
-from weft.nnx.config import graph_mode, graph_updates_mode
+from weft.nnx.config import graph_mode, graph_updates_mode, setting
 from weft.nnx.crossing.extract import TreeState
 from weft.nnx.crossing.prefixes import read_prefix
 from weft.nnx.crossing.references import References
 from weft.nnx.crossing.rides import DiffState
 from weft.nnx.errors import StructureError
 from weft.nnx.missing import Missing
+from weft.nnx.variable.sharding import get_logical_axis_rules
 from weft.transforms._wrap import named_like
 
 O = TypeVar("O")
 
 
 def boundary_of(name: str, graph: bool | None, graph_updates: bool | None, *, copies: bool = False) -> References:
-    """The references boundary of a transform, in the mode that is asked for or set."""
-    return References(graph_mode(graph), graph_updates_mode(graph_updates), name, copies)
+    """The references boundary of a transform, in the mode that is asked for or set: one for each setting."""
+    # Functions inside of the transform go by the switches too, and the logical axes are part of what they make.
+    switches = (*setting(), repr(get_logical_axis_rules()))
+    return _boundary_of(name, graph_mode(graph), graph_updates_mode(graph_updates), copies, switches)
+
+
+@functools.lru_cache(maxsize=256)
+def _boundary_of(name: str, graph: bool, updates: bool, copies: bool, switches: tuple[Hashable, ...]) -> References:
+    return References(graph, updates, name, copies)
 
 
 def decorate(function: Any, wrap: Callable[[Callable[..., Any]], Any]) -> Any:

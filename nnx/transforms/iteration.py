@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+from weft.core.constants import constants_of
 from weft.core.interpreter.interpret import interpret
 from weft.core.interpreter.rides import Carry
 from weft.nnx.crossing.rides import StateAxes
 from weft.nnx.errors import AxisError, PrefixError
 from weft.nnx.missing import MISSING
 from weft.nnx.transforms._wrap import boundary_of, checked_prefix, decorate, over, refuse_bound_method
-from weft.nnx.transforms.closures import closes_over_state
 from weft.nnx.transforms.metadata import transform_metadata, with_metadata_axes
-from weft.transforms._wrap import by_position, named_like
+from weft.transforms._wrap import by_position, interpreted_at_once, named_like
 from weft.transforms.carries import ALONG
 from weft.transforms.loops import FORI, WHILE, ForiOptions, WhileOptions
 from weft.transforms.mapping import PMAP, VMAP, MapOptions
@@ -169,11 +169,15 @@ def scan(
         refuse_bound_method(function, "scan")
         body = with_metadata_axes(function, in_axes, out_axes, transform_metadata, boundary)
         scanned = interpret(SCAN, boundary)
-        kept = scanned((body,), options)
+        kept = constants_of(function), scanned((body,), options)
 
         def transformed(*args: Any, **kwargs: Any) -> Any:
-            # A loop keeps its trace, and an object that is closed over may have changed.
-            interpreted = scanned((body,), options) if closes_over_state(function) else kept
+            # A loop keeps its trace, and what is closed over may have changed.
+            nonlocal kept
+            known, interpreted = kept
+            found = constants_of(function)
+            if found is None or found != known:
+                kept = found, interpreted = found, scanned((body,), options)
             return interpreted(*by_position(function, args, kwargs) if kwargs else (args, kwargs))
 
         return named_like(function, transformed)
@@ -242,7 +246,7 @@ def while_loop(
     Source: `jax.lax.while_loop`, with the semantics of `flax.nnx.while_loop`.
     """
     boundary = boundary_of("while_loop", graph, graph_updates)
-    return interpret(WHILE, boundary)((cond_fun, body_fun), WhileOptions())((init_val,), {})
+    return interpreted_at_once(WHILE, boundary, (cond_fun, body_fun), WhileOptions())((init_val,), {})
 
 
 def fori_loop(
@@ -262,4 +266,5 @@ def fori_loop(
     boundary = boundary_of("fori_loop", graph, graph_updates)
     known = type(lower) is int and type(upper) is int
     options = ForiOptions((lower, upper) if known else None, unroll)
-    return interpret(FORI, boundary)((body_fun,), options)((init_val,), {}, extra=() if known else (lower, upper))
+    interpreted = interpreted_at_once(FORI, boundary, (body_fun,), options)
+    return interpreted((init_val,), {}, extra=() if known else (lower, upper))

@@ -15,6 +15,7 @@ from weft.nnx.missing import MISSING
 from weft.nnx.transforms._wrap import boundary_of, decorate, over
 from weft.nnx.variable.sharding import lay_out_abstractly
 from weft.nnx.variable.variable import Variable
+from weft.transforms._wrap import interpreted_at_once
 from weft.transforms.branches import COND, COND_OPTIONS, SWITCH, switch_options
 from weft.transforms.tracing import (
     CHECKIFY,
@@ -43,7 +44,8 @@ def cond(
     Source: `jax.lax.cond`, with the semantics of `flax.nnx.cond`.
     """
     boundary = boundary_of("cond", graph, graph_updates)
-    return interpret(COND, boundary)((true_fun, false_fun), COND_OPTIONS)(operands, kwargs, extra=pred)
+    interpreted = interpreted_at_once(COND, boundary, (true_fun, false_fun), COND_OPTIONS)
+    return interpreted(operands, kwargs, extra=pred)
 
 
 def switch(
@@ -60,7 +62,8 @@ def switch(
     boundary = boundary_of("switch", graph, graph_updates)
     if not branches:
         raise StructureError("switch has no branches", fix="give it one at least")
-    return interpret(SWITCH, boundary)(tuple(branches), switch_options(branches))(operands, {}, extra=index)
+    interpreted = interpreted_at_once(SWITCH, boundary, tuple(branches), switch_options(branches))
+    return interpreted(operands, {}, extra=index)
 
 
 def eval_shape(
