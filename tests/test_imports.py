@@ -1,16 +1,20 @@
-"""The arrows between packages, read off the source, and what `import weft` itself may load.
+"""The arrows between packages, rooms and files, read off the source, and what `import weft` itself may load.
 
 core <- transforms <- modules        typecheck -> core        nnx -> all of them, and nothing -> nnx
+
+The rooms are the sub-packages of core, typecheck and nnx. An import counts wherever it stands, inside of a function too
+and under `TYPE_CHECKING`; so does a module that is named in a string, to be imported by it.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -29,6 +33,54 @@ MAY_IMPORT = {
     "nnx": {"", "core", "transforms", "modules", "typecheck", "nnx"},
     "": {"", "core", "transforms", "modules", "typecheck", "nnx"},
 }
+# What the files of each room may import of the other rooms of their package, from the ground up; "" is the ground, the
+# files that lie in the package itself.
+EDGE, GROUND = {"edge"}, {""}
+MATCHING = {"", "language", "matching"}
+VARIABLES = {"", "printing", "variable"}
+GRAPHS = {*VARIABLES, "objects", "states", "graphs"}
+ROOMS: dict[str, dict[str, set[str]]] = {
+    "core": {
+        "edge": set(),
+        "": EDGE,
+        "records": {"", "edge"},
+        "sowing": {"", "edge", "records"},
+        "threads": {"", "edge", "records", "sowing"},
+        "interpreter": {"", "edge", "records", "threads"},
+    },
+    # The checker of calls and the prover do not know each other.
+    "typecheck": {
+        "": set(),
+        "language": GROUND,
+        "matching": {"", "language"},
+        "messages": MATCHING,
+        "calls": {*MATCHING, "messages"},
+        "arguments": MATCHING,
+        "proofs": {*MATCHING, "arguments"},
+        "command": {*MATCHING, "arguments", "proofs"},
+    },
+    "nnx": {
+        "": set(),
+        "printing": GROUND,
+        "variable": {"", "printing"},
+        "objects": VARIABLES,
+        "states": VARIABLES,
+        "graphs": {*VARIABLES, "objects", "states"},
+        "modules": GRAPHS,
+        "streams": {*GRAPHS, "modules"},
+        "nn": {*GRAPHS, "modules", "streams"},
+        "training": {*GRAPHS, "modules"},
+        "crossing": {*GRAPHS, "modules"},
+        "transforms": {*GRAPHS, "crossing"},
+        "interop": {*GRAPHS, "modules", "streams", "nn", "training", "crossing", "transforms"},
+    },
+}
+# Files that still import each other in a circle. The table may only shrink.
+CIRCLES = [
+    {"nnx.crossing.leaving", "nnx.crossing.quick", "nnx.crossing.references"},
+    {"typecheck.arguments.arguments", "typecheck.arguments.generalise"},
+    {"typecheck.matching.arrays", "typecheck.matching.bindings", "typecheck.matching.stacks"},
+]
 # The one file that may reach into JAX's private modules.
 PRIVATE_JAX = "core/edge/_jax.py"
 # Slow to import and needed by few programs: loaded where they are used.
@@ -110,6 +162,121 @@ def test_a_file_imports_only_what_its_package_may(file: str):
 )
 def test_the_rules_see_what_breaks_them(file: str, source: str, wrong: list[str]):
     assert forbidden_imports(file, source) == wrong
+
+
+def module_of(file: Path) -> str:
+    """The dotted name of a library file, below `weft`."""
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported_modules(source: str, file: str, known: Collection[str]) -> set[str]:
+    """The library modules that a file imports, or names in a string; all below `weft`."""
+    strings = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant))
+    named = {value.removeprefix("weft.") for value in strings if isinstance(value, str) and value.startswith("weft.")}
+    # A package is named where names are told apart; one of its modules, to be loaded.
+    found = {name for name in named if "." in name and name in known}
+    for name in imported_names(source, ".".join(("weft", *Path(file).parts[:-1]))):
+        root, _, below = name.partition(".")
+        # `from a.b import c` may name the module `a.b.c`, or something in `a.b`.
+        found |= {longest(below, known)} if root == "weft" else set()
+    return found - {module_of(ROOT / file), ""}
+
+
+def longest(name: str, known: Collection[str]) -> str:
+    while name and name not in known:
+        name = name.rpartition(".")[0]
+    return name
+
+
+@functools.cache
+def import_graph() -> dict[str, set[str]]:
+    files = {module_of(file): file for file in library_files() if "pytest_plugin" not in file.parts}
+    return {
+        module: imported_modules(file.read_text(), str(file.relative_to(ROOT)), files) for module, file in files.items()
+    }
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
+    """The largest sets of modules in which each leads to every other."""
+
+    def reached(start: str) -> set[str]:
+        found: set[str] = set()
+        ahead = list(graph[start])
+        while ahead:
+            module = ahead.pop()
+            if module not in found:
+                found.add(module)
+                ahead.extend(graph[module])
+        return found
+
+    below = {module: reached(module) for module in graph}
+    tied = {frozenset({module, *(other for other in below[module] if module in below[other])}) for module in graph}
+    return sorted((set(circle) for circle in tied if len(circle) > 1), key=sorted)
+
+
+def room_of(module: str) -> tuple[str, str] | None:
+    """The package and the room of a module; None for what gathers a whole package."""
+    package, *rest = module.split(".")
+    if package not in ROOMS or not rest or rest == ["__main__"]:
+        return None
+    return (package, rest[0] if len(rest) > 1 or (ROOT / package / rest[0]).is_dir() else "")
+
+
+def test_no_file_imports_itself_by_way_of_others():
+    assert circles(import_graph()) == CIRCLES
+
+
+def test_every_room_is_in_the_table():
+    rooms = {room for module in import_graph() if (room := room_of(module))}
+    assert rooms == {(package, room) for package, table in ROOMS.items() for room in table}
+
+
+def test_rooms_import_downwards():
+    arrows = [
+        (module, target)
+        for module, targets in import_graph().items()
+        for target in targets
+        if (here := room_of(module)) and (there := room_of(target)) and here != there and here[0] == there[0]
+        if there[1] not in ROOMS[here[0]][here[1]]
+    ]
+    assert arrows == []
+    for package, table in ROOMS.items():
+        order = list(table)
+        # Each may import what stands above it in the table only, so that the table itself has no circle.
+        assert [room for room in order if not table[room] <= set(order[: order.index(room)])] == [], package
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("from weft.core import hooks", {"core.hooks"}),
+        ("from weft.core.hooks import Deferred", {"core.hooks"}),
+        ("def f():\n    import weft.core.paths", {"core.paths"}),
+        ("if TYPE_CHECKING:\n    from weft.core.paths import Path", {"core.paths"}),
+        ("import_module('weft.core.paths')", {"core.paths"}),
+        ("from .paths import Path", {"core.paths"}),
+        ("import jax; 'weft.core.nothing'; from weft.core.errors import WeftError", set()),
+    ],
+)
+def test_the_graph_sees_every_kind_of_import(source: str, found: set[str]):
+    assert imported_modules(source, "core/errors.py", ["core", "core.hooks", "core.paths", "core.errors"]) == found
+
+
+def test_circles_are_found():
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": set(), "f": {"g", "a"}, "g": {"f"}}
+    assert circles(graph) == [{"a", "b", "c"}, {"f", "g"}]
+
+
+def test_no_module_is_named_like_a_public_function():
+    # `import a.b` sets `a.b`, and readers look for a function `b` there.
+    packages = [import_module(name) for name in ("weft", "weft.nnx", "weft.typecheck")]
+    public = [(name, getattr(package, name)) for package in packages for name in package.__all__]
+    functions = {name for name, value in public if callable(value) and not isinstance(value, type)}
+    # `weft.nnx.training` is one of flax's modules, whatever else `weft.training` is.
+    submodules = {name for name, value in public if isinstance(value, ModuleType)}
+    named = {module.rpartition(".")[2] for module in import_graph()}
+    assert sorted((named & functions) - submodules) == []
 
 
 def test_the_wheel_holds_every_package():
