@@ -209,7 +209,9 @@ class _Nothing:
 
 
 EVERYTHING, NOTHING = _Everything(), _Nothing()
-_NATIVE = (PathContains, WithTag, OfKind, OfValue, InstanceOf, Inside, Any, _Everything, _Nothing)
+# What a filter may be that is no type, text, constant, container or function.
+Native = PathContains | WithTag | OfKind | OfValue | InstanceOf | Inside | Any | _Everything | _Nothing
+NATIVE = (PathContains, WithTag, OfKind, OfValue, InstanceOf, Inside, Any, _Everything, _Nothing)
 
 if TYPE_CHECKING:
     Filter = (
@@ -275,7 +277,7 @@ else:
     def _is_filter(value: object) -> bool:
         if isinstance(value, (list, tuple)):
             return builtins.all(map(_is_filter, value))
-        return value is None or value is ... or isinstance(value, (*_NATIVE, type, str, bool)) or callable(value)
+        return value is None or value is ... or isinstance(value, (*NATIVE, type, str, bool)) or callable(value)
 
 
 def predicate(filter: Filter) -> Predicate:
@@ -284,7 +286,7 @@ def predicate(filter: Filter) -> Predicate:
     Raises:
         FilterError: if it is none of them.
     """
-    if isinstance(filter, _NATIVE):
+    if isinstance(filter, NATIVE):
         return filter
     if filter is ... or filter is True:
         return EVERYTHING

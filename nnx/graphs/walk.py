@@ -223,18 +223,3 @@ def find_duplicates(node: Any, /, *, only: Filter = ...) -> list[list[Path]]:
 
     visit(node, ())
     return [found for found in paths.values() if len(found) > 1]
-
-
-def variable_paths(tree: Any) -> list[tuple[Any, list[Path]]]:
-    """Every Variable in a tree or graph with all paths that lead to it (through each cycle once)."""
-    found: dict[int, tuple[Any, list[Path]]] = {}
-
-    def visit(value: Any, path: Path, above: frozenset[int]) -> None:
-        if isinstance(value, Variable):
-            found.setdefault(id(value), (value, []))[1].append(path)
-        elif id(value) not in above and get_node_impl(value) is not None:
-            for key, child in child_items(value):
-                visit(child, (*path, key), above | {id(value)})
-
-    visit(tree, (), frozenset())
-    return list(found.values())

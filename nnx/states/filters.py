@@ -1,8 +1,9 @@
 """Filters in the form that NNX gives them: predicates over (path, value).
 
 The language is the core's (`weft.core.records.filters`): types, tags, `...`, booleans, `None`, callables and containers
-of them. What differs is what a predicate is asked about: here a path and whatever sits there, a Variable or an object,
-whose type is its kind. `as_core_filter` turns one of these into a filter for records.
+of them. What differs is what a filter is asked about, and how: here a path and whatever sits there, a Variable or an
+object, whose type is its kind. `Seen` is what the core's filters take that for, so a filter of the core's own, as
+`weft.Inside`, is a filter here.
 """
 
 from __future__ import annotations
@@ -12,42 +13,66 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from types import EllipsisType
 from typing import Any as AnyValue
+from typing import cast
 
 from weft.core.paths import Path
 from weft.core.records import filters as core_filters
-from weft.core.records.kinds import Kind
 from weft.nnx.errors import FilterError
 
 Predicate = Callable[[Path, AnyValue], bool]
-Filter = type | str | Predicate | bool | EllipsisType | None | Sequence["Filter"]
+Filter = type | str | Predicate | bool | EllipsisType | None | core_filters.Native | Sequence["Filter"]
 
 
 class InvalidFilterError(FilterError, TypeError):
     """What is no filter at all."""
 
 
-@dataclasses.dataclass(frozen=True)
-class WithTag:
-    """What has this `tag`."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Seen:
+    """A path and what sits there, as a filter of the core's asks of a leaf."""
 
-    tag: str
+    place: Path
+    value: AnyValue
+
+    @property
+    def kind(self) -> type:
+        return getattr(self.value, "var_type", type(self.value))
+
+    @property
+    def tags(self) -> tuple[AnyValue, ...]:
+        return (getattr(self.value, "tag", None),)
+
+    @property
+    def owners(self) -> tuple[type, ...]:
+        raise InvalidFilterError(
+            "InstanceOf asks what records a leaf sits in, and nothing here knows its owners",
+            fix="use PathContains, weft.Inside, or a callable (path, value) -> bool",
+        )
+
+
+class _ByPath:
+    """A filter that is asked with a path and a value."""
 
     def __call__(self, path: Path, x: AnyValue) -> bool:
-        return getattr(x, "tag", None) == self.tag
+        return super().__call__(Seen(path, x))  # pyright: ignore[reportAttributeAccessIssue]  (of the core's class)
+
+
+class WithTag(_ByPath, core_filters.WithTag):
+    """What has this `tag`."""
 
     def __repr__(self) -> str:
         return f"WithTag({self.tag!r})"
 
 
-@dataclasses.dataclass(frozen=True)
-class PathContains:
+class PathContains(_ByPath, core_filters.PathContains):
     """What has this part in its path; with `exact=False`, a part that contains it as text."""
 
-    key: AnyValue
-    exact: bool = True
+    def __init__(self, key: AnyValue, exact: bool = True):
+        super().__init__(key, exact)
 
-    def __call__(self, path: Path, x: AnyValue) -> bool:
-        return self.key in path if self.exact else builtins.any(str(self.key) in str(part) for part in path)
+    @property
+    def key(self) -> AnyValue:
+        return self.part
 
     def __repr__(self) -> str:
         return f"PathContains({self.key!r}, exact={self.exact})"
@@ -79,7 +104,7 @@ class OfType:
     type: type
 
     def __call__(self, path: Path, x: AnyValue) -> bool:
-        return isinstance(x, self.type)
+        return isinstance(x, self.type)  # not by its kind: a tracer is a `jax.Array`, and a box a Variable
 
     def __repr__(self) -> str:
         return f"OfType({self.type!r})"
@@ -167,8 +192,11 @@ def to_predicate(filter: Filter) -> Predicate:
             return Any(*filter)
     if filter is ...:
         return Everything()
+    if isinstance(filter, core_filters.NATIVE) and not isinstance(filter, _ByPath):
+        of_leaves: AnyValue = filter
+        return lambda path, x: of_leaves(Seen(path, x))
     if callable(filter):
-        return filter
+        return cast("Predicate", filter)
     raise InvalidFilterError(
         f"Invalid filter: {filter!r}",
         fix="use a type, a string (a tag), `...`, a bool, None, a callable (path, value) -> bool, or a list of those",
@@ -192,37 +220,3 @@ def filters_to_predicates(filters: Sequence[Filter]) -> tuple[Predicate, ...]:
                 fix="put it last: it stands for the rest",
             )
     return tuple(map(to_predicate, filters))
-
-
-def as_core_filter(filter: Filter) -> core_filters.Filter:
-    """The same filter for leaves of records: types stay kinds, paths and tags become the core's own.
-
-    Raises:
-        FilterError: for a callable, which expects a Variable that records do not have.
-    """
-    match filter:
-        case PathContains(key, exact):
-            return core_filters.PathContains(key, exact)
-        case WithTag(tag):
-            return core_filters.WithTag(tag)
-        case OfType(kind):
-            return kind
-        case Not():
-            return core_filters.Not(as_core_filter(filter.predicate))
-        case All():
-            return core_filters.All(*map(as_core_filter, filter.predicates))
-        case Any():
-            return core_filters.Any(*map(as_core_filter, filter.predicates))
-        case Nothing():
-            return None
-        case Everything():
-            return ...
-        case list() | tuple():
-            return core_filters.Any(*map(as_core_filter, filter))
-        case bool() | str() | None:
-            return filter
-        case type() if issubclass(filter, Kind):
-            return filter
-    if filter is ...:
-        return filter
-    raise FilterError(f"no filter for records: {filter!r}", fix="use kinds, tags and paths")

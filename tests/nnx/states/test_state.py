@@ -3,11 +3,10 @@
 import jax
 import jax.numpy as jnp
 import pytest
+import weft
 from weft import nnx
-from weft.core.records import filters as core_filters
 from weft.core.records.partition import split as core_split
-from weft.nnx.errors import StructureError
-from weft.nnx.states.filters import as_core_filter
+from weft.nnx.errors import FilterError, StructureError
 
 ARRAY = jnp.array([1.0, 2.0])
 
@@ -142,24 +141,32 @@ def test_a_wrong_path_replaces_nothing():
 
 
 @pytest.mark.parametrize(
-    ("filter", "expected"),
+    ("filter", "paths"),
     [
-        (nnx.OfType(nnx.Param), nnx.Param),
-        (nnx.PathContains("a"), core_filters.PathContains("a")),
-        (nnx.Not("t"), core_filters.Not(core_filters.WithTag("t"))),
-        (nnx.Any(nnx.Param, ...), core_filters.Any(nnx.Param, ...)),
-        (nnx.Everything(), ...),
-        (nnx.Nothing(), None),
+        (weft.Inside("a"), [("a", "w")]),
+        (weft.Any(weft.Inside("a.w"), weft.WithTag("t")), [("a", "w"), ("c",)]),
+        (weft.Not(weft.PathContains("a")), [("b",), ("c",)]),
+        (weft.All(nnx.Param, weft.Not(weft.Inside("a"))), [("b",)]),
+        (weft.Maybe(nnx.Cache), []),
+        ([weft.Inside("b"), nnx.BatchStat], [("b",), ("c",)]),
+        (weft.Any(lambda path, kind, value: kind is nnx.BatchStat), [("c",)]),
     ],
 )
-def test_filters_mean_the_same_for_records(filter, expected):
-    assert as_core_filter(filter) == expected
+def test_filters_of_the_core_are_filters_here(filter, paths):
+    state = nnx.State({"a": {"w": nnx.Param(1)}, "b": nnx.Param(2), "c": nnx.BatchStat(3, tag="t")})
+    assert list(nnx.to_flat_state(nnx.filter_state(state, filter)).paths) == paths
+
+
+def test_what_only_records_know_is_refused_here():
+    state = nnx.State({"w": nnx.Param(1)})
+    with pytest.raises(FilterError, match="InstanceOf asks what records a leaf sits in"):
+        nnx.filter_state(state, weft.InstanceOf(weft.Linear))
 
 
 def test_a_kind_selects_from_records_too():
     from weft.core.records.kinds import Param
 
     assert issubclass(nnx.Param, Param)
-    _, floats, rest = core_split({"w": ARRAY, "n": jnp.arange(2)}, as_core_filter(nnx.OfType(Param)), ...)
+    _, floats, rest = core_split({"w": ARRAY, "n": jnp.arange(2)}, Param, ...)
     assert floats["n"] is None
     assert rest["w"] is None
