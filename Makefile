@@ -23,7 +23,7 @@ help:
 	@echo 'make fuzz-records N=2000 compare random programs over records with plain JAX'
 	@echo 'make lint       ruff check and ruff format --check'
 	@echo 'make format     let ruff mend what it can'
-	@echo 'make typecheck  pyright over the installed wheel, strict on core and transforms'
+	@echo 'make typecheck  pyright over the installed wheel, strict on core and the transforms'
 	@echo 'make bench      run the benchmarks and append a section to benchmarks/RESULTS.md'
 	@echo 'make wheel      build dist/*.whl'
 	@echo 'make freeze     write constraints.txt anew from a fresh environment'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from weft.core.interpreter.interpret import Interpreted, interpret
 from weft.core.interpreter.rides import RidesByKind
@@ -65,7 +65,7 @@ def refuse_bound_method(function: Any, name: str) -> None:
         ValueError: saying how to write it.
     """
     owner = getattr(function, "__self__", None)
-    if owner is not None and hasattr(type(owner), "_pytree__is_pytree"):
+    if owner is not None and hasattr(cast("type[Any]", type(owner)), "_pytree__is_pytree"):
         method = getattr(function, "__name__", "method")
         raise StructureError(
             f"bound methods are not supported: nnx.{name} was given {type(owner).__name__}.{method} of an object",
@@ -104,15 +104,18 @@ def any_filter(value: Any) -> bool:
 def _any(value: Any, kinds: Any) -> bool:
     if isinstance(value, kinds):
         return True
+    inner: Any = ()
     if isinstance(value, dict):
-        return any(_any(inner, kinds) for inner in value.values())
-    return isinstance(value, tuple | list) and any(_any(inner, kinds) for inner in value)
+        inner = cast("dict[Any, Any]", value).values()
+    elif isinstance(value, tuple | list):
+        inner = cast("Sequence[Any]", value)
+    return any(_any(part, kinds) for part in inner)
 
 
 def argnums_and_filters(argnums: Any) -> tuple[int | tuple[int, ...], tuple[tuple[int, Any], ...]]:
     """NNX's `argnums`, numbers and `DiffState`s, as numbers, and the filters by number."""
     single = not isinstance(argnums, Sequence)
-    entries = (argnums,) if single else tuple(argnums)
-    numbers = tuple(entry.argnum if isinstance(entry, DiffState) else entry for entry in entries)
+    entries: tuple[Any, ...] = (argnums,) if single else tuple(cast("Sequence[Any]", argnums))
+    numbers: tuple[Any, ...] = tuple(entry.argnum if isinstance(entry, DiffState) else entry for entry in entries)
     filters = tuple((entry.argnum, entry.filter) for entry in entries if isinstance(entry, DiffState))
     return (numbers[0] if single else numbers), filters

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from weft.core.interpreter.interpret import interpret
 from weft.nnx.crossing.references import References
@@ -17,10 +17,16 @@ from weft.nnx.transforms._wrap import (
     over,
     refuse_bound_method,
 )
+from weft.nnx.transforms.keywords import RematKeywords, ReverseKeywords
 from weft.nnx.variable.kinds import Param
 from weft.transforms._wrap import named_like
 from weft.transforms.autodiff import GRAD, JVP, VJP, DiffOptions, jvp_with, vjp_with
 from weft.transforms.tracing import REMAT, RematOptions, static_arguments
+
+F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S")
 
 __all__ = ["DiffState", "grad", "jvp", "remat", "value_and_grad", "vjp"]
 
@@ -38,6 +44,10 @@ def _default(boundary: References) -> Any:
     return Param if boundary.updates else ...
 
 
+@overload
+def grad(f: Callable[P, Any], **options: Unpack[ReverseKeywords]) -> Callable[P, Any]: ...
+@overload
+def grad(**options: Unpack[ReverseKeywords]) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
 def grad(
     f: Any = MISSING,
     *,
@@ -48,7 +58,7 @@ def grad(
     reduce_axes: Sequence[Hashable] = (),
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Any:
+) -> Callable[..., Any]:
     """The gradient of a scalar function of objects and arrays.
 
     Args:
@@ -77,6 +87,10 @@ def grad(
     return _grad("grad", f, argnums, graph, graph_updates, **options)
 
 
+@overload
+def value_and_grad(f: Callable[P, R], **options: Unpack[ReverseKeywords]) -> Callable[P, tuple[R, Any]]: ...
+@overload
+def value_and_grad(**options: Unpack[ReverseKeywords]) -> Callable[[Callable[P, R]], Callable[P, tuple[R, Any]]]: ...
 def value_and_grad(
     f: Any = MISSING,
     *,
@@ -87,7 +101,7 @@ def value_and_grad(
     reduce_axes: Sequence[Hashable] = (),
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Any:
+) -> Callable[..., Any]:
     """The value of a scalar function of objects and arrays, and its gradient. See `grad`.
 
     Source: `jax.value_and_grad`, with the semantics of `flax.nnx.value_and_grad`.
@@ -96,6 +110,41 @@ def value_and_grad(
     return _grad("value_and_grad", f, argnums, graph, graph_updates, **options)
 
 
+@overload
+def vjp(
+    f: Callable[..., R],
+    *primals: *tuple[Any, *tuple[Any, ...]],
+    has_aux: Literal[False] = False,
+    reduce_axes: Sequence[Hashable] = (),
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> tuple[R, Callable[..., Any]]: ...
+@overload
+def vjp(
+    f: Callable[..., tuple[R, S]],
+    *primals: *tuple[Any, *tuple[Any, ...]],
+    has_aux: Literal[True],
+    reduce_axes: Sequence[Hashable] = (),
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> tuple[R, Callable[..., Any], S]: ...
+@overload
+def vjp(
+    f: Callable[P, Any],
+    *,
+    has_aux: bool = False,
+    reduce_axes: Sequence[Hashable] = (),
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Callable[P, Any]: ...
+@overload
+def vjp(
+    *,
+    has_aux: bool = False,
+    reduce_axes: Sequence[Hashable] = (),
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
 def vjp(
     f: Any = MISSING,
     *primals: Any,
@@ -103,7 +152,7 @@ def vjp(
     reduce_axes: Sequence[Hashable] = (),
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Any:
+) -> tuple[Any, ...] | Callable[..., Any]:
     """The output of a function of objects and arrays, and its pullback.
 
     Without `f`, a decorator; without primals, a function of them.
@@ -126,6 +175,34 @@ def vjp(
     return wrap(f)(*primals) if primals else wrap(f)
 
 
+@overload
+def jvp(
+    f: Callable[..., R],
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    *,
+    has_aux: Literal[False] = False,
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> tuple[R, Any]: ...
+@overload
+def jvp(
+    f: Callable[..., tuple[R, S]],
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    *,
+    has_aux: Literal[True],
+    graph: bool | None = None,
+    graph_updates: bool | None = None,
+) -> tuple[R, Any, S]: ...
+@overload
+def jvp(
+    f: Callable[..., Any], *, has_aux: bool = False, graph: bool | None = None, graph_updates: bool | None = None
+) -> Callable[[Sequence[Any], Sequence[Any]], tuple[Any, ...]]: ...
+@overload
+def jvp(
+    *, has_aux: bool = False, graph: bool | None = None, graph_updates: bool | None = None
+) -> Callable[[Callable[..., Any]], Callable[[Sequence[Any], Sequence[Any]], tuple[Any, ...]]]: ...
 def jvp(
     f: Any = MISSING,
     primals: Any = MISSING,
@@ -134,7 +211,7 @@ def jvp(
     has_aux: bool = False,
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Any:
+) -> tuple[Any, ...] | Callable[..., Any]:
     """The output of a function of objects and arrays, and its tangent.
 
     Without `f`, a decorator; without primals, a function of primals and tangents.
@@ -157,6 +234,10 @@ def jvp(
     return wrap(f) if isinstance(primals, Missing) else wrap(f)(primals, tangents)
 
 
+@overload
+def remat(f: F, **options: Unpack[RematKeywords]) -> F: ...
+@overload
+def remat(**options: Unpack[RematKeywords]) -> Callable[[F], F]: ...
 def remat(
     f: Any = MISSING,
     *,
@@ -165,7 +246,7 @@ def remat(
     policy: Callable[..., bool] | None = None,
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Any:
+) -> F | Callable[[F], F]:
     """Computes a function's intermediate values again in the backward pass, instead of keeping them.
 
     Source: `jax.checkpoint`, with the semantics of `flax.nnx.remat`.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
 from weft.core.interpreter.interpret import interpret
 from weft.nnx.crossing.references import References
 from weft.nnx.crossing.rides import StateSharding
 from weft.nnx.missing import MISSING
 from weft.nnx.transforms._wrap import boundary_of, checked_prefix, decorate, over, refuse_bound_method
+from weft.nnx.transforms.keywords import JitKeywords, ShardMapKeywords
 from weft.transforms._wrap import named_like, numbers_and_names
 from weft.transforms.compilation import JitFunction, JitOptions
 from weft.transforms.mapping import SHARD_MAP, ShardMapOptions
@@ -17,23 +18,35 @@ from weft.transforms.stages import Stage
 from weft.transforms.tracing import EVAL_SHAPE, NoOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R")
 
 __all__ = ["JitWrapped", "Stage", "StateSharding", "jit", "jit_partial", "shard_map"]
 
 
-class JitWrapped(JitFunction[..., Any]):
+class JitWrapped(JitFunction[P, R]):
     """A compiled function over graphs. Made by `jit`."""
 
-    def __init__(self, function: Callable[..., Any], options: JitOptions, boundary: References):
+    def __init__(self, function: Callable[P, R], options: JitOptions, boundary: References):
         refuse_bound_method(function, boundary.function)
         super().__init__(function, options, boundary)
         self._boundary = boundary
 
-    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Self: ...
+    @overload
+    def __get__(
+        self: JitWrapped[Concatenate[Any, Q], R], instance: object, owner: type | None = None
+    ) -> Callable[Q, R]: ...
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return super().__get__(instance, owner)
+
+    def eval_shape(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """The output as `ShapeDtypeStruct`s; the arguments stay as they are."""
         boundary = References(self._boundary.graph, self._boundary.updates, "eval_shape", self._boundary.updates)
-        args, kwargs = self._with_statics(args, kwargs)
-        return interpret(EVAL_SHAPE, boundary)(self._interpreted.functions, NoOptions())(args, kwargs)
+        call = self._with_statics(args, kwargs)
+        return interpret(EVAL_SHAPE, boundary)(self._interpreted.functions, NoOptions())(*call)
 
 
 def _options(
@@ -50,6 +63,10 @@ def _options(
     return JitOptions(numbers, names, donated_numbers, donated_names, in_shardings, out_shardings, jax_options)
 
 
+@overload
+def jit(fun: Callable[P, R], **options: Unpack[JitKeywords]) -> JitWrapped[P, R]: ...
+@overload
+def jit(**options: Unpack[JitKeywords]) -> Callable[[Callable[P, R]], JitWrapped[P, R]]: ...
 def jit(
     fun: Any = MISSING,
     *,
@@ -65,7 +82,7 @@ def jit(
     inline: bool = False,
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Any:
+) -> JitWrapped[P, R] | Callable[[Callable[P, R]], JitWrapped[P, R]]:
     """Compiles a function of objects and arrays; what it changes in the objects is changed in the caller's.
 
     Args:
@@ -103,7 +120,7 @@ def jit(
     out_shardings = checked_prefix(boundary, out_shardings, "out_shardings", "StateSharding")
     jax_options = {"keep_unused": keep_unused, "device": device, "backend": backend, "inline": inline}
 
-    def wrap(function: Callable[..., Any]) -> JitWrapped:
+    def wrap(function: Callable[P, R]) -> JitWrapped[P, R]:
         static, donated = (static_argnums, static_argnames), (donate_argnums, donate_argnames)
         options = _options(function, in_shardings, out_shardings, static, donated, jax_options)
         return JitWrapped(function, options, boundary)
@@ -112,7 +129,7 @@ def jit(
 
 
 def jit_partial(
-    fun: Callable[..., Any],
+    fun: Callable[..., R],
     *partial_args: Any,
     in_shardings: Any = None,
     out_shardings: Any = None,
@@ -126,7 +143,7 @@ def jit_partial(
     inline: bool = False,
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Any:
+) -> JitPartial[R]:
     """`jit` with the first arguments given now.
 
     >>> import jax.numpy as jnp
@@ -176,17 +193,17 @@ class _PartialStage:
         return self._stage(*self._args, *args, **kwargs)
 
 
-class JitPartial:
+class JitPartial(Generic[R]):
     """A compiled function with its first arguments given. Made by `jit_partial`.
 
     The plan of the given objects is found again by itself, so there is nothing to take apart beforehand.
     """
 
-    def __init__(self, jitted: JitWrapped, args: tuple[Any, ...]):
+    def __init__(self, jitted: JitWrapped[..., R], args: tuple[Any, ...]):
         self._jitted, self._args = jitted, args
         named_like(jitted, self)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> R:
         return self._jitted(*self._args, *args, **kwargs)
 
     def trace(self, *args: Any, **kwargs: Any) -> Any:
@@ -202,6 +219,10 @@ class JitPartial:
         return self._jitted.eval_shape(*self._args, *args, **kwargs)
 
 
+@overload
+def shard_map(f: F, *, mesh: Any, in_specs: Any, out_specs: Any, **options: Unpack[ShardMapKeywords]) -> F: ...
+@overload
+def shard_map(*, mesh: Any, in_specs: Any, out_specs: Any, **options: Unpack[ShardMapKeywords]) -> Callable[[F], F]: ...
 def shard_map(
     f: Any = MISSING,
     *,
@@ -212,7 +233,7 @@ def shard_map(
     check_vma: bool = True,
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Any:
+) -> F | Callable[[F], F]:
     """Maps a function over the shards of objects and arrays; `StateSharding` gives specs by filter.
 
     Source: `jax.shard_map`, with the semantics of `flax.nnx.shard_map`.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, Unpack, cast, overload
 
 import jax
 from weft.core.interpreter.interpret import interpret
@@ -20,19 +20,23 @@ from weft.nnx.crossing.references import References
 from weft.nnx.crossing.rides import DiffState
 from weft.nnx.missing import MISSING
 from weft.nnx.transforms._wrap import boundary_of, checked_prefix, decorate, refuse_bound_method
+from weft.nnx.transforms.keywords import CustomVjpKeywords
 from weft.nnx.variable.variable import Variable
 from weft.transforms._wrap import named_like
 from weft.transforms.custom import CustomOptions
 from weft.transforms.custom_vjps import CUSTOM_VJP
 from weft.transforms.custom_vjps import CustomVjp as CustomVjpOverValues
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 _WITH_UPDATES = dataclasses.replace(CUSTOM_VJP, refused={})
 
 
-class CustomVjp(CustomVjpOverValues[..., Any]):
+class CustomVjp(CustomVjpOverValues[P, R]):
     """A function over graphs with its own reverse-mode rule. Made by `custom_vjp`."""
 
-    def __init__(self, function: Callable[..., Any], nondiff_argnums: tuple[Any, ...], boundary: References):
+    def __init__(self, function: Callable[P, R], nondiff_argnums: tuple[Any, ...], boundary: References):
         refuse_bound_method(function, "custom_vjp")
         super().__init__(function, tuple(n for n in nondiff_argnums if not isinstance(n, DiffState)))
         self._boundary = boundary
@@ -59,7 +63,8 @@ def _with_updates_alone(backward: Callable[..., Any]) -> Callable[..., Any]:
     """A backward function that is given None in place of the Variables that have no update."""
 
     def updated(node: Any) -> Any:
-        return None if isinstance(node, Variable) and node.get_raw_value() is None else node
+        absent = isinstance(node, Variable) and cast("Variable[Any]", node).get_raw_value() is None
+        return None if absent else cast(Any, node)
 
     def run(*args: Any, updates_g: Any) -> Any:
         given = jax.tree.map(updated, updates_g, is_leaf=lambda node: isinstance(node, Variable))
@@ -68,13 +73,17 @@ def _with_updates_alone(backward: Callable[..., Any]) -> Callable[..., Any]:
     return named_like(backward, run)
 
 
+@overload
+def custom_vjp(fun: Callable[P, R], **options: Unpack[CustomVjpKeywords]) -> CustomVjp[P, R]: ...
+@overload
+def custom_vjp(**options: Unpack[CustomVjpKeywords]) -> Callable[[Callable[P, R]], CustomVjp[P, R]]: ...
 def custom_vjp(
     fun: Any = MISSING,
     *,
     nondiff_argnums: tuple[int | DiffState, ...] = (),
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Any:
+) -> CustomVjp[P, R] | Callable[[Callable[P, R]], CustomVjp[P, R]]:
     """A function of objects and arrays with its own reverse-mode derivative, given by `defvjp(fwd, bwd)`.
 
     Args:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import jax
 from weft.nnx.crossing.contexts import update_context
@@ -17,8 +17,14 @@ from weft.nnx.graphs.nodes import is_graph_node
 from weft.nnx.missing import MISSING
 from weft.nnx.transforms._wrap import decorate
 
+F = TypeVar("F", bound=Callable[..., Any])
 
-def split_inputs(f: Any = MISSING, *, ctxtag: str = "split_merge_inputs") -> Any:
+
+@overload
+def split_inputs(f: F, *, ctxtag: str = "split_merge_inputs") -> F: ...
+@overload
+def split_inputs(*, ctxtag: str = "split_merge_inputs") -> Callable[[F], F]: ...
+def split_inputs(f: Any = MISSING, *, ctxtag: str = "split_merge_inputs") -> F | Callable[[F], F]:
     """A function of objects, made of a transformed function that `merge_inputs` is inside of.
 
     Args:
@@ -55,7 +61,11 @@ def split_inputs(f: Any = MISSING, *, ctxtag: str = "split_merge_inputs") -> Any
     return decorate(f, wrap)
 
 
-def merge_inputs(f: Any = MISSING, *, ctxtag: str = "split_merge_inputs") -> Any:
+@overload
+def merge_inputs(f: F, *, ctxtag: str = "split_merge_inputs") -> F: ...
+@overload
+def merge_inputs(*, ctxtag: str = "split_merge_inputs") -> Callable[[F], F]: ...
+def merge_inputs(f: Any = MISSING, *, ctxtag: str = "split_merge_inputs") -> F | Callable[[F], F]:
     """A function of trees, for a transform of JAX, made of a function of objects; see `split_inputs`.
 
     Args:
@@ -71,9 +81,13 @@ def merge_inputs(f: Any = MISSING, *, ctxtag: str = "split_merge_inputs") -> Any
         def over_trees(*trees: Any) -> Any:
             args = from_tree(trees, ctxtag=ctxtag, is_inner=True)
             out = function(*args)
-            objects = jax.tree.map(lambda leaf: leaf if is_graph_node(leaf) else None, args, is_leaf=is_graph_node)
+            objects = jax.tree.map(_object_alone, args, is_leaf=is_graph_node)
             return to_tree((objects, out), ctxtag=ctxtag)
 
         return over_trees
 
     return decorate(f, wrap)
+
+
+def _object_alone(leaf: Any) -> Any:
+    return leaf if is_graph_node(leaf) else None

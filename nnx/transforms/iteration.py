@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar, Unpack, cast, overload
 
 import jax
 from weft.core.constants import constants_of
+from weft.core.edge.untyped import is_tuple
 from weft.core.interpreter.interpret import interpret
 from weft.core.interpreter.rides import Carry
 from weft.nnx.crossing.rides import StateAxes
 from weft.nnx.errors import AxisError, PrefixError
 from weft.nnx.missing import MISSING
 from weft.nnx.transforms._wrap import boundary_of, checked_prefix, decorate, over, refuse_bound_method
+from weft.nnx.transforms.keywords import PmapKeywords, ScanKeywords, VmapKeywords
 from weft.nnx.transforms.metadata import transform_metadata, with_metadata_axes
 from weft.transforms._wrap import by_position, interpreted_at_once, named_like
 from weft.transforms.carries import ALONG
@@ -22,9 +24,16 @@ from weft.transforms.scanning import SCAN, ScanOptions
 
 __all__ = ["Carry", "StateAxes", "fori_loop", "pmap", "scan", "transform_metadata", "vmap", "while_loop"]
 
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
 _NONE: Mapping[str, Any] = {}
 
 
+@overload
+def vmap(f: F, **options: Unpack[VmapKeywords]) -> F: ...
+@overload
+def vmap(**options: Unpack[VmapKeywords]) -> Callable[[F], F]: ...
 def vmap(
     f: Any = MISSING,
     *,
@@ -36,7 +45,7 @@ def vmap(
     transform_metadata: Mapping[str, Any] = _NONE,
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Any:
+) -> F | Callable[[F], F]:
     """Maps a function of one example over a batch of objects and arrays.
 
     Args:
@@ -59,6 +68,10 @@ def vmap(
     return _mapped("vmap", f, in_axes, out_axes, axis_name, axis_size, more, transform_metadata, graph, graph_updates)
 
 
+@overload
+def pmap(f: F, **options: Unpack[PmapKeywords]) -> F: ...
+@overload
+def pmap(**options: Unpack[PmapKeywords]) -> Callable[[F], F]: ...
 def pmap(
     f: Any = MISSING,
     *,
@@ -73,7 +86,7 @@ def pmap(
     transform_metadata: Mapping[str, Any] = _NONE,
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Any:
+) -> F | Callable[[F], F]:
     """Maps a function over devices. See `vmap`.
 
     Source: `jax.pmap`, with the semantics of `flax.nnx.pmap`.
@@ -127,6 +140,10 @@ def _by_signature(function: Callable[..., Any], mapped: Callable[..., Any]) -> C
     return named_like(function, transformed)
 
 
+@overload
+def scan(f: F, **options: Unpack[ScanKeywords]) -> F: ...
+@overload
+def scan(**options: Unpack[ScanKeywords]) -> Callable[[F], F]: ...
 def scan(
     f: Any = MISSING,
     *,
@@ -139,7 +156,7 @@ def scan(
     transform_metadata: Mapping[str, Any] = _NONE,
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Any:
+) -> F | Callable[[F], F]:
     """Runs a function of one step over a sequence of objects and arrays.
 
     Args:
@@ -191,7 +208,7 @@ def _check_axes(in_axes: Any, out_axes: Any) -> None:
     Raises:
         ValueError: if something else is carried in than out, or an output is neither carried nor stacked.
     """
-    given, returned = (list(axes) if isinstance(axes, tuple) else [axes] for axes in (in_axes, out_axes))
+    given, returned = (list(axes) if is_tuple(axes) else [axes] for axes in (in_axes, out_axes))
     for what, axes in (("in_axes", given), ("out_axes", returned)):
         if sum(axis is Carry for axis in axes) > 1:
             raise AxisError(
@@ -229,18 +246,18 @@ def carried_in_place(axes: Any) -> Any:
     if isinstance(axes, StateAxes):
         return StateAxes([(filter, ALONG if ride is Carry else ride) for filter, ride in axes.rides])
     if isinstance(axes, dict):
-        return {key: carried_in_place(value) for key, value in axes.items()}
+        return {key: carried_in_place(value) for key, value in cast("dict[Any, Any]", axes).items()}
     return type(axes)(map(carried_in_place, axes)) if type(axes) in (tuple, list) else axes
 
 
 def while_loop(
-    cond_fun: Callable[[Any], Any],
-    body_fun: Callable[[Any], Any],
-    init_val: Any,
+    cond_fun: Callable[[T], Any],
+    body_fun: Callable[[T], T],
+    init_val: T,
     *,
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Any:
+) -> T:
     """Repeats a function on a carry of objects and arrays while a condition holds.
 
     Source: `jax.lax.while_loop`, with the semantics of `flax.nnx.while_loop`.
@@ -252,13 +269,13 @@ def while_loop(
 def fori_loop(
     lower: Any,
     upper: Any,
-    body_fun: Callable[[Any, Any], Any],
-    init_val: Any,
+    body_fun: Callable[[Any, T], T],
+    init_val: T,
     *,
     unroll: int | bool | None = None,
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Any:
+) -> T:
     """Repeats a function on a carry of objects and arrays, for a counter.
 
     Source: `jax.lax.fori_loop`, with the semantics of `flax.nnx.fori_loop`.

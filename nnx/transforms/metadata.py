@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar, Unpack, overload
 
 from jax.sharding import PartitionSpec
 from weft.nnx.crossing.apart import take_apart
@@ -13,11 +13,21 @@ from weft.nnx.crossing.rides import Carry
 from weft.nnx.errors import AxisError, StructureError
 from weft.nnx.missing import MISSING
 from weft.nnx.transforms._wrap import boundary_of, decorate
+from weft.nnx.transforms.keywords import MetadataKeywords
 from weft.nnx.variable.sharding import PARTITION_NAME
 from weft.nnx.variable.variable import VARIABLE_TYPES
 from weft.transforms._wrap import named_like
 
+F = TypeVar("F", bound=Callable[..., Any])
 
+# Metadata that names the axes of a value.
+_NAMED: Any = (tuple, PartitionSpec)
+
+
+@overload
+def transform_metadata(f: F, **options: Unpack[MetadataKeywords]) -> F: ...
+@overload
+def transform_metadata(**options: Unpack[MetadataKeywords]) -> Callable[[F], F]: ...
 def transform_metadata(
     f: Any = MISSING,
     *,
@@ -25,7 +35,7 @@ def transform_metadata(
     out_axes: Any = 0,
     partition: str | None = None,
     graph: bool | None = None,
-) -> Any:
+) -> F | Callable[[F], F]:
     """Adds and removes an axis in the metadata of Variables; goes inside the transform that does so to their values.
 
     Args:
@@ -62,8 +72,8 @@ def with_metadata_axes(
 def _with_axis(variable: Any, axis: int, metadata: Mapping[str, Any]) -> None:
     """Names a new axis in `out_sharding` and in the other tuples that the metadata names, and calls the hooks."""
     for name, value in _names(metadata).items():
-        fields = variable.get_metadata(name, None)
-        if fields and isinstance(fields, tuple | PartitionSpec):
+        fields: Any = variable.get_metadata(name, None)
+        if fields and isinstance(fields, _NAMED):
             padded = (*fields, *(None,) * (axis - len(fields)))
             variable.set_metadata(name, (*padded[:axis], value, *padded[axis:]))
     variable.add_axis(axis, metadata[PARTITION_NAME])
@@ -71,8 +81,8 @@ def _with_axis(variable: Any, axis: int, metadata: Mapping[str, Any]) -> None:
 
 def _without_axis(variable: Any, axis: int, metadata: Mapping[str, Any]) -> None:
     for name, value in _names(metadata).items():
-        fields = variable.get_metadata(name, None)
-        if fields and isinstance(fields, tuple | PartitionSpec):
+        fields: Any = variable.get_metadata(name, None)
+        if fields and isinstance(fields, _NAMED):
             if not -len(fields) <= axis < len(fields) or fields[axis] != value:
                 raise AxisError(
                     f"Expected to remove {value!r} at index {axis} from {fields!r}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 import jax
 from jax.experimental import checkify as jax_checkify
@@ -13,6 +13,7 @@ from weft.nnx.graphs.nodes import is_graph_node
 from weft.nnx.graphs.walk import iter_graph
 from weft.nnx.missing import MISSING
 from weft.nnx.transforms._wrap import boundary_of, decorate, over
+from weft.nnx.transforms.keywords import JaxprKeywords
 from weft.nnx.variable.sharding import lay_out_abstractly
 from weft.nnx.variable.variable import Variable
 from weft.transforms._wrap import interpreted_at_once
@@ -27,18 +28,21 @@ from weft.transforms.tracing import (
     static_arguments,
 )
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 __all__ = ["checkify", "cond", "eval_shape", "make_jaxpr", "switch"]
 
 
 def cond(
     pred: Any,
-    true_fun: Callable[..., Any],
-    false_fun: Callable[..., Any],
+    true_fun: Callable[..., R],
+    false_fun: Callable[..., R],
     *operands: Any,
     graph: bool | None = None,
     graph_updates: bool | None = None,
     **kwargs: Any,
-) -> Any:
+) -> R:
     """Calls one of two functions of objects and arrays, by a boolean.
 
     Source: `jax.lax.cond`, with the semantics of `flax.nnx.cond`.
@@ -50,11 +54,11 @@ def cond(
 
 def switch(
     index: Any,
-    branches: Sequence[Callable[..., Any]],
+    branches: Sequence[Callable[..., R]],
     *operands: Any,
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Any:
+) -> R:
     """Calls one of several functions of objects and arrays, by an index.
 
     Source: `jax.lax.switch`, with the semantics of `flax.nnx.switch`.
@@ -67,8 +71,8 @@ def switch(
 
 
 def eval_shape(
-    f: Callable[..., Any], *args: Any, graph: bool | None = None, graph_updates: bool | None = None, **kwargs: Any
-) -> Any:
+    f: Callable[..., R], *args: Any, graph: bool | None = None, graph_updates: bool | None = None, **kwargs: Any
+) -> R:
     """The output of a function of objects and arrays, with `ShapeDtypeStruct`s in place of arrays.
 
     With graph updates, those of Variables have the layout of `out_sharding` if there is a mesh, as the arrays would.
@@ -95,13 +99,17 @@ def _variables_of(tree: Any) -> Iterator[Variable[Any]]:
             yield leaf
 
 
+@overload
+def make_jaxpr(f: Callable[P, Any], **options: Unpack[JaxprKeywords]) -> Callable[P, Any]: ...
+@overload
+def make_jaxpr(**options: Unpack[JaxprKeywords]) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
 def make_jaxpr(
     f: Any = MISSING,
     *,
     graph: bool | None = None,
     graph_updates: bool | None = None,
     static_argnums: int | Sequence[int] = (),
-) -> Any:
+) -> Callable[..., Any]:
     """A function's jaxpr, for given objects and arrays.
 
     Source: `jax.make_jaxpr`, with the semantics of `flax.nnx.make_jaxpr`.
@@ -112,11 +120,11 @@ def make_jaxpr(
 
 
 def checkify(
-    f: Callable[..., Any],
+    f: Callable[P, R],
     errors: Any = jax_checkify.user_checks,
     graph: bool | None = None,
     graph_updates: bool | None = None,
-) -> Callable[..., Any]:
+) -> Callable[P, tuple[jax_checkify.Error, R]]:
     """Makes the checks inside a function of objects and arrays part of its output.
 
     Source: `jax.experimental.checkify.checkify`, with the semantics of `flax.nnx.checkify`.

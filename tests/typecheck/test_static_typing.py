@@ -64,15 +64,17 @@ def mypy(project: Path, target: str) -> list[tuple[int, str]]:
 @functools.cache
 def _mypy(project: Path) -> list[tuple[str, str, str]]:
     command = [sys.executable, "-m", "mypy", "--python-executable", sys.executable, "--no-error-summary"]
-    done = subprocess.run([*command, "ensemble", "wrong.py"], cwd=project, capture_output=True, text=True)
+    targets = ["ensemble", "nnx_program.py", "wrong.py"]
+    done = subprocess.run([*command, *targets], cwd=project, capture_output=True, text=True)
     found = re.findall(r"^(\S+\.py):(\d+): error: (.*)$", done.stdout, flags=re.M)
     assert done.returncode == (1 if found else 0), done.stdout + done.stderr
     return found
 
 
 @pytest.mark.parametrize("checker", [pyright, mypy])
-def test_the_example_passes(project, checker):
-    assert checker(project, "ensemble") == []
+@pytest.mark.parametrize("target", ["ensemble", "nnx_program.py"])
+def test_the_example_passes(project, checker, target):
+    assert checker(project, target) == []
 
 
 @pytest.mark.parametrize("checker", [pyright, mypy])
@@ -82,7 +84,7 @@ def test_wrong_lines_are_refused(project, checker):
     assert {line for line, _ in checker(project, "wrong.py")} == wrong
 
 
-def test_the_example_runs():
-    command = [sys.executable, "-c", "import ensemble; print(ensemble.evaluate())"]
+def test_the_examples_run():
+    command = [sys.executable, "-c", "import ensemble, nnx_program; nnx_program.main(); print(ensemble.evaluate())"]
     done = subprocess.run(command, cwd=EXAMPLE, capture_output=True, text=True, check=True)
     assert done.stdout == "1\n"
