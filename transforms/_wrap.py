@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
+from weft.core import caches
 from weft.core.interpreter.boundary import Boundary
 from weft.core.interpreter.interpret import Interpreted, interpret
 from weft.core.interpreter.rules import Rule
@@ -75,6 +76,9 @@ def call_over_values(
 # What was made of functions that are given with their arguments. It holds such as their text says all about, and as no
 # array hangs on; those of them that were used last.
 _at_once: Recent[Any, Interpreted[Any]] = Recent(256)
+caches.register(
+    caches.Table("transforms._wrap", "rule, mode, options and texts", 256, lambda: len(_at_once), _at_once.clear)
+)
 
 
 def interpreted_at_once(

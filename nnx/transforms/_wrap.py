@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar, cast
 
+from weft.core.caches import kept
 from weft.core.interpreter.interpret import Interpreted, interpret
 from weft.core.interpreter.rides import RidesByKind
 from weft.core.interpreter.rules import Rule
@@ -29,7 +29,7 @@ def boundary_of(name: str, graph: bool | None, graph_updates: bool | None, *, co
     return _boundary_of(name, graph_mode(graph), graph_updates_mode(graph_updates), copies, switches)
 
 
-@functools.lru_cache(maxsize=256)
+@kept("mode and switches", most=256)
 def _boundary_of(name: str, graph: bool, updates: bool, copies: bool, switches: tuple[Hashable, ...]) -> References:
     return References(graph, updates, name, copies)
 
