@@ -1,4 +1,4 @@
-"""Flattener: walks a graph in order, and describes and numbers what it meets (see `graphdef`)."""
+"""Flattener: walks a graph in order, and describes and numbers what it meets (see `definitions`)."""
 
 from __future__ import annotations
 

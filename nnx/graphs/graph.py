@@ -1,6 +1,6 @@
 """flatten and unflatten: a graph as a structure and leaves, and back.
 
-`flatten` numbers what has an identity in the order in which it meets it, and describes it (see `graphdef`).
+`flatten` numbers what has an identity in the order in which it meets it, and describes it (see `definitions`).
 `unflatten` reads such a description; given things for outer indexes, it fills those instead of making new ones, which
 is how a caller's own objects are updated.
 
