@@ -74,11 +74,6 @@ class Unflattener:
             return self.index_ref[definition.index]
         return self._ref(definition, next(self._leaves))
 
-    def attributes_of_next(self) -> tuple[Any, list[tuple[Any, Any]]]:
-        """Reads an object that exists already: which of its attributes are data, and the attributes; it stays as is."""
-        definition = next(self._nodes)
-        return definition.metadata[1], self._children(definition.num_attributes)
-
     def _with_children(self, definition: NodeDef[Any]) -> Any:
         if definition.outer_index is None and GRAPH_TYPES.get(definition.type) is OBJECT:
             return self._new_object(definition)
