@@ -28,7 +28,7 @@ from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for
 from weft.typecheck.proofs.report import Contract, Finding, Report, Verdict
 from weft.typecheck.proofs.search import Outcome, Search, describe_option
 from weft.typecheck.proofs.targets import targets_of
-from weft.typecheck.proofs.trial import Target, Trial, run_trial
+from weft.typecheck.proofs.trial import Target, Trial, one_at_a_time, run_trial
 
 
 def verify(
@@ -67,7 +67,8 @@ def verify(
     project: proved for all b, i, o
     """
     budget = Budget(trials, seconds)
-    targets = targets_of(thing, dict(args or {}), generalise)
+    with one_at_a_time:  # a trial in another thread may have put abstract arrays among a module's globals
+        targets = targets_of(thing, dict(args or {}), generalise)
     return Report(tuple(prove(target, dict(dims or {}), budget) for target in targets), strict)
 
 

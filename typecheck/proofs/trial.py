@@ -40,7 +40,7 @@ _numbers = itertools.count(1)
 _AXIS_SIZE = 127
 
 # A trial changes what the whole process sees: the filters of warnings, and arrays among a module's globals (`outside`).
-_one_at_a_time = threading.RLock()
+one_at_a_time = threading.RLock()
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def run_trial(target: Target, assignment: Assignment, dims: Mapping[str, Any] | 
     builder = Builder(assignment, dims, target.made)
     error, at, own_raise, jaxpr, called = None, ("", 0), False, None, False
     with (
-        _one_at_a_time,
+        one_at_a_time,
         mode("off"),  # the watch checks, and goes on after the first finding
         _jax.whole_tracebacks(),
         Watch(target.own, apart=assignment.apart, about=(target.file, target.line)) as watch,
