@@ -21,7 +21,6 @@ from weft.typecheck.arguments.values import BY_NAME, holds_objects, is_last, loa
 from weft.typecheck.language.annotations import (
     ANY_DTYPE,
     NONE,
-    Annotation,
     Anything,
     ArrayOf,
     BatchedOf,
@@ -34,13 +33,14 @@ from weft.typecheck.language.annotations import (
     SequenceOf,
     TreeOf,
     TupleOf,
-    record_form,
+    holds_arrays,
 )
 from weft.typecheck.language.dims import Shape
+from weft.typecheck.language.forms import form_of, has_own_dims
 from weft.typecheck.language.key_names import with_keys
-from weft.typecheck.language.objects import closed, is_library, is_object_class, layer_of, opened
+from weft.typecheck.language.names import names_of_class, names_of_fields, names_of_signature
+from weft.typecheck.language.objects import closed, is_library, is_object_class, opened
 from weft.typecheck.language.signatures import Parameter, Signature, fields_of, signature_of
-from weft.typecheck.matching.proof_match import dims_in, names_of_signature
 
 _DTYPES = (
     "float32",
@@ -159,13 +159,13 @@ def _batched(builder: Builder, spec: BatchedOf, place: str, scope: Scope) -> Any
 
 
 def _record(builder: Builder, spec: RecordOf, place: str, scope: Scope) -> Any:
-    shares = spec.form not in ("module", "object") and not builder.assignment.apart and not scope.many
+    shares = spec.form.plain and not builder.assignment.apart and not scope.many
     inner = Scope(f"{place}.", scope.contract if shares else f"{place}.", lead=scope.lead, loose=is_library(spec.cls))
     for child, dim in spec.dims.links if spec.dims else ():
         (inner.bound[child],) = builder.dim(dim, f"{place} {child}", scope)
-    if spec.form == "object" and not is_library(spec.cls):
-        builder.vocabulary[inner.contract] = dims_in(spec.cls)
-    if spec.form in ("module", "object"):
+    if spec.form.mutable and not is_library(spec.cls):
+        builder.vocabulary[inner.contract] = names_of_class(spec.cls)
+    if not spec.form.plain:
         from weft.typecheck.arguments.generalise import counts_of_class  # it builds records itself
 
         return build_module(builder, spec.cls, place, inner, dict.fromkeys(counts_of_class(spec.cls), 2))
@@ -175,7 +175,7 @@ def _record(builder: Builder, spec: RecordOf, place: str, scope: Scope) -> Any:
         for one in fields
         if one.required or builder.choose(f"{inner.path}{one.name} given", 2) == 0
     }
-    return values if spec.form == "typeddict" else spec.cls(**values)
+    return spec.cls(**values)
 
 
 def build_module(builder: Builder, cls: type, place: str, scope: Scope, given: Mapping[str, Any] | None = None) -> Any:
@@ -216,7 +216,7 @@ def _constructed(builder: Builder, cls: type, args: tuple[Any, ...], kwargs: dic
 
 def _is_told_by_fields(cls: type) -> bool:
     """Whether the fields of a record or object say what is in it, if its `__init__` does not say what it takes."""
-    fields = fields_of(cls) if record_form(cls) in ("module", "object") else ()
+    fields = fields_of(cls) if has_own_dims(cls) else ()
     return bool(fields) and all(holds_arrays(one.annotation) or not one.required for one in fields)
 
 
@@ -224,14 +224,9 @@ def _of_fields(builder: Builder, cls: type, scope: Scope) -> Any:
     given = {
         one.name: builder.build(one.annotation, scope.path + one.name, scope) for one in fields_of(cls) if one.required
     }
-    layer = layer_of(cls)
-    if layer is not None:
-        return layer.new(cls, given)
-    record = object.__new__(cls)
-    for one in dataclasses.fields(cls):
-        default = one.default if one.default_factory is dataclasses.MISSING else one.default_factory()
-        object.__setattr__(record, one.name, given.get(one.name, default))
-    return record
+    form = form_of(cls)
+    assert form is not None
+    return form.make(cls, given)
 
 
 def signature_of_class(cls: type) -> Signature:
@@ -241,7 +236,7 @@ def signature_of_class(cls: type) -> Signature:
         parameters = with_keys(written.parameters[1:])
         if is_object_class(cls):
             load_values(cls)
-        parameters = tuple(_named_like_a_dim(one, dims_in(cls)) for one in parameters)
+        parameters = tuple(_named_like_a_dim(one, names_of_class(cls)) for one in parameters)
         return Signature(written.function, parameters, NONE, owner=cls)
     annotations = {one.name: one.annotation for one in fields_of(cls)}
     parameters = tuple(
@@ -289,11 +284,9 @@ def build_arguments(
 
 
 def _dims_of_owner(signature: Signature) -> frozenset[str]:
-    from weft.typecheck.matching.proof_match import names_of_fields
-
     if signature.owner is None:
         return frozenset()
-    return dims_in(signature.owner) if is_object_class(signature.owner) else names_of_fields(signature.owner)
+    return names_of_class(signature.owner) if is_object_class(signature.owner) else names_of_fields(signature.owner)
 
 
 def _values(
@@ -341,19 +334,6 @@ def _defaulted(builder: Builder, parameter: Parameter, place: str, scope: Scope,
         return builder.build(annotation, place, scope)
     except Unbuildable:
         return default
-
-
-def holds_arrays(annotation: Annotation) -> bool:
-    """Whether an array, or a record that may hold one, occurs in an annotation."""
-    match annotation:
-        case ArrayOf() | TreeOf() | RecordOf() | BatchedOf() | BoxOf():
-            return True
-        case OneOf(parts) | TupleOf(parts):
-            return any(map(holds_arrays, parts))
-        case SequenceOf(_, item) | MappingOf(_, _, item):
-            return holds_arrays(item)
-        case _:
-            return False
 
 
 def _turn(parameter: Parameter) -> int:

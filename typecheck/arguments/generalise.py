@@ -26,18 +26,22 @@ from weft.typecheck.arguments.generalise_objects import abstract_object
 from weft.typecheck.arguments.new_shapes import new_shape
 from weft.typecheck.arguments.values import BY_NAME, holds_objects
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.language.annotations import ANY_DTYPE, Annotation, Anything, ArrayOf, Instance, OneOf
+from weft.typecheck.language.annotations import ANY_DTYPE, Annotation, Anything, ArrayOf, Instance, members_of
 from weft.typecheck.language.dims import Shape, SymbolicDim
+from weft.typecheck.language.forms import OBJECT, form_of_value
+from weft.typecheck.language.names import shapes_in
 from weft.typecheck.language.objects import (
     attributes_of,
-    is_object,
     layer_of,
     objects_in,
     opened,
 )
 from weft.typecheck.language.signatures import Parameter, fields_of
+from weft.typecheck.matching.arrays import settle
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Slot
-from weft.typecheck.matching.proof_match import dims_of_record, match, settled
+from weft.typecheck.matching.compiling import check_of
+from weft.typecheck.matching.policies import PROOF
+from weft.typecheck.matching.records import dims_of_instance
 
 _CALLS = 120
 
@@ -57,7 +61,7 @@ def generalise(instance: Any) -> Callable[[Builder], Any]:
     known = reconstruct(instance)
     if known is not None:
         return lambda builder: build_module(builder, type(instance), "self", Scope("self.", "self."), known)
-    if is_object(instance):
+    if form_of_value(instance) is OBJECT:
         return lambda builder: abstract_object(builder, instance, "self")
     return lambda builder: abstract_record(builder, instance, "self.")
 
@@ -130,14 +134,13 @@ def counts_of_class(cls: type) -> tuple[str, ...]:
 
 
 def _is_size(parameter: Parameter) -> bool:
-    annotation = parameter.annotation
-    members = annotation.members if isinstance(annotation, OneOf) else (annotation,)
+    members = members_of(parameter.annotation)
     return Instance(int) in members and Instance(bool) not in members
 
 
 def _arguments(parameter: Parameter, instance: Any) -> Iterator[Any]:
     """Values that a constructor may have been given, the likeliest first."""
-    own = dims_of_record(instance).sizes
+    own = dims_of_instance(instance, PROOF).sizes
     field = getattr(instance, parameter.name, None)
     if _is_size(parameter):
         likely = [field, own.get(parameter.name), None if parameter.required else parameter.default]
@@ -170,7 +173,7 @@ def _object_for(parameter: Parameter) -> Any:
 
 
 def _static_numbers(instance: Any) -> Iterator[int]:
-    if is_object(instance):
+    if form_of_value(instance) is OBJECT:
         for _, one in objects_in(instance):
             yield from (value for value in attributes_of(one).values() if type(value) is int)
         return
@@ -181,8 +184,7 @@ def _static_numbers(instance: Any) -> Iterator[int]:
 
 
 def _is_key(annotation: Annotation) -> bool:
-    members = annotation.members if isinstance(annotation, OneOf) else (annotation,)
-    return any(isinstance(one, ArrayOf) and one.dtype.accepted == ("prng_key",) for one in members)
+    return any(isinstance(one, ArrayOf) and one.dtype.accepted == ("prng_key",) for one in members_of(annotation))
 
 
 def _structure(tree: Any) -> tuple[Any, list[tuple[Any, Any]]]:
@@ -226,10 +228,12 @@ def _records(node: Any, path: str) -> Iterator[tuple[eqx.Module, str]]:
 def _dims(record: eqx.Module) -> dict[str, int]:
     bindings = Bindings(Slot("field", "", type(record), Anything()), lambda: {"self": record})
     for name, annotation in _annotations(record).items():
-        kept = bindings.snapshot()
+        check, kept = check_of(annotation, PROOF), bindings.snapshot()
+        if check is None:
+            continue
         try:
-            match(annotation, getattr(record, name, None), bindings)
-            settled(bindings)
+            check(getattr(record, name, None), bindings)
+            settle(bindings, finally_=False)
         except (Mismatch, AnnotationError):
             bindings.restore(kept)
     return {name: size for name, size in bindings.sizes.items() if isinstance(size, int)}
@@ -283,24 +287,13 @@ def _numbers_of(record: eqx.Module) -> dict[str, int]:
     annotations = list(_annotations(record).values())
     read: set[str] = set(_dims(record))
     for annotation in annotations:
-        for dim in _all_dims(annotation):
+        for dim in (dim for shape in shapes_in(annotation) for dim in shape.dims):
             if isinstance(dim, SymbolicDim):
                 for piece in dim.pieces:
                     source = getattr(piece, "source", "")
                     read |= {part.removeprefix("self.") for part in source.split() if part.startswith("self.")}
     values = {name: getattr(record, name, None) for name in type(record).__dataclass_fields__}
     return {name: value for name, value in values.items() if name in read and type(value) is int}
-
-
-def _all_dims(annotation: Annotation) -> Iterator[Any]:
-    match annotation:
-        case ArrayOf(_, _, shape):
-            yield from shape.dims
-        case OneOf(members):
-            for member in members:
-                yield from _all_dims(member)
-        case _:
-            return
 
 
 def _field(

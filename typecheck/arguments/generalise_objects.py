@@ -17,10 +17,15 @@ from weft.typecheck.arguments.new_shapes import new_shape
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import ANY_DTYPE, Annotation, Anything, ArrayOf
 from weft.typecheck.language.dims import Shape
+from weft.typecheck.language.names import names_of_class
 from weft.typecheck.language.objects import Layer, children_of, is_library, is_size, layer_of, objects_in, unboxed
 from weft.typecheck.language.signatures import fields_of
+from weft.typecheck.matching.arrays import settle
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Slot
-from weft.typecheck.matching.proof_match import bind_numbers, dims_in, match, numbers_of, settled
+from weft.typecheck.matching.compiling import check_of
+from weft.typecheck.matching.policies import PROOF
+from weft.typecheck.matching.record_plans import record_plan
+from weft.typecheck.matching.scopes import bind_numbers, numbers_of
 
 
 def abstract_object(builder: Builder, instance: Any, path: str) -> Any:
@@ -55,14 +60,18 @@ def _dims(one: Any, layer: Layer) -> dict[str, int]:
     annotations, attributes = _annotations(type(one), layer), layer.attributes(one)
     bindings = Bindings(Slot("field", "", type(one), Anything()), lambda: {"self": one})
     for name, annotation in annotations.items():
-        kept = bindings.snapshot()
+        check, kept = check_of(annotation, PROOF), bindings.snapshot()
+        if check is None:
+            continue
         try:
-            match(annotation, attributes.get(name), bindings)
-            settled(bindings)
+            check(attributes.get(name), bindings)
+            settle(bindings, finally_=False)
         except (Mismatch, AnnotationError):
             bindings.restore(kept)
-    named = dims_in(type(one)) | bindings.sizes.keys()
-    bind_numbers(bindings, {name: size for name, size in numbers_of(one).items() if name in named})
+    named = names_of_class(type(one)) | bindings.sizes.keys()
+    bind_numbers(
+        bindings, {name: size for name, size in numbers_of(one, record_plan(type(one), PROOF)).items() if name in named}
+    )
     return {name: size for name, size in bindings.sizes.items() if isinstance(size, int)}
 
 
@@ -97,7 +106,7 @@ def _fill(builder: Builder, annotation: Annotation, value: Any, place: str, scop
             ),
         )
     elif layer_of(type(value)) is None or is_library(type(value)):
-        item = getattr(annotation, "item", None) or getattr(annotation, "value", None) or annotation
+        item = annotation.parts[-1] if annotation.parts else annotation
         for key, child in children_of(value).items():
             if isinstance(child, layer.box):
                 _fill(builder, item, child, f"{place}[{key!r}]", scope, layer)

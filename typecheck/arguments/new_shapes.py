@@ -7,7 +7,7 @@ from typing import Any
 
 from weft.typecheck.arguments.builder import Builder, Scope, Unbuildable
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.language.annotations import Annotation, ArrayOf, BatchedOf, BoxOf, OneOf
+from weft.typecheck.language.annotations import Annotation, ArrayOf, BatchedOf
 from weft.typecheck.language.dims import NamedDim, VariadicDim
 
 
@@ -50,17 +50,12 @@ def _variadic(builder: Builder, dim: VariadicDim, found: tuple[int, ...], scope:
 
 
 def _array_members(annotation: Annotation) -> Iterator[ArrayOf]:
-    match annotation:
-        case ArrayOf():
-            yield annotation
-        case OneOf(members):
-            for member in members:
-                yield from _array_members(member)
-        case BoxOf(_, inner):
-            yield from _array_members(inner)
-        case BatchedOf(ArrayOf() as inner, axes):
-            yield ArrayOf(inner.array_type, inner.dtype, inner.shape.under(axes))
-        case _:
-            for part in (getattr(annotation, "item", None), getattr(annotation, "value", None)):
-                if part is not None:
-                    yield from _array_members(part)
+    """The arrays that an annotation is about, with the leading axes that they are declared to have."""
+    if isinstance(annotation, BatchedOf):
+        for inner in _array_members(annotation.inner):
+            yield ArrayOf(inner.array_type, inner.dtype, inner.shape.under(annotation.axes))
+        return
+    if isinstance(annotation, ArrayOf):
+        yield annotation
+    for part in annotation.parts:
+        yield from _array_members(part)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping
 from types import CellType, FunctionType
 from typing import Any
 
-import equinox as eqx
 import jax
 from jax.core import Tracer
 from weft.core.closures import closed_over, globals_read
@@ -23,11 +22,12 @@ from weft.typecheck.arguments.generalise import abstract_record
 from weft.typecheck.arguments.generalise_objects import abstract_object
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import ArrayOf
-from weft.typecheck.language.objects import is_object, is_record, opened
+from weft.typecheck.language.forms import MODULE, OBJECT, form_of_value, has_own_dims
+from weft.typecheck.language.names import names_of_signature
+from weft.typecheck.language.objects import opened
 from weft.typecheck.language.reading import Scope as Names
 from weft.typecheck.language.reading import read
 from weft.typecheck.language.signatures import signature_of
-from weft.typecheck.matching.proof_match import names_of_signature
 
 
 def outside_values(function: Any) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def abstract_outside(function: FunctionType, builder: Builder) -> dict[str, Any]
     arrays = {
         name: _abstract(name, value, function, builder)
         for name, value in outside.items()
-        if (isinstance(value, jax.Array) or is_record(value)) and not isinstance(value, Tracer)
+        if (isinstance(value, jax.Array) or has_own_dims(type(value))) and not isinstance(value, Tracer)
         if jax.tree.leaves(opened(value)) and not hasattr(value, "__wrapped__")
     }
     dims = names_of_signature(signature_of(function))
@@ -52,9 +52,9 @@ def abstract_outside(function: FunctionType, builder: Builder) -> dict[str, Any]
 
 
 def _abstract(name: str, value: Any, function: FunctionType, builder: Builder) -> Any:
-    if is_object(value):
+    if form_of_value(value) is OBJECT:
         return abstract_object(builder, value, name)
-    if isinstance(value, eqx.Module):
+    if form_of_value(value) is MODULE:
         return abstract_record(builder, value, f"{name}.")
     annotation = _annotation_of(name, function)
     if annotation is not None and len(annotation.shape.dims) == value.ndim and annotation.shape.variadic is None:

@@ -12,7 +12,8 @@ from weft.typecheck.arguments.builder import BUILDERS, Builder, Scope
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import Anything, CallableOf
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Slot, Variadic
-from weft.typecheck.matching.proof_match import match
+from weft.typecheck.matching.compiling import check_of
+from weft.typecheck.matching.policies import PROOF
 
 
 def _callable(builder: Builder, spec: CallableOf, place: str, scope: Scope) -> Any:
@@ -53,9 +54,11 @@ def _scope_of_call(place: str, spec: CallableOf, args: tuple[Any, ...], scope: S
     bindings.sizes.update(scope.bound)
     bindings.variadics.update({name: Variadic(shape, False) for name, shape in scope.variadics.items()})
     for number, (annotation, value) in enumerate(zip(spec.parameters or (), args, strict=False)):
-        kept = bindings.snapshot()
+        check, kept = check_of(annotation, PROOF), bindings.snapshot()
+        if check is None:
+            continue
         try:
-            match(annotation, value, bindings)
+            check(value, bindings)
         except Mismatch as mismatch:
             if mismatch.reason in ("rank", "size"):
                 shape = ",".join(map(str, value.shape)) if is_array(value) else ""

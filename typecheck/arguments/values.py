@@ -14,7 +14,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from weft.typecheck.arguments.builder import BUILDERS, Builder, Scope, Unbuildable
-from weft.typecheck.language.annotations import Annotation, Instance, OneOf
+from weft.typecheck.language.annotations import Annotation, Instance, members_of
 from weft.typecheck.language.objects import is_foreign_class, layer_of
 
 
@@ -96,13 +96,12 @@ BY_NAME: dict[str, ValueBuilder] = {}
 
 def holds_objects(annotation: Annotation) -> bool:
     """Whether an annotation names a class of another layer, such as `nnx.Rngs`."""
-    members = annotation.members if isinstance(annotation, OneOf) else (annotation,)
-    return any(isinstance(one, Instance) and layer_of(one.cls) is not None for one in members)
+    return any(isinstance(one, Instance) and layer_of(one.cls) is not None for one in members_of(annotation))
 
 
 def is_last(annotation: Annotation) -> bool:
     """Whether an argument is made for other ones, as an optimizer is for a model."""
-    members = annotation.members if isinstance(annotation, OneOf) else (annotation,)
+    members = members_of(annotation)
     for one in members:
         if isinstance(one, Instance):
             load_values(one.cls)

@@ -26,8 +26,10 @@ from weft.typecheck.language.annotations import RecordOf
 from weft.typecheck.language.dims import UnboundDim
 from weft.typecheck.matching.arrays import settle
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Slot
+from weft.typecheck.matching.policies import RUN_TIME
 from weft.typecheck.matching.record_plans import record_plan
-from weft.typecheck.matching.records import check_rebuilt, not_one, scope_of, scope_of_object
+from weft.typecheck.matching.records import check_rebuilt, not_one
+from weft.typecheck.matching.scopes import dims_of, scope_of
 from weft.typecheck.messages.explain import contract_error, place_of
 from weft.typecheck.messages.running import enter_record, leave_record, module_path
 from weft.typecheck.messages.tracebacks import cut
@@ -167,13 +169,13 @@ def _arguments(plan: FunctionPlan, args: tuple[Any, ...], kwargs: Mapping[str, A
 def _record_scope(method: FunctionPlan, record: Any) -> Bindings:
     """The scope that the fields of a method's record make."""
     __tracebackhide__ = True
-    plan = record_plan(type(record))
-    if not isinstance(record, eqx.Module):
-        return scope_of_object(record, plan)
+    plan = record_plan(type(record), RUN_TIME)
+    if plan.form.mutable:  # others may be changing it
+        return dims_of(record, RUN_TIME)
     try:
         return scope_of(record, plan)
     except Mismatch:
-        slot = Slot("argument", "self", method.signature.function, RecordOf(type(record), "module"))
+        slot = Slot("argument", "self", method.signature.function, RecordOf(type(record)))
         raise contract_error(not_one(record, plan, Bindings(slot)), module=module_path()) from None
 
 

@@ -7,7 +7,6 @@ takes. So it runs with a checked function in place of its own: the contract is h
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import inspect
 import os
@@ -23,11 +22,11 @@ from weft.core.callers import is_users
 from weft.core.hooks import call_checked
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import ANY_DTYPE, Annotation, ArrayOf, BatchedOf, RecordOf, StreamOf
-from weft.typecheck.language.objects import is_record_class
+from weft.typecheck.language.forms import has_own_dims
 from weft.typecheck.language.signatures import Signature, fields_of, signature_of
-from weft.typecheck.matching.arrays import Check
 from weft.typecheck.matching.bindings import Slot
-from weft.typecheck.matching.checks import check_of
+from weft.typecheck.matching.compiling import Check, check_of
+from weft.typecheck.matching.policies import RUN_TIME
 
 Row = tuple[Slot, Check]
 
@@ -81,7 +80,7 @@ def function_plan(
         if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)
     }
     returns, streams = _results(signature)
-    is_method = owner is not None and is_record_class(owner)
+    is_method = owner is not None and has_own_dims(owner)
     idle = not any(rows.values()) and returns is None and not any(streams or ())
     rest = by_kind.get(kinds.VAR_POSITIONAL), by_kind.get(kinds.VAR_KEYWORD)
     annotations = [*(p.annotation for p in signature.parameters), signature.returns]
@@ -89,7 +88,7 @@ def function_plan(
     return FunctionPlan(signature, positional, named, rest, returns, streams, is_method, idle, shaped)
 
 
-def _names_shapes(annotation: Any, met: set[type]) -> bool:
+def _names_shapes(annotation: Annotation, met: set[type]) -> bool:
     """Whether an annotation asks for a shape or a dtype somewhere, and not just for an array."""
     match annotation:
         case ArrayOf(dtype=dtype, shape=shape):
@@ -105,16 +104,12 @@ def _names_shapes(annotation: Any, met: set[type]) -> bool:
             except (AnnotationError, TypeError):
                 return False  # what cannot be read is reported where the class itself is checked
             return any(_names_shapes(field.annotation, met) for field in fields)
-        case tuple():
-            return any(_names_shapes(part, met) for part in annotation)
-        case _ if dataclasses.is_dataclass(annotation):
-            return any(_names_shapes(getattr(annotation, part.name), met) for part in dataclasses.fields(annotation))
         case _:
-            return False
+            return any(_names_shapes(part, met) for part in annotation.mentions)
 
 
 def _row(slot: Slot, annotation: Annotation) -> Row | None:
-    check = check_of(annotation)
+    check = check_of(annotation, RUN_TIME)
     return None if check is None else (slot, check)
 
 

@@ -8,29 +8,25 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast, overload
 
-import equinox as eqx
 from weft.core import hooks
 from weft.typecheck.calls import calls
 from weft.typecheck.calls.plans import FunctionPlan, function_plan, owner_of
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.language.annotations import RecordOf, TreeOf, record_form
+from weft.typecheck.language.forms import DATACLASS, MODULE, form_of
 from weft.typecheck.language.reading import Scope, read
 from weft.typecheck.matching.arrays import settle
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Slot
-from weft.typecheck.matching.checks import BUILDERS, check_of
-from weft.typecheck.matching.record_plans import RecordPlan, Shell, record_plan, shell_check
-from weft.typecheck.matching.records import is_made_of_fields, record_check, scope_of, stack_of
-from weft.typecheck.matching.structures import tree_check
+from weft.typecheck.matching.compiling import check_of
+from weft.typecheck.matching.policies import RUN_TIME
+from weft.typecheck.matching.record_plans import RecordPlan, record_plan
+from weft.typecheck.matching.records import is_made_of_fields
+from weft.typecheck.matching.scopes import scope_of, stack_of
 from weft.typecheck.messages.explain import contract_error
 from weft.typecheck.messages.tracebacks import install_excepthook
 from weft.typecheck.modes import current_mode
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
-
-
-# These need `check_of` themselves, so they join the table here.
-BUILDERS.update({TreeOf: tree_check, RecordOf: record_check, Shell: shell_check})
 
 
 class Contracts:
@@ -40,7 +36,7 @@ class Contracts:
         __tracebackhide__ = True
         if current_mode() == "off":
             return
-        plan = record_plan(type(record))
+        plan = record_plan(type(record), RUN_TIME)
         try:
             scope_of(record, plan, everything=True, sparse=False)
         except Mismatch as miss:
@@ -52,7 +48,7 @@ class Contracts:
         __tracebackhide__ = True
         if current_mode() == "off":
             return
-        plan = record_plan(type(record))
+        plan = record_plan(type(record), RUN_TIME)
         try:
             scope_of(record, plan, everything=True)
         except Mismatch:
@@ -152,10 +148,10 @@ def _checked_function(function: Callable[..., Any], names: Mapping[str, Any]) ->
 
 
 def _checked_dataclass(cls: type[T]) -> type[T]:
-    if record_form(cls) != "dataclass" or issubclass(cls, eqx.Module):
+    if form_of(cls) is not DATACLASS:
         raise AnnotationError(
             f"contract is for functions and dataclasses, and {cls.__qualname__} is neither"
-            + ("; a Module is checked by itself" if issubclass(cls, eqx.Module) else "")
+            + ("; a Module is checked by itself" if form_of(cls) is MODULE else "")
         )
     original = cast(Any, cls).__init__
 
@@ -194,7 +190,7 @@ def check(value: T, annotation: Any, name: str = "value") -> T:
     caller = frame.f_back if frame is not None else None
     scope = Scope(caller.f_globals, caller.f_locals) if caller is not None else Scope()
     spec = read(annotation, scope)
-    test = check_of(spec)
+    test = check_of(spec, RUN_TIME)
     if test is None:
         return value
     bindings = Bindings(Slot("value", name, None, spec))

@@ -25,7 +25,8 @@ from typing import Any
 from weft.core.errors import WeftError
 from weft.typecheck.command.flax_programs import flax_over_weft
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.language.objects import ForeignObjectError, is_foreign_class, is_record, is_record_class
+from weft.typecheck.language.forms import has_own_dims
+from weft.typecheck.language.objects import ForeignObjectError, is_foreign_class
 from weft.typecheck.proofs.budget import USUAL, Budget
 from weft.typecheck.proofs.prover import verify
 from weft.typecheck.proofs.report import Contract, Finding, Verdict
@@ -226,10 +227,12 @@ def definitions(module: ModuleType) -> Iterator[tuple[str, Any]]:
         if name.startswith("_") or getattr(inspect.unwrap(value), "__module__", None) != module.__name__:
             continue
         if isinstance(value, type):
-            checkable = is_record_class(value) or is_foreign_class(value)
+            checkable = has_own_dims(value) or is_foreign_class(value)
             if checkable and not inspect.isabstract(value) and _has_contract(value):
                 found.append((place_of(value)[1], value.__qualname__, value))
-        elif callable(value) and not is_record(value) and not is_foreign_class(type(value)) and is_annotated(value):
+        elif not callable(value) or has_own_dims(type(value)) or is_foreign_class(type(value)):
+            continue
+        elif is_annotated(value):
             found.append((place_of(value)[1], name, value))
     for _, name, value in sorted(found, key=lambda one: one[0]):
         yield name, value

@@ -26,14 +26,59 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Self
 
-import equinox as eqx
-import typing_extensions
 from weft.typecheck.language.batched import Dims
 from weft.typecheck.language.dims import Shape
-from weft.typecheck.language.objects import is_object_class
+from weft.typecheck.language.forms import Form, form_of
+
+
+class Node:
+    """What all annotations have in common: the annotations that they are made of.
+
+    Two things are asked of it. `parts` are about what is *in* a value of it, so a check can look at them: the items of
+    a list. `mentions` are all that it is made of: the arguments of a callable, too.
+
+    A record has no parts: its fields are read when they are asked for, so that types may recur.
+    """
+
+    # The names of the fields that hold parts, and of those that hold what is only mentioned; one, or a tuple, or None.
+    _inside: ClassVar[tuple[str, ...]] = ()
+    _outside: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def parts(self) -> tuple[Annotation, ...]:
+        """The annotations of what is inside of a value."""
+        return _collected(self, self._inside)
+
+    @property
+    def mentions(self) -> tuple[Annotation, ...]:
+        """The parts, and what else it is made of."""
+        return _collected(self, (*self._inside, *self._outside))
+
+    def rebuilt(self, change: Callable[[Annotation], Any]) -> Self:
+        """The same annotation of changed parts."""
+        held = {name: getattr(self, name) for name in self._inside}
+        changed = {
+            name: tuple(map(change, one)) if isinstance(one, tuple) else change(one) for name, one in held.items()
+        }
+        return dataclasses.replace(self, **changed) if changed else self  # pyright: ignore[reportArgumentType]
+
+    def walk(self) -> Iterator[Annotation]:
+        """It and all that is inside of it, outermost first."""
+        yield self  # pyright: ignore[reportReturnType]
+        for part in self.parts:
+            yield from part.walk()
+
+
+def _collected(node: Node, names: tuple[str, ...]) -> tuple[Annotation, ...]:
+    found: list[Annotation] = []
+    for name in names:
+        held = getattr(node, name)
+        found += held if isinstance(held, tuple) else () if held is None else (held,)
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -54,7 +99,7 @@ ANY_DTYPE = Dtypes("Shaped")
 
 
 @dataclass(frozen=True)
-class ArrayOf:
+class ArrayOf(Node):
     """An array: of a class (`Any`: whatever has a shape and a dtype), a class of dtypes, and a shape."""
 
     array_type: Any
@@ -66,8 +111,10 @@ class ArrayOf:
 
 
 @dataclass(frozen=True)
-class TreeOf:
+class TreeOf(Node):
     """A pytree whose leaves are alike; `structure` is the names that its structure is made of, `...` included."""
+
+    _inside = ("leaf",)
 
     leaf: Annotation
     structure: tuple[str, ...] = ()
@@ -77,8 +124,10 @@ class TreeOf:
 
 
 @dataclass(frozen=True)
-class OneOf:
+class OneOf(Node):
     """A union, in order."""
+
+    _inside = ("members",)
 
     members: tuple[Annotation, ...]
 
@@ -92,8 +141,10 @@ class OneOf:
 
 
 @dataclass(frozen=True)
-class TupleOf:
+class TupleOf(Node):
     """A tuple of a fixed length."""
+
+    _inside = ("items",)
 
     items: tuple[Annotation, ...]
 
@@ -102,8 +153,10 @@ class TupleOf:
 
 
 @dataclass(frozen=True)
-class SequenceOf:
+class SequenceOf(Node):
     """A list, tuple, set or other collection of any length; `cls` is what `isinstance` is asked for."""
+
+    _inside = ("item",)
 
     cls: type
     item: Annotation
@@ -113,8 +166,10 @@ class SequenceOf:
 
 
 @dataclass(frozen=True)
-class MappingOf:
+class MappingOf(Node):
     """A mapping."""
+
+    _inside = ("key", "value")
 
     cls: type
     key: Annotation
@@ -125,26 +180,43 @@ class MappingOf:
 
 
 @dataclass(frozen=True)
-class RecordOf:
+class RecordOf(Node):
     """A value with named, annotated fields; they are read when asked for (`signatures.fields_of`), so types may recur.
 
     Attributes:
         cls: the class.
-        form: which sort of class it is.
         dims: links between dims of the record and dims in the scope that it is used in, from `Dims`.
     """
 
     cls: type
-    form: Literal["module", "object", "dataclass", "namedtuple", "typeddict"]
     dims: Dims | None = None
+
+    @property
+    def form(self) -> Form:
+        """Which sort of class it is."""
+        form = form_of(self.cls)
+        assert form is not None
+        return form
 
     def __str__(self) -> str:
         return f"{self.cls.__name__}({self.dims})" if self.dims else self.cls.__name__
 
 
 @dataclass(frozen=True)
-class BatchedOf:
+class Shell(Node):
+    """A record of which only the class is asked, because it was checked when it was made."""
+
+    record: RecordOf
+
+    def __str__(self) -> str:
+        return str(self.record)
+
+
+@dataclass(frozen=True)
+class BatchedOf(Node):
     """Something whose arrays all carry extra leading axes."""
+
+    _inside = ("inner",)
 
     inner: Annotation
     axes: Shape
@@ -154,8 +226,10 @@ class BatchedOf:
 
 
 @dataclass(frozen=True)
-class BoxOf:
+class BoxOf(Node):
     """A box (a Variable of `weft.nnx`) and what it holds."""
+
+    _inside = ("inner",)
 
     cls: type
     inner: Annotation
@@ -165,8 +239,10 @@ class BoxOf:
 
 
 @dataclass(frozen=True)
-class StreamOf:
+class StreamOf(Node):
     """An iterator or generator: what it yields, is sent, and returns; never consumed by a check."""
+
+    _outside = ("yields", "sent", "returns")
 
     cls: type
     yields: Annotation
@@ -178,8 +254,10 @@ class StreamOf:
 
 
 @dataclass(frozen=True)
-class AwaitableOf:
+class AwaitableOf(Node):
     """Something to await, and its result."""
+
+    _outside = ("result",)
 
     cls: type
     result: Annotation
@@ -189,8 +267,10 @@ class AwaitableOf:
 
 
 @dataclass(frozen=True)
-class CallableOf:
+class CallableOf(Node):
     """A callable; `parameters=None` is `...`."""
+
+    _outside = ("parameters", "returns")
 
     parameters: tuple[Annotation, ...] | None
     returns: Annotation
@@ -201,7 +281,7 @@ class CallableOf:
 
 
 @dataclass(frozen=True)
-class LiteralOf:
+class LiteralOf(Node):
     """One of these values."""
 
     values: tuple[Any, ...]
@@ -211,8 +291,10 @@ class LiteralOf:
 
 
 @dataclass(frozen=True)
-class Instance:
+class Instance(Node):
     """An instance of a class; `given` are the arguments of a generic one that says no more of its instances."""
+
+    _outside = ("given",)
 
     cls: type
     given: tuple[Annotation, ...] = ()
@@ -223,7 +305,7 @@ class Instance:
 
 
 @dataclass(frozen=True)
-class Anything:
+class Anything(Node):
     """No annotation, `Any`, `object`, or a type variable without a bound."""
 
     def __str__(self) -> str:
@@ -231,7 +313,7 @@ class Anything:
 
 
 @dataclass(frozen=True)
-class Opaque:
+class Opaque(Node):
     """A hint that has no array in it and is left to beartype."""
 
     hint: Any = field(hash=False)
@@ -241,7 +323,7 @@ class Opaque:
 
 
 @dataclass(frozen=True)
-class Unresolved:
+class Unresolved(Node):
     """A string annotation whose names do not exist at run time (imported under `TYPE_CHECKING`, say)."""
 
     text: str
@@ -259,6 +341,7 @@ Annotation = (
     | SequenceOf
     | MappingOf
     | RecordOf
+    | Shell
     | BatchedOf
     | BoxOf
     | StreamOf
@@ -274,16 +357,14 @@ Annotation = (
 ANYTHING, NONE = Anything(), Instance(type(None))
 
 
-def record_form(cls: type) -> Literal["module", "object", "dataclass", "namedtuple", "typeddict"] | None:
-    """Which sort of class with annotated fields it is, if any."""
-    if issubclass(cls, eqx.Module):
-        return "module"
-    if is_object_class(cls):
-        return "object"
-    if typing_extensions.is_typeddict(cls):
-        return "typeddict"
-    if dataclasses.is_dataclass(cls):
-        return "dataclass"
-    if issubclass(cls, tuple) and hasattr(cls, "_fields") and "__annotations__" in vars(cls):
-        return "namedtuple"
-    return None
+def members_of(annotation: Annotation) -> tuple[Annotation, ...]:
+    """The members of a union; of anything else itself."""
+    return annotation.members if isinstance(annotation, OneOf) else (annotation,)
+
+
+def holds_arrays(annotation: Annotation) -> bool:
+    """Whether an array, or a record that may hold one, can be inside of a value."""
+    return any(isinstance(one, _WITH_ARRAYS) for one in annotation.walk())
+
+
+_WITH_ARRAYS = (ArrayOf, TreeOf, RecordOf, Shell, BatchedOf, BoxOf)

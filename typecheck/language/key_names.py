@@ -6,7 +6,7 @@ import dataclasses
 import re
 
 import jax
-from weft.typecheck.language.annotations import ANY_DTYPE, NONE, Annotation, Anything, ArrayOf, Dtypes, OneOf
+from weft.typecheck.language.annotations import ANY_DTYPE, NONE, Annotation, Anything, ArrayOf, Dtypes, members_of
 from weft.typecheck.language.dims import Shape
 from weft.typecheck.language.signatures import Parameter
 
@@ -29,7 +29,6 @@ def with_keys(parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
 
 def _is_unsaid(annotation: Annotation) -> bool:
     """Whether an annotation says at most that it is about an array."""
-    members = annotation.members if isinstance(annotation, OneOf) else (annotation,)
     return annotation != NONE and all(
-        one in (Anything(), NONE, ArrayOf(jax.Array, ANY_DTYPE, Shape.parse("..."))) for one in members
+        one in (Anything(), NONE, ArrayOf(jax.Array, ANY_DTYPE, Shape.parse("..."))) for one in members_of(annotation)
     )

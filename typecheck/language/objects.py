@@ -18,7 +18,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import equinox as eqx
 from weft.core import hooks
 from weft.core.errors import WeftError
 
@@ -120,16 +119,6 @@ def is_box_class(cls: type) -> bool:
 def is_object(value: Any) -> bool:
     """Whether a value is an object with annotated attributes."""
     return is_object_class(type(value))
-
-
-def is_record_class(cls: type) -> bool:
-    """Whether a class is one of records or of objects."""
-    return issubclass(cls, eqx.Module) or is_object_class(cls)
-
-
-def is_record(value: Any) -> bool:
-    """Whether a value is a record or an object."""
-    return isinstance(value, eqx.Module) or is_object(value)
 
 
 def unboxed(value: Any) -> Any:

@@ -41,10 +41,10 @@ from weft.typecheck.language.annotations import (
     TreeOf,
     TupleOf,
     Unresolved,
-    record_form,
 )
 from weft.typecheck.language.batched import Batching, Dims
 from weft.typecheck.language.dims import Shape
+from weft.typecheck.language.forms import form_of
 from weft.typecheck.language.objects import is_box_class
 
 
@@ -137,8 +137,7 @@ def _read_class(cls: type, scope: Scope) -> Annotation:
         return ArrayOf(cls, ANY_DTYPE, Shape.parse("..."))
     if cls in (object, types.EllipsisType):
         return ANYTHING
-    form = record_form(cls)
-    return Instance(cls) if form is None else RecordOf(cls, form)
+    return Instance(cls) if form_of(cls) is None else RecordOf(cls)
 
 
 def _array_class(cls: Any) -> Any:
@@ -166,23 +165,9 @@ def _read_annotated(hint: Any, scope: Scope) -> Annotation:
 
 def _linked(inner: Annotation, dims: Dims) -> Annotation:
     """Passes links on to the records inside containers: `Annotated[list[Linear], Dims("in=width")]`."""
-    match inner:
-        case RecordOf():
-            return dataclasses.replace(inner, dims=dims)
-        case SequenceOf():
-            return dataclasses.replace(inner, item=_linked(inner.item, dims))
-        case MappingOf():
-            return dataclasses.replace(inner, value=_linked(inner.value, dims))
-        case TupleOf():
-            return TupleOf(tuple(_linked(item, dims) for item in inner.items))
-        case OneOf():
-            return OneOf(tuple(_linked(member, dims) for member in inner.members))
-        case BatchedOf():
-            return dataclasses.replace(inner, inner=_linked(inner.inner, dims))
-        case TreeOf():
-            return dataclasses.replace(inner, leaf=_linked(inner.leaf, dims))
-        case _:
-            return inner
+    if isinstance(inner, RecordOf):
+        return dataclasses.replace(inner, dims=dims)
+    return inner.rebuilt(lambda part: _linked(part, dims))
 
 
 def _read_generic(hint: Any, origin: type, arguments: tuple[Any, ...], scope: Scope) -> Annotation:

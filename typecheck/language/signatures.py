@@ -8,7 +8,6 @@ running, that function's locals.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 import sys
@@ -19,8 +18,8 @@ from types import FrameType
 from typing import Any, Literal
 
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.language.annotations import ANYTHING, NONE, Annotation, Anything, OneOf, Unresolved, record_form
-from weft.typecheck.language.objects import layer_of
+from weft.typecheck.language.annotations import ANYTHING, NONE, Annotation, Anything, OneOf, Unresolved, members_of
+from weft.typecheck.language.forms import form_of
 from weft.typecheck.language.reading import Scope, read
 
 
@@ -117,8 +116,7 @@ def _or_none(annotation: Annotation, default: Any) -> Annotation:
     """`x: Array = None` means `x: Array | None = None`, as it is commonly written."""
     if default is not None or annotation == NONE or isinstance(annotation, Anything | Unresolved):
         return annotation
-    members = annotation.members if isinstance(annotation, OneOf) else (annotation,)
-    return OneOf(tuple(dict.fromkeys((*members, NONE))))
+    return OneOf(tuple(dict.fromkeys((*members_of(annotation), NONE))))
 
 
 def _class_of(value: Any) -> type:
@@ -191,44 +189,19 @@ def fields_of(cls: type) -> tuple[Field, ...]:
         AnnotationError: in one line, naming the class and the field.
         TypeError: if the class has no annotated fields to speak of.
     """
-    form = record_form(cls)
+    form = form_of(cls)
     if form is None:
         raise TypeError(f"{cls.__qualname__} is not a Module, dataclass, NamedTuple or TypedDict")
     declared = {
         name: (base, hint)
-        for base in (cls.__mro__[::-1] if form != "typeddict" else (cls,))
+        for base in (cls.__mro__[::-1] if form.inherits else (cls,))
         for name, hint in vars(base).get("__annotations__", {}).items()
     }
     return tuple(
         Field(name, _or_none(_read_field(cls, name, *declared[name]), default), declared[name][0], static, required)
-        for name, static, required, default in _field_names(cls, form)
+        for name, static, required, default in form.fields(cls)
         if name in declared
     )
-
-
-def _field_names(cls: Any, form: str) -> list[tuple[str, bool, bool, Any]]:
-    """The name of each field, whether it is static, whether it must be given, and its default if it has one."""
-    if form == "object" and not hasattr(cls, "__dataclass_fields__"):
-        return [(name, False, True, ...) for base in cls.__mro__[::-1] for name in _declared(base)]
-    if form in ("module", "object", "dataclass"):
-        missing = dataclasses.MISSING
-        return [
-            (f.name, bool(f.metadata.get("static")), f.default is missing and f.default_factory is missing, f.default)
-            for f in dataclasses.fields(cls)
-        ]
-    if form == "namedtuple":
-        defaults = cls._field_defaults
-        return [(name, False, name not in defaults, defaults.get(name, ...)) for name in cls._fields]
-    return [(name, False, name in cls.__required_keys__, ...) for name in cls.__annotations__]
-
-
-def _declared(base: type) -> list[str]:
-    """The attributes that a class of objects declares, without those of its layer's own classes."""
-    layer = layer_of(base)
-    if layer is None or base.__module__.startswith(layer.package):
-        return []
-    hints = vars(base).get("__annotations__", {})
-    return [name for name, hint in hints.items() if "ClassVar" not in str(hint)]
 
 
 def _read_field(cls: type, name: str, base: type, hint: Any) -> Annotation:

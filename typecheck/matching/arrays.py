@@ -12,13 +12,20 @@ import jax
 import numpy as np
 from weft.typecheck.language.annotations import ArrayOf
 from weft.typecheck.language.dims import AnyDim, Dim, FixedDim, NamedDim, SymbolicDim, UnboundDim, VariadicDim
+from weft.typecheck.language.objects import unboxed
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Origin, Pending, Variadic
+from weft.typecheck.matching.compiling import CASES, Check
+from weft.typecheck.matching.policies import Policy
+from weft.typecheck.matching.words import dtype_name
 
-Check = Callable[[Any, Bindings], None]
 
-
-def array_check(spec: ArrayOf) -> Check:
+def array_check(spec: ArrayOf, policy: Policy) -> Check:
     """Makes the check of an array annotation."""
+    check = _check_of_array(spec)
+    return (lambda value, bindings: check(unboxed(value), bindings)) if policy.boxes else check
+
+
+def _check_of_array(spec: ArrayOf) -> Check:
     is_array, jax_takes = _class_test(spec.array_type), spec.array_type is jax.Array
     accepted: dict[Any, bool] = {}  # by dtype; there are few
     dtypes, shape = spec.dtype, spec.shape
@@ -82,14 +89,6 @@ def _class_test(array_type: Any) -> Callable[[Any], bool]:
 def _is_taken(value: Any) -> bool:
     """Whether a value is one of NumPy's that JAX takes for an array."""
     return isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "OSUMm"
-
-
-def dtype_name(dtype: Any) -> str:
-    """A dtype's name as jaxtyping knows it: `float32`, `prng_key`."""
-    name = getattr(getattr(dtype, "type", None), "__name__", None)
-    if name is None:
-        return str(dtype).rpartition(".")[2]
-    return str(dtype) if name == "void" and dtype != np.dtype(np.void) else name
 
 
 def check_lead(value: Any, actual: Any, bindings: Bindings, rank: int, open_ended: bool, spec: Any) -> int:
@@ -268,3 +267,6 @@ def _broadcast(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...] 
     if any(a != b and a != 1 and b != 1 for a, b in zip(longer, padded, strict=True)):
         return None
     return tuple(b if a == 1 else a for a, b in zip(longer, padded, strict=True))
+
+
+CASES[ArrayOf] = array_check

@@ -10,15 +10,13 @@ a path inside its value, an axis and the value's shape; it is only turned into w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
 from weft.core.paths import Path
+from weft.core.records.kinds import NO_ROLE, Role
 from weft.typecheck.language.annotations import Annotation
 from weft.typecheck.language.dims import Dim, Shape, SymbolicDim
-
-if TYPE_CHECKING:
-    from weft.typecheck.matching.stacks import Stack
 
 
 @dataclass(frozen=True)
@@ -110,6 +108,38 @@ class Bindings:
         """Goes back to a snapshot: what a member of a union that did not match had bound."""
         self.sizes, self.variadics, self.structures, self.origins = map(dict, kept[:4])
         del self.pending[kept[4] :]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """What the arrays of a record that stands in a stack carry in front.
+
+    Attributes:
+        leads: the possible ones, what every array carries that rides with the stack first.
+        scope: whose names the axes are, where they were declared.
+        declared: whether `Batched` says how many there are, so that there are no others.
+        role: what the field says that the record is in.
+        known: the lead of each role, as far as arrays of it were met.
+    """
+
+    leads: tuple[Shape, ...]
+    scope: Bindings | None = None
+    declared: bool = False
+    role: Role = NO_ROLE
+    known: dict[Role, Shape] = field(default_factory=dict[Role, Shape])
+
+    def under(self, axes: Shape, scope: Bindings) -> Stack:
+        """The stack of what `Batched` declares inside of this one."""
+        known = {role: axes.under(lead) for role, lead in self.known.items()}
+        return Stack(tuple(axes.under(lead) for lead in self.leads), scope, True, self.role, known)
+
+    def lead_of(self, role: Role) -> Shape:
+        """The lead of the arrays of a role."""
+        return self.known.get(role, self.leads[0])
+
+    def of(self, role: Role) -> tuple[Shape, ...]:
+        """The leads that arrays of a role may have."""
+        return (self.known[role],) if role in self.known else self.leads
 
 
 class Mismatch(Exception):

@@ -10,18 +10,22 @@ from weft.typecheck.language.annotations import (
     Annotation,
     ArrayOf,
     BatchedOf,
-    BoxOf,
     Instance,
     MappingOf,
     OneOf,
     RecordOf,
     SequenceOf,
+    Shell,
+    TreeOf,
     TupleOf,
+    holds_arrays,
+    members_of,
 )
+from weft.typecheck.language.forms import MODULE, Form, form_of
 from weft.typecheck.language.signatures import Field, fields_of
-from weft.typecheck.matching.arrays import Check
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Slot
-from weft.typecheck.matching.checks import check_of, has_arrays
+from weft.typecheck.matching.compiling import CASES, Check, check_of
+from weft.typecheck.matching.policies import Policy
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,7 @@ class FieldCheck:
         whole: the check of everything below.
         own: the check without the insides of child records, which were checked when they were made.
         array: the annotation of the array that it holds, if it holds just one.
-        is_array: whether arrays that belong to the record itself are in it, so that it binds dims.
+        binds: whether arrays that belong to the record itself are in it, so that it binds dims.
     """
 
     slot: Slot
@@ -45,10 +49,12 @@ class FieldCheck:
 
 @dataclass(frozen=True)
 class RecordPlan:
-    """What to check of a class of records; made once for each class.
+    """What to check of a class of records under a policy; made once for each.
 
     Attributes:
         cls: the class.
+        form: which sort of class it is.
+        policy: how it is matched.
         config: its `int` fields, as slots.
         fields: its other fields with something to check.
         inside: those of them with arrays or records in them: what an argument is checked for beyond its class.
@@ -56,6 +62,8 @@ class RecordPlan:
     """
 
     cls: type
+    form: Form
+    policy: Policy
     config: tuple[Slot, ...]
     fields: tuple[FieldCheck, ...]
     inside: tuple[FieldCheck, ...]
@@ -63,7 +71,7 @@ class RecordPlan:
 
 
 @functools.cache
-def record_plan(cls: type) -> RecordPlan:
+def record_plan(cls: type, policy: Policy) -> RecordPlan:
     """The plan of a class.
 
     Raises:
@@ -75,67 +83,42 @@ def record_plan(cls: type) -> RecordPlan:
         slot = Slot("field", field.name, cls, field.annotation)
         if field.annotation == Instance(int):
             config.append(Slot("config", field.name, cls, field.annotation))
-        check = _field_check(field, slot)
+        check = _field_check(field, slot, policy)
         if check is not None:
             checks.append(check)
-    inside = tuple(check for check in checks if has_arrays(check.slot.annotation))
-    return RecordPlan(cls, tuple(config), tuple(checks), inside, tuple(check for check in inside if check.binds))
+    form = form_of(cls)
+    assert form is not None
+    inside = tuple(check for check in checks if holds_arrays(check.slot.annotation))
+    binding = tuple(check for check in inside if check.binds)
+    return RecordPlan(cls, form, policy, tuple(config), tuple(checks), inside, binding)
 
 
-def _field_check(field: Field, slot: Slot) -> FieldCheck | None:
-    whole = check_of(field.annotation)
-    own = check_of(_without_insides(field.annotation))
+def _field_check(field: Field, slot: Slot, policy: Policy) -> FieldCheck | None:
+    whole = check_of(field.annotation, policy)
+    own = check_of(_without_insides(field.annotation), policy)
     if whole is None or own is None:
         return None
-    arrays = [one for one in _alternatives(field.annotation) if isinstance(one, ArrayOf)]
-    return FieldCheck(slot, whole, own, arrays[0] if len(arrays) == 1 else None, _binds(field.annotation))
-
-
-def _alternatives(annotation: Annotation) -> tuple[Annotation, ...]:
-    return annotation.members if isinstance(annotation, OneOf) else (annotation,)
+    arrays = [one for one in members_of(field.annotation) if isinstance(one, ArrayOf)]
+    binds = any(map(_binds, field.annotation.walk()))
+    return FieldCheck(slot, whole, own, arrays[0] if len(arrays) == 1 else None, binds)
 
 
 def _binds(annotation: Annotation) -> bool:
-    match annotation:
-        case OneOf(parts) | TupleOf(parts):
-            return any(map(_binds, parts))
-        case SequenceOf(item=part) | MappingOf(value=part) | BoxOf(inner=part):
-            return _binds(part)
-        case RecordOf(dims=dims):
-            return dims is not None
-        case ArrayOf() | BatchedOf():
-            return True
-        case _:
-            return hasattr(annotation, "leaf")
-
-
-@dataclass(frozen=True)
-class Shell:
-    """A child record, of which only the class is asked."""
-
-    record: RecordOf
-
-    def __str__(self) -> str:
-        return str(self.record)
+    """Whether it is an array of the record's own, or a record that `Dims` links to its dims."""
+    return isinstance(annotation, ArrayOf | BatchedOf | TreeOf) or (
+        isinstance(annotation, RecordOf) and annotation.dims is not None
+    )
 
 
 def _without_insides(annotation: Annotation) -> Any:
-    match annotation:
-        case OneOf(parts):
-            return OneOf(tuple(map(_without_insides, parts)))
-        case TupleOf(parts):
-            return TupleOf(tuple(map(_without_insides, parts)))
-        case SequenceOf(cls, part):
-            return SequenceOf(cls, _without_insides(part))
-        case MappingOf(cls, key, part):
-            return MappingOf(cls, key, _without_insides(part))
-        case RecordOf(form="module", dims=None):
-            return Shell(annotation)
-        case _:
-            return annotation
+    """The same with shells in place of child records, where nothing around them asks for their arrays."""
+    if isinstance(annotation, OneOf | TupleOf | SequenceOf | MappingOf):
+        return annotation.rebuilt(_without_insides)
+    is_child = isinstance(annotation, RecordOf) and annotation.form is MODULE and annotation.dims is None
+    return Shell(annotation) if is_child else annotation
 
 
-def shell_check(spec: Shell) -> Check:
+def shell_check(spec: Shell, policy: Policy) -> Check:
     """Makes the check of a child record's class."""
     cls = spec.record.cls
 
@@ -144,3 +127,6 @@ def shell_check(spec: Shell) -> Check:
             raise Mismatch("type", spec.record, value, bindings)
 
     return check
+
+
+CASES[Shell] = shell_check

@@ -1,283 +1,59 @@
-"""The checks of records: fields at construction, on rebuilding, as arguments, and as the scope of their methods.
+"""The check of a record as an argument or inside of one: its class, its fields in their scope, its links.
 
-Every record is a scope of its own: its fields bind the dims of this one instance. Plain `int` fields bind dims as well
-(the *config*): `width: int` is the size of the dim `width`. A child's dims are linked to its parent's where the field
-says so, by `Dims`.
-
-A record may be a *stack*: its arrays carry the same extra leading axes (see `stacks`). `Batched[...]` declares that.
-Where it is not declared, a stack may be held, passed around and rebuilt, but not used as a single record.
+Which scope its fields have is the policy's to say: a Module's names are its own (two layers of one class differ in
+size), those of a plain record may be the caller's. A child's dims are linked to its parent's where the field says so,
+by `Dims`. A record may be a *stack* (see `stacks`): `Batched[...]` declares that. Where it is not declared, a stack may
+be held, passed around and rebuilt, but not used as a single record.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-import equinox as eqx
-import jax
-from weft.core.records.configuration import field_values
-from weft.core.records.kinds import NO_ROLE, Role, field_roles
-from weft.core.records.leaves import is_array
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.language.annotations import (
-    Annotation,
-    ArrayOf,
-    BatchedOf,
-    Instance,
-    MappingOf,
-    OneOf,
-    RecordOf,
-    SequenceOf,
-    TupleOf,
-)
+from weft.typecheck.language.annotations import RecordOf, Shell
 from weft.typecheck.language.batched import Dims
 from weft.typecheck.language.dims import NamedDim
-from weft.typecheck.language.objects import attributes_of
-from weft.typecheck.matching.arrays import Check, check_axes, settle
+from weft.typecheck.language.forms import TYPEDDICT
+from weft.typecheck.language.names import shapes_in
+from weft.typecheck.matching.arrays import check_axes
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Origin, Slot
-from weft.typecheck.matching.record_plans import FieldCheck, RecordPlan, Shell, record_plan, shell_check
-from weft.typecheck.matching.stacks import Row, Solution, Stack, may_be_stack, row, solve
+from weft.typecheck.matching.compiling import CASES, Check, at
+from weft.typecheck.matching.policies import RUN_TIME, Policy
+from weft.typecheck.matching.record_plans import RecordPlan, record_plan, shell_check
+from weft.typecheck.matching.scopes import (
+    bind_numbers,
+    dims_of,
+    numbers_of,
+    overmapped,
+    records_in,
+    rows_of,
+    run_fields,
+    scope_of,
+    solution_of,
+    stack_of,
+    start,
+)
+from weft.typecheck.matching.stacks import Solution, may_be_stack, solve
 
 
-def fields_in(record: Any) -> Mapping[str, Any]:
-    """The values of a record's fields that are set, by name."""
-    if isinstance(record, eqx.Module):
-        return field_values(record)
-    if isinstance(record, dict):
-        return record
-    if isinstance(record, tuple):
-        return record._asdict()  # pyright: ignore[reportAttributeAccessIssue]
-    return {name: getattr(record, name) for name in record.__dataclass_fields__ if hasattr(record, name)}
-
-
-def scope_of(record: Any, plan: RecordPlan, *, everything: bool = False, sparse: bool = True) -> Bindings:
-    """The scope that a record's fields make.
-
-    Args:
-        record: the record.
-        plan: its class's plan.
-        everything: whether to check all fields, or only those that bind dims.
-        sparse: whether `None` and what is no array pass in the place of an array, as in the parts of a split record.
-
-    Raises:
-        Mismatch: at the first field that does not fit.
-    """
-    values = fields_in(record)
-    bindings = _start(record, plan, values, _NO_SLOT, sparse)
-    _run_fields(plan.fields if everything else plan.binding, values, bindings, sparse, whole=False)
-    return bindings
-
-
-def scope_of_object(record: Any, plan: RecordPlan) -> Bindings:
-    """The scope that an object's attributes make, of those that fit: others may be changing it."""
-    values = attributes_of(record)
-    bindings = Bindings(_NO_SLOT, lambda: {"self": record})
-    _bind_config(plan, values, bindings)
-    for field in plan.binding:
-        kept = bindings.snapshot()
-        try:
-            _run_fields((field,), values, bindings, True, whole=False)
-        except (Mismatch, AnnotationError):
-            bindings.restore(kept)
-    return bindings
-
-
-_NO_SLOT = Slot("value", "", None, Instance(object))
-
-
-def _bind_config(plan: RecordPlan, values: Mapping[str, Any], bindings: Bindings) -> None:
-    for slot in plan.config:
-        value = values.get(slot.name)
-        if type(value) is int:
-            bindings.sizes[slot.name] = value
-            bindings.origins[slot.name] = Origin(slot, (), None, value)
-
-
-def _run_fields(
-    checks: tuple[FieldCheck, ...], values: Mapping[str, Any], bindings: Bindings, sparse: bool, *, whole: bool
-) -> None:
-    for field in checks:
-        name = field.slot.name
-        if name not in values:
-            continue
-        value = values[name]
-        if sparse and _is_absent(field, value):
-            continue
-        bindings.slot = field.slot
-        (field.whole if whole else field.own)(value, bindings)
-    if bindings.pending:
-        settle(bindings, finally_=True)
-
-
-def _is_absent(field: FieldCheck, value: Any) -> bool:
-    """Whether a field of a sparse record holds nothing to check: `None`, or an axis or spec in an array's place."""
-    return value is None or (field.array is not None and not is_array(value))
-
-
-def _own_arrays(plan: RecordPlan, values: Mapping[str, Any]) -> list[tuple[ArrayOf, Any]]:
-    rows = ((field.array, values.get(field.slot.name)) for field in plan.binding)
-    return [(array, value) for array, value in rows if array is not None and is_array(value)]
-
-
-def missing_axes(record: Any, plan: RecordPlan) -> int:
-    """How many axes too few all of a record's own arrays have, as when a transform mapped over a plain record."""
-    counts = {
-        array.shape.min_rank - len(value.shape)
-        for array, value in _own_arrays(plan, fields_in(record))
-        if array.shape.variadic is None
-    }
-    return counts.pop() if len(counts) == 1 and min(counts) > 0 else 0
-
-
-def stack_of(
-    record: Any,
-    plan: RecordPlan,
-    outer: Stack | None = None,
-    *,
-    everything: bool = False,
-    sparse: bool = True,
-    shares: bool = True,
-) -> Solution:
-    """What a record is whose fields do not fit as those of one record, or that stands in a stack: a stack of such.
-
-    Args:
-        record: the record.
-        plan: its class's plan.
-        outer: the stack that it stands in.
-        everything, sparse: as in `scope_of`.
-        shares: as in `solve`.
-
-    Raises:
-        Mismatch: if it is none, or a record below it is not in the same stack.
-    """
-    values = fields_in(record)
-    checks = plan.fields if everything else plan.binding
-    rows = _rows(checks, values, type(record), outer, sparse, whole=False)
-    solution = solve(rows, lambda: _start(record, plan, values, _NO_SLOT, sparse), outer, shares=shares)
-    if solution.stack is not None:
-        _check_below(record, values, solution.stack)
-    return solution
-
-
-def _start(record: Any, plan: RecordPlan, values: Mapping[str, Any], slot: Slot, sparse: bool) -> Bindings:
-    bindings = Bindings(slot, lambda: {"self": record})
-    bindings.sparse = sparse
-    _bind_config(plan, values, bindings)
-    return bindings
-
-
-def _rows(
-    checks: tuple[FieldCheck, ...],
-    values: Mapping[str, Any],
-    cls: type,
-    outer: Stack | None,
-    sparse: bool,
-    *,
-    whole: bool,
-) -> list[Row]:
-    roles, around = _roles(cls), NO_ROLE if outer is None else outer.role
-    return [
-        row(
-            one.slot,
-            values[one.slot.name],
-            one.whole if whole else one.own,
-            roles.get(one.slot.name, NO_ROLE).inside(around),
-        )
-        for one in checks
-        if one.slot.name in values and not (sparse and _is_absent(one, values[one.slot.name]))
-    ]
-
-
-def is_made_of_fields(cls: Any) -> bool:
-    """Whether records of a class are made by giving their fields, as a dataclass is, not by a written `__init__`."""
-    code = getattr(cls.__init__, "__code__", None)
-    return code is not None and code.co_filename == "<string>"
-
-
-def _roles(cls: type) -> Mapping[str, Role]:
-    return field_roles(cls) if issubclass(cls, eqx.Module) else {}
-
-
-def _check_below(record: Any, values: Mapping[str, Any], stack: Stack) -> None:
-    """Holds the records in a stacked one to its axes."""
-    for name, value in values.items():
-        inside = replace(stack, role=_roles(type(record)).get(name, NO_ROLE).inside(stack.role))
-        for child in records_in(value, inside=False):
-            with contextlib.suppress(AnnotationError):  # said when it was made, if it is weft's to say
-                stack_of(child, record_plan(type(child)), inside)
-
-
-def not_one(record: Any, plan: RecordPlan, bindings: Bindings) -> Mismatch:
-    """What is wrong with a record whose fields do not fit: it is a stack, or has axes too few, or one field is."""
-    spec = RecordOf(type(record), "module")
-    try:
-        solution = stack_of(record, plan)
-    except Mismatch as nearest:
-        return _overmapped(record, plan, bindings) or nearest
-    return Mismatch("batched", spec, record, bindings, expected=solution.axes)
-
-
-def _overmapped(record: Any, plan: RecordPlan, bindings: Bindings) -> Mismatch | None:
-    missing = missing_axes(record, plan)
-    spec = RecordOf(type(record), "module")
-    return Mismatch("overmapped", spec, record, bindings, expected=missing) if missing else None
-
-
-def check_rebuilt(tree: Any) -> Mismatch | None:
-    """What does not fit in the records of a tree, each by itself or, if it is a stack, with what is in it."""
-    for record in records_in(tree):
-        with contextlib.suppress(AnnotationError):  # said when it was made, if it is weft's to say
-            plan = record_plan(type(record))
-            try:
-                scope_of(record, plan)
-            except Mismatch:
-                slot = Slot("value", type(record).__name__, None, RecordOf(type(record), "module"))
-                miss = not_one(record, plan, Bindings(slot))
-                if miss.reason != "batched":
-                    return miss
-    return None
-
-
-def records_in(tree: Any, *, inside: bool = True) -> list[Any]:
-    """The Modules in a tree, outermost first; those inside of others too, unless it is only asked for the outermost."""
-    found: list[Any] = []
-    # Objects of other libraries may be pytrees that contain themselves: what is met again is not looked into again.
-    seen: dict[int, Any] = {}
-
-    def visit(node: Any) -> None:
-        def is_end(one: Any) -> bool:
-            if one is node:
-                return False
-            again = id(one) in seen
-            seen[id(one)] = one  # kept, so that its identity stays its own
-            return again or isinstance(one, eqx.Module)
-
-        for leaf in jax.tree.leaves(node, is_leaf=is_end):
-            if isinstance(leaf, eqx.Module):
-                found.append(leaf)
-                if inside:
-                    visit(leaf)
-
-    visit([tree])
-    return found
-
-
-def record_check(spec: RecordOf) -> Check:
-    """The check of a record as an argument or inside one: its class, its fields in a scope of their own, its links.
-
-    Of an object only the class is asked: others may hold it, and change it, while a call runs.
-    """
-    if spec.form == "object":
-        return shell_check(Shell(spec))
+def record_check(spec: RecordOf, policy: Policy) -> Check:
+    """Makes the check of a record; of an object it may ask the class only, for others hold it while a call runs."""
+    form = spec.form
+    if form.mutable and not policy.opens_objects:
+        return shell_check(Shell(spec), policy)
+    within = policy if form.plain else policy.within
 
     def check(value: Any, bindings: Bindings) -> None:
-        if spec.form == "typeddict":
-            _check_keys(spec, value, bindings)
-        elif not isinstance(value, spec.cls):
+        if not form.holds(spec.cls, value):
             raise Mismatch("type", spec, value, bindings)
-        plan = record_plan(spec.cls if spec.form == "typeddict" else type(value))
+        plan = record_plan(spec.cls if form is TYPEDDICT else type(value), within)
+        if form is TYPEDDICT:
+            _check_keys(spec, value, bindings)
+        if form.plain and policy.shares:
+            return _check_in_scope(plan, form.values(value), bindings)
         try:
             inner = _scope_inside(spec, value, plan, bindings)
         except Mismatch as miss:
@@ -285,18 +61,26 @@ def record_check(spec: RecordOf) -> Check:
                 miss.outer.append((bindings.slot, bindings.path))
             raise
         if spec.dims is not None:
-            _check_links(spec, spec.dims, value, inner, bindings)
+            _check_links(spec, spec.dims, plan, value, inner, bindings)
 
     return check
 
 
+CASES[RecordOf] = record_check
+
+
 def _check_keys(spec: RecordOf, value: Any, bindings: Bindings) -> None:
     cls: Any = spec.cls
-    if not isinstance(value, dict):
-        raise Mismatch("type", spec, value, bindings)
-    wrong = sorted(cls.__required_keys__ - value.keys())
-    if wrong:
-        raise Mismatch("keys", spec, value, bindings, detail=", ".join(wrong))
+    missing = sorted(cls.__required_keys__ - value.keys())
+    if missing:
+        raise Mismatch("keys", spec, value, bindings, detail=", ".join(missing))
+
+
+def _check_in_scope(plan: RecordPlan, values: Mapping[str, Any], bindings: Bindings) -> None:
+    """Checks the fields of a plain record whose names are those of the scope that it stands in."""
+    for field in plan.fields:
+        if field.slot.name in values:
+            at(field.slot.name, field.whole, values[field.slot.name], bindings)
 
 
 # Where a stack may stand although nothing declares it: a model's field, and what a function makes. A function that is
@@ -306,45 +90,71 @@ MAY_BE_STACKED = ("field", "return", "yield")
 
 def _scope_inside(spec: RecordOf, value: Any, plan: RecordPlan, outer: Bindings) -> Bindings:
     """The scope of a record inside a value, with all that is in it checked."""
-    values, sparse = fields_in(value), spec.form == "module"
+    values, sparse = plan.form.values(value), plan.form.partial
 
-    def start() -> Bindings:
-        inner = _start(value, plan, values, outer.slot, sparse)
+    def begin() -> Bindings:
+        inner = start(value, plan, values, outer.slot, sparse)
         # A record keeps what it is made of, so that NumPy's would stay NumPy's in it.
         inner.numpy = outer.numpy and not sparse
         return inner
 
     if outer.stack is None:
-        inner = start()
+        inner = begin()
         try:
-            _run_fields(plan.inside, values, inner, sparse, whole=True)
-            return inner
+            run_fields(plan, plan.inside, values, inner, whole=True)
+            return _with_numbers(inner, value, plan)
         except Mismatch as miss:
-            rows = _rows(plan.inside, values, type(value), None, sparse, whole=True)
+            rows = rows_of(plan, plan.inside, values, None, sparse, whole=True)
             # What does not fit inside of a child is said as it is, unless the child is in a stack.
             if miss.bindings is not inner and not may_be_stack(rows):
                 raise
-    rows = _rows(plan.inside, values, type(value), outer.stack, sparse, whole=True)
+    rows = rows_of(plan, plan.inside, values, outer.stack, sparse, whole=True)
     try:
-        solution = solve(rows, start, outer.stack)
+        solution = solve(rows, begin, outer.stack, last=plan.policy.settles)
     except Mismatch as nearest:
-        raise (_overmapped(value, plan, outer) if outer.stack is None else None) or nearest from None
-    if solution.axes and outer.slot.role not in MAY_BE_STACKED:
-        raise Mismatch("batched", RecordOf(type(value), "module"), value, outer, expected=solution.axes)
-    return solution.bindings
+        raise (overmapped(value, plan, outer) if outer.stack is None else None) or nearest from None
+    if outer.slot.role not in MAY_BE_STACKED:
+        refuse_stack(solution, value, plan, outer)
+    return _with_numbers(solution.bindings, value, plan)
 
 
-def _check_links(spec: RecordOf, dims: Dims, value: Any, inner: Bindings, outer: Bindings) -> None:
-    known = {name for field in record_plan(type(value)).binding for name in _names(field.slot.annotation)}
-    known |= {slot.name for slot in record_plan(type(value)).config}
+def _with_numbers(inner: Bindings, value: Any, plan: RecordPlan) -> Bindings:
+    if plan.policy.integers == "called like a dim":  # links may call for any of them
+        bind_numbers(inner, numbers_of(value, plan), plan.cls)
+    return inner
+
+
+def refuse_stack(solution: Solution, value: Any, plan: RecordPlan, bindings: Bindings) -> None:
+    """Refuses a stack where one record is asked for.
+
+    Raises:
+        Mismatch: if it is one.
+    """
+    # An object may well run its own stack, by `nnx.scan` in a method.
+    if solution.axes and not plan.form.mutable:
+        raise Mismatch("batched", RecordOf(type(value)), value, bindings, expected=solution.axes)
+
+
+def _check_links(spec: RecordOf, dims: Dims, plan: RecordPlan, value: Any, inner: Bindings, outer: Bindings) -> None:
     for child, dim in dims.links:
-        if child not in known:
+        if child in inner.sizes:
+            _check_link(spec, child, dim, value, inner, outer)
+        elif child not in (known := _dims_to_link(plan)):
             raise AnnotationError(
                 f"{outer.slot.name}: Dims({str(dims)!r}) links {child!r}, but the fields of {spec.cls.__qualname__} "
                 f"bind {', '.join(sorted(known)) or 'no dims'}"
             )
-        if child in inner.sizes:
-            _check_link(spec, child, dim, value, inner, outer)
+
+
+def _dims_to_link(plan: RecordPlan) -> set[str]:
+    """The dims that the fields of a class may bind."""
+    known = {slot.name for slot in plan.config}
+    for field in plan.fields:
+        known |= {name for shape in shapes_in(field.slot.annotation) for name in shape.names}
+        for one in field.slot.annotation.walk():
+            if isinstance(one, RecordOf) and one.dims is not None:
+                known |= {dim.name for _, dim in one.dims.links if isinstance(dim, NamedDim)}
+    return known
 
 
 def _check_link(spec: RecordOf, child: str, dim: Any, value: Any, inner: Bindings, outer: Bindings) -> None:
@@ -358,15 +168,69 @@ def _check_link(spec: RecordOf, child: str, dim: Any, value: Any, inner: Binding
         outer.origins[dim.name] = Origin(outer.slot, (*outer.path, child), None, inner.origins[child])
 
 
-def _names(annotation: Annotation) -> set[str]:
-    match annotation:
-        case ArrayOf(shape=shape):
-            return set(shape.names)
-        case OneOf(parts) | TupleOf(parts):
-            return set().union(*map(_names, parts))
-        case SequenceOf(item=part) | MappingOf(value=part) | BatchedOf(inner=part):
-            return _names(part)
-        case RecordOf(dims=Dims(links=links)):
-            return {dim.name for _, dim in links if isinstance(dim, NamedDim)}
-        case _:
-            return _names(annotation.leaf) if hasattr(annotation, "leaf") else set()  # pyright: ignore
+def is_made_of_fields(cls: Any) -> bool:
+    """Whether records of a class are made by giving their fields, as a dataclass is, not by a written `__init__`."""
+    code = getattr(cls.__init__, "__code__", None)
+    return code is not None and code.co_filename == "<string>"
+
+
+def check_instance(
+    value: Any, policy: Policy, *, whole: bool = False, given: Mapping[str, Any] | None = None
+) -> Solution:
+    """Holds a record to its own annotations, with all that is in it.
+
+    A record without some of its leaves, such as a part of a split one or a gradient, is as good as a whole one, unless
+    `whole` says that it was just made. A stack of records is as good as one, unless a written constructor made it.
+
+    Args:
+        value: the record.
+        policy: how it is matched.
+        whole: whether it was just made.
+        given: what its constructor was given; see `start`.
+
+    Raises:
+        Mismatch: for the first field that is not what it is annotated as, or contradicts another.
+    """
+    cls = type(value)
+    slot = Slot("field", "", cls, RecordOf(cls))
+    plan = record_plan(cls, policy)
+    sparse = plan.form.partial and not whole
+    solution = solution_of(
+        value, plan, plan.inside, whole=True, sparse=sparse, shares=not whole, given=given, slot=slot
+    )
+    if whole and not is_made_of_fields(cls):
+        refuse_stack(solution, value, plan, Bindings(slot))
+    _with_numbers(solution.bindings, value, plan)
+    return solution
+
+
+def dims_of_instance(value: Any, policy: Policy) -> Bindings:
+    """The dims of a record, of one in a stack if it is that; those that fit if its fields contradict each other."""
+    try:
+        return check_instance(value, policy).bindings
+    except (Mismatch, AnnotationError):
+        return _with_numbers(dims_of(value, policy), value, record_plan(type(value), policy))
+
+
+def not_one(record: Any, plan: RecordPlan, bindings: Bindings) -> Mismatch:
+    """What is wrong with a record whose fields do not fit: it is a stack, or has axes too few, or one field is."""
+    try:
+        solution = stack_of(record, plan)
+    except Mismatch as nearest:
+        return overmapped(record, plan, bindings) or nearest
+    return Mismatch("batched", RecordOf(type(record)), record, bindings, expected=solution.axes)
+
+
+def check_rebuilt(tree: Any, policy: Policy = RUN_TIME) -> Mismatch | None:
+    """What does not fit in the records of a tree, each by itself or, if it is a stack, with what is in it."""
+    for record in records_in(tree):
+        with contextlib.suppress(AnnotationError):  # said when it was made, if it is weft's to say
+            plan = record_plan(type(record), policy)
+            try:
+                scope_of(record, plan)
+            except Mismatch:
+                slot = Slot("value", type(record).__name__, None, RecordOf(type(record)))
+                miss = not_one(record, plan, Bindings(slot))
+                if miss.reason != "batched":
+                    return miss
+    return None

@@ -19,18 +19,20 @@ import contextlib
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-import equinox as eqx
 import jax
-from weft.core.records.kinds import NO_ROLE, Role, kind_of_array
+from weft.core.records.kinds import Role, kind_of_array
 from weft.core.records.leaves import is_array
-from weft.typecheck.language.annotations import ArrayOf, OneOf
+from weft.typecheck.language.annotations import ArrayOf, BatchedOf, members_of
 from weft.typecheck.language.dims import FixedDim, Shape, VariadicDim
+from weft.typecheck.language.forms import is_module
 from weft.typecheck.language.objects import unboxed
-from weft.typecheck.matching.arrays import Check, check_variadic, settle
-from weft.typecheck.matching.bindings import Bindings, Mismatch, Origin, Slot
+from weft.typecheck.matching.arrays import check_variadic, settle
+from weft.typecheck.matching.bindings import Bindings, Mismatch, Origin, Slot, Stack
+from weft.typecheck.matching.compiling import CASES, Check, check_of
+from weft.typecheck.matching.policies import Policy
 
 _NONE = Shape(())
 
@@ -57,38 +59,6 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Stack:
-    """What the arrays of a record that stands in a stack carry in front.
-
-    Attributes:
-        leads: the possible ones, what every array carries that rides with the stack first.
-        scope: whose names the axes are, where they were declared.
-        declared: whether `Batched` says how many there are, so that there are no others.
-        role: what the field says that the record is in.
-        known: the lead of each role, as far as arrays of it were met.
-    """
-
-    leads: tuple[Shape, ...]
-    scope: Bindings | None = None
-    declared: bool = False
-    role: Role = NO_ROLE
-    known: dict[Role, Shape] = field(default_factory=dict[Role, Shape])
-
-    def under(self, axes: Shape, scope: Bindings) -> Stack:
-        """The stack of what `Batched` declares inside of this one."""
-        known = {role: axes.under(lead) for role, lead in self.known.items()}
-        return Stack(tuple(axes.under(lead) for lead in self.leads), scope, True, self.role, known)
-
-    def lead_of(self, one: Row) -> Shape:
-        """The lead of a field's arrays."""
-        return self.known.get(one.role, self.leads[0])
-
-    def of(self, role: Role) -> tuple[Shape, ...]:
-        """The leads that arrays of a role may have."""
-        return (self.known[role],) if role in self.known else self.leads
-
-
-@dataclass(frozen=True)
 class Solution:
     """The dims of one record, and the stack that it is.
 
@@ -106,18 +76,13 @@ class Solution:
 def row(slot: Slot, value: Any, check: Check, role: Role) -> Row:
     """A field as a row to solve."""
     held, annotation = unboxed(value), slot.annotation
-    leaves = jax.tree.leaves(held, is_leaf=_is_record)
+    leaves = jax.tree.leaves(held, is_leaf=is_module)
     arrays = tuple(leaf for leaf in leaves if is_array(leaf) and hasattr(leaf, "shape"))  # symbolic sizes have none
     if role.kind is None and arrays:
         role = replace(role, kind=kind_of_array(arrays[0]))
-    members = annotation.members if isinstance(annotation, OneOf) else (annotation,)
-    shapes = [one.shape for one in members if isinstance(one, ArrayOf)]
+    shapes = [one.shape for one in members_of(annotation) if isinstance(one, ArrayOf)]
     rank = shapes[0].min_rank if len(shapes) == 1 and arrays and arrays[0] is held else None
     return Row(slot, role, value, check, arrays, rank)
-
-
-def _is_record(node: Any) -> bool:
-    return isinstance(node, eqx.Module)
 
 
 def solve(
@@ -162,6 +127,22 @@ def solve(
         best.explain(miss)
         raise
     raise AssertionError("what did not fit at first fits now")
+
+
+def batched_check(spec: BatchedOf, policy: Policy) -> Check | None:
+    """The check of something whose arrays all carry declared axes in front."""
+    inner = check_of(spec.inner, policy)
+    if inner is None:
+        return None
+
+    def check(value: Any, bindings: Bindings) -> None:
+        with leading(spec.axes, bindings):
+            inner(value, bindings)
+
+    return check
+
+
+CASES[BatchedOf] = batched_check
 
 
 @contextlib.contextmanager
@@ -214,7 +195,7 @@ class _Attempt:
         for one in rows:
             kept = bindings.snapshot()
             bindings.slot, bindings.path = one.slot, ()
-            lead = self.below.lead_of(one)
+            lead = self.below.lead_of(one.role)
             bindings.lead = (lead, self.below.scope or bindings) if lead.dims else None
             bindings.stack = replace(self.below, role=one.role) if in_stack else None
             try:

@@ -15,6 +15,7 @@ from weft.core.paths import key_part
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import (
     Annotation,
+    BoxOf,
     Instance,
     LiteralOf,
     MappingOf,
@@ -24,16 +25,16 @@ from weft.typecheck.language.annotations import (
     TreeOf,
     TupleOf,
 )
-from weft.typecheck.matching.arrays import Check
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Origin
-from weft.typecheck.matching.checks import check_of
+from weft.typecheck.matching.compiling import CASES, Check, check_of
+from weft.typecheck.matching.policies import Policy
 
 IsLeaf = Callable[[Any], bool]
 
 
-def tree_check(spec: TreeOf) -> Check | None:
+def tree_check(spec: TreeOf, policy: Policy) -> Check | None:
     """Makes the check of a pytree."""
-    leaf_check = check_of(spec.leaf)
+    leaf_check = check_of(spec.leaf, policy.several)
     if leaf_check is None and not spec.structure:
         return None
     is_leaf = _leaf_test(spec.leaf)
@@ -69,10 +70,10 @@ def _leaf_test(annotation: Annotation) -> IsLeaf | None:
                 and len(node) == len(tests)
                 and all(test(part) for test, part in zip(tests, node, strict=True))
             )
-        case SequenceOf(cls=cls) | MappingOf(cls=cls) | RecordOf(cls=cls, form="module" | "dataclass" | "namedtuple"):
+        case SequenceOf(cls=cls) | MappingOf(cls=cls) | BoxOf(cls=cls):
             return lambda node: isinstance(node, cls)
-        case RecordOf():
-            return lambda node: isinstance(node, dict)
+        case RecordOf(cls=cls, form=form):
+            return lambda node: form.holds(cls, node)
         case Instance(cls=cls) if cls not in (int, float, bool, complex):
             return lambda node: isinstance(node, cls)
         case LiteralOf(values) if None in values:
@@ -135,3 +136,6 @@ def _ends_with(found: Any, expected: Any) -> bool:
         return jax.tree.structure(node) == expected
 
     return all(map(is_end, jax.tree.leaves(_filled(found), is_leaf=is_end)))
+
+
+CASES[TreeOf] = tree_check

@@ -6,7 +6,6 @@ was bound, the likely fix, and the transforms. `WEFT_TYPECHECK_VERBOSE=1` adds e
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,46 +13,14 @@ import jax
 from weft.core.definitions import another
 from weft.core.paths import Path, format_path
 from weft.core.records.leaves import is_array
-from weft.core.records.successors import pair_in_words
 from weft.typecheck.errors import AnnotationError, ContractError
 from weft.typecheck.language.annotations import ArrayOf
 from weft.typecheck.language.dims import Dim, NamedDim, SymbolicDim, VariadicDim
-from weft.typecheck.matching.arrays import dtype_name
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Origin, Slot
+from weft.typecheck.matching.words import axes_in_words, dtype_name, in_words, short_dtype
 from weft.typecheck.messages.fixes import likely_fix, redefined
 from weft.typecheck.messages.sources import locate
 from weft.typecheck.modes import verbose
-
-_BITS = re.compile(r"(float|int|uint|complex)(\d+)$")
-
-
-def short_dtype(dtype: Any) -> str:
-    """A dtype's short name: `f32`, `bf16`, `i32`.
-
-    >>> import numpy as np
-    >>> short_dtype(np.dtype("float32")), short_dtype(np.dtype("uint8"))
-    ('f32', 'u8')
-    """
-    name = dtype_name(dtype)
-    if name == "bfloat16":
-        return "bf16"
-    if name == "prng_key":
-        return str(dtype)
-    found = _BITS.match(name)
-    return f"{found[1][0]}{found[2]}" if found else name
-
-
-def describe(value: Any) -> str:
-    """A value in a few words: an array by dtype and shape, anything else by its type."""
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
-        library = "numpy " if type(value).__module__ == "numpy" else ""
-        return f"{library}{short_dtype(value.dtype)}[{','.join(map(str, value.shape))}]"
-    if value is None:
-        return "None"
-    if pair := pair_in_words(value):
-        return pair
-    text = repr(value) if isinstance(value, bool | int | float | complex | str) else ""
-    return f"{type(value).__name__} {text[:40]}".rstrip()
 
 
 def expected(annotation: Any, bindings: Bindings, value: Any = None) -> str:
@@ -82,7 +49,7 @@ def _known(dim: Dim, bindings: Bindings) -> str:
 
 
 def _tuple(shape: Sequence[Any]) -> str:
-    return f"({','.join(map(str, shape))})"
+    return f"({axes_in_words(shape)})"
 
 
 def place_of(slot: Slot, path: Path = ()) -> str:
@@ -137,7 +104,7 @@ def _plain(miss: Mismatch) -> str:
         dtype, _, dims = wanted.partition("[")
         wanted = f"{dtype}[{','.join([*axes, *filter(None, [dims.removesuffix(']')])])}]"
     again = redefined(miss)
-    found = describe(miss.value) if again is None else another(again)
+    found = in_words(miss.value) if again is None else another(again)
     return f"{place} should be {wanted}, and is {found}"
 
 
@@ -190,7 +157,7 @@ def _unbatched(miss: Mismatch) -> str:
     axes, inner = str(miss.lead), expected(miss.annotation, miss.bindings, miss.value)
     return (
         f"{place_of(miss.slot, miss.path)} should be batched by {axes!r}: "
-        f"{inner} with those axes in front, and is {describe(miss.value)}"
+        f"{inner} with those axes in front, and is {in_words(miss.value)}"
     )
 
 
@@ -278,5 +245,5 @@ def _origin(origin: Origin) -> str:
         found = f"{place_of(slot, origin.path)}, {_origin(value)}"
         return found
     shown = "" if slot.role == "config" else f": {slot.annotation}"
-    found = f" is {describe(value)}" if is_array(value) else f" = {value!r}" if slot.role == "config" else ""
+    found = f" is {in_words(value)}" if is_array(value) else f" = {value!r}" if slot.role == "config" else ""
     return f"{place_of(slot, origin.path)}{shown}{found}{f' ({where})' if where else ''}"

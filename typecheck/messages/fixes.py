@@ -18,7 +18,7 @@ from weft.core.interpreter.rides import Carry
 from weft.core.records.leaves import is_array
 from weft.core.records.successors import apart, pair_in_words
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.language.annotations import ArrayOf, Instance, OneOf, RecordOf, TupleOf
+from weft.typecheck.language.annotations import ArrayOf, Instance, RecordOf, TupleOf, members_of
 from weft.typecheck.language.dims import AnyDim, Dim, FixedDim, NamedDim, SymbolicDim, VariadicDim
 from weft.typecheck.matching.bindings import Bindings, Mismatch
 
@@ -267,8 +267,7 @@ def _redefined(miss: Mismatch) -> str | None:
 
 def redefined(miss: Mismatch) -> type | None:
     """The class of a value that is not of the class that is asked for, but of another one of that name."""
-    members = miss.annotation.members if isinstance(miss.annotation, OneOf) else (miss.annotation,)
-    wanted = [member.cls for member in members if isinstance(member, RecordOf | Instance)]
+    wanted = [member.cls for member in members_of(miss.annotation) if isinstance(member, RecordOf | Instance)]
     again = miss.reason == "type" and any(same_name(one, type(miss.value)) for one in wanted)
     return type(miss.value) if again else None
 

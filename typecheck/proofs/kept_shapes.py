@@ -13,7 +13,8 @@ from typing import Any
 import jax
 from weft.core.records.leaves import is_array
 from weft.typecheck.language.objects import layer_of, objects_in, unboxed
-from weft.typecheck.proofs.watch import Violation, format_value
+from weft.typecheck.matching.words import in_words
+from weft.typecheck.proofs.watch import Violation
 
 Shapes = Mapping[str, tuple[str, Any]]
 
@@ -35,6 +36,4 @@ def changes(function: str, file: str, line: int, before: Shapes, after: Shapes) 
     for path, (what, old) in before.items():
         _, new = after.get(path, (what, old))
         if old.shape != new.shape:
-            yield Violation(
-                function, file, line, what, f"was {format_value(old)}, and is {format_value(new)} after the call"
-            )
+            yield Violation(function, file, line, what, f"was {in_words(old)}, and is {in_words(new)} after the call")

@@ -17,22 +17,22 @@ from typing import Any
 import equinox as eqx
 import jax
 from weft.core.records.leaves import is_array
-from weft.typecheck.arguments.arguments import build_arguments, build_module, holds_arrays
+from weft.typecheck.arguments.arguments import build_arguments, build_module
 from weft.typecheck.arguments.builder import Assignment, Builder, Scope
 from weft.typecheck.arguments.generalise import counts_of_class
 from weft.typecheck.arguments.outside import abstract_outside, outside_values, with_outside
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.language.annotations import Annotation, Anything, RecordOf, SequenceOf, record_form
+from weft.typecheck.language.annotations import Annotation, Anything, RecordOf, SequenceOf, holds_arrays
+from weft.typecheck.language.forms import OBJECT, TYPEDDICT, form_of, has_own_dims
+from weft.typecheck.language.names import names_of_signature, products_in
 from weft.typecheck.language.objects import (
-    is_object_class,
-    is_record,
-    is_record_class,
     layer_of,
     opened,
     refuse_foreign,
 )
 from weft.typecheck.language.signatures import Signature, signature_of
-from weft.typecheck.matching.proof_match import dims_of_record, names_of_signature, products_in
+from weft.typecheck.matching.policies import PROOF
+from weft.typecheck.matching.records import dims_of_instance
 from weft.typecheck.proofs.trial import Call, Target
 from weft.typecheck.proofs.watch import place_of
 
@@ -54,12 +54,12 @@ def targets_of(thing: Any, given: Mapping[str, Any], generalise: Generaliser) ->
     refuse_foreign(thing)
     if isinstance(thing, type):
         return _of_class(thing, given)
-    if inspect.ismethod(thing) and not isinstance(thing.__self__, type) and not is_record(thing.__self__):
+    if inspect.ismethod(thing) and not isinstance(thing.__self__, type) and not has_own_dims(type(thing.__self__)):
         function = inspect.unwrap(thing.__func__)
         return [_of_function(function, {**dict.fromkeys(function.__code__.co_varnames[:1], thing.__self__), **given})]
-    if is_record(getattr(thing, "__self__", None)):  # equinox's bound methods are Modules themselves
+    if has_own_dims(type(getattr(thing, "__self__", None))):  # equinox's bound methods are Modules themselves
         return _of_instance(thing.__self__, inspect.unwrap(thing.__func__).__name__, given, generalise)
-    if is_record(thing) and not hasattr(thing, "__wrapped__"):
+    if has_own_dims(type(thing)) and not hasattr(thing, "__wrapped__"):
         return _of_instance(thing, None, given, generalise)
     if isinstance(thing, eqx.Partial | functools.partial):
         return _of_partial(thing, given)
@@ -106,7 +106,7 @@ def _class_of(method: Any) -> type | None:
 
 def _has_fields(cls: type) -> bool:
     """Whether a class is one of records or objects, or of dataclasses or named tuples that can be made like them."""
-    return is_record_class(cls) or record_form(cls) in ("dataclass", "namedtuple")
+    return form_of(cls) not in (None, TYPEDDICT)
 
 
 def _of_partial(partial: Any, given: Mapping[str, Any]) -> list[Target]:
@@ -118,12 +118,11 @@ def _of_partial(partial: Any, given: Mapping[str, Any]) -> list[Target]:
 def _of_class(cls: type, given: Mapping[str, Any], method: str | None = None) -> list[Target]:
     if not _has_fields(cls):
         raise TypeError(f"{cls.__qualname__} has no annotated fields; verify its functions one by one")
-    form = record_form(cls)
-    counts = dict.fromkeys(counts_of_class(cls), 2) if is_record_class(cls) else {}
+    counts = dict.fromkeys(counts_of_class(cls), 2) if has_own_dims(cls) else {}
 
     def make(builder: Builder) -> Any:
-        if form in ("dataclass", "namedtuple"):
-            return builder.build(RecordOf(cls, form), "self", Scope("self.", "self."))
+        if not has_own_dims(cls):
+            return builder.build(RecordOf(cls), "self", Scope("self.", "self."))
         return build_module(builder, cls, "self", Scope("self.", "self."), {**counts, **given})
 
     functions = [one for one in public_methods(cls) if method in (None, one.__name__)]
@@ -160,11 +159,11 @@ def _of_method(
     written = signature_of(function, cls)
     signature = Signature(written.function, written.parameters[1:], written.returns, written.flavour, cls)
     # A method of an object is proved as it was written, without the transforms around it, as functions are.
-    attribute = written.function if is_object_class(cls) else getattr(cls, function.__name__)
+    attribute = written.function if form_of(cls) is OBJECT else getattr(cls, function.__name__)
 
     def prepare(builder: Builder) -> Call:
         record = make(builder)
-        own = dims_of_record(record)
+        own = dims_of_instance(record, PROOF)
         scope = Scope(
             bound=dict(own.sizes),
             variadics={name: one.shape for name, one in own.variadics.items()},
@@ -248,7 +247,7 @@ def _constants(function: Any) -> Iterator[int]:
 def _sizes(value: Any) -> Iterator[int]:
     if type(value) is int:
         yield value
-    elif not callable(value) or is_record(value):
+    elif not callable(value) or has_own_dims(type(value)):
         for leaf in jax.tree.leaves(opened(value)):
             if is_array(leaf):
                 yield from leaf.shape

@@ -17,12 +17,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import equinox as eqx
 import jax
 from weft.core.edge import _jax
 from weft.core.records.leaves import is_array
 from weft.typecheck.arguments.builder import Assignment, Builder, Unbuildable
 from weft.typecheck.language import objects
+from weft.typecheck.matching.scopes import records_in
 from weft.typecheck.modes import mode
 from weft.typecheck.proofs.kept_shapes import changes, shapes_of
 from weft.typecheck.proofs.reshapes import impossible_reshape
@@ -228,9 +228,8 @@ def run_trial(target: Target, assignment: Assignment, dims: Mapping[str, Any] | 
 
 def _check_records(watch: Watch, args: Any) -> None:
     """Holds the records and objects among the arguments to their own annotations; they were made abstractly."""
-    for module in jax.tree.leaves(objects.opened(args), is_leaf=lambda node: isinstance(node, eqx.Module)):
-        if isinstance(module, eqx.Module):
-            watch.check_modules(module)
+    for module in records_in(objects.opened(args)):
+        watch.check_module(module)
     _check_objects(watch, args)
 
 

@@ -15,7 +15,6 @@ import dis
 import functools
 import gc
 import inspect
-import re
 import site
 import sys
 import sysconfig
@@ -25,25 +24,24 @@ from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any, Literal
 
-import equinox as eqx
 import jax
 from weft.core.paths import format_path
+from weft.core.records.module import Module
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.language.annotations import ANYTHING, Annotation, Anything, StreamOf, record_form
+from weft.typecheck.language.annotations import ANYTHING, Annotation, Anything, RecordOf, StreamOf
 from weft.typecheck.language.dims import VariadicDim
-from weft.typecheck.language.objects import is_object, is_record, is_size, note_sizes
-from weft.typecheck.language.signatures import Signature, signature_of
+from weft.typecheck.language.forms import OBJECT, TYPEDDICT, form_of_value, has_own_dims
+from weft.typecheck.language.names import names_of_class, names_of_signature
+from weft.typecheck.language.objects import is_size, note_sizes
+from weft.typecheck.language.signatures import Parameter, Signature, signature_of
+from weft.typecheck.matching.arrays import settle
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Slot
-from weft.typecheck.matching.proof_match import (
-    bind_numbers,
-    check_record,
-    dims_in,
-    dims_of_record,
-    match,
-    names_of_signature,
-    refuse_stack,
-    settled,
-)
+from weft.typecheck.matching.compiling import Check, check_of
+from weft.typecheck.matching.policies import APART, PROOF, Policy
+from weft.typecheck.matching.record_plans import record_plan
+from weft.typecheck.matching.records import check_instance, dims_of_instance, refuse_stack
+from weft.typecheck.matching.scopes import bind_numbers
+from weft.typecheck.matching.words import axes_in_words, in_words
 
 
 @dataclass(frozen=True)
@@ -71,6 +69,33 @@ class Violation:
     def place(self) -> tuple[str, int, str]:
         """What makes two findings one."""
         return (self.file, self.line, self.where)
+
+
+class Watched:
+    """A function whose calls are checked: its signature, and the checks of it, made when they are first asked for."""
+
+    def __init__(self, signature: Signature):
+        self.signature = signature
+        self.names = names_of_signature(signature)
+        self.place = place_of(signature.function)
+        self._checks: dict[tuple[Policy, str], tuple[Slot, Check | None]] = {}
+
+    def argument(self, parameter: Parameter, policy: Policy) -> tuple[Slot, Check | None]:
+        """What is asked of an argument."""
+        return self._row("argument", parameter.name, parameter.annotation, policy)
+
+    def result(self, role: Literal["return", "yield"], policy: Policy) -> tuple[Slot, Check | None]:
+        """What is asked of a result, or of what a generator yields."""
+        return self._row(role, "", _annotation_of_result(self.signature, role), policy)
+
+    def _row(
+        self, role: Literal["argument", "return", "yield"], name: str, annotation: Annotation, policy: Policy
+    ) -> tuple[Slot, Check | None]:
+        key = policy, f"{role} {name}"
+        if key not in self._checks:
+            slot = Slot(role, name, self.signature.function, annotation)
+            self._checks[key] = slot, check_of(annotation, policy)
+        return self._checks[key]
 
 
 @functools.cache
@@ -129,15 +154,15 @@ class Watch:
 
     def __init__(self, own: frozenset[str] = frozenset(), *, apart: bool = False, about: tuple[str, int] = ("", 0)):
         self.own = own
-        self.apart = apart
+        self.policy = APART if apart else PROOF
         self.about = about
         self.unreadable: AnnotationError | None = None
         self.violations: list[Violation] = []
         self.calls = 0
         self.calls_at_violation: int | None = None
-        self._open: dict[int, tuple[Signature, Bindings]] = {}
+        self._open: dict[int, tuple[Watched, Bindings]] = {}
         # Generators between two values, with their frames, so that their identities stay theirs.
-        self._suspended: dict[int, tuple[FrameType, tuple[Signature, Bindings]]] = {}
+        self._suspended: dict[int, tuple[FrameType, tuple[Watched, Bindings]]] = {}
         self._previous: Any = None
         self._whose = _Whose(own)
 
@@ -192,42 +217,41 @@ class Watch:
             return
         self.calls += 1
         try:
-            signature = _signature_of_code(frame)
+            watched = _watched_of_code(frame)
         except AnnotationError:
             return
-        if signature is None:
+        if watched is None:
             return
         given = frame.f_locals  # collected anew at each look
-        bindings = self.bindings_of_call(signature, given)
+        bindings = self.bindings_of_call(watched, given)
         try:
-            refuse_stack(given.get("self"), signature.function, bindings)
-            for parameter in signature.parameters:
+            _refuse_stack(given.get("self"), watched.signature.function, bindings)
+            for parameter in watched.signature.parameters:
                 if parameter.name in given:
-                    self._argument(parameter, given[parameter.name], bindings, signature)
-            settled(bindings)
+                    self._argument(parameter, given[parameter.name], bindings, watched)
+            settle(bindings, finally_=False)
         except Mismatch as mismatch:
-            self._violated(signature.function, mismatch, frame)
+            self._violated(watched.signature.function, mismatch, frame)
         except AnnotationError as error:
-            return self._cannot_read(signature, error)
-        self._open[id(frame)] = signature, bindings
+            return self._cannot_read(watched, error)
+        self._open[id(frame)] = watched, bindings
 
-    def bindings_of_call(self, signature: Signature, arguments: dict[str, Any]) -> Bindings:
+    def bindings_of_call(self, watched: Watched, arguments: dict[str, Any]) -> Bindings:
         """The scope of one call: the dims of the instance, then the integers that are called like a dim."""
+        signature = watched.signature
         first = signature.parameters[0].name if signature.parameters else ""
         record = arguments.get(first) if first == "self" else None
         given = dict(arguments)
         bindings = Bindings(Slot("argument", "", signature.function, Anything()), lambda: given)
-        named = names_of_signature(signature)
-        has_fields = is_record(record) or record_form(type(record)) in ("dataclass", "namedtuple")
-        if has_fields and signature.function.__name__ != "__init__":
-            own = dims_of_record(record)
+        if form_of_value(record) not in (None, TYPEDDICT) and signature.function.__name__ != "__init__":
+            own = dims_of_instance(record, PROOF)
             bindings.sizes.update(own.sizes)
             bindings.origins.update(own.origins)
             bindings.variadics.update(own.variadics)
-        bind_numbers(bindings, {name: one for name, one in arguments.items() if name in named})
+        bind_numbers(bindings, {name: one for name, one in arguments.items() if name in watched.names})
         return bindings
 
-    def _argument(self, parameter: Any, value: Any, bindings: Bindings, signature: Signature) -> None:
+    def _argument(self, parameter: Parameter, value: Any, bindings: Bindings, watched: Watched) -> None:
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
             values = list(value)
         elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
@@ -236,10 +260,10 @@ class Watch:
             if value is None and parameter.default is None:
                 return
             values = [value]
-        for one in values:
-            bindings.slot = Slot("argument", parameter.name, signature.function, parameter.annotation)
-            bindings.path = ()
-            match(parameter.annotation, one, bindings, self.apart)
+        slot, check = watched.argument(parameter, self.policy)
+        for one in values if check is not None else ():
+            bindings.slot, bindings.path = slot, ()
+            check(one, bindings)
 
     def _returned(self, frame: FrameType, value: Any) -> None:
         opened = self._open.pop(id(frame), None)
@@ -254,39 +278,40 @@ class Watch:
             self._result(frame, left, value, *opened)
 
     def _result(
-        self, frame: FrameType, role: Literal["return", "yield"], value: Any, signature: Signature, bindings: Bindings
+        self, frame: FrameType, role: Literal["return", "yield"], value: Any, watched: Watched, bindings: Bindings
     ) -> None:
-        annotation = _annotation_of_result(signature, role)
-        bindings.slot, bindings.path = Slot(role, "", signature.function, annotation), ()
+        slot, check = watched.result(role, self.policy)
+        bindings.slot, bindings.path = slot, ()
         try:
-            match(annotation, value, bindings, self.apart)
-            settled(bindings, finally_=role == "return" and place_of(signature.function) == self.about)
+            if check is not None:
+                check(value, bindings)
+            settle(bindings, finally_=role == "return" and watched.place == self.about)
             if role == "return":
                 self._left(frame)
         except Mismatch as mismatch:
-            self._violated(signature.function, mismatch, frame)
+            self._violated(watched.signature.function, mismatch, frame)
         except AnnotationError as error:
-            self._cannot_read(signature, error)
+            self._cannot_read(watched, error)
 
-    def _cannot_read(self, signature: Signature, error: AnnotationError) -> None:
-        if self.unreadable is None and place_of(signature.function) == self.about:
+    def _cannot_read(self, watched: Watched, error: AnnotationError) -> None:
+        if self.unreadable is None and watched.place == self.about:
             self.unreadable = error
 
     def _left(self, frame: FrameType) -> None:
         """Holds the objects that a function was given to their annotations once more: it may have changed them."""
         for name in frame.f_code.co_varnames[: frame.f_code.co_argcount]:
-            if is_object(value := frame.f_locals.get(name)):
+            if form_of_value(value := frame.f_locals.get(name)) is OBJECT:
                 self.check_module(value, frame)
 
     def _constructed(self, frame: FrameType) -> None:
         code = frame.f_code
         record = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
         cls = type(record)
-        if not is_record(record) or getattr(cls.__init__, "__code__", None) is not code:
+        if not has_own_dims(cls) or getattr(cls.__init__, "__code__", None) is not code:
             return
         if is_users(_file_of(cls), self.own):
             given = {name: frame.f_locals.get(name) for name in code.co_varnames[1 : _count_of_parameters(code)]}
-            named = dims_in(cls)
+            named = names_of_class(cls)
             sizes = {name: one for name, one in given.items() if name in named and is_size(one)}
             note_sizes(record, sizes)
             self.check_module(record, frame, whole=True, given=sizes)
@@ -299,24 +324,15 @@ class Watch:
         whole: bool = False,
         given: Mapping[str, Any] | None = None,
     ) -> None:
-        """Holds the fields of a record or object to their annotations; see `check_record`."""
-        if is_object(record) and not is_users(_file_of(type(record)), self.own):
+        """Holds the fields of a record or object of the user's to their annotations; see `check_instance`."""
+        if not is_users(_file_of(type(record)), self.own):
             return
         try:
-            mismatch = check_record(record, whole, given)
+            check_instance(record, PROOF, whole=whole, given=given)
         except AnnotationError:
             return
-        if mismatch is not None:
+        except Mismatch as mismatch:
             self._violated(type(record), mismatch, frame)
-
-    def check_modules(self, root: eqx.Module) -> None:
-        """The same for a Module and every Module inside it."""
-        if is_users(_file_of(type(root)), self.own):
-            self.check_module(root)
-        inside = jax.tree.leaves(root, is_leaf=lambda node: node is not root and isinstance(node, eqx.Module))
-        for module in inside:
-            if isinstance(module, eqx.Module):
-                self.check_modules(module)
 
     def _violated(self, owner: Any, mismatch: Mismatch, frame: FrameType | None) -> None:
         if self.calls_at_violation is None:
@@ -333,6 +349,23 @@ class Watch:
         )
         if violation.place not in {one.place for one in self.violations}:
             self.violations.append(violation)
+
+
+def _refuse_stack(record: Any, method: Any, bindings: Bindings) -> None:
+    """Refuses a stack as the `self` of a public method of records; what else is wrong with it is not said here.
+
+    Raises:
+        Mismatch: if it is one.
+    """
+    name = method.__name__
+    if not isinstance(record, Module) or (name.startswith("_") and name != "__call__"):
+        return  # as at run time, where only these are checked
+    try:
+        solution = check_instance(record, PROOF)
+    except (Mismatch, AnnotationError):
+        return
+    bindings.slot, bindings.path = Slot("argument", "self", method, RecordOf(type(record))), ()
+    refuse_stack(solution, record, record_plan(type(record), PROOF), bindings)
 
 
 def _count_of_parameters(code: CodeType) -> int:
@@ -363,30 +396,30 @@ def _caller(frame: FrameType | None, own: frozenset[str]) -> tuple[str, int] | N
 
 
 # By identity, with the code kept alive: code objects of two files are equal if the text is.
-_signatures: dict[int, tuple[CodeType, Callable[[FrameType], Signature | None]]] = {}
+_watched: dict[int, tuple[CodeType, Callable[[FrameType], Watched | None]]] = {}
 
 
-def _signature_of_code(frame: FrameType) -> Signature | None:
-    """The signature of the function that a frame runs, if it has annotations that can hold an array."""
+def _watched_of_code(frame: FrameType) -> Watched | None:
+    """The function that a frame runs, if it has annotations."""
     code = frame.f_code
-    known = _signatures.get(id(code))
+    known = _watched.get(id(code))
     if known is None:
-        known = _signatures[id(code)] = code, _find_signature(frame)
+        known = _watched[id(code)] = code, _find_function(frame)
     return known[1](frame)
 
 
-def _find_signature(frame: FrameType) -> Callable[[FrameType], Signature | None]:
+def _find_function(frame: FrameType) -> Callable[[FrameType], Watched | None]:
     function = None if frame.f_code.co_name.startswith("<") else _function_of_code(frame)
     # A wrapper shows the annotations of what it wraps, which is checked when it runs itself.
     if function is None or not getattr(function, "__annotations__", None) or hasattr(function, "__wrapped__"):
         return lambda _: None
-    read: dict[type | None, Signature | None] = {}
+    read: dict[type | None, Watched | None] = {}
 
-    def of_frame(frame: FrameType) -> Signature | None:
+    def of_frame(frame: FrameType) -> Watched | None:
         owner = _owner(frame)
         if owner not in read:
             signature = signature_of(function, owner)
-            read[owner] = signature if signature.annotated else None
+            read[owner] = Watched(signature) if signature.annotated else None
         return read[owner]
 
     return of_frame
@@ -441,35 +474,48 @@ def describe(mismatch: Mismatch) -> str:
     """One line: what was expected and what was found."""
     path = format_path(mismatch.path, "") if mismatch.path else ""
     text = f"{path}: " if path else ""
-    text += f"expected {mismatch.annotation}, found {format_value(mismatch.value)}"
-    if mismatch.dim is not None and mismatch.expected is not None and not isinstance(mismatch.dim, VariadicDim):
+    text += f"expected {mismatch.annotation}, found {in_words(mismatch.value)}"
+    if mismatch.dim is not None and mismatch.expected is not None and mismatch.reason != "link":
         text += f": {mismatch.dim} is {mismatch.expected}"
-        found = _found(mismatch)
+        found = None if isinstance(mismatch.dim, VariadicDim) else _found(mismatch)
         text += f", not {found}" if found is not None else ""
-    elif isinstance(mismatch.dim, VariadicDim):
-        text += f": {mismatch.dim} is {mismatch.expected}"
-    return text + (f" ({mismatch.detail})" if mismatch.detail else "")
+    detail = _DETAILS.get(mismatch.reason, _detail)(mismatch)
+    return text + (f" ({detail})" if detail else "")
+
+
+def _detail(mismatch: Mismatch) -> str:
+    return mismatch.detail
+
+
+def _link(mismatch: Mismatch) -> str:
+    wanted = f"{mismatch.dim}" + (f"={mismatch.expected}" if str(mismatch.dim) != str(mismatch.expected) else "")
+    return f"its {mismatch.detail} is {_linked_size(mismatch)}, and should be {wanted}"
+
+
+_DETAILS: dict[str, Callable[[Mismatch], str]] = {
+    "link": _link,
+    "keys": lambda one: f"without {one.detail}",
+    "structure": lambda one: f"not the structure that {one.detail} has",
+    "batched": lambda one: f"a stack, with the leading axes ({axes_in_words(one.expected)})",
+    "overmapped": lambda one: f"every array in it has {one.expected} axes too few",
+}
+
+
+def _linked_size(mismatch: Mismatch) -> Any:
+    return None if mismatch.inner is None else mismatch.inner.sizes.get(mismatch.detail)
 
 
 def _found(mismatch: Mismatch) -> Any:
+    if mismatch.reason == "link":
+        return _linked_size(mismatch)
     shape = getattr(mismatch.value, "shape", None)
     return shape[mismatch.axis] if shape is not None and mismatch.axis is not None else None
 
 
 def sizes_of(mismatch: Mismatch) -> tuple[int, ...]:
     """The sizes that disagree."""
-    if mismatch.detail:
-        return tuple(map(int, re.findall(r"\d+", f"{mismatch.expected} {mismatch.detail}")))
-    sizes = (mismatch.expected, _found(mismatch))
+    if mismatch.reason == "batched":
+        return tuple(one for one in mismatch.expected if isinstance(one, int))
+    stacked = mismatch.stacked[0] if mismatch.stacked is not None else ()
+    sizes = (mismatch.expected, *(stacked or (_found(mismatch),)))
     return sizes if all(isinstance(one, int) for one in sizes) else ()
-
-
-def format_value(value: Any) -> str:
-    """A value as a reader of shapes knows it: `float32[8,5]`."""
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
-        return f"{value.dtype}[{','.join(map(str, value.shape))}]"
-    if isinstance(value, tuple | list):
-        return f"{type(value).__name__}({', '.join(map(format_value, value))})"
-    if record_form(type(value)) is not None:
-        return type(value).__name__
-    return repr(value)[:60]

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec
 from jaxtyping import Array, ArrayLike, Float, Int, Key, Shaped
 from weft import Module
 from weft.typecheck import ContractError, check, contract
-from weft.typecheck.messages.explain import describe, short_dtype
+from weft.typecheck.matching.words import in_words, short_dtype
 
 from ..layers import MLP, linear
 
@@ -146,7 +146,7 @@ def test_the_successor_that_was_forgotten():
     ],
 )
 def test_values_are_described_in_a_few_words(value, text):
-    assert describe(value) == text
+    assert in_words(value) == text
 
 
 def test_dtypes_have_short_names():

@@ -50,15 +50,15 @@ def test_a_wrong_return_shows_what_was_expected_and_found():
 
     (failure,) = verify(pooled).failures
     assert failure.rule == "contract"
-    assert 'return: expected Float[Array, "b d"], found float32[1,1]' not in failure.message
-    assert 'pooled, return: expected Float[Array, "b d"], found float32[' in failure.message
+    assert 'return: expected Float[Array, "b d"], found f32[1,1]' not in failure.message
+    assert 'pooled, return: expected Float[Array, "b d"], found f32[' in failure.message
 
 
 def test_a_wrong_dtype_is_a_failure():
     def counts(x: Float[Array, "n"]) -> Int[Array, "n"]:
         return x * 2
 
-    assert "found float32[" in verify(counts).failures[0].message
+    assert "found f32[" in verify(counts).failures[0].message
 
 
 def test_local_functions_are_held_to_their_annotations():

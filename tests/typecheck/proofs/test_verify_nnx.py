@@ -146,7 +146,7 @@ def test_what_a_call_leaves_in_a_variable_is_held_to_the_annotation():
 
 def test_a_statistic_that_changes_its_shape_is_a_failure_without_an_annotation():
     (failure,) = method(verify(Norm), "undeclared").failures
-    assert failure.message == "Norm.undeclared, BatchStat var: was float32[1], and is float32[2] after the call"
+    assert failure.message == "Norm.undeclared, BatchStat var: was f32[1], and is f32[2] after the call"
 
 
 def loss(model: Dense, x: Float[Array, "b din"], y: Float[Array, "b dout"]) -> Float[Array, ""]:

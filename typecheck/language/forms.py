@@ -1,0 +1,207 @@
+"""Forms: the sorts of classes with annotated fields, as data, so that nobody else asks "record or object?".
+
+| form | is | its dims are |
+|---|---|---|
+| `MODULE` | an `equinox.Module`, weft's records among them | its own |
+| `OBJECT` | a module of another layer (see `objects`): mutable, its arrays in boxes | its own |
+| `TYPEDDICT`, `DATACLASS`, `NAMEDTUPLE` | *plain* records | a proof takes them for the caller's (see `policies`) |
+
+A new sort of record is one more row of `FORMS`: what reads, makes and walks records goes by the form's attributes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import typing_extensions
+from weft.core.records.configuration import field_values, stored
+from weft.core.records.kinds import Role, field_roles
+from weft.core.records.leaves import keeps_numbers
+from weft.typecheck.language import objects
+
+# (name, static, required, default) of a field; `...` is no default.
+FieldData = tuple[str, bool, bool, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """One sort of class with annotated fields.
+
+    Attributes:
+        name: what to call it.
+        is_class: whether a class is of this form.
+        fields: the fields of a class, in order.
+        values: the fields of an instance that are set, by name.
+        make: an instance of a class with some fields, without calling it; other fields have their defaults.
+        roles: what a class says of the arrays in its fields.
+        plain: whether it is a mere bundle of values; the dims of others are their own.
+        partial: whether an instance may lack arrays, as the parts of a split record and gradients do.
+        mutable: whether others may hold an instance, and change it while a call runs.
+        inherits: whether fields that a base class declares are its own.
+    """
+
+    name: str
+    is_class: Callable[[type], bool]
+    fields: Callable[[Any], list[FieldData]]
+    values: Callable[[Any], Mapping[str, Any]]
+    make: Callable[[Any, Mapping[str, Any]], Any]
+    roles: Callable[[type], Mapping[str, Role]] = lambda cls: {}
+    plain: bool = True
+    partial: bool = False
+    mutable: bool = False
+    inherits: bool = True
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def holds(self, cls: type, value: Any) -> bool:
+        """Whether a value is an instance; what a TypedDict makes is a dict like any other."""
+        return isinstance(value, dict if self is TYPEDDICT else cls)
+
+
+def _dataclass_fields(cls: Any) -> list[FieldData]:
+    missing = dataclasses.MISSING
+    return [
+        (f.name, bool(f.metadata.get("static")), f.default is missing and f.default_factory is missing, f.default)
+        for f in dataclasses.fields(cls)
+    ]
+
+
+def _object_fields(cls: type) -> list[FieldData]:
+    if hasattr(cls, "__dataclass_fields__"):
+        return _dataclass_fields(cls)
+    return [(name, False, True, ...) for base in cls.__mro__[::-1] for name in _declared(base)]
+
+
+def _declared(base: type) -> list[str]:
+    """The attributes that a class of objects declares, without those of its layer's own classes."""
+    layer = objects.layer_of(base)
+    if layer is None or base.__module__.startswith(layer.package):
+        return []
+    hints = vars(base).get("__annotations__", {})
+    return [name for name, hint in hints.items() if "ClassVar" not in str(hint)]
+
+
+def _values_of_object(value: Any) -> Mapping[str, Any]:
+    # A default in the class's own body is a value that it has, though no attribute of its own.
+    own = objects.attributes_of(value)
+    declared = {name: getattr(type(value), name, _UNSET) for name, *_ in _object_fields(type(value)) if name not in own}
+    return {**{name: one for name, one in declared.items() if one is not _UNSET}, **own}
+
+
+_UNSET = object()
+
+
+def _values_of_dataclass(value: Any) -> Mapping[str, Any]:
+    return {name: getattr(value, name) for name in value.__dataclass_fields__ if hasattr(value, name)}
+
+
+def _make_dataclass(cls: Any, values: Mapping[str, Any]) -> Any:
+    record = object.__new__(cls)
+    for name, value in {**_defaults(cls, values), **values}.items():
+        object.__setattr__(record, name, value)
+    return record
+
+
+def _defaults(cls: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The defaults of the fields that are not given."""
+    missing = dataclasses.MISSING
+    fields = [one for one in dataclasses.fields(cls) if one.name not in given]
+    made = {one.name: one.default_factory() for one in fields if one.default_factory is not missing}
+    return made | {one.name: one.default for one in fields if one.default is not missing}
+
+
+def _make_module(cls: Any, values: Mapping[str, Any]) -> Any:
+    record = object.__new__(cls)
+    values = {**_defaults(cls, values), **values}
+    kept = {name: stored(value) for name, value in values.items()} if keeps_numbers(cls) else values
+    object.__getattribute__(record, "__dict__").update(kept)
+    return record
+
+
+def _make_object(cls: type, values: Mapping[str, Any]) -> Any:
+    layer = objects.layer_of(cls)
+    assert layer is not None
+    return layer.new(cls, values)
+
+
+def _is_namedtuple(cls: type) -> bool:
+    return issubclass(cls, tuple) and hasattr(cls, "_fields") and "__annotations__" in vars(cls)
+
+
+def _namedtuple_fields(cls: Any) -> list[FieldData]:
+    defaults = cls._field_defaults
+    return [(name, False, name not in defaults, defaults.get(name, ...)) for name in cls._fields]
+
+
+MODULE = Form(
+    "module",
+    lambda cls: issubclass(cls, eqx.Module),
+    _dataclass_fields,
+    field_values,
+    _make_module,
+    field_roles,
+    plain=False,
+    partial=True,
+)
+OBJECT = Form(
+    "object",
+    objects.is_object_class,
+    _object_fields,
+    _values_of_object,
+    _make_object,
+    plain=False,
+    mutable=True,
+)
+TYPEDDICT = Form(
+    "typeddict",
+    lambda cls: bool(typing_extensions.is_typeddict(cls)),
+    lambda cls: [(name, False, name in cls.__required_keys__, ...) for name in cls.__annotations__],
+    lambda value: value,
+    lambda cls, values: dict(values),
+    inherits=False,  # a TypedDict's own annotations have those of its bases
+)
+DATACLASS = Form(
+    "dataclass",
+    dataclasses.is_dataclass,
+    _dataclass_fields,
+    _values_of_dataclass,
+    _make_dataclass,
+)
+NAMEDTUPLE = Form(
+    "namedtuple",
+    _is_namedtuple,
+    _namedtuple_fields,
+    lambda value: value._asdict(),
+    lambda cls, values: cls(**values),
+)
+
+# The first that fits says what a class is: a Module is a dataclass, too.
+FORMS = (MODULE, OBJECT, TYPEDDICT, DATACLASS, NAMEDTUPLE)
+
+
+@functools.cache
+def form_of(cls: type) -> Form | None:
+    """Which sort of class with annotated fields it is, if any."""
+    return next((form for form in FORMS if form.is_class(cls)), None)
+
+
+def form_of_value(value: Any) -> Form | None:
+    """The form of the class that a value is an instance of."""
+    return form_of(type(value))
+
+
+def has_own_dims(cls: type) -> bool:
+    """Whether a class is one of records, or of objects, whose dims are their own."""
+    form = form_of(cls)
+    return form is not None and not form.plain
+
+
+def is_module(value: Any) -> bool:
+    """Whether a value is a record that JAX takes as a pytree, layers of other libraries included."""
+    return isinstance(value, eqx.Module)

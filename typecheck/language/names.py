@@ -1,0 +1,88 @@
+"""The names of dims that annotations, signatures and classes use."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from types import FunctionType
+
+from weft.typecheck.errors import AnnotationError
+from weft.typecheck.language.annotations import Annotation, ArrayOf, BatchedOf, RecordOf
+from weft.typecheck.language.dims import NamedDim, Shape, SymbolicDim, VariadicDim
+from weft.typecheck.language.forms import form_of
+from weft.typecheck.language.objects import layer_of
+from weft.typecheck.language.signatures import Signature, fields_of, signature_of
+
+
+def shapes_in(
+    annotation: Annotation, enters: Callable[[RecordOf], bool] = lambda one: False, seen: frozenset[type] = frozenset()
+) -> Iterator[Shape]:
+    """The shapes that an annotation writes, leading axes included, and those of fields of records that it enters."""
+    for one in annotation.walk():
+        match one:
+            case ArrayOf(shape=shape) | BatchedOf(axes=shape):
+                yield shape
+            case RecordOf(cls=cls) if cls not in seen and enters(one):
+                for field in fields_of(cls):
+                    yield from shapes_in(field.annotation, enters, seen | {cls})
+            case _:
+                pass
+
+
+def names_in(annotation: Annotation) -> frozenset[str]:
+    """The dims that an annotation names, those of the plain records that share the scope included."""
+    shapes = shapes_in(annotation, lambda one: one.form.plain)
+    return frozenset().union(*map(_names_in_shape, shapes))
+
+
+def _names_in_shape(shape: Shape) -> frozenset[str]:
+    names: set[str] = set()
+    for dim in shape.dims:
+        if isinstance(dim, NamedDim):
+            names.add(dim.name)
+        elif isinstance(dim, VariadicDim) and dim.name:
+            names.add("*" + dim.name)
+        elif isinstance(dim, SymbolicDim):
+            names |= dim.names
+    return frozenset(names)
+
+
+def names_of_signature(signature: Signature) -> frozenset[str]:
+    """The dims that a function's annotations name."""
+    return frozenset().union(names_in(signature.returns), *(names_in(p.annotation) for p in signature.parameters))
+
+
+@functools.cache
+def names_of_fields(cls: type) -> frozenset[str]:
+    """The dims that the fields of a class name."""
+    return frozenset().union(*(names_in(field.annotation) for field in fields_of(cls)))
+
+
+@functools.cache
+def names_of_class(cls: type) -> frozenset[str]:
+    """The dims that the fields and methods of a class name."""
+    layer = layer_of(cls)
+    own = [base for base in cls.__mro__ if layer is None or not base.__module__.startswith(layer.package)]
+    functions = [inspect.unwrap(value) for base in own for value in vars(base).values() if callable(value)]
+    found = names_of_fields(cls)
+    for function in functions:
+        if isinstance(function, FunctionType) and function.__annotations__:
+            with contextlib.suppress(AnnotationError):
+                found |= names_of_signature(signature_of(function, cls))
+    return found
+
+
+def products_in(signature: Signature) -> tuple[tuple[str, ...], ...]:
+    """The dims of a signature that are products of names, such as `h*c`, as those names in order."""
+    owner = signature.owner
+    fields = fields_of(owner) if owner is not None and form_of(owner) is not None else ()
+    annotations = (signature.returns, *(p.annotation for p in signature.parameters), *(f.annotation for f in fields))
+    shapes = (shape for one in annotations for shape in shapes_in(one, lambda _: True))
+    split = dict.fromkeys(
+        tuple(dim.text.split("*")) for shape in shapes for dim in shape.dims if isinstance(dim, SymbolicDim)
+    )
+    orders = [names for names in split if all(name.isidentifier() for name in names)]
+    # A program that writes `h*w` here and `w*h` there knows of both.
+    return tuple(one for one in orders if not any(other != one and sorted(other) == sorted(one) for other in orders))

@@ -1,0 +1,122 @@
+"""The checks of what can hold no array: numbers and classes, literals, callables, streams, and what beartype knows.
+
+Only a policy with `plain` asks for them; where a union is told apart, both do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from weft.typecheck.language.annotations import (
+    NONE,
+    Annotation,
+    AwaitableOf,
+    CallableOf,
+    Instance,
+    LiteralOf,
+    Opaque,
+    StreamOf,
+)
+from weft.typecheck.language.objects import is_size
+from weft.typecheck.matching.bindings import Bindings, Mismatch
+from weft.typecheck.matching.compiling import CASES, Check
+from weft.typecheck.matching.policies import Policy
+
+
+def plain_check(annotation: Annotation) -> Check | None:
+    """The check of an annotation that says nothing of arrays, whatever the policy."""
+    make = _PLAIN.get(type(annotation))
+    return None if make is None else make(annotation)
+
+
+def _instance(spec: Instance) -> Check:
+    cls, number = spec.cls, _NUMBERS.get(spec.cls)
+
+    def check(value: Any, bindings: Bindings) -> None:
+        try:
+            if isinstance(value, cls):
+                return
+        except TypeError:  # a protocol that is not runtime-checkable
+            return
+        if number is None or not _is_number(value, *number, bindings.lead):
+            raise Mismatch("type", spec, value, bindings)
+
+    return check
+
+
+# A transform turns Python's numbers into scalar arrays, so these pass where the number is asked for.
+_NUMBERS: dict[type, tuple[tuple[type, ...], Any]] = {
+    bool: ((bool, np.bool_), np.bool_),
+    int: ((int, np.integer), np.integer),
+    float: ((int, float, np.integer, np.floating), np.number),
+    complex: ((int, float, complex, np.number), np.number),
+}
+
+
+def _is_number(value: Any, classes: tuple[type, ...], dtypes: Any, lead: Any) -> bool:
+    if isinstance(value, classes) or (dtypes is not np.bool_ and is_size(value)):  # in a proof, one may be symbolic
+        return True
+    if not isinstance(value, jax.Array | jax.ShapeDtypeStruct):
+        return False
+    rank = 0 if lead is None else len(lead[0].dims)
+    return value.ndim in (0, rank) and jax.numpy.issubdtype(value.dtype, dtypes)
+
+
+def _is_a(spec: StreamOf | AwaitableOf) -> Check:
+    def check(value: Any, bindings: Bindings) -> None:
+        if not isinstance(value, spec.cls):
+            raise Mismatch("type", spec, value, bindings)
+
+    return check
+
+
+def _callable(spec: CallableOf) -> Check:
+    def check(value: Any, bindings: Bindings) -> None:
+        if not callable(value):
+            raise Mismatch("type", spec, value, bindings)
+
+    return check
+
+
+def _literal(spec: LiteralOf) -> Check:
+    def check(value: Any, bindings: Bindings) -> None:
+        if not any(type(value) is type(one) and value == one for one in spec.values):
+            raise Mismatch("type", spec, value, bindings)
+
+    return check
+
+
+def _opaque(spec: Opaque) -> Check:
+    def check(value: Any, bindings: Bindings) -> None:
+        from beartype.door import is_bearable
+        from beartype.roar import BeartypeException
+
+        try:
+            fits = is_bearable(value, spec.hint)
+        except BeartypeException:  # a hint that beartype cannot check
+            return
+        if not fits:
+            raise Mismatch("type", spec, value, bindings)
+
+    return check
+
+
+_PLAIN: dict[type, Callable[[Any], Check]] = {
+    Instance: _instance,
+    StreamOf: _is_a,
+    AwaitableOf: _is_a,
+    CallableOf: _callable,
+    LiteralOf: _literal,
+    Opaque: _opaque,
+}
+
+
+def _case(annotation: Annotation, policy: Policy) -> Check | None:
+    # `None` is said of arrays, too: that there is none.
+    return plain_check(annotation) if policy.plain or annotation == NONE else None
+
+
+CASES.update(dict.fromkeys(_PLAIN, _case))

@@ -1,0 +1,274 @@
+"""Scopes: the dims that the fields of one record bind.
+
+Every record is a scope of its own: its fields bind the dims of this one instance, and so do integers among them
+(`Policy.integers`): `width: int` is the size of the dim `width`.
+
+There are three ways to ask. `scope_of` takes the record for one whole record, and is quick about it. `solution_of`
+finds out whether it is a *stack* of such (see `stacks`), and by which axes. `dims_of` never fails: it keeps what fits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+import jax
+from weft.core.records.kinds import NO_ROLE, Role
+from weft.core.records.leaves import is_array
+from weft.typecheck.errors import AnnotationError
+from weft.typecheck.language.annotations import Instance, RecordOf
+from weft.typecheck.language.forms import is_module
+from weft.typecheck.language.names import names_of_fields
+from weft.typecheck.language.objects import is_box_class, is_size, sizes_of_object
+from weft.typecheck.matching.arrays import settle
+from weft.typecheck.matching.bindings import Bindings, Mismatch, Origin, Slot, Stack
+from weft.typecheck.matching.policies import Policy
+from weft.typecheck.matching.record_plans import FieldCheck, RecordPlan, record_plan
+from weft.typecheck.matching.stacks import Row, Solution, row, solve
+
+NO_SLOT = Slot("value", "", None, Instance(object))
+
+
+def scope_of(record: Any, plan: RecordPlan, *, everything: bool = False, sparse: bool = True) -> Bindings:
+    """The scope that a record's fields make.
+
+    Args:
+        record: the record.
+        plan: its class's plan.
+        everything: whether to check all fields, or only those that bind dims.
+        sparse: whether `None` and what is no array pass in the place of an array, as in the parts of a split record.
+
+    Raises:
+        Mismatch: at the first field that does not fit.
+    """
+    values = plan.form.values(record)
+    bindings = start(record, plan, values, NO_SLOT, sparse)
+    run_fields(plan, plan.fields if everything else plan.binding, values, bindings, whole=False)
+    return bindings
+
+
+def dims_of(record: Any, policy: Policy) -> Bindings:
+    """The dims that a record's fields bind, as far as they fit; what does not is another's to report."""
+    plan = record_plan(type(record), policy)
+    values = plan.form.values(record)
+    bindings = start(record, plan, values, NO_SLOT, True)
+    for field in plan.binding:
+        kept = bindings.snapshot()
+        try:
+            run_fields(plan, (field,), values, bindings, whole=False)
+        except (Mismatch, AnnotationError):
+            bindings.restore(kept)
+    return bindings
+
+
+def start(
+    record: Any,
+    plan: RecordPlan,
+    values: Mapping[str, Any],
+    slot: Slot,
+    sparse: bool,
+    given: Mapping[str, Any] | None = None,
+) -> Bindings:
+    """A new scope for a record, with the dims that integers stand for.
+
+    What its constructor was `given` stands for the dims of the same names: `Linear(inp, out)` of a field `"inp out"`.
+    """
+    bindings = Bindings(slot, lambda: {"self": record})
+    bindings.sparse = sparse
+    if plan.policy.integers == "declared":
+        for one in plan.config:
+            value = values.get(one.name)
+            if type(value) is int:
+                bindings.sizes[one.name] = value
+                bindings.origins[one.name] = Origin(one, (), None, value)
+    else:
+        named = names_of_fields(plan.cls)
+        numbers = {**(given or {}), **numbers_of(record, plan)}
+        bind_numbers(bindings, {name: one for name, one in numbers.items() if name in named}, plan.cls)
+    return bindings
+
+
+def numbers_of(record: Any, plan: RecordPlan) -> dict[str, Any]:
+    """The integers among a record's fields; for an object, among its attributes and what it was made of."""
+    numbers = {name: one for name, one in plan.form.values(record).items() if is_size(one)}
+    return {**numbers, **sizes_of_object(record)} if plan.form.mutable else numbers
+
+
+def bind_numbers(bindings: Bindings, values: Mapping[str, Any], owner: type | None = None) -> None:
+    """Lets integers stand for the dims of their names, as any reader takes them, where nothing else does."""
+    for name, value in values.items():
+        if name not in bindings.sizes and is_size(value):
+            slot = bindings.slot if owner is None else Slot("config", name, owner, Instance(int))
+            bindings.sizes[name] = value
+            bindings.origins[name] = Origin(slot, (), None, value)
+
+
+def run_fields(
+    plan: RecordPlan, checks: tuple[FieldCheck, ...], values: Mapping[str, Any], bindings: Bindings, *, whole: bool
+) -> None:
+    """Checks some fields, in order.
+
+    Raises:
+        Mismatch: at the first that does not fit.
+    """
+    for field in checks:
+        name = field.slot.name
+        if name not in values:
+            continue
+        value = values[name]
+        if bindings.sparse and _is_absent(field, value):
+            continue
+        bindings.slot = field.slot
+        (field.whole if whole else field.own)(value, bindings)
+    if bindings.pending:
+        settle(bindings, finally_=plan.policy.settles)
+
+
+def _is_absent(field: FieldCheck, value: Any) -> bool:
+    """Whether a field of a sparse record holds nothing to check: `None`, or an axis or spec in an array's place."""
+    return value is None or (field.array is not None and not is_array(value) and not is_box_class(type(value)))
+
+
+def solution_of(
+    record: Any,
+    plan: RecordPlan,
+    checks: tuple[FieldCheck, ...],
+    outer: Stack | None = None,
+    *,
+    whole: bool = False,
+    sparse: bool = True,
+    shares: bool = True,
+    given: Mapping[str, Any] | None = None,
+    slot: Slot = NO_SLOT,
+) -> Solution:
+    """The dims of a record, and the stack that it is, if it is one.
+
+    Args:
+        record: the record.
+        plan: its class's plan.
+        checks: the fields that count.
+        outer: the stack that it stands in.
+        whole: whether the insides of child records are checked with it.
+        sparse, given: as in `scope_of`, `start`.
+        shares: as in `solve`.
+        slot: what is being checked.
+
+    Raises:
+        Mismatch: if its fields fit neither as those of one record, nor as a stack's.
+    """
+    values = plan.form.values(record)
+    rows = rows_of(plan, checks, values, outer, sparse, whole=whole)
+    return solve(
+        rows, lambda: start(record, plan, values, slot, sparse, given), outer, shares=shares, last=plan.policy.settles
+    )
+
+
+def stack_of(
+    record: Any,
+    plan: RecordPlan,
+    outer: Stack | None = None,
+    *,
+    everything: bool = False,
+    sparse: bool = True,
+    shares: bool = True,
+) -> Solution:
+    """What a record is whose fields do not fit as those of one record, or that stands in a stack: a stack of such.
+
+    Args:
+        record: the record.
+        plan: its class's plan.
+        outer: the stack that it stands in.
+        everything, sparse: as in `scope_of`.
+        shares: as in `solve`.
+
+    Raises:
+        Mismatch: if it is none, or a record below it is not in the same stack.
+    """
+    checks = plan.fields if everything else plan.binding
+    solution = solution_of(record, plan, checks, outer, sparse=sparse, shares=shares)
+    if solution.stack is not None:
+        _check_below(plan, plan.form.values(record), solution.stack)
+    return solution
+
+
+def _check_below(plan: RecordPlan, values: Mapping[str, Any], stack: Stack) -> None:
+    """Holds the records in a stacked one to its axes."""
+    for name, value in values.items():
+        inside = replace(stack, role=_role(plan, name, value).inside(stack.role))
+        for child in records_in(value, inside=False):
+            with contextlib.suppress(AnnotationError):  # said when it was made, if it is weft's to say
+                stack_of(child, record_plan(type(child), plan.policy), inside)
+
+
+def rows_of(
+    plan: RecordPlan,
+    checks: tuple[FieldCheck, ...],
+    values: Mapping[str, Any],
+    outer: Stack | None,
+    sparse: bool,
+    *,
+    whole: bool,
+) -> list[Row]:
+    """Some fields of a record as rows to solve."""
+    around = NO_ROLE if outer is None else outer.role
+    return [
+        row(
+            one.slot,
+            values[one.slot.name],
+            one.whole if whole else one.own,
+            _role(plan, one.slot.name, values[one.slot.name]).inside(around),
+        )
+        for one in checks
+        if one.slot.name in values and not (sparse and _is_absent(one, values[one.slot.name]))
+    ]
+
+
+def _role(plan: RecordPlan, name: str, value: Any) -> Role:
+    # The class of a box is the kind of what it holds.
+    if is_box_class(type(value)):
+        return Role(cast(Any, type(value)))
+    return plan.form.roles(plan.cls).get(name, NO_ROLE)
+
+
+def records_in(tree: Any, *, inside: bool = True) -> list[Any]:
+    """The Modules in a tree, outermost first; those inside of others too, unless it is only asked for the outermost."""
+    found: list[Any] = []
+    # Objects of other libraries may be pytrees that contain themselves: what is met again is not looked into again.
+    seen: dict[int, Any] = {}
+
+    def visit(node: Any) -> None:
+        def is_end(one: Any) -> bool:
+            if one is node:
+                return False
+            again = id(one) in seen
+            seen[id(one)] = one  # kept, so that its identity stays its own
+            return again or is_module(one)
+
+        for leaf in jax.tree.leaves(node, is_leaf=is_end):
+            if is_module(leaf):
+                found.append(leaf)
+                if inside:
+                    visit(leaf)
+
+    visit([tree])
+    return found
+
+
+def missing_axes(record: Any, plan: RecordPlan) -> int:
+    """How many axes too few all of a record's own arrays have, as when a transform mapped over a plain record."""
+    values = plan.form.values(record)
+    rows = [(field.array, values.get(field.slot.name)) for field in plan.binding]
+    counts = {
+        array.shape.min_rank - len(value.shape)
+        for array, value in rows
+        if array is not None and is_array(value) and array.shape.variadic is None
+    }
+    return counts.pop() if len(counts) == 1 and min(counts) > 0 else 0
+
+
+def overmapped(record: Any, plan: RecordPlan, bindings: Bindings) -> Mismatch | None:
+    """That a record has axes too few, if that is what is wrong with it."""
+    missing = missing_axes(record, plan)
+    return Mismatch("overmapped", RecordOf(type(record)), record, bindings, expected=missing) if missing else None
