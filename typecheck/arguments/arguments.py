@@ -14,10 +14,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from weft.typecheck.arguments import stand_ins as stand_ins  # for its row
 from weft.typecheck.arguments.abstract import abstractly
 from weft.typecheck.arguments.builder import BUILDERS, Builder, Scope, Unbuildable, key_dtype
-from weft.typecheck.arguments.values import BY_NAME, holds_objects, is_last, load_values
+from weft.typecheck.arguments.constructors import counts_of_class, signature_of_class
+from weft.typecheck.arguments.values import BY_NAME, holds_objects, is_last
 from weft.typecheck.language.annotations import (
     ANY_DTYPE,
     NONE,
@@ -36,11 +36,11 @@ from weft.typecheck.language.annotations import (
     holds_arrays,
 )
 from weft.typecheck.language.dims import Shape
-from weft.typecheck.language.forms import form_of, has_own_dims
+from weft.typecheck.language.forms import OBJECT, form_of, has_own_dims
 from weft.typecheck.language.key_names import with_keys
 from weft.typecheck.language.names import names_of_class, names_of_fields, names_of_signature
-from weft.typecheck.language.objects import closed, is_library, is_object_class, opened
-from weft.typecheck.language.signatures import Parameter, Signature, fields_of, signature_of
+from weft.typecheck.language.objects import closed, is_library, opened
+from weft.typecheck.language.signatures import Parameter, Signature, fields_of
 
 _DTYPES = (
     "float32",
@@ -166,8 +166,6 @@ def _record(builder: Builder, spec: RecordOf, place: str, scope: Scope) -> Any:
     if spec.form.mutable and not is_library(spec.cls):
         builder.vocabulary[inner.contract] = names_of_class(spec.cls)
     if not spec.form.plain:
-        from weft.typecheck.arguments.generalise import counts_of_class  # it builds records itself
-
         return build_module(builder, spec.cls, place, inner, dict.fromkeys(counts_of_class(spec.cls), 2))
     fields = [one for one in fields_of(spec.cls) if one.required or not isinstance(one.annotation, Instance)]
     values = {
@@ -229,30 +227,6 @@ def _of_fields(builder: Builder, cls: type, scope: Scope) -> Any:
     return form.make(cls, given)
 
 
-def signature_of_class(cls: type) -> Signature:
-    """The parameters that constructing a Module takes: its `__init__`'s, or its fields."""
-    if not getattr(cls.__init__, "__code__", None) or cls.__init__.__code__.co_filename != "<string>":
-        written = signature_of(cls.__init__, cls)
-        parameters = with_keys(written.parameters[1:])
-        if is_object_class(cls):
-            load_values(cls)
-        parameters = tuple(_named_like_a_dim(one, names_of_class(cls)) for one in parameters)
-        return Signature(written.function, parameters, NONE, owner=cls)
-    annotations = {one.name: one.annotation for one in fields_of(cls)}
-    parameters = tuple(
-        Parameter(p.name, annotations.get(p.name, Anything()), p.kind, p.default)
-        for p in list(inspect.signature(cls.__init__).parameters.values())[1:]
-    )
-    return Signature(cls.__init__, parameters, NONE, owner=cls)
-
-
-def _named_like_a_dim(parameter: Parameter, dims: frozenset[str]) -> Parameter:
-    """A parameter without an annotation that is called like a dim of its class: a size."""
-    if isinstance(parameter.annotation, Anything) and parameter.required and parameter.name in dims:
-        return dataclasses.replace(parameter, annotation=Instance(int))
-    return parameter
-
-
 def build_arguments(
     builder: Builder, signature: Signature, scope: Scope, given: Mapping[str, Any] | None = None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -286,7 +260,7 @@ def build_arguments(
 def _dims_of_owner(signature: Signature) -> frozenset[str]:
     if signature.owner is None:
         return frozenset()
-    return names_of_class(signature.owner) if is_object_class(signature.owner) else names_of_fields(signature.owner)
+    return names_of_class(signature.owner) if form_of(signature.owner) is OBJECT else names_of_fields(signature.owner)
 
 
 def _values(

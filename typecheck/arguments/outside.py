@@ -17,12 +17,11 @@ from typing import Any
 import jax
 from jax.core import Tracer
 from weft.core.closures import closed_over, globals_read
+from weft.typecheck.arguments.abstract_copies import abstract_copy
 from weft.typecheck.arguments.builder import Builder, Scope
-from weft.typecheck.arguments.generalise import abstract_record
-from weft.typecheck.arguments.generalise_objects import abstract_object
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import ArrayOf
-from weft.typecheck.language.forms import MODULE, OBJECT, form_of_value, has_own_dims
+from weft.typecheck.language.forms import has_own_dims
 from weft.typecheck.language.names import names_of_signature
 from weft.typecheck.language.objects import opened
 from weft.typecheck.language.reading import Scope as Names
@@ -52,10 +51,8 @@ def abstract_outside(function: FunctionType, builder: Builder) -> dict[str, Any]
 
 
 def _abstract(name: str, value: Any, function: FunctionType, builder: Builder) -> Any:
-    if form_of_value(value) is OBJECT:
-        return abstract_object(builder, value, name)
-    if form_of_value(value) is MODULE:
-        return abstract_record(builder, value, f"{name}.")
+    if has_own_dims(type(value)):
+        return abstract_copy(builder, value, name)
     annotation = _annotation_of(name, function)
     if annotation is not None and len(annotation.shape.dims) == value.ndim and annotation.shape.variadic is None:
         return jax.ShapeDtypeStruct(builder.shape(annotation.shape, name, Scope()), value.dtype)

@@ -19,7 +19,7 @@ import jax
 from weft.core.records.leaves import is_array
 from weft.typecheck.arguments.arguments import build_arguments, build_module
 from weft.typecheck.arguments.builder import Assignment, Builder, Scope
-from weft.typecheck.arguments.generalise import counts_of_class
+from weft.typecheck.arguments.constructors import counts_of_class
 from weft.typecheck.arguments.outside import abstract_outside, outside_values, with_outside
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import Annotation, Anything, RecordOf, SequenceOf, holds_arrays

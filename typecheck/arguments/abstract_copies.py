@@ -1,0 +1,206 @@
+"""Abstract copies: an instance again, with abstract arrays of the dims that its annotations declare.
+
+This is the second way of `generalise`, where a class cannot be called with other sizes: one name one size, unless the
+instance itself has several for it. Arrays whose annotation declares no dims keep their shapes; for the layers of
+equinox, and of a layer of objects, a table says what they mean.
+
+Records are made anew from below; a graph of objects, which may share and refer back, is cloned and its boxes filled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import jax
+from weft.core.records.configuration import field_values
+from weft.core.records.leaves import is_array
+from weft.typecheck.arguments.builder import Builder, Scope
+from weft.typecheck.arguments.new_shapes import new_shape
+from weft.typecheck.errors import AnnotationError
+from weft.typecheck.language.annotations import ANY_DTYPE, Annotation, Anything, ArrayOf
+from weft.typecheck.language.dims import Hole, Shape, SymbolicDim
+from weft.typecheck.language.forms import MODULE, OBJECT, form_of_value, is_module
+from weft.typecheck.language.names import names_of_class, shapes_in
+from weft.typecheck.language.objects import (
+    Layer,
+    children_of,
+    is_library,
+    is_size,
+    layer_of,
+    objects_in,
+    sizes_of_object,
+    unboxed,
+)
+from weft.typecheck.language.signatures import fields_of
+from weft.typecheck.matching.arrays import settle
+from weft.typecheck.matching.bindings import Bindings, Mismatch, Slot
+from weft.typecheck.matching.compiling import check_of
+from weft.typecheck.matching.policies import PROOF
+from weft.typecheck.matching.scopes import bind_numbers
+
+# Fields of equinox's layers, whose own annotations say only that they are arrays.
+LAYER_SHAPES: dict[str, dict[str, str]] = {
+    "Linear": {"weight": "out_features in_features", "bias": "out_features"},
+    "Embedding": {"weight": "num_embeddings embedding_size"},
+    "GRUCell": {"weight_ih": "3*hidden_size input_size", "weight_hh": "3*hidden_size hidden_size",
+                "bias": "3*hidden_size", "bias_n": "hidden_size"},
+    "LSTMCell": {"weight_ih": "4*hidden_size input_size", "weight_hh": "4*hidden_size hidden_size",
+                 "bias": "4*hidden_size"},
+}  # fmt: skip
+
+
+def abstract_copy(builder: Builder, instance: Any, place: str) -> Any:
+    """An abstract instance like a given one; that one stays as it is.
+
+    Args:
+        builder: gives the sizes.
+        instance: a record or an object.
+        place: what it is called.
+    """
+    layer = layer_of(type(instance))
+    if layer is None:
+        return _record(builder, instance, f"{place}.", _clashing(_dims(one) for one in _records(instance)))
+    copy = layer.clone(instance)
+    found = {path: (one, _dims(one)) for path, one in objects_in(copy, place)}
+    clashing = _clashing(dims for _, dims in found.values())
+    for path, (one, dims) in found.items():
+        _fill_object(builder, one, _scope(builder, one, f"{path}.", dims, clashing), dims, layer)
+    return copy
+
+
+def _clashing(found: Iterable[Mapping[str, int]]) -> frozenset[str]:
+    """Names that stand for different sizes in different places, so that they cannot be one."""
+    sizes: dict[str, set[int]] = {}
+    for dims in found:
+        for name, size in dims.items():
+            sizes.setdefault(name, set()).add(size)
+    return frozenset(name for name, one in sizes.items() if len(one) > 1)
+
+
+def _records(node: Any) -> Iterator[Any]:
+    """The records in a tree, outermost first, each as often as it is met."""
+    if is_module(node):
+        yield node
+    for child in jax.tree.leaves(node, is_leaf=lambda one: one is not node and is_module(one)):
+        if is_module(child) and child is not node:
+            yield from _records(child)
+
+
+def _annotations(cls: type) -> dict[str, Annotation]:
+    """What the fields of a class hold; of a library's layer, what the tables say."""
+    layer = layer_of(cls)
+    shapes = LAYER_SHAPES if cls.__module__.startswith("equinox.") else layer.shapes if layer is not None else {}
+    known = shapes.get(cls.__name__, {}) if layer is None or is_library(cls) else {}
+    told: dict[str, Annotation] = {name: ArrayOf(Any, ANY_DTYPE, Shape.parse(text)) for name, text in known.items()}
+    if layer is not None and is_library(cls):
+        return told
+    return {field.name: field.annotation for field in fields_of(cls) if not field.static} | told
+
+
+def _dims(one: Any) -> dict[str, int]:
+    """The dims that an instance's annotations name, with their sizes in it; integers that are called like one, too."""
+    form = form_of_value(one)
+    assert form is not None
+    annotations, values = _annotations(type(one)), form.values(one)
+    bindings = Bindings(Slot("field", "", type(one), Anything()), lambda: {"self": one})
+    for name, annotation in annotations.items():
+        check, kept = check_of(annotation, PROOF), bindings.snapshot()
+        if check is None:
+            continue
+        try:
+            check(values.get(name), bindings)
+            settle(bindings, finally_=False)
+        except (Mismatch, AnnotationError):
+            bindings.restore(kept)
+    named = {*bindings.sizes, *_read_by_holes(annotations.values())}
+    if form is OBJECT:
+        named |= names_of_class(type(one))
+        values = {**values, **sizes_of_object(one)}
+    bind_numbers(bindings, {name: value for name, value in values.items() if name in named})
+    return {name: size for name, size in bindings.sizes.items() if isinstance(size, int)}
+
+
+def _read_by_holes(annotations: Iterable[Annotation]) -> Iterator[str]:
+    """The fields that expressions in braces read: `width` of `{self.width}`."""
+    dims = (dim for one in annotations for shape in shapes_in(one) for dim in shape.dims)
+    for dim in dims:
+        for piece in dim.pieces if isinstance(dim, SymbolicDim) else ():
+            source = piece.source if isinstance(piece, Hole) else ""
+            yield from (part.removeprefix("self.") for part in source.split() if part.startswith("self."))
+
+
+def _scope(builder: Builder, one: Any, path: str, dims: Mapping[str, int], clashing: frozenset[str]) -> Scope:
+    scope = Scope(path, path, loose=is_library(type(one)))
+    for name, size in dims.items():
+        plain = f"{name}[{size}]" if name in clashing else name
+        key = path + name if builder.assignment.apart else plain
+        scope.bound[name] = builder.keyed(key, name, scope, original=size)
+    scope.values["self"] = one
+    return scope
+
+
+def _abstract(builder: Builder, annotation: Annotation, value: Any, place: str, scope: Scope) -> Any:
+    return jax.ShapeDtypeStruct(new_shape(builder, annotation, value, place, scope), value.dtype)
+
+
+def _record(builder: Builder, record: Any, path: str, clashing: frozenset[str]) -> Any:
+    annotations, values, dims = _annotations(type(record)), dict(field_values(record)), _dims(record)
+    scope = _scope(builder, record, path, dims, clashing)
+    values |= {name: scope.bound[name] for name in dims if type(values.get(name)) is int}
+    scope.values["self"] = MODULE.make(type(record), values)  # for expressions that read its integers
+    for name, value in list(values.items()):
+        if name in annotations or is_module(value) or not _is_static(record, name):
+            annotation = annotations.get(name, Anything())
+            values[name] = _field(builder, annotation, value, f"{path}{name}", scope, clashing)
+    for name, axes in scope.variadics.items():
+        if isinstance(values.get(name), tuple) and len(values[name]) == len(axes):
+            values[name] = axes  # a configured shape, such as LayerNorm's
+    return MODULE.make(type(record), values)
+
+
+def _is_static(record: Any, name: str) -> bool:
+    field = type(record).__dataclass_fields__.get(name)
+    return field is not None and bool(field.metadata.get("static", False))
+
+
+def _field(
+    builder: Builder, annotation: Annotation, value: Any, place: str, scope: Scope, clashing: frozenset[str]
+) -> Any:
+    def ends(node: Any) -> bool:
+        return is_array(node) or is_module(node)
+
+    def changed(keys: Any, leaf: Any) -> Any:
+        where = place + jax.tree_util.keystr(keys)
+        if is_module(leaf):
+            return _record(builder, leaf, f"{where}.", clashing)
+        return _abstract(builder, annotation, leaf, where, scope) if is_array(leaf) and not is_size(leaf) else leaf
+
+    return jax.tree_util.tree_map_with_path(changed, value, is_leaf=ends)
+
+
+def _fill_object(builder: Builder, one: Any, scope: Scope, dims: Mapping[str, int], layer: Layer) -> None:
+    """Makes the arrays of one object abstract, and its integers the sizes that they stand for."""
+    for name in dims.keys() & layer.attributes(one).keys():
+        layer.set_attribute(one, name, scope.bound[name])
+    annotations = _annotations(type(one))
+    for name, value in list(layer.attributes(one).items()):
+        annotation = annotations.get(name, Anything())
+        if is_array(value) and not isinstance(value, layer.box) and not is_size(value):
+            layer.set_attribute(one, name, _abstract(builder, annotation, value, f"{scope.path}{name}", scope))
+        else:
+            _fill_boxes(builder, annotation, value, f"{scope.path}{name}", scope, layer)
+
+
+def _fill_boxes(builder: Builder, annotation: Annotation, value: Any, place: str, scope: Scope, layer: Layer) -> None:
+    """Makes the boxes in an attribute abstract; objects in it are filled by themselves."""
+    if isinstance(value, layer.box):
+        held = jax.tree.map(
+            lambda leaf: _abstract(builder, annotation, leaf, place, scope) if is_array(leaf) else leaf, unboxed(value)
+        )
+        layer.set_value(value, held)
+    elif layer_of(type(value)) is None or is_library(type(value)):
+        item = annotation.parts[-1] if annotation.parts else annotation
+        for key, child in children_of(value).items():
+            if isinstance(child, layer.box):
+                _fill_boxes(builder, item, child, f"{place}[{key!r}]", scope, layer)

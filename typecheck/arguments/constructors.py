@@ -1,0 +1,120 @@
+"""Constructors: what calling a class of records or objects takes, and which of it are sizes and counts."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from weft.core.records.leaves import is_array
+from weft.typecheck.arguments.abstract import abstractly
+from weft.typecheck.arguments.builder import Assignment, Builder, Scope, key_dtype
+from weft.typecheck.arguments.values import BY_NAME, holds_objects, load_values
+from weft.typecheck.errors import AnnotationError
+from weft.typecheck.language.annotations import NONE, Annotation, Anything, ArrayOf, Instance, members_of
+from weft.typecheck.language.forms import OBJECT, form_of
+from weft.typecheck.language.key_names import with_keys
+from weft.typecheck.language.names import names_of_class
+from weft.typecheck.language.objects import layer_of
+from weft.typecheck.language.signatures import Parameter, Signature, fields_of, signature_of
+
+
+def signature_of_class(cls: type) -> Signature:
+    """The parameters that constructing a Module takes: its `__init__`'s, or its fields."""
+    if not getattr(cls.__init__, "__code__", None) or cls.__init__.__code__.co_filename != "<string>":
+        written = signature_of(cls.__init__, cls)
+        parameters = with_keys(written.parameters[1:])
+        if form_of(cls) is OBJECT:
+            load_values(cls)
+        parameters = tuple(_named_like_a_dim(one, names_of_class(cls)) for one in parameters)
+        return Signature(written.function, parameters, NONE, owner=cls)
+    annotations = {one.name: one.annotation for one in fields_of(cls)}
+    parameters = tuple(
+        Parameter(p.name, annotations.get(p.name, Anything()), p.kind, p.default)
+        for p in list(inspect.signature(cls.__init__).parameters.values())[1:]
+    )
+    return Signature(cls.__init__, parameters, NONE, owner=cls)
+
+
+def _named_like_a_dim(parameter: Parameter, dims: frozenset[str]) -> Parameter:
+    """A parameter without an annotation that is called like a dim of its class: a size."""
+    if isinstance(parameter.annotation, Anything) and parameter.required and parameter.name in dims:
+        return dataclasses.replace(parameter, annotation=Instance(int))
+    return parameter
+
+
+def counts_of(cls: type, parameters: tuple[Parameter, ...], given: Mapping[str, Any], sizes: list[str]) -> list[str]:
+    """The integers that say how many submodules there are: another number gives another structure."""
+    base = structure_of_call(cls, parameters, given)
+    found = []
+    for name in sizes:
+        other = structure_of_call(cls, parameters, {**given, name: given[name] + 1})
+        if base is not None and other is not None and len(base[1]) != len(other[1]):
+            found.append(name)
+    return found
+
+
+@functools.cache
+def counts_of_class(cls: type) -> tuple[str, ...]:
+    """The same for a class, as far as its constructor takes sizes, keys and defaults only."""
+    try:
+        parameters = signature_of_class(cls).parameters
+    except (AnnotationError, TypeError, ValueError):
+        return ()
+    sizes = [one.name for one in parameters if one.required and is_a_size(one)]
+    given: dict[str, Any] = {one.name: one.default for one in parameters if not one.required}
+    for one in parameters:
+        if one.required and one.name not in sizes:
+            if is_a_key(one.annotation):
+                given[one.name] = jax.ShapeDtypeStruct((), key_dtype())
+            elif holds_objects(one.annotation):
+                given[one.name] = object_for(one)
+            else:
+                return ()
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    if len(sizes) < 2 or any(one.kind in variadic for one in parameters):
+        return ()
+    # Small, because one of them may be a number of layers; twelve for what halves a size, or takes a quarter of it.
+    for size in (2, 12):
+        given |= dict.fromkeys(sizes, size)
+        if structure_of_call(cls, parameters, given) is not None:
+            return tuple(counts_of(cls, parameters, given, sizes))
+    return ()
+
+
+def is_a_size(parameter: Parameter) -> bool:
+    members = members_of(parameter.annotation)
+    return Instance(int) in members and Instance(bool) not in members
+
+
+def is_a_key(annotation: Annotation) -> bool:
+    return any(isinstance(one, ArrayOf) and one.dtype.accepted == ("prng_key",) for one in members_of(annotation))
+
+
+def object_for(parameter: Parameter) -> Any:
+    builder, scope = Builder(Assignment()), Scope()
+    if isinstance(parameter.annotation, Anything):
+        return BY_NAME[parameter.name](builder, parameter.name, scope)
+    return builder.build(parameter.annotation, parameter.name, scope)
+
+
+def structure_of(tree: Any) -> tuple[Any, list[tuple[Any, Any]]]:
+    layer = layer_of(type(tree))
+    if layer is not None:
+        return layer.structure(tree)
+    leaves, treedef = jax.tree.flatten(tree)
+    return treedef, [(leaf.shape, leaf.dtype) if is_array(leaf) else ((), type(leaf)) for leaf in leaves]
+
+
+def structure_of_call(
+    cls: type, parameters: tuple[Parameter, ...], given: Mapping[str, Any]
+) -> tuple[Any, list[tuple[Any, Any]]] | None:
+    args = [given[one.name] for one in parameters if one.kind is not one.kind.KEYWORD_ONLY and one.name in given]
+    kwargs = {one.name: given[one.name] for one in parameters if one.kind is one.kind.KEYWORD_ONLY}
+    try:
+        return structure_of(abstractly(lambda call: cls(*call[0], **call[1]), (args, kwargs)))
+    except Exception:  # whatever a constructor raises on a guess only means that the guess is wrong
+        return None
