@@ -34,6 +34,7 @@ from weft.typecheck.language.annotations import (
     TreeOf,
     TupleOf,
     holds_arrays,
+    members_of,
 )
 from weft.typecheck.language.dims import Shape
 from weft.typecheck.language.forms import OBJECT, form_of, has_own_dims
@@ -121,10 +122,19 @@ def _mapping(builder: Builder, spec: MappingOf, place: str, scope: Scope) -> Any
 
 
 def _tree(builder: Builder, spec: TreeOf, place: str, scope: Scope) -> Any:
-    """A dict of two leaves; trees of one structure, or of none that is named, have leaves of the same shapes."""
+    """A dict of two leaves; trees of one structure, or of none that is named, have leaves of the same shapes.
+
+    Of several structures, `"S T"`, each leaf of the first is a tree of the second.
+    """
     builder.vague.add(place)
-    scope = dataclasses.replace(scope, many=True)
-    root = "tree" + "".join(f".{name}" for name in spec.structure)
+    named = [name for name in spec.structure if name != "..."]
+    return _levels(builder, spec, place, dataclasses.replace(scope, many=True), "tree", named or [""])
+
+
+def _levels(builder: Builder, spec: TreeOf, place: str, scope: Scope, root: str, names: list[str]) -> Any:
+    root = f"{root}.{names[0]}" if names[0] else root
+    if len(names) > 1:
+        return {key: _levels(builder, spec, f"{place}.{key}", scope, f"{root}.{key}", names[1:]) for key in ("b", "w")}
     leaf, tree, outer = spec.leaf, {}, scope.leaf
     if isinstance(leaf, Anything):
         leaf = ArrayOf(jax.Array, ANY_DTYPE, Shape.parse("..."))
@@ -136,7 +146,8 @@ def _tree(builder: Builder, spec: TreeOf, place: str, scope: Scope) -> Any:
         else:
             tree[key] = builder.build(leaf, f"{place}.{key}", scope)
     scope.leaf = outer
-    return tree
+    # A dict around dicts would be taken for a leaf itself.
+    return tuple(tree.values()) if any(isinstance(one, MappingOf) for one in members_of(leaf)) else tree
 
 
 def _box(builder: Builder, spec: BoxOf, place: str, scope: Scope) -> Any:

@@ -25,6 +25,7 @@ from weft.typecheck.language.annotations import (
     TreeOf,
     TupleOf,
 )
+from weft.typecheck.language.forms import TYPEDDICT
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Origin
 from weft.typecheck.matching.compiling import CASES, Check, check_of
 from weft.typecheck.matching.policies import Policy
@@ -72,8 +73,12 @@ def _leaf_test(annotation: Annotation) -> IsLeaf | None:
             )
         case SequenceOf(cls=cls) | MappingOf(cls=cls) | BoxOf(cls=cls):
             return lambda node: isinstance(node, cls)
-        case RecordOf(cls=cls, form=form):
-            return lambda node: form.holds(cls, node)
+        case RecordOf(cls=cls) if annotation.form is TYPEDDICT:
+            # Else every dict would be a leaf, those that hold some included.
+            keys, required = frozenset(cls.__annotations__), cls.__required_keys__  # pyright: ignore
+            return lambda node: isinstance(node, dict) and required <= node.keys() <= keys
+        case RecordOf(cls=cls):
+            return lambda node: isinstance(node, cls)
         case Instance(cls=cls) if cls not in (int, float, bool, complex):
             return lambda node: isinstance(node, cls)
         case LiteralOf(values) if None in values:

@@ -218,6 +218,8 @@ ROWS = [
     Row(PyTree[Box], lambda w: [Box(w.f(w.n))], True, shares=True),
     Row(PyTree[Options], lambda w: [{"rate": w.f(w.n)}], True, shares=True),
     Row(PyTree[Options], lambda w: [{"rate": w.f(w.n, w.n)}], False, shares=True),
+    Row(PyTree[Options], lambda w: {"a": {"rate": w.f(w.n)}, "b": {"rate": w.f(w.m)}}, True, shares=True),
+    Row(PyTree[Options], lambda w: {"a": {"other": w.f(w.n)}}, False, shares=True),
     Row(PyTree[PyTree[Float[Array, "n"]]], lambda w: [{"a": w.f(w.n)}], True),
     # several structures
     Row(
