@@ -31,7 +31,7 @@ from weft.typecheck.proofs.budget import USUAL, Budget
 from weft.typecheck.proofs.prover import verify
 from weft.typecheck.proofs.report import Contract, Finding, Verdict
 from weft.typecheck.proofs.targets import is_annotated, public_methods
-from weft.typecheck.proofs.watch import place_of
+from weft.typecheck.proofs.whose import place_of
 
 _SKIP = re.compile(r"#\s*weft:\s*skip\((.*?)\)")
 

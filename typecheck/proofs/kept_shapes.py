@@ -14,7 +14,7 @@ import jax
 from weft.core.records.leaves import is_array
 from weft.typecheck.language.objects import layer_of, objects_in, unboxed
 from weft.typecheck.matching.words import in_words
-from weft.typecheck.proofs.watch import Violation
+from weft.typecheck.proofs.violations import Violation
 
 Shapes = Mapping[str, tuple[str, Any]]
 

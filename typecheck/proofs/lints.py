@@ -44,7 +44,7 @@ from weft.typecheck.proofs.axis_lints import (
     regroup,
     shape_of,
 )
-from weft.typecheck.proofs.watch import is_users
+from weft.typecheck.proofs.whose import is_users
 
 
 @dataclass(frozen=True)

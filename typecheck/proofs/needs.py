@@ -1,7 +1,7 @@
 """What a program needs of its sizes beyond its annotations, as data, and assignments that respect it.
 
 Heads divide the width, `k` is at most `n`, an array from outside fixes a dim: each is a *need*. Needs are found by
-trying (see `verify_search`); this file turns a set of them into sizes and into words.
+trying (see `search`); this file turns a set of them into sizes and into words.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`verify`: contracts proved for all sizes, from the annotations alone.
 
 Arguments are built from the annotations (`arguments`), the program is traced on shapes while every annotated function
-that runs is checked (`verify_watch`), at several assignments of distinct sizes (`verify_search`), and then once more
+that runs is checked (`watch`), at several assignments of distinct sizes (`search`), and then once more
 with symbolic sizes (`symbolic`). What passes symbolically is proved; the rest holds on the sizes tried. What a shape
 cannot show, two lints look for (`lints`).
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from weft.typecheck.proofs.axis_lints import frames, nested_jaxprs, shape_of
-from weft.typecheck.proofs.watch import is_users
+from weft.typecheck.proofs.whose import is_users
 
 
 def impossible_reshape(closed: Any, own: frozenset[str]) -> tuple[Exception, tuple[str, int]] | None:

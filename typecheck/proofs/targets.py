@@ -34,7 +34,7 @@ from weft.typecheck.language.signatures import Signature, signature_of
 from weft.typecheck.matching.policies import PROOF
 from weft.typecheck.matching.records import dims_of_instance
 from weft.typecheck.proofs.trial import Call, Target
-from weft.typecheck.proofs.watch import place_of
+from weft.typecheck.proofs.whose import place_of
 
 Generaliser = Callable[[Any], Callable[[Builder], Any]]
 

@@ -26,7 +26,9 @@ from weft.typecheck.matching.scopes import records_in
 from weft.typecheck.modes import mode
 from weft.typecheck.proofs.kept_shapes import changes, shapes_of
 from weft.typecheck.proofs.reshapes import impossible_reshape
-from weft.typecheck.proofs.watch import Violation, Watch, is_users
+from weft.typecheck.proofs.violations import Violation
+from weft.typecheck.proofs.watch import Watch
+from weft.typecheck.proofs.whose import is_users
 
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 

@@ -1,0 +1,90 @@
+"""Violations: contracts that did not hold in a trace, and in which words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from weft.core.paths import format_path
+from weft.typecheck.language.dims import VariadicDim
+from weft.typecheck.matching.bindings import Mismatch
+from weft.typecheck.matching.words import axes_in_words, in_words
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A contract that did not hold at some sizes.
+
+    Attributes:
+        function: the function or class whose annotation it is.
+        file, line: where it is defined.
+        where: which annotation: "argument x", "return", "field weight".
+        message: what was expected and what was found.
+        sizes: the two sizes that should have been one, if that is what is wrong.
+        called_from: file and line of the user's code that passed the value.
+    """
+
+    function: str
+    file: str
+    line: int
+    where: str
+    message: str
+    sizes: tuple[int, ...] = ()
+    called_from: tuple[str, int] | None = None
+
+    @property
+    def place(self) -> tuple[str, int, str]:
+        """What makes two findings one."""
+        return (self.file, self.line, self.where)
+
+
+def describe(mismatch: Mismatch) -> str:
+    """One line: what was expected and what was found."""
+    path = format_path(mismatch.path, "") if mismatch.path else ""
+    text = f"{path}: " if path else ""
+    text += f"expected {mismatch.annotation}, found {in_words(mismatch.value)}"
+    if mismatch.dim is not None and mismatch.expected is not None and mismatch.reason != "link":
+        text += f": {mismatch.dim} is {mismatch.expected}"
+        found = None if isinstance(mismatch.dim, VariadicDim) else _found(mismatch)
+        text += f", not {found}" if found is not None else ""
+    detail = _DETAILS.get(mismatch.reason, _detail)(mismatch)
+    return text + (f" ({detail})" if detail else "")
+
+
+def _detail(mismatch: Mismatch) -> str:
+    return mismatch.detail
+
+
+def _link(mismatch: Mismatch) -> str:
+    wanted = f"{mismatch.dim}" + (f"={mismatch.expected}" if str(mismatch.dim) != str(mismatch.expected) else "")
+    return f"its {mismatch.detail} is {_linked_size(mismatch)}, and should be {wanted}"
+
+
+_DETAILS: dict[str, Callable[[Mismatch], str]] = {
+    "link": _link,
+    "keys": lambda one: f"without {one.detail}",
+    "structure": lambda one: f"not the structure that {one.detail} has",
+    "batched": lambda one: f"a stack, with the leading axes ({axes_in_words(one.expected)})",
+    "overmapped": lambda one: f"every array in it has {one.expected} axes too few",
+}
+
+
+def _linked_size(mismatch: Mismatch) -> Any:
+    return None if mismatch.inner is None else mismatch.inner.sizes.get(mismatch.detail)
+
+
+def _found(mismatch: Mismatch) -> Any:
+    if mismatch.reason == "link":
+        return _linked_size(mismatch)
+    shape = getattr(mismatch.value, "shape", None)
+    return shape[mismatch.axis] if shape is not None and mismatch.axis is not None else None
+
+
+def sizes_of(mismatch: Mismatch) -> tuple[int, ...]:
+    """The sizes that disagree."""
+    if mismatch.reason == "batched":
+        return tuple(one for one in mismatch.expected if isinstance(one, int))
+    stacked = mismatch.stacked[0] if mismatch.stacked is not None else ()
+    sizes = (mismatch.expected, *(stacked or (_found(mismatch),)))
+    return sizes if all(isinstance(one, int) for one in sizes) else ()

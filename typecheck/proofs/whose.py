@@ -1,0 +1,81 @@
+"""Whose code a file holds, and where a function or class is defined.
+
+*User's* is every file outside the standard library, the installed packages, and weft's own machinery; a file that is
+itself being verified always counts.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+import site
+import sys
+import sysconfig
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, Literal
+
+import jax
+
+
+@functools.cache
+def _library_roots() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    roots = {paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], *site.getsitepackages()}
+    weft = Path(__file__).parents[2]
+    roots |= {str(weft / part) for part in ("core", "transforms", "typecheck", "nnx")}
+    return tuple(str(Path(root)) + "/" for root in roots)
+
+
+@functools.cache
+def is_users(filename: str, own: frozenset[str] = frozenset()) -> bool:
+    """Whether a file holds user's code."""
+    if filename == "<string>":  # what dataclasses generate
+        return False
+    return filename in own or (not filename.startswith("<") and not filename.startswith(_library_roots()))
+
+
+_JAX, _STANDARD = (str(Path(str(module.__file__)).parent) + "/" for module in (jax, dis))
+
+
+class Whose(dict[str, Literal["user", "library", "plain"]]):
+    """Whose code a file holds, found out at the first look-up; *plain* libraries define no records."""
+
+    def __init__(self, own: frozenset[str]):
+        self.own = own
+
+    def __missing__(self, filename: str) -> Literal["user", "library", "plain"]:
+        standard = filename.startswith(_STANDARD) and "-packages" not in filename
+        plain = standard or filename.startswith(_JAX)
+        self[filename] = "user" if is_users(filename, self.own) else "plain" if plain else "library"
+        return self[filename]
+
+
+def file_of_init(frame: FrameType) -> str:
+    """The file of a constructor; of one that dataclasses generated, that of its class."""
+    filename = frame.f_code.co_filename
+    return frame.f_globals.get("__file__", filename) if filename == "<string>" else filename
+
+
+def place_of(owner: Any) -> tuple[str, int]:
+    """The file and line where a function or class is defined."""
+    owner = inspect.unwrap(owner)
+    code = getattr(owner, "__code__", None)
+    if code is not None:
+        return code.co_filename, _line_of_def(code)
+    try:
+        return inspect.getsourcefile(owner) or "", inspect.getsourcelines(owner)[1]
+    except (OSError, TypeError):
+        return "", 0
+
+
+def _line_of_def(code: CodeType) -> int:
+    # `co_firstlineno` is the first decorator's line; the body's first instruction sits on the `def` itself.
+    lines = [line for _, _, line in code.co_lines() if line is not None and line >= code.co_firstlineno]
+    return min(lines, default=code.co_firstlineno)
+
+
+@functools.cache
+def file_of(cls: type) -> str:
+    return getattr(sys.modules.get(cls.__module__), "__file__", None) or place_of(cls)[0]
