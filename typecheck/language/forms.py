@@ -88,13 +88,13 @@ def _declared(base: type) -> list[str]:
 
 
 def _values_of_object(value: Any) -> Mapping[str, Any]:
-    # A default in the class's own body is a value that it has, though no attribute of its own.
-    own = objects.attributes_of(value)
-    declared = {name: getattr(type(value), name, _UNSET) for name, *_ in _object_fields(type(value)) if name not in own}
-    return {**{name: one for name, one in declared.items() if one is not _UNSET}, **own}
+    return {**_class_attributes(type(value)), **objects.attributes_of(value)}
 
 
-_UNSET = object()
+@functools.cache
+def _class_attributes(cls: type) -> Mapping[str, Any]:
+    # A default in the class's own body is a value that an object has, though no attribute of its own.
+    return {name: getattr(cls, name) for name, *_ in _object_fields(cls) if hasattr(cls, name)}
 
 
 def _values_of_dataclass(value: Any) -> Mapping[str, Any]:
