@@ -114,8 +114,9 @@ def _without_insides(annotation: Annotation) -> Any:
     """The same with shells in place of child records, where nothing around them asks for their arrays."""
     if isinstance(annotation, OneOf | TupleOf | SequenceOf | MappingOf):
         return annotation.rebuilt(_without_insides)
-    is_child = isinstance(annotation, RecordOf) and annotation.form is MODULE and annotation.dims is None
-    return Shell(annotation) if is_child else annotation
+    if isinstance(annotation, RecordOf) and annotation.form is MODULE and annotation.dims is None:
+        return Shell(annotation)
+    return annotation
 
 
 def shell_check(spec: Shell, policy: Policy) -> Check:

@@ -18,7 +18,7 @@ import jax
 from weft.core.records.kinds import NO_ROLE, Role
 from weft.core.records.leaves import is_array
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.language.annotations import Instance, RecordOf
+from weft.typecheck.language.annotations import ArrayOf, Instance, RecordOf
 from weft.typecheck.language.forms import is_module
 from weft.typecheck.language.names import names_of_fields
 from weft.typecheck.language.objects import is_box_class, is_size, sizes_of_object
@@ -259,7 +259,7 @@ def records_in(tree: Any, *, inside: bool = True) -> list[Any]:
 def missing_axes(record: Any, plan: RecordPlan) -> int:
     """How many axes too few all of a record's own arrays have, as when a transform mapped over a plain record."""
     values = plan.form.values(record)
-    rows = [(field.array, values.get(field.slot.name)) for field in plan.binding]
+    rows: list[tuple[ArrayOf | None, Any]] = [(field.array, values.get(field.slot.name)) for field in plan.binding]
     counts = {
         array.shape.min_rank - len(value.shape)
         for array, value in rows

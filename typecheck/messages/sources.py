@@ -25,11 +25,6 @@ def locate(slot: Slot) -> str:
     return _place(inspect.unwrap(owner), "return" if slot.role in ("return", "yield") else slot.name)
 
 
-def locate_definition(owner: Any) -> str:
-    """`file:line` of a function's or class's first line."""
-    return _place(inspect.unwrap(owner), "")
-
-
 @functools.lru_cache(maxsize=4096)
 def _place(owner: Any, name: str) -> str:
     try:

@@ -159,7 +159,9 @@ class Watch:
                 return
             values = [value]
         slot, check = watched.argument(parameter, self.policy)
-        for one in values if check is not None else ():
+        if check is None:
+            return
+        for one in values:
             bindings.slot, bindings.path = slot, ()
             check(one, bindings)
 
