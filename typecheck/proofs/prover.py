@@ -29,6 +29,7 @@ from weft.typecheck.proofs.report import Contract, Finding, Report, Verdict
 from weft.typecheck.proofs.search import Outcome, Search, describe_option
 from weft.typecheck.proofs.targets import targets_of
 from weft.typecheck.proofs.trial import Target, Trial, one_at_a_time, run_trial
+from weft.typecheck.proofs.violations import Violation
 
 
 def verify(
@@ -175,7 +176,7 @@ def _findings(target: Target, trial: Trial) -> list[Finding]:
     sizes = dict(trial.assignment.sizes)
     options = tuple(describe_option(place, option) for place, option in trial.assignment.options.items() if option)
     findings = [
-        Finding("contract", f"{one.function}, {one.where}: {one.message}", one.file, one.line, sizes, options)
+        Finding("contract", f"{_place_of(one)}: {one.message}", one.file, one.line, sizes, options)
         for one in trial.violations[:1]
     ]
     if trial.error is not None and not findings:
@@ -183,6 +184,11 @@ def _findings(target: Target, trial: Trial) -> list[Finding]:
         first = (str(trial.error).strip().splitlines() or [""])[0]
         findings.append(Finding("error", f"{type(trial.error).__name__}: {first}", file, line, sizes, options))
     return findings
+
+
+def _place_of(violation: Violation) -> str:
+    inside = f" (in {violation.inside})" if violation.inside else ""
+    return f"{violation.function}, {violation.where}{inside}"
 
 
 def _symbolically(

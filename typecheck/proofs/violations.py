@@ -23,6 +23,7 @@ class Violation:
         message: what was expected and what was found.
         sizes: the two sizes that should have been one, if that is what is wrong.
         called_from: file and line of the user's code that passed the value.
+        inside: where the record is whose field it is, if the value holds one: "return.b".
     """
 
     function: str
@@ -32,6 +33,7 @@ class Violation:
     message: str
     sizes: tuple[int, ...] = ()
     called_from: tuple[str, int] | None = None
+    inside: str = ""
 
     @property
     def place(self) -> tuple[str, int, str]:
@@ -50,6 +52,14 @@ def describe(mismatch: Mismatch) -> str:
         text += f", not {found}" if found is not None else ""
     detail = _DETAILS.get(mismatch.reason, _detail)(mismatch)
     return text + (f" ({detail})" if detail else "")
+
+
+def inside_of(mismatch: Mismatch) -> str:
+    """Where the outermost record is whose field does not fit, in words."""
+    if not mismatch.outer:
+        return ""
+    slot, path = mismatch.outer[-1]
+    return format_path(path, f"{slot.role} {slot.name}".strip())
 
 
 def _detail(mismatch: Mismatch) -> str:

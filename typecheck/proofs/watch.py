@@ -30,7 +30,7 @@ from weft.typecheck.matching.policies import APART, PROOF
 from weft.typecheck.matching.record_plans import record_plan
 from weft.typecheck.matching.records import check_instance, dims_of_instance, refuse_stack
 from weft.typecheck.matching.scopes import bind_numbers
-from weft.typecheck.proofs.violations import Violation, describe, sizes_of
+from weft.typecheck.proofs.violations import Violation, describe, inside_of, sizes_of
 from weft.typecheck.proofs.watched import Watched, watched_of_code
 from weft.typecheck.proofs.whose import Whose, file_of, file_of_init, is_users, place_of
 
@@ -246,6 +246,7 @@ class Watch:
             describe(mismatch),
             sizes_of(mismatch),
             _caller(frame, self.own),
+            inside_of(mismatch),
         )
         if violation.place not in {one.place for one in self.violations}:
             self.violations.append(violation)

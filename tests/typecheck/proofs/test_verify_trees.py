@@ -63,7 +63,7 @@ def test_right_programs_hold(function):
     ("function", "message"),
     [
         (swapped, 'return: [0]: expected Float[Array, "n"], found f32['),
-        (transposed, 'transposed, field bias: expected Float[Array, "o"], found f32['),
+        (transposed, 'transposed, field bias (in return.b): expected Float[Array, "o"], found f32['),
         (inverted, "(not the structure that T ... has)"),
     ],
     ids=lambda one: getattr(one, "__name__", ""),
