@@ -46,10 +46,12 @@ class Recent(Generic[K, V]):
     (None, 2)
     """
 
-    def __init__(self, most: int = MOST_KEPT):
+    def __init__(self, most: int = MOST_KEPT, *, listed: tuple[str, str] | None = None):
         self.most = most
         self._entries: dict[K, V] = {}
         self._used: dict[K, int] = {}
+        if listed is not None:  # as name and key, among the tables that last as long as the process
+            caches.register(caches.Table(*listed, most, self.__len__, self.clear))
 
     def get(self, key: K) -> V | None:
         """The entry of a key, used now; or None."""
@@ -96,10 +98,7 @@ class Handle(weakref.ref[Any]):
 
 
 _handles: dict[int, Handle] = {}
-_memories: Recent[Key, Any] = Recent()
-caches.register(
-    caches.Table("core.memory", "rule, options and functions", MOST_KEPT, lambda: len(_memories), _memories.clear)
-)
+_memories: Recent[Key, Any] = Recent(listed=("weft.core.memory", "rule, options and functions"))
 
 
 def handle_of(function: Any) -> Handle:

@@ -260,7 +260,7 @@ def _users_frame() -> tuple[types.FrameType | None, int]:
 # ---- telling ---------------------------------------------------------------------------------------------------------
 
 # Texts from which a function was compiled that was traced.
-_codes: Recent[Any, bool] = Recent()
+_codes: Recent[Any, bool] = Recent(listed=("weft.core.interpreter.retraces", "code"))
 _listeners: ContextVar[tuple[Callable[[str], None], ...]] = ContextVar("weft_retraces", default=())
 
 

@@ -29,7 +29,7 @@ MISSING = object()
 
 # What is known of a type is never unlearned; two threads that learn one at once learn the same.
 _dynamic_types: dict[type, bool] = {bool: False, int: False, float: False, complex: False, str: False}
-kept_in("core.records.leaves", "type", _dynamic_types)
+kept_in("weft.core.records.leaves", "type", _dynamic_types)
 _array_types: set[type] = {jax.ShapeDtypeStruct, np.ndarray}
 
 

@@ -15,6 +15,7 @@ from typing import Any, cast
 import jax
 import jax.tree_util as jtu
 import numpy as np
+from weft.core.caches import kept_in
 from weft.core.paths import key_part
 from weft.nnx.errors import StructureError
 from weft.nnx.foreign import refuse_foreign
@@ -61,6 +62,7 @@ def _unflatten_generic(items: Items, metadata: Any) -> Any:
 GENERIC = PytreeNodeImpl(_flatten_generic, _unflatten_generic)
 CONTAINER_TYPES: dict[type, PytreeNodeImpl] = {}
 _known_to_jax: dict[type, bool] = {}
+kept_in("weft.nnx.graphs.nodes", "type", _known_to_jax)
 
 
 def _is_tuple(value: Any) -> bool:

@@ -10,12 +10,12 @@ A *key* names a size: the dim's name, after the path of the record that it belon
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+from weft.core.caches import kept
 from weft.typecheck.language.annotations import Annotation
 from weft.typecheck.language.dims import AnyDim, Dim, FixedDim, NamedDim, Shape, SymbolicDim, UnboundDim, VariadicDim
 
@@ -224,7 +224,7 @@ class Builder:
         return builder(self, annotation, place, scope)
 
 
-@functools.cache
+@kept("nothing", most=1)
 def key_dtype() -> Any:
     """The dtype of random keys. Asked for once: in a fresh trace even making a key would compile."""
     return jax.eval_shape(jax.random.key, 0).dtype

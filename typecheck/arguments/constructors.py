@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 from collections.abc import Mapping
 from typing import Any
 
 import jax
+from weft.core.caches import kept
 from weft.core.records.leaves import is_array
 from weft.typecheck.arguments.abstract import abstractly
 from weft.typecheck.arguments.builder import Assignment, Builder, Scope, key_dtype
@@ -57,7 +57,7 @@ def counts_of(cls: type, parameters: tuple[Parameter, ...], given: Mapping[str, 
     return found
 
 
-@functools.cache
+@kept("class")
 def counts_of_class(cls: type) -> tuple[str, ...]:
     """The same for a class, as far as its constructor takes sizes, keys and defaults only."""
     try:

@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Any, Literal
 
 import jax
+from weft.core.caches import kept_in
 from weft.core.callers import is_users
 
 
@@ -79,6 +80,7 @@ class _Frames:
 # Whose code a file holds. What JAX and Python's own library do, they do for their caller.
 Whose = Literal["user", "library", "caller"]
 _known: dict[str, Whose] = {}
+kept_in("weft.typecheck.calls.strictness", "file", _known)
 _INSTALLED = tuple(f"{sysconfig.get_path(name)}/" for name in ("purelib", "platlib"))
 _CALLERS = (*(f"{path}/" for path in jax.__path__), "<")
 _STANDARD = f"{sysconfig.get_path('stdlib')}/"

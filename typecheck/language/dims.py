@@ -19,7 +19,6 @@ until `SymbolicDim.evaluate` gets both; sizes need only arithmetic, so JAX's sym
 from __future__ import annotations
 
 import ast
-import functools
 import io
 import keyword
 import tokenize
@@ -28,6 +27,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
+from weft.core.caches import kept
 from weft.typecheck.errors import AnnotationError
 
 
@@ -205,7 +205,7 @@ class Shape:
         return Shape(outer.dims + self.dims, variadic)
 
 
-@functools.cache
+@kept("text")
 def _parse_shape(text: str) -> Shape:
     words = text.split()
     dims = tuple(parse_dim(word, text) for word in words)
@@ -285,12 +285,12 @@ def _piece(part: ast.expr) -> str | Hole:
     return Hole(source, _free_names(source))
 
 
-@functools.cache
+@kept("text")
 def _compiled(source: str) -> CodeType:
     return compile(source.strip(), "<dim expression>", "eval")
 
 
-@functools.cache
+@kept("text")
 def _free_names(source: str) -> frozenset[str]:
     """The names that an expression reads; a name that is called, such as `min`, is Python's own."""
     tree = ast.parse(source.strip(), mode="eval")
@@ -306,7 +306,7 @@ def _protected(name: str) -> str:
     return f"_kw_{name}" if keyword.iskeyword(name) and name not in _OPERATORS else name
 
 
-@functools.cache
+@kept("text")
 def _protect_keywords(source: str) -> str:
     if not any(word in source for word in keyword.kwlist):
         return source

@@ -12,13 +12,13 @@ A new sort of record is one more row of `FORMS`: what reads, makes and walks rec
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import equinox as eqx
 import typing_extensions
+from weft.core.caches import kept
 from weft.core.records.configuration import field_values, stored
 from weft.core.records.kinds import Role, field_roles
 from weft.core.records.leaves import keeps_numbers
@@ -91,7 +91,7 @@ def _values_of_object(value: Any) -> Mapping[str, Any]:
     return {**_class_attributes(type(value)), **objects.attributes_of(value)}
 
 
-@functools.cache
+@kept("class")
 def _class_attributes(cls: type) -> Mapping[str, Any]:
     # A default in the class's own body is a value that an object has, though no attribute of its own.
     return {name: getattr(cls, name) for name, *_ in _object_fields(cls) if hasattr(cls, name)}
@@ -185,7 +185,7 @@ NAMEDTUPLE = Form(
 FORMS = (MODULE, OBJECT, TYPEDDICT, DATACLASS, NAMEDTUPLE)
 
 
-@functools.cache
+@kept("class")
 def form_of(cls: type) -> Form | None:
     """Which sort of class with annotated fields it is, if any."""
     return next((form for form in FORMS if form.is_class(cls)), None)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 from collections.abc import Callable, Iterator
 from types import FunctionType
 
+from weft.core.caches import kept
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import Annotation, ArrayOf, BatchedOf, RecordOf
 from weft.typecheck.language.dims import NamedDim, Shape, SymbolicDim, VariadicDim
@@ -54,13 +54,13 @@ def names_of_signature(signature: Signature) -> frozenset[str]:
     return frozenset().union(names_in(signature.returns), *(names_in(p.annotation) for p in signature.parameters))
 
 
-@functools.cache
+@kept("class")
 def names_of_fields(cls: type) -> frozenset[str]:
     """The dims that the fields of a class name."""
     return frozenset().union(*(names_in(field.annotation) for field in fields_of(cls)))
 
 
-@functools.cache
+@kept("class")
 def names_of_class(cls: type) -> frozenset[str]:
     """The dims that the fields and methods of a class name."""
     layer = layer_of(cls)

@@ -11,7 +11,6 @@ The sizes that an object's constructor was given are among its dims, whether or 
 
 from __future__ import annotations
 
-import functools
 import importlib
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.core import hooks
+from weft.core.caches import kept
 from weft.core.errors import WeftError
 
 # The attribute in which a proof notes the sizes that a constructor was given.
@@ -91,7 +91,7 @@ def is_foreign_class(cls: type) -> bool:
     return base is not None and issubclass(cls, base)
 
 
-@functools.cache
+@kept("class")
 def layer_of(cls: type) -> Layer | None:
     """The layer that a class belongs to; asking loads what that layer has for the checker."""
     module = hooks.object_layer(cls)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any
 
+from weft.core.caches import kept
 from weft.typecheck.language.annotations import (
     Annotation,
     ArrayOf,
@@ -70,7 +70,7 @@ class RecordPlan:
     binding: tuple[FieldCheck, ...]
 
 
-@functools.cache
+@kept("class and policy")
 def record_plan(cls: type, policy: Policy) -> RecordPlan:
     """The plan of a class.
 

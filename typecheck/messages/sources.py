@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
-import functools
 import inspect
 import textwrap
+from types import CodeType
 from typing import Any
 
+from weft.core.caches import kept
 from weft.core.callers import shorten
 from weft.typecheck.matching.bindings import Slot
 
@@ -22,10 +23,13 @@ def locate(slot: Slot) -> str:
             if slot.name in vars(base).get("__annotations__", {}):
                 return _place(base, slot.name)
         return _place(owner, slot.name)
-    return _place(inspect.unwrap(owner), "return" if slot.role in ("return", "yield") else slot.name)
+    # By its code: what is kept must not keep a function's closure alive.
+    function = inspect.unwrap(owner)
+    code = getattr(function, "__code__", function)
+    return _place(code, "return" if slot.role in ("return", "yield") else slot.name)
 
 
-@functools.lru_cache(maxsize=4096)
+@kept("class or code, and name")
 def _place(owner: Any, name: str) -> str:
     try:
         file = inspect.getsourcefile(owner) or inspect.getfile(owner)
@@ -35,10 +39,9 @@ def _place(owner: Any, name: str) -> str:
         lines, first = inspect.getsourcelines(owner)
         line = first + _line_in("".join(lines), name) - 1
     except (OSError, SyntaxError, TypeError):
-        code = getattr(owner, "__code__", None)
-        if code is None:
+        if not isinstance(owner, CodeType):
             return shorten(file)
-        line = code.co_firstlineno
+        line = owner.co_firstlineno
     return f"{shorten(file)}:{line}"
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType, FunctionType
 from typing import Any, Literal
 
+from weft.core.memory import Recent
 from weft.typecheck.language.annotations import ANYTHING, Annotation, StreamOf
 from weft.typecheck.language.names import names_of_signature
 from weft.typecheck.language.signatures import Parameter, Signature, signature_of
@@ -51,7 +52,9 @@ def _annotation_of_result(signature: Signature, role: Literal["return", "yield"]
 
 
 # By identity, with the code kept alive: code objects of two files are equal if the text is.
-_watched: dict[int, tuple[CodeType, Callable[[FrameType], Watched | None]]] = {}
+_watched: Recent[int, tuple[CodeType, Callable[[FrameType], Watched | None]]] = Recent(
+    listed=("weft.typecheck.proofs.watched", "code")
+)
 
 
 def watched_of_code(frame: FrameType) -> Watched | None:
@@ -59,7 +62,7 @@ def watched_of_code(frame: FrameType) -> Watched | None:
     code = frame.f_code
     known = _watched.get(id(code))
     if known is None:
-        known = _watched[id(code)] = code, _find_function(frame)
+        known = _watched.add(id(code), (code, _find_function(frame)))
     return known[1](frame)
 
 

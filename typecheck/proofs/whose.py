@@ -7,7 +7,6 @@ itself being verified always counts.
 from __future__ import annotations
 
 import dis
-import functools
 import inspect
 import site
 import sys
@@ -17,9 +16,10 @@ from types import CodeType, FrameType
 from typing import Any, Literal
 
 import jax
+from weft.core.caches import kept
 
 
-@functools.cache
+@kept("nothing", most=1)
 def _library_roots() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
     roots = {paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], *site.getsitepackages()}
@@ -28,7 +28,7 @@ def _library_roots() -> tuple[str, ...]:
     return tuple(str(Path(root)) + "/" for root in roots)
 
 
-@functools.cache
+@kept("file")
 def is_users(filename: str, own: frozenset[str] = frozenset()) -> bool:
     """Whether a file holds user's code."""
     if filename == "<string>":  # what dataclasses generate
@@ -76,6 +76,6 @@ def _line_of_def(code: CodeType) -> int:
     return min(lines, default=code.co_firstlineno)
 
 
-@functools.cache
+@kept("class")
 def file_of(cls: type) -> str:
     return getattr(sys.modules.get(cls.__module__), "__file__", None) or place_of(cls)[0]
