@@ -11,7 +11,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 import weft
+from jaxtyping import Array, Float
 from weft.core.caches import Table, clear_caches, kept, kept_in, tables
+from weft.typecheck import verify
 
 KEY = jax.random.key(0)
 
@@ -81,8 +83,35 @@ def class_of_its_own(array: Any) -> Any:
     weft.jit(lambda net, x: net(x))(Net(array), jnp.ones(2))
 
 
+def proved_closure(array: Any) -> Any:
+    def scaled(x: Float[Array, "n"]) -> Float[Array, "n"]:
+        return x * array.sum()
+
+    def twice(x: Float[Array, "n"]) -> Float[Array, "n"]:
+        return scaled(scaled(x))
+
+    assert verify(twice).ok
+
+
+def mistaken_closure(array: Any) -> Any:
+    def scaled(x: Float[Array, "n 2"]) -> Float[Array, "n"]:
+        return x.sum() * array
+
+    with pytest.raises(weft.typecheck.ContractError):
+        weft.jit(scaled)(jnp.ones(3))
+
+
 @pytest.mark.parametrize(
-    "use", [sequential_with_a_lambda, jitted_closure, scanned_closure, branch_of_a_closure, class_of_its_own]
+    "use",
+    [
+        proved_closure,
+        mistaken_closure,
+        sequential_with_a_lambda,
+        jitted_closure,
+        scanned_closure,
+        branch_of_a_closure,
+        class_of_its_own,
+    ],
 )
 def test_what_a_user_lets_go_of_does_not_live_on(use: Callable[[Any], Any]):
     array = jnp.array([1.0, 2.0])

@@ -30,6 +30,7 @@ from weft.typecheck.proofs.search import Outcome, Search, describe_option
 from weft.typecheck.proofs.targets import targets_of
 from weft.typecheck.proofs.trial import Target, Trial, one_at_a_time, run_trial
 from weft.typecheck.proofs.violations import Violation
+from weft.typecheck.proofs.watched import forget_closures
 
 
 def verify(
@@ -70,7 +71,10 @@ def verify(
     budget = Budget(trials, seconds)
     with one_at_a_time:  # a trial in another thread may have put abstract arrays among a module's globals
         targets = targets_of(thing, dict(args or {}), generalise)
-    return Report(tuple(prove(target, dict(dims or {}), budget) for target in targets), strict)
+    try:
+        return Report(tuple(prove(target, dict(dims or {}), budget) for target in targets), strict)
+    finally:
+        forget_closures()
 
 
 def prove(target: Target, dims: Mapping[str, Any], budget: Budget) -> Contract:

@@ -56,6 +56,9 @@ _watched: Recent[int, tuple[CodeType, Callable[[FrameType], Watched | None]]] = 
     listed=("weft.typecheck.proofs.watched", "code")
 )
 
+# Of which of them the function closes over something.
+_closures: set[int] = set()
+
 
 def watched_of_code(frame: FrameType) -> Watched | None:
     """The function that a frame runs, if it has annotations."""
@@ -66,11 +69,19 @@ def watched_of_code(frame: FrameType) -> Watched | None:
     return known[1](frame)
 
 
+def forget_closures() -> None:
+    """Lets go of functions that close over values, and so of the arrays among them: for the end of a proof."""
+    while _closures:
+        _watched.forget(_closures.pop())
+
+
 def _find_function(frame: FrameType) -> Callable[[FrameType], Watched | None]:
     function = None if frame.f_code.co_name.startswith("<") else _function_of_code(frame)
     # A wrapper shows the annotations of what it wraps, which is checked when it runs itself.
     if function is None or not getattr(function, "__annotations__", None) or hasattr(function, "__wrapped__"):
         return lambda _: None
+    if function.__closure__ or function.__defaults__ or function.__kwdefaults__:
+        _closures.add(id(frame.f_code))
     read: dict[type | None, Watched | None] = {}
 
     def of_frame(frame: FrameType) -> Watched | None:
