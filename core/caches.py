@@ -9,6 +9,7 @@ models, functions and classes by the thousand, and counts what is left.
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Hashable, MutableMapping
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, cast
@@ -66,6 +67,24 @@ def kept(key: str, most: int = MOST_KEPT, *, typed: bool = False) -> Callable[[C
         return cast("Callable[P, R]", cached)
 
     return decorate
+
+
+def kept_with_class(function: Callable[[type[Any]], R]) -> Callable[[type[Any]], R]:
+    """Keeps what a function returned of a class for as long as the class lives.
+
+    For what cannot be found out again, so that `clear_caches` leaves it: annotations that are texts may name the locals
+    of a function, and can be read only while that runs.
+    """
+    known: weakref.WeakKeyDictionary[type[Any], R] = weakref.WeakKeyDictionary()
+
+    @functools.wraps(function)
+    def look(cls: type[Any]) -> R:
+        try:
+            return known[cls]
+        except KeyError:
+            return known.setdefault(cls, function(cls))
+
+    return look
 
 
 def kept_in(name: str, key: str, table: MutableMapping[Any, Any], *, most: int | None = None) -> None:

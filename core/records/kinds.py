@@ -25,7 +25,7 @@ from typing import Annotated, Any, get_args, get_origin
 import jax
 import jax.numpy as jnp
 import numpy as np
-from weft.core.caches import kept
+from weft.core.caches import kept_with_class
 from weft.core.errors import StaticError
 
 
@@ -156,7 +156,7 @@ def kind_of_array(value: Any) -> type[Kind]:
     return Param if jnp.issubdtype(dtype, jnp.inexact) else Buffer
 
 
-@kept("class")
+@kept_with_class
 def field_roles(cls: type) -> dict[str, Role]:
     """The role of each annotated field of a dataclass, by name.
 

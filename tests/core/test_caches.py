@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import pytest
 import weft
 from jaxtyping import Array, Float
-from weft.core.caches import Table, clear_caches, kept, kept_in, tables
+from weft.core.caches import Table, clear_caches, kept, kept_in, kept_with_class, tables
 from weft.typecheck import verify
 
 KEY = jax.random.key(0)
@@ -45,6 +45,26 @@ def test_clearing_goes_back_to_what_was_there_when_a_table_was_registered():
     mine["second"] = 2
     clear_caches()
     assert mine == {"first": 1}
+
+
+def test_what_could_not_be_read_again_outlives_a_clearing_but_not_its_class():
+    read: list[type] = []
+
+    @kept_with_class
+    def look(cls: type) -> str:
+        read.append(cls)
+        return cls.__name__
+
+    class Local:
+        pass
+
+    assert (look(Local), clear_caches(), look(Local)) == ("Local", None, "Local")
+    assert read == [Local]
+    read.clear()
+    gone = weakref.ref(Local)
+    del Local
+    gc.collect()
+    assert gone() is None
 
 
 def test_clearing_changes_no_result():

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Literal
 
-from weft.core.caches import kept
+from weft.core.caches import kept_with_class
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import ANYTHING, NONE, Annotation, Anything, OneOf, Unresolved, members_of
 from weft.typecheck.language.forms import form_of
@@ -182,7 +182,7 @@ def _enclosing_locals(qualname: str, module: str) -> list[Mapping[str, Any]]:
     return []
 
 
-@kept("class")
+@kept_with_class
 def fields_of(cls: type) -> tuple[Field, ...]:
     """The annotated fields of a Module, dataclass, NamedTuple or TypedDict, in order.
 
