@@ -8,7 +8,7 @@ recognised. The output is described after the arguments, so that it refers to th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jax.sharding import PartitionSpec
 from weft.core.errors import AxisError, CarryError
@@ -17,6 +17,7 @@ from weft.core.interpreter.rides import Autodiff, Carry, Ride, shown, subtrees
 from weft.core.interpreter.values import FORWARDED
 from weft.core.paths import Path, format_path
 from weft.nnx.crossing.apart import ARRAY, Memory, Tree, check_levels, named, shape_of, take_apart
+from weft.nnx.crossing.modes import Mode
 from weft.nnx.crossing.outcomes import RefOutcome, to_be_placed
 from weft.nnx.crossing.prefixes import finder, specs, without_functions
 from weft.nnx.errors import AliasError, DuplicateError, StructureError
@@ -29,10 +30,6 @@ from weft.nnx.variable.variable import VARIABLE_TYPES, Variable
 from weft.transforms.carries import ALONG
 from weft.transforms.compilation import Placement
 
-if TYPE_CHECKING:
-    from weft.nnx.crossing.references import References
-
-
 Finder = Callable[[Path, Any], Ride]
 
 
@@ -41,14 +38,14 @@ class Leaving:
 
     def __init__(
         self,
-        boundary: References,
+        mode: Mode,
         crossing: Crossing,
         values: Sequence[Any],
         live: Call,
         memory: Memory,
         departure: Departure,
     ):
-        self.boundary = boundary
+        self.mode = mode
         self.crossing = crossing
         self.values = values
         self.live = live
@@ -69,13 +66,13 @@ class Leaving:
 
     def outcome(self, out: Any) -> tuple[Groups, RefOutcome]:
         carried = self._carried(out)
-        arguments = self._arguments() if self.boundary.updates else None
+        arguments = self._arguments() if self.mode.updates else None
         updates = self._updates() if arguments is None else tuple(self.written)
         metadata = self._metadata()
         treedef, items, graphdef, sources = self._output(out, carried)
         writes = self._carried_writes(carried)
         known = frozenset(self.position.values())
-        placed = to_be_placed(self.memory.holders, self.crossing.rides, updates) if self.boundary.updates else ()
+        placed = to_be_placed(self.memory.holders, self.crossing.rides, updates) if self.mode.updates else ()
         outcome = RefOutcome(updates, metadata, arguments, treedef, items, graphdef, sources, writes, known, placed)
         return self.lanes.finished(), outcome
 
@@ -124,10 +121,10 @@ class Leaving:
 
     def _is_placed(self, i: int) -> bool:
         # What jit places is placed outside (`to_be_placed`); shard_map has no other way than to let it leave.
-        return self.boundary.updates and isinstance(self.crossing.rides[i], PartitionSpec)
+        return self.mode.updates and isinstance(self.crossing.rides[i], PartitionSpec)
 
     def _place(self, i: int) -> str:
-        return format_path(self.boundary.path_of(self.crossing, i))
+        return format_path(self.mode.path_of(self.crossing.structure, i))
 
     def _arguments(self) -> tuple[GraphDef[Any], tuple[tuple[int, int], ...]] | None:
         """The arguments' graphs as they are now, if their structure changed."""
@@ -187,8 +184,8 @@ class Leaving:
         return len(set(places)) == 2
 
     def _base(self, root: int) -> Path:
-        tree = take_apart(self.boundary.graph, self.live[1:])
-        return named(tree.bases[tree.nodes[root]], self.boundary.names(self.live[0]))
+        tree = take_apart(self.mode.graph, self.live[1:])
+        return named(tree.bases[tree.nodes[root]], self.mode.names(self.live[0]))
 
     def _same_things(self, leaves: Sequence[Any]) -> bool:
         """Whether objects, Variables and arrays of the arguments are where they were."""
@@ -203,7 +200,7 @@ class Leaving:
 
     def _finders_now(self) -> list[Finder]:
         """For each argument what finds the ride of what is in it now, from the prefix that it came with."""
-        graph, prefix = self.boundary.graph, without_functions(self.departure.arrive(self.live))
+        graph, prefix = self.mode.graph, without_functions(self.departure.arrive(self.live))
         tree = take_apart(graph, self.live[1:])
         by_item = specs(graph, prefix, tree, self.departure.is_ride, "in_axes")
         return [finder(graph, by_item[place], "in_axes") for place in tree.nodes]
@@ -240,7 +237,7 @@ class Leaving:
         if Carry not in self.departure.lanes:
             return []
         parts = subtrees(self.departure.prefix, out, self.departure.is_ride, Carry)
-        apart = take_apart(self.boundary.graph, parts[0] if len(parts) == 1 else tuple(parts))
+        apart = take_apart(self.mode.graph, parts[0] if len(parts) == 1 else tuple(parts))
         places: list[tuple[int, int]] = []
         for leaf in apart.leaves:
             place = self.lanes.put(Carry, leaf.value, lambda: "carry")
@@ -264,23 +261,23 @@ class Leaving:
         return tuple(writes)
 
     def _output(self, out: Any, carried: Sequence[Any]) -> tuple[Any, tuple[Any, ...], GraphDef[Any], Any]:
-        boundary, departure = self.boundary, self.departure
-        apart = shape_of(boundary.graph, out)
-        by_item = specs(boundary.graph, departure.prefix, apart, departure.is_ride, departure.option)
+        mode, departure = self.mode, self.departure
+        apart = shape_of(mode.graph, out)
+        by_item = specs(mode.graph, departure.prefix, apart, departure.is_ride, departure.option)
         flattener, sources, plain = self._flattener(), [], []
         for place in apart.nodes:
             base = ("output", *apart.bases[place])
             start, repeats = len(flattener.leaves), len(flattener.repeats)
             flattener.root(apart.flat[place])
-            find = finder(boundary.graph, by_item[place], departure.option)
+            find = finder(mode.graph, by_item[place], departure.option)
             found = list(zip(flattener.leaves, flattener.paths or (), strict=True))
             for leaf, path in found[start:]:
                 sources.append(self._out_source(leaf, find, path, base))
-            if boundary.updates:
+            if mode.updates:
                 self._check_repeats(flattener.repeats[repeats:], find, base)
-        if not (boundary.graph or boundary.copies):
+        if not (mode.graph or mode.copies):
             self._refuse_sharing(apart)
-        if boundary.updates:
+        if mode.updates:
             check_levels(self.numbers)
         for spec, item, value in zip(by_item, apart.structure.items, apart.flat, strict=True):
             if item is ARRAY:
@@ -288,7 +285,7 @@ class Leaving:
         return (apart.structure.treedef, apart.structure.items, flattener.graphdef(), (*sources, *plain))
 
     def _flattener(self) -> Flattener:
-        if self.boundary.updates:
+        if self.mode.updates:
             if not self.numbers:
                 for root in self.memory.roots:
                     Flattener(self.numbers, None, True).root(root)
@@ -301,12 +298,12 @@ class Leaving:
         if carried is not None and ride is Carry:
             return carried
         known = id(leaf) in self.position
-        if known and not self.boundary.updates and not self.boundary.copies:
+        if known and not self.mode.updates and not self.mode.copies:
             raise self._duplicate(leaf, (*base, *path))
-        if known and not self.boundary.copies:
+        if known and not self.mode.copies:
             return self._source(leaf, ride)
         # Nothing leaves an abstract evaluation.
-        may_return = known or self.boundary.updates or self.boundary.function == "eval_shape"
+        may_return = known or self.mode.updates or self.mode.function == "eval_shape"
         if not may_return and type(leaf) in VARIABLE_TYPES and not leaf._can_update:
             raise StructureError(
                 f"Cannot return captured Variable: this {type(leaf).__name__} is closed over, of another trace level",
@@ -314,7 +311,7 @@ class Leaving:
                 fix="pass it as an argument, or return a clone of it",
             )
         # A hijax Variable is a value of its own, unless only its shape is wanted.
-        is_box = type(leaf) in VARIABLE_TYPES or (self.boundary.copies and isinstance(leaf, Variable))
+        is_box = type(leaf) in VARIABLE_TYPES or (self.mode.copies and isinstance(leaf, Variable))
         value = leaf._raw_value if is_box else leaf
         return self.lanes.put(ride, value, lambda: format_path((*base, *path)))
 
@@ -330,7 +327,7 @@ class Leaving:
         return self.lanes.put(ride, value, lambda: "output")
 
     def _duplicate(self, leaf: Any, path: Path) -> DuplicateError:
-        function = self.boundary.function
+        function = self.mode.function
         return DuplicateError(
             f"Duplicate {type(leaf).__name__}: nnx.{function} without graph updates does not support input Variables "
             "that are returned as outputs",
@@ -345,10 +342,10 @@ class Leaving:
             before = first.setdefault(id(apart.flat[place]), place)
             if before != place:
                 raise DuplicateError(
-                    f"Duplicate {type(apart.flat[place]).__name__} in the output: nnx.{self.boundary.function} in tree "
+                    f"Duplicate {type(apart.flat[place]).__name__} in the output: nnx.{self.mode.function} in tree "
                     "mode (graph=False) does not support shared references",
                     at=[format_path(("output", *apart.bases[p])) for p in (before, place)],
-                    fix=ways_out(self.boundary.function),
+                    fix=ways_out(self.mode.function),
                 )
 
     def _check_repeats(

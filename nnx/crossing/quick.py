@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 from weft.core.interpreter.boundary import Call, Crossing, Extract, Groups
@@ -18,16 +18,14 @@ from weft.core.interpreter.values import as_array
 from weft.core.records.agree import Fixed
 from weft.core.records.leaves import NUMBERS, is_array
 from weft.core.records.partition import Structure
+from weft.nnx.crossing.apart import Tree
+from weft.nnx.crossing.modes import Mode
 from weft.nnx.crossing.outcomes import RefOutcome, hand_over, to_place
 from weft.nnx.graphs.nodes import is_graph_node
 from weft.nnx.graphs.plan import Plan, is_object, plan_of
 from weft.nnx.graphs.writes import write_all
 from weft.nnx.variable.refs import is_array_ref
 from weft.nnx.variable.variable import Variable
-
-if TYPE_CHECKING:
-    from weft.nnx.crossing.apart import Tree
-    from weft.nnx.crossing.references import References
 
 _MOST_OUTCOMES = 16
 
@@ -95,7 +93,7 @@ def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
     return operator.itemgetter(*places)
 
 
-def quick_extractor(boundary: References, crossing: Crossing, entered: Tree, call: Call) -> Extract | None:
+def quick_extractor(mode: Mode, crossing: Crossing, entered: Tree, call: Call) -> Extract | None:
     """Reads the same objects again, as long as their plan is valid.
 
     Returns:
@@ -109,7 +107,7 @@ def quick_extractor(boundary: References, crossing: Crossing, entered: Tree, cal
         return None
     plan = plan_of(roots)
     order = _order(plan, entered.plan)
-    if plan.volatile or order is None or (plan.repeats and not boundary.graph):
+    if plan.volatile or order is None or (plan.repeats and not mode.graph):
         return None
     statics = tuple(
         (i, type(value), SameObject(value) if i in set(nodes) else value)

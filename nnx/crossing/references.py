@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 from weft.core.interpreter.boundary import Call, Crossing, Departure, Extract, Groups
 from weft.core.interpreter.rides import Ride
-from weft.core.interpreter.values import parameter_names
 from weft.core.paths import Path, format_path
 from weft.core.records.agree import Described
 from weft.nnx.crossing.apart import (
@@ -41,6 +40,7 @@ from weft.nnx.crossing.apart import (
 )
 from weft.nnx.crossing.described import describe_arguments, describe_outcome, describe_tree
 from weft.nnx.crossing.leaving import Leaving
+from weft.nnx.crossing.modes import Mode
 from weft.nnx.crossing.outcomes import RefOutcome, build_output, hand_over
 from weft.nnx.crossing.prefixes import rides_of, without_functions
 from weft.nnx.crossing.quick import QuickEntry, quick_extractor
@@ -60,6 +60,7 @@ class References:
         updates: whether structural changes reach the caller's objects.
         function: what the transform is called, for errors.
         copies: whether outputs are always new objects, also where they are arguments.
+        supplies: how many arguments the transform puts in front of the user's.
     """
 
     name = "references"
@@ -68,17 +69,14 @@ class References:
     # A function may close over objects that have changed: flax traces it again when it is transformed again.
     shares = False
 
-    def __init__(self, graph: bool, updates: bool, function: str, copies: bool = False):
+    def __init__(self, graph: bool, updates: bool, function: str, copies: bool = False, supplies: int = 0):
+        self.mode = Mode(graph, graph and updates and not copies, copies, function, supplies)
         self.graph = graph
-        self.updates = graph and updates and not copies
+        self.updates = self.mode.updates
         self.function = function
         self.copies = copies
         self.carries_along = not self.updates
         self.restructures = self.updates
-
-    def names(self, functions: Sequence[Callable[..., Any]]) -> Sequence[str]:
-        """The names of the arguments, for paths; `fori_loop` puts one of its own before them."""
-        return parameter_names(functions[0])[1 if self.function == "fori_loop" else 0 :]
 
     # ------------------------------------------------------------------ taking apart
 
@@ -86,7 +84,7 @@ class References:
         """Takes a call apart; see `Boundary`."""
         functions, args, kwargs = call
         tree = take_apart(self.graph, (args, dict(kwargs)))
-        names = self.names(functions)
+        names = self.mode.names(functions)
         tree.leaves = [RefLeaf(named(leaf.path, names), leaf.value, leaf.holder) for leaf in tree.leaves]
         tree.bases = [named(path, names) for path in tree.bases]
         if not self.graph:
@@ -136,12 +134,11 @@ class References:
 
     def path_of(self, crossing: Crossing, position: int) -> Path:
         """Where a leaf of the arguments is."""
-        structure = crossing.structure
-        return named(structure.full_paths[position], self.names(structure.functions))
+        return self.mode.path_of(crossing.structure, position)
 
     def describe_crossing(self, crossing: Crossing) -> Described:
         """What a trace is told apart by, beside the types of arrays."""
-        return describe_arguments(crossing, self.names(crossing.structure.functions))
+        return describe_arguments(crossing, self.mode.names(crossing.structure.functions))
 
     def meant(self, crossing: Crossing) -> frozenset[Path]:
         """The arguments that the user has said to be static: JAX's `static_argnums`, and nothing of an object."""
@@ -167,7 +164,7 @@ class References:
 
     def describe_outcome(self, crossing: Crossing, outcome: RefOutcome, groups: Groups) -> Described:
         """What must not differ between the outputs of branches."""
-        return describe_outcome(crossing, self.names(crossing.structure.functions), outcome, groups)
+        return describe_outcome(crossing, self.mode.names(crossing.structure.functions), outcome, groups)
 
     def pack(self, tree: Any) -> tuple[RefStructure, tuple[Any, ...]]:
         """Any tree as a structure and arrays."""
@@ -196,7 +193,7 @@ class References:
         self, crossing: Crossing, values: Sequence[Any], live: Call, memory: Memory, out: Any, departure: Departure
     ) -> tuple[Groups, RefOutcome]:
         """Takes output and changes apart into lanes."""
-        return Leaving(self, crossing, values, live, memory, departure).outcome(out)
+        return Leaving(self.mode, crossing, values, live, memory, departure).outcome(out)
 
     # ------------------------------------------------------------------ outside again
 
@@ -244,7 +241,7 @@ class References:
 
     def extractor(self, crossing: Crossing, entered: Tree, call: Call) -> Extract | None:
         """Reads the Variables of the same objects again, as long as their plan is valid."""
-        return quick_extractor(self, crossing, entered, call)
+        return quick_extractor(self.mode, crossing, entered, call)
 
 
 class _Nothing(IndexMap):

@@ -22,16 +22,20 @@ from weft.transforms._wrap import named_like
 O = TypeVar("O")
 
 
-def boundary_of(name: str, graph: bool | None, graph_updates: bool | None, *, copies: bool = False) -> References:
-    """The references boundary of a transform, in the mode that is asked for or set: one for each setting."""
+def boundary_of(
+    name: str, graph: bool | None, graph_updates: bool | None, *, copies: bool = False, supplies: int = 0
+) -> References:
+    """The references boundary of a transform, in the mode that is asked for or set (see `Mode`): one for each."""
     # Functions inside of the transform go by the switches too, and the logical axes are part of what they make.
     switches = (*setting(), repr(get_logical_axis_rules()))
-    return _boundary_of(name, graph_mode(graph), graph_updates_mode(graph_updates), copies, switches)
+    return _boundary_of(name, graph_mode(graph), graph_updates_mode(graph_updates), copies, supplies, switches)
 
 
 @kept("mode and switches", most=256)
-def _boundary_of(name: str, graph: bool, updates: bool, copies: bool, switches: tuple[Hashable, ...]) -> References:
-    return References(graph, updates, name, copies)
+def _boundary_of(
+    name: str, graph: bool, updates: bool, copies: bool, supplies: int, switches: tuple[Hashable, ...]
+) -> References:
+    return References(graph, updates, name, copies, supplies)
 
 
 def decorate(function: Any, wrap: Callable[[Callable[..., Any]], Any]) -> Any:

@@ -280,7 +280,7 @@ def fori_loop(
 
     Source: `jax.lax.fori_loop`, with the semantics of `flax.nnx.fori_loop`.
     """
-    boundary = boundary_of("fori_loop", graph, graph_updates)
+    boundary = boundary_of("fori_loop", graph, graph_updates, supplies=1)
     known = type(lower) is int and type(upper) is int
     options = ForiOptions((lower, upper) if known else None, unroll)
     interpreted = interpreted_at_once(FORI, boundary, (body_fun,), options)

@@ -1,0 +1,38 @@
+"""Modes: what the references boundary is asked to do with objects, as data that every part of it can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from weft.core.interpreter.values import parameter_names
+from weft.core.paths import Path
+from weft.nnx.crossing.apart import RefStructure, named
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How graphs cross in one transform.
+
+    Attributes:
+        graph: whether objects are graphs, with sharing and cycles, or trees.
+        updates: whether structural changes reach the caller's objects.
+        copies: whether outputs are always new objects, also where they are arguments.
+        function: what the transform is called, for errors.
+        supplies: how many arguments the transform puts in front of the user's.
+    """
+
+    graph: bool
+    updates: bool
+    copies: bool
+    function: str
+    supplies: int = 0
+
+    def names(self, functions: Sequence[Callable[..., Any]]) -> Sequence[str]:
+        """The names of the arguments, for paths."""
+        return parameter_names(functions[0])[self.supplies :]
+
+    def path_of(self, structure: RefStructure, position: int) -> Path:
+        """Where a leaf of the arguments is."""
+        return named(structure.full_paths[position], self.names(structure.functions))
