@@ -7,7 +7,8 @@ from typing import Any, Self, cast
 
 import jax
 from weft.core.errors import AxisError
-from weft.core.interpreter.rides import RidesByKind, axes, is_axis, resolve
+from weft.core.interpreter.prefixes import RidesByKind, axes, resolve
+from weft.core.interpreter.rides import axis_of, read_axis
 from weft.core.records.filters import Filter
 from weft.core.records.module import static
 from weft.core.records.partition import changes, take_apart
@@ -125,5 +126,5 @@ def _by_kind(given: Mapping[Filter, int | None] | None) -> RidesByKind | int:
 def _where_own(axes: RidesByKind | int, function: Callable[[bool, Any], Any], members: Any) -> Any:
     """The members with a function applied to each array and whether it is each member's own."""
     structure, leaves = take_apart(members)
-    rides = resolve(axes, members, leaves, is_axis, what="axes")
-    return structure.build([function(ride == 0, leaf.value) for leaf, ride in zip(leaves, rides, strict=True)])
+    rides = resolve(axes, members, leaves, read_axis, what="axes")
+    return structure.build([function(axis_of(ride) == 0, leaf.value) for leaf, ride in zip(leaves, rides, strict=True)])

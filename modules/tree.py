@@ -24,7 +24,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 from weft.core.errors import AxisError, StructureError
-from weft.core.interpreter.rides import mapped_size
+from weft.core.interpreter.prefixes import mapped_size
 from weft.core.paths import Path, format_path
 from weft.core.records.agree import describe, differences
 from weft.core.records.filters import Filter, Maybe, sort_leaves

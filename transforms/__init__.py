@@ -1,6 +1,7 @@
 """Every JAX transform over records, each declared once as a rule of the interpreter."""
 
-from weft.core.interpreter.rides import Carry, axes
+from weft.core.interpreter.prefixes import axes
+from weft.core.interpreter.rides import Carry
 from weft.transforms.autodiff import grad, jvp, linearize, value_and_grad, vjp
 from weft.transforms.branches import cond, switch
 from weft.transforms.compilation import jit

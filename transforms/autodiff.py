@@ -18,7 +18,6 @@ from weft.core.threads.proxies import Transform
 from weft.transforms._wrap import decorate, over_values
 from weft.transforms.differentiation import (
     DIFFERENTIATED,
-    PRIMAL_LANE,
     DiffOptions,
     ReverseKeywords,
     closed_over,
@@ -57,8 +56,8 @@ def _lift_grad(lift: Lift[DiffOptions]) -> Lifted:
     )
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
-        (_, (out, outcome)), gradient = differentiate(*groups)
-        return out, outcome, gradient
+        (_, left), gradient = differentiate(*groups)
+        return *left, gradient
 
     return framed_as(options.name, lifted)
 
@@ -81,8 +80,8 @@ def _lift_linear(transform: Callable[..., Any]) -> Callable[[Lift[DiffOptions]],
         primal = primal_of(lift)
 
         def lifted(extra: Any, differentiated: Any, closed: Any) -> tuple[Any, ...]:
-            primals, linear, (out, outcome) = transform(closed_over(primal, closed), differentiated, has_aux=True)
-            return out, outcome, linear, jax.tree.map(jax.typeof, primals)
+            primals, linear, left = transform(closed_over(primal, closed), differentiated, has_aux=True)
+            return *left, linear, jax.tree.map(jax.typeof, primals)
 
         return framed_as(lift.options.name, lifted)
 
@@ -93,10 +92,10 @@ def _lift_jvp(lift: Lift[DiffOptions]) -> Lifted:
     primal = primal_of(lift)
 
     def lifted(tangents: Any, differentiated: Any, closed: Any) -> tuple[Any, ...]:
-        _, out_tangents, (out, outcome) = untyped_jax.jvp(
+        _, out_tangents, left = untyped_jax.jvp(
             closed_over(primal, closed), (differentiated,), (tangents,), has_aux=True
         )
-        return out, outcome, out_tangents
+        return *left, out_tangents
 
     return framed_as("jvp", lifted)
 
@@ -114,7 +113,7 @@ def _tangents(tangents: Any) -> Callable[[Boundary, Crossing, Call, Sequence[Any
     """Reads tangents given for all arguments: those of the differentiated leaves, zeros where there is none."""
 
     def read(boundary: Boundary, crossing: Crossing, call: Call, values: Sequence[Any]) -> tuple[Any, ...]:
-        primals = [value for value, ride in zip(values, crossing.rides, strict=True) if ride is DIFFERENTIATED]
+        primals = [value for value, ride in zip(values, crossing.rides, strict=True) if ride == DIFFERENTIATED]
         return read_arguments(boundary, crossing, (call[0], tuple(tangents), {}), primals)
 
     return read
@@ -139,7 +138,7 @@ def vjp_with(run: Callable[..., Any], primals: tuple[Any, ...]) -> Any:
 
     def pullback(cotangent: Any) -> tuple[Any, ...]:
         given = (cotangent, None) if finish.options.has_aux else cotangent
-        leaves = finish.boundary.read_sparse_output(finish.outcome, PRIMAL_LANE, given)
+        leaves = finish.boundary.read_sparse_output(finish.outcome, given)
         (gradient,) = pull(
             tuple(_zeros(type) if leaf is None else leaf for leaf, type in zip(leaves, types, strict=True))
         )

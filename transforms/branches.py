@@ -18,7 +18,8 @@ from weft.core.edge.untyped import lax
 from weft.core.errors import BranchError
 from weft.core.frames import open_frame
 from weft.core.interpreter.boundary import Groups
-from weft.core.interpreter.rules import Body, Lift, Lifted, OutcomeNode, Rule
+from weft.core.interpreter.rides import Role
+from weft.core.interpreter.rules import Body, Exit, Lift, Lifted, OutcomeNode, Rule
 from weft.core.records.agree import Described, differences
 from weft.transforms._wrap import call_over_values, titled
 from weft.transforms.parts import choose_among_parts, has_parts
@@ -53,19 +54,25 @@ def _same_output(options: BranchOptions, first: _Output, latest: _Output) -> Non
         )
 
 
-def _lift_branches(lift: Lift[BranchOptions]) -> Lifted:
+# From what is chosen by, the branches and their operands to what one returned.
+Choose = Callable[[Any, Sequence[Callable[[Groups], tuple[Groups, Groups]]], Groups], tuple[Groups, Groups]]
+# Every branch must return the same, so that nothing is forwarded.
+OPERAND = Role("operand")
+
+
+def _lift_branches(choose: Choose, lift: Lift[BranchOptions]) -> Lifted:
     options = lift.options
 
-    def lifted(chosen: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
+    def lifted(chosen: Any, *groups: tuple[Any, ...]) -> Exit:
         outputs: list[_Output] = []
 
-        def branch(body: Body) -> Callable[[Groups], Groups]:
-            def run(groups: Groups) -> Groups:
-                out, outcome = body(groups)
-                described = body.boundary.describe_outcome(body.crossing, outcome.value, out)
+        def branch(body: Body) -> Callable[[Groups], tuple[Groups, Groups]]:
+            def run(groups: Groups) -> tuple[Groups, Groups]:
+                out, updates, outcome = body(groups)
+                described = body.boundary.describe_outcome(body.crossing, outcome.value, (*out, *updates))
                 outputs.append(_Output(body.index, outcome, described))
                 _same_output(options, outputs[0], outputs[-1])
-                return out
+                return out, updates
 
             return run
 
@@ -73,20 +80,24 @@ def _lift_branches(lift: Lift[BranchOptions]) -> Lifted:
         updated = frozenset[int]().union(*(body.learn_updates(groups) for body in lift.bodies))
         branches = [branch(body.departing(updated=updated)) for body in lift.bodies]
         with open_frame(options.name):
-            if options.name == "cond":
-                out = lax.cond(chosen, *branches, groups)
-            else:
-                out = lax.switch(chosen, branches, groups)
-        return out, outputs[0].outcome
+            out, updates = choose(chosen, branches, groups)
+        return out, updates, outputs[0].outcome
 
     return untyped_jax.jit(titled(lift.bodies[0].name, lifted), inline=True)
 
 
-def _rule(name: str) -> Rule[BranchOptions]:
-    return Rule(name, _lift_branches, lanes=(None,), forwards=None, options=("operands", "output"))
+def _rule(name: str, choose: Choose) -> Rule[BranchOptions]:
+    return Rule(
+        name,
+        functools.partial(_lift_branches, choose),
+        read=lambda node: OPERAND if node is None else None,
+        lanes=(OPERAND,),
+        options=("operands", "output"),
+    )
 
 
-COND, SWITCH = _rule("cond"), _rule("switch")
+COND = _rule("cond", lambda chosen, branches, groups: lax.cond(chosen, *branches, groups))
+SWITCH = _rule("switch", lax.switch)
 COND_OPTIONS = BranchOptions("cond", ("true_fun", "false_fun"))
 
 

@@ -10,37 +10,24 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from weft.core.errors import CarryError
-from weft.core.interpreter.boundary import NOT_UPDATED, Boundary, Call, Departure
-from weft.core.interpreter.rides import Carry, Ride, is_axis, subtrees
+from weft.core.interpreter.boundary import Boundary, Call, Departure
+from weft.core.interpreter.prefixes import subtrees
+from weft.core.interpreter.rides import CARRIED, Carry, Read, Ride, read_step
 from weft.core.interpreter.rules import Agreement, Lift, Lifted, Rule, no_check
 from weft.core.records.agree import differences
 from weft.core.records.leaves import Leaf
 
 O = TypeVar("O")
 
-# The ride of what is carried without being returned: leaves that a filter says to carry, and, where the boundary wants
-# it, what a scan broadcasts but its function updates.
-ALONG = "carried along"
-
-
-def is_carry_or_axis(node: Any) -> bool:
-    """Whether a prefix node is `Carry`, an axis, or None."""
-    return node is Carry or is_axis(node)
-
-
-def carried_updates(ride: Ride) -> Ride:
-    """What is carried comes back as the carry, updates of what is broadcast do not, and the rest as it rode in."""
-    return NOT_UPDATED if ride is Carry or ride is None else ride
-
 
 def agreement_of_carries(name: str, arrives: Callable[[Call], Any], *, shapes: bool = True) -> Agreement:
     """The agreement of a loop: what is carried out is made like what was carried in."""
 
     def agreement(boundary: Boundary, live: Call, departure: Departure) -> Callable[[Any], None]:
-        before = boundary.describe(_alone(subtrees(arrives(live), live, is_carry_or_axis, Carry)), "carry")
+        before = boundary.describe(_alone(subtrees(arrives(live), live, departure.read, CARRIED)), "carry")
 
         def check(out: Any) -> None:
-            after = boundary.describe(_alone(subtrees(departure.prefix, out, is_carry_or_axis, Carry)), "carry")
+            after = boundary.describe(_alone(subtrees(departure.prefix, out, departure.read, CARRIED)), "carry")
             found = differences(before, after, shapes=shapes, promotes=shapes)
             if found:
                 raise CarryError(
@@ -68,8 +55,8 @@ def rule_of_a_carry(
     name: str,
     lift: Callable[[Lift[O]], Lifted],
     *,
-    depart: tuple[Ride, ...] = (Carry,),
-    is_ride: Callable[[Any], bool] = is_carry_or_axis,
+    depart: tuple[Any, ...] = (Carry,),
+    read: Read = read_step,
     check: Callable[[O, Call, Sequence[Leaf], Sequence[Ride]], None] = no_check,
     options: tuple[str, str] = ("init", "output"),
     shapes: bool = True,
@@ -80,7 +67,7 @@ def rule_of_a_carry(
         name: as users call it.
         lift: the JAX call.
         depart: for each of the user's functions where its output rides; what is `Carry` must agree with the argument.
-        is_ride: as in `Rule`.
+        read: as in `Rule`.
         check: as in `Rule`.
         options: as in `Rule`.
         shapes: whether the carry keeps its shapes.
@@ -91,10 +78,8 @@ def rule_of_a_carry(
         lift,
         arrive=lambda options, call: everything_carried(call),
         depart=lambda options, index: depart[index],
-        is_ride=is_ride,
-        lanes=(Carry,),
-        forwards=None,
-        updates=carried_updates,
+        read=read,
+        lanes=(CARRIED,),
         check=check,
         agree=lambda options, index: agreement if depart[index] is Carry else None,
         options=options,

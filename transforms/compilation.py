@@ -13,16 +13,15 @@ from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 import jax
-from jax.experimental.layout import Format
-from jax.sharding import PartitionSpec, Sharding
 from weft.core.edge.untyped import is_tuple
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import StructureError
 from weft.core.frames import open_frame
-from weft.core.interpreter.boundary import Boundary, Call, Crossing, Groups
+from weft.core.interpreter.boundary import Boundary, Call, Crossing
 from weft.core.interpreter.interpret import Interpreted, interpret, name_of
-from weft.core.interpreter.rides import Ride, RidesByKind
-from weft.core.interpreter.rules import Lift, OutcomeNode, Rule
+from weft.core.interpreter.prefixes import RidesByKind
+from weft.core.interpreter.rides import Placement, as_written, is_sharding, read_placement
+from weft.core.interpreter.rules import Exit, Lift, Rule
 from weft.core.interpreter.values import VALUES
 from weft.core.records.partition import take_apart
 from weft.core.records.statics import Bound, Static
@@ -36,14 +35,6 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True)
-class Placement:
-    """How an argument rides through jit: its sharding (None: as it is), and whether its buffers are given away."""
-
-    sharding: Any = None
-    donated: bool = False
-
-
-@dataclass(frozen=True)
 class JitOptions:
     """The options of one `jit`, completed by the function's signature."""
 
@@ -54,11 +45,6 @@ class JitOptions:
     in_shardings: Any
     out_shardings: Any
     jax_options: dict[str, Any]
-
-
-def is_sharding(node: Any) -> bool:
-    """Whether a prefix node is a sharding or a placement."""
-    return node is None or isinstance(node, Placement | Sharding | PartitionSpec | Format)
 
 
 def _arrive(options: JitOptions, call: Call) -> Any:
@@ -90,27 +76,22 @@ def _arrive(options: JitOptions, call: Call) -> Any:
     )
 
 
-def _forwards(arrived: Ride, departs: Ride) -> bool:
-    # A donated leaf leaves through XLA's aliasing, which copies nothing; a sharding, asked for, must be applied.
-    return arrived == Placement() and departs is None
-
-
 def _lift(lift: Lift[JitOptions]) -> Any:
     (body,) = lift.bodies
 
-    def traced(extra: Any, *groups: tuple[Any, ...]) -> tuple[Groups, OutcomeNode]:
+    def traced(extra: Any, *groups: tuple[Any, ...]) -> Exit:
         lift.traces.record(body.name, body.boundary, lift.crossing, lift.crossing.ungroup(groups))
         with open_frame("jit"):
             return body(groups)
 
     options = lift.options
-    placements = [lane for lane in lift.lanes if isinstance(lane, Placement)]
     keywords = dict(options.jax_options)
-    keywords["donate_argnums"] = tuple(i + 1 for i, lane in enumerate(placements) if lane.donated)
-    if any(lane.sharding is not None for lane in placements):
-        keywords["in_shardings"] = (None, *(lane.sharding for lane in placements))
-    if any(lane is not None for lane in lift.out_lanes):
-        keywords["out_shardings"] = (lift.out_lanes, None)
+    keywords["donate_argnums"] = tuple(i + 1 for i, lane in enumerate(lift.lanes) if lane.gives_away)
+    given, out, updates = map(as_written, (lift.lanes, lift.out_lanes, lift.update_lanes))
+    if any(sharding is not None for sharding in given):
+        keywords["in_shardings"] = (None, *given)
+    if any(sharding is not None for sharding in (*out, *updates)):
+        keywords["out_shardings"] = (out, updates, None)
     return untyped_jax.jit(titled(body.name, traced), **keywords)
 
 
@@ -119,12 +100,9 @@ JIT: Rule[JitOptions] = Rule(
     _lift,
     arrive=_arrive,
     depart=lambda options, index: options.out_shardings,
-    is_ride=is_sharding,
-    forwards=_forwards,
-    updates=lambda ride: ride.sharding if isinstance(ride, Placement) else ride,
+    read=read_placement,
     options=("in_shardings", "out_shardings"),
     quick=True,
-    gives_away=lambda ride: isinstance(ride, Placement) and ride.donated,
     shares="always",
 )
 
@@ -202,9 +180,9 @@ class JitFunction(Generic[P, R]):
         call = (self._interpreted.functions, *self._with_statics(args, kwargs))
         plan, values, entered = self._interpreted.plan(call)
         jitted: Any = plan.lifted
-        groups, outcome = jitted.eval_shape((), *plan.crossing.group(values))
+        out, updates, outcome = jitted.eval_shape((), *plan.crossing.group(values))
         shapes = [untyped_jax.eval_shape(_itself, value) for value in values]
-        return self._interpreted.boundary.hand_over(entered, outcome.value, shapes, groups)
+        return self._interpreted.boundary.hand_over(entered, outcome.value, shapes, (*out, *updates))
 
     def partial(self, *args: Any) -> Callable[..., R]:
         """The function with its first arguments given now, and taken apart only once.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import jax
@@ -20,18 +20,27 @@ from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.edge.untyped import jnp
 from weft.core.errors import DifferentiationError
 from weft.core.interpreter.boundary import Call, Groups
-from weft.core.interpreter.rides import Autodiff, RidesByKind
+from weft.core.interpreter.prefixes import RidesByKind
+from weft.core.interpreter.rides import Role, read_role
 from weft.core.interpreter.rules import Body, Lift, Lifted, Rule
 from weft.core.paths import format_path
 from weft.core.records.filters import All, OfValue
 from weft.core.records.leaves import NUMBERS
 from weft.core.records.statics import Static, given
 from weft.transforms._wrap import by_position, named_like
+from weft.transforms.differentiation import CLOSED, PRIMAL
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-DIFFERENTIATED, CLOSED, PRIMAL = Autodiff.DIFFERENTIATED, Autodiff.CLOSED, Autodiff.PRIMAL
+# Updates leave as outputs of their own, whose cotangents are ignored. That of an argument that is differentiated would
+# be lost, unless the backward function takes it (`with_updates`).
+_UPDATES = Role(
+    "'updates of differentiated leaves'",
+    instead="an argument that is differentiated cannot be mutated: pass what changes through an argument that is not "
+    "(nondiff_argnums)",
+)
+DIFFERENTIATED = Role("differentiated", updates_as=_UPDATES)
 
 
 class Residuals(threading.local):
@@ -82,10 +91,6 @@ def _rides(filter: Any) -> RidesByKind:
     return _Inexact(((All(filter, OfValue(_is_inexact)), DIFFERENTIATED), (..., CLOSED)))
 
 
-# The rides on which updates of the arguments leave: as outputs whose cotangents are ignored.
-_UPDATES = {DIFFERENTIATED: "updates of differentiated leaves", CLOSED: "updates of the others"}
-
-
 def _arrive(options: CustomOptions, call: Call) -> Any:
     count = len(call[1])
     nondiff = nondiff_positions(options.nondiff_argnums, count)
@@ -100,17 +105,21 @@ def custom_rule(name: str, lift: Callable[[Lift[CustomOptions]], Lifted]) -> Rul
         lift,
         arrive=_arrive,
         depart=lambda options, index: PRIMAL,
-        is_ride=lambda node: isinstance(node, Autodiff),
+        read=read_role,
         lanes=(DIFFERENTIATED, CLOSED),
-        forwards=None,
-        updates=lambda ride: _UPDATES[ride] if isinstance(ride, Autodiff) else ride,
-        refused={
-            _UPDATES[DIFFERENTIATED]: "an argument that is differentiated cannot be mutated: pass what changes through "
-            "an argument that is not (nondiff_argnums)"
-        },
         options=("nondiff_argnums", "output"),
         shares="never",
     )
+
+
+def with_updates(rule: Rule[CustomOptions]) -> Rule[CustomOptions]:
+    """The rule for backward functions that take cotangents of updates: what is differentiated may be mutated."""
+    updated = replace(DIFFERENTIATED, updates_as=None)
+
+    def read(node: Any) -> Role | None:
+        return updated if node == DIFFERENTIATED else read_role(node)
+
+    return replace(rule, read=read, lanes=(updated, CLOSED))
 
 
 def arguments(body: Body, groups: Groups) -> tuple[Any, ...]:
@@ -145,7 +154,7 @@ def guarded(body: Body, groups: Groups, name: str) -> Groups:
         return groups
     values = body.crossing.ungroup(groups)
     for i, (ride, value) in enumerate(zip(body.crossing.rides, values, strict=True)):
-        if ride is CLOSED and isinstance(value, Tracer) and jnp.issubdtype(value.dtype, jnp.inexact):
+        if ride == CLOSED and isinstance(value, Tracer) and jnp.issubdtype(value.dtype, jnp.inexact):
             values[i] = _not_differentiated(name, format_path(body.boundary.path_of(body.crossing, i)))(value)
     return body.crossing.group(values)
 

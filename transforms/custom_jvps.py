@@ -15,7 +15,6 @@ from weft.core.interpreter.rules import Lift, Lifted, OutcomeNode
 from weft.core.interpreter.values import VALUES
 from weft.transforms._wrap import as_tuple, decorate, titled
 from weft.transforms.custom import (
-    PRIMAL,
     CustomFunction,
     CustomOptions,
     arguments,
@@ -32,15 +31,14 @@ R = TypeVar("R")
 
 def _lift_jvp(lift: Lift[CustomOptions]) -> Lifted:
     (body,), options = lift.bodies, lift.options
-    lane = lift.out_lanes.index(PRIMAL)
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
         outcomes: list[OutcomeNode] = []
 
         def primal(*groups: Any) -> Any:
-            out, outcome = body(groups)
+            out, _, outcome = body(groups)
             outcomes.append(outcome)
-            return out[lane]
+            return out[0]
 
         def rule(groups: Any, tangents: Any) -> tuple[Any, Any]:
             nondiff, primals = part(options.nondiff_argnums, arguments(body, groups))
@@ -50,16 +48,16 @@ def _lift_jvp(lift: Lift[CustomOptions]) -> Lifted:
             # The rule's primal output crosses as the function's own output does.
             values = body.crossing.ungroup(groups)
             live, memory = body.boundary.rebuild(body.crossing, values)
-            out_groups, outcome = body.boundary.leave(body.crossing, values, live, memory, out, body.departure)
+            (primals,), _, outcome = body.boundary.leave(body.crossing, values, live, memory, out, body.departure)
             outcomes.append(OutcomeNode(value=outcome))
-            leaves = body.boundary.read_sparse_output(outcome, lane, tangent)
-            return out_groups[lane], tuple(map(_as_tangent, leaves, out_groups[lane]))
+            leaves = body.boundary.read_sparse_output(outcome, tangent)
+            return primals, tuple(map(_as_tangent, leaves, primals))
 
         function = untyped_jax.custom_jvp(titled(body.name, primal))
         function.defjvp(rule, symbolic_zeros=options.symbolic_zeros)
         with open_frame("custom_jvp"):
             out = function(*guarded(body, groups, options.name))
-        return tuple(tuple(out) if i == lane else () for i in range(len(lift.out_lanes))), outcomes[0]
+        return (tuple(out),), (), outcomes[0]
 
     return lifted
 

@@ -12,7 +12,7 @@ from weft.core.edge.untyped import is_tuple
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import DifferentiationError, StructureError
 from weft.core.frames import open_frame
-from weft.core.interpreter.boundary import Groups
+from weft.core.interpreter.boundary import Groups, Outcome
 from weft.core.interpreter.interpret import interpret
 from weft.core.interpreter.rules import Body, Lift, Lifted, OutcomeNode
 from weft.core.interpreter.values import VALUES
@@ -20,7 +20,6 @@ from weft.core.records.agree import Described, differences
 from weft.core.records.statics import Static
 from weft.transforms._wrap import as_tuple, decorate, named_like, titled
 from weft.transforms.custom import (
-    PRIMAL,
     CustomFunction,
     CustomOptions,
     Residuals,
@@ -29,6 +28,7 @@ from weft.transforms.custom import (
     guarded,
     interleave,
     part,
+    with_updates,
 )
 from weft.transforms.differentiation import read_arguments
 
@@ -40,7 +40,6 @@ _Made = tuple[OutcomeNode, Described]
 
 def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
     (primal_body, forward_body), options = lift.bodies, lift.options
-    lane = lift.out_lanes.index(PRIMAL)
     # By the types of the leaves, what the function itself returns, or None where it needs their values to say.
     learned: dict[Any, _Made | None] = {}
 
@@ -53,31 +52,32 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
         primal_run, forward_run = (body.departing(updated=updated) for body in (primal_body, forward_body))
         boundary = primal_body.boundary
 
-        def primal(*groups: Any) -> Any:
-            out, outcome = primal_run(groups)
-            _agree_with(options, primal_body, seen, outcome, out)
-            return out
+        def primal(*groups: Any) -> tuple[Groups, Groups]:
+            out, updates, outcome = primal_run(groups)
+            _agree_with(options, primal_body, seen, outcome, (*out, *updates))
+            return out, updates
 
         def forward(*groups: Any) -> Any:
             plain = tuple(tuple(getattr(v, "value", v) for v in group) for group in groups)
             if not seen and (made := _learn(learned, primal_run, plain)) is not None:
                 seen.append(made)
-            out, outcome = forward_run(groups)
-            _agree_with(options, forward_body, seen, outcome, out)
+            out, updates, outcome = forward_run(groups)
+            _agree_with(options, forward_body, seen, outcome, (*out, *updates))
             # Taken, so that what they hold does not outlive the trace.
             residuals, options.residuals.value = options.residuals.value, None
             structure, leaves = boundary.pack(residuals)
-            return out, (Static(structure), leaves, plain, outcome)
+            return (out, updates), (Static(structure), leaves, plain, outcome)
 
         def backward(saved: Any, cotangents: Any) -> Any:
+            ((primals,), updates) = cotangents
             structure, leaves, groups, outcome = saved
             nondiff, _ = part(options.nondiff_argnums, arguments(forward_body, groups))
-            cotangent = boundary.sparse_output(outcome.value, lane, cotangents[lane])
+            cotangent = boundary.sparse_output(outcome.value, primals)
             if options.with_updates:
-                cotangent = (_update_cotangents(options, forward_body, outcome.value, cotangents), cotangent)
+                cotangent = (_update_cotangents(options, forward_body, outcome.value, updates), cotangent)
             keywords: dict[str, Any] = {}
             if options.updates_as is not None:
-                keywords[options.updates_as] = _update_cotangents(options, forward_body, outcome.value, cotangents)
+                keywords[options.updates_as] = _update_cotangents(options, forward_body, outcome.value, updates)
             with open_frame("custom_vjp backward"):
                 given = options.rule(*nondiff, boundary.unpack(structure.value, leaves), cotangent, **keywords)
             return _gradients(options, forward_body, groups, given), None
@@ -85,15 +85,16 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
         function = untyped_jax.custom_vjp(titled(primal_body.name, primal))
         function.defvjp(forward, backward, symbolic_zeros=options.symbolic_zeros)
         with open_frame("custom_vjp"):
-            out = function(*guarded(primal_body, groups, options.name))
-        return out, seen[-1][0]
+            out, updates = function(*guarded(primal_body, groups, options.name))
+        return out, updates, seen[-1][0]
 
     return lifted
 
 
-def _update_cotangents(options: CustomOptions, body: Body, outcome: Any, cotangents: Groups) -> tuple[Any, ...]:
+def _update_cotangents(options: CustomOptions, body: Body, outcome: Outcome, cotangents: Groups) -> tuple[Any, ...]:
     """The cotangents of the updates, as trees like the arguments that are differentiated."""
-    values = {i: cotangents[lane][place] for i, lane, place in body.boundary.places_of_updates(outcome)}
+    outputs = len(body.departure.lanes)
+    values = {i: cotangents[lane - outputs][place] for i, lane, place in outcome.updates}
     sparse = body.boundary.sparse_call(body.crossing, values)[1]
     return part(options.nondiff_argnums, sparse)[1]
 
@@ -107,9 +108,10 @@ def _learn(learned: dict[Any, _Made | None], body: Body, groups: Groups) -> _Mad
         found: list[_Made] = []
 
         def run(*groups: Any) -> Groups:
-            out, outcome = body(groups)
-            found.append((outcome, body.boundary.describe_outcome(body.crossing, outcome.value, out)))
-            return out
+            out, updates, outcome = body(groups)
+            groups = (*out, *updates)
+            found.append((outcome, body.boundary.describe_outcome(body.crossing, outcome.value, groups)))
+            return groups
 
         # Not where it goes by the values of arrays.
         with suppress(jax.errors.JAXTypeError, jax.errors.JAXIndexError):
@@ -147,6 +149,7 @@ def _gradients(options: CustomOptions, body: Body, groups: Groups, given: Any) -
 
 
 CUSTOM_VJP = custom_rule("custom_vjp", _lift_vjp)
+CUSTOM_VJP_WITH_UPDATES = with_updates(CUSTOM_VJP)
 
 
 class CustomVjp(CustomFunction[P, R]):

@@ -16,9 +16,10 @@ import jax
 from weft.core.edge.untyped import jnp
 from weft.core.errors import DifferentiationError
 from weft.core.frames import open_frame
-from weft.core.interpreter.boundary import Boundary, Call, Crossing, Groups
-from weft.core.interpreter.rides import Autodiff, Ride, RidesByKind
-from weft.core.interpreter.rules import Finish, Lift, Lifted, OutcomeNode, Rule
+from weft.core.interpreter.boundary import Boundary, Call, Crossing
+from weft.core.interpreter.prefixes import RidesByKind
+from weft.core.interpreter.rides import Ride, Role, read_role
+from weft.core.interpreter.rules import Exit, Finish, Lift, Lifted, Rule, pair
 from weft.core.interpreter.values import parameter_names
 from weft.core.paths import Path, format_path
 from weft.core.records.aliases import refuse_aliases
@@ -26,10 +27,8 @@ from weft.core.records.filters import All, Filter, Maybe, format_filter
 from weft.core.records.kinds import Buffer, Param
 from weft.core.records.leaves import Leaf
 
-DIFFERENTIATED, CLOSED, PRIMAL = Autodiff.DIFFERENTIATED, Autodiff.CLOSED, Autodiff.PRIMAL
-# The rules below depart on PRIMAL, or on (PRIMAL, CLOSED): either way it is the first lane.
-PRIMAL_LANE = 0
-
+# What is closed over need not leave; what is differentiated leaves as part of what is differentiated with it.
+DIFFERENTIATED, CLOSED, PRIMAL = Role("differentiated"), Role("closed over", keeps=True), Role("primal")
 
 # Gradients are made to update what they belong to, so they may not take apart what is one.
 _FOR_UPDATES = ("grad", "value_and_grad")
@@ -108,7 +107,7 @@ def _is_integer(path: Any, kind: Any, value: Any) -> bool:
 
 
 def _check(options: DiffOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
-    chosen = [leaf for leaf, ride in zip(leaves, rides, strict=True) if ride is DIFFERENTIATED]
+    chosen = [leaf for leaf, ride in zip(leaves, rides, strict=True) if ride == DIFFERENTIATED]
     if not chosen and not options.may_be_none and not isinstance(options.wrt, Maybe):
         wanted = "Param" if options.wrt is None else format_filter(options.wrt)
         raise DifferentiationError(
@@ -165,24 +164,21 @@ def _depart(options: DiffOptions, index: int) -> Any:
     return (PRIMAL, CLOSED) if options.has_aux else PRIMAL
 
 
-def _is_role(node: Any) -> bool:
-    return isinstance(node, Autodiff)
+def _returns(options: DiffOptions, out: Any) -> Any:
+    return pair(out) if options.has_aux else out
 
 
-def _forwards(arrived: Ride, departs: Ride) -> bool:
-    return arrived is CLOSED and departs is CLOSED
-
-
-Primal = Callable[[Any, Any], tuple[tuple[Any, ...], tuple[Groups, OutcomeNode]]]
+Primal = Callable[[Any, Any], tuple[tuple[Any, ...], Exit]]
 
 
 def primal_of(lift: Lift[DiffOptions]) -> Primal:
     """The body as a function (differentiated, closed over) -> (primal outputs, everything)."""
     (body,) = lift.bodies
 
-    def primal(differentiated: Any, closed: Any) -> tuple[tuple[Any, ...], tuple[Groups, OutcomeNode]]:
-        out = body((differentiated, closed))
-        return out[0][PRIMAL_LANE], out
+    def primal(differentiated: Any, closed: Any) -> tuple[tuple[Any, ...], Exit]:
+        out, updates, outcome = body((differentiated, closed))
+        # The primal output is the first lane: the rules below depart on PRIMAL, or on (PRIMAL, CLOSED).
+        return out[0], (out, updates, outcome)
 
     return primal
 
@@ -197,14 +193,14 @@ def framed_as(name: str, lifted: Lifted) -> Lifted:
 
 def sparse_arguments(boundary: Boundary, crossing: Crossing, values: Sequence[Any]) -> tuple[Any, ...]:
     """Values of the differentiated leaves as trees like the positional arguments."""
-    positions = [i for i, ride in enumerate(crossing.rides) if ride is DIFFERENTIATED]
+    positions = [i for i, ride in enumerate(crossing.rides) if ride == DIFFERENTIATED]
     return boundary.sparse_call(crossing, dict(zip(positions, values, strict=True)))[1]
 
 
 def read_arguments(boundary: Boundary, crossing: Crossing, given: Call, primals: Sequence[Any]) -> tuple[Any, ...]:
     """The inverse of `sparse_arguments`, with zeros like the primals where nothing is given."""
     values = boundary.read_sparse(crossing, given)
-    chosen = [value for value, ride in zip(values, crossing.rides, strict=True) if ride is DIFFERENTIATED]
+    chosen = [value for value, ride in zip(values, crossing.rides, strict=True) if ride == DIFFERENTIATED]
     return tuple(
         jax.tree.map(jnp.zeros_like, primal) if value is None else value
         for value, primal in zip(chosen, primals, strict=True)
@@ -224,10 +220,9 @@ def differentiation(name: str, lift: Callable[[Lift[DiffOptions]], Lifted], fini
         lift,
         arrive=_arrive,
         depart=_depart,
-        is_ride=_is_role,
+        read=read_role,
         lanes=(DIFFERENTIATED, CLOSED),
-        forwards=_forwards,
-        updates=lambda ride: CLOSED,
+        returns=_returns,
         check=_check,
         finish=finish,
         options=("argnums", "has_aux"),
@@ -236,7 +231,7 @@ def differentiation(name: str, lift: Callable[[Lift[DiffOptions]], Lifted], fini
 
 def like_output(finish: Finish[DiffOptions], values: Sequence[Any]) -> Any:
     """Values of the primal output's leaves as a tree like it, `None` at its static leaves."""
-    tree = finish.boundary.sparse_output(finish.outcome, PRIMAL_LANE, values)
+    tree = finish.boundary.sparse_output(finish.outcome, values)
     return tree[0] if finish.options.has_aux else tree
 
 

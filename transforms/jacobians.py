@@ -32,8 +32,8 @@ def _lift_jacobian(transform: Callable[..., Any]) -> Callable[[Lift[DiffOptions]
         differentiate = transform(primal, **keywords)
 
         def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
-            jacobian, (out, outcome) = differentiate(*groups)
-            return out, outcome, jacobian
+            jacobian, left = differentiate(*groups)
+            return *left, jacobian
 
         return framed_as(lift.options.name, lifted)
 

@@ -16,10 +16,13 @@ from weft.core.edge.untyped import jnp, lax
 from weft.core.errors import CarryError
 from weft.core.frames import open_frame
 from weft.core.interpreter.boundary import Groups
-from weft.core.interpreter.rides import Carry
+from weft.core.interpreter.rides import CARRIED, Carry, Ride, Role, read_role, read_step
 from weft.core.interpreter.rules import Lift, Lifted, OutcomeNode, Rule
 from weft.transforms._wrap import call_over_values, titled
-from weft.transforms.carries import is_carry_or_axis, rule_of_a_carry
+from weft.transforms.carries import rule_of_a_carry
+
+# What changes in a carry is the carry.
+_NO_UPDATES: Groups = ()
 
 
 @dataclass(frozen=True)
@@ -27,18 +30,22 @@ class WhileOptions:
     """`while_loop` has no options."""
 
 
-PREDICATE = "predicate"
+PREDICATE = Role("predicate")
+
+
+def _read(node: Any) -> Ride | None:
+    return read_role(node) or read_step(node)
 
 
 def _lift_while(lift: Lift[WhileOptions]) -> Lifted:
     condition, body = lift.bodies
-    carry, predicate = lift.out_lanes.index(Carry), lift.out_lanes.index(PREDICATE)
+    carry, predicate = lift.out_lanes.index(CARRIED), lift.out_lanes.index(PREDICATE)
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
         outcomes: list[OutcomeNode] = []
 
         def go_on(carried: Any) -> Any:
-            out, _ = condition(_with_carry(carried))
+            out, _, _ = condition(_with_carry(carried))
             if len(out[predicate]) != 1 or jnp.shape(out[predicate][0]) != ():
                 shapes = ", ".join(str(jax.typeof(leaf)) for leaf in out[predicate])
                 raise CarryError(
@@ -48,7 +55,7 @@ def _lift_while(lift: Lift[WhileOptions]) -> Lifted:
             return out[predicate][0]
 
         def step(carried: Any) -> Any:
-            out, outcome = body(_with_carry(carried))
+            out, _, outcome = body(_with_carry(carried))
             outcomes.append(outcome)
             return out[carry]
 
@@ -59,7 +66,7 @@ def _lift_while(lift: Lift[WhileOptions]) -> Lifted:
             carried = lax.while_loop(go_on, step, groups[0])
         out: list[tuple[Any, ...]] = [() for _ in lift.out_lanes]
         out[carry] = carried
-        return tuple(out), outcomes[-1]
+        return tuple(out), _NO_UPDATES, outcomes[-1]
 
     return untyped_jax.jit(titled(body.name, lifted), inline=True)
 
@@ -68,7 +75,7 @@ WHILE: Rule[WhileOptions] = rule_of_a_carry(
     "while_loop",
     _lift_while,
     depart=(PREDICATE, Carry),
-    is_ride=lambda node: node == PREDICATE or is_carry_or_axis(node),
+    read=_read,
 )
 
 
@@ -101,13 +108,13 @@ class ForiOptions:
 
 def _lift_fori(lift: Lift[ForiOptions]) -> Lifted:
     (body,), options = lift.bodies, lift.options
-    carry = lift.out_lanes.index(Carry)
+    carry = lift.out_lanes.index(CARRIED)
 
     def lifted(bounds: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
         outcomes: list[OutcomeNode] = []
 
         def step(i: Any, carried: Any) -> Any:
-            out, outcome = body((carried, *groups[1:]), i)
+            out, _, outcome = body((carried, *groups[1:]), i)
             outcomes.append(outcome)
             return out[carry]
 
@@ -119,7 +126,7 @@ def _lift_fori(lift: Lift[ForiOptions]) -> Lifted:
             step(jnp.asarray(lower), groups[0])
         out: list[tuple[Any, ...]] = [() for _ in lift.out_lanes]
         out[carry] = carried
-        return tuple(out), outcomes[-1]
+        return tuple(out), _NO_UPDATES, outcomes[-1]
 
     return untyped_jax.jit(titled(body.name, lifted), inline=True)
 

@@ -22,7 +22,8 @@ from weft.core.errors import AxisError
 from weft.core.frames import open_frame
 from weft.core.interpreter.boundary import Call
 from weft.core.interpreter.interpret import interpret
-from weft.core.interpreter.rides import Ride, mapped_size
+from weft.core.interpreter.prefixes import mapped_size
+from weft.core.interpreter.rides import Ride, as_written, axis_of, is_spec, read_spec
 from weft.core.interpreter.rules import Lift, Lifted, Rule
 from weft.core.interpreter.values import VALUES
 from weft.core.memory import live
@@ -130,7 +131,7 @@ class PmapFunction(MapFunction[P, R]):
 
 
 def _check(name: str, options: MapOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
-    size = mapped_size(leaves, rides, given=options.axis_size, what=name)
+    size = mapped_size(leaves, list(map(axis_of, rides)), given=options.axis_size, what=name)
     if size is None:
         raise AxisError(
             f"{name} has nothing to map over: every argument rides on None, and there is no axis_size",
@@ -139,7 +140,8 @@ def _check(name: str, options: MapOptions, call: Call, leaves: Sequence[Leaf], r
 
 
 def _size(groups: Sequence[Sequence[Any]], lanes: Sequence[Ride], given: int | None) -> int | None:
-    mapped = ((group, axis) for group, axis in zip(groups, lanes, strict=True) if isinstance(axis, int))
+    pairs = ((group, axis_of(lane)) for group, lane in zip(groups, lanes, strict=True))
+    mapped = ((group, axis) for group, axis in pairs if axis is not None)
     sizes = (leaf.shape[axis] for group, axis in mapped for leaf in jax.tree.leaves(group))
     return next(sizes, given)
 
@@ -153,7 +155,7 @@ class _Mapped:
         self.rides = frozenset(lift.crossing.rides)
 
         # pmap wants something that is mapped, whatever is said of the size.
-        beside = name == "pmap" and not any(isinstance(lane, int) for lane in lift.lanes)
+        beside = name == "pmap" and all(axis_of(lane) is None for lane in lift.lanes)
         self.before: tuple[Any, ...] = (np.zeros(options.axis_size or 0),) if beside else ()
 
         def run(*given: Any) -> Any:
@@ -162,15 +164,15 @@ class _Mapped:
         self.mapped = transform(
             titled(body.name, run),
             in_axes=(*(0 for _ in self.before), *map(self._axis, lift.lanes)),
-            out_axes=(lift.out_lanes, None),
+            out_axes=(as_written(lift.out_lanes), as_written(lift.update_lanes), None),
             axis_name=options.axis_name,
             axis_size=options.axis_size,
             **options.jax_options,
         )
 
-    def _axis(self, lane: Ride) -> Ride:
+    def _axis(self, lane: Ride) -> Any:
         # JAX's pmap counts None as a leaf, also where it stands for nothing, and mistakes the axes of what follows.
-        return lane if lane in self.rides else 0
+        return lane.as_written if lane in self.rides else 0
 
     def __call__(self, extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
         size = _size(groups, self.lanes, self.options.axis_size)
@@ -309,11 +311,6 @@ class ShardMapOptions:
     jax_options: Mapping[str, Any]
 
 
-def is_spec(node: Any) -> bool:
-    """Whether a prefix node is a partition spec."""
-    return node is None or isinstance(node, PartitionSpec)
-
-
 def _arrive_specs(options: ShardMapOptions, call: Call) -> Any:
     in_specs = options.in_specs
     if is_tuple(in_specs) and not is_spec(in_specs) and len(in_specs) != len(call[1]):
@@ -325,8 +322,8 @@ def _arrive_specs(options: ShardMapOptions, call: Call) -> Any:
     return PartitionSpec(), in_specs, PartitionSpec()
 
 
-def _as_spec(ride: Ride) -> Any:
-    return PartitionSpec() if ride is None else ride
+def _as_specs(lanes: Sequence[Ride]) -> tuple[Any, ...]:
+    return tuple(PartitionSpec() if lane.as_written is None else lane.as_written for lane in lanes)
 
 
 def _lift_shard_map(lift: Lift[ShardMapOptions]) -> Lifted:
@@ -334,8 +331,8 @@ def _lift_shard_map(lift: Lift[ShardMapOptions]) -> Lifted:
     mapped = jax.shard_map(
         lift.bodies[0],
         mesh=options.mesh,
-        in_specs=(tuple(map(_as_spec, lift.lanes)),),
-        out_specs=(tuple(map(_as_spec, lift.out_lanes)), PartitionSpec()),
+        in_specs=(_as_specs(lift.lanes),),
+        out_specs=(_as_specs(lift.out_lanes), _as_specs(lift.update_lanes), PartitionSpec()),
         **options.jax_options,
     )
     mesh: Mesh | None = options.mesh
@@ -352,7 +349,7 @@ SHARD_MAP: Rule[ShardMapOptions] = Rule(
     _lift_shard_map,
     arrive=_arrive_specs,
     depart=lambda options, index: options.out_specs,
-    is_ride=is_spec,
+    read=read_spec,
     options=("in_specs", "out_specs"),
 )
 

@@ -1,29 +1,34 @@
 """scan: a function of one step, run over a sequence.
 
-Its arguments are carried, scanned on an axis, or the same at each step. The loop is lifted inside an inlined `jax.jit`,
-like those of `loops`.
+Its arguments are carried, scanned on an axis, or the same at each step. What changes in them leaves as they came: what
+changes in a slice is stacked; what is carried comes back as the carry; and what is *carried along*, though the function
+does not return it, goes from step to step in the carry beside it. Which leaves these are has to be known before the
+loop begins, since JAX wants the same carry at each step: one abstract evaluation of a step tells.
+
+The loop is lifted inside an inlined `jax.jit`, like those of `loops`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeGuard, TypeVar, overload
 
 import jax
 from weft.core.edge.untyped import is_tuple, jnp, lax
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import AxisError
 from weft.core.frames import open_frame
-from weft.core.interpreter.boundary import Boundary, Call, Groups
+from weft.core.interpreter.boundary import Call, Groups
 from weft.core.interpreter.interpret import interpret
-from weft.core.interpreter.rides import Carry, Ride, mapped_size
-from weft.core.interpreter.rules import Body, Lift, Lifted, OutcomeNode, Rule
+from weft.core.interpreter.prefixes import mapped_size
+from weft.core.interpreter.rides import CARRIED, Along, Carried, Carry, Ride, axis_of, read_step, read_step_along
+from weft.core.interpreter.rules import Body, Exit, Lift, Lifted, Rule
 from weft.core.interpreter.values import VALUES
 from weft.core.records.leaves import Leaf
 from weft.core.threads.proxies import Transform
 from weft.transforms._wrap import by_position, decorate, named_like, over_values, titled
-from weft.transforms.carries import ALONG, agreement_of_carries, carried_updates, is_carry_or_axis
+from weft.transforms.carries import agreement_of_carries
 from weft.transforms.parts import scanned
 
 P = ParamSpec("P")
@@ -58,7 +63,7 @@ def _arrive_scan(options: ScanOptions, call: Call) -> Any:
 
 
 def _check_scan(options: ScanOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
-    if mapped_size(leaves, rides, given=options.length, what="scan") is None:
+    if mapped_size(leaves, list(map(axis_of, rides)), given=options.length, what="scan") is None:
         raise AxisError(
             "scan has nothing to scan over: no argument rides on an axis, and there is no length",
             fix="give an argument an axis in in_axes, or give length",
@@ -66,55 +71,63 @@ def _check_scan(options: ScanOptions, call: Call, leaves: Sequence[Leaf], rides:
 
 
 def _lift_scan(lift: Lift[ScanOptions]) -> Lifted:
-    (body,), options = lift.bodies, lift.options
-    lanes, out_lanes = lift.lanes, tuple(dict.fromkeys((*lift.out_lanes, ALONG)))
-    scanned = [i for i, lane in enumerate(lanes) if isinstance(lane, int)]
-    stacked = [i for i, lane in enumerate(out_lanes) if isinstance(lane, int)]
-    carry_in, carry_out = lanes.index(Carry), out_lanes.index(Carry) if Carry in out_lanes else None
+    (body,), options, lanes = lift.bodies, lift.options, lift.lanes
+    carry = lanes.index(CARRIED)
+    scanned = {i: axis for i, lane in enumerate(lanes) if (axis := axis_of(lane)) is not None}
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
-        slices = {i: _moved(groups[i], _axis(lanes[i]), 0) for i in scanned}
+        slices = {i: _moved(groups[i], axis, 0) for i, axis in scanned.items()}
         length = next((leaf.shape[0] for leaf in jax.tree.leaves(slices)), options.length)
         with open_frame("scan", length=length):
             first = {i: jax.tree.map(_slice_type, leaves) for i, leaves in slices.items()}
-            run, along = _carrying_along(body, tuple(first.get(i, group) for i, group in enumerate(groups)), out_lanes)
-
-            def step(carry: Any, slices: dict[int, Any]) -> tuple[Any, tuple[dict[int, Any], OutcomeNode]]:
-                carried, beside = carry
-                given = [slices.get(i, group) for i, group in enumerate(groups)]
-                given[carry_in] = carried
-                for (lane, place), value in zip(places, beside, strict=True):
-                    given[lane] = (*given[lane][:place], value, *given[lane][place + 1 :])
-                out, outcome = run(tuple(given))
-                carried = () if carry_out is None else out[carry_out]
-                left = _left(body.boundary, outcome)
-                # What was taken out of the arguments has no new value, and stays as it is.
-                beside = tuple(
-                    out[left[i][0]][left[i][1]] if i in left else old for i, old in zip(along, beside, strict=True)
-                )
-                return (carried, beside), ({i: out[i] for i in stacked}, outcome)
-
+            run, along = _carrying_along(body, tuple(first.get(i, group) for i, group in enumerate(groups)))
             places = [body.crossing.places[i] for i in along]
-            start = (groups[carry_in], tuple(groups[lane][place] for lane, place in places))
-            (carry, beside), (ys, outcome) = lax.scan(
+
+            def step(carry_: tuple[Groups, Groups], slices: dict[int, Any]) -> tuple[tuple[Groups, Groups], Exit]:
+                (carried, beside), given = carry_, [slices.get(i, group) for i, group in enumerate(groups)]
+                given[carry] = carried[0] if carried else ()
+                for (lane, place), value in zip(places, beside[0] if beside else (), strict=True):
+                    given[lane] = (*given[lane][:place], value, *given[lane][place + 1 :])
+                out, updates, outcome = run(tuple(given))
+                on = _going_on(lift.out_lanes, out), _going_on(lift.update_lanes, updates)
+                return on, (_stacked(lift.out_lanes, out), _stacked(lift.update_lanes, updates), outcome)
+
+            beside = tuple(groups[lane][place] for lane, place in places)
+            start = (
+                tuple(groups[carry] for lane in lift.out_lanes if _goes_on(lane)),
+                tuple(beside for lane in lift.update_lanes if _goes_on(lane)),
+            )
+            (carried, beside), (ys, changes, outcome) = lax.scan(
                 step, start, slices, length=length, reverse=options.reverse, unroll=options.unroll
             )
-        out: list[tuple[Any, ...]] = [() for _ in out_lanes]
-        for i in stacked:
-            out[i] = _moved(ys[i], 0, _axis(out_lanes[i]))
-        if carry_out is not None:
-            out[carry_out] = carry
-        left = _left(body.boundary, outcome)
-        latest = sorted(
-            ((left[i][1], value) for i, value in zip(along, beside, strict=True) if i in left), key=lambda pair: pair[0]
-        )
-        out[out_lanes.index(ALONG)] = tuple(value for _, value in latest)
-        return tuple(out), outcome
+        return _joined(lift.out_lanes, carried, ys), _joined(lift.update_lanes, beside, changes), outcome
 
     return untyped_jax.jit(titled(body.name, lifted), inline=True)
 
 
-def _moved(leaves: tuple[Any, ...], source: int, target: int) -> tuple[Any, ...]:
+def _goes_on(lane: Ride) -> TypeGuard[Carried | Along]:
+    """Whether what leaves so is given to the next step; the rest is stacked."""
+    return isinstance(lane, Carried | Along)
+
+
+def _going_on(lanes: Sequence[Ride], groups: Groups) -> Groups:
+    return tuple(group for lane, group in zip(lanes, groups, strict=True) if _goes_on(lane))
+
+
+def _stacked(lanes: Sequence[Ride], groups: Groups) -> Groups:
+    return tuple(group for lane, group in zip(lanes, groups, strict=True) if not _goes_on(lane))
+
+
+def _joined(lanes: Sequence[Ride], last: Groups, stacked: Groups) -> Groups:
+    """The lanes again: what the last step gave, and what was stacked, on the axis that was asked for."""
+    lasts, stacks = iter(last), iter(stacked)
+    return tuple(next(lasts) if _goes_on(lane) else _moved(next(stacks), 0, axis_of(lane)) for lane in lanes)
+
+
+def _moved(leaves: tuple[Any, ...], source: int, target: int | None) -> tuple[Any, ...]:
+    if target is None:  # nothing leaves on None: it is forwarded, or refused
+        return leaves
+
     def move(leaf: Any) -> Any:
         return jnp.moveaxis(leaf, source, target)
 
@@ -126,32 +139,16 @@ def _slice_type(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
 
 
-def _left(boundary: Boundary, outcome: OutcomeNode) -> dict[int, tuple[int, int]]:
-    """Where the updates of the arguments' leaves left."""
-    return {i: (lane, place) for i, lane, place in boundary.places_of_updates(outcome.value)}
+def _carrying_along(body: Body, groups: Groups) -> tuple[Body, list[int]]:
+    """A body that returns what is carried along each time, and which leaves these are: one abstract evaluation tells.
 
-
-def _carrying_along(body: Body, groups: Groups, out_lanes: tuple[Ride, ...]) -> tuple[Body, tuple[int, ...]]:
-    """A body that also returns what it updates of what is carried along, and which leaves these are.
-
-    They are found by one abstract evaluation.
+    It has them in one lane of updates, in the order of their positions. What it took out of its arguments is there too,
+    as it was given.
     """
-    along: set[Ride] = {ALONG, None} if body.boundary.carries_along else {ALONG}
-    rides = body.crossing.rides
-
-    def updates(ride: Ride) -> Ride:
-        return ALONG if ride in along else carried_updates(ride)
-
-    departing = body.departing(lanes=out_lanes, updates=updates)
-    if along.isdisjoint(rides):
-        return departing, ()
-    updated = departing.learn_updates(groups)
-    return departing.departing(updated=updated), tuple(i for i in sorted(updated) if rides[i] in along)
-
-
-def _axis(ride: Ride) -> int:
-    assert isinstance(ride, int)
-    return ride
+    if Along() not in body.departure.update_lanes:
+        return body, []
+    updated, rides = body.learn_updates(groups), body.crossing.rides
+    return body.departing(updated=updated), [i for i in sorted(updated) if isinstance(rides[i].update, Along)]
 
 
 SCAN: Rule[ScanOptions] = Rule(
@@ -159,14 +156,13 @@ SCAN: Rule[ScanOptions] = Rule(
     _lift_scan,
     arrive=_arrive_scan,
     depart=lambda options, index: options.out_axes,
-    is_ride=is_carry_or_axis,
-    lanes=(Carry,),
-    forwards=lambda arrived, departs: arrived is None and departs is None,
-    updates=carried_updates,
+    read=read_step,
+    lanes=(CARRIED,),
     check=_check_scan,
     agree=lambda options, index: agreement_of_carries("scan", lambda live: _arrive_scan(options, live)),
-    refused={None: "carry it (Carry), or stack it (an axis)"},
 )
+# For arguments that change in place: what is the same at every step is carried along once it changes.
+SCAN_ALONG: Rule[ScanOptions] = replace(SCAN, read=read_step_along)
 
 
 @overload

@@ -14,11 +14,12 @@ from weft.core.edge.untyped import lax
 from weft.core.errors import AxisError
 from weft.core.frames import open_frame
 from weft.core.interpreter.boundary import Call
-from weft.core.interpreter.rides import Ride, mapped_size
+from weft.core.interpreter.prefixes import mapped_size
+from weft.core.interpreter.rides import Ride, Step, axis_of, read_step
 from weft.core.interpreter.rules import Lift, Lifted, OutcomeNode, Rule
 from weft.core.records.leaves import Leaf
 from weft.transforms._wrap import call_over_values, titled
-from weft.transforms.carries import carried_updates, rule_of_a_carry
+from weft.transforms.carries import rule_of_a_carry
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def _lift_map(lift: Lift[MapOverOptions]) -> Lifted:
 
 
 def _check_map(options: MapOverOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
-    if mapped_size(leaves, rides, given=None, what="map") is None:
+    if mapped_size(leaves, [axis_of(ride) for ride in rides], given=None, what="map") is None:
         raise AxisError("map has nothing to map over", fix="pass a tree with at least one array")
 
 
@@ -53,9 +54,8 @@ MAP: Rule[MapOverOptions] = Rule(
     _lift_map,
     arrive=lambda options, call: (None, 0, None),
     depart=lambda options, index: 0,
-    lanes=(0,),
-    forwards=None,
-    updates=carried_updates,
+    read=read_step,
+    lanes=(Step(0),),
     check=_check_map,
     options=("xs", "output"),
 )
@@ -95,7 +95,7 @@ def _lift_associative(lift: Lift[AssociativeOptions]) -> Lifted:
 
         def combine(a: Any, b: Any) -> Any:
             first = body.boundary.rebuild(body.crossing, body.crossing.ungroup((a, *rest)))[0][1][0]
-            out, outcome = body((b, *rest), first)
+            out, _, outcome = body((b, *rest), first)
             outcomes.append(outcome)
             return out[0]
 
@@ -105,7 +105,7 @@ def _lift_associative(lift: Lift[AssociativeOptions]) -> Lifted:
             out = lax.associative_scan(combine, elements, reverse=options.reverse, axis=axis)
         if not outcomes:  # a single element is combined with nothing; learn the output's make all the same
             untyped_jax.eval_shape(combine, elements, elements)
-        return (out, *(() for _ in lift.out_lanes[1:])), outcomes[-1]
+        return (out, *(() for _ in lift.out_lanes[1:])), (), outcomes[-1]
 
     return untyped_jax.jit(titled(body.name, lifted), inline=True)
 

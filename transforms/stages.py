@@ -106,8 +106,8 @@ class Stage:
                 at=[f"compiled for {self._crossing.structure!r}", f"called with {plan.crossing.structure!r}"],
                 fix="compile it for these arguments, or pass records of the same structure",
             )
-        groups, outcome = self.stage(*self._before, *plan.crossing.group(values))
-        return interpreted.boundary.hand_over(entered, outcome.value, values, groups)
+        out, updates, outcome = self.stage(*self._before, *plan.crossing.group(values))
+        return interpreted.boundary.hand_over(entered, outcome.value, values, (*out, *updates))
 
 
 def refuse_statics(described: Described, crossing: Crossing) -> None:

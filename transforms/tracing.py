@@ -11,9 +11,9 @@ from jax.experimental import checkify as jax_checkify
 from weft.core.edge import trees
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.frames import open_frame
-from weft.core.interpreter.boundary import NOT_UPDATED
 from weft.core.interpreter.interpret import interpret
-from weft.core.interpreter.rides import is_axis, resolve_nodes
+from weft.core.interpreter.prefixes import resolve_nodes
+from weft.core.interpreter.rides import Role, axis_of, read_axis
 from weft.core.interpreter.rules import Finish, Lift, Lifted, Rule
 from weft.core.interpreter.values import VALUES
 from weft.core.threads.proxies import Transform
@@ -38,7 +38,10 @@ def _lift_eval_shape(lift: Lift[NoOptions]) -> Lifted:
     return lifted
 
 
-EVAL_SHAPE: Rule[NoOptions] = Rule("eval_shape", _lift_eval_shape, forwards=None, updates=lambda ride: NOT_UPDATED)
+# Updates of what is only looked at do not come back; and where nothing is computed, nothing leaves.
+ABSTRACT, STAGED = Role("abstract", returns=False, is_abstract=True), Role("staged", returns=False)
+
+EVAL_SHAPE: Rule[NoOptions] = Rule("eval_shape", _lift_eval_shape, read=lambda node: ABSTRACT if node is None else None)
 
 
 def eval_shape(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -70,8 +73,8 @@ def _lift_jaxpr(lift: Lift[JaxprOptions]) -> Lifted:
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
         with open_frame("make_jaxpr"):
-            jaxpr, (out, outcome) = untyped_jax.make_jaxpr(body, return_shape=True)(groups)
-        return out, outcome, jaxpr
+            jaxpr, left = untyped_jax.make_jaxpr(body, return_shape=True)(groups)
+        return *left, jaxpr
 
     return lifted
 
@@ -81,7 +84,7 @@ def _finish_jaxpr(out: Any, finish: Finish[JaxprOptions]) -> Any:
 
 
 MAKE_JAXPR: Rule[JaxprOptions] = Rule(
-    "make_jaxpr", _lift_jaxpr, forwards=None, updates=lambda ride: NOT_UPDATED, finish=_finish_jaxpr
+    "make_jaxpr", _lift_jaxpr, read=lambda node: STAGED if node is None else None, finish=_finish_jaxpr
 )
 
 
@@ -210,8 +213,8 @@ def _lift_checkify(lift: Lift[CheckifyOptions]) -> Lifted:
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
         with open_frame("checkify"):
-            error, (out, outcome) = checked(groups)
-        return out, outcome, error
+            error, left = checked(groups)
+        return *left, error
 
     return lifted
 
@@ -301,10 +304,10 @@ def _with_axis(method: str, axes: Any, tree: Any, metadata: dict[str, Any]) -> A
         return isinstance(node, HasAxisMetadata) and isinstance(node, eqx.Module)
 
     nodes, definition = trees.flatten(tree, stops)
-    rides = resolve_nodes(axes, tree, stops, is_axis)
+    rides = map(axis_of, resolve_nodes(axes, tree, stops, read_axis))
     return definition.unflatten(
         [
-            getattr(node, method)(axis, metadata) if stops(node) and isinstance(axis, int) else node
+            getattr(node, method)(axis, metadata) if stops(node) and axis is not None else node
             for node, axis in zip(nodes, rides, strict=True)
         ]
     )

@@ -13,14 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import jax
-from weft.core.edge._jax import is_mapped
 from weft.core.errors import AxisError
-from weft.core.interpreter.rides import Ride
+from weft.core.interpreter.rides import Read, Ride
 from weft.core.paths import Path
 from weft.core.records.agree import Described
 
-# The ride of updates that there may not be.
-NOT_UPDATED = object()
 Call = tuple[tuple[Callable[..., Any], ...], tuple[Any, ...], Mapping[str, Any]]
 Groups = tuple[tuple[Any, ...], ...]
 
@@ -38,6 +35,10 @@ class Crossing:
     structure: Any
     rides: tuple[Ride, ...]
     lanes: tuple[Ride, ...]
+
+    def __hash__(self) -> int:
+        # The rides of a thousand leaves are compared, which mostly is by identity, but not hashed.
+        return hash((self.structure, self.lanes))
 
     @functools.cached_property
     def places(self) -> tuple[tuple[int, int], ...]:
@@ -65,45 +66,113 @@ class Crossing:
 
 @dataclass(frozen=True)
 class Departure:
-    """Where the leaves of an output ride.
+    """Where what a function returns may go, and what it changed in its arguments.
 
     Attributes:
-        prefix: rides as a prefix of the output.
+        prefix: how the output rides, as a prefix of it.
         lanes: the distinct rides that an output leaf can have.
-        is_ride: whether a node of the prefix is a ride.
-        forwards: whether an output leaf that is an input leaf may be forwarded, by their rides.
+        update_lanes: the distinct rides that something changed can have.
+        read: what a node of the prefix means.
         option: what the prefix is called in the user's call, for errors.
-        refused: rides that no leaf may leave on, each with what to do instead.
-        updates: the ride on which updates of an argument leave, by the argument's own, or NOT_UPDATED.
-        arrive: the rides of a call, as a prefix of it, for what is new in an argument.
+        arrive: how a call rides, as a prefix of it, for what is new in an argument.
         updated: the positions of the leaves that count as updated, where that was learned beforehand; None: those that
             changed.
     """
 
     prefix: Any
     lanes: tuple[Ride, ...]
-    is_ride: Callable[[Any], bool]
-    forwards: Callable[[Ride, Ride], bool] | None
+    update_lanes: tuple[Ride, ...]
+    read: Read
     option: str
-    refused: Mapping[Ride, str]
-    updates: Callable[[Ride], Ride]
     arrive: Callable[[Call], Any]
     updated: frozenset[int] | None = None
 
-    def refuse_mapped(self, ride: Ride, value: Any, path: Callable[[], str]) -> None:
-        """Refuses what differs along the axis of a `vmap`, but is to leave without one.
+
+# Where a leaf left: its lane (those of the output, then those of updates), and its place there.
+Place = tuple[int, int]
+
+
+class OutLanes:
+    """The lanes of one end of a function, under construction: those of its output, then those of updates."""
+
+    def __init__(self, departure: Departure):
+        self._option = departure.option
+        self._outputs = {ride: i for i, ride in enumerate(departure.lanes)}
+        self._updates = {ride: len(departure.lanes) + i for i, ride in enumerate(departure.update_lanes)}
+        self._groups: list[list[Any]] = [[] for _ in (*departure.lanes, *departure.update_lanes)]
+
+    def output(self, ride: Ride, value: Any, path: Callable[[], str]) -> Place:
+        """Puts a leaf of the output into the lane of its ride, and says where it is.
 
         Raises:
-            AxisError: naming its path.
+            AxisError: if it cannot leave so.
         """
-        if ride is None and self.option == "out_axes":
-            mapped = [leaf for leaf in jax.tree.leaves(value) if is_mapped(leaf)]
-            if mapped:
-                raise AxisError(
-                    "something mapped leaves under None: by out_axes, or by the in_axes of an argument that changes",
-                    at=f"{path()}: {jax.typeof(mapped[0])} for each index",
-                    fix="give it an axis, or reduce it over the mapped one (mean, sum, psum)",
-                )
+        if ride.refused is not None:
+            raise AxisError(
+                f"{self._option} gives {ride} to an output that changes",
+                at=f"{path()}: {_type_of(value)}",
+                fix=ride.refused,
+            )
+        if ride not in self._outputs:
+            raise AxisError(
+                f"{self._option} gives {ride} to an array, which can ride on no such thing",
+                at=f"{path()}: {_type_of(value)}",
+                fix=f"give it what {self._option} takes, or a prefix of the output's own structure",
+            )
+        return self._put(self._outputs[ride], ride, value, path)
+
+    def update(self, ride: Ride | None, value: Any, path: Callable[[], str]) -> Place:
+        """Puts something changed, or new in an argument, into the lane of its ride, and says where it is.
+
+        Raises:
+            AxisError: if it cannot leave so.
+        """
+        if ride is not None and ride.refused is not None:
+            raise AxisError(
+                f"something changes that cannot leave on {self._option} {ride}", at=path(), fix=ride.refused
+            )
+        if ride is None or ride not in self._updates:
+            raise AxisError(
+                "something new in an argument cannot leave, because updates of that argument do not come back",
+                at=path(),
+                fix="carry the argument or give it an axis, or return what is new",
+            )
+        return self._put(self._updates[ride], ride, value, path)
+
+    def replace(self, place: Place, value: Any) -> Place:
+        """Puts another value where one is."""
+        lane, index = place
+        self._groups[lane][index] = value
+        return place
+
+    def finished(self) -> tuple[Groups, Groups]:
+        """The lanes of the output, and those of updates."""
+        groups = tuple(map(tuple, self._groups))
+        return groups[: len(self._outputs)], groups[len(self._outputs) :]
+
+    def _put(self, lane: int, ride: Ride, value: Any, path: Callable[[], str]) -> Place:
+        ride.refuse(value, path)
+        self._groups[lane].append(value)
+        return lane, len(self._groups[lane]) - 1
+
+
+def _type_of(value: Any) -> str:
+    # In a graph's Variable one leaf may be a tree.
+    return ", ".join(str(jax.typeof(leaf)) for leaf in jax.tree.leaves(value))
+
+
+class Outcome(Protocol):
+    """What a function returned and did, without the arrays. Hashable: it rides in a tree definition."""
+
+    @property
+    def updates(self) -> Sequence[tuple[int, int, int]]:
+        """(leaf, lane, place) for each leaf of the arguments that is updated; lanes as in `Place`."""
+        ...
+
+    @property
+    def updated(self) -> frozenset[int]:
+        """The positions of the arguments' leaves that are updated, or may be."""
+        ...
 
 
 # From a call to (what `hand_over` needs, leaf values, lanes), or None.
@@ -114,9 +183,8 @@ class Boundary(Protocol):
     """How values cross into a transform and out again. There are two: values and references."""
 
     name: str
-    # Whether arguments can be updated at all, and whether updates of what a loop only broadcasts are carried along.
+    # Whether arguments can be updated at all.
     has_updates: bool
-    carries_along: bool
     # Whether annotations are contracts even where they name no shape; see `hooks.ContractHook.call`.
     typed: bool
     # Whether what is learned of a function in one transformed form serves in another; see `memory`.
@@ -129,9 +197,7 @@ class Boundary(Protocol):
         of the caller's own objects."""
         ...
 
-    def rides(
-        self, prefix: Any, call: Call, entered: Any, leaves: Sequence[Any], is_ride: Callable[[Any], bool], what: str
-    ) -> list[Ride]:
+    def rides(self, prefix: Any, call: Call, entered: Any, leaves: Sequence[Any], read: Read, what: str) -> list[Ride]:
         """The ride of each leaf, by a prefix of the call; `entered` is what `enter` gave for `hand_over`."""
         ...
 
@@ -167,26 +233,14 @@ class Boundary(Protocol):
         """The inverse of `pack`."""
         ...
 
-    def places_of_updates(self, outcome: Any) -> Sequence[tuple[int, int, int]]:
-        """(leaf, lane, place) for each leaf of the arguments that an outcome updates."""
-        ...
-
-    def updated(self, outcome: Any) -> frozenset[int]:
-        """The positions of the arguments' leaves that an outcome updates."""
-        ...
-
-    def update_lanes(self, crossing: Crossing) -> tuple[Ride, ...]:
-        """The rides that updates of the arguments can have."""
-        ...
-
     def leave(
         self, crossing: Crossing, values: Sequence[Any], live: Call, memory: Any, out: Any, departure: Departure
-    ) -> tuple[Groups, Any]:
-        """Takes an output (and updates) apart into lanes, and the outcome."""
+    ) -> tuple[Groups, Groups, Any]:
+        """Takes an output apart into lanes, and what changed in the arguments; and gives the outcome."""
         ...
 
     def hand_over(self, entered: Any, outcome: Any, values: Sequence[Any], groups: Groups) -> Any:
-        """Gives the caller the output, and writes updates if there are any."""
+        """Gives the caller the output, and writes updates if there are any; `groups` are the lanes of both."""
         ...
 
     def sparse_call(self, crossing: Crossing, values: Mapping[int, Any]) -> Call:
@@ -197,12 +251,12 @@ class Boundary(Protocol):
         """The inverse of `sparse_call`: for each dynamic leaf its value, or None."""
         ...
 
-    def sparse_output(self, outcome: Any, lane: int, values: Sequence[Any]) -> Any:
-        """A tree like the output, with values at what rides in one lane: how output (co)tangents are given."""
+    def sparse_output(self, outcome: Any, values: Sequence[Any]) -> Any:
+        """A tree like the output, with values at what rides in its first lane: how output (co)tangents are given."""
         ...
 
-    def read_sparse_output(self, outcome: Any, lane: int, tree: Any) -> list[Any]:
-        """The inverse of `sparse_output`: for each leaf of the lane its value, or None."""
+    def read_sparse_output(self, outcome: Any, tree: Any) -> list[Any]:
+        """The inverse of `sparse_output`: for each leaf of that lane its value, or None."""
         ...
 
     def extractor(self, crossing: Crossing, entered: Any, call: Call) -> Extract | None:

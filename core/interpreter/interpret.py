@@ -27,10 +27,10 @@ from typing import Any, Generic, TypeVar
 
 import equinox as eqx
 from weft.core.edge.untyped import jax
-from weft.core.interpreter.boundary import NOT_UPDATED, Boundary, Call, Crossing, Departure, Extract, Groups
+from weft.core.interpreter.boundary import Boundary, Call, Crossing, Departure, Extract, Groups
 from weft.core.interpreter.explain import explain
+from weft.core.interpreter.prefixes import depends_on_leaves, distinct, rides_in
 from weft.core.interpreter.retraces import Traces
-from weft.core.interpreter.rides import depends_on_leaves, is_axis, rides_in
 from weft.core.interpreter.rules import Body, Finish, Lift, Lifted, Prepare, Rule
 from weft.core.memory import Recent, remembered
 from weft.core.records.aliases import crossing_with
@@ -132,10 +132,10 @@ class Interpreted(Generic[O]):
             extra = prepare(self.boundary, plan.crossing, call, values)
 
         def hand_over(result: tuple[Any, ...]) -> Any:
-            return self.boundary.hand_over(entered, result[1].value, values, result[0])
+            return self.boundary.hand_over(entered, result[2].value, values, (*result[0], *result[1]))
 
         with crossing_with(plan.crossing, values):
-            out, (_, outcome, *more) = self._run(plan, extra, call, plan.crossing.group(values), hand_over)
+            out, (_, _, outcome, *more) = self._run(plan, extra, call, plan.crossing.group(values), hand_over)
         if self.rule.finish is None:
             return out
         return self.rule.finish(
@@ -146,44 +146,46 @@ class Interpreted(Generic[O]):
         """The plan of a call, made if need be; the call's dynamic leaves; and what `hand_over` needs of it."""
         structure, leaves, entered = self.boundary.enter(call)
         prefix = self.rule.arrive(self.options, call)
-        rides = self.boundary.rides(prefix, call, entered, leaves, self.rule.is_ride, self.rule.options[0])
+        read = self.rule.read
+        rides = self.boundary.rides(prefix, call, entered, leaves, read, self.rule.options[0])
         self.rule.check(self.options, call, leaves, rides)
         # What is new in an argument may leave by an axis that nothing arrived by.
-        axes = filter(is_axis, rides_in(prefix, self.rule.is_ride)) if self.boundary.restructures else ()
-        lanes = tuple(dict.fromkeys((*self.rule.lanes, *rides, *axes)))
+        new = (ride for ride in rides_in(prefix, read) if ride.takes_new) if self.boundary.restructures else ()
+        lanes = distinct((*self.rule.lanes, *rides, *new))
         crossing = Crossing(structure, tuple(rides), lanes)
         plan = self.memory.plans.get(crossing)
         if plan is None:
             # Where the arguments can be updated, their new values must reach them if the old ones are gone.
-            gives_away = self.boundary.has_updates and any(map(self.rule.gives_away, lanes))
+            gives_away = self.boundary.has_updates and any(lane.gives_away for lane in lanes)
             plan = Plan(crossing, self.rule.lift(self._lift(crossing)), gives_away)
             plan = self.memory.plans.add(crossing, plan)
         plan.uses += 1
         # The quick way looks at the structure alone.
-        if self.rule.quick and plan.uses == 2 and not depends_on_leaves(prefix, self.rule.is_ride):
+        if self.rule.quick and plan.uses == 2 and not depends_on_leaves(prefix, read):
             self._promote(plan, entered, call)
         return plan, [leaf.value for leaf in leaves], entered
 
     def _lift(self, crossing: Crossing) -> Lift[O]:
-        arrived = self.boundary.update_lanes(crossing)
-        updates = tuple(ride for ride in map(self.rule.updates, arrived) if ride is not NOT_UPDATED)
-        arrive = functools.partial(self.rule.arrive, self.options)
-        prefixes = [self.rule.depart(self.options, i) for i in range(len(self.functions))]
-        is_ride, forwards, option = self.rule.is_ride, self.rule.forwards, self.rule.options[1]
-        found = [ride for prefix in prefixes for ride in rides_in(prefix, is_ride)]
-        lanes = tuple(dict.fromkeys((*found, *updates)))
+        rule, boundary, count = self.rule, self.boundary, len(self.functions)
+        arrived = crossing.lanes if boundary.has_updates else ()
+        updates = distinct(ride.update for ride in arrived if ride.update is not None)
+        prefixes = [rule.depart(self.options, i) for i in range(count)]
+        lanes = distinct(ride for prefix in prefixes for ride in rides_in(prefix, rule.read))
+        arrive = functools.partial(rule.arrive, self.options)
+        returns = functools.partial(rule.returns, self.options)
         bodies = tuple(
             Body(
-                self.boundary,
+                boundary,
                 crossing,
                 i,
-                Departure(prefix, lanes, is_ride, forwards, option, self.rule.refused, self.rule.updates, arrive),
+                Departure(prefixes[i], lanes, updates, rule.read, rule.options[1], arrive),
                 name_of(self.held[i]),
-                self.rule.agree(self.options, i),
+                rule.agree(self.options, i),
+                returns,
             )
-            for i, prefix in enumerate(prefixes)
+            for i in range(count)
         )
-        return Lift(bodies, crossing, lanes, self.options, self.memory.traces)
+        return Lift(bodies, crossing, self.options, self.memory.traces)
 
     def _run(
         self, plan: Plan, extra: Any, call: Call, groups: Groups, hand_over: Callable[[tuple[Any, ...]], Any]
@@ -223,10 +225,12 @@ class Interpreted(Generic[O]):
                 (),
                 call,
                 groups,
-                lambda result: self.boundary.quick_hand_over(entered, result[1].value, values, result[0]),
+                lambda result: self.boundary.quick_hand_over(
+                    entered, result[2].value, values, (*result[0], *result[1])
+                ),
             )[0]
-        groups, outcome = self._guarded(plan, (), call, groups)
-        return self.boundary.quick_hand_over(entered, outcome.value, values, groups)
+        out, updates, outcome = self._guarded(plan, (), call, groups)
+        return self.boundary.quick_hand_over(entered, outcome.value, values, (*out, *updates))
 
     def _promote(self, plan: Plan, entered: Any, call: Call) -> None:
         # Replaced as a whole, so that other threads see the old order or the new one.

@@ -1,38 +1,33 @@
-"""Rides: where each leaf rides through a transform, and how users say so.
+"""Rides: how one leaf crosses into a transform and out again.
 
-A *ride* is whatever a transform distinguishes leaves by: an axis for vmap, a `PartitionSpec` for shard_map, `Carry` or
-an axis for scan, differentiated or closed over for grad. Users give rides as a *prefix*: a tree that stops early, whose
-leaves hold for everything below (`in_axes=(None, 0)`), and in which `axes({BatchStat: None, ...: 0})` gives one ride
-per kind. The leaves that ride alike form a *lane*; a transform sees one tuple of arrays for each lane.
+A transform tells leaves apart by one thing: an axis for vmap, a spec for shard_map, a placement for jit, whether a loop
+carries them, their role in a derivative. That is the leaf's *ride*, and leaves that ride alike form a *lane*. Users
+write axes, specs and `Carry` in prefixes (see `prefixes`); the rule *reads* each into a ride, by a `Read`.
+
+A ride knows what follows from it, so that nothing else has to ask which transform it is of:
+
+- `place`: what two paths to one leaf must agree on;
+- `update`: the ride on which what changed in it leaves, or None where that does not come back;
+- `forwards`: whether an output that is the argument itself may stay outside of the trace, if both ride so;
+- `always_leaves`, `gives_away`: whether it must leave though it has not changed;
+- `refused`, `refuse`: what cannot leave so, and with which words.
+
+Rides are compared and hashed a lot (they are part of a compiled function's key), so they are small and frozen, and the
+common ones are made once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import jax
-from weft.core.edge import trees
-from weft.core.errors import AxisError, FilterError
-from weft.core.paths import format_path
-from weft.core.records.configuration import is_stored, spelled_out
-from weft.core.records.filters import Filter, sort_leaves
-from weft.core.records.leaves import Leaf, iter_leaves
-
-Ride = Hashable
-
-
-class Autodiff(Enum):
-    """Rides that are roles in differentiation, not places."""
-
-    DIFFERENTIATED = "differentiated"
-    CLOSED = "closed over"
-    PRIMAL = "primal"
-
-    def __repr__(self) -> str:
-        return self.value
+from jax.experimental.layout import Format
+from jax.sharding import PartitionSpec, Sharding
+from weft.core.edge._jax import is_mapped
+from weft.core.errors import AxisError
 
 
 class Carry:
@@ -42,166 +37,294 @@ class Carry:
         return "Carry"
 
 
-def shown(ride: Ride) -> str:
-    """A ride as it is written in errors."""
-    return ride.__name__ if isinstance(ride, type) else repr(ride)
+class Ride:
+    """How a leaf crosses. What holds for most of them; see the module.
+
+    Attributes:
+        is_place: whether it says where arrays are. Roles do not, so they never disagree about it.
+        takes_new: whether something new in an argument may leave by it, though nothing arrived by it.
+        always_leaves: whether who asked for it wants the value to come back from there, changed or not.
+        gives_away: whether what rides so is gone once the function has run.
+        is_abstract: whether nothing leaves at all, since nothing is computed.
+        refused: what to do instead, if no leaf may leave so.
+    """
+
+    is_abstract: bool = False
+    is_place: ClassVar[bool] = True
+    takes_new: ClassVar[bool] = False
+
+    @property
+    def as_written(self) -> Any:
+        """What stands for it in a prefix, for users and for JAX."""
+        return self
+
+    def __str__(self) -> str:
+        return repr(self.as_written)
+
+    @property
+    def always_leaves(self) -> bool:
+        return False
+
+    @property
+    def gives_away(self) -> bool:
+        return False
+
+    @property
+    def kept_at(self) -> Any:
+        """The sharding that a value is to have after the call, though it has not changed."""
+        return None
+
+    @property
+    def forwards(self) -> bool:
+        """Whether an output leaf that is an argument's may stay outside of the trace, where both ride so."""
+        return False
+
+    @property
+    def place(self) -> Ride:
+        """What every path to one leaf must say alike."""
+        return self
+
+    @property
+    def update(self) -> Ride | None:
+        """The ride on which what changed in an argument leaves; None: it does not come back."""
+        return self
+
+    @property
+    def refused(self) -> str | None:
+        return None
+
+    def refuse(self, value: Any, path: Callable[[], str]) -> None:
+        """Refuses a value that cannot leave so, naming its path."""
+
+    def may_return_on(self, ride: Ride) -> bool:
+        """Whether a leaf that arrived on this may be returned on another: it is one leaf, and rides in one way."""
+        return isinstance(ride, Role) or self.place == ride.place
 
 
 @dataclass(frozen=True)
-class RidesByKind:
-    """A prefix leaf that gives one ride for each filter; made by `axes` and `specs`."""
+class Axis(Ride):
+    """Mapped over an axis, or (None) the same for every index."""
 
-    rides: tuple[tuple[Filter, Any], ...]
-    # Whether a filter may match no leaf: not where a user wrote it for these leaves.
-    optional: ClassVar[bool] = False
+    axis: int | None
 
-    def of_array(self, value: Any) -> Any:
-        """The ride of an array that is an argument of its own, where filters are about what is inside of objects; None
-        if it has none."""
+    takes_new: ClassVar[bool] = True
+
+    @property
+    def as_written(self) -> int | None:
+        return self.axis
+
+    @property
+    def forwards(self) -> bool:
+        return True
+
+    def refuse(self, value: Any, path: Callable[[], str]) -> None:
+        """Refuses what differs along the axis of a `vmap`, but is to leave without one.
+
+        Raises:
+            AxisError: naming its path.
+        """
+        if self.axis is None:
+            mapped = [leaf for leaf in jax.tree.leaves(value) if is_mapped(leaf)]
+            if mapped:
+                raise AxisError(
+                    "something mapped leaves under None: by out_axes, or by the in_axes of an argument that changes",
+                    at=f"{path()}: {jax.typeof(mapped[0])} for each index",
+                    fix="give it an axis, or reduce it over the mapped one (mean, sum, psum)",
+                )
+
+
+@dataclass(frozen=True)
+class Step(Ride):
+    """In a loop over a sequence: one slice along an axis at each step, or (None) the same at every step.
+
+    Attributes:
+        axis: the axis, or None.
+        along: whether what changes of what is the same at every step is carried along.
+    """
+
+    axis: int | None
+    along: bool = False
+
+    takes_new: ClassVar[bool] = True
+
+    @property
+    def as_written(self) -> int | None:
+        return self.axis
+
+    @property
+    def forwards(self) -> bool:
+        return self.axis is None
+
+    @property
+    def place(self) -> Ride:
+        return _step(self.axis)
+
+    @property
+    def update(self) -> Ride | None:
+        if self.axis is None:
+            return Along() if self.along else None
+        return self
+
+    @property
+    def refused(self) -> str | None:
+        return "carry it (Carry), or stack it (an axis)" if self.axis is None else None
+
+
+@dataclass(frozen=True)
+class Carried(Ride):
+    """Carried from one iteration to the next. Its updates are the carry itself."""
+
+    is_place: ClassVar[bool] = False
+
+    def __str__(self) -> str:
+        return Carry.__name__
+
+    @property
+    def update(self) -> Ride | None:
         return None
 
-    def __repr__(self) -> str:
-        return f"axes({ {('...' if f is ... else f): r for f, r in self.rides} })"
+    def may_return_on(self, ride: Ride) -> bool:
+        return True
 
 
-def axes(by_kind: Mapping[Any, Any]) -> RidesByKind:
-    """Axes, specs or shardings by kind, for one argument: `in_axes=(axes({BatchStat: None, ...: 0}), 0)`.
+@dataclass(frozen=True)
+class Along(Ride):
+    """Carried from one iteration to the next without being returned: what a filter says to carry inside of an argument,
+    and, where it is asked for, what is the same at every step until the function changes it."""
 
-    Where a filter cannot say it, a record that holds axes serves as a prefix too. Make it of the record that it is for,
-    `model.replace(weight=0, bias=None)` or `jax.tree.map(lambda _: 0, model)`: a constructor would check that its
-    fields are arrays.
+    is_place: ClassVar[bool] = False
 
-    Args:
-        by_kind: from filter to ride, tried in order.
+    def __str__(self) -> str:
+        return "'carried along'"
 
-    Raises (when the transform is called):
-        AxisError: if a filter matches no leaf, or a leaf matches no filter.
+
+@dataclass(frozen=True)
+class Spec(Ride):
+    """Laid out over the devices of a mesh by a `PartitionSpec`; None is replicated."""
+
+    spec: PartitionSpec | None
+
+    takes_new: ClassVar[bool] = True
+
+    @property
+    def as_written(self) -> PartitionSpec | None:
+        return self.spec
+
+    @property
+    def forwards(self) -> bool:
+        return True
+
+    @property
+    def always_leaves(self) -> bool:
+        # A shard_map has no other way to lay a value out than to let it leave.
+        return self.spec is not None
+
+
+@dataclass(frozen=True)
+class Placement(Ride):
+    """Through jit: by a sharding (None: as it is), its buffer given away or not."""
+
+    sharding: Any = None
+    donated: bool = False
+
+    @property
+    def as_written(self) -> Any:
+        return self.sharding
+
+    @property
+    def gives_away(self) -> bool:
+        return self.donated
+
+    @property
+    def kept_at(self) -> Any:
+        return self.sharding
+
+    @property
+    def forwards(self) -> bool:
+        # A donated leaf leaves through XLA's aliasing, which copies nothing; a sharding, asked for, must be applied.
+        return self.sharding is None and not self.donated
+
+    @property
+    def place(self) -> Ride:
+        # Where a leaf is first met says whether it is given away.
+        return replace(self, donated=False) if self.donated else self
+
+    @property
+    def update(self) -> Ride | None:
+        return self.place
+
+
+@dataclass(frozen=True)
+class Role(Ride):
+    """A part in what a transform does that is no place: differentiated, closed over, an operand of a branch.
+
+    Attributes:
+        name: in errors.
+        keeps: whether an output that is an argument of this role stays outside of the trace.
+        returns: whether updates come back, on `updates_as` if that is another role.
+        updates_as: see `returns`. It is no part of what a role is: transforms that differentiate share their roles,
+            whatever they do with updates.
+        instead: what to do instead of letting something leave so, which is refused; None: it is not.
+        is_abstract: whether nothing leaves, since nothing is computed.
     """
-    return RidesByKind(tuple(by_kind.items()))
+
+    name: str
+    keeps: bool = False
+    returns: bool = True
+    updates_as: Role | None = field(default=None, compare=False)
+    instead: str | None = field(default=None, compare=False)
+    is_abstract: bool = False
+
+    is_place: ClassVar[bool] = False
+
+    def __str__(self) -> str:
+        return self.name
+
+    __repr__ = __str__
+
+    @property
+    def forwards(self) -> bool:
+        return self.keeps
+
+    @property
+    def update(self) -> Ride | None:
+        return (self.updates_as or self) if self.returns else None
+
+    @property
+    def refused(self) -> str | None:
+        return self.instead
 
 
-def resolve(
-    prefix: Any,
-    tree: Any,
-    leaves: Sequence[Leaf],
-    is_ride: Callable[[Any], bool],
-    *,
-    what: str,
-    depth: int = 0,
-) -> list[Ride]:
-    """The ride of each dynamic leaf of a tree, from a prefix.
+@dataclass(frozen=True)
+class Unknown(Ride):
+    """Something in a prefix that the transform does not know; JAX says what it thinks of it."""
 
-    Args:
-        prefix: a tree prefix whose leaves are rides, or `RidesByKind`.
-        tree: what it is a prefix of.
-        leaves: the dynamic leaves of `tree`, in order.
-        is_ride: whether a node of the prefix is a ride rather than a container.
-        what: the option's name, for errors (`in_axes`).
-        depth: how deep in `tree` the trees lie whose paths filters see: a call's arguments, for one.
+    value: Any
 
-    Raises:
-        AxisError: if the prefix does not fit the tree, or a spec by kind does not fit its leaves.
-    """
-    if is_ride(prefix):
-        return [prefix] * len(leaves)
-    if isinstance(prefix, RidesByKind):
-        return _by_kind(prefix, leaves, what)
+    @property
+    def as_written(self) -> Any:
+        return self.value
 
-    def stops(node: Any) -> bool:
-        return isinstance(node, RidesByKind | _Placed) or is_ride(node)
-
-    def placed(keys: Any, node: Any) -> Any:
-        return _Placed(node, max(0, len(keys) - depth)) if isinstance(node, RidesByKind) else node
-
-    try:
-        prefix = jax.tree_util.tree_map_with_path(placed, prefix, is_leaf=stops)
-        all_rides = _broadcast(prefix, tree, stops, lambda _: False)
-    except ValueError as error:
-        raise AxisError(f"{what} does not fit: {error}", at=f"{what}={prefix!r}", fix=_FIX_PREFIX) from None
-    # A prefix gives a ride to static leaves too; keep those of the dynamic ones.
-    chosen: list[Ride] = [ride for ride, leaf in zip(all_rides, iter_leaves(tree), strict=True) if leaf.dynamic]
-    result = list(chosen)
-    for spec in {id(ride): ride for ride in chosen if isinstance(ride, _Placed)}.values():
-        members = [i for i, ride in enumerate(chosen) if ride is spec]
-        # A filter is about the tree that it was given for, and sees paths that begin there.
-        there = [replace(leaves[i], root=leaves[i].root + spec.below) for i in members]
-        for i, ride in zip(members, _by_kind(spec.spec, there, what), strict=True):
-            result[i] = ride
-    return result
+    @property
+    def forwards(self) -> bool:
+        return True
 
 
-@dataclass(frozen=True, eq=False)
-class _Placed:
-    """Rides by kind, at one place of a prefix: so many steps below the tree at which leaves' paths begin."""
+# ---- from what users write to rides ----------------------------------------------------------------------------------
 
-    spec: RidesByKind
-    below: int
+# What a node of a prefix means to a rule: a ride, or None where it is a container of such.
+Read = Callable[[Any], Ride | None]
 
 
-_FIX_PREFIX = "give one ride for a whole argument, or a tree of the argument's own structure"
+def read_with(read: Read, node: Any) -> Ride:
+    """The ride that a leaf of a prefix means."""
+    ride = read(node)
+    return Unknown(node) if ride is None else ride
 
 
-def resolve_nodes(prefix: Any, tree: Any, is_node: Callable[[Any], bool], is_ride: Callable[[Any], bool]) -> list[Any]:
-    """The ride of each node (or leaf) of a tree, where `is_node` says which nodes to stop at."""
-    return _broadcast(prefix, tree, is_ride, is_node)
-
-
-def _broadcast(prefix: Any, tree: Any, stops: Callable[[Any], bool], is_node: Callable[[Any], bool]) -> list[Any]:
-    configured = any(is_stored(leaf) for leaf in trees.flatten(prefix, lambda node: is_stored(node) or stops(node))[0])
-    if configured:
-        # A record in the prefix: how an array rides (`model.replace(weight=0)`) is configuration to it.
-        prefix, tree = spelled_out(prefix), spelled_out(tree, _Configured)
-    # Not `jax.tree.broadcast`: it builds a tree of rides, and a node of another library may take arrays only.
-    rides, definition = trees.flatten(prefix, stops)
-    parts = definition.flatten_up_to(tree)
-    return [
-        ride
-        for ride, part in zip(rides, parts, strict=True)
-        for leaf in trees.flatten(part, is_node)[0]
-        if type(leaf) is not _Configured
-    ]
-
-
-class _Configured:
-    """Marks what is configuration in a tree that is spelled out: nothing rides there."""
-
-    __slots__ = ()
-
-    def __init__(self, value: Any):
-        pass
-
-
-def _by_kind(spec: RidesByKind, leaves: Sequence[Leaf], what: str) -> list[Ride]:
-    try:
-        places = sort_leaves(leaves, [filter for filter, _ in spec.rides], require_used=not spec.optional)
-    except FilterError as error:
-        raise AxisError(f"{what}: {error.what}", at=error.at, fix=error.fix) from None
-    return [spec.rides[place][1] for place in places if place is not None]
-
-
-def rides_in(prefix: Any, is_ride: Callable[[Any], bool]) -> list[Ride]:
-    """All the rides that a prefix mentions."""
-    found: list[Ride] = []
-    for leaf in _prefix_leaves(prefix, is_ride):
-        if isinstance(leaf, RidesByKind):
-            found += [ride for _, ride in leaf.rides]
-        # What else is in a record's places is its configuration, where nothing rides.
-        elif is_ride(leaf):
-            found.append(leaf)
-    return found
-
-
-def depends_on_leaves(prefix: Any, is_ride: Callable[[Any], bool]) -> bool:
-    """Whether a prefix gives rides by kind, and so by more than a call's structure: a kind may come from a dtype."""
-    return any(isinstance(leaf, RidesByKind) for leaf in _prefix_leaves(prefix, is_ride))
-
-
-def _prefix_leaves(prefix: Any, is_ride: Callable[[Any], bool]) -> list[Any]:
-    def stops(node: Any) -> bool:
-        return isinstance(node, RidesByKind) or is_ride(node)
-
-    # A record in the prefix keeps its rides as configuration.
-    return jax.tree.leaves(prefix if stops(prefix) else spelled_out(prefix), is_leaf=stops)
+_axis = functools.lru_cache(maxsize=1024)(Axis)
+_step = functools.lru_cache(maxsize=1024)(Step)
+CARRIED = Carried()
 
 
 def is_axis(node: Any) -> bool:
@@ -209,64 +332,55 @@ def is_axis(node: Any) -> bool:
     return node is None or (isinstance(node, int) and not isinstance(node, bool))
 
 
-def mapped_size(leaves: Sequence[Leaf], rides: Sequence[Ride], *, given: int | None, what: str) -> int | None:
-    """The size of the axis that leaves are mapped over.
-
-    Args:
-        leaves: dynamic leaves with their values.
-        rides: an axis (int) for each, or something else where it is not mapped.
-        given: the size the user gave, if any.
-        what: the transform's name, for errors.
-
-    Raises:
-        AxisError: if an axis is out of range, or the sizes differ: all offenders with path, shape and size.
-    """
-    sizes: dict[str, int] = {}
-    wrong: list[str] = []
-    for leaf, axis in zip(leaves, rides, strict=True):
-        if not is_axis(axis) or axis is None:
-            continue
-        assert isinstance(axis, int)
-        path = format_path(leaf.path)
-        # A leaf's value may be a tree of arrays itself, in a graph's Variable.
-        for value in jax.tree.leaves(leaf.value):
-            shape: tuple[int, ...] = getattr(value, "shape", ())
-            if not -len(shape) <= axis < len(shape):
-                wrong.append(f"{path}: axis {axis} of shape {shape}")
-            else:
-                sizes[f"{path}: axis {axis} of shape {shape} has size {shape[axis]}"] = shape[axis]
-    if wrong:
-        raise AxisError(
-            f"{what} is given an axis that these arguments do not have",
-            at=wrong,
-            fix="map them over None, or give them the axis",
-        )
-    if given is not None and any(size != given for size in sizes.values()):
-        offenders = [text for text, size in sizes.items() if size != given]
-        raise AxisError(
-            f"{what} got arguments whose mapped axes differ from the size given, {given}",
-            at=offenders,
-            fix="map them over None, or correct the size",
-        )
-    if len(set(sizes.values())) > 1:
-        raise AxisError(
-            f"{what} got arguments with inconsistent sizes on their mapped axes: "
-            f"{', '.join(map(str, sorted(set(sizes.values()))))}",
-            at=list(sizes),
-            fix="make the sizes agree, or map the odd ones over None",
-        )
-    return next(iter(sizes.values()), given)
+def read_axis(node: Any) -> Axis | None:
+    """An axis, or None."""
+    return _axis(node) if is_axis(node) else None
 
 
-def subtrees(prefix: Any, tree: Any, is_ride: Callable[[Any], bool], wanted: Any) -> list[Any]:
-    """The parts of a tree that ride in one way, by a prefix."""
-    if is_ride(prefix):
-        return [tree] if prefix is wanted else []
-    if type(prefix) in (tuple, list) and type(tree) is type(prefix) and len(prefix) == len(tree):
-        pairs = zip(prefix, tree, strict=True)
-        return [found for one, part in pairs for found in subtrees(one, part, is_ride, wanted)]
-    if wanted not in rides_in(prefix, is_ride):
-        return []
-    rides, definition = trees.flatten(prefix, is_ride)
-    parts = definition.flatten_up_to(tree)
-    return [part for ride, part in zip(rides, parts, strict=True) if ride is wanted]
+def read_step(node: Any) -> Ride | None:
+    """`Carry`, an axis or None, in a loop."""
+    if node is Carry:
+        return CARRIED
+    return node if isinstance(node, Along | Step) else _step(node) if is_axis(node) else None
+
+
+def read_step_along(node: Any) -> Ride | None:
+    """The same, in a loop that carries along what changes of what is the same at every step."""
+    return _step(None, True) if node is None else read_step(node)
+
+
+def is_spec(node: Any) -> bool:
+    """Whether a prefix node is a partition spec."""
+    return node is None or isinstance(node, PartitionSpec)
+
+
+def read_spec(node: Any) -> Spec | None:
+    """A partition spec, or None."""
+    return Spec(node) if is_spec(node) else None
+
+
+def is_sharding(node: Any) -> bool:
+    """Whether a prefix node is a sharding or a placement."""
+    return node is None or isinstance(node, Placement | Sharding | PartitionSpec | Format)
+
+
+def read_placement(node: Any) -> Placement | None:
+    """A sharding, or None, or a placement as it is."""
+    if isinstance(node, Placement):
+        return node
+    return Placement(node) if is_sharding(node) else None
+
+
+def read_role(node: Any) -> Role | None:
+    """A role as it is: users do not write them."""
+    return node if isinstance(node, Role) else None
+
+
+def axis_of(ride: Ride) -> int | None:
+    """The axis that leaves are mapped over, if they are."""
+    return ride.axis if isinstance(ride, Axis | Step) else None
+
+
+def as_written(lanes: Iterable[Ride]) -> tuple[Any, ...]:
+    """Lanes as JAX takes them: axes, specs, shardings."""
+    return tuple(lane.as_written for lane in lanes)

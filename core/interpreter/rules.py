@@ -7,8 +7,8 @@ A rule says where things ride, and holds the one call into JAX (`lift`), from th
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeVar, cast
 
 from weft.core import hooks
@@ -17,7 +17,7 @@ from weft.core.errors import PairError
 from weft.core.interpreter.boundary import Boundary, Call, Crossing, Departure, Groups
 from weft.core.interpreter.explain import explain_traced
 from weft.core.interpreter.retraces import Traces
-from weft.core.interpreter.rides import Ride, is_axis
+from weft.core.interpreter.rides import Read, Ride, read_axis
 from weft.core.memory import live
 from weft.core.records.aliases import inside_of
 from weft.core.records.leaves import Leaf, is_array
@@ -42,6 +42,11 @@ class OutcomeNode(types.SimpleNamespace):
 jax.tree_util.register_dataclass(OutcomeNode, data_fields=[], meta_fields=["value"])
 
 
+# What a body returns: the lanes of the output, those of what it changed in its arguments, and the outcome. A plain
+# tuple, which JAX builds in C (see `OutcomeNode`).
+Exit = tuple[Groups, Groups, OutcomeNode]
+
+
 class Body:
     """The user's function as a pure function of lanes, for JAX to transform."""
 
@@ -53,16 +58,18 @@ class Body:
         departure: Departure,
         name: str,
         agreement: Agreement | None,
+        returns: Callable[[Any], Any],
     ):
         # Not the function, which is alive in the call alone (see `memory`).
         self.name = name
         self.agreement = agreement
+        self.returns = returns
         self.boundary = boundary
         self.crossing = crossing
         self.index = index
         self.departure = departure
 
-    def __call__(self, groups: Groups, *before: Any) -> tuple[Groups, OutcomeNode]:
+    def __call__(self, groups: Groups, *before: Any) -> Exit:
         """Runs on lanes; `before` are arguments that the transform itself supplies, ahead of the user's."""
         values = self.crossing.ungroup(groups)
         call, memory = self.boundary.rebuild(self.crossing, values)
@@ -75,17 +82,16 @@ class Body:
         except (TypeError, IndexError) as error:
             explain_traced(error, values, lambda i: self.boundary.path_of(self.crossing, i))
             raise
-        if self.departure.option == "has_aux" and isinstance(self.departure.prefix, tuple):
-            out = _pair(out)
+        out = self.returns(out)
         if check is not None:
             check(out)
-        groups, outcome = self.boundary.leave(self.crossing, values, call, memory, out, self.departure)
-        return groups, OutcomeNode(value=outcome)
+        groups, updates, outcome = self.boundary.leave(self.crossing, values, call, memory, out, self.departure)
+        return groups, updates, OutcomeNode(value=outcome)
 
     def departing(self, **changes: Any) -> Body:
         """This body with another departure."""
         departure = replace(self.departure, **changes)
-        return Body(self.boundary, self.crossing, self.index, departure, self.name, self.agreement)
+        return Body(self.boundary, self.crossing, self.index, departure, self.name, self.agreement, self.returns)
 
     def learn_updates(self, groups: Groups, *before: Any) -> frozenset[int]:
         """Which leaves of the arguments the function updates, by one abstract evaluation."""
@@ -93,14 +99,19 @@ class Body:
             return frozenset()
 
         # Another function each time: JAX takes a function that is traced while it is traced for endless recursion.
-        def run(groups: Groups, *before: Any) -> tuple[Groups, OutcomeNode]:
+        def run(groups: Groups, *before: Any) -> Exit:
             return self(groups, *before)
 
-        outcome: Any = jax.eval_shape(run, groups, *before)[1]
-        return self.boundary.updated(outcome.value)
+        outcome: Any = jax.eval_shape(run, groups, *before)[2]
+        return outcome.value.updated
 
 
-def _pair(out: Any) -> tuple[Any, Any]:
+def as_it_is(options: Any, out: Any) -> Any:
+    """What a function returned, for rules that expect nothing of it."""
+    return out
+
+
+def pair(out: Any) -> tuple[Any, Any]:
     """A value and what goes with it; JAX takes a tuple or a list for it."""
     entries = tuple(cast("list[Any]", out)) if isinstance(out, list) else out
     if is_tuple(entries) and len(entries) == 2:
@@ -120,7 +131,6 @@ class Lift(Generic[O]):
 
     bodies: tuple[Body, ...]
     crossing: Crossing
-    out_lanes: tuple[Ride, ...]
     options: O
     traces: Traces
 
@@ -128,6 +138,16 @@ class Lift(Generic[O]):
     def lanes(self) -> tuple[Ride, ...]:
         """The rides of the lanes that the bodies take."""
         return self.crossing.lanes
+
+    @property
+    def out_lanes(self) -> tuple[Ride, ...]:
+        """The rides of the lanes that they return, of their output."""
+        return self.bodies[0].departure.lanes
+
+    @property
+    def update_lanes(self) -> tuple[Ride, ...]:
+        """The rides of the lanes that they return, of what they change."""
+        return self.bodies[0].departure.update_lanes
 
 
 @dataclass(frozen=True)
@@ -147,10 +167,6 @@ Prepare = Callable[[Boundary, Crossing, Call, Sequence[Any]], Any]
 Lifted = Callable[..., tuple[Any, ...]]
 
 
-def _same_ride(arrived: Ride, departs: Ride) -> bool:
-    return arrived == departs
-
-
 def no_check(options: Any, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
     """The check of a rule that refuses nothing beforehand."""
 
@@ -161,20 +177,18 @@ class Rule(Generic[O]):
 
     Attributes:
         name: as users call it.
-        lift: the JAX call: from bodies to a function `lifted(extra, *groups) -> (groups, outcome, *more)`.
+        lift: the JAX call: from bodies to a function `lifted(extra, *groups) -> (*Exit, *more)`. It says where updates
+            go: they are one more output, or are carried, or stacked.
         arrive: the rides of a call, as a prefix of `(functions, args, kwargs)`.
         depart: the rides of function `i`'s output, as a prefix of it.
-        is_ride: whether a node of those prefixes is a ride.
+        read: what a node of those prefixes means.
         lanes: lanes that are there even if nothing rides in them, in order; others follow.
-        forwards: whether an output leaf that is an input leaf may stay outside the trace, by their rides; None: never.
         check: refuses a call before anything runs.
         finish: makes the result from the output and what `lift` returned beside it.
         options: the names of the two prefixes in the user's call, for errors.
         agree: of function `i`, what its output must agree with.
-        refused: rides that no leaf may leave on, each with what to do instead.
-        updates: the ride on which updates of an argument leave, by the argument's own, or NOT_UPDATED.
+        returns: what a function's output is taken for, which may be refused.
         quick: whether calls of a known make take the generated way.
-        gives_away: whether what rides so is gone once the function has run.
         shares: when functions that are transformed again, alike, share what was learned of them: `always`, as in
             `jax.jit`; `outside` of traces, if they close over values, which may be tracers inside; or `never`, where
             JAX may call them once the call is over (custom derivatives), so that they have to be held.
@@ -184,15 +198,12 @@ class Rule(Generic[O]):
     lift: Callable[[Lift[O]], Lifted]
     arrive: Callable[[O, Call], Any] = lambda options, call: None
     depart: Callable[[O, int], Any] = lambda options, index: None
-    is_ride: Callable[[Any], bool] = is_axis
+    read: Read = read_axis
     lanes: tuple[Ride, ...] = ()
-    forwards: Callable[[Ride, Ride], bool] | None = _same_ride
     check: Callable[[O, Call, Sequence[Leaf], Sequence[Ride]], None] = no_check
     finish: Callable[[Any, Finish[O]], Any] | None = None
     options: tuple[str, str] = ("in_axes", "out_axes")
     agree: Callable[[O, int], Agreement | None] = lambda options, index: None
-    refused: Mapping[Ride, str] = field(default_factory=dict[Ride, str])
-    updates: Callable[[Ride], Ride] = lambda ride: ride
+    returns: Callable[[O, Any], Any] = as_it_is
     quick: bool = False
-    gives_away: Callable[[Ride], bool] = lambda ride: False
     shares: Literal["always", "outside", "never"] = "outside"

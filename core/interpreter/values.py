@@ -15,16 +15,17 @@ import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import jax
 import jax.numpy as jnp
 from weft.core.definitions import REDEFINED, another, same_name
 from weft.core.edge import trees
-from weft.core.errors import AxisError, StructureError
-from weft.core.interpreter.boundary import Call, Crossing, Departure, Extract, Groups
+from weft.core.errors import StructureError
+from weft.core.interpreter.boundary import Call, Crossing, Departure, Extract, Groups, OutLanes
 from weft.core.interpreter.codegen import FORWARDED, as_array, make_builder, make_extractor
-from weft.core.interpreter.rides import Ride, resolve
+from weft.core.interpreter.prefixes import resolve
+from weft.core.interpreter.rides import Read, Ride
 from weft.core.memory import Handle, live
 from weft.core.paths import Path, format_path
 from weft.core.records.agree import Described, Fixed, configuration_in, describe, iter_kinds
@@ -45,6 +46,9 @@ class Outcome:
 
     structure: Structure
     sources: tuple[tuple[int, int], ...]
+    # Values are not updated.
+    updates: ClassVar[tuple[tuple[int, int, int], ...]] = ()
+    updated: ClassVar[frozenset[int]] = frozenset()
 
     def __hash__(self) -> int:
         return hash(self.sources)
@@ -60,7 +64,6 @@ class Values:
 
     name = "values"
     has_updates = False
-    carries_along = False
     restructures = False
     typed = True
     shares = True
@@ -78,10 +81,10 @@ class Values:
         return structure, dynamic, None
 
     def rides(
-        self, prefix: Any, call: Call, entered: None, leaves: Sequence[Leaf], is_ride: Callable[[Any], bool], what: str
+        self, prefix: Any, call: Call, entered: None, leaves: Sequence[Leaf], read: Read, what: str
     ) -> list[Ride]:
         """The ride of each leaf, by a prefix of the call."""
-        return resolve(prefix, call, leaves, is_ride, what=what, depth=2)
+        return resolve(prefix, call, leaves, read, what=what, depth=2)
 
     def rebuild(self, crossing: Crossing, values: Sequence[Any]) -> tuple[Call, None]:
         """The live call, with the values that the transform gives."""
@@ -142,52 +145,23 @@ class Values:
         """The inverse of `pack`."""
         return structure.build(leaves)
 
-    def places_of_updates(self, outcome: Outcome) -> Sequence[tuple[int, int, int]]:
-        """Values are not updated."""
-        return ()
-
-    def updated(self, outcome: Outcome) -> frozenset[int]:
-        """Values are not updated."""
-        return frozenset()
-
-    def update_lanes(self, crossing: Crossing) -> tuple[Any, ...]:
-        """Values have no updates, so none ride out with the arguments."""
-        return ()
-
     def leave(
         self, crossing: Crossing, values: Sequence[Any], live: Call, memory: None, out: Any, departure: Departure
-    ) -> Any:
+    ) -> tuple[Groups, Groups, Outcome]:
         """Takes an output apart into lanes, without the leaves that can be forwarded."""
         out = _with_abstract_as_static(out)
         structure, leaves = take_apart(out)
         structure = replace(structure, statics=tuple(map(_unwrapped, structure.statics)))
-        rides = resolve(departure.prefix, out, leaves, departure.is_ride, what=departure.option)
-        forwards = departure.forwards
-        inputs = {} if forwards is None else {id(value): i for i, value in enumerate(values)}
-        groups: list[list[Any]] = [[] for _ in departure.lanes]
+        rides = resolve(departure.prefix, out, leaves, departure.read, what=departure.option)
+        inputs, lanes = {id(value): i for i, value in enumerate(values)}, OutLanes(departure)
         sources: list[tuple[int, int]] = []
         for leaf, ride in zip(leaves, rides, strict=True):
             origin = inputs.get(id(leaf.value))
-            if origin is not None and forwards is not None and forwards(crossing.rides[origin], ride):
+            if origin is not None and ride.forwards and crossing.rides[origin] == ride:
                 sources.append((FORWARDED, origin))
-                continue
-            if ride in departure.refused:
-                raise AxisError(
-                    f"{departure.option} gives {ride!r} to an output that changes",
-                    at=f"{format_path(leaf.path, 'output')}: {jax.typeof(leaf.value)}",
-                    fix=departure.refused[ride],
-                )
-            if ride not in departure.lanes:
-                raise AxisError(
-                    f"{departure.option} gives {ride!r} to an array, which can ride on no such thing",
-                    at=f"{format_path(leaf.path, 'output')}: {jax.typeof(leaf.value)}",
-                    fix=f"give it what {departure.option} takes, or a prefix of the output's own structure",
-                )
-            departure.refuse_mapped(ride, leaf.value, lambda leaf=leaf: format_path(leaf.path, "output"))
-            lane = departure.lanes.index(ride)
-            sources.append((lane, len(groups[lane])))
-            groups[lane].append(leaf.value)
-        return tuple(map(tuple, groups)), Outcome(structure, tuple(sources))
+            else:
+                sources.append(lanes.output(ride, leaf.value, lambda leaf=leaf: format_path(leaf.path, "output")))
+        return *lanes.finished(), Outcome(structure, tuple(sources))
 
     def hand_over(self, entered: None, outcome: Outcome, values: Sequence[Any], groups: Groups) -> Any:
         """The output, from what came out of the transform and what was forwarded."""
@@ -217,14 +191,14 @@ class Values:
         row += [None] * (len(structure.paths) - len(row))
         return [value for i, value in enumerate(row) if i not in structure.static_positions]
 
-    def sparse_output(self, outcome: Outcome, lane: int, values: Sequence[Any]) -> Any:
-        """A tree like the output: values at what rode in one lane, and `None` elsewhere."""
+    def sparse_output(self, outcome: Outcome, values: Sequence[Any]) -> Any:
+        """A tree like the output: values at what rode in its first lane, and `None` elsewhere."""
         sources, structure = iter(outcome.sources), outcome.structure
         places = [(-1, 0) if i in structure.static_positions else next(sources) for i in range(len(structure.paths))]
-        return structure.treedef.unflatten([values[place] if at == lane else None for at, place in places])
+        return structure.treedef.unflatten([values[place] if lane == 0 else None for lane, place in places])
 
-    def read_sparse_output(self, outcome: Outcome, lane: int, tree: Any) -> list[Any]:
-        """For each leaf of one lane its value in a tree like the output, or None.
+    def read_sparse_output(self, outcome: Outcome, tree: Any) -> list[Any]:
+        """For each leaf of the first lane its value in a tree like the output, or None.
 
         Raises:
             StructureError: if the tree is not of the output's structure.
@@ -232,7 +206,7 @@ class Values:
         structure = outcome.structure
         row = flatten_sparse(structure.treedef, tree)
         dynamic = [value for i, value in enumerate(row) if i not in structure.static_positions]
-        return [value for value, (at, _) in zip(dynamic, outcome.sources, strict=True) if at == lane]
+        return [value for value, (lane, _) in zip(dynamic, outcome.sources, strict=True) if lane == 0]
 
     def extractor(self, crossing: Crossing, entered: None, call: Call) -> Extract | None:
         """Generated code that takes another call of the same make apart, or tells that it is of another make."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jax.sharding import PartitionSpec
-from weft.core.errors import AxisError, CarryError
-from weft.core.interpreter.boundary import NOT_UPDATED, Call, Crossing, Departure, Groups
-from weft.core.interpreter.rides import Autodiff, Carry, Ride, shown, subtrees
+from weft.core.errors import CarryError
+from weft.core.interpreter.boundary import Call, Crossing, Departure, Groups, OutLanes, Place
+from weft.core.interpreter.prefixes import subtrees
+from weft.core.interpreter.rides import CARRIED, Along, Ride, read_with
 from weft.core.interpreter.values import FORWARDED
 from weft.core.paths import Path, format_path
 from weft.nnx.crossing.apart import ARRAY, Memory, Tree, check_levels, named, shape_of, take_apart
@@ -27,8 +27,6 @@ from weft.nnx.graphs.plan import variables_below
 from weft.nnx.graphs.trees import ways_out
 from weft.nnx.variable.refs import is_array_ref, same_value
 from weft.nnx.variable.variable import VARIABLE_TYPES, Variable
-from weft.transforms.carries import ALONG
-from weft.transforms.compilation import Placement
 
 Finder = Callable[[Path, Any], Ride]
 
@@ -51,20 +49,28 @@ class Leaving:
         self.live = live
         self.memory = memory
         self.departure = departure
-        self.lanes = _Lanes(departure)
+        self.lanes = OutLanes(departure)
         # Where a live Variable of the arguments is among the leaves.
         self.position = {id(v): i for i, v in enumerate(memory.holders) if v is not None}
         # And where an array that is an attribute.
         self.arrays = {
             id(value): i for i, (v, value) in enumerate(zip(memory.holders, values, strict=False)) if v is None
         }
+        # And where any value is that the call was made of.
+        self.given = {id(value): i for i, value in enumerate(values)}
         self.numbers = RefMap()
         # Where what is carried leaves, by identity of the live Variable or array.
         self.carried_places: dict[int, tuple[int, int]] = {}
         # Updates of Variables of arguments whose structure has changed.
         self.written: list[tuple[int, int, int]] = []
+        # Where what is carried along leaves: in the order of positions, whatever the function does to it.
+        self.along: dict[int, Place] = {}
+        for i in sorted(departure.updated or ()):
+            ride = crossing.rides[i].update
+            if isinstance(ride, Along):
+                self.along[i] = self.lanes.update(ride, values[i], lambda: "argument")
 
-    def outcome(self, out: Any) -> tuple[Groups, RefOutcome]:
+    def outcome(self, out: Any) -> tuple[Groups, Groups, RefOutcome]:
         carried = self._carried(out)
         arguments = self._arguments() if self.mode.updates else None
         updates = self._updates() if arguments is None else tuple(self.written)
@@ -74,7 +80,7 @@ class Leaving:
         known = frozenset(self.position.values())
         placed = to_be_placed(self.memory.holders, self.crossing.rides, updates) if self.mode.updates else ()
         outcome = RefOutcome(updates, metadata, arguments, treedef, items, graphdef, sources, writes, known, placed)
-        return self.lanes.finished(), outcome
+        return *self.lanes.finished(), outcome
 
     # ------------------------------------------------------------------ what the function did
 
@@ -88,10 +94,10 @@ class Leaving:
         for i, (variable, holder) in enumerate(zip(self.memory.holders, self.crossing.structure.holders, strict=True)):
             if variable is None or variable._var_metadata is holder.metadata:
                 continue
-            ride = self.departure.updates(self.crossing.rides[i])
-            if ride is NOT_UPDATED or variable._var_metadata == holder.metadata:
+            ride = self.crossing.rides[i].update
+            if ride is None or variable._var_metadata == holder.metadata:
                 continue
-            if ride == ALONG:
+            if isinstance(ride, Along):
                 raise CarryError(
                     "the metadata of a Variable that is updated in a scan changes from one iteration to the next",
                     at=self._place(i),
@@ -100,28 +106,27 @@ class Leaving:
             found.append((i, variable._var_metadata))
         return tuple(found)
 
-    def _changed(self, i: int, variable: Any) -> tuple[int, int] | None:
+    def _changed(self, i: int, variable: Any) -> Place | None:
         """Where the changed value of an argument's Variable leaves, or None if it has not changed."""
-        ride = self.departure.updates(self.crossing.rides[i])
-        if ride is NOT_UPDATED or not self._is_updated(i, variable._raw_value):
+        ride = self.crossing.rides[i].update
+        if ride is None or not self._is_updated(i, variable._raw_value):
             return None
-        return self.lanes.put(ride, variable._raw_value, lambda: self._place(i))
+        return self._put(i, ride, variable._raw_value)
+
+    def _put(self, i: int, ride: Ride, value: Any) -> Place:
+        if i in self.along:
+            return self.lanes.replace(self.along[i], value)
+        return self.lanes.update(ride, value, lambda: self._place(i))
 
     def _is_updated(self, i: int, value: Any) -> bool:
-        if (self._is_donated(i) or self._is_placed(i)) and not is_array_ref(value):
+        ride = self.crossing.rides[i]
+        must_leave = ride.gives_away or (self.mode.updates and ride.always_leaves)
+        if must_leave and not is_array_ref(value):
             # JAX may give a donated buffer to any output; and who asks for a place wants the value to be there.
             return True
         # What was learned beforehand holds: JAX may hand on an unchanged value as another tracer.
         updated = self.departure.updated
         return not same_value(value, self.values[i]) if updated is None else i in updated
-
-    def _is_donated(self, i: int) -> bool:
-        ride = self.crossing.rides[i]
-        return isinstance(ride, Placement) and ride.donated
-
-    def _is_placed(self, i: int) -> bool:
-        # What jit places is placed outside (`to_be_placed`); shard_map has no other way than to let it leave.
-        return self.mode.updates and isinstance(self.crossing.rides[i], PartitionSpec)
 
     def _place(self, i: int) -> str:
         return format_path(self.mode.path_of(self.crossing.structure, i))
@@ -144,7 +149,7 @@ class Leaving:
         self._check_met_again(flattener, finders, roots, repeats)
         found = zip(flattener.leaves, flattener.paths or (), strict=True)
         rides = [finders[_root_of(i, roots)](path, leaf) for i, (leaf, path) in enumerate(found)]
-        sources = tuple(map(self._source, flattener.leaves, map(self.departure.updates, rides)))
+        sources = tuple(map(self._source, flattener.leaves, (ride.update for ride in rides)))
         return graphdef, sources
 
     def _check_met_again(
@@ -166,22 +171,13 @@ class Leaving:
                     continue
                 home = _root_of(i, roots)
                 rides = (finders[home](paths[i], variable), finders[root]((*path, *below), variable))
-                if self._differ(*rides):
+                if all(ride.is_place for ride in rides) and rides[0].place != rides[1].place:
                     places = ((*self._base(home), *paths[i]), (*self._base(root), *path, *below))
                     raise AliasError(
                         "Inconsistent aliasing detected: a Variable is now reached under different in_axes",
-                        at=[f"{format_path(place)}: {shown(ride)}" for place, ride in zip(places, rides, strict=True)],
+                        at=[f"{format_path(place)}: {ride}" for place, ride in zip(places, rides, strict=True)],
                         fix="give both arguments the same, or do not put one into the other",
                     )
-
-    def _differ(self, one: Ride, other: Ride) -> bool:
-        """Whether two rides of arguments are about different places of arrays; roles are none."""
-        if any(isinstance(ride, Autodiff) or ride in (Carry, ALONG) for ride in (one, other)):
-            return False
-        places = (
-            ride if ride is None or isinstance(ride, int) else self.departure.updates(ride) for ride in (one, other)
-        )
-        return len(set(places)) == 2
 
     def _base(self, root: int) -> Path:
         tree = take_apart(self.mode.graph, self.live[1:])
@@ -194,7 +190,7 @@ class Leaving:
             return False
         triples = enumerate(zip(leaves, self.memory.holders, self.values, strict=False))
         return all(
-            variable is not None or (leaf is value and not self._is_donated(i))
+            variable is not None or (leaf is value and not self.crossing.rides[i].gives_away)
             for i, (leaf, variable, value) in triples
         )
 
@@ -202,45 +198,44 @@ class Leaving:
         """For each argument what finds the ride of what is in it now, from the prefix that it came with."""
         graph, prefix = self.mode.graph, without_functions(self.departure.arrive(self.live))
         tree = take_apart(graph, self.live[1:])
-        by_item = specs(graph, prefix, tree, self.departure.is_ride, "in_axes")
-        return [finder(graph, by_item[place], "in_axes") for place in tree.nodes]
+        by_item = specs(graph, prefix, tree, self.departure.read, "in_axes")
+        return [finder(graph, by_item[place], self.departure.read, "in_axes") for place in tree.nodes]
 
-    def _source(self, leaf: Any, ride: Ride) -> tuple[int, int]:
-        """Where the value of a leaf comes from: an argument's, unchanged, or a lane."""
+    def _source(self, leaf: Any, ride: Ride | None) -> Place:
+        """Where the value of a leaf comes from: an argument's, unchanged, or a lane; new things leave on `ride`."""
         value = leaf._raw_value if type(leaf) in VARIABLE_TYPES else leaf
         i = self.position.get(id(leaf))
         if i is not None:
-            ride = self.departure.updates(self.crossing.rides[i])
-            if ride is NOT_UPDATED or not self._is_updated(i, value):
+            place = self._changed(i, leaf)
+            if place is None:
                 return FORWARDED, i
-            source = self.lanes.put(ride, value, lambda: self._place(i))
-            self.written.append((i, *source))
-            return source
+            self.written.append((i, *place))
+            return place
         carried = self.carried_places.get(id(leaf))
         if carried is not None:
             return carried
         i = self.arrays.get(id(leaf))
-        if i is not None and ride == self.departure.updates(self.crossing.rides[i]) and not self._is_donated(i):
+        if i is not None and ride == self.crossing.rides[i].update and not self.crossing.rides[i].gives_away:
             return FORWARDED, i
-        if ride == ALONG:
+        if isinstance(ride, Along):
             raise CarryError(
                 "the carry of scan changes from one iteration to the next",
                 at=f"something new in an argument that is carried: {type(leaf).__name__}",
                 fix="make it before the scan",
             )
-        return self.lanes.put(ride, value, lambda: "argument")
+        return self.lanes.update(ride, value, lambda: "argument")
 
     # ------------------------------------------------------------------ what the function returned
 
     def _carried(self, out: Any) -> list[tuple[int, int]]:
         """Puts what is carried into its lane, in the order in which it came in."""
-        if Carry not in self.departure.lanes:
+        if CARRIED not in self.departure.lanes:
             return []
-        parts = subtrees(self.departure.prefix, out, self.departure.is_ride, Carry)
+        parts = subtrees(self.departure.prefix, out, self.departure.read, CARRIED)
         apart = take_apart(self.mode.graph, parts[0] if len(parts) == 1 else tuple(parts))
         places: list[tuple[int, int]] = []
         for leaf in apart.leaves:
-            place = self.lanes.put(Carry, leaf.value, lambda: "carry")
+            place = self.lanes.output(CARRIED, leaf.value, lambda: "carry")
             places.append(place)
             self.carried_places[id(leaf.value if leaf.holder is None else leaf.holder)] = place
         return places
@@ -250,7 +245,7 @@ class Leaving:
 
         A Variable gets its own, wherever in the carry it is; one that is not carried on keeps what it had.
         """
-        positions = (p for p, ride in enumerate(self.crossing.rides) if ride is Carry)
+        positions = (p for p, ride in enumerate(self.crossing.rides) if ride == CARRIED)
         writes: list[tuple[int, int, int]] = []
         for position, place in zip(positions, carried, strict=False):
             if position < len(self.memory.holders):
@@ -263,13 +258,13 @@ class Leaving:
     def _output(self, out: Any, carried: Sequence[Any]) -> tuple[Any, tuple[Any, ...], GraphDef[Any], Any]:
         mode, departure = self.mode, self.departure
         apart = shape_of(mode.graph, out)
-        by_item = specs(mode.graph, departure.prefix, apart, departure.is_ride, departure.option)
+        by_item = specs(mode.graph, departure.prefix, apart, departure.read, departure.option)
         flattener, sources, plain = self._flattener(), [], []
         for place in apart.nodes:
             base = ("output", *apart.bases[place])
             start, repeats = len(flattener.leaves), len(flattener.repeats)
             flattener.root(apart.flat[place])
-            find = finder(mode.graph, by_item[place], departure.option)
+            find = finder(mode.graph, by_item[place], departure.read, departure.option)
             found = list(zip(flattener.leaves, flattener.paths or (), strict=True))
             for leaf, path in found[start:]:
                 sources.append(self._out_source(leaf, find, path, base))
@@ -281,7 +276,7 @@ class Leaving:
             check_levels(self.numbers)
         for spec, item, value in zip(by_item, apart.structure.items, apart.flat, strict=True):
             if item is ARRAY:
-                plain.append(self._plain_source(value, spec))
+                plain.append(self._plain_source(value, read_with(departure.read, spec)))
         return (apart.structure.treedef, apart.structure.items, flattener.graphdef(), (*sources, *plain))
 
     def _flattener(self) -> Flattener:
@@ -292,10 +287,10 @@ class Leaving:
             return Flattener(self.numbers, RefMap.from_indexmap(self.memory.index_ref), True)
         return Flattener(RefMap(), None, True)
 
-    def _out_source(self, leaf: Any, find: Callable[[Path, Any], Ride], path: Path, base: Path) -> tuple[int, int]:
+    def _out_source(self, leaf: Any, find: Callable[[Path, Any], Ride], path: Path, base: Path) -> Place:
         ride = find(path, leaf)
         carried = self.carried_places.get(id(leaf))
-        if carried is not None and ride is Carry:
+        if carried is not None and ride == CARRIED:
             return carried
         known = id(leaf) in self.position
         if known and not self.mode.updates and not self.mode.copies:
@@ -303,7 +298,7 @@ class Leaving:
         if known and not self.mode.copies:
             return self._source(leaf, ride)
         # Nothing leaves an abstract evaluation.
-        may_return = known or self.mode.updates or self.mode.function == "eval_shape"
+        may_return = known or self.mode.updates or ride.is_abstract
         if not may_return and type(leaf) in VARIABLE_TYPES and not leaf._can_update:
             raise StructureError(
                 f"Cannot return captured Variable: this {type(leaf).__name__} is closed over, of another trace level",
@@ -313,18 +308,16 @@ class Leaving:
         # A hijax Variable is a value of its own, unless only its shape is wanted.
         is_box = type(leaf) in VARIABLE_TYPES or (self.mode.copies and isinstance(leaf, Variable))
         value = leaf._raw_value if is_box else leaf
-        return self.lanes.put(ride, value, lambda: format_path((*base, *path)))
+        return self.lanes.output(ride, value, lambda: format_path((*base, *path)))
 
-    def _plain_source(self, value: Any, ride: Ride) -> tuple[int, int]:
+    def _plain_source(self, value: Any, ride: Ride) -> Place:
         carried = self.carried_places.get(id(value))
-        if carried is not None and ride is Carry:
+        if carried is not None and ride == CARRIED:
             return carried
-        forwards = self.departure.forwards
-        if forwards is not None:
-            for i, given in enumerate(self.values):
-                if given is value and forwards(self.crossing.rides[i], ride):
-                    return FORWARDED, i
-        return self.lanes.put(ride, value, lambda: "output")
+        i = self.given.get(id(value))
+        if i is not None and ride.forwards and self.crossing.rides[i] == ride:
+            return FORWARDED, i
+        return self.lanes.output(ride, value, lambda: "output")
 
     def _duplicate(self, leaf: Any, path: Path) -> DuplicateError:
         function = self.mode.function
@@ -356,20 +349,14 @@ class Leaving:
         for number, path in repeats:
             for below, variable in variables_below(by_number[number]):
                 i = self.position.get(id(variable))
-                if i is None or self.crossing.rides[i] is Carry:
+                if i is None:
                     continue
-                mine = self.departure.updates(self.crossing.rides[i])
-                mine = self.crossing.rides[i] if mine is NOT_UPDATED else mine
-                theirs = find((*path, *below), variable)
-                # Roles in a derivative are no places: what is returned is the argument itself.
-                if mine != theirs and not isinstance(theirs, Autodiff):
+                mine, theirs = self.crossing.rides[i], find((*path, *below), variable)
+                if not mine.may_return_on(theirs):
                     raise AliasError(
                         "Inconsistent aliasing detected: an argument is returned under another "
                         f"{self.departure.option}",
-                        at=[
-                            f"{self._place(i)}: {shown(mine)}",
-                            f"{format_path((*base, *path, *below))}: {shown(theirs)}",
-                        ],
+                        at=[f"{self._place(i)}: {mine}", f"{format_path((*base, *path, *below))}: {theirs}"],
                         fix="return it under the same, or do not return it: its update comes back anyway",
                     )
 
@@ -377,34 +364,3 @@ class Leaving:
 def _root_of(i: int, starts: Sequence[int]) -> int:
     """The root that something found belongs to, by where each root's begin."""
     return max(root for root, start in enumerate(starts) if start <= i)
-
-
-class _Lanes:
-    """The lanes of an output under construction."""
-
-    def __init__(self, departure: Departure):
-        self.departure = departure
-        self.groups: list[list[Any]] = [[] for _ in departure.lanes]
-
-    def put(self, ride: Ride, value: Any, path: Callable[[], str]) -> tuple[int, int]:
-        """Puts a value into the lane of its ride, and says where it is."""
-        if ride in self.departure.refused:
-            raise AxisError(
-                f"something changes that cannot leave on {self.departure.option} {ride!r}",
-                at=path(),
-                fix=self.departure.refused[ride],
-            )
-        if ride not in self.departure.lanes:
-            raise AxisError(
-                "something new in an argument cannot leave, because updates of that argument do not come back",
-                at=path(),
-                fix="carry the argument or give it an axis, or return what is new",
-            )
-        self.departure.refuse_mapped(ride, value, path)
-        lane = self.departure.lanes.index(ride)
-        self.groups[lane].append(value)
-        return lane, len(self.groups[lane]) - 1
-
-    def finished(self) -> Groups:
-        """The lanes."""
-        return tuple(map(tuple, self.groups))

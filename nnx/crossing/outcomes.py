@@ -22,7 +22,6 @@ from weft.nnx.graphs.unflattening import Unflattener
 from weft.nnx.graphs.writes import completed, write_all
 from weft.nnx.variable.variable import VARIABLE_TYPES
 from weft.nnx.versions import structure_epoch
-from weft.transforms.compilation import Placement
 
 _store = object.__setattr__
 
@@ -32,7 +31,7 @@ class RefOutcome:
     """What a function returned and did, without the arrays.
 
     Attributes:
-        updates: (leaf, lane, place) for each leaf of the arguments that changed.
+        updates: (leaf, lane, place) for each leaf of the arguments that changed, as in `Place`.
         metadata: (leaf, metadata) for each Variable whose metadata changed.
         arguments: the arguments' graphs as they are now, if their structure changed, with sources of their leaves.
         treedef, items: of the output, as in `RefStructure`.
@@ -56,6 +55,11 @@ class RefOutcome:
 
     def __hash__(self) -> int:
         return hash((self.updates, self.sources))
+
+    @property
+    def updated(self) -> frozenset[int]:
+        """The positions of the arguments' leaves that are updated; all of them if their structure changed."""
+        return self.known if self.arguments is not None else frozenset(i for i, _, _ in self.updates)
 
 
 def hand_over(
@@ -110,9 +114,9 @@ def to_be_placed(
     """The Variables that have not changed, but are to stay where jit was asked to have them, with their sharding."""
     changed = {i for i, _, _ in updates}
     return tuple(
-        (i, ride.sharding)
+        (i, ride.kept_at)
         for i, (variable, ride) in enumerate(zip(variables, rides, strict=False))
-        if variable is not None and i not in changed and isinstance(ride, Placement) and ride.sharding is not None
+        if variable is not None and i not in changed and ride.kept_at is not None
     )
 
 

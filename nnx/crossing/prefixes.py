@@ -7,7 +7,8 @@ from contextlib import suppress
 from typing import Any
 
 import jax
-from weft.core.interpreter.rides import Ride, RidesByKind, shown
+from weft.core.interpreter.prefixes import RidesByKind
+from weft.core.interpreter.rides import Read, Ride, read_with
 from weft.core.paths import Path, format_path
 from weft.nnx.crossing.apart import ARRAY, Tree, is_item, repeats_of, take_apart
 from weft.nnx.crossing.extract import TreeState
@@ -16,7 +17,6 @@ from weft.nnx.errors import AliasError, AxisError, PrefixError
 from weft.nnx.graphs.plan import variables_below
 from weft.nnx.states.states import State
 from weft.nnx.variable.variable import Variable
-from weft.transforms.compilation import Placement
 
 
 class OfGraph(ByFilter):
@@ -36,16 +36,16 @@ def read_prefix(prefix: Any) -> Any:
     )
 
 
-def specs(graph: bool, prefix: Any, tree: Tree, is_ride: Callable[[Any], bool], what: str) -> list[Any]:
+def specs(graph: bool, prefix: Any, tree: Tree, read: Read, what: str) -> list[Any]:
     """The prefix of each item."""
 
     def spread(known: Any) -> Any:
         def stops(node: Any) -> bool:
-            return is_ride(node) or isinstance(node, known) or is_item(graph, node)
+            return read(node) is not None or isinstance(node, known) or is_item(graph, node)
 
         return jax.tree.broadcast(prefix, treedef.unflatten(range(treedef.num_leaves)), is_leaf=stops)
 
-    if is_ride(prefix):
+    if read(prefix) is not None:
         return [prefix] * len(tree.flat)
     treedef = tree.structure.treedef
     leaves = ByFilter | RidesByKind | Variable
@@ -63,16 +63,16 @@ def specs(graph: bool, prefix: Any, tree: Tree, is_ride: Callable[[Any], bool], 
     return treedef.flatten_up_to(everywhere)
 
 
-def rides_of(graph: bool, prefix: Any, tree: Tree, is_ride: Callable[[Any], bool], what: str) -> list[Ride]:
+def rides_of(graph: bool, prefix: Any, tree: Tree, read: Read, what: str) -> list[Ride]:
     """The ride of each leaf.
 
     Raises:
         PrefixError: if the prefix does not fit.
         AliasError: if one Variable is reached under different rides, naming every path.
     """
-    by_item = specs(graph, prefix, tree, is_ride, what)
+    by_item = specs(graph, prefix, tree, read, what)
     plan, rides = tree.plan, []
-    finders = [finder(graph, by_item[place], what, tree.flat[place]) for place in tree.nodes]
+    finders = [finder(graph, by_item[place], read, what, tree.flat[place]) for place in tree.nodes]
     starts = [*plan.starts, len(plan.leaves)]
     for root in range(len(tree.nodes)):
         for i in range(starts[root], starts[root + 1]):
@@ -82,16 +82,16 @@ def rides_of(graph: bool, prefix: Any, tree: Tree, is_ride: Callable[[Any], bool
         named_once = {root for root, place in enumerate(tree.nodes) if isinstance(by_item[place], OfGraph)}
         _check_aliases(tree, finders, rides, what, named_once)
     plain = zip(by_item, tree.structure.items, tree.flat, strict=True)
-    return rides + [_plain_ride(spec, value, what) for spec, item, value in plain if item is ARRAY]
+    return rides + [_plain_ride(spec, value, read, what) for spec, item, value in plain if item is ARRAY]
 
 
-def finder(graph: bool, spec: Any, what: str, item: Any = None) -> Callable[[Path, Any], Ride]:
+def finder(graph: bool, spec: Any, read: Read, what: str, item: Any = None) -> Callable[[Path, Any], Ride]:
     """From a path inside of an item, and what is there, to its ride, by the prefix of the item.
 
     Raises (when called):
         AxisError: if the prefix says nothing of what is there.
     """
-    find = _finder(graph, spec, item)
+    find = _finder(graph, spec, read, item)
 
     def ride_at(path: Path, holder: Any) -> Ride:
         try:
@@ -106,20 +106,22 @@ def finder(graph: bool, spec: Any, what: str, item: Any = None) -> Callable[[Pat
     return ride_at
 
 
-def _finder(graph: bool, spec: Any, item: Any) -> Callable[[Path, Any], Ride]:
+def _finder(graph: bool, spec: Any, read: Read, item: Any) -> Callable[[Path, Any], Ride]:
     if isinstance(item, Variable) and isinstance(spec, RidesByKind):
         # A Variable that is an argument by itself, or in a State, was chosen by the caller already.
-        ride = spec.of_array(item.get_raw_value())
-        if ride is not None:
+        chosen = spec.of_array(item.get_raw_value())
+        if chosen is not None:
+            ride = read_with(read, chosen)
             return lambda path, value: ride
     if isinstance(spec, ByFilter):
-        return spec.finder()
+        return spec.finder(read)
     if isinstance(spec, RidesByKind):
-        return ByFilter(spec.rides).finder()
+        return ByFilter(spec.rides).finder(read)
     if isinstance(spec, State) or is_item(graph, spec):
-        by_path = {leaf.path: leaf.value for leaf in take_apart(graph, {"": spec}).leaves}
+        by_path = {leaf.path: read_with(read, leaf.value) for leaf in take_apart(graph, {"": spec}).leaves}
         return lambda path, value: by_path[("", *path)]
-    return lambda path, value: spec
+    ride = read_with(read, spec)
+    return lambda path, value: ride
 
 
 def _check_aliases(
@@ -138,10 +140,10 @@ def _check_aliases(
                 if root in named_once:
                     continue
                 raise
-            if _placed(ride) != _placed(rides[i]):
-                places = wrong.setdefault(i, [f"{format_path(tree.leaves[i].path)}: {shown(rides[i])}"])
+            if ride.place != rides[i].place:
+                places = wrong.setdefault(i, [f"{format_path(tree.leaves[i].path)}: {rides[i]}"])
                 base = tree.bases[tree.nodes[root]]
-                places.append(f"{format_path((*base, *path, *below))}: {shown(ride)}")
+                places.append(f"{format_path((*base, *path, *below))}: {ride}")
     if wrong:
         raise AliasError(
             f"Inconsistent aliasing detected: these Variables are reached under different {what}",
@@ -150,20 +152,15 @@ def _check_aliases(
         )
 
 
-def _placed(ride: Ride) -> Ride:
-    """A ride as far as paths to one Variable must agree: where it is first met says whether it is given away."""
-    return ride.sharding if isinstance(ride, Placement) else ride
-
-
 def without_functions(prefix: Any) -> Any:
     """The part of a call's prefix that is about the arguments."""
     return prefix[1:] if isinstance(prefix, tuple) and len(prefix) == 3 else prefix
 
 
-def _plain_ride(spec: Any, value: Any, what: str) -> Ride:
+def _plain_ride(spec: Any, value: Any, read: Read, what: str) -> Ride:
     if isinstance(spec, RidesByKind):
         ride = spec.of_array(value)
         if ride is not None:
-            return ride
+            return read_with(read, ride)
         raise AxisError(f"{what}: {spec!r} is for graphs, but was given for an array", fix="give the array one ride")
-    return spec
+    return read_with(read, spec)

@@ -16,13 +16,13 @@ There are three modes:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from weft.core.interpreter.boundary import Call, Crossing, Departure, Extract, Groups
-from weft.core.interpreter.rides import Ride
+from weft.core.interpreter.rides import Read, Ride
 from weft.core.paths import Path, format_path
 from weft.core.records.agree import Described
 from weft.nnx.crossing.apart import (
@@ -75,7 +75,6 @@ class References:
         self.updates = self.mode.updates
         self.function = function
         self.copies = copies
-        self.carries_along = not self.updates
         self.restructures = self.updates
 
     # ------------------------------------------------------------------ taking apart
@@ -114,7 +113,7 @@ class References:
         call: Call,
         entered: Tree,
         leaves: Sequence[RefLeaf],
-        is_ride: Callable[[Any], bool],
+        read: Read,
         what: str,
     ) -> list[Ride]:
         """The ride of each leaf; one Variable has one ride, however it is reached.
@@ -123,7 +122,7 @@ class References:
             AxisError: if the prefix does not fit.
             AliasError: if one Variable is reached under different rides, naming every path.
         """
-        return rides_of(self.graph, without_functions(prefix), entered, is_ride, what)
+        return rides_of(self.graph, without_functions(prefix), entered, read, what)
 
     # ------------------------------------------------------------------ inside
 
@@ -175,23 +174,9 @@ class References:
         """The tree again, of fresh objects."""
         return build(structure, leaves)[0]
 
-    def places_of_updates(self, outcome: RefOutcome) -> Sequence[tuple[int, int, int]]:
-        """(leaf, lane, place) for each leaf of the arguments that an outcome updates."""
-        return outcome.updates
-
-    def updated(self, outcome: RefOutcome) -> frozenset[int]:
-        """The positions of the arguments' leaves that an outcome updates; all of them if their structure changed."""
-        if outcome.arguments is not None:
-            return outcome.known
-        return frozenset(i for i, _, _ in outcome.updates)
-
-    def update_lanes(self, crossing: Crossing) -> tuple[Ride, ...]:
-        """The rides that updates of the arguments can have: those of the arguments."""
-        return crossing.lanes
-
     def leave(
         self, crossing: Crossing, values: Sequence[Any], live: Call, memory: Memory, out: Any, departure: Departure
-    ) -> tuple[Groups, RefOutcome]:
+    ) -> tuple[Groups, Groups, RefOutcome]:
         """Takes output and changes apart into lanes."""
         return Leaving(self.mode, crossing, values, live, memory, departure).outcome(out)
 
@@ -223,21 +208,21 @@ class References:
         given = {leaf.path: leaf.value for leaf in trees.leaves}
         return [given.get(path) for path in crossing.structure.full_paths]
 
-    def sparse_output(self, outcome: RefOutcome, lane: int, values: Sequence[Any]) -> Any:
-        """A tree like the output: values at what rode in one lane, and `None` elsewhere."""
+    def sparse_output(self, outcome: RefOutcome, values: Sequence[Any]) -> Any:
+        """A tree like the output: values at what rode in its first lane, and `None` elsewhere."""
         count = outcome.graphdef.num_leaves
-        filled = [values[place] if at == lane else None for at, place in outcome.sources]
+        filled = [values[place] if lane == 0 else None for lane, place in outcome.sources]
         return build_output(outcome, filled[:count], filled[count:], _Nothing(), None)
 
-    def read_sparse_output(self, outcome: RefOutcome, lane: int, tree: Any) -> list[Any]:
-        """For each leaf of one lane its value in a tree like the output, or None."""
+    def read_sparse_output(self, outcome: RefOutcome, tree: Any) -> list[Any]:
+        """For each leaf of the first lane its value in a tree like the output, or None."""
         given = {leaf.path: leaf.value for leaf in take_apart(self.graph, tree).leaves}
         # The output again, to know the paths of its leaves: parts of it may be missing in the tree.
         filled = [np.zeros(())] * len(outcome.sources)
         count = outcome.graphdef.num_leaves
         leaves = take_apart(self.graph, build_output(outcome, filled[:count], filled[count:], IndexMap(), None)).leaves
         pairs = zip(leaves, outcome.sources, strict=True)
-        return [given.get(leaf.path) for leaf, (at, _) in pairs if at == lane]
+        return [given.get(leaf.path) for leaf, (lane, _) in pairs if lane == 0]
 
     def extractor(self, crossing: Crossing, entered: Tree, call: Call) -> Extract | None:
         """Reads the Variables of the same objects again, as long as their plan is valid."""

@@ -10,7 +10,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from weft.core.interpreter.rides import Carry, RidesByKind
+from weft.core.interpreter.prefixes import RidesByKind
+from weft.core.interpreter.rides import Carry, read_with
 from weft.core.paths import Path, format_path
 from weft.core.records import filters as core_filters
 from weft.nnx.errors import AxisError
@@ -40,13 +41,13 @@ class ByFilter(RidesByKind):
     def items(self) -> tuple[tuple[Filter, Any], ...]:
         return cast(Any, self.rides)
 
-    def finder(self) -> Callable[[Path, Any], Any]:
-        """A function from a path and what is there to its ride.
+    def finder(self, read: Callable[[Any], Any] | None = None) -> Callable[[Path, Any], Any]:
+        """A function from a path and what is there to its ride, as `read`, or as it was given.
 
         Raises (when called):
             LookupError: if no filter matches.
         """
-        tests = [(_predicate(filter), ride) for filter, ride in self.rides]
+        tests = [(_predicate(filter), ride if read is None else read_with(read, ride)) for filter, ride in self.rides]
 
         def find(path: Path, value: Any) -> Any:
             for test, ride in tests:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 
 from weft.core.caches import kept
 from weft.core.interpreter.interpret import Interpreted, interpret
-from weft.core.interpreter.rides import RidesByKind
+from weft.core.interpreter.prefixes import RidesByKind
 from weft.core.interpreter.rules import Rule
 from weft.nnx.config import graph_mode, graph_updates_mode, setting
 from weft.nnx.crossing.extract import TreeState

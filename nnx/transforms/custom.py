@@ -24,13 +24,11 @@ from weft.nnx.transforms.keywords import CustomVjpKeywords
 from weft.nnx.variable.variable import Variable
 from weft.transforms._wrap import named_like
 from weft.transforms.custom import CustomOptions
-from weft.transforms.custom_vjps import CUSTOM_VJP
+from weft.transforms.custom_vjps import CUSTOM_VJP, CUSTOM_VJP_WITH_UPDATES
 from weft.transforms.custom_vjps import CustomVjp as CustomVjpOverValues
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_WITH_UPDATES = dataclasses.replace(CUSTOM_VJP, refused={})
 
 
 class CustomVjp(CustomVjpOverValues[P, R]):
@@ -47,7 +45,7 @@ class CustomVjp(CustomVjpOverValues[P, R]):
         named = not self._boundary.updates and _takes_updates(options.rule)
         if named:
             options = dataclasses.replace(options, rule=_with_updates_alone(options.rule), updates_as=_UPDATES)
-        rule = _WITH_UPDATES if named or self._boundary.updates else CUSTOM_VJP
+        rule = CUSTOM_VJP_WITH_UPDATES if named or self._boundary.updates else CUSTOM_VJP
         return interpret(rule, self._boundary)(functions, options)
 
 

@@ -9,7 +9,7 @@ import jax
 from weft.core.constants import constants_of
 from weft.core.edge.untyped import is_tuple
 from weft.core.interpreter.interpret import interpret
-from weft.core.interpreter.rides import Carry
+from weft.core.interpreter.rides import Along, Carry
 from weft.nnx.crossing.rides import StateAxes
 from weft.nnx.errors import AxisError, PrefixError
 from weft.nnx.missing import MISSING
@@ -17,10 +17,9 @@ from weft.nnx.transforms._wrap import boundary_of, checked_prefix, decorate, ove
 from weft.nnx.transforms.keywords import PmapKeywords, ScanKeywords, VmapKeywords
 from weft.nnx.transforms.metadata import transform_metadata, with_metadata_axes
 from weft.transforms._wrap import by_position, interpreted_at_once, named_like
-from weft.transforms.carries import ALONG
 from weft.transforms.loops import FORI, WHILE, ForiOptions, WhileOptions
 from weft.transforms.mapping import PMAP, VMAP, MapOptions
-from weft.transforms.scanning import SCAN, ScanOptions
+from weft.transforms.scanning import SCAN, SCAN_ALONG, ScanOptions
 
 __all__ = ["Carry", "StateAxes", "fori_loop", "pmap", "scan", "transform_metadata", "vmap", "while_loop"]
 
@@ -185,7 +184,7 @@ def scan(
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
         refuse_bound_method(function, "scan")
         body = with_metadata_axes(function, in_axes, out_axes, transform_metadata, boundary)
-        scanned = interpret(SCAN, boundary)
+        scanned = interpret(SCAN if boundary.updates else SCAN_ALONG, boundary)
         kept = constants_of(function), scanned((body,), options)
 
         def transformed(*args: Any, **kwargs: Any) -> Any:
@@ -244,7 +243,7 @@ def _is_state_axes(node: Any) -> bool:
 def carried_in_place(axes: Any) -> Any:
     """Axes in which what a `StateAxes` carries is not expected to be returned."""
     if isinstance(axes, StateAxes):
-        return StateAxes([(filter, ALONG if ride is Carry else ride) for filter, ride in axes.rides])
+        return StateAxes([(filter, Along() if ride is Carry else ride) for filter, ride in axes.rides])
     if isinstance(axes, dict):
         return {key: carried_in_place(value) for key, value in cast("dict[Any, Any]", axes).items()}
     return type(axes)(map(carried_in_place, axes)) if type(axes) in (tuple, list) else axes

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, Unpack, overload
 
 from jax.sharding import PartitionSpec
+from weft.core.interpreter.rides import axis_of, read_step
 from weft.nnx.crossing.apart import take_apart
 from weft.nnx.crossing.prefixes import rides_of
 from weft.nnx.crossing.references import References
-from weft.nnx.crossing.rides import Carry
 from weft.nnx.errors import AxisError, StructureError
 from weft.nnx.missing import MISSING
 from weft.nnx.transforms._wrap import boundary_of, decorate
@@ -105,17 +105,13 @@ def _names(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return {"out_sharding": metadata[PARTITION_NAME], **others}
 
 
-def _is_axis(node: Any) -> bool:
-    return node is None or node is Carry or isinstance(node, int)
-
-
 def _each(
     boundary: References, axes: Any, tree: Any, apply: Callable[[Any, int], None], done: frozenset[int] = frozenset()
 ) -> frozenset[int]:
     """Applies a hook to each Variable that has an axis, once."""
     apart = take_apart(boundary.graph, tree)
-    rides = rides_of(boundary.graph, axes, apart, _is_axis, "axes")
+    rides = map(axis_of, rides_of(boundary.graph, axes, apart, read_step, "axes"))
     for leaf, axis in zip(apart.leaves, rides, strict=True):
-        if type(leaf.holder) in VARIABLE_TYPES and type(axis) is int and id(leaf.holder) not in done:
+        if type(leaf.holder) in VARIABLE_TYPES and axis is not None and id(leaf.holder) not in done:
             apply(leaf.holder, axis)
     return done | {id(leaf.holder) for leaf in apart.leaves if leaf.holder is not None}

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import pytest
 import weft
 from weft.core.interpreter.interpret import QUICK_PLANS, Interpreted, interpret
+from weft.core.interpreter.rides import Axis
 from weft.core.interpreter.rules import Lift, Rule
 from weft.core.interpreter.values import VALUES
 from weft.core.records.statics import Bound, Static, given, same_static
@@ -52,7 +53,7 @@ def test_a_rule_sees_lanes_of_arrays_and_options():
     run = make(rule, lambda net, x: (net(x), net))
     y, net = run((Net(jnp.ones(2)), 3.0), {})
     (lifted,) = LIFTS
-    assert lifted.lanes == (0,)
+    assert lifted.lanes == (Axis(0),)
     assert lifted.options == "options"
     assert (net.activation, net.rate) == (jnp.tanh, 0.5)
     assert y.shape == (2,)

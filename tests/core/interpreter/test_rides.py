@@ -1,186 +1,203 @@
-"""Rides from prefixes, by kind and by place, and the sizes of mapped axes."""
+"""What each ride knows: on what paths to one leaf must agree, where its updates leave, and what cannot leave so."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
-import weft
 from hypothesis import given
 from hypothesis import strategies as st
-from weft import BatchStat, Cache, Param
+from jax.sharding import PartitionSpec
 from weft.core.errors import AxisError
+from weft.core.interpreter.boundary import Departure, OutLanes
 from weft.core.interpreter.rides import (
+    CARRIED,
+    Along,
+    Axis,
     Carry,
-    axes,
-    depends_on_leaves,
+    Placement,
+    Ride,
+    Role,
+    Spec,
+    Step,
+    Unknown,
+    as_written,
+    axis_of,
     is_axis,
-    mapped_size,
-    resolve,
-    resolve_nodes,
-    rides_in,
-    subtrees,
+    read_axis,
+    read_placement,
+    read_role,
+    read_spec,
+    read_step,
+    read_step_along,
+    read_with,
 )
-from weft.core.records.leaves import iter_leaves
+
+CPU = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
+SPEC = PartitionSpec("x")
+EACH: list[Ride] = [
+    Axis(None), Axis(0), Axis(1), Step(None), Step(0), CARRIED, Along(), Spec(None), Spec(SPEC),
+    Placement(), Placement(CPU), Placement(None, donated=True), Role("role"), Role("other"), Unknown("x"),
+]  # fmt: skip
 
 
-class Layer(weft.Module):
-    weight: jax.Array
-    mean: Annotated[jax.Array, BatchStat]
-    name: str = "layer"
+def test_rides_are_equal_to_their_like_alone():
+    assert len(set(EACH)) == len(EACH)
+    assert [EACH.index(ride) for ride in EACH] == list(range(len(EACH)))
+    assert Axis(0) != Step(0)
+    # What a rule does with updates is no part of a role: transforms that differentiate share theirs.
+    assert Role("role", updates_as=Role("other")) == Role("role")
 
 
-def make_layer() -> Layer:
-    return Layer(jnp.ones(3), jnp.ones((3, 2)))
-
-
-def dynamic(tree: Any) -> list[Any]:
-    return [leaf for leaf in iter_leaves(tree) if leaf.dynamic]
-
-
-def rides(prefix: Any, tree: Any) -> list[Any]:
-    return resolve(prefix, tree, dynamic(tree), is_axis, what="in_axes")
-
-
-BY_KIND = axes({BatchStat: None, ...: 0})
+@given(st.sampled_from(EACH))
+def test_place_and_update_say_the_same_again(ride: Ride):
+    assert ride.place.place == ride.place
+    assert ride.update is None or ride.update.update == ride.update
 
 
 @pytest.mark.parametrize(
-    ("prefix", "expected"),
+    ("read", "node", "ride"),
     [
-        (0, [0, 0, 0]),
-        (None, [None, None, None]),
-        ({"layer": 1, "x": None}, [1, 1, None]),
-        ({"layer": BY_KIND, "x": 2}, [0, None, 2]),
-        (BY_KIND, [0, None, 0]),
-        ({"layer": jax.tree.unflatten(jax.tree.structure(make_layer()), [1, 2]), "x": 0}, [1, 2, 0]),
+        (read_axis, 1, Axis(1)),
+        (read_axis, None, Axis(None)),
+        (read_axis, True, None),
+        (read_axis, Carry, None),
+        (read_axis, "0", None),
+        (read_step, Carry, CARRIED),
+        (read_step, 0, Step(0)),
+        (read_step, None, Step(None)),
+        (read_step, Along(), Along()),
+        (read_step_along, None, Step(None, along=True)),
+        (read_step_along, Carry, CARRIED),
+        (read_spec, SPEC, Spec(SPEC)),
+        (read_spec, None, Spec(None)),
+        (read_spec, 0, None),
+        (read_placement, None, Placement()),
+        (read_placement, CPU, Placement(CPU)),
+        (read_placement, Placement(CPU, True), Placement(CPU, True)),
+        (read_placement, "cpu", None),
+        (read_role, Role("role"), Role("role")),
+        (read_role, None, None),
     ],
 )
-def test_a_prefix_gives_each_dynamic_leaf_its_ride(prefix: Any, expected: list[Any]):
-    assert rides(prefix, {"layer": make_layer(), "x": 1.0}) == expected
-
-
-@given(st.recursive(st.integers(0, 3), lambda inner: st.one_of(st.lists(inner, max_size=3), st.tuples(inner, inner))))
-def test_a_full_prefix_is_read_leaf_by_leaf(prefix: Any):
-    tree = jax.tree.map(float, prefix)
-    assert rides(prefix, tree) == jax.tree.leaves(prefix)
-
-
-def test_two_arguments_may_share_one_spec():
-    tree = (make_layer(), make_layer())
-    assert rides((BY_KIND, BY_KIND), tree) == [0, None, 0, None]
-
-
-@pytest.mark.parametrize(
-    ("prefix", "fragment", "place"),
-    [
-        ([0], "in_axes does not fit", "in_axes=[0]"),
-        ({"layer": 0}, "in_axes does not fit", "in_axes={'layer': 0}"),
-        ({"layer": 0, "x": axes({Cache: 0, ...: 0})}, "in_axes: these filters match no leaf: Cache", "x: Param"),
-        (axes({Param: 0}), "in_axes: no filter matches these leaves", "layer.mean: BatchStat"),
-    ],
-)
-def test_a_prefix_that_does_not_fit_is_refused(prefix: Any, fragment: str, place: str):
-    with pytest.raises(AxisError) as caught:
-        rides(prefix, {"layer": make_layer(), "x": 1.0})
-    assert fragment in str(caught.value)
-    assert f"at: {place}" in str(caught.value)
-
-
-def test_the_rides_that_a_prefix_mentions():
-    assert rides_in((BY_KIND, [1, None]), is_axis) == [None, 0, 1, None]
-    assert depends_on_leaves((BY_KIND, 1), is_axis)
-    assert not depends_on_leaves(([0, None], 1), is_axis)
-
-
-def test_nodes_ride_whole():
-    tree = {"a": make_layer(), "b": (1.0, make_layer())}
-
-    def is_layer(node: Any) -> bool:
-        return isinstance(node, Layer)
-
-    assert resolve_nodes({"a": 0, "b": (None, 1)}, tree, is_layer, is_axis) == [0, None, 1]
-
-
-def sizes(tree: Any, prefix: Any, given: int | None = None) -> int | None:
-    return mapped_size(dynamic(tree), rides(prefix, tree), given=given, what="vmap")
-
-
-def test_the_size_of_the_mapped_axis():
-    assert sizes(make_layer(), 0) == 3
-    assert sizes(make_layer(), axes({BatchStat: -1, ...: None})) == 2
-    assert sizes(make_layer(), None) is None
-    assert sizes(make_layer(), None, given=7) == 7
-
-
-@pytest.mark.parametrize(
-    ("prefix", "given", "fragment", "lines"),
-    [
-        (1, None, "vmap is given an axis that these arguments do not have", ["weight: axis 1 of shape (3,)"]),
-        (
-            axes({BatchStat: 1, ...: 0}),
-            None,
-            "inconsistent sizes on their mapped axes: 2, 3",
-            ["weight: axis 0 of shape (3,) has size 3", "mean: axis 1 of shape (3, 2) has size 2"],
-        ),
-        (0, 5, "differ from the size given, 5", ["weight: axis 0 of shape (3,) has size 3", "mean: axis 0"]),
-        (-3, None, "an axis that these arguments do not have", ["weight: axis -3", "mean: axis -3 of shape (3, 2)"]),
-    ],
-)
-def test_all_offenders_are_listed(prefix: Any, given: int | None, fragment: str, lines: list[str]):
-    with pytest.raises(AxisError) as caught:
-        sizes(make_layer(), prefix, given)
-    assert fragment in str(caught.value)
-    for line in lines:
-        assert f"at: {line}" in str(caught.value)
+def test_what_users_write_is_read_as_a_ride(read: Any, node: Any, ride: Any):
+    assert read(node) == ride
+    assert read_with(read, node) == (Unknown(node) if ride is None else ride)
 
 
 def test_bools_are_no_axes():
     assert [is_axis(node) for node in (0, -1, None, True, "0", Carry)] == [True, True, True, False, False, False]
-    assert repr(BY_KIND).startswith("axes({")
 
 
-def test_filters_see_paths_that_begin_where_they_were_given():
-    def first(path: Any, kind: Any, value: Any) -> bool:
-        return path == ("weight",)
-
-    layer, by_path = make_layer(), axes({first: 1, ...: None})
-    assert rides(by_path, layer) == [1, None]
-    assert rides({"layer": by_path, "x": 0}, {"layer": layer, "x": 1.0}) == [1, None, 0]
-    by_part = axes({weft.PathContains(1): 0, ...: None})
-    assert rides([0, by_part], [1.0, [layer, 2.0]]) == [0, None, None, 0]
-
-
-@pytest.mark.parametrize("name", ["weight", "model"])
-def test_a_parameter_s_name_is_no_part_of_the_paths_that_filters_see(name: str):
-    loss = eval(f"lambda {name}: {name}.weight.sum() + {name}.mean.sum()")
-    for chosen in (weft.PathContains("weight"), lambda path, kind, value: path == ("weight",), weft.Inside("weight")):
-        gradient = weft.grad(loss, wrt=chosen)(make_layer())
-        assert gradient.mean is None
-        mapped = weft.vmap(lambda *args: loss(*args), in_axes=(axes({chosen: 0, ...: None}),))(make_layer())
-        assert mapped.shape == (3,)
+def test_lanes_go_to_jax_as_users_write_them():
+    assert as_written([Axis(1), Spec(SPEC), Placement(CPU, True), Step(None), Unknown("x")]) == (
+        1,
+        SPEC,
+        CPU,
+        None,
+        "x",
+    )
+    assert [axis_of(ride) for ride in (Axis(1), Axis(None), Step(2), CARRIED, Placement())] == [1, None, 2, None, None]
 
 
-def test_by_kind_in_an_output_is_about_the_part_of_the_output_that_it_is_given_for():
-    stack = jax.tree.map(lambda x: jnp.stack([x, x]), make_layer())
-    by_part = axes({weft.PathContains(1): 1, ...: 0})
-    found = weft.vmap(lambda layer: (layer.weight, [layer, layer.mean]), out_axes=(0, by_part))(stack)
-    assert found[0].shape == (2, 3)
-    assert found[1][0].weight.shape == (2, 3)
-    assert found[1][1].shape == (3, 2, 2)
+def test_errors_show_a_ride_as_it_is_written():
+    assert [str(ride) for ride in (Axis(0), Axis(None), Step(1), CARRIED, Spec(SPEC), Placement(), Role("primal"))] == [
+        "0", "None", "1", "Carry", repr(SPEC), "None", "primal",
+    ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("prefix", "parts"),
-    [
-        (Carry, [({"a": 1, "b": 2}, 3)]),
-        ((Carry, 0), [{"a": 1, "b": 2}]),
-        (({"a": Carry, "b": 0}, Carry), [1, 3]),
-        ((0, None), []),
-    ],
-)
-def test_the_parts_that_ride_in_one_way(prefix: Any, parts: list[Any]):
-    tree = ({"a": 1, "b": 2}, 3)
-    assert subtrees(prefix, tree, lambda node: node is Carry or is_axis(node), Carry) == parts
+def test_an_argument_that_comes_out_as_it_went_in_stays_outside():
+    assert [ride for ride in EACH if ride.forwards] == [
+        Axis(None), Axis(0), Axis(1), Step(None), Spec(None), Spec(SPEC), Placement(), Unknown("x"),
+    ]  # fmt: skip
+    assert Role("closed over", keeps=True).forwards
+
+
+def test_updates_leave_as_their_argument_came_unless_the_transform_has_another_way():
+    assert [ride.update for ride in (Axis(0), Axis(None), Spec(SPEC), Step(0))] == [
+        Axis(0), Axis(None), Spec(SPEC), Step(0),
+    ]  # fmt: skip
+    assert Placement(CPU, donated=True).update == Placement(CPU)
+    assert CARRIED.update is None
+    assert Along().update == Along()
+    assert Step(None).update is None
+    assert Step(None, along=True).update == Along()
+    assert Role("abstract", returns=False).update is None
+    assert Role("differentiated", updates_as=Role("updates")).update == Role("updates")
+
+
+def test_paths_to_one_leaf_agree_on_where_it_is_not_on_who_gives_it_away():
+    assert Placement(CPU, donated=True).place == Placement(CPU)
+    assert Placement(CPU).place != Placement().place
+    assert Step(None, along=True).place == Step(None).place
+    assert [ride.is_place for ride in (Axis(0), Spec(None), Placement(), Step(0))] == [True] * 4
+    assert [ride.is_place for ride in (CARRIED, Along(), Role("primal"))] == [False] * 3
+
+
+def test_an_argument_is_returned_as_it_came_or_in_a_role():
+    assert Axis(0).may_return_on(Axis(0))
+    assert not Axis(0).may_return_on(Axis(None))
+    assert Axis(0).may_return_on(Role("primal"))
+    assert Placement(CPU, donated=True).may_return_on(Placement(CPU))
+    assert CARRIED.may_return_on(Step(0))
+    assert not Step(0).may_return_on(CARRIED)
+
+
+def test_what_is_asked_to_be_somewhere_leaves_or_is_put_there():
+    assert [ride for ride in EACH if ride.always_leaves] == [Spec(SPEC)]
+    assert [ride for ride in EACH if ride.gives_away] == [Placement(None, donated=True)]
+    assert [ride for ride in EACH if ride.kept_at is not None] == [Placement(CPU)]
+
+
+# --- lanes on the way out -----------------------------------------------------------------------------------------
+
+
+def lanes(outputs: Any, updates: Any = ()) -> OutLanes:
+    return OutLanes(Departure(None, outputs, updates, read_axis, "out_axes", lambda call: None))
+
+
+def here() -> str:
+    return "output.w"
+
+
+def test_output_and_updates_have_lanes_of_their_own():
+    out = lanes((Axis(0), Axis(None)), (Axis(0),))
+    assert [out.output(Axis(None), "a", here), out.update(Axis(0), "b", here), out.output(Axis(0), "c", here)] == [
+        (1, 0), (2, 0), (0, 0),
+    ]  # fmt: skip
+    assert out.replace((2, 0), "d") == (2, 0)
+    assert out.finished() == ((("c",), ("a",)), (("d",),))
+
+
+def test_what_no_lane_takes_is_refused_with_its_path():
+    with pytest.raises(AxisError) as caught:
+        lanes((Axis(0),)).output(Axis(1), jnp.ones(2), here)
+    assert "out_axes gives 1 to an array, which can ride on no such thing" in str(caught.value)
+    assert "at: output.w: float32[2]" in str(caught.value)
+    for ride in (Axis(1), None):
+        with pytest.raises(AxisError, match="something new in an argument cannot leave, because updates of that"):
+            lanes((Axis(1),)).update(ride, 1.0, here)
+
+
+def test_what_a_ride_refuses_is_refused_in_its_words():
+    with pytest.raises(AxisError) as caught:
+        lanes((Step(None),)).output(Step(None), jnp.ones(2), here)
+    assert "out_axes gives None to an output that changes" in str(caught.value)
+    assert "fix: carry it (Carry), or stack it (an axis)" in str(caught.value)
+    refusing = Role("'updates of differentiated leaves'", instead="pass it otherwise")
+    with pytest.raises(AxisError) as caught:
+        lanes((), (refusing,)).update(refusing, 1.0, here)
+    assert "something changes that cannot leave on out_axes 'updates of differentiated leaves'" in str(caught.value)
+    assert "fix: pass it otherwise" in str(caught.value)
+
+
+def test_what_is_mapped_does_not_leave_without_an_axis():
+    def run(x: Any) -> Any:
+        lanes((Axis(None),)).output(Axis(None), 2.0, here)
+        lanes((Axis(0),)).output(Axis(0), x, here)
+        lanes((Axis(None),)).output(Axis(None), x, here)
+
+    with pytest.raises(AxisError, match=r"something mapped leaves under None(.|\n)*at: output.w: float32\[\]"):
+        jax.vmap(run)(jnp.ones(2))

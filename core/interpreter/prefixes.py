@@ -1,0 +1,257 @@
+"""Prefixes: how users say where each leaf of a tree rides.
+
+A *prefix* is a tree that stops early, whose leaves hold for everything below (`in_axes=(None, 0)`), and in which
+`axes({BatchStat: None, ...: 0})` gives one ride for each kind. Its nodes are what users write (an axis, a spec,
+`Carry`); what they mean to a transform is read by its rule (`rides.Read`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import jax
+from weft.core.edge import trees
+from weft.core.errors import AxisError, FilterError
+from weft.core.interpreter.rides import Read, Ride, read_with
+from weft.core.paths import format_path
+from weft.core.records.configuration import is_stored, spelled_out
+from weft.core.records.filters import Filter, sort_leaves
+from weft.core.records.leaves import Leaf, iter_leaves
+
+
+def distinct(rides: Iterable[Ride]) -> tuple[Ride, ...]:
+    """Rides, each once, in the order in which they come."""
+    # By identity first: there may be a thousand leaves on two rides, and only the first of each need be hashed.
+    return tuple(dict.fromkeys({id(ride): ride for ride in rides}.values()))
+
+
+@dataclass(frozen=True)
+class RidesByKind:
+    """A prefix leaf that gives one ride for each filter; made by `axes` and `specs`."""
+
+    rides: tuple[tuple[Filter, Any], ...]
+    # Whether a filter may match no leaf: not where a user wrote it for these leaves.
+    optional: ClassVar[bool] = False
+
+    def of_array(self, value: Any) -> Any:
+        """The ride of an array that is an argument of its own, where filters are about what is inside of objects; None
+        if it has none."""
+        return None
+
+    def __repr__(self) -> str:
+        return f"axes({ {('...' if f is ... else f): r for f, r in self.rides} })"
+
+
+def axes(by_kind: Mapping[Any, Any]) -> RidesByKind:
+    """Axes, specs or shardings by kind, for one argument: `in_axes=(axes({BatchStat: None, ...: 0}), 0)`.
+
+    Where a filter cannot say it, a record that holds axes serves as a prefix too. Make it of the record that it is for,
+    `model.replace(weight=0, bias=None)` or `jax.tree.map(lambda _: 0, model)`: a constructor would check that its
+    fields are arrays.
+
+    Args:
+        by_kind: from filter to ride, tried in order.
+
+    Raises (when the transform is called):
+        AxisError: if a filter matches no leaf, or a leaf matches no filter.
+    """
+    return RidesByKind(tuple(by_kind.items()))
+
+
+def resolve(
+    prefix: Any,
+    tree: Any,
+    leaves: Sequence[Leaf],
+    read: Read,
+    *,
+    what: str,
+    depth: int = 0,
+) -> list[Ride]:
+    """The ride of each dynamic leaf of a tree, from a prefix.
+
+    Args:
+        prefix: a tree prefix whose leaves say how things ride, or `RidesByKind`.
+        tree: what it is a prefix of.
+        leaves: the dynamic leaves of `tree`, in order.
+        read: what a node of the prefix means: a ride, unless it is a container.
+        what: the option's name, for errors (`in_axes`).
+        depth: how deep in `tree` the trees lie whose paths filters see: a call's arguments, for one.
+
+    Raises:
+        AxisError: if the prefix does not fit the tree, or a spec by kind does not fit its leaves.
+    """
+    ride = read(prefix)
+    if ride is not None:
+        return [ride] * len(leaves)
+    if isinstance(prefix, RidesByKind):
+        return _by_kind(prefix, leaves, read, what)
+
+    def stops(node: Any) -> bool:
+        return isinstance(node, RidesByKind | _Placed) or read(node) is not None
+
+    def placed(keys: Any, node: Any) -> Any:
+        return _Placed(node, max(0, len(keys) - depth)) if isinstance(node, RidesByKind) else node
+
+    try:
+        prefix = jax.tree_util.tree_map_with_path(placed, prefix, is_leaf=stops)
+        all_rides = _broadcast(prefix, tree, stops, lambda _: False)
+    except ValueError as error:
+        raise AxisError(f"{what} does not fit: {error}", at=f"{what}={prefix!r}", fix=_FIX_PREFIX) from None
+    # A prefix gives a ride to static leaves too; keep those of the dynamic ones.
+    chosen = [node for node, leaf in zip(all_rides, iter_leaves(tree), strict=True) if leaf.dynamic]
+    members: dict[int, list[int]] = {}
+    for i, node in enumerate(chosen):
+        members.setdefault(id(node), []).append(i)
+    result: list[Any] = [None] * len(chosen)
+    for places in members.values():
+        node = chosen[places[0]]
+        if isinstance(node, _Placed):
+            # A filter is about the tree that it was given for, and sees paths that begin there.
+            there = [replace(leaves[i], root=leaves[i].root + node.below) for i in places]
+            rides = _by_kind(node.spec, there, read, what)
+        else:
+            rides = [read_with(read, node)] * len(places)
+        for i, ride in zip(places, rides, strict=True):
+            result[i] = ride
+    return result
+
+
+@dataclass(frozen=True, eq=False)
+class _Placed:
+    """Rides by kind, at one place of a prefix: so many steps below the tree at which leaves' paths begin."""
+
+    spec: RidesByKind
+    below: int
+
+
+_FIX_PREFIX = "give one ride for a whole argument, or a tree of the argument's own structure"
+
+
+def resolve_nodes(prefix: Any, tree: Any, is_node: Callable[[Any], bool], read: Read) -> list[Ride]:
+    """The ride of each node (or leaf) of a tree, where `is_node` says which nodes to stop at."""
+    nodes = _broadcast(prefix, tree, lambda node: read(node) is not None, is_node)
+    return [read_with(read, node) for node in nodes]
+
+
+def _broadcast(prefix: Any, tree: Any, stops: Callable[[Any], bool], is_node: Callable[[Any], bool]) -> list[Any]:
+    configured = any(is_stored(leaf) for leaf in trees.flatten(prefix, lambda node: is_stored(node) or stops(node))[0])
+    if configured:
+        # A record in the prefix: how an array rides (`model.replace(weight=0)`) is configuration to it.
+        prefix, tree = spelled_out(prefix), spelled_out(tree, _Configured)
+    # Not `jax.tree.broadcast`: it builds a tree of rides, and a node of another library may take arrays only.
+    rides, definition = trees.flatten(prefix, stops)
+    parts = definition.flatten_up_to(tree)
+    return [
+        ride
+        for ride, part in zip(rides, parts, strict=True)
+        for leaf in trees.flatten(part, is_node)[0]
+        if type(leaf) is not _Configured
+    ]
+
+
+class _Configured:
+    """Marks what is configuration in a tree that is spelled out: nothing rides there."""
+
+    __slots__ = ()
+
+    def __init__(self, value: Any):
+        pass
+
+
+def _by_kind(spec: RidesByKind, leaves: Sequence[Leaf], read: Read, what: str) -> list[Ride]:
+    try:
+        places = sort_leaves(leaves, [filter for filter, _ in spec.rides], require_used=not spec.optional)
+    except FilterError as error:
+        raise AxisError(f"{what}: {error.what}", at=error.at, fix=error.fix) from None
+    rides = [read_with(read, ride) for _, ride in spec.rides]
+    return [rides[place] for place in places if place is not None]
+
+
+def rides_in(prefix: Any, read: Read) -> list[Ride]:
+    """All the rides that a prefix mentions."""
+    found: list[Ride] = []
+    for leaf in _prefix_leaves(prefix, read):
+        if isinstance(leaf, RidesByKind):
+            found += [read_with(read, ride) for _, ride in leaf.rides]
+        elif (ride := read(leaf)) is not None:
+            found.append(ride)
+        # What else is in a record's places is its configuration, where nothing rides.
+    return found
+
+
+def depends_on_leaves(prefix: Any, read: Read) -> bool:
+    """Whether a prefix gives rides by kind, and so by more than a call's structure: a kind may come from a dtype."""
+    return any(isinstance(leaf, RidesByKind) for leaf in _prefix_leaves(prefix, read))
+
+
+def _prefix_leaves(prefix: Any, read: Read) -> list[Any]:
+    def stops(node: Any) -> bool:
+        return isinstance(node, RidesByKind) or read(node) is not None
+
+    # A record in the prefix keeps its rides as configuration.
+    return jax.tree.leaves(prefix if stops(prefix) else spelled_out(prefix), is_leaf=stops)
+
+
+def mapped_size(leaves: Sequence[Leaf], axes: Sequence[int | None], *, given: int | None, what: str) -> int | None:
+    """The size of the axis that leaves are mapped over.
+
+    Args:
+        leaves: dynamic leaves with their values.
+        axes: an axis for each, or None where it is not mapped.
+        given: the size the user gave, if any.
+        what: the transform's name, for errors.
+
+    Raises:
+        AxisError: if an axis is out of range, or the sizes differ: all offenders with path, shape and size.
+    """
+    sizes: dict[str, int] = {}
+    wrong: list[str] = []
+    for leaf, axis in zip(leaves, axes, strict=True):
+        if axis is None:
+            continue
+        path = format_path(leaf.path)
+        # A leaf's value may be a tree of arrays itself, in a graph's Variable.
+        for value in jax.tree.leaves(leaf.value):
+            shape: tuple[int, ...] = getattr(value, "shape", ())
+            if not -len(shape) <= axis < len(shape):
+                wrong.append(f"{path}: axis {axis} of shape {shape}")
+            else:
+                sizes[f"{path}: axis {axis} of shape {shape} has size {shape[axis]}"] = shape[axis]
+    if wrong:
+        raise AxisError(
+            f"{what} is given an axis that these arguments do not have",
+            at=wrong,
+            fix="map them over None, or give them the axis",
+        )
+    if given is not None and any(size != given for size in sizes.values()):
+        offenders = [text for text, size in sizes.items() if size != given]
+        raise AxisError(
+            f"{what} got arguments whose mapped axes differ from the size given, {given}",
+            at=offenders,
+            fix="map them over None, or correct the size",
+        )
+    if len(set(sizes.values())) > 1:
+        raise AxisError(
+            f"{what} got arguments with inconsistent sizes on their mapped axes: "
+            f"{', '.join(map(str, sorted(set(sizes.values()))))}",
+            at=list(sizes),
+            fix="make the sizes agree, or map the odd ones over None",
+        )
+    return next(iter(sizes.values()), given)
+
+
+def subtrees(prefix: Any, tree: Any, read: Read, wanted: Ride) -> list[Any]:
+    """The parts of a tree that ride in one way, by a prefix."""
+    ride = read(prefix)
+    if ride is not None:
+        return [tree] if ride == wanted else []
+    if type(prefix) in (tuple, list) and type(tree) is type(prefix) and len(prefix) == len(tree):
+        pairs = zip(prefix, tree, strict=True)
+        return [found for one, part in pairs for found in subtrees(one, part, read, wanted)]
+    if wanted not in rides_in(prefix, read):
+        return []
+    nodes, definition = trees.flatten(prefix, lambda node: read(node) is not None)
+    parts = definition.flatten_up_to(tree)
+    return [part for node, part in zip(nodes, parts, strict=True) if read(node) == wanted]
