@@ -23,7 +23,6 @@ from weft.transforms.differentiation import (
     closed_over,
     diff_options,
     differentiation,
-    framed_as,
     like_arguments,
     like_output,
     primal_of,
@@ -59,7 +58,7 @@ def _lift_grad(lift: Lift[DiffOptions]) -> Lifted:
         (_, left), gradient = differentiate(*groups)
         return *left, gradient
 
-    return framed_as(options.name, lifted)
+    return lifted
 
 
 def _finish_grad(out: Any, finish: Finish[DiffOptions]) -> Any:
@@ -70,7 +69,7 @@ def _finish_grad(out: Any, finish: Finish[DiffOptions]) -> Any:
     return (gradient, out[1]) if options.has_aux else gradient
 
 
-GRAD = differentiation("grad", _lift_grad, _finish_grad)
+GRAD = differentiation("grad", _lift_grad, _finish_grad, for_updates=True)
 
 
 def _lift_linear(transform: Callable[..., Any]) -> Callable[[Lift[DiffOptions]], Lifted]:
@@ -83,7 +82,7 @@ def _lift_linear(transform: Callable[..., Any]) -> Callable[[Lift[DiffOptions]],
             primals, linear, left = transform(closed_over(primal, closed), differentiated, has_aux=True)
             return *left, linear, jax.tree.map(jax.typeof, primals)
 
-        return framed_as(lift.options.name, lifted)
+        return lifted
 
     return lift_linear
 
@@ -97,7 +96,7 @@ def _lift_jvp(lift: Lift[DiffOptions]) -> Lifted:
         )
         return *left, out_tangents
 
-    return framed_as("jvp", lifted)
+    return lifted
 
 
 def _finish_linear(out: Any, finish: Finish[DiffOptions]) -> Any:
@@ -239,7 +238,7 @@ def value_and_grad(
     >>> float(value), float(gradient)
     (9.0, 6.0)
     """
-    options = diff_options("value_and_grad", argnums, wrt, has_aux, holomorphic, allow_int)
+    options = diff_options("value_and_grad", argnums, wrt, has_aux, holomorphic, allow_int, with_value=True)
     return decorate(function, over_values(GRAD, options), _of_parts(options))
 
 

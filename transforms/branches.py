@@ -13,15 +13,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.edge.untyped import lax
 from weft.core.errors import BranchError
-from weft.core.frames import open_frame
 from weft.core.interpreter.boundary import Groups
 from weft.core.interpreter.rides import Role
 from weft.core.interpreter.rules import Body, Exit, Lift, Lifted, OutcomeNode, Rule
 from weft.core.records.agree import Described, differences
-from weft.transforms._wrap import call_over_values, titled
+from weft.transforms._wrap import call_over_values
 from weft.transforms.parts import choose_among_parts, has_parts
 
 
@@ -79,11 +77,10 @@ def _lift_branches(choose: Choose, lift: Lift[BranchOptions]) -> Lifted:
         # What one branch updates, every branch must return.
         updated = frozenset[int]().union(*(body.learn_updates(groups) for body in lift.bodies))
         branches = [branch(body.departing(updated=updated)) for body in lift.bodies]
-        with open_frame(options.name):
-            out, updates = choose(chosen, branches, groups)
+        out, updates = choose(chosen, branches, groups)
         return out, updates, outputs[0].outcome
 
-    return untyped_jax.jit(titled(lift.bodies[0].name, lifted), inline=True)
+    return lifted
 
 
 def _rule(name: str, choose: Choose) -> Rule[BranchOptions]:
@@ -92,6 +89,7 @@ def _rule(name: str, choose: Choose) -> Rule[BranchOptions]:
         functools.partial(_lift_branches, choose),
         read=lambda node: OPERAND if node is None else None,
         lanes=(OPERAND,),
+        staged=True,
         options=("operands", "output"),
     )
 

@@ -6,14 +6,14 @@ where they drift.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from weft.core.errors import CarryError
-from weft.core.interpreter.boundary import Boundary, Call, Departure
+from weft.core.interpreter.boundary import Boundary, Call, Departure, Groups
 from weft.core.interpreter.prefixes import subtrees
 from weft.core.interpreter.rides import CARRIED, Carry, Read, Ride, read_step
-from weft.core.interpreter.rules import Agreement, Lift, Lifted, Rule, no_check
+from weft.core.interpreter.rules import Agreement, Lift, Lifted, Rule, no_check, no_details
 from weft.core.records.agree import differences
 from weft.core.records.leaves import Leaf
 
@@ -60,6 +60,7 @@ def rule_of_a_carry(
     check: Callable[[O, Call, Sequence[Leaf], Sequence[Ride]], None] = no_check,
     options: tuple[str, str] = ("init", "output"),
     shapes: bool = True,
+    frame: Callable[[Lift[O], Any, Groups], Mapping[str, object]] = no_details,
 ) -> Rule[O]:
     """The rule of a loop whose whole argument is carried.
 
@@ -71,6 +72,7 @@ def rule_of_a_carry(
         check: as in `Rule`.
         options: as in `Rule`.
         shapes: whether the carry keeps its shapes.
+        frame: as in `Rule`.
     """
     agreement = agreement_of_carries(name, everything_carried, shapes=shapes)
     return Rule(
@@ -80,6 +82,8 @@ def rule_of_a_carry(
         depart=lambda options, index: depart[index],
         read=read,
         lanes=(CARRIED,),
+        frame=frame,
+        staged=True,
         check=check,
         agree=lambda options, index: agreement if depart[index] is Carry else None,
         options=options,

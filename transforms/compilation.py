@@ -101,6 +101,7 @@ JIT: Rule[JitOptions] = Rule(
     arrive=_arrive,
     depart=lambda options, index: options.out_shardings,
     read=read_placement,
+    frame=None,
     options=("in_shardings", "out_shardings"),
     quick=True,
     shares="always",

@@ -55,8 +55,7 @@ def _lift_jvp(lift: Lift[CustomOptions]) -> Lifted:
 
         function = untyped_jax.custom_jvp(titled(body.name, primal))
         function.defjvp(rule, symbolic_zeros=options.symbolic_zeros)
-        with open_frame("custom_jvp"):
-            out = function(*guarded(body, groups, options.name))
+        out = function(*guarded(body, groups, options.name))
         return (tuple(out),), (), outcomes[0]
 
     return lifted

@@ -84,8 +84,7 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
 
         function = untyped_jax.custom_vjp(titled(primal_body.name, primal))
         function.defvjp(forward, backward, symbolic_zeros=options.symbolic_zeros)
-        with open_frame("custom_vjp"):
-            out, updates = function(*guarded(primal_body, groups, options.name))
+        out, updates = function(*guarded(primal_body, groups, options.name))
         return out, updates, seen[-1][0]
 
     return lifted

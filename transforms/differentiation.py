@@ -8,6 +8,7 @@ differentiated.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict, cast
@@ -15,7 +16,6 @@ from typing import Any, TypedDict, cast
 import jax
 from weft.core.edge.untyped import jnp
 from weft.core.errors import DifferentiationError
-from weft.core.frames import open_frame
 from weft.core.interpreter.boundary import Boundary, Call, Crossing
 from weft.core.interpreter.prefixes import RidesByKind
 from weft.core.interpreter.rides import Ride, Role, read_role
@@ -29,9 +29,6 @@ from weft.core.records.leaves import Leaf
 
 # What is closed over need not leave; what is differentiated leaves as part of what is differentiated with it.
 DIFFERENTIATED, CLOSED, PRIMAL = Role("differentiated"), Role("closed over", keeps=True), Role("primal")
-
-# Gradients are made to update what they belong to, so they may not take apart what is one.
-_FOR_UPDATES = ("grad", "value_and_grad")
 
 
 class DiffKeywords(TypedDict, total=False):
@@ -106,7 +103,9 @@ def _is_integer(path: Any, kind: Any, value: Any) -> bool:
     return not jnp.issubdtype(jnp.result_type(value), jnp.bool_)
 
 
-def _check(options: DiffOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
+def _check(
+    for_updates: bool, forward: bool, options: DiffOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]
+) -> None:
     chosen = [leaf for leaf, ride in zip(leaves, rides, strict=True) if ride == DIFFERENTIATED]
     if not chosen and not options.may_be_none and not isinstance(options.wrt, Maybe):
         wanted = "Param" if options.wrt is None else format_filter(options.wrt)
@@ -115,7 +114,7 @@ def _check(options: DiffOptions, call: Call, leaves: Sequence[Leaf], rides: Sequ
             at=[f"{format_path(leaf.path)}: {leaf.kind.__name__}, {type_of(leaf.value)}" for leaf in leaves[:20]],
             fix="choose the leaves with wrt=, or the argument with argnums=; integers have no gradient",
         )
-    if options.name in _FOR_UPDATES:
+    if for_updates:
         _refuse_aliases(options, call, chosen)
     # A leaf's value may be a tree of arrays itself, in a graph's Variable.
     for leaf in (replace(one, value=value) for one in chosen for value in jax.tree.leaves(one.value)):
@@ -125,7 +124,7 @@ def _check(options: DiffOptions, call: Call, leaves: Sequence[Leaf], rides: Sequ
             _refuse(options, leaf, "is not inexact", "leave it out with wrt=, or pass allow_int=True")
         if options.holomorphic and not complex_:
             _refuse(options, leaf, "is not complex, but holomorphic=True", "make it complex, or drop holomorphic")
-        if options.name == "jacfwd" and complex_ and not options.holomorphic:
+        if forward and complex_ and not options.holomorphic:
             _refuse(options, leaf, "is complex", "pass holomorphic=True, or use jacrev or jvp")
 
 
@@ -183,14 +182,6 @@ def primal_of(lift: Lift[DiffOptions]) -> Primal:
     return primal
 
 
-def framed_as(name: str, lifted: Lifted) -> Lifted:
-    def framed(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
-        with open_frame(name):
-            return lifted(extra, *groups)
-
-    return framed
-
-
 def sparse_arguments(boundary: Boundary, crossing: Crossing, values: Sequence[Any]) -> tuple[Any, ...]:
     """Values of the differentiated leaves as trees like the positional arguments."""
     positions = [i for i, ride in enumerate(crossing.rides) if ride == DIFFERENTIATED]
@@ -214,7 +205,24 @@ def like_arguments(finish: Finish[DiffOptions], values: Sequence[Any]) -> Any:
     return args[argnums] if isinstance(argnums, int) else tuple(args[n] for n in argnums)
 
 
-def differentiation(name: str, lift: Callable[[Lift[DiffOptions]], Lifted], finish: Any) -> Rule[DiffOptions]:
+def differentiation(
+    name: str,
+    lift: Callable[[Lift[DiffOptions]], Lifted],
+    finish: Any,
+    *,
+    for_updates: bool = False,
+    forward: bool = False,
+) -> Rule[DiffOptions]:
+    """The rule of a derivative.
+
+    Args:
+        name: as users call it.
+        lift: the JAX call.
+        finish: makes the result.
+        for_updates: whether what it gives is made to update what it belongs to, so that this may not take apart what is
+            one array.
+        forward: whether it is computed forward from real tangents, so that nothing complex is differentiated by it.
+    """
     return Rule(
         name,
         lift,
@@ -223,7 +231,8 @@ def differentiation(name: str, lift: Callable[[Lift[DiffOptions]], Lifted], fini
         read=read_role,
         lanes=(DIFFERENTIATED, CLOSED),
         returns=_returns,
-        check=_check,
+        check=functools.partial(_check, for_updates, forward),
+        called=lambda options: options.name,
         finish=finish,
         options=("argnums", "has_aux"),
     )
@@ -240,6 +249,14 @@ def closed_over(primal: Callable[[Any, Any], Any], closed: Any) -> Callable[[Any
     return lambda differentiated: primal(differentiated, closed)
 
 
-def diff_options(name: str, argnums: Any, wrt: Any, has_aux: bool, holomorphic: bool, allow_int: bool) -> DiffOptions:
+def diff_options(
+    name: str,
+    argnums: Any,
+    wrt: Any,
+    has_aux: bool,
+    holomorphic: bool,
+    allow_int: bool,
+    with_value: bool = False,
+) -> DiffOptions:
     argnums = argnums if isinstance(argnums, int) else tuple(argnums)
-    return DiffOptions(name, argnums, wrt, has_aux, holomorphic, allow_int, name == "value_and_grad")
+    return DiffOptions(name, argnums, wrt, has_aux, holomorphic, allow_int, with_value)

@@ -14,7 +14,6 @@ from weft.transforms.differentiation import (
     ReverseKeywords,
     diff_options,
     differentiation,
-    framed_as,
     like_arguments,
     like_output,
     primal_of,
@@ -35,7 +34,7 @@ def _lift_jacobian(transform: Callable[..., Any]) -> Callable[[Lift[DiffOptions]
             jacobian, left = differentiate(*groups)
             return *left, jacobian
 
-        return framed_as(lift.options.name, lifted)
+        return lifted
 
     return lift_jacobian
 
@@ -45,7 +44,7 @@ def _finish_jacobian(out: Any, finish: Finish[DiffOptions]) -> Any:
     return (jacobian, out[1]) if finish.options.has_aux else jacobian
 
 
-JACFWD = differentiation("jacfwd", _lift_jacobian(untyped_jax.jacfwd), _finish_jacobian)
+JACFWD = differentiation("jacfwd", _lift_jacobian(untyped_jax.jacfwd), _finish_jacobian, forward=True)
 JACREV = differentiation("jacrev", _lift_jacobian(untyped_jax.jacrev), _finish_jacobian)
 
 

@@ -1,7 +1,6 @@
 """while_loop and fori_loop: a function of a carry, repeated.
 
-Each loop is lifted inside an inlined `jax.jit`: inside another trace it disappears, and a loop called again from Python
-is not compiled again.
+Each loop is staged: inside another trace that disappears, and a loop called again from Python is not compiled again.
 """
 
 from __future__ import annotations
@@ -11,14 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.edge.untyped import jnp, lax
 from weft.core.errors import CarryError
-from weft.core.frames import open_frame
 from weft.core.interpreter.boundary import Groups
 from weft.core.interpreter.rides import CARRIED, Carry, Ride, Role, read_role, read_step
 from weft.core.interpreter.rules import Lift, Lifted, OutcomeNode, Rule
-from weft.transforms._wrap import call_over_values, titled
+from weft.transforms._wrap import call_over_values
 from weft.transforms.carries import rule_of_a_carry
 
 # What changes in a carry is the carry.
@@ -62,13 +59,12 @@ def _lift_while(lift: Lift[WhileOptions]) -> Lifted:
         def _with_carry(carried: Any) -> Groups:
             return (carried, *groups[1:])
 
-        with open_frame("while_loop"):
-            carried = lax.while_loop(go_on, step, groups[0])
+        carried = lax.while_loop(go_on, step, groups[0])
         out: list[tuple[Any, ...]] = [() for _ in lift.out_lanes]
         out[carry] = carried
         return tuple(out), _NO_UPDATES, outcomes[-1]
 
-    return untyped_jax.jit(titled(body.name, lifted), inline=True)
+    return lifted
 
 
 WHILE: Rule[WhileOptions] = rule_of_a_carry(
@@ -119,19 +115,22 @@ def _lift_fori(lift: Lift[ForiOptions]) -> Lifted:
             return out[carry]
 
         lower, upper = options.bounds or bounds
-        trips = upper - lower if options.bounds else None
-        with open_frame("fori_loop", length=trips):
-            carried = lax.fori_loop(lower, upper, step, groups[0], unroll=options.unroll)
+        carried = lax.fori_loop(lower, upper, step, groups[0], unroll=options.unroll)
         if not outcomes:  # no iteration, and known not to be one: the carry is what it was, made as it would be
             step(jnp.asarray(lower), groups[0])
         out: list[tuple[Any, ...]] = [() for _ in lift.out_lanes]
         out[carry] = carried
         return tuple(out), _NO_UPDATES, outcomes[-1]
 
-    return untyped_jax.jit(titled(body.name, lifted), inline=True)
+    return lifted
 
 
-FORI: Rule[ForiOptions] = rule_of_a_carry("fori_loop", _lift_fori)
+def _trips(lift: Lift[ForiOptions], bounds: Any, groups: Groups) -> dict[str, object]:
+    known = lift.options.bounds
+    return {"length": known[1] - known[0]} if known else {}
+
+
+FORI: Rule[ForiOptions] = rule_of_a_carry("fori_loop", _lift_fori, frame=_trips)
 
 
 def fori_loop(

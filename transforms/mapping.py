@@ -20,7 +20,7 @@ from weft.core.edge.untyped import is_tuple
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import AxisError
 from weft.core.frames import open_frame
-from weft.core.interpreter.boundary import Call
+from weft.core.interpreter.boundary import Call, Groups
 from weft.core.interpreter.interpret import interpret
 from weft.core.interpreter.prefixes import mapped_size
 from weft.core.interpreter.rides import Ride, as_written, axis_of, is_spec, read_spec
@@ -190,6 +190,7 @@ VMAP: Rule[MapOptions] = Rule(
     functools.partial(_Mapped, "vmap", jax.vmap),
     arrive=_arrive,
     depart=lambda options, index: options.out_axes,
+    frame=None,
     check=functools.partial(_check, "vmap"),
 )
 PMAP: Rule[MapOptions] = Rule(
@@ -197,6 +198,7 @@ PMAP: Rule[MapOptions] = Rule(
     functools.partial(_Mapped, "pmap", untyped_jax.pmap),
     arrive=_arrive,
     depart=lambda options, index: options.out_axes,
+    frame=None,
     check=functools.partial(_check, "pmap"),
 )
 
@@ -335,13 +337,16 @@ def _lift_shard_map(lift: Lift[ShardMapOptions]) -> Lifted:
         out_specs=(_as_specs(lift.out_lanes), _as_specs(lift.update_lanes), PartitionSpec()),
         **options.jax_options,
     )
-    mesh: Mesh | None = options.mesh
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
-        with open_frame("shard_map", mesh=None if mesh is None else dict(mesh.shape)):
-            return mapped(groups)
+        return mapped(groups)
 
     return lifted
+
+
+def _mesh(lift: Lift[ShardMapOptions], extra: Any, groups: Groups) -> dict[str, object]:
+    mesh: Mesh | None = lift.options.mesh
+    return {"mesh": None if mesh is None else dict(mesh.shape)}
 
 
 SHARD_MAP: Rule[ShardMapOptions] = Rule(
@@ -350,6 +355,7 @@ SHARD_MAP: Rule[ShardMapOptions] = Rule(
     arrive=_arrive_specs,
     depart=lambda options, index: options.out_specs,
     read=read_spec,
+    frame=_mesh,
     options=("in_specs", "out_specs"),
 )
 

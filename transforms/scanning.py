@@ -5,7 +5,7 @@ changes in a slice is stacked; what is carried comes back as the carry; and what
 does not return it, goes from step to step in the carry beside it. Which leaves these are has to be known before the
 loop begins, since JAX wants the same carry at each step: one abstract evaluation of a step tells.
 
-The loop is lifted inside an inlined `jax.jit`, like those of `loops`.
+The loop is staged, like those of `loops`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import jax
 from weft.core.edge.untyped import is_tuple, jnp, lax
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import AxisError
-from weft.core.frames import open_frame
 from weft.core.interpreter.boundary import Call, Groups
 from weft.core.interpreter.interpret import interpret
 from weft.core.interpreter.prefixes import mapped_size
@@ -27,7 +26,7 @@ from weft.core.interpreter.rules import Body, Exit, Lift, Lifted, Rule
 from weft.core.interpreter.values import VALUES
 from weft.core.records.leaves import Leaf
 from weft.core.threads.proxies import Transform
-from weft.transforms._wrap import by_position, decorate, named_like, over_values, titled
+from weft.transforms._wrap import by_position, decorate, named_like, over_values
 from weft.transforms.carries import agreement_of_carries
 from weft.transforms.parts import scanned
 
@@ -77,32 +76,37 @@ def _lift_scan(lift: Lift[ScanOptions]) -> Lifted:
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
         slices = {i: _moved(groups[i], axis, 0) for i, axis in scanned.items()}
-        length = next((leaf.shape[0] for leaf in jax.tree.leaves(slices)), options.length)
-        with open_frame("scan", length=length):
-            first = {i: jax.tree.map(_slice_type, leaves) for i, leaves in slices.items()}
-            run, along = _carrying_along(body, tuple(first.get(i, group) for i, group in enumerate(groups)))
-            places = [body.crossing.places[i] for i in along]
+        first = {i: jax.tree.map(_slice_type, leaves) for i, leaves in slices.items()}
+        run, along = _carrying_along(body, tuple(first.get(i, group) for i, group in enumerate(groups)))
+        places = [body.crossing.places[i] for i in along]
 
-            def step(carry_: tuple[Groups, Groups], slices: dict[int, Any]) -> tuple[tuple[Groups, Groups], Exit]:
-                (carried, beside), given = carry_, [slices.get(i, group) for i, group in enumerate(groups)]
-                given[carry] = carried[0] if carried else ()
-                for (lane, place), value in zip(places, beside[0] if beside else (), strict=True):
-                    given[lane] = (*given[lane][:place], value, *given[lane][place + 1 :])
-                out, updates, outcome = run(tuple(given))
-                on = _going_on(lift.out_lanes, out), _going_on(lift.update_lanes, updates)
-                return on, (_stacked(lift.out_lanes, out), _stacked(lift.update_lanes, updates), outcome)
+        def step(carry_: tuple[Groups, Groups], slices: dict[int, Any]) -> tuple[tuple[Groups, Groups], Exit]:
+            (carried, beside), given = carry_, [slices.get(i, group) for i, group in enumerate(groups)]
+            given[carry] = carried[0] if carried else ()
+            for (lane, place), value in zip(places, beside[0] if beside else (), strict=True):
+                given[lane] = (*given[lane][:place], value, *given[lane][place + 1 :])
+            out, updates, outcome = run(tuple(given))
+            on = _going_on(lift.out_lanes, out), _going_on(lift.update_lanes, updates)
+            return on, (_stacked(lift.out_lanes, out), _stacked(lift.update_lanes, updates), outcome)
 
-            beside = tuple(groups[lane][place] for lane, place in places)
-            start = (
-                tuple(groups[carry] for lane in lift.out_lanes if _goes_on(lane)),
-                tuple(beside for lane in lift.update_lanes if _goes_on(lane)),
-            )
-            (carried, beside), (ys, changes, outcome) = lax.scan(
-                step, start, slices, length=length, reverse=options.reverse, unroll=options.unroll
-            )
+        beside = tuple(groups[lane][place] for lane, place in places)
+        start = (
+            tuple(groups[carry] for lane in lift.out_lanes if _goes_on(lane)),
+            tuple(beside for lane in lift.update_lanes if _goes_on(lane)),
+        )
+        (carried, beside), (ys, changes, outcome) = lax.scan(
+            step, start, slices, length=_length(lift, groups), reverse=options.reverse, unroll=options.unroll
+        )
         return _joined(lift.out_lanes, carried, ys), _joined(lift.update_lanes, beside, changes), outcome
 
-    return untyped_jax.jit(titled(body.name, lifted), inline=True)
+    return lifted
+
+
+def _length(lift: Lift[ScanOptions], groups: Groups) -> int | None:
+    """How many steps there are."""
+    scanned = ((axis_of(lane), group) for lane, group in zip(lift.lanes, groups, strict=True))
+    sizes = (leaf.shape[axis] for axis, group in scanned if axis is not None for leaf in jax.tree.leaves(group))
+    return next(sizes, lift.options.length)
 
 
 def _goes_on(lane: Ride) -> TypeGuard[Carried | Along]:
@@ -158,6 +162,8 @@ SCAN: Rule[ScanOptions] = Rule(
     depart=lambda options, index: options.out_axes,
     read=read_step,
     lanes=(CARRIED,),
+    frame=lambda lift, extra, groups: {"length": _length(lift, groups)},
+    staged=True,
     check=_check_scan,
     agree=lambda options, index: agreement_of_carries("scan", lambda live: _arrive_scan(options, live)),
 )

@@ -1,6 +1,6 @@
 """map and associative_scan: what to do with the slices of a sequence, one by one or pair by pair.
 
-Both are lifted inside an inlined `jax.jit`, like the loops of `loops`.
+Both are staged, like the loops of `loops`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from typing import Any
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.edge.untyped import lax
 from weft.core.errors import AxisError
-from weft.core.frames import open_frame
 from weft.core.interpreter.boundary import Call
 from weft.core.interpreter.prefixes import mapped_size
 from weft.core.interpreter.rides import Ride, Step, axis_of, read_step
 from weft.core.interpreter.rules import Lift, Lifted, OutcomeNode, Rule
 from weft.core.records.leaves import Leaf
-from weft.transforms._wrap import call_over_values, titled
+from weft.transforms._wrap import call_over_values
 from weft.transforms.carries import rule_of_a_carry
 
 
@@ -38,10 +37,9 @@ def _lift_map(lift: Lift[MapOverOptions]) -> Lifted:
         def on_one(one: Any) -> Any:
             return body((one, *rest))
 
-        with open_frame("map", length=slices[0].shape[0]):
-            return lax.map(on_one, slices, batch_size=options.batch_size)
+        return lax.map(on_one, slices, batch_size=options.batch_size)
 
-    return untyped_jax.jit(titled(body.name, lifted), inline=True)
+    return lifted
 
 
 def _check_map(options: MapOverOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
@@ -56,6 +54,8 @@ MAP: Rule[MapOverOptions] = Rule(
     depart=lambda options, index: 0,
     read=read_step,
     lanes=(Step(0),),
+    frame=lambda lift, extra, groups: {"length": groups[0][0].shape[0]},
+    staged=True,
     check=_check_map,
     options=("xs", "output"),
 )
@@ -101,13 +101,12 @@ def _lift_associative(lift: Lift[AssociativeOptions]) -> Lifted:
 
         # JAX cannot reverse along an axis counted from the end.
         axis = options.axis % elements[0].ndim
-        with open_frame("associative_scan", length=elements[0].shape[axis]):
-            out = lax.associative_scan(combine, elements, reverse=options.reverse, axis=axis)
+        out = lax.associative_scan(combine, elements, reverse=options.reverse, axis=axis)
         if not outcomes:  # a single element is combined with nothing; learn the output's make all the same
             untyped_jax.eval_shape(combine, elements, elements)
         return (out, *(() for _ in lift.out_lanes[1:])), (), outcomes[-1]
 
-    return untyped_jax.jit(titled(body.name, lifted), inline=True)
+    return lifted
 
 
 def _check_associative(options: AssociativeOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
@@ -122,6 +121,7 @@ ASSOCIATIVE_SCAN: Rule[AssociativeOptions] = rule_of_a_carry(
     check=_check_associative,
     options=("elems", "output"),
     shapes=False,
+    frame=lambda lift, extra, groups: {"length": groups[0][0].shape[lift.options.axis]},
 )
 
 

@@ -10,7 +10,6 @@ import equinox as eqx
 from jax.experimental import checkify as jax_checkify
 from weft.core.edge import trees
 from weft.core.edge.untyped import jax as untyped_jax
-from weft.core.frames import open_frame
 from weft.core.interpreter.interpret import interpret
 from weft.core.interpreter.prefixes import resolve_nodes
 from weft.core.interpreter.rides import Role, axis_of, read_axis
@@ -32,8 +31,7 @@ def _lift_eval_shape(lift: Lift[NoOptions]) -> Lifted:
     (body,) = lift.bodies
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
-        with open_frame("eval_shape"):
-            return untyped_jax.eval_shape(body, groups)
+        return untyped_jax.eval_shape(body, groups)
 
     return lifted
 
@@ -72,8 +70,7 @@ def _lift_jaxpr(lift: Lift[JaxprOptions]) -> Lifted:
     (body,) = lift.bodies
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
-        with open_frame("make_jaxpr"):
-            jaxpr, left = untyped_jax.make_jaxpr(body, return_shape=True)(groups)
+        jaxpr, left = untyped_jax.make_jaxpr(body, return_shape=True)(groups)
         return *left, jaxpr
 
     return lifted
@@ -135,8 +132,7 @@ def _lift_remat(lift: Lift[RematOptions]) -> Lifted:
     checkpointed = untyped_jax.checkpoint(body, policy=options.policy, prevent_cse=options.prevent_cse)
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
-        with open_frame("remat"):
-            return checkpointed(groups)
+        return checkpointed(groups)
 
     return lifted
 
@@ -212,8 +208,7 @@ def _lift_checkify(lift: Lift[CheckifyOptions]) -> Lifted:
     checked = jax_checkify.checkify(lift.bodies[0], errors=lift.options.errors)
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
-        with open_frame("checkify"):
-            error, left = checked(groups)
+        error, left = checked(groups)
         return *left, error
 
     return lifted

@@ -27,6 +27,7 @@ from typing import Any, Generic, TypeVar
 
 import equinox as eqx
 from weft.core.edge.untyped import jax
+from weft.core.frames import open_frame
 from weft.core.interpreter.boundary import Boundary, Call, Crossing, Departure, Extract, Groups
 from weft.core.interpreter.explain import explain
 from weft.core.interpreter.prefixes import depends_on_leaves, distinct, rides_in
@@ -157,7 +158,7 @@ class Interpreted(Generic[O]):
         if plan is None:
             # Where the arguments can be updated, their new values must reach them if the old ones are gone.
             gives_away = self.boundary.has_updates and any(lane.gives_away for lane in lanes)
-            plan = Plan(crossing, self.rule.lift(self._lift(crossing)), gives_away)
+            plan = Plan(crossing, self._lifted(self._lift(crossing)), gives_away)
             plan = self.memory.plans.add(crossing, plan)
         plan.uses += 1
         # The quick way looks at the structure alone.
@@ -186,6 +187,23 @@ class Interpreted(Generic[O]):
             for i in range(count)
         )
         return Lift(bodies, crossing, self.options, self.memory.traces)
+
+    def _lifted(self, lift: Lift[O]) -> Lifted:
+        """What the rule lifts, in its frame, and staged if it says so."""
+        rule, lifted = self.rule, self.rule.lift(lift)
+        details = rule.frame
+        if details is None:
+            return lifted
+        name = rule.name if rule.called is None else rule.called(self.options)
+
+        def framed(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
+            with open_frame(name, **details(lift, extra, groups)):
+                return lifted(extra, *groups)
+
+        if not rule.staged:
+            return framed
+        framed.__name__ = framed.__qualname__ = lift.bodies[-1].name
+        return jax.jit(framed, inline=True)
 
     def _run(
         self, plan: Plan, extra: Any, call: Call, groups: Groups, hand_over: Callable[[tuple[Any, ...]], Any]

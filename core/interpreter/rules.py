@@ -7,7 +7,7 @@ A rule says where things ride, and holds the one call into JAX (`lift`), from th
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeVar, cast
 
@@ -167,6 +167,11 @@ Prepare = Callable[[Boundary, Crossing, Call, Sequence[Any]], Any]
 Lifted = Callable[..., tuple[Any, ...]]
 
 
+def no_details(lift: Lift[Any], extra: Any, groups: Groups) -> Mapping[str, object]:
+    """The frame of a rule of which there is no more to say than its name."""
+    return {}
+
+
 def no_check(options: Any, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
     """The check of a rule that refuses nothing beforehand."""
 
@@ -187,6 +192,11 @@ class Rule(Generic[O]):
         finish: makes the result from the output and what `lift` returned beside it.
         options: the names of the two prefixes in the user's call, for errors.
         agree: of function `i`, what its output must agree with.
+        frame: the details of the frame that is open while the functions run; None: the lift opens it, because JAX may
+            run them without it.
+        called: as users call it, where that depends on the options.
+        staged: whether the lifted function is staged by an inlined `jax.jit`: inside a trace that leaves nothing
+            behind, and called again from Python it is found compiled.
         returns: what a function's output is taken for, which may be refused.
         quick: whether calls of a known make take the generated way.
         shares: when functions that are transformed again, alike, share what was learned of them: `always`, as in
@@ -204,6 +214,9 @@ class Rule(Generic[O]):
     finish: Callable[[Any, Finish[O]], Any] | None = None
     options: tuple[str, str] = ("in_axes", "out_axes")
     agree: Callable[[O, int], Agreement | None] = lambda options, index: None
+    frame: Callable[[Lift[O], Any, Groups], Mapping[str, object]] | None = no_details
+    called: Callable[[O], str] | None = None
+    staged: bool = False
     returns: Callable[[O, Any], Any] = as_it_is
     quick: bool = False
     shares: Literal["always", "outside", "never"] = "outside"
