@@ -1,8 +1,21 @@
 """The end of a call over graphs, inside its trace: what the function returned and did, as lanes and an outcome.
 
-The arguments' live objects are looked at again. Variables whose value is another object than what they were given have
-changed; with graph updates, the arguments' structure is described again too, numbered so that what was there before is
-recognised. The output is described after the arguments, so that it refers to them by number.
+Inside of a trace the function had objects of its own, made around tracers, and mutated those. Now that it has returned,
+three questions are answered, for the objects outside:
+
+- *Which values changed?* A Variable has changed if its value is not the very object that it was given. That is decided
+  by identity, not by comparing arrays, and it is decided once for each Variable: its new value leaves the trace in one
+  place, however often the Variable is met. What did not change does not leave at all (FORWARDED), unless somebody
+  asked for it to be somewhere, or gave its buffer away.
+- *What is the arguments' structure now?* Only with graph updates, and only if it differs from what came in, is it part
+  of the outcome: objects that were there before are referred to by the numbers that they had, so that outside the same
+  objects are found again. A new Variable leaves on the ride that the argument's prefix gives to its path.
+- *What was returned?* Objects of the arguments are referred to by number; everything else leaves on the rides of the
+  output's prefix.
+
+All three are read off one look (`looks`). What leaves for the arguments and what leaves for the output go to lanes of
+their own (`OutLanes`), because a transform treats them differently: an output of a scan is stacked where its update
+goes on to the next step. Nothing is written here: that is done outside, once all has succeeded (`outcomes`).
 """
 
 from __future__ import annotations
@@ -17,13 +30,12 @@ from weft.core.interpreter.rides import CARRIED, Along, Ride, read_with
 from weft.core.interpreter.values import FORWARDED
 from weft.core.paths import Path, format_path
 from weft.nnx.crossing.apart import ARRAY, Memory, Tree, check_levels, named, shape_of, take_apart
+from weft.nnx.crossing.looks import Look, Mark, Seen
 from weft.nnx.crossing.modes import Mode
 from weft.nnx.crossing.outcomes import RefOutcome, to_be_placed
 from weft.nnx.crossing.prefixes import finder, specs, without_functions
 from weft.nnx.errors import AliasError, DuplicateError, StructureError
-from weft.nnx.graphs.definitions import GraphDef, RefMap
-from weft.nnx.graphs.flattening import Flattener
-from weft.nnx.graphs.plan import variables_below
+from weft.nnx.graphs.definitions import GraphDef
 from weft.nnx.graphs.trees import ways_out
 from weft.nnx.variable.refs import is_array_ref, same_value
 from weft.nnx.variable.variable import VARIABLE_TYPES, Variable
@@ -50,6 +62,7 @@ class Leaving:
         self.memory = memory
         self.departure = departure
         self.lanes = OutLanes(departure)
+        self.look = Look(memory.index_ref if mode.updates else None)
         # Where a live Variable of the arguments is among the leaves.
         self.position = {id(v): i for i, v in enumerate(memory.holders) if v is not None}
         # And where an array that is an attribute.
@@ -58,12 +71,12 @@ class Leaving:
         }
         # And where any value is that the call was made of.
         self.given = {id(value): i for i, value in enumerate(values)}
-        self.numbers = RefMap()
+        # Where the values of the arguments' Variables leave, as far as that was decided.
+        self.places: dict[int, Place | None] = {}
         # Where what is carried leaves, by identity of the live Variable or array.
-        self.carried_places: dict[int, tuple[int, int]] = {}
-        # Updates of Variables of arguments whose structure has changed.
-        self.written: list[tuple[int, int, int]] = []
-        # Where what is carried along leaves: in the order of positions, whatever the function does to it.
+        self.carried_places: dict[int, Place] = {}
+        # Where what is carried along leaves: in the order of positions, whatever the function does to it. A loop gives
+        # it to the next step by these places, so one that was taken out of the arguments keeps its own.
         self.along: dict[int, Place] = {}
         for i in sorted(departure.updated or ()):
             ride = crossing.rides[i].update
@@ -71,22 +84,34 @@ class Leaving:
                 self.along[i] = self.lanes.update(ride, values[i], lambda: "argument")
 
     def outcome(self, out: Any) -> tuple[Groups, Groups, RefOutcome]:
+        """The lanes of the output, those of updates, and the rest."""
+        mode, look, holders = self.mode, self.look, self.memory.holders
         carried = self._carried(out)
-        arguments = self._arguments() if self.mode.updates else None
-        updates = self._updates() if arguments is None else tuple(self.written)
+        apart = shape_of(mode.graph, out)
+        # Without graph updates nobody asks for the arguments' structure: their Variables are known.
+        given = [look.at(root) for root in self.memory.roots] if mode.updates else []
+        end = look.here()
+        returned = [look.at(apart.flat[place]) for place in apart.nodes]
+        if mode.updates:
+            check_levels(look.ref_index)
+        arguments = self._arguments(given, end) if mode.updates else None
+        if arguments is None:
+            reached = [i for i, variable in enumerate(holders) if variable is not None]
+        else:
+            # What was taken out of the arguments is nobody's any more.
+            reached = [self.position[id(leaf)] for leaf in look.leaves[: end.leaves] if id(leaf) in self.position]
+        places = ((i, self._changed(i)) for i in reached)
+        updates = tuple((i, *place) for i, place in places if place is not None)
         metadata = self._metadata()
-        treedef, items, graphdef, sources = self._output(out, carried)
-        writes = self._carried_writes(carried)
+        sources = self._output(apart, returned)
+        treedef, items = apart.structure.treedef, apart.structure.items
+        graphdef, writes = look.between(end, look.here()), self._carried_writes(carried)
         known = frozenset(self.position.values())
-        placed = to_be_placed(self.memory.holders, self.crossing.rides, updates) if self.mode.updates else ()
+        placed = to_be_placed(holders, self.crossing.rides, updates) if mode.updates else ()
         outcome = RefOutcome(updates, metadata, arguments, treedef, items, graphdef, sources, writes, known, placed)
         return *self.lanes.finished(), outcome
 
     # ------------------------------------------------------------------ what the function did
-
-    def _updates(self) -> tuple[tuple[int, int, int], ...]:
-        sources = ((i, self._changed(i, v)) for i, v in enumerate(self.memory.holders) if v is not None)
-        return tuple((i, *source) for i, source in sources if source is not None)
 
     def _metadata(self) -> tuple[tuple[int, Any], ...]:
         """The Variables whose metadata changed, with the new."""
@@ -106,17 +131,17 @@ class Leaving:
             found.append((i, variable._var_metadata))
         return tuple(found)
 
-    def _changed(self, i: int, variable: Any) -> Place | None:
+    def _changed(self, i: int) -> Place | None:
         """Where the changed value of an argument's Variable leaves, or None if it has not changed."""
-        ride = self.crossing.rides[i].update
-        if ride is None or not self._is_updated(i, variable._raw_value):
-            return None
-        return self._put(i, ride, variable._raw_value)
-
-    def _put(self, i: int, ride: Ride, value: Any) -> Place:
-        if i in self.along:
-            return self.lanes.replace(self.along[i], value)
-        return self.lanes.update(ride, value, lambda: self._place(i))
+        if i not in self.places:
+            value, ride = self.memory.holders[i]._raw_value, self.crossing.rides[i].update
+            if ride is None or not self._is_updated(i, value):
+                self.places[i] = None
+            elif i in self.along:
+                self.places[i] = self.lanes.replace(self.along[i], value)
+            else:
+                self.places[i] = self.lanes.update(ride, value, lambda: self._place(i))
+        return self.places[i]
 
     def _is_updated(self, i: int, value: Any) -> bool:
         ride = self.crossing.rides[i]
@@ -131,64 +156,27 @@ class Leaving:
     def _place(self, i: int) -> str:
         return format_path(self.mode.path_of(self.crossing.structure, i))
 
-    def _arguments(self) -> tuple[GraphDef[Any], tuple[tuple[int, int], ...]] | None:
+    def _arguments(self, given: Sequence[Seen], end: Mark) -> tuple[GraphDef[Any], tuple[Place, ...]] | None:
         """The arguments' graphs as they are now, if their structure changed."""
-        flattener = Flattener(self.numbers, RefMap.from_indexmap(self.memory.index_ref), True)
-        roots: list[int] = []
-        repeats: list[int] = []
-        for root in self.memory.roots:
-            roots.append(len(flattener.leaves))
-            repeats.append(len(flattener.repeats))
-            flattener.root(root)
-        graphdef = flattener.graphdef()
-        check_levels(self.numbers)
+        graphdef = self.look.between(Mark(), end)
         before = self.crossing.structure.graphdef
-        if graphdef.with_no_outer_index() == before and self._same_things(flattener.leaves):
+        if graphdef.with_no_outer_index() == before and self._same_things(end):
             return None
         finders = self._finders_now()
-        self._check_met_again(flattener, finders, roots, repeats)
-        found = zip(flattener.leaves, flattener.paths or (), strict=True)
-        rides = [finders[_root_of(i, roots)](path, leaf) for i, (leaf, path) in enumerate(found)]
-        sources = tuple(map(self._source, flattener.leaves, (ride.update for ride in rides)))
-        return graphdef, sources
+        self._check_met_again(given, finders)
+        leaves = [
+            (find(path, leaf), leaf)
+            for seen, find in zip(given, finders, strict=True)
+            for path, leaf in self.look.leaves_of(seen)
+        ]
+        return graphdef, tuple(self._source(leaf, ride.update) for ride, leaf in leaves)
 
-    def _check_met_again(
-        self, flattener: Flattener, finders: Sequence[Finder], roots: Sequence[int], repeats: Sequence[int]
-    ) -> None:
-        """Refuses an argument that the function has put into another one, under another axis.
-
-        Raises:
-            AliasError: naming both paths.
-        """
-        paths = flattener.paths or []
-        first = {id(leaf): i for i, leaf in enumerate(flattener.leaves)}
-        by_number = {number: node for node, number in self.numbers.items()} if flattener.repeats else {}
-        for repeat, (number, path) in enumerate(flattener.repeats):
-            root = _root_of(repeat, repeats)
-            for below, variable in variables_below(by_number[number]):
-                i = first.get(id(variable))
-                if i is None:
-                    continue
-                home = _root_of(i, roots)
-                rides = (finders[home](paths[i], variable), finders[root]((*path, *below), variable))
-                if all(ride.is_place for ride in rides) and rides[0].place != rides[1].place:
-                    places = ((*self._base(home), *paths[i]), (*self._base(root), *path, *below))
-                    raise AliasError(
-                        "Inconsistent aliasing detected: a Variable is now reached under different in_axes",
-                        at=[f"{format_path(place)}: {ride}" for place, ride in zip(places, rides, strict=True)],
-                        fix="give both arguments the same, or do not put one into the other",
-                    )
-
-    def _base(self, root: int) -> Path:
-        tree = take_apart(self.mode.graph, self.live[1:])
-        return named(tree.bases[tree.nodes[root]], self.mode.names(self.live[0]))
-
-    def _same_things(self, leaves: Sequence[Any]) -> bool:
+    def _same_things(self, end: Mark) -> bool:
         """Whether objects, Variables and arrays of the arguments are where they were."""
         before = self.memory.index_ref
-        if any(before.get(number) is not node for node, number in self.numbers.items()):
+        if any(number < end.numbers and before.get(number) is not node for node, number in self.look.ref_index.items()):
             return False
-        triples = enumerate(zip(leaves, self.memory.holders, self.values, strict=False))
+        triples = enumerate(zip(self.look.leaves[: end.leaves], self.memory.holders, self.values, strict=False))
         return all(
             variable is not None or (leaf is value and not self.crossing.rides[i].gives_away)
             for i, (leaf, variable, value) in triples
@@ -197,20 +185,44 @@ class Leaving:
     def _finders_now(self) -> list[Finder]:
         """For each argument what finds the ride of what is in it now, from the prefix that it came with."""
         graph, prefix = self.mode.graph, without_functions(self.departure.arrive(self.live))
-        tree = take_apart(graph, self.live[1:])
+        tree = shape_of(graph, self.live[1:])
         by_item = specs(graph, prefix, tree, self.departure.read, "in_axes")
         return [finder(graph, by_item[place], self.departure.read, "in_axes") for place in tree.nodes]
 
+    def _check_met_again(self, given: Sequence[Seen], finders: Sequence[Finder]) -> None:
+        """Refuses an argument that the function has put into another one, under another axis.
+
+        Raises:
+            AliasError: naming both paths.
+        """
+        if not self.look.repeats:
+            return
+        first = {id(leaf): (n, path) for n, seen in enumerate(given) for path, leaf in self.look.leaves_of(seen)}
+        for root, seen in enumerate(given):
+            for path, variable in self.look.met_again(seen):
+                if id(variable) not in first:
+                    continue
+                home, place = first[id(variable)]
+                one, other = finders[home](place, variable), finders[root](path, variable)
+                if one.is_place and other.is_place and one.place != other.place:
+                    raise AliasError(
+                        "Inconsistent aliasing detected: a Variable is now reached under different in_axes",
+                        at=[
+                            f"{format_path((*self._base(home), *place))}: {one}",
+                            f"{format_path((*self._base(root), *path))}: {other}",
+                        ],
+                        fix="give both arguments the same, or do not put one into the other",
+                    )
+
+    def _base(self, root: int) -> Path:
+        tree = shape_of(self.mode.graph, self.live[1:])
+        return named(tree.bases[tree.nodes[root]], self.mode.names(self.live[0]))
+
     def _source(self, leaf: Any, ride: Ride | None) -> Place:
         """Where the value of a leaf comes from: an argument's, unchanged, or a lane; new things leave on `ride`."""
-        value = leaf._raw_value if type(leaf) in VARIABLE_TYPES else leaf
         i = self.position.get(id(leaf))
         if i is not None:
-            place = self._changed(i, leaf)
-            if place is None:
-                return FORWARDED, i
-            self.written.append((i, *place))
-            return place
+            return self._changed(i) or (FORWARDED, i)
         carried = self.carried_places.get(id(leaf))
         if carried is not None:
             return carried
@@ -223,6 +235,7 @@ class Leaving:
                 at=f"something new in an argument that is carried: {type(leaf).__name__}",
                 fix="make it before the scan",
             )
+        value = leaf._raw_value if type(leaf) in VARIABLE_TYPES else leaf
         return self.lanes.update(ride, value, lambda: "argument")
 
     # ------------------------------------------------------------------ what the function returned
@@ -255,46 +268,33 @@ class Leaving:
                     writes.append((position, *found))
         return tuple(writes)
 
-    def _output(self, out: Any, carried: Sequence[Any]) -> tuple[Any, tuple[Any, ...], GraphDef[Any], Any]:
-        mode, departure = self.mode, self.departure
-        apart = shape_of(mode.graph, out)
-        by_item = specs(mode.graph, departure.prefix, apart, departure.read, departure.option)
-        flattener, sources, plain = self._flattener(), [], []
-        for place in apart.nodes:
+    def _output(self, apart: Tree, returned: Sequence[Seen]) -> tuple[Place, ...]:
+        """Where each leaf of the output comes from: of its graphs, then of its arrays."""
+        graph, departure = self.mode.graph, self.departure
+        by_item = specs(graph, departure.prefix, apart, departure.read, departure.option)
+        sources: list[Place] = []
+        for place, seen in zip(apart.nodes, returned, strict=True):
             base = ("output", *apart.bases[place])
-            start, repeats = len(flattener.leaves), len(flattener.repeats)
-            flattener.root(apart.flat[place])
-            find = finder(mode.graph, by_item[place], departure.read, departure.option)
-            found = list(zip(flattener.leaves, flattener.paths or (), strict=True))
-            for leaf, path in found[start:]:
-                sources.append(self._out_source(leaf, find, path, base))
-            if mode.updates:
-                self._check_repeats(flattener.repeats[repeats:], find, base)
-        if not (mode.graph or mode.copies):
+            find = finder(graph, by_item[place], departure.read, departure.option)
+            sources += [
+                self._out_source(leaf, find(path, leaf), (*base, *path)) for path, leaf in self.look.leaves_of(seen)
+            ]
+            if self.mode.updates:
+                self._check_returned(seen, find, base)
+        if not (graph or self.mode.copies):
             self._refuse_sharing(apart)
-        if mode.updates:
-            check_levels(self.numbers)
         for spec, item, value in zip(by_item, apart.structure.items, apart.flat, strict=True):
             if item is ARRAY:
-                plain.append(self._plain_source(value, read_with(departure.read, spec)))
-        return (apart.structure.treedef, apart.structure.items, flattener.graphdef(), (*sources, *plain))
+                sources.append(self._plain_source(value, read_with(departure.read, spec)))
+        return tuple(sources)
 
-    def _flattener(self) -> Flattener:
-        if self.mode.updates:
-            if not self.numbers:
-                for root in self.memory.roots:
-                    Flattener(self.numbers, None, True).root(root)
-            return Flattener(self.numbers, RefMap.from_indexmap(self.memory.index_ref), True)
-        return Flattener(RefMap(), None, True)
-
-    def _out_source(self, leaf: Any, find: Callable[[Path, Any], Ride], path: Path, base: Path) -> Place:
-        ride = find(path, leaf)
+    def _out_source(self, leaf: Any, ride: Ride, path: Path) -> Place:
         carried = self.carried_places.get(id(leaf))
         if carried is not None and ride == CARRIED:
             return carried
         known = id(leaf) in self.position
         if known and not self.mode.updates and not self.mode.copies:
-            raise self._duplicate(leaf, (*base, *path))
+            raise self._duplicate(leaf, path)
         if known and not self.mode.copies:
             return self._source(leaf, ride)
         # Nothing leaves an abstract evaluation.
@@ -302,13 +302,13 @@ class Leaving:
         if not may_return and type(leaf) in VARIABLE_TYPES and not leaf._can_update:
             raise StructureError(
                 f"Cannot return captured Variable: this {type(leaf).__name__} is closed over, of another trace level",
-                at=format_path((*base, *path)),
+                at=format_path(path),
                 fix="pass it as an argument, or return a clone of it",
             )
         # A hijax Variable is a value of its own, unless only its shape is wanted.
         is_box = type(leaf) in VARIABLE_TYPES or (self.mode.copies and isinstance(leaf, Variable))
         value = leaf._raw_value if is_box else leaf
-        return self.lanes.output(ride, value, lambda: format_path((*base, *path)))
+        return self.lanes.output(ride, value, lambda: format_path(path))
 
     def _plain_source(self, value: Any, ride: Ride) -> Place:
         carried = self.carried_places.get(id(value))
@@ -341,26 +341,20 @@ class Leaving:
                     fix=ways_out(self.mode.function),
                 )
 
-    def _check_repeats(
-        self, repeats: Sequence[tuple[int, Path]], find: Callable[[Path, Any], Ride], base: Path
-    ) -> None:
-        """Things of the output that were met before: in the arguments, or in the output itself."""
-        by_number = {number: node for node, number in self.numbers.items()}
-        for number, path in repeats:
-            for below, variable in variables_below(by_number[number]):
-                i = self.position.get(id(variable))
-                if i is None:
-                    continue
-                mine, theirs = self.crossing.rides[i], find((*path, *below), variable)
-                if not mine.may_return_on(theirs):
-                    raise AliasError(
-                        "Inconsistent aliasing detected: an argument is returned under another "
-                        f"{self.departure.option}",
-                        at=[f"{self._place(i)}: {mine}", f"{format_path((*base, *path, *below))}: {theirs}"],
-                        fix="return it under the same, or do not return it: its update comes back anyway",
-                    )
+    def _check_returned(self, seen: Seen, find: Finder, base: Path) -> None:
+        """Refuses to return a thing of the arguments, or of the output itself, under another ride.
 
-
-def _root_of(i: int, starts: Sequence[int]) -> int:
-    """The root that something found belongs to, by where each root's begin."""
-    return max(root for root, start in enumerate(starts) if start <= i)
+        Raises:
+            AliasError: naming both paths.
+        """
+        for path, variable in self.look.met_again(seen):
+            i = self.position.get(id(variable))
+            if i is None:
+                continue
+            mine, theirs = self.crossing.rides[i], find(path, variable)
+            if not mine.may_return_on(theirs):
+                raise AliasError(
+                    f"Inconsistent aliasing detected: an argument is returned under another {self.departure.option}",
+                    at=[f"{self._place(i)}: {mine}", f"{format_path((*base, *path))}: {theirs}"],
+                    fix="return it under the same, or do not return it: its update comes back anyway",
+                )

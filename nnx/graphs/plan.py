@@ -274,8 +274,11 @@ def variables_below(node: Any) -> list[tuple[Path, Any]]:
     """The Variables in a graph, with their paths."""
     if type(node) in VARIABLE_TYPES:
         return [((), node)]
-    plan = Plan([node])
-    return [(path, leaf) for path, leaf in zip(plan.paths, plan.leaves, strict=True) if type(leaf) in VARIABLE_TYPES]
+    walk = Flattener(RefMap(), None, True)
+    walk.root(node)
+    return [
+        (path, leaf) for path, leaf in zip(walk.paths or (), walk.leaves, strict=True) if type(leaf) in VARIABLE_TYPES
+    ]
 
 
 def is_object(value: Any) -> bool:

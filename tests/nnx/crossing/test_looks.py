@@ -1,0 +1,81 @@
+"""One look at several graphs: structures between two marks, and what is below something that is met again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from weft import nnx
+from weft.nnx.crossing.looks import Look, Mark
+from weft.nnx.graphs.definitions import IndexMap
+from weft.nnx.graphs.plan import Plan, variables_below
+
+
+def layer(**parts: Any) -> nnx.Dict:
+    return nnx.Dict(w=nnx.Param(jnp.ones(2)), **parts)
+
+
+def paths(found: Any) -> list[tuple[Any, ...]]:
+    return sorted(path for path, _ in found)
+
+
+def test_the_structure_between_two_marks_is_that_of_the_graphs_alone():
+    one, other = layer(inner=layer()), layer()
+    look = Look(None)
+    first = look.at(one)
+    middle = look.here()
+    second = look.at(other)
+    assert look.between(Mark(), middle) == nnx.graphdef(one)
+    assert [path for path, _ in look.leaves_of(first)] == [("inner", "w"), ("w",)]
+    assert look.leaves_of(second) == [(("w",), other["w"])]
+    assert look.between(middle, look.here()).num_leaves == 1
+
+
+def test_a_graph_that_is_met_again_has_no_leaves_but_is_known_below():
+    model = layer(a=layer(), b=layer())
+    look = Look(None)
+    look.at(model)
+    again = look.at((model["a"], model))
+    assert look.leaves_of(again) == []
+    found = dict(look.met_again(again))
+    assert sorted(found) == [(0, "w"), (1, "a", "w"), (1, "b", "w"), (1, "w")]
+    assert found[0, "w"] is model["a"]["w"]
+    assert found[1, "b", "w"] is model["b"]["w"]
+
+
+def test_what_is_below_is_what_a_walk_of_its_own_finds():
+    shared = layer()
+    model = layer(a=layer(x=shared), b=layer(y=shared, z=nnx.Dict(again=shared["w"])), n=nnx.List([shared, layer()]))
+    look = Look(None)
+    look.at(model)
+    for node in (model, model["a"], model["b"], model["n"], shared, shared["w"]):
+        expected = variables_below(node)
+        found = list(look.below(look.ref_index[node]))
+        assert len(found) == len(expected)
+        assert {id(variable) for _, variable in found} == {id(variable) for _, variable in expected}
+        for path, variable in found:
+            value: Any = node
+            for key in path:
+                value = value[key]
+            assert value is variable
+
+
+def test_a_cycle_ends():
+    model = layer()
+    model["me"] = nnx.Dict(up=model)
+    look = Look(None)
+    look.at(model)
+    assert paths(look.below(0)) == [("w",)]
+    assert paths(variables_below(model)) == [("w",)]
+
+
+def test_things_that_were_there_before_are_told_by_their_numbers():
+    model = layer()
+    before = IndexMap((number, Plan([model]).node(number)) for number in Plan([model]).by_number)
+    model["new"] = layer()
+    look = Look(before)
+    look.at(model)
+    outer = [definition.outer_index for definition in look.between(Mark(), look.here()).nodes]
+    assert outer[0] == 0
+    assert sorted(number for number in outer if number is not None) == [0, 1]
+    assert outer.count(None) == 2
