@@ -10,7 +10,7 @@ import jax
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.edge.untyped import jnp
 from weft.core.errors import DifferentiationError, StructureError
-from weft.core.interpreter.boundary import Boundary, Call, Crossing
+from weft.core.interpreter.boundary import AnyBoundary, AnyCrossing, Call
 from weft.core.interpreter.interpret import interpret
 from weft.core.interpreter.rules import Finish, Lift, Lifted
 from weft.core.interpreter.values import VALUES
@@ -108,12 +108,12 @@ JVP = differentiation("jvp", _lift_jvp, _finish_linear)
 LINEARIZE = differentiation("linearize", _lift_linear(untyped_jax.linearize), _finish_linear)
 
 
-def _tangents(tangents: Any) -> Callable[[Boundary, Crossing, Call, Sequence[Any]], tuple[Any, ...]]:
+def _tangents(tangents: Any) -> Callable[[AnyBoundary, AnyCrossing, Call, Sequence[Any]], tuple[Any, ...]]:
     """Reads tangents given for all arguments: those of the differentiated leaves, zeros where there is none."""
 
-    def read(boundary: Boundary, crossing: Crossing, call: Call, values: Sequence[Any]) -> tuple[Any, ...]:
+    def read(boundary: AnyBoundary, crossing: AnyCrossing, call: Call, values: Sequence[Any]) -> tuple[Any, ...]:
         primals = [value for value, ride in zip(values, crossing.rides, strict=True) if ride == DIFFERENTIATED]
-        return read_arguments(boundary, crossing, (call[0], tuple(tangents), {}), primals)
+        return read_arguments(crossing, (call[0], tuple(tangents), {}), primals)
 
     return read
 
@@ -137,7 +137,7 @@ def vjp_with(run: Callable[..., Any], primals: tuple[Any, ...]) -> Any:
 
     def pullback(cotangent: Any) -> tuple[Any, ...]:
         given = (cotangent, None) if finish.options.has_aux else cotangent
-        leaves = finish.boundary.read_sparse_output(finish.outcome, given)
+        leaves = finish.outcome.read_sparse(given)
         (gradient,) = pull(
             tuple(_zeros(type) if leaf is None else leaf for leaf, type in zip(leaves, types, strict=True))
         )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from weft.core.errors import CarryError
-from weft.core.interpreter.boundary import Boundary, Call, Departure, Groups
+from weft.core.interpreter.boundary import AnyBoundary, Arrival, Call, Departure, Groups
 from weft.core.interpreter.prefixes import subtrees
 from weft.core.interpreter.rides import CARRIED, Carry, Read, Ride, read_step
 from weft.core.interpreter.rules import Agreement, Lift, Lifted, Rule, no_check, no_details
@@ -20,10 +20,10 @@ from weft.core.records.leaves import Leaf
 O = TypeVar("O")
 
 
-def agreement_of_carries(name: str, arrives: Callable[[Call], Any], *, shapes: bool = True) -> Agreement:
+def agreement_of_carries(name: str, arrives: Callable[[Call], Arrival], *, shapes: bool = True) -> Agreement:
     """The agreement of a loop: what is carried out is made like what was carried in."""
 
-    def agreement(boundary: Boundary, live: Call, departure: Departure) -> Callable[[Any], None]:
+    def agreement(boundary: AnyBoundary, live: Call, departure: Departure) -> Callable[[Any], None]:
         before = boundary.describe(_alone(subtrees(arrives(live), live, departure.read, CARRIED)), "carry")
 
         def check(out: Any) -> None:
@@ -46,7 +46,7 @@ def _alone(parts: list[Any]) -> Any:
     return parts[0] if len(parts) == 1 else tuple(parts)
 
 
-def everything_carried(call: Call) -> Any:
+def everything_carried(call: Call) -> Arrival:
     """The rides of a call whose argument is carried as a whole."""
     return None, (Carry,), None
 

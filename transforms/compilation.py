@@ -17,7 +17,7 @@ from weft.core.edge.untyped import is_tuple
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import StructureError
 from weft.core.frames import open_frame
-from weft.core.interpreter.boundary import Boundary, Call, Crossing
+from weft.core.interpreter.boundary import AnyBoundary, AnyCrossing, Arrival, Call
 from weft.core.interpreter.interpret import Interpreted, interpret, name_of
 from weft.core.interpreter.prefixes import RidesByKind
 from weft.core.interpreter.rides import Placement, as_written, is_sharding, read_placement
@@ -47,7 +47,7 @@ class JitOptions:
     jax_options: dict[str, Any]
 
 
-def _arrive(options: JitOptions, call: Call) -> Any:
+def _arrive(options: JitOptions, call: Call) -> Arrival:
     _, args, kwargs = call
     shardings = options.in_shardings
     traced = [i for i in range(len(args)) if i not in options.static_numbers]
@@ -111,7 +111,7 @@ JIT: Rule[JitOptions] = Rule(
 class JitFunction(Generic[P, R]):
     """A compiled function of records. Made by `jit`."""
 
-    def __init__(self, function: Callable[P, R], options: JitOptions, boundary: Boundary = VALUES):
+    def __init__(self, function: Callable[P, R], options: JitOptions, boundary: AnyBoundary = VALUES):
         self._options = options
         self._interpreted: Interpreted[JitOptions] = interpret(JIT, boundary)((function,), options)
         self._has_statics = bool(options.static_numbers or options.static_names)
@@ -156,12 +156,12 @@ class JitFunction(Generic[P, R]):
 
     def _trace_for_export(
         self,
-        crossing: Crossing,
+        crossing: AnyCrossing,
         shapes: Sequence[Any],
         complete: Callable[[tuple[Any, ...], Mapping[str, Any]], Arguments],
     ) -> Any:
         """Traces the function as one of plain pytrees: what is exported is called without weft."""
-        refuse_statics(self._interpreted.boundary.describe_crossing(crossing), crossing)
+        refuse_statics(crossing.structure.described(), crossing)
         _, args, kwargs = crossing.structure.build(shapes)
 
         def run(*args: Any, **kwargs: Any) -> Any:

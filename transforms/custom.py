@@ -19,7 +19,7 @@ from jax.custom_derivatives import SymbolicZero
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.edge.untyped import jnp
 from weft.core.errors import DifferentiationError
-from weft.core.interpreter.boundary import Call, Groups
+from weft.core.interpreter.boundary import Arrival, Call, Groups
 from weft.core.interpreter.prefixes import RidesByKind
 from weft.core.interpreter.rides import Role, read_role
 from weft.core.interpreter.rules import Body, Lift, Lifted, Rule
@@ -91,7 +91,7 @@ def _rides(filter: Any) -> RidesByKind:
     return _Inexact(((All(filter, OfValue(_is_inexact)), DIFFERENTIATED), (..., CLOSED)))
 
 
-def _arrive(options: CustomOptions, call: Call) -> Any:
+def _arrive(options: CustomOptions, call: Call) -> Arrival:
     count = len(call[1])
     nondiff = nondiff_positions(options.nondiff_argnums, count)
     filters = dict(options.filters)
@@ -155,7 +155,7 @@ def guarded(body: Body, groups: Groups, name: str) -> Groups:
     values = body.crossing.ungroup(groups)
     for i, (ride, value) in enumerate(zip(body.crossing.rides, values, strict=True)):
         if ride == CLOSED and isinstance(value, Tracer) and jnp.issubdtype(value.dtype, jnp.inexact):
-            values[i] = _not_differentiated(name, format_path(body.boundary.path_of(body.crossing, i)))(value)
+            values[i] = _not_differentiated(name, format_path(body.crossing.structure.path_of(i)))(value)
     return body.crossing.group(values)
 
 

@@ -42,7 +42,7 @@ def _lift_jvp(lift: Lift[CustomOptions]) -> Lifted:
 
         def rule(groups: Any, tangents: Any) -> tuple[Any, Any]:
             nondiff, primals = part(options.nondiff_argnums, arguments(body, groups))
-            _, given = part(options.nondiff_argnums, sparse_arguments(body.boundary, body.crossing, tangents[0]))
+            _, given = part(options.nondiff_argnums, sparse_arguments(body.crossing, tangents[0]))
             with open_frame("custom_jvp rule"):
                 out, tangent = options.rule(*nondiff, primals, given)
             # The rule's primal output crosses as the function's own output does.
@@ -50,7 +50,7 @@ def _lift_jvp(lift: Lift[CustomOptions]) -> Lifted:
             live, memory = body.boundary.rebuild(body.crossing, values)
             (primals,), _, outcome = body.boundary.leave(body.crossing, values, live, memory, out, body.departure)
             outcomes.append(OutcomeNode(value=outcome))
-            leaves = body.boundary.read_sparse_output(outcome, tangent)
+            leaves = outcome.read_sparse(tangent)
             return primals, tuple(map(_as_tangent, leaves, primals))
 
         function = untyped_jax.custom_jvp(titled(body.name, primal))

@@ -72,7 +72,7 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
             ((primals,), updates) = cotangents
             structure, leaves, groups, outcome = saved
             nondiff, _ = part(options.nondiff_argnums, arguments(forward_body, groups))
-            cotangent = boundary.sparse_output(outcome.value, primals)
+            cotangent = outcome.value.sparse(primals)
             if options.with_updates:
                 cotangent = (_update_cotangents(options, forward_body, outcome.value, updates), cotangent)
             keywords: dict[str, Any] = {}
@@ -94,7 +94,7 @@ def _update_cotangents(options: CustomOptions, body: Body, outcome: Outcome, cot
     """The cotangents of the updates, as trees like the arguments that are differentiated."""
     outputs = len(body.departure.lanes)
     values = {i: cotangents[lane - outputs][place] for i, lane, place in outcome.updates}
-    sparse = body.boundary.sparse_call(body.crossing, values)[1]
+    sparse = body.crossing.structure.sparse(values)[1]
     return part(options.nondiff_argnums, sparse)[1]
 
 
@@ -144,7 +144,7 @@ def _gradients(options: CustomOptions, body: Body, groups: Groups, given: Any) -
             fix="return one for each, None where it is zero",
         )
     given = interleave(options.nondiff_argnums, [None] * len(nondiff), cotangents)
-    return read_arguments(body.boundary, body.crossing, ((), given, {}), groups[0])
+    return read_arguments(body.crossing, ((), given, {}), groups[0])
 
 
 CUSTOM_VJP = custom_rule("custom_vjp", _lift_vjp)

@@ -16,7 +16,7 @@ from typing import Any, TypedDict, cast
 import jax
 from weft.core.edge.untyped import jnp
 from weft.core.errors import DifferentiationError
-from weft.core.interpreter.boundary import Boundary, Call, Crossing
+from weft.core.interpreter.boundary import AnyCrossing, Arrival, Call
 from weft.core.interpreter.prefixes import RidesByKind
 from weft.core.interpreter.rides import Ride, Role, read_role
 from weft.core.interpreter.rules import Exit, Finish, Lift, Lifted, Rule, pair
@@ -75,7 +75,7 @@ class _ByFilter(RidesByKind):
         return DIFFERENTIATED
 
 
-def _arrive(options: DiffOptions, call: Call) -> Any:
+def _arrive(options: DiffOptions, call: Call) -> Arrival:
     _, args, _ = call
     positions = {n + len(args) if n < 0 else n for n in options.positions}
     if any(not 0 <= n < len(args) for n in positions):
@@ -182,15 +182,15 @@ def primal_of(lift: Lift[DiffOptions]) -> Primal:
     return primal
 
 
-def sparse_arguments(boundary: Boundary, crossing: Crossing, values: Sequence[Any]) -> tuple[Any, ...]:
+def sparse_arguments(crossing: AnyCrossing, values: Sequence[Any]) -> tuple[Any, ...]:
     """Values of the differentiated leaves as trees like the positional arguments."""
     positions = [i for i, ride in enumerate(crossing.rides) if ride == DIFFERENTIATED]
-    return boundary.sparse_call(crossing, dict(zip(positions, values, strict=True)))[1]
+    return crossing.structure.sparse(dict(zip(positions, values, strict=True)))[1]
 
 
-def read_arguments(boundary: Boundary, crossing: Crossing, given: Call, primals: Sequence[Any]) -> tuple[Any, ...]:
+def read_arguments(crossing: AnyCrossing, given: Call, primals: Sequence[Any]) -> tuple[Any, ...]:
     """The inverse of `sparse_arguments`, with zeros like the primals where nothing is given."""
-    values = boundary.read_sparse(crossing, given)
+    values = crossing.structure.read_sparse(given)
     chosen = [value for value, ride in zip(values, crossing.rides, strict=True) if ride == DIFFERENTIATED]
     return tuple(
         jax.tree.map(jnp.zeros_like, primal) if value is None else value
@@ -200,7 +200,7 @@ def read_arguments(boundary: Boundary, crossing: Crossing, given: Call, primals:
 
 def like_arguments(finish: Finish[DiffOptions], values: Sequence[Any]) -> Any:
     """Values of the differentiated leaves as the arguments that they belong to: one, or a tuple as in `argnums`."""
-    args = sparse_arguments(finish.boundary, finish.crossing, values)
+    args = sparse_arguments(finish.crossing, values)
     argnums = finish.options.argnums
     return args[argnums] if isinstance(argnums, int) else tuple(args[n] for n in argnums)
 
@@ -240,7 +240,7 @@ def differentiation(
 
 def like_output(finish: Finish[DiffOptions], values: Sequence[Any]) -> Any:
     """Values of the primal output's leaves as a tree like it, `None` at its static leaves."""
-    tree = finish.boundary.sparse_output(finish.outcome, values)
+    tree = finish.outcome.sparse(values)
     return tree[0] if finish.options.has_aux else tree
 
 

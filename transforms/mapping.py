@@ -20,7 +20,7 @@ from weft.core.edge.untyped import is_tuple
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import AxisError
 from weft.core.frames import open_frame
-from weft.core.interpreter.boundary import Call, Groups
+from weft.core.interpreter.boundary import Arrival, Call, Groups
 from weft.core.interpreter.interpret import interpret
 from weft.core.interpreter.prefixes import mapped_size
 from weft.core.interpreter.rides import Ride, as_written, axis_of, is_spec, read_spec
@@ -52,7 +52,7 @@ def _with_successor(options: MapOptions) -> MapOptions:
     return replace(options, out_axes=Returned(options.out_axes, None))
 
 
-def _arrive(options: MapOptions, call: Call) -> Any:
+def _arrive(options: MapOptions, call: Call) -> Arrival:
     functions, args, kwargs = call
     in_axes = options.in_axes
     if isinstance(in_axes, dict):
@@ -313,7 +313,7 @@ class ShardMapOptions:
     jax_options: Mapping[str, Any]
 
 
-def _arrive_specs(options: ShardMapOptions, call: Call) -> Any:
+def _arrive_specs(options: ShardMapOptions, call: Call) -> Arrival:
     in_specs = options.in_specs
     if is_tuple(in_specs) and not is_spec(in_specs) and len(in_specs) != len(call[1]):
         raise AxisError(

@@ -18,7 +18,7 @@ import jax
 from weft.core.edge.untyped import is_tuple, jnp, lax
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import AxisError
-from weft.core.interpreter.boundary import Call, Groups
+from weft.core.interpreter.boundary import Arrival, Call, Groups
 from weft.core.interpreter.interpret import interpret
 from weft.core.interpreter.prefixes import mapped_size
 from weft.core.interpreter.rides import CARRIED, Along, Carried, Carry, Ride, axis_of, read_step, read_step_along
@@ -50,7 +50,7 @@ class ScanOptions:
 DEFAULT_AXES = (Carry, 0)
 
 
-def _arrive_scan(options: ScanOptions, call: Call) -> Any:
+def _arrive_scan(options: ScanOptions, call: Call) -> Arrival:
     in_axes = options.in_axes if is_tuple(options.in_axes) else (options.in_axes,) * len(call[1])
     if len(in_axes) != len(call[1]):
         raise AxisError(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.core.errors import StaticError, StructureError
-from weft.core.interpreter.boundary import Crossing
+from weft.core.interpreter.boundary import AnyCrossing
 from weft.core.interpreter.interpret import Interpreted
 from weft.core.paths import format_path
 from weft.core.records.agree import Described
@@ -59,7 +59,7 @@ class Stage:
         self,
         stage: Any,
         interpreted: Interpreted[Any],
-        crossing: Crossing,
+        crossing: AnyCrossing,
         complete: Callable[[tuple[Any, ...], Mapping[str, Any]], Arguments],
         before: tuple[Any, ...] = ((),),
         export: Callable[[], Any] | None = None,
@@ -110,7 +110,7 @@ class Stage:
         return interpreted.boundary.hand_over(entered, outcome.value, values, (*out, *updates))
 
 
-def refuse_statics(described: Described, crossing: Crossing) -> None:
+def refuse_statics(described: Described, crossing: AnyCrossing) -> None:
     """Refuses to export a function of static leaves that no record holds: plain JAX cannot be called with them.
 
     Raises:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import jax
 from weft.core.errors import AxisError
@@ -20,10 +20,63 @@ from weft.core.records.agree import Described
 
 Call = tuple[tuple[Callable[..., Any], ...], tuple[Any, ...], Mapping[str, Any]]
 Groups = tuple[tuple[Any, ...], ...]
+# How a call rides, as a prefix of it; None: all alike, as the rule reads None.
+Arrival = tuple[Any, Any, Any] | None
+
+
+class CallStructure(Protocol):
+    """What a call was taken apart into, without its arrays: hashable, and equal for calls of equal make."""
+
+    def path_of(self, position: int) -> Path:
+        """Where a dynamic leaf of the arguments is, from the parameter's name on, for errors."""
+        ...
+
+    def described(self) -> Described:
+        """What a trace is told apart by, beside the types of arrays: its static values are the leaves."""
+        ...
+
+    def meant(self) -> frozenset[Path]:
+        """The arguments that the user has said to be static as a whole."""
+        ...
+
+    def sparse(self, values: Mapping[int, Any]) -> Call:
+        """The call's trees with values at some leaves and nothing elsewhere: how (co)tangents are given."""
+        ...
+
+    def read_sparse(self, call: Call) -> list[Any]:
+        """The inverse of `sparse`: for each dynamic leaf its value, or None."""
+        ...
+
+
+class Outcome(Protocol):
+    """What a function returned and did, without the arrays. Hashable: it rides in a tree definition."""
+
+    @property
+    def updates(self) -> Sequence[tuple[int, int, int]]:
+        """(leaf, lane, place) for each leaf of the arguments that is updated; lanes as in `Place`."""
+        ...
+
+    @property
+    def updated(self) -> frozenset[int]:
+        """The positions of the arguments' leaves that are updated, or may be."""
+        ...
+
+    def sparse(self, values: Sequence[Any]) -> Any:
+        """A tree like the output, with values at what rides in its first lane: how output (co)tangents are given."""
+        ...
+
+    def read_sparse(self, tree: Any) -> list[Any]:
+        """The inverse of `sparse`: for each leaf of that lane its value, or None."""
+        ...
+
+
+# What a call was taken apart into, and what is known of a return, under one boundary.
+S = TypeVar("S", bound=CallStructure)
+R = TypeVar("R", bound=Outcome)
 
 
 @dataclass(frozen=True)
-class Crossing:
+class Crossing(Generic[S]):
     """How a call crosses into a transform, without its arrays.
 
     Attributes:
@@ -32,7 +85,7 @@ class Crossing:
         lanes: the distinct rides, in the order in which the transform sees them.
     """
 
-    structure: Any
+    structure: S
     rides: tuple[Ride, ...]
     lanes: tuple[Ride, ...]
 
@@ -84,7 +137,7 @@ class Departure:
     update_lanes: tuple[Ride, ...]
     read: Read
     option: str
-    arrive: Callable[[Call], Any]
+    arrive: Callable[[Call], Arrival]
     updated: frozenset[int] | None = None
 
 
@@ -161,25 +214,11 @@ def _type_of(value: Any) -> str:
     return ", ".join(str(jax.typeof(leaf)) for leaf in jax.tree.leaves(value))
 
 
-class Outcome(Protocol):
-    """What a function returned and did, without the arrays. Hashable: it rides in a tree definition."""
-
-    @property
-    def updates(self) -> Sequence[tuple[int, int, int]]:
-        """(leaf, lane, place) for each leaf of the arguments that is updated; lanes as in `Place`."""
-        ...
-
-    @property
-    def updated(self) -> frozenset[int]:
-        """The positions of the arguments' leaves that are updated, or may be."""
-        ...
-
-
 # From a call to (what `hand_over` needs, leaf values, lanes), or None.
 Extract = Callable[[Call], tuple[Any, Sequence[Any], Groups] | None]
 
 
-class Boundary(Protocol):
+class Boundary(Protocol[S, R]):
     """How values cross into a transform and out again. There are two: values and references."""
 
     name: str
@@ -192,36 +231,26 @@ class Boundary(Protocol):
     # Whether a function may put new things into its arguments.
     restructures: bool
 
-    def enter(self, call: Call) -> tuple[Hashable, list[Any], Any]:
+    def enter(self, call: Call) -> tuple[S, Sequence[Any], Any]:
         """Takes a call apart: its structure, its dynamic leaves (with `path` and `value`), and what `hand_over` needs
         of the caller's own objects."""
         ...
 
-    def rides(self, prefix: Any, call: Call, entered: Any, leaves: Sequence[Any], read: Read, what: str) -> list[Ride]:
+    def rides(
+        self, prefix: Arrival, call: Call, entered: Any, leaves: Sequence[Any], read: Read, what: str
+    ) -> list[Ride]:
         """The ride of each leaf, by a prefix of the call; `entered` is what `enter` gave for `hand_over`."""
         ...
 
-    def rebuild(self, crossing: Crossing, values: Sequence[Any]) -> tuple[Call, Any]:
+    def rebuild(self, crossing: Crossing[S], values: Sequence[Any]) -> tuple[Call, Any]:
         """The live call, with the values that the transform gives, and what `leave` needs to remember of it."""
-        ...
-
-    def path_of(self, crossing: Crossing, position: int) -> Path:
-        """Where a dynamic leaf of the arguments is, from the parameter's name on, for errors."""
-        ...
-
-    def describe_crossing(self, crossing: Crossing) -> Described:
-        """What a trace is told apart by, beside the types of arrays: its static values are the leaves."""
-        ...
-
-    def meant(self, crossing: Crossing) -> frozenset[Path]:
-        """The arguments that the user has said to be static as a whole."""
         ...
 
     def describe(self, tree: Any, root: str) -> Described:
         """What must not change of a tree that is carried; `root` is what it is called."""
         ...
 
-    def describe_outcome(self, crossing: Crossing, outcome: Any, groups: Groups) -> Described:
+    def describe_outcome(self, crossing: Crossing[S], outcome: R, groups: Groups) -> Described:
         """What must not differ between the outputs of branches."""
         ...
 
@@ -234,35 +263,24 @@ class Boundary(Protocol):
         ...
 
     def leave(
-        self, crossing: Crossing, values: Sequence[Any], live: Call, memory: Any, out: Any, departure: Departure
-    ) -> tuple[Groups, Groups, Any]:
+        self, crossing: Crossing[S], values: Sequence[Any], live: Call, memory: Any, out: Any, departure: Departure
+    ) -> tuple[Groups, Groups, R]:
         """Takes an output apart into lanes, and what changed in the arguments; and gives the outcome."""
         ...
 
-    def hand_over(self, entered: Any, outcome: Any, values: Sequence[Any], groups: Groups) -> Any:
+    def hand_over(self, entered: Any, outcome: R, values: Sequence[Any], groups: Groups) -> Any:
         """Gives the caller the output, and writes updates if there are any; `groups` are the lanes of both."""
         ...
 
-    def sparse_call(self, crossing: Crossing, values: Mapping[int, Any]) -> Call:
-        """The call's trees with values at some leaves and nothing elsewhere: how (co)tangents are given."""
-        ...
-
-    def read_sparse(self, crossing: Crossing, call: Call) -> list[Any]:
-        """The inverse of `sparse_call`: for each dynamic leaf its value, or None."""
-        ...
-
-    def sparse_output(self, outcome: Any, values: Sequence[Any]) -> Any:
-        """A tree like the output, with values at what rides in its first lane: how output (co)tangents are given."""
-        ...
-
-    def read_sparse_output(self, outcome: Any, tree: Any) -> list[Any]:
-        """The inverse of `sparse_output`: for each leaf of that lane its value, or None."""
-        ...
-
-    def extractor(self, crossing: Crossing, entered: Any, call: Call) -> Extract | None:
+    def extractor(self, crossing: Crossing[S], entered: Any, call: Call) -> Extract | None:
         """A quick way to take another call of the same make apart; it returns None for another make."""
         ...
 
-    def quick_hand_over(self, entered: Any, outcome: Any, values: Sequence[Any], groups: Groups) -> Any:
+    def quick_hand_over(self, entered: Any, outcome: R, values: Sequence[Any], groups: Groups) -> Any:
         """`hand_over`, for an outcome that is expected again."""
         ...
+
+
+# Either of them, for what works with both.
+AnyBoundary = Boundary[Any, Any]
+AnyCrossing = Crossing[Any]

@@ -28,7 +28,7 @@ from typing import Any, Generic, TypeVar
 import equinox as eqx
 from weft.core.edge.untyped import jax
 from weft.core.frames import open_frame
-from weft.core.interpreter.boundary import Boundary, Call, Crossing, Departure, Extract, Groups
+from weft.core.interpreter.boundary import AnyBoundary, AnyCrossing, Call, Crossing, Departure, Extract, Groups
 from weft.core.interpreter.explain import explain
 from weft.core.interpreter.prefixes import depends_on_leaves, distinct, rides_in
 from weft.core.interpreter.retraces import Traces
@@ -46,7 +46,7 @@ O = TypeVar("O")
 class Plan:
     """What is kept of a crossing: the lifted function, and the generated way in once it has paid to make one."""
 
-    crossing: Crossing
+    crossing: AnyCrossing
     lifted: Lifted
     gives_away: bool = False
     uses: int = 0
@@ -82,7 +82,7 @@ class Memory:
     because a crossing that differs in any of these is another key.
     """
 
-    plans: Recent[Crossing, Plan] = field(default_factory=lambda: Recent[Crossing, Plan]())
+    plans: Recent[AnyCrossing, Plan] = field(default_factory=lambda: Recent[AnyCrossing, Plan]())
     quick: tuple[Plan, ...] = ()
     traces: Traces = field(default_factory=lambda: Traces())
 
@@ -90,7 +90,7 @@ class Memory:
 class Interpreted(Generic[O]):
     """Functions under one rule and one boundary, with what is remembered of the calls that they have seen."""
 
-    def __init__(self, rule: Rule[O], boundary: Boundary, functions: tuple[Callable[..., Any], ...], options: O):
+    def __init__(self, rule: Rule[O], boundary: AnyBoundary, functions: tuple[Callable[..., Any], ...], options: O):
         refuse_threaded(functions, rule.name)
         self.rule = rule
         self.boundary = boundary
@@ -166,7 +166,7 @@ class Interpreted(Generic[O]):
             self._promote(plan, entered, call)
         return plan, [leaf.value for leaf in leaves], entered
 
-    def _lift(self, crossing: Crossing) -> Lift[O]:
+    def _lift(self, crossing: AnyCrossing) -> Lift[O]:
         rule, boundary, count = self.rule, self.boundary, len(self.functions)
         arrived = crossing.lanes if boundary.has_updates else ()
         updates = distinct(ride.update for ride in arrived if ride.update is not None)
@@ -259,7 +259,7 @@ class Interpreted(Generic[O]):
             self.memory.quick = (plan, *others[: QUICK_PLANS - 1])
 
 
-def interpret(rule: Rule[O], boundary: Boundary) -> Callable[[tuple[Callable[..., Any], ...], O], Interpreted[O]]:
+def interpret(rule: Rule[O], boundary: AnyBoundary) -> Callable[[tuple[Callable[..., Any], ...], O], Interpreted[O]]:
     """Gives a rule one of its two semantics.
 
     Returns:

@@ -26,7 +26,7 @@ from typing import Any, TextIO, overload
 
 import jax
 from weft.core.callers import is_users
-from weft.core.interpreter.boundary import Boundary, Crossing
+from weft.core.interpreter.boundary import AnyBoundary, AnyCrossing
 from weft.core.memory import Recent
 from weft.core.paths import Path, format_path
 from weft.core.records.agree import Described, Fixed, differences
@@ -48,8 +48,8 @@ class Trace:
     """One trace of a function, by what JAX tells traces apart by."""
 
     number: int
-    boundary: Boundary
-    crossing: Crossing
+    boundary: AnyBoundary
+    crossing: AnyCrossing
     types: tuple[Any, ...]
     place: str
     made_anew: bool = False  # whether another function of the same text was traced before
@@ -57,7 +57,7 @@ class Trace:
     @cached_property
     def described(self) -> Described:
         """What it is told apart by, beside the types of arrays."""
-        return self.boundary.describe_crossing(self.crossing)
+        return self.crossing.structure.described()
 
     @cached_property
     def statics(self) -> Mapping[Path, Any]:
@@ -67,7 +67,7 @@ class Trace:
     @cached_property
     def arrays(self) -> Mapping[Path, Any]:
         """The types of the arrays by path."""
-        return {self.boundary.path_of(self.crossing, i): aval for i, aval in enumerate(self.types)}
+        return {self.crossing.structure.path_of(i): aval for i, aval in enumerate(self.types)}
 
 
 def changes_between(before: Trace, after: Trace) -> list[str]:
@@ -145,7 +145,7 @@ class Traces:
         self._count = 0
         self._warned: set[frozenset[Path]] = set()
 
-    def record(self, name: str, boundary: Boundary, crossing: Crossing, values: Sequence[Any]) -> None:
+    def record(self, name: str, boundary: AnyBoundary, crossing: AnyCrossing, values: Sequence[Any]) -> None:
         """Remembers a trace that begins, and tells of it.
 
         Args:
@@ -219,7 +219,7 @@ def _differing_in_statics(before: Trace, after: Trace) -> frozenset[Path]:
     if before.statics.keys() != after.statics.keys() or before.described.parts() != after.described.parts():
         return frozenset()
     paths = frozenset(_changed_statics(before, after))
-    meant = after.boundary.meant(after.crossing)
+    meant = after.crossing.structure.meant()
     ours = all(_may_be_unmeant(before.statics[path], after.statics[path]) for path in paths)
     return paths if ours and not meant & paths else frozenset()
 

@@ -14,7 +14,7 @@ from typing import Any, Generic, Literal, TypeVar, cast
 from weft.core import hooks
 from weft.core.edge.untyped import is_tuple, jax
 from weft.core.errors import PairError
-from weft.core.interpreter.boundary import Boundary, Call, Crossing, Departure, Groups
+from weft.core.interpreter.boundary import AnyBoundary, AnyCrossing, Arrival, Call, Departure, Groups, Outcome
 from weft.core.interpreter.explain import explain_traced
 from weft.core.interpreter.retraces import Traces
 from weft.core.interpreter.rides import Read, Ride, read_axis
@@ -26,7 +26,7 @@ from weft.core.records.statics import given
 O = TypeVar("O")
 
 # Called with the live arguments before the user's function; what it returns is called with the output after.
-Agreement = Callable[[Boundary, Call, Departure], Callable[[Any], None]]
+Agreement = Callable[[AnyBoundary, Call, Departure], Callable[[Any], None]]
 
 
 class OutcomeNode(types.SimpleNamespace):
@@ -36,7 +36,7 @@ class OutcomeNode(types.SimpleNamespace):
     instruction of Python, at which an interrupt could be raised, and the result be lost.
     """
 
-    value: Any
+    value: Outcome
 
 
 jax.tree_util.register_dataclass(OutcomeNode, data_fields=[], meta_fields=["value"])
@@ -52,8 +52,8 @@ class Body:
 
     def __init__(
         self,
-        boundary: Boundary,
-        crossing: Crossing,
+        boundary: AnyBoundary,
+        crossing: AnyCrossing,
         index: int,
         departure: Departure,
         name: str,
@@ -80,7 +80,7 @@ class Body:
             with inside_of(self.crossing, values):
                 out = hooks.call_checked(live(functions[self.index]), (*before, *args), kwargs, self.boundary.typed)
         except (TypeError, IndexError) as error:
-            explain_traced(error, values, lambda i: self.boundary.path_of(self.crossing, i))
+            explain_traced(error, values, self.crossing.structure.path_of)
             raise
         out = self.returns(out)
         if check is not None:
@@ -130,7 +130,7 @@ class Lift(Generic[O]):
     """What a rule lifts: the functions as bodies over lanes, and all that is known before arrays are."""
 
     bodies: tuple[Body, ...]
-    crossing: Crossing
+    crossing: AnyCrossing
     options: O
     traces: Traces
 
@@ -154,16 +154,16 @@ class Lift(Generic[O]):
 class Finish(Generic[O]):
     """What a rule turns into its result when that is not just the function's output."""
 
-    boundary: Boundary
-    crossing: Crossing
+    boundary: AnyBoundary
+    crossing: AnyCrossing
     options: O
     call: Call
     values: Sequence[Any]
-    outcome: Any
+    outcome: Outcome
     more: tuple[Any, ...]
 
 
-Prepare = Callable[[Boundary, Crossing, Call, Sequence[Any]], Any]
+Prepare = Callable[[AnyBoundary, AnyCrossing, Call, Sequence[Any]], Any]
 Lifted = Callable[..., tuple[Any, ...]]
 
 
@@ -206,7 +206,7 @@ class Rule(Generic[O]):
 
     name: str
     lift: Callable[[Lift[O]], Lifted]
-    arrive: Callable[[O, Call], Any] = lambda options, call: None
+    arrive: Callable[[O, Call], Arrival] = lambda options, call: None
     depart: Callable[[O, int], Any] = lambda options, index: None
     read: Read = read_axis
     lanes: tuple[Ride, ...] = ()

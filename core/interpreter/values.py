@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from weft.core.definitions import REDEFINED, another, same_name
 from weft.core.edge import trees
 from weft.core.errors import StructureError
-from weft.core.interpreter.boundary import Call, Crossing, Departure, Extract, Groups, OutLanes
+from weft.core.interpreter.boundary import Arrival, Call, Crossing, Departure, Extract, Groups, OutLanes
 from weft.core.interpreter.codegen import FORWARDED, as_array, make_builder, make_extractor
 from weft.core.interpreter.prefixes import resolve
 from weft.core.interpreter.rides import Read, Ride
@@ -33,6 +33,58 @@ from weft.core.records.configuration import Mixed, iter_configuration
 from weft.core.records.leaves import Leaf, iter_leaves
 from weft.core.records.partition import Structure, assemble, take_apart
 from weft.core.records.statics import Make, Static
+
+
+class CallOfRecords(Structure):
+    """A call of functions of records, without its arrays."""
+
+    @functools.cached_property
+    def dynamic_positions(self) -> tuple[int, ...]:
+        """Which leaves are arrays."""
+        return tuple(i for i in range(len(self.paths)) if i not in self.static_positions)
+
+    def path_of(self, position: int) -> Path:
+        """Where a dynamic leaf is; a record that is the function is called `self` there, as in its method."""
+        path = self.paths[self.dynamic_positions[position]]
+        if path[0] != "<function>":
+            return path
+        # A method holds its record, as `__self__` or as the first argument of a `Partial`.
+        kind, _ = self.treedef.children()[0].children()[0].node_data() or (None, None)
+        is_method = kind is jax.tree_util.Partial or path[2] == "__self__"
+        return ("self", *path[3 if is_method else 2 :])
+
+    def described(self) -> Described:
+        """What a trace is told apart by, beside the types of arrays."""
+        skeleton = self.build([jax.ShapeDtypeStruct((), jnp.float32)] * len(self.dynamic_positions))
+        # Which function it is, is no argument; a record that is one, is.
+        places = [*_named_arguments(skeleton), *((("self",), f) for f in skeleton[0] if type(f) is not Handle)]
+        statics = tuple((path, Fixed(value)) for place, one in places for path, value in iter_configuration(one, place))
+        nodes = {path: kind for place, one in places for path, kind in iter_kinds(one, place)}
+        return Described("arguments", self.make, statics, lambda: nodes)
+
+    def meant(self) -> frozenset[Path]:
+        """The arguments that the user has said to be static as a whole."""
+        skeleton = self.build([None] * len(self.dynamic_positions))
+        return frozenset(path for path, one in _named_arguments(skeleton) if type(one) is Static)
+
+    def sparse(self, values: Mapping[int, Any]) -> Call:
+        """The call's trees with values at some leaves, and `None` at all others."""
+        leaves: list[Any] = [None] * len(self.paths)
+        for position, value in values.items():
+            leaves[self.dynamic_positions[position]] = value
+        return self.treedef.unflatten(leaves)
+
+    def read_sparse(self, call: Call) -> list[Any]:
+        """For each dynamic leaf its value in a sparse call, or None; `None` stands for a whole subtree too.
+
+        Raises:
+            StructureError: if an argument is of another structure.
+        """
+        functions, arguments, _ = self.treedef.children()
+        row = [None] * functions.num_leaves
+        row += [leaf for d, tree in zip(arguments.children(), call[1], strict=True) for leaf in flatten_sparse(d, tree)]
+        row += [None] * (len(self.paths) - len(row))
+        return [row[i] for i in self.dynamic_positions]
 
 
 @dataclass(frozen=True)
@@ -58,6 +110,23 @@ class Outcome:
         """Generated code that builds the output from the arguments' leaves and the lanes that came out."""
         return make_builder(self.structure, self.sources)
 
+    def sparse(self, values: Sequence[Any]) -> Any:
+        """A tree like the output: values at what rode in its first lane, and `None` elsewhere."""
+        sources, structure = iter(self.sources), self.structure
+        places = [(-1, 0) if i in structure.static_positions else next(sources) for i in range(len(structure.paths))]
+        return structure.treedef.unflatten([values[place] if lane == 0 else None for lane, place in places])
+
+    def read_sparse(self, tree: Any) -> list[Any]:
+        """For each leaf of the first lane its value in a tree like the output, or None.
+
+        Raises:
+            StructureError: if the tree is not of the output's structure.
+        """
+        structure = self.structure
+        row = flatten_sparse(structure.treedef, tree)
+        dynamic = [value for i, value in enumerate(row) if i not in structure.static_positions]
+        return [value for value, (lane, _) in zip(dynamic, self.sources, strict=True) if lane == 0]
+
 
 class Values:
     """The boundary of records. It has no state; `VALUES` is the one instance."""
@@ -71,58 +140,30 @@ class Values:
     def __reduce__(self) -> str:
         return "VALUES"
 
-    def enter(self, call: Call) -> tuple[Structure, list[Leaf], None]:
+    def enter(self, call: Call) -> tuple[CallOfRecords, list[Leaf], None]:
         """Takes a call apart: its structure and its dynamic leaves, whose paths start at the parameter's name."""
         fields: list[Any] = []
         leaves = list(iter_leaves(call[0], ("<function>",), fields=fields))
         for path, argument in _named_arguments(call):
             leaves += iter_leaves(argument, path, fields=fields)
-        structure, dynamic = assemble(Make(trees.structure(call), tuple(fields)), leaves)
+        structure, dynamic = assemble(CallOfRecords, Make(trees.structure(call), tuple(fields)), leaves)
         return structure, dynamic, None
 
     def rides(
-        self, prefix: Any, call: Call, entered: None, leaves: Sequence[Leaf], read: Read, what: str
+        self, prefix: Arrival, call: Call, entered: None, leaves: Sequence[Leaf], read: Read, what: str
     ) -> list[Ride]:
         """The ride of each leaf, by a prefix of the call."""
         return resolve(prefix, call, leaves, read, what=what, depth=2)
 
-    def rebuild(self, crossing: Crossing, values: Sequence[Any]) -> tuple[Call, None]:
+    def rebuild(self, crossing: Crossing[CallOfRecords], values: Sequence[Any]) -> tuple[Call, None]:
         """The live call, with the values that the transform gives."""
         return crossing.structure.build(values), None
-
-    def path_of(self, crossing: Crossing, position: int) -> Path:
-        """Where a dynamic leaf is; a record that is the function is called `self` there, as in its method."""
-        structure = crossing.structure
-        path = structure.paths[
-            [i for i in range(len(structure.paths)) if i not in structure.static_positions][position]
-        ]
-        if path[0] != "<function>":
-            return path
-        # A method holds its record, as `__self__` or as the first argument of a `Partial`.
-        kind, _ = structure.treedef.children()[0].children()[0].node_data() or (None, None)
-        is_method = kind is jax.tree_util.Partial or path[2] == "__self__"
-        return ("self", *path[3 if is_method else 2 :])
-
-    def describe_crossing(self, crossing: Crossing) -> Described:
-        """What a trace is told apart by, beside the types of arrays."""
-        structure = crossing.structure
-        skeleton = structure.build([jax.ShapeDtypeStruct((), jnp.float32)] * len(crossing.rides))
-        # Which function it is, is no argument; a record that is one, is.
-        places = [*_named_arguments(skeleton), *((("self",), f) for f in skeleton[0] if type(f) is not Handle)]
-        statics = tuple((path, Fixed(value)) for place, one in places for path, value in iter_configuration(one, place))
-        nodes = {path: kind for place, one in places for path, kind in iter_kinds(one, place)}
-        return Described("arguments", structure.make, statics, lambda: nodes)
-
-    def meant(self, crossing: Crossing) -> frozenset[Path]:
-        """The arguments that the user has said to be static as a whole."""
-        skeleton = crossing.structure.build([None] * len(crossing.rides))
-        return frozenset(path for path, one in _named_arguments(skeleton) if type(one) is Static)
 
     def describe(self, tree: Any, root: str) -> Described:
         """What must not change of a tree that is carried."""
         return describe(tree, root)
 
-    def describe_outcome(self, crossing: Crossing, outcome: Outcome, groups: Groups) -> Described:
+    def describe_outcome(self, crossing: Crossing[CallOfRecords], outcome: Outcome, groups: Groups) -> Described:
         """What must not differ between the outputs of branches."""
         structure, sources = outcome.structure, iter(outcome.sources)
         static = {position: Fixed(value) for position, _, value in structure.statics}
@@ -146,7 +187,13 @@ class Values:
         return structure.build(leaves)
 
     def leave(
-        self, crossing: Crossing, values: Sequence[Any], live: Call, memory: None, out: Any, departure: Departure
+        self,
+        crossing: Crossing[CallOfRecords],
+        values: Sequence[Any],
+        live: Call,
+        memory: None,
+        out: Any,
+        departure: Departure,
     ) -> tuple[Groups, Groups, Outcome]:
         """Takes an output apart into lanes, without the leaves that can be forwarded."""
         out = _with_abstract_as_static(out)
@@ -169,46 +216,7 @@ class Values:
             [as_array(values[place]) if lane == FORWARDED else groups[lane][place] for lane, place in outcome.sources]
         )
 
-    def sparse_call(self, crossing: Crossing, values: Mapping[int, Any]) -> Call:
-        """The call's trees with values at some leaves, and `None` at all others."""
-        structure = crossing.structure
-        dynamic = [i for i in range(len(structure.paths)) if i not in structure.static_positions]
-        leaves: list[Any] = [None] * len(structure.paths)
-        for position, value in values.items():
-            leaves[dynamic[position]] = value
-        return structure.treedef.unflatten(leaves)
-
-    def read_sparse(self, crossing: Crossing, call: Call) -> list[Any]:
-        """For each dynamic leaf its value in a sparse call, or None; `None` stands for a whole subtree too.
-
-        Raises:
-            StructureError: if an argument is of another structure.
-        """
-        structure = crossing.structure
-        functions, arguments, _ = structure.treedef.children()
-        row = [None] * functions.num_leaves
-        row += [leaf for d, tree in zip(arguments.children(), call[1], strict=True) for leaf in flatten_sparse(d, tree)]
-        row += [None] * (len(structure.paths) - len(row))
-        return [value for i, value in enumerate(row) if i not in structure.static_positions]
-
-    def sparse_output(self, outcome: Outcome, values: Sequence[Any]) -> Any:
-        """A tree like the output: values at what rode in its first lane, and `None` elsewhere."""
-        sources, structure = iter(outcome.sources), outcome.structure
-        places = [(-1, 0) if i in structure.static_positions else next(sources) for i in range(len(structure.paths))]
-        return structure.treedef.unflatten([values[place] if lane == 0 else None for lane, place in places])
-
-    def read_sparse_output(self, outcome: Outcome, tree: Any) -> list[Any]:
-        """For each leaf of the first lane its value in a tree like the output, or None.
-
-        Raises:
-            StructureError: if the tree is not of the output's structure.
-        """
-        structure = outcome.structure
-        row = flatten_sparse(structure.treedef, tree)
-        dynamic = [value for i, value in enumerate(row) if i not in structure.static_positions]
-        return [value for value, (lane, _) in zip(dynamic, outcome.sources, strict=True) if lane == 0]
-
-    def extractor(self, crossing: Crossing, entered: None, call: Call) -> Extract | None:
+    def extractor(self, crossing: Crossing[CallOfRecords], entered: None, call: Call) -> Extract | None:
         """Generated code that takes another call of the same make apart, or tells that it is of another make."""
         return make_extractor(crossing.structure, crossing.places, len(crossing.lanes))
 

@@ -82,11 +82,19 @@ def take_apart(tree: Any) -> tuple[Structure, list[Leaf]]:
     """
     fields: list[Any] = []
     leaves = list(iter_leaves(tree, fields=fields))
-    return assemble(Make(trees.structure(tree), tuple(fields)), leaves)
+    return assemble(Structure, Make(trees.structure(tree), tuple(fields)), leaves)
 
 
-def assemble(make: Make, leaves: Sequence[Leaf]) -> tuple[Structure, list[Leaf]]:
+S = TypeVar("S", bound=Structure)
+
+
+def assemble(of: type[S], make: Make, leaves: Sequence[Leaf]) -> tuple[S, list[Leaf]]:
     """The structure of a tree, from its make and all of its leaves, and the dynamic ones of them.
+
+    Args:
+        of: the class of the structure.
+        make: of the tree.
+        leaves: all of them.
 
     Raises:
         StaticError: if a static leaf is not hashable, naming its path.
@@ -95,7 +103,7 @@ def assemble(make: Make, leaves: Sequence[Leaf]) -> tuple[Structure, list[Leaf]]
         (i, cast("type[Any]", type(leaf.value)), leaf.value) for i, leaf in enumerate(leaves) if not leaf.dynamic
     )
     check_hashable(make.treedef, [(leaves[i].path, value) for i, _, value in statics])
-    structure = Structure(make.treedef, statics, tuple(leaf.path for leaf in leaves), make.fields)
+    structure = of(make.treedef, statics, tuple(leaf.path for leaf in leaves), make.fields)
     return structure, [leaf for leaf in leaves if leaf.dynamic]
 
 

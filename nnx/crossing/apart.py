@@ -70,7 +70,6 @@ class RefStructure:
         items: for each of those leaves NODE, ARRAY, or `Fixed` for a static value.
         graphdef: the joint structure of the graphs.
         holders: for each leaf of the graphs, what it sits in; leaves that are ARRAY items follow them.
-        functions: the user's functions, if this is a call.
         paths: for each leaf its item, and its path inside of that.
         full_paths: for each leaf its path in the tree.
     """
@@ -79,7 +78,6 @@ class RefStructure:
     items: tuple[Any, ...]
     graphdef: GraphDef[Any]
     holders: tuple[Holder, ...]
-    functions: tuple[Any, ...] = ()
     paths: tuple[tuple[int, Path], ...] = field(default=(), compare=False)
     full_paths: tuple[Path, ...] = field(default=(), compare=False)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-from weft.core.interpreter.boundary import Crossing, Groups
+from weft.core.interpreter.boundary import Groups
 from weft.core.interpreter.retraces import abstract
 from weft.core.interpreter.values import FORWARDED
 from weft.core.paths import Path, format_path, key_part
@@ -178,9 +178,8 @@ def describe_tree(apart: Tree, things: Sequence[Any], root: str) -> Described:
     )
 
 
-def describe_arguments(crossing: Crossing, names: Sequence[str]) -> Described:
+def describe_arguments(structure: RefStructure, names: Sequence[str]) -> Described:
     """What a trace over graphs is told apart by, beside the types of arrays: static values are its leaves."""
-    structure: RefStructure = crossing.structure
     skeleton = structure.treedef.unflatten([jax.ShapeDtypeStruct((), "float32")] * len(structure.items))
     whole = [(named(path, names), value) for path, value in iter_configuration(skeleton)]
     paths = [named(path, names) for path in _item_paths(structure.treedef)]
@@ -194,16 +193,15 @@ def describe_arguments(crossing: Crossing, names: Sequence[str]) -> Described:
     )
 
 
-def describe_outcome(crossing: Crossing, names: Sequence[str], outcome: RefOutcome, groups: Groups) -> Described:
+def describe_outcome(structure: RefStructure, names: Sequence[str], outcome: RefOutcome, groups: Groups) -> Described:
     """What must not differ between the outputs of branches, and between what they do to their arguments.
 
     Args:
-        crossing: what the branches were given.
+        structure: of the call that the branches were given.
         names: of the arguments.
         outcome: what one returned and did.
         groups: the lanes that it returned.
     """
-    structure: RefStructure = crossing.structure
     paths = _item_paths(outcome.treedef, "output")
     roots = _paths_of(NODE, outcome.items, paths)
     returned = [_value(source, groups) for source in outcome.sources]

@@ -30,6 +30,7 @@ from weft.core.interpreter.rides import CARRIED, Along, Ride, read_with
 from weft.core.interpreter.values import FORWARDED
 from weft.core.paths import Path, format_path
 from weft.nnx.crossing.apart import ARRAY, Memory, Tree, check_levels, named, shape_of, take_apart
+from weft.nnx.crossing.calls import RefCall
 from weft.nnx.crossing.looks import Look, Mark, Seen
 from weft.nnx.crossing.modes import Mode
 from weft.nnx.crossing.outcomes import RefOutcome, to_be_placed
@@ -49,7 +50,7 @@ class Leaving:
     def __init__(
         self,
         mode: Mode,
-        crossing: Crossing,
+        crossing: Crossing[RefCall],
         values: Sequence[Any],
         live: Call,
         memory: Memory,
@@ -108,7 +109,9 @@ class Leaving:
         graphdef, writes = look.between(end, look.here()), self._carried_writes(carried)
         known = frozenset(self.position.values())
         placed = to_be_placed(holders, self.crossing.rides, updates) if mode.updates else ()
-        outcome = RefOutcome(updates, metadata, arguments, treedef, items, graphdef, sources, writes, known, placed)
+        outcome = RefOutcome(
+            updates, metadata, arguments, treedef, items, graphdef, sources, writes, known, placed, mode.graph
+        )
         return *self.lanes.finished(), outcome
 
     # ------------------------------------------------------------------ what the function did
@@ -154,7 +157,7 @@ class Leaving:
         return not same_value(value, self.values[i]) if updated is None else i in updated
 
     def _place(self, i: int) -> str:
-        return format_path(self.mode.path_of(self.crossing.structure, i))
+        return format_path(self.crossing.structure.path_of(i))
 
     def _arguments(self, given: Sequence[Seen], end: Mark) -> tuple[GraphDef[Any], tuple[Place, ...]] | None:
         """The arguments' graphs as they are now, if their structure changed."""

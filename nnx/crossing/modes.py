@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.core.interpreter.values import parameter_names
-from weft.core.paths import Path
-from weft.nnx.crossing.apart import RefStructure, named
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,3 @@ class Mode:
     def names(self, functions: Sequence[Callable[..., Any]]) -> Sequence[str]:
         """The names of the arguments, for paths."""
         return parameter_names(functions[0])[self.supplies :]
-
-    def path_of(self, structure: RefStructure, position: int) -> Path:
-        """Where a leaf of the arguments is."""
-        return named(structure.full_paths[position], self.names(structure.functions))

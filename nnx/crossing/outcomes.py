@@ -1,6 +1,16 @@
 """Outcomes: what a function over graphs returned and did, and how that is put into effect outside of the trace.
 
-Everything is checked and computed first, then written: all of it, or nothing (see `writes`).
+An outcome holds no array, no object and no tracer: it rides out in a tree definition, and JAX keeps it with the trace
+that it belongs to, for as many calls as there will be, on whatever objects these are of. So everything in it is said in
+numbers: leaf 3 of the arguments has its new value in lane 1, place 0; the output's second object is number 5 of the
+arguments. Outside, the plan of the caller's own objects turns numbers into objects again.
+
+Putting it into effect has an order that must not be changed:
+
+1. what may be refused is checked (may these Variables be written from here?);
+2. everything that can fail is computed, above all what has to be moved to a sharding;
+3. only then is anything written: structure, values and metadata, all of it or nothing (see `writes`);
+4. the output is built last, because it may refer to objects that the arguments have only now.
 """
 
 from __future__ import annotations
@@ -10,12 +20,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 from jax.core import Tracer
 from weft.core.interpreter.boundary import Groups
 from weft.core.interpreter.rides import Ride
 from weft.core.interpreter.values import FORWARDED, as_array
 from weft.core.records.agree import Fixed
-from weft.nnx.crossing.apart import NODE
+from weft.nnx.crossing.apart import NODE, take_apart
 from weft.nnx.graphs.definitions import GraphDef, IndexMap
 from weft.nnx.graphs.plan import Plan
 from weft.nnx.graphs.unflattening import Unflattener
@@ -40,6 +51,7 @@ class RefOutcome:
         carried: (leaf, lane, place) for each leaf of the arguments that is carried.
         known: the leaves of the arguments that are Variables.
         placed: (leaf, sharding) for each Variable that has not changed, of an argument with a sharding.
+        graph: whether objects are graphs, or trees.
     """
 
     updates: tuple[tuple[int, int, int], ...]
@@ -52,6 +64,7 @@ class RefOutcome:
     carried: tuple[tuple[int, int, int], ...] = ()
     known: frozenset[int] = frozenset()
     placed: tuple[tuple[int, Any], ...] = ()
+    graph: bool = True
 
     def __hash__(self) -> int:
         return hash((self.updates, self.sources))
@@ -60,6 +73,29 @@ class RefOutcome:
     def updated(self) -> frozenset[int]:
         """The positions of the arguments' leaves that are updated; all of them if their structure changed."""
         return self.known if self.arguments is not None else frozenset(i for i, _, _ in self.updates)
+
+    def sparse(self, values: Sequence[Any]) -> Any:
+        """A tree like the output: values at what rode in its first lane, and `None` elsewhere."""
+        return self._tree([values[place] if lane == 0 else None for lane, place in self.sources], _Nothing())
+
+    def read_sparse(self, tree: Any) -> list[Any]:
+        """For each leaf of the first lane its value in a tree like the output, or None."""
+        given = {leaf.path: leaf.value for leaf in take_apart(self.graph, tree).leaves}
+        # The output again, to know the paths of its leaves: parts of it may be missing in the tree.
+        leaves = take_apart(self.graph, self._tree([np.zeros(())] * len(self.sources), IndexMap())).leaves
+        pairs = zip(leaves, self.sources, strict=True)
+        return [given.get(leaf.path) for leaf, (lane, _) in pairs if lane == 0]
+
+    def _tree(self, filled: Sequence[Any], known: IndexMap) -> Any:
+        count = self.graphdef.num_leaves
+        return build_output(self, filled[:count], filled[count:], known, None)
+
+
+class _Nothing(IndexMap):
+    """Of the arguments, which an output may refer to by number, there is nothing in a tree like the output."""
+
+    def __missing__(self, number: int) -> None:
+        return None
 
 
 def hand_over(

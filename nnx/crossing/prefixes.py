@@ -1,4 +1,15 @@
-"""Prefixes of trees with graphs in them: which ride each leaf gets, so that one Variable has one ride."""
+"""Prefixes of trees with graphs in them: which ride each leaf gets, so that one Variable has one ride.
+
+A prefix is written for the tree that the caller sees: containers with objects in them. An object is one leaf of that
+tree, an *item*, so a prefix is spread over the items first (`specs`), as JAX spreads one over arrays. What then stands
+at an item may still say different things of what is inside: a filter's ride for each Variable (`ByFilter`), a State or
+another object with a ride at each path, or one ride for all. A *finder* is any of these as a function from a path to a
+ride; it also answers for paths that did not exist when the call came in, which is how new Variables find theirs.
+
+A Variable that is reached by several paths is one leaf, and can ride in one way only. The first path decides, and every
+other must agree on its *place* (`Ride.place`): two axes, or an axis and none, are an error that names both paths. A
+prefix that was made of the graph itself (`nnx.prefix`) names each Variable once, so it is not asked about the others.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +18,7 @@ from contextlib import suppress
 from typing import Any
 
 import jax
+from weft.core.interpreter.boundary import Arrival
 from weft.core.interpreter.prefixes import RidesByKind
 from weft.core.interpreter.rides import Read, Ride, read_with
 from weft.core.paths import Path, format_path
@@ -152,9 +164,9 @@ def _check_aliases(
         )
 
 
-def without_functions(prefix: Any) -> Any:
+def without_functions(prefix: Arrival) -> Any:
     """The part of a call's prefix that is about the arguments."""
-    return prefix[1:] if isinstance(prefix, tuple) and len(prefix) == 3 else prefix
+    return None if prefix is None else prefix[1:]
 
 
 def _plain_ride(spec: Any, value: Any, read: Read, what: str) -> Ride:

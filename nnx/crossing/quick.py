@@ -19,6 +19,7 @@ from weft.core.records.agree import Fixed
 from weft.core.records.leaves import NUMBERS, is_array
 from weft.core.records.partition import Structure
 from weft.nnx.crossing.apart import Tree
+from weft.nnx.crossing.calls import RefCall
 from weft.nnx.crossing.modes import Mode
 from weft.nnx.crossing.outcomes import RefOutcome, hand_over, to_place
 from weft.nnx.graphs.nodes import is_graph_node
@@ -93,7 +94,7 @@ def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
     return operator.itemgetter(*places)
 
 
-def quick_extractor(mode: Mode, crossing: Crossing, entered: Tree, call: Call) -> Extract | None:
+def quick_extractor(mode: Mode, crossing: Crossing[RefCall], entered: Tree, call: Call) -> Extract | None:
     """Reads the same objects again, as long as their plan is valid.
 
     Returns:
@@ -152,7 +153,7 @@ def _order(plan: Plan, other: Plan) -> list[int] | None:
     return [place for place in order if place is not None]
 
 
-def _grouper(crossing: Crossing) -> Callable[[tuple[Any, ...]], Groups]:
+def _grouper(crossing: Crossing[RefCall]) -> Callable[[tuple[Any, ...]], Groups]:
     if len(crossing.lanes) == 1:
         return lambda values: (values,)
     members: list[list[int]] = [[] for _ in crossing.lanes]

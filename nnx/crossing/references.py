@@ -16,18 +16,14 @@ There are three modes:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from weft.core.interpreter.boundary import Call, Crossing, Departure, Extract, Groups
+from weft.core.interpreter.boundary import Arrival, Call, Crossing, Departure, Extract, Groups
 from weft.core.interpreter.rides import Read, Ride
-from weft.core.paths import Path, format_path
+from weft.core.paths import format_path
 from weft.core.records.agree import Described
 from weft.nnx.crossing.apart import (
-    ARRAY,
-    NODE,
     Memory,
     RefLeaf,
     RefStructure,
@@ -38,17 +34,16 @@ from weft.nnx.crossing.apart import (
     repeats_of,
     take_apart,
 )
-from weft.nnx.crossing.described import describe_arguments, describe_outcome, describe_tree
+from weft.nnx.crossing.calls import RefCall
+from weft.nnx.crossing.described import describe_outcome, describe_tree
 from weft.nnx.crossing.leaving import Leaving
 from weft.nnx.crossing.modes import Mode
-from weft.nnx.crossing.outcomes import RefOutcome, build_output, hand_over
+from weft.nnx.crossing.outcomes import RefOutcome, hand_over
 from weft.nnx.crossing.prefixes import rides_of, without_functions
 from weft.nnx.crossing.quick import QuickEntry, quick_extractor
 from weft.nnx.errors import DuplicateError
-from weft.nnx.graphs.definitions import IndexMap
 from weft.nnx.graphs.nodes import is_graph_node
 from weft.nnx.graphs.trees import check_is_pytree, ways_out
-from weft.nnx.states.states import from_flat_state
 from weft.nnx.variable.variable import Variable
 
 
@@ -79,7 +74,7 @@ class References:
 
     # ------------------------------------------------------------------ taking apart
 
-    def enter(self, call: Call) -> tuple[RefStructure, list[RefLeaf], Tree]:
+    def enter(self, call: Call) -> tuple[RefCall, list[RefLeaf], Tree]:
         """Takes a call apart; see `Boundary`."""
         functions, args, kwargs = call
         tree = take_apart(self.graph, (args, dict(kwargs)))
@@ -90,7 +85,18 @@ class References:
             self._refuse_sharing(tree)
         if self.updates:
             check_levels(tree.plan.node(number) for number in tree.plan.by_number)
-        return replace(tree.structure, functions=functions), tree.leaves, tree
+        known = tree.structure
+        structure = RefCall(
+            known.treedef,
+            known.items,
+            known.graphdef,
+            known.holders,
+            known.paths,
+            known.full_paths,
+            functions,
+            self.mode,
+        )
+        return structure, tree.leaves, tree
 
     def _refuse_sharing(self, tree: Tree) -> None:
         for value in tree.flat:
@@ -109,7 +115,7 @@ class References:
 
     def rides(
         self,
-        prefix: Any,
+        prefix: Arrival,
         call: Call,
         entered: Tree,
         leaves: Sequence[RefLeaf],
@@ -126,22 +132,10 @@ class References:
 
     # ------------------------------------------------------------------ inside
 
-    def rebuild(self, crossing: Crossing, values: Sequence[Any]) -> tuple[Call, Memory]:
+    def rebuild(self, crossing: Crossing[RefCall], values: Sequence[Any]) -> tuple[Call, Memory]:
         """The live call, of fresh objects around these values."""
         (args, kwargs), memory = build(crossing.structure, values)
         return (crossing.structure.functions, args, kwargs), memory
-
-    def path_of(self, crossing: Crossing, position: int) -> Path:
-        """Where a leaf of the arguments is."""
-        return self.mode.path_of(crossing.structure, position)
-
-    def describe_crossing(self, crossing: Crossing) -> Described:
-        """What a trace is told apart by, beside the types of arrays."""
-        return describe_arguments(crossing, self.mode.names(crossing.structure.functions))
-
-    def meant(self, crossing: Crossing) -> frozenset[Path]:
-        """The arguments that the user has said to be static: JAX's `static_argnums`, and nothing of an object."""
-        return frozenset()
 
     def describe(self, tree: Any, root: str) -> Described:
         """What must not change of a tree that is carried."""
@@ -161,9 +155,9 @@ class References:
         nodes = map(plan.node, plan.by_number)
         return [node for node in nodes if id(node) not in alone or id(node) in within]
 
-    def describe_outcome(self, crossing: Crossing, outcome: RefOutcome, groups: Groups) -> Described:
+    def describe_outcome(self, crossing: Crossing[RefCall], outcome: RefOutcome, groups: Groups) -> Described:
         """What must not differ between the outputs of branches."""
-        return describe_outcome(crossing, self.mode.names(crossing.structure.functions), outcome, groups)
+        return describe_outcome(crossing.structure, self.mode.names(crossing.structure.functions), outcome, groups)
 
     def pack(self, tree: Any) -> tuple[RefStructure, tuple[Any, ...]]:
         """Any tree as a structure and arrays."""
@@ -175,7 +169,13 @@ class References:
         return build(structure, leaves)[0]
 
     def leave(
-        self, crossing: Crossing, values: Sequence[Any], live: Call, memory: Memory, out: Any, departure: Departure
+        self,
+        crossing: Crossing[RefCall],
+        values: Sequence[Any],
+        live: Call,
+        memory: Memory,
+        out: Any,
+        departure: Departure,
     ) -> tuple[Groups, Groups, RefOutcome]:
         """Takes output and changes apart into lanes."""
         return Leaving(self.mode, crossing, values, live, memory, departure).outcome(out)
@@ -193,63 +193,6 @@ class References:
         """The same, for objects that were met before."""
         return entered.hand_over(outcome, values, groups)
 
-    def sparse_call(self, crossing: Crossing, values: Mapping[int, Any]) -> Call:
-        """The call's trees as (co)tangents: States with updates, else objects like the arguments."""
-        structure: RefStructure = crossing.structure
-        if self.updates:
-            return ((), *_as_states(structure, values))
-        count = len(structure.holders)
-        filled = [values.get(i) for i in range(count + structure.items.count(ARRAY))]
-        return self.rebuild(replace(crossing, structure=replace(structure, functions=())), filled)[0]
-
-    def read_sparse(self, crossing: Crossing, call: Call) -> list[Any]:
-        """For each leaf its value in trees like the arguments (objects, States, arrays), or None."""
-        trees = take_apart(self.graph, (tuple(call[1]), dict(call[2])))
-        given = {leaf.path: leaf.value for leaf in trees.leaves}
-        return [given.get(path) for path in crossing.structure.full_paths]
-
-    def sparse_output(self, outcome: RefOutcome, values: Sequence[Any]) -> Any:
-        """A tree like the output: values at what rode in its first lane, and `None` elsewhere."""
-        count = outcome.graphdef.num_leaves
-        filled = [values[place] if lane == 0 else None for lane, place in outcome.sources]
-        return build_output(outcome, filled[:count], filled[count:], _Nothing(), None)
-
-    def read_sparse_output(self, outcome: RefOutcome, tree: Any) -> list[Any]:
-        """For each leaf of the first lane its value in a tree like the output, or None."""
-        given = {leaf.path: leaf.value for leaf in take_apart(self.graph, tree).leaves}
-        # The output again, to know the paths of its leaves: parts of it may be missing in the tree.
-        filled = [np.zeros(())] * len(outcome.sources)
-        count = outcome.graphdef.num_leaves
-        leaves = take_apart(self.graph, build_output(outcome, filled[:count], filled[count:], IndexMap(), None)).leaves
-        pairs = zip(leaves, outcome.sources, strict=True)
-        return [given.get(leaf.path) for leaf, (lane, _) in pairs if lane == 0]
-
-    def extractor(self, crossing: Crossing, entered: Tree, call: Call) -> Extract | None:
+    def extractor(self, crossing: Crossing[RefCall], entered: Tree, call: Call) -> Extract | None:
         """Reads the Variables of the same objects again, as long as their plan is valid."""
         return quick_extractor(self.mode, crossing, entered, call)
-
-
-class _Nothing(IndexMap):
-    """Of the arguments, which an output may refer to by number, there is nothing in a tree like the output."""
-
-    def __missing__(self, number: int) -> None:
-        return None
-
-
-def _as_states(structure: RefStructure, values: Mapping[int, Any]) -> tuple[Any, Any]:
-    """(Co)tangents of the arguments: for a graph the State of the leaves that have one."""
-    flat: list[Any] = [None] * len(structure.items)
-    states: dict[int, list[tuple[Path, Any]]] = {i: [] for i, item in enumerate(structure.items) if item is NODE}
-    count = len(structure.holders)
-    for i, (item, path) in enumerate(structure.paths):
-        if i not in values:
-            continue
-        if i >= count:
-            flat[item] = values[i]
-        else:
-            holder = structure.holders[i]
-            value = values[i] if holder.type is None else holder.type._new(values[i], holder.metadata.in_order())
-            states[item].append((path, value))
-    for item, pairs in states.items():
-        flat[item] = pairs[0][1] if len(pairs) == 1 and pairs[0][0] == () else from_flat_state(pairs)
-    return structure.treedef.unflatten(flat)

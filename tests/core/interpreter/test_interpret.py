@@ -61,7 +61,7 @@ def test_a_rule_sees_lanes_of_arrays_and_options():
 
 def test_one_lift_for_each_crossing():
     ride: list[Any] = [None]
-    rule = plain(arrive=lambda options, call: ride[0])
+    rule = plain(arrive=lambda options, call: (ride[0],) * 3)
     run = make(rule, lambda net, x: net)
     for _ in range(3):
         run((Net(jnp.ones(2)), 1.0), {})

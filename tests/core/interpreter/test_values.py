@@ -100,13 +100,13 @@ def test_ungroup_is_the_inverse_of_group(rides: list[Any]):
 def test_sparse_calls_are_read_back():
     crossing, values = crossing_of(((f,), ({"a": 1.0, "s": "text", "b": [2.0]}, net()), {}))
     assert len(values) == 3
-    sparse = VALUES.sparse_call(crossing, {0: "da", 2: "dw"})
+    sparse = crossing.structure.sparse({0: "da", 2: "dw"})
     assert sparse[1][0] == {"a": "da", "s": None, "b": [None]}
     assert sparse[1][1].weight == "dw"
-    assert VALUES.read_sparse(crossing, sparse) == ["da", None, "dw"]
+    assert crossing.structure.read_sparse(sparse) == ["da", None, "dw"]
     # None stands for a whole argument, or any part of one.
-    assert VALUES.read_sparse(crossing, ((), (None, None), {})) == [None, None, None]
-    assert VALUES.read_sparse(crossing, ((), ({"a": "da", "s": None, "b": None}, None), {})) == ["da", None, None]
+    assert crossing.structure.read_sparse(((), (None, None), {})) == [None, None, None]
+    assert crossing.structure.read_sparse(((), ({"a": "da", "s": None, "b": None}, None), {})) == ["da", None, None]
 
 
 trees_ = st.recursive(

@@ -1,0 +1,74 @@
+"""Calls over graphs: what one was taken apart into, with the functions that are called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from weft.core.interpreter.boundary import Call
+from weft.core.paths import Path
+from weft.core.records.agree import Described
+from weft.nnx.crossing.apart import ARRAY, NODE, RefStructure, build, named, take_apart
+from weft.nnx.crossing.described import describe_arguments
+from weft.nnx.crossing.modes import Mode
+from weft.nnx.states.states import from_flat_state
+
+
+@dataclass(frozen=True)
+class RefCall(RefStructure):
+    """A call of functions of graphs, without its arrays.
+
+    Attributes:
+        functions: the user's functions.
+        mode: how graphs cross; the same for all calls of one boundary.
+    """
+
+    functions: tuple[Any, ...] = ()
+    mode: Mode = field(default=Mode(True, True, False, ""), compare=False)
+
+    __hash__ = RefStructure.__hash__
+
+    def path_of(self, position: int) -> Path:
+        """Where a leaf of the arguments is."""
+        return named(self.full_paths[position], self.mode.names(self.functions))
+
+    def described(self) -> Described:
+        """What a trace is told apart by, beside the types of arrays."""
+        return describe_arguments(self, self.mode.names(self.functions))
+
+    def meant(self) -> frozenset[Path]:
+        """The arguments that the user has said to be static: JAX's `static_argnums`, and nothing of an object."""
+        return frozenset()
+
+    def sparse(self, values: Mapping[int, Any]) -> Call:
+        """The call's trees as (co)tangents: States with updates, else objects like the arguments."""
+        if self.mode.updates:
+            return ((), *self._as_states(values))
+        count = len(self.holders) + self.items.count(ARRAY)
+        args, kwargs = build(self, [values.get(i) for i in range(count)])[0]
+        return (), args, kwargs
+
+    def read_sparse(self, call: Call) -> list[Any]:
+        """For each leaf its value in trees like the arguments (objects, States, arrays), or None."""
+        trees = take_apart(self.mode.graph, (tuple(call[1]), dict(call[2])))
+        given = {leaf.path: leaf.value for leaf in trees.leaves}
+        return [given.get(path) for path in self.full_paths]
+
+    def _as_states(self, values: Mapping[int, Any]) -> tuple[Any, Any]:
+        """(Co)tangents of the arguments: for a graph the State of the leaves that have one."""
+        flat: list[Any] = [None] * len(self.items)
+        states: dict[int, list[tuple[Path, Any]]] = {i: [] for i, item in enumerate(self.items) if item is NODE}
+        count = len(self.holders)
+        for i, (item, path) in enumerate(self.paths):
+            if i not in values:
+                continue
+            if i >= count:
+                flat[item] = values[i]
+            else:
+                holder = self.holders[i]
+                value = values[i] if holder.type is None else holder.type._new(values[i], holder.metadata.in_order())
+                states[item].append((path, value))
+        for item, pairs in states.items():
+            flat[item] = pairs[0][1] if len(pairs) == 1 and pairs[0][0] == () else from_flat_state(pairs)
+        return self.treedef.unflatten(flat)
