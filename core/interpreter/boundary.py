@@ -149,10 +149,12 @@ class OutLanes:
     """The lanes of one end of a function, under construction: those of its output, then those of updates."""
 
     def __init__(self, departure: Departure):
-        self._option = departure.option
-        self._outputs = {ride: i for i, ride in enumerate(departure.lanes)}
-        self._updates = {ride: len(departure.lanes) + i for i, ride in enumerate(departure.update_lanes)}
+        self._departure = departure
         self._groups: list[list[Any]] = [[] for _ in (*departure.lanes, *departure.update_lanes)]
+        # Found by identity once a ride has been looked up: a thousand leaves may leave on one. The ride is kept with
+        # its lane, so that its identity stays its own.
+        self._outputs: dict[int, tuple[int, Ride]] = {}
+        self._updates: dict[int, tuple[int, Ride]] = {}
 
     def output(self, ride: Ride, value: Any, path: Callable[[], str]) -> Place:
         """Puts a leaf of the output into the lane of its ride, and says where it is.
@@ -160,19 +162,10 @@ class OutLanes:
         Raises:
             AxisError: if it cannot leave so.
         """
-        if ride.refused is not None:
-            raise AxisError(
-                f"{self._option} gives {ride} to an output that changes",
-                at=f"{path()}: {_type_of(value)}",
-                fix=ride.refused,
-            )
-        if ride not in self._outputs:
-            raise AxisError(
-                f"{self._option} gives {ride} to an array, which can ride on no such thing",
-                at=f"{path()}: {_type_of(value)}",
-                fix=f"give it what {self._option} takes, or a prefix of the output's own structure",
-            )
-        return self._put(self._outputs[ride], ride, value, path)
+        found = self._outputs.get(id(ride))
+        if found is None:
+            found = self._outputs[id(ride)] = self._lane_of_output(ride, value, path), ride
+        return self._put(*found, value, path)
 
     def update(self, ride: Ride | None, value: Any, path: Callable[[], str]) -> Place:
         """Puts something changed, or new in an argument, into the lane of its ride, and says where it is.
@@ -180,17 +173,11 @@ class OutLanes:
         Raises:
             AxisError: if it cannot leave so.
         """
-        if ride is not None and ride.refused is not None:
-            raise AxisError(
-                f"something changes that cannot leave on {self._option} {ride}", at=path(), fix=ride.refused
-            )
-        if ride is None or ride not in self._updates:
-            raise AxisError(
-                "something new in an argument cannot leave, because updates of that argument do not come back",
-                at=path(),
-                fix="carry the argument or give it an axis, or return what is new",
-            )
-        return self._put(self._updates[ride], ride, value, path)
+        found = self._updates.get(id(ride))
+        if found is None:
+            found = self._lane_of_update(ride, path)
+            self._updates[id(ride)] = found
+        return self._put(*found, value, path)
 
     def replace(self, place: Place, value: Any) -> Place:
         """Puts another value where one is."""
@@ -200,13 +187,42 @@ class OutLanes:
 
     def finished(self) -> tuple[Groups, Groups]:
         """The lanes of the output, and those of updates."""
-        groups = tuple(map(tuple, self._groups))
-        return groups[: len(self._outputs)], groups[len(self._outputs) :]
+        groups, outputs = tuple(map(tuple, self._groups)), len(self._departure.lanes)
+        return groups[:outputs], groups[outputs:]
 
     def _put(self, lane: int, ride: Ride, value: Any, path: Callable[[], str]) -> Place:
         ride.refuse(value, path)
-        self._groups[lane].append(value)
-        return lane, len(self._groups[lane]) - 1
+        group = self._groups[lane]
+        group.append(value)
+        return lane, len(group) - 1
+
+    def _lane_of_output(self, ride: Ride, value: Any, path: Callable[[], str]) -> int:
+        lanes, option = self._departure.lanes, self._departure.option
+        if ride.refused is not None:
+            raise AxisError(
+                f"{option} gives {ride} to an output that changes",
+                at=f"{path()}: {_type_of(value)}",
+                fix=ride.refused,
+            )
+        if ride not in lanes:
+            raise AxisError(
+                f"{option} gives {ride} to an array, which can ride on no such thing",
+                at=f"{path()}: {_type_of(value)}",
+                fix=f"give it what {option} takes, or a prefix of the output's own structure",
+            )
+        return lanes.index(ride)
+
+    def _lane_of_update(self, ride: Ride | None, path: Callable[[], str]) -> tuple[int, Ride]:
+        lanes, option = self._departure.update_lanes, self._departure.option
+        if ride is not None and ride.refused is not None:
+            raise AxisError(f"something changes that cannot leave on {option} {ride}", at=path(), fix=ride.refused)
+        if ride is None or ride not in lanes:
+            raise AxisError(
+                "something new in an argument cannot leave, because updates of that argument do not come back",
+                at=path(),
+                fix="carry the argument or give it an axis, or return what is new",
+            )
+        return len(self._departure.lanes) + lanes.index(ride), ride
 
 
 def _type_of(value: Any) -> str:

@@ -204,7 +204,7 @@ class Values:
         sources: list[tuple[int, int]] = []
         for leaf, ride in zip(leaves, rides, strict=True):
             origin = inputs.get(id(leaf.value))
-            if origin is not None and ride.forwards and crossing.rides[origin] == ride:
+            if origin is not None and ride.forwards and ride.is_like(crossing.rides[origin]):
                 sources.append((FORWARDED, origin))
             else:
                 sources.append(lanes.output(ride, leaf.value, lambda leaf=leaf: format_path(leaf.path, "output")))

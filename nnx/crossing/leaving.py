@@ -318,7 +318,7 @@ class Leaving:
         if carried is not None and ride == CARRIED:
             return carried
         i = self.given.get(id(value))
-        if i is not None and ride.forwards and self.crossing.rides[i] == ride:
+        if i is not None and ride.forwards and ride.is_like(self.crossing.rides[i]):
             return FORWARDED, i
         return self.lanes.output(ride, value, lambda: "output")
 

@@ -17,26 +17,28 @@ from weft.nnx.variable.variable import VARIABLE_TYPES
 
 
 class Mark(NamedTuple):
-    """How much has been seen: so many definitions, leaves, things met again, and numbers."""
+    """How much has been seen: so many definitions, leaves and numbers."""
 
     nodes: int = 0
     attributes: int = 0
     leaves: int = 0
-    repeats: int = 0
     numbers: int = 0
 
 
 class Seen(NamedTuple):
-    """One root, or one thing below a root.
+    """What was seen of one root, or of one object below a root.
 
     Attributes:
-        start, end: what had been seen before it, and with it.
         path: where it is, inside of its root.
+        leaf, last_leaf: from where to where its leaves are among all.
+        repeat, last_repeat: likewise what was met again in it.
     """
 
-    start: Mark
-    end: Mark
-    path: Path = ()
+    path: Path
+    leaf: int
+    last_leaf: int
+    repeat: int
+    last_repeat: int
 
 
 class Look(Flattener):
@@ -53,19 +55,19 @@ class Look(Flattener):
 
     def here(self) -> Mark:
         """How much has been seen."""
-        return Mark(len(self.nodes), len(self.attributes), len(self.leaves), len(self.repeats), len(self.ref_index))
+        return Mark(len(self.nodes), len(self.attributes), len(self.leaves), len(self.ref_index))
 
     def at(self, root: Any) -> Seen:
         """Looks at one more graph."""
-        start = self.here()
+        leaf, repeat = len(self.leaves), len(self.repeats)
         self.root(root)
-        return Seen(start, self.here())
+        return Seen((), leaf, len(self.leaves), repeat, len(self.repeats))
 
     def describe(self, node: Any, impl: Any, path: Path, number: int | None, outer: int | None) -> None:
-        start = self.here()
+        leaf, repeat = len(self.leaves), len(self.repeats)
         super().describe(node, impl, path, number, outer)
         if number is not None:
-            self._things[number] = Seen(start, self.here(), path)
+            self._things[number] = Seen(path, leaf, len(self.leaves), repeat, len(self.repeats))
 
     def between(self, start: Mark, end: Mark) -> GraphDef[Any]:
         """The structure of the graphs that were seen between two marks."""
@@ -77,12 +79,12 @@ class Look(Flattener):
 
     def leaves_of(self, seen: Seen) -> list[tuple[Path, Any]]:
         """The leaves that were met first in something, with their paths inside of its root."""
-        places = slice(seen.start.leaves, seen.end.leaves)
+        places = slice(seen.leaf, seen.last_leaf)
         return list(zip((self.paths or [])[places], self.leaves[places], strict=True))
 
     def met_again(self, seen: Seen) -> Iterator[tuple[Path, Any]]:
         """The Variables in what was met again in a root, with their paths there."""
-        for number, path in self.repeats[seen.start.repeats : seen.end.repeats]:
+        for number, path in self.repeats[seen.repeat : seen.last_repeat]:
             for below, variable in self.below(number):
                 yield (*path, *below), variable
 
@@ -101,7 +103,7 @@ class Look(Flattener):
                 followed.add(number)
                 root = len(seen.path)
                 found = [(where[root:], leaf) for where, leaf in self.leaves_of(seen)]
-                again = self.repeats[seen.start.repeats : seen.end.repeats]
+                again = self.repeats[seen.repeat : seen.last_repeat]
                 pending += [(other, (*path, *where[root:])) for other, where in again]
             for where, leaf in found:
                 if type(leaf) in VARIABLE_TYPES and id(leaf) not in listed:
