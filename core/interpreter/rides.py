@@ -18,7 +18,6 @@ common ones are made once.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -26,6 +25,7 @@ from typing import Any, ClassVar
 import jax
 from jax.experimental.layout import Format
 from jax.sharding import PartitionSpec, Sharding
+from weft.core.caches import kept
 from weft.core.edge._jax import is_mapped
 from weft.core.errors import AxisError
 
@@ -326,8 +326,17 @@ def read_with(read: Read, node: Any) -> Ride:
     return Unknown(node) if ride is None else ride
 
 
-_axis = functools.lru_cache(maxsize=1024)(Axis)
-_step = functools.lru_cache(maxsize=1024)(Step)
+# Made once, so that the rides of a thousand leaves compare by identity.
+@kept("axis")
+def _axis(axis: int | None) -> Axis:
+    return Axis(axis)
+
+
+@kept("axis")
+def _step(axis: int | None, along: bool = False) -> Step:
+    return Step(axis, along)
+
+
 CARRIED = Carried()
 
 

@@ -57,9 +57,10 @@ def specs(graph: bool, prefix: Any, tree: Tree, read: Read, what: str) -> list[A
 
         return jax.tree.broadcast(prefix, treedef.unflatten(range(treedef.num_leaves)), is_leaf=stops)
 
-    if read(prefix) is not None:
-        return [prefix] * len(tree.flat)
     treedef = tree.structure.treedef
+    direct = _spread_directly(prefix, treedef, read)
+    if direct is not None:
+        return direct
     leaves = ByFilter | RidesByKind | Variable
     try:
         # A State in a prefix is for a State, or has a ride for each path of an object.
@@ -73,6 +74,29 @@ def specs(graph: bool, prefix: Any, tree: Tree, read: Read, what: str) -> list[A
             fix="give one ride for a whole argument, or a tree of the argument's own structure",
         ) from None
     return treedef.flatten_up_to(everywhere)
+
+
+def _spread_directly(prefix: Any, treedef: Any, read: Read) -> list[Any] | None:
+    """The prefix of each item, where its containers are those of the tree; None where JAX has to say how it fits.
+
+    Most prefixes are a tuple with one entry for each argument. JAX would ask of every node whether to stop there.
+    """
+    if isinstance(prefix, RidesByKind) or read(prefix) is not None:
+        return [prefix] * treedef.num_leaves
+    kind, keys = treedef.node_data() or (None, None)
+    if kind not in (tuple, list, dict) or type(prefix) is not kind or len(prefix) != len(treedef.children()):
+        return None
+    if kind is dict:
+        if any(key not in prefix for key in keys):
+            return None
+        prefix = [prefix[key] for key in keys]
+    found: list[Any] = []
+    for part, child in zip(prefix, treedef.children(), strict=True):
+        below = _spread_directly(part, child, read)
+        if below is None:
+            return None
+        found += below
+    return found
 
 
 def rides_of(graph: bool, prefix: Any, tree: Tree, read: Read, what: str) -> list[Ride]:
