@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from weft.core import caches
-from weft.core.interpreter.boundary import Boundary
+from weft.core.interpreter.boundary import AnyBoundary
 from weft.core.interpreter.interpret import Interpreted, interpret
 from weft.core.interpreter.rules import Rule
 from weft.core.interpreter.values import VALUES
@@ -82,7 +82,7 @@ caches.register(
 
 
 def interpreted_at_once(
-    rule: Rule[O], boundary: Boundary, functions: tuple[Callable[..., Any], ...], options: O
+    rule: Rule[O], boundary: AnyBoundary, functions: tuple[Callable[..., Any], ...], options: O
 ) -> Interpreted[O]:
     """What interprets functions that are given together with their arguments, of an earlier call where that may be.
 

@@ -83,15 +83,14 @@ def _spread_directly(prefix: Any, treedef: Any, read: Read) -> list[Any] | None:
     """
     if isinstance(prefix, RidesByKind) or read(prefix) is not None:
         return [prefix] * treedef.num_leaves
-    kind, keys = treedef.node_data() or (None, None)
+    kind, keys = treedef.node_data() or (None, ())
     if kind not in (tuple, list, dict) or type(prefix) is not kind or len(prefix) != len(treedef.children()):
         return None
-    if kind is dict:
-        if any(key not in prefix for key in keys):
-            return None
-        prefix = [prefix[key] for key in keys]
+    if kind is dict and set(keys) != set(prefix):
+        return None
+    parts = [prefix[key] for key in keys] if kind is dict else list(prefix)
     found: list[Any] = []
-    for part, child in zip(prefix, treedef.children(), strict=True):
+    for part, child in zip(parts, treedef.children(), strict=True):
         below = _spread_directly(part, child, read)
         if below is None:
             return None
