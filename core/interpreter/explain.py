@@ -42,7 +42,11 @@ def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]]) -> None
         TraceLevelError: if arguments are tracers of a transform that has ended.
         AliasError: if one array was donated under two paths.
         EquinoxRuntimeError: if `eqx.error_if` failed.
+        KeyboardInterrupt: if that is what JAX's error came of.
     """
+    if isinstance(error.__cause__, BaseException) and not isinstance(error.__cause__, Exception):
+        # An interrupt while JAX compares tree definitions comes out as an error about these.
+        raise error.__cause__ from None
     if isinstance(error, (untyped_jax.errors.JaxRuntimeError, ValueError)) and _OF_EQUINOX in str(error):
         # Equinox's message, without XLA's around it; `eqx.filter_jit` does so too.
         message = str(error).partition(_OF_EQUINOX)[2].partition(_END_OF_MESSAGE)[0].strip()

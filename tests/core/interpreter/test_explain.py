@@ -95,3 +95,10 @@ def test_escaped_tracers_are_named_by_any_transform(name: str):
             transform(read)(net)
         assert "at: net.stolen: float32[" in str(caught.value)
         assert "return the value from the transformed function" in str(caught.value)
+
+
+def test_an_interrupt_stays_one_where_jax_makes_another_error_of_it():
+    error = ValueError("Exception raised while checking equality of metadata fields of pytree")
+    error.__cause__ = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        explain(error, list)
