@@ -21,11 +21,13 @@ from __future__ import annotations
 import functools
 import itertools
 import types
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import equinox as eqx
+from weft.core.caches import Table, register
 from weft.core.edge.untyped import jax
 from weft.core.frames import open_frame
 from weft.core.interpreter.boundary import AnyBoundary, AnyCrossing, Call, Crossing, Departure, Extract, Groups
@@ -85,6 +87,33 @@ class Memory:
     plans: Recent[AnyCrossing, Plan] = field(default_factory=lambda: Recent[AnyCrossing, Plan]())
     quick: tuple[Plan, ...] = ()
     traces: Traces = field(default_factory=lambda: Traces())
+
+    def __post_init__(self) -> None:
+        _memories.add(self)
+
+    def clear(self) -> None:
+        """Forgets the plans; what JAX has compiled for them goes too, as nothing else holds the lifted functions."""
+        self.quick = ()
+        self.plans.clear()
+
+
+_memories: weakref.WeakSet[Memory] = weakref.WeakSet()
+
+
+def _clear_memories() -> None:
+    for memory in list(_memories):
+        memory.clear()
+
+
+register(
+    Table(
+        "weft.core.interpreter.interpret",
+        "crossing, for each function that is alive",
+        None,
+        lambda: sum(len(memory.plans) for memory in list(_memories)),
+        _clear_memories,
+    )
+)
 
 
 class Interpreted(Generic[O]):
