@@ -31,21 +31,22 @@ def test_every_fence_of_the_readme_is_read():
     assert len(blocks()) == README.read_text().count("```python") > 0
 
 
-ROOMS = sorted(
-    file for package in ("core", "typecheck", "nnx") for file in README.parent.glob(f"{package}/*/README.md")
-)
+PACKAGES = ("core", "transforms", "modules", "typecheck", "nnx")
+ROOMS = sorted(file for package in PACKAGES for file in (README.parent / package).rglob("README.md"))
 
 
 @pytest.mark.parametrize("readme", ROOMS, ids=lambda readme: readme.parent.name)
 def test_the_files_that_a_room_points_to_are_there(readme: Path):
-    named = re.findall(r"`([\w./]+/|[\w./]*\w\.py)`", readme.read_text())
+    named = re.findall(r"`([\w./]+/|[\w./]*\w\.py|tests/[\w/]+)`", readme.read_text())
     # A name without a folder is a file of the room, or one beside the file that was named before it.
-    places = [README.parent, readme.parent, *(README.parent / name for name in named if name.endswith("/"))]
+    places = [README.parent, readme.parent, readme.parent.parent]
+    places += [README.parent / name for name in named if not name.endswith(".py")]
     places += [(README.parent / name).parent for name in named if "/" in name]
     assert [name for name in named if not any((place / name).exists() for place in places)] == []
     assert any(name.startswith("tests/") for name in named)
 
 
-def test_every_room_of_nnx_says_what_it_promises():
-    folders = {file.parent for file in (README.parent / "nnx").glob("*/__init__.py")}
+def test_every_room_says_what_it_promises():
+    folders = {file.parent for package in PACKAGES for file in (README.parent / package).glob("*/__init__.py")}
+    folders -= {README.parent / "typecheck" / "pytest_plugin"}
     assert {folder.name for folder in folders if not (folder / "README.md").exists()} == set()
