@@ -23,12 +23,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from weft.typecheck.proofs.axis_lints import (
+from weft.core.edge.names import (
     ASKING,
     ELEMENTWISE,
+    FORWARDING,
+    INDEXING_FILE,
     KEEPING,
+    REDUCTIONS_FILE,
     RESHAPING,
     UNARY,
+)
+from weft.typecheck.proofs.axis_lints import (
     Atoms,
     Axes,
     Axis,
@@ -196,9 +201,9 @@ class Lint:
         """Who made an axis of size 1: the library functions that the user's line went through say it."""
         called = self._called(eqn)
         functions = {function for _, function in called}
-        if any(file.endswith("reductions.py") for file, _ in called) or functions & KEEPING:
+        if any(file.endswith(REDUCTIONS_FILE) for file, _ in called) or functions & KEEPING:
             return "kept"
-        if any("indexing" in file for file, _ in called) or functions & ASKING:
+        if any(INDEXING_FILE in file for file, _ in called) or functions & ASKING:
             return "asked"
         return "promoted"
 
@@ -208,7 +213,7 @@ class Lint:
         for file, function, _ in frames(eqn):
             if is_users(file, self.own):
                 break
-            if not function.startswith("_forward_"):
+            if not function.startswith(FORWARDING):
                 called.append((file, function.rpartition(".")[2]))
         return called
 
