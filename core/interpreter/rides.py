@@ -231,6 +231,8 @@ class Placement(Ride):
     sharding: Any = None
     donated: bool = False
 
+    takes_new: ClassVar[bool] = True
+
     @property
     def as_written(self) -> Any:
         return self.sharding

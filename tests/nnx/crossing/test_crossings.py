@@ -154,3 +154,24 @@ def test_integers_among_the_primals_of_vjp_and_jvp_have_no_derivative(mode):
     assert cotangent.count.get_value().dtype == of_number.dtype == jax.dtypes.float0
     # What has no derivative is a tangent too.
     assert float(nnx.jvp(lambda m: m(2.0), (model,), (cotangent,), **mode)[1]) == 2 * 3 * (12 + 12)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        nnx.jit,
+        lambda grow: nnx.jit(grow, donate_argnums=0),
+        lambda grow: nnx.jit(grow, in_shardings=jax.sharding.SingleDeviceSharding(jax.devices()[0])),
+        nnx.remat,
+        lambda grow: nnx.vmap(grow, in_axes=None, axis_size=3),
+        lambda grow: lambda model: nnx.cond(True, grow, grow, model),
+    ],
+    ids=["jit", "donated", "placed", "remat", "vmap", "cond"],
+)
+def test_an_object_that_holds_no_array_may_get_some(transform):
+    def grow(model):
+        model.made = nnx.Param(jnp.ones(2))
+
+    model = nnx.Dict()
+    transform(grow)(model)
+    assert model.made.shape == (2,)
