@@ -41,6 +41,8 @@ from weft.modules.pooling import min_pool as min_pool
 from weft.modules.pooling import pool as pool
 from weft.modules.positions import rope as rope
 from weft.modules.positions import sinusoidal as sinusoidal
+from weft.modules.recurrent import flip_sequences as flip_sequences
 from weft.modules.recurrent import gru_step as gru_step
+from weft.modules.recurrent import last_step as last_step
 from weft.modules.recurrent import lstm_step as lstm_step
 from weft.modules.recurrent import simple_step as simple_step

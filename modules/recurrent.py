@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int, Shaped
 from weft.modules.op import op
 
 Hidden = Float[Array, "*batch hidden"]
@@ -93,3 +93,42 @@ def lstm_step(
     """
     memory = gate(f) * memory + gate(i) * activation(g)
     return memory, gate(o) * activation(memory)
+
+
+@op("time_axis")
+def flip_sequences(  # weft: skip(the time axis may be any)
+    x: Shaped[Array, "..."], lengths: Int[Array, "*batch"] | None = None, *, time_axis: int = -2
+) -> Shaped[Array, "..."]:
+    """Padded sequences from their last step to their first; the padding stays at the end, turned around as well.
+
+    Args:
+        x: batch axes with the time axis among them, then features.
+        lengths: how many steps of each sequence there are; without them all.
+        time_axis: the axis of steps.
+
+    >>> flip_sequences(jnp.array([[1, 0, 0], [2, 3, 0]]), jnp.array([1, 2]), time_axis=1).tolist()
+    [[1, 0, 0], [3, 2, 0]]
+    """
+    if lengths is None:
+        return jnp.flip(x, time_axis)
+    time_axis, steps = range(x.ndim)[time_axis], x.shape[time_axis]
+    backwards = jnp.expand_dims(
+        jnp.arange(steps)[::-1], [axis for axis in range(lengths.ndim + 1) if axis != time_axis]
+    )
+    taken = (backwards + jnp.expand_dims(lengths, time_axis)) % steps
+    return jnp.take_along_axis(x, jnp.expand_dims(taken, range(taken.ndim, x.ndim)), time_axis)
+
+
+def last_step(  # weft: skip(batch and features may be any)
+    carries: Shaped[Array, "time ..."], lengths: Int[Array, "*batch"]
+) -> Shaped[Array, "..."]:
+    """Of carries stacked along time, the one behind the last step of each sequence.
+
+    Args:
+        carries: time first, then the batch axes.
+        lengths: how many steps of each sequence there are.
+
+    >>> last_step(jnp.array([[1, 2], [3, 4]]), jnp.array([1, 2])).tolist()
+    [1, 4]
+    """
+    return carries[(lengths - 1, *jnp.indices(lengths.shape))]

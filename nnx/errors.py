@@ -33,6 +33,10 @@ class DuplicateError(AliasError):
     """One thing found under two paths where only trees are allowed."""
 
 
+class UnwrittenMethodError(WeftError, NotImplementedError):
+    """A method that a base class leaves to its subclasses, and that this one has not got."""
+
+
 class MissingExtraError(WeftError, ModuleNotFoundError):
     """What needs a package that only an extra of weft installs."""
 
@@ -52,5 +56,6 @@ __all__ = [
     "StructureError",
     "TraceContextError",
     "TraceLevelError",
+    "UnwrittenMethodError",
     "WeftError",
 ]

@@ -6,6 +6,7 @@ from weft.nnx.nn import dtypes as dtypes
 from weft.nnx.nn import initializers as initializers
 from weft.nnx.nn import linear as linear
 from weft.nnx.nn import normalization as normalization
+from weft.nnx.nn import recurrent as recurrent
 from weft.nnx.nn import stochastic as stochastic
 from weft.nnx.nn.activations import *
 from weft.nnx.nn.attention import (
@@ -19,24 +20,40 @@ from weft.nnx.nn.initializers import Initializer
 from weft.nnx.nn.linear import Conv, ConvTranspose, Einsum, Embed, Linear, LinearGeneral
 from weft.nnx.nn.normalization import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm
 from weft.nnx.nn.pooling import avg_pool, max_pool, min_pool, pool
+from weft.nnx.nn.recurrent import (
+    RNN,
+    Bidirectional,
+    GRUCell,
+    LSTMCell,
+    OptimizedLSTMCell,
+    RNNCellBase,
+    SimpleCell,
+)
 from weft.nnx.nn.stochastic import Dropout
 
 # What `weft.nnx` has too.
 __all__ = [
+    "RNN",
     "BatchNorm",
+    "Bidirectional",
     "Conv",
     "ConvTranspose",
     "Dropout",
     "Einsum",
     "Embed",
+    "GRUCell",
     "GroupNorm",
     "Initializer",
     "InstanceNorm",
+    "LSTMCell",
     "LayerNorm",
     "Linear",
     "LinearGeneral",
     "MultiHeadAttention",
+    "OptimizedLSTMCell",
     "RMSNorm",
+    "RNNCellBase",
+    "SimpleCell",
     "avg_pool",
     "combine_masks",
     "dot_product_attention",

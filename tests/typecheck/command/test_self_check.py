@@ -17,6 +17,7 @@ SKIPPED = {
     "modules": {
         "linear_general",
         "einsum",
+        "flip_sequences",
         "normalize",
         "norm",
         "batch_norm",
@@ -33,6 +34,7 @@ SKIPPED = {
         "content_of",
         "ema",
         "index",
+        "last_step",
         "load_checkpoint",
         "lora",
         "needs_x64",

@@ -1,0 +1,329 @@
+"""`RNN` and `Bidirectional`: a recurrent cell run over sequences, padded ones too. The cells are known here as well."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+from weft.core.caches import kept
+from weft.core.errors import AxisError
+from weft.core.records.keys import SeedError
+from weft.modules import ops
+from weft.modules.construct import ConfigError
+from weft.nnx.modules.module import Module
+from weft.nnx.nn.affine import default_bias_init as default_bias_init
+from weft.nnx.nn.affine import default_kernel_init as default_kernel_init
+from weft.nnx.nn.cell_base import Carry, RNNCellBase
+from weft.nnx.nn.cells import GRUCell, LSTMCell, OptimizedLSTMCell, SimpleCell
+from weft.nnx.nn.cells import modified_orthogonal as modified_orthogonal
+from weft.nnx.objects.attributes import data
+from weft.nnx.states.filters import All, Filter
+from weft.nnx.streams.rng_transforms import split_rngs
+from weft.nnx.streams.rngs import Rngs, RngStream
+from weft.nnx.transforms import iteration
+from weft.nnx.transforms.iteration import StateAxes
+from weft.nnx.variable.kinds import RngState
+
+__all__ = [
+    "RNN",
+    "Bidirectional",
+    "GRUCell",
+    "LSTMCell",
+    "OptimizedLSTMCell",
+    "RNNCellBase",
+    "SimpleCell",
+]
+
+Array = jax.Array
+Output = Any
+_log = logging.getLogger(__name__)
+_CARRIED = StateAxes({...: iteration.Carry})
+
+
+class RNN(Module):
+    """A recurrent cell run over a sequence: `ys = rnn(xs)`.
+
+    Args:
+        cell: such as `GRUCell`; see `RNNCellBase`.
+        time_major: whether the time axis is the first one, `(time, *batch, features)`, not the one before the features.
+        return_carry: whether calls return `(carry, outputs)`.
+        reverse: whether to begin with the last step; the first output is then that of the last step.
+        keep_order: whether outputs of a reversed sequence lie where their inputs do.
+        unroll: how many steps to lay out in one iteration of the compiled loop.
+        state_axes: how the cell's Variables go through the loop, by filter, as in `nnx.scan`; carried by default.
+        broadcast_rngs: a filter of the streams that draw the same at each step of a call, as recurrent dropout does.
+        rngs: what the first carry is drawn from: streams, of which a fork of `carry` is kept; True for one of its own;
+            False for none, so that each call needs a carry or streams.
+
+    Raises:
+        ValueError: if `rngs` is none of these.
+
+    >>> from weft import nnx
+    >>> rnn = RNN(GRUCell(3, 4, rngs=nnx.Rngs(0)), return_carry=True)
+    >>> carry, ys = rnn(jnp.ones((2, 5, 3)), seq_lengths=jnp.array([2, 5]))
+    >>> ys.shape, bool((carry[0] == ys[0, 1]).all())
+    ((2, 5, 4), True)
+    """
+
+    state_axes: StateAxes
+
+    def __init__(
+        self,
+        cell: RNNCellBase,
+        *,
+        time_major: bool = False,
+        return_carry: bool = False,
+        reverse: bool = False,
+        keep_order: bool = False,
+        unroll: int = 1,
+        state_axes: Mapping[Any, Any] | StateAxes | None = None,
+        broadcast_rngs: Filter = None,
+        rngs: Rngs | RngStream | bool = True,
+    ):
+        self.cell = cell
+        self.time_major = time_major
+        self.return_carry = return_carry
+        self.reverse = reverse
+        self.keep_order = keep_order
+        self.unroll = unroll
+        if not isinstance(rngs, bool | Rngs | RngStream):
+            raise ConfigError(
+                f"RNN draws its carry from Rngs or a stream, not from a {type(rngs).__name__}",
+                fix="rngs=nnx.Rngs(seed), or a bool",
+            )
+        self.rngs: RngStream | None = data(None) if rngs is False else _own_stream(rngs)
+        state_axes = state_axes or _CARRIED
+        self.state_axes = state_axes if isinstance(state_axes, StateAxes) else StateAxes(state_axes)
+        self.broadcast_rngs = ops.hashable(broadcast_rngs)
+
+    def __call__(
+        self,
+        inputs: jax.Array,
+        *,
+        initial_carry: Carry | None = None,
+        seq_lengths: jax.Array | None = None,
+        return_carry: bool | None = None,
+        time_major: bool | None = None,
+        reverse: bool | None = None,
+        keep_order: bool | None = None,
+        rngs: Rngs | RngStream | None = None,
+    ) -> Any:
+        """Runs the cell over a sequence.
+
+        Args:
+            inputs: `(*batch, time, *features)`, or `(time, *batch, *features)` if time is major.
+            initial_carry: what the first step is given; by default what the cell draws.
+            seq_lengths: how many steps of each sequence there are, `(*batch,)`; the rest is padding. The carry that is
+                returned is then the one behind the last step of each.
+            return_carry, time_major, reverse, keep_order: this call's, if they are not the layer's own.
+            rngs: what the first carry is drawn from in this call.
+
+        Returns:
+            The outputs of all steps, `(*batch, time, *features)`, or `(carry, outputs)`.
+
+        Raises:
+            ValueError: if the inputs have no time axis.
+        """
+        return_carry = self.return_carry if return_carry is None else return_carry
+        time_major = self.time_major if time_major is None else time_major
+        reverse = self.reverse if reverse is None else reverse
+        keep_order = self.keep_order if keep_order is None else keep_order
+        batch = max(inputs.ndim - 1 - self.cell.num_feature_axes, 0)
+        time_axis = 0 if time_major else batch
+        if inputs.ndim <= time_axis:
+            raise AxisError("a sequence has an axis of steps", at=f"inputs: {jax.typeof(inputs)}")
+        if reverse:
+            inputs = flip_sequences(inputs, seq_lengths, batch, time_major)
+        stream: Any = self.rngs if rngs is None else rngs
+        if isinstance(stream, Rngs):
+            stream = stream.carry.fork()
+        if initial_carry is None:
+            step_shape = inputs.shape[:time_axis] + inputs.shape[time_axis + 1 :]
+            initial_carry = self.cell.initialize_carry(step_shape, stream)
+
+        history = return_carry and seq_lengths is not None
+        own_axes = self.state_axes != _CARRIED or not isinstance(self.broadcast_rngs, str | None)
+        run = (_loop if own_axes else _kept_loop)(time_axis, history, self.unroll, self.state_axes, self.broadcast_rngs)
+        carry, outputs = run(self.cell, initial_carry, inputs)
+        if history:
+            carries, outputs = outputs
+            carry = jax.tree.map(lambda leaf: ops.last_step(leaf, jnp.asarray(seq_lengths)), carries)
+        if reverse and keep_order:
+            outputs = jax.tree.map(lambda leaf: flip_sequences(leaf, seq_lengths, batch, time_major), outputs)
+        return (carry, outputs) if return_carry else outputs
+
+
+def _own_stream(rngs: Any) -> RngStream:
+    if rngs is True:
+        return RngStream(0, tag="carry")
+    return (rngs.carry if isinstance(rngs, Rngs) else rngs).fork()
+
+
+def _loop(time_axis: int, history: bool, unroll: int, state_axes: StateAxes, broadcast: Any) -> Callable[..., Any]:
+    """A cell's step as a loop: `carry, outputs = run(cell, carry, inputs)`; with history, `(carries, outputs)`."""
+    axes = StateAxes([(All(RngState, broadcast), None), *state_axes.rides])
+    run = iteration.scan(
+        _step_with_history if history else _step,
+        in_axes=(axes, iteration.Carry, time_axis),
+        out_axes=(iteration.Carry, (0, time_axis) if history else time_axis),
+        unroll=unroll,
+        graph=True,
+        graph_updates=True,
+    )
+    # What all steps share must be new in each call.
+    return run if broadcast is None else split_rngs(splits=1, only=broadcast, squeeze=True)(run)
+
+
+# One loop for all cells: called eagerly, a new one would be compiled again.
+_kept_loop = kept("options", most=64, typed=True)(_loop)
+
+
+def _step(cell: Any, carry: Any, x: Any) -> tuple[Any, Any]:
+    return cell(carry, x)
+
+
+def _step_with_history(cell: Any, carry: Any, x: Any) -> tuple[Any, Any]:
+    carry, y = cell(carry, x)
+    return carry, (carry, y)
+
+
+def flip_sequences(
+    inputs: jax.Array, seq_lengths: jax.Array | None, num_batch_dims: int, time_major: bool
+) -> jax.Array:
+    """Padded sequences from their last step to their first; the padding stays at the end, turned around as well.
+
+    Args:
+        inputs: `(*batch, time, ...)`, or `(time, *batch, ...)` if time is major.
+        seq_lengths: how many steps of each sequence there are, `(*batch,)`; without them all.
+        num_batch_dims: how many batch axes there are.
+        time_major: whether the time axis is the first one.
+
+    >>> flip_sequences(jnp.array([[1, 0, 0], [2, 3, 0]]), jnp.array([1, 2]), 1, False).tolist()
+    [[1, 0, 0], [3, 2, 0]]
+    """
+    lengths = None if seq_lengths is None else jnp.asarray(seq_lengths)
+    return ops.flip_sequences(inputs, lengths, time_axis=0 if time_major else num_batch_dims)
+
+
+def _concatenate(a: jax.Array, b: jax.Array) -> jax.Array:
+    """The two side by side, along the last axis."""
+    return jnp.concatenate([a, b], axis=-1)
+
+
+class RNNBase(Protocol):
+    """What `Bidirectional` runs in each direction: `RNN`, or what is called like one."""
+
+    def __call__(
+        self,
+        inputs: jax.Array,
+        *,
+        initial_carry: Carry | None = None,
+        rngs: Rngs | RngStream | None = None,
+        seq_lengths: jax.Array | None = None,
+        return_carry: bool | None = None,
+        time_major: bool | None = None,
+        reverse: bool | None = None,
+        keep_order: bool | None = None,
+    ) -> Any:
+        """As in `RNN`."""
+        ...
+
+
+class Bidirectional(Module):
+    """Two recurrent networks over a sequence, one in each direction.
+
+    Args:
+        forward_rnn: run from the first step.
+        backward_rnn: another, run from the last; its outputs lie where their inputs do.
+        merge_fn: what makes one output of two; by default they are put side by side.
+        time_major: as in `RNN`, for both.
+        return_carry: whether calls return `((carry, carry), outputs)`.
+        rngs: what the first carries are drawn from: streams, of which a fork of `carry` is kept; one stream, which is
+            kept itself; True for one of its own; False for those of the two networks.
+
+    Raises:
+        TypeError: if `rngs` is none of these.
+
+    >>> from weft import nnx
+    >>> both = Bidirectional(*(RNN(GRUCell(3, 4, rngs=nnx.Rngs(seed))) for seed in (0, 1)))
+    >>> both(jnp.ones((2, 5, 3))).shape
+    (2, 5, 8)
+
+    Source: Schuster and Paliwal, "Bidirectional Recurrent Neural Networks", 1997.
+    """
+
+    forward_rnn: RNNBase
+    backward_rnn: RNNBase
+    merge_fn: Callable[[jax.Array, jax.Array], jax.Array] = _concatenate
+    time_major: bool = False
+    return_carry: bool = False
+
+    def __init__(
+        self,
+        forward_rnn: RNNBase,
+        backward_rnn: RNNBase,
+        *,
+        merge_fn: Callable[[jax.Array, jax.Array], jax.Array] = _concatenate,
+        time_major: bool = False,
+        return_carry: bool = False,
+        rngs: Rngs | RngStream | bool = True,
+    ):
+        self.forward_rnn = forward_rnn
+        self.backward_rnn = backward_rnn
+        self.merge_fn = merge_fn
+        self.time_major = time_major
+        self.return_carry = return_carry
+        if not isinstance(rngs, bool | Rngs | RngStream):
+            raise SeedError(
+                f"Bidirectional draws its carries from Rngs or a stream, not from a {type(rngs).__name__}",
+                fix="rngs=nnx.Rngs(seed), or a bool",
+            )
+        self.rngs: RngStream | None = (
+            None if rngs is False else rngs if isinstance(rngs, RngStream) else _own_stream(rngs)
+        )
+
+    def __call__(
+        self,
+        inputs: jax.Array,
+        *,
+        initial_carry: tuple[Carry, Carry] | None = None,
+        rngs: Rngs | RngStream | None = None,
+        seq_lengths: jax.Array | None = None,
+        return_carry: bool | None = None,
+        time_major: bool | None = None,
+        reverse: bool | None = None,
+        keep_order: bool | None = None,
+    ) -> Any:
+        """Runs both.
+
+        Args:
+            inputs, seq_lengths: as in `RNN`.
+            initial_carry: what their first steps are given: one for each.
+            return_carry, time_major: this call's, if they are not the layer's own.
+            rngs: what the first carries are drawn from in this call.
+            reverse, keep_order: make no difference; they are here for what is called like an `RNN`.
+
+        Returns:
+            The outputs, merged, or `((forward carry, backward carry), outputs)`.
+        """
+        if self.forward_rnn is self.backward_rnn:
+            _log.warning("forward_rnn and backward_rnn are one object, so they share their parameters")
+        stream: Any = self.rngs if rngs is None else rngs
+        shared: dict[str, Any] = {
+            "rngs": stream.carry if isinstance(stream, Rngs) else stream,
+            "seq_lengths": seq_lengths,
+            "time_major": self.time_major if time_major is None else time_major,
+            "return_carry": True,
+        }
+        first, second = (None, None) if initial_carry is None else initial_carry
+        forward, there = self.forward_rnn(inputs, initial_carry=first, reverse=False, **shared)
+        backward, back = self.backward_rnn(inputs, initial_carry=second, reverse=True, keep_order=True, **shared)
+        outputs = jax.tree.map(self.merge_fn, there, back)
+        return (
+            ((forward, backward), outputs)
+            if (return_carry or (return_carry is None and self.return_carry))
+            else outputs
+        )
