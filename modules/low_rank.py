@@ -13,11 +13,37 @@ from weft.core.records.kinds import LoRAParam
 from weft.core.records.module import Module
 from weft.core.records.surgery import at
 from weft.modules.construct import Initializer, check_key, check_positive
+from weft.modules.dtypes import promote
 from weft.modules.linear import Linear
+from weft.modules.op import op
 
 M = TypeVar("M", bound=Module)
 default_down_init = initializers.he_uniform()
 LINEARS = InstanceOf(Linear)
+
+
+@op("dtype", "promote")
+def low_rank_product(
+    x: Float[Array, "*batch in"],
+    down: Float[Array, "in rank"],
+    up: Float[Array, "rank out"],
+    *,
+    dtype: Any = None,
+    promote: Any = promote,
+) -> Float[Array, "*batch out"]:
+    """A linear map through few dimensions: `x @ down @ up`.
+
+    Args:
+        x: inputs.
+        down, up: the map into the rank, and out of it.
+        dtype: the dtype to compute in.
+        promote: casts all three to one dtype.
+
+    >>> low_rank_product(jnp.ones((2, 8)), jnp.ones((8, 1)), jnp.ones((1, 4))).shape
+    (2, 4)
+    """
+    x, down, up = promote(x, down, up, dtype=dtype)
+    return x @ down @ up
 
 
 class LoRA(Module):
@@ -54,7 +80,7 @@ class LoRA(Module):
     def __call__(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
         """Adds what the adapter gives to what the base gives, in the base's dtype."""
         y = self.base(x)
-        return y + (x @ self.down @ self.up).astype(y.dtype)
+        return y + low_rank_product(x, self.down, self.up).astype(y.dtype)
 
     def merged(self) -> Linear:
         """The base with the adapter in its kernel: one layer, as quick as it was."""

@@ -27,6 +27,7 @@ from weft.modules.linear import add_bias as add_bias
 from weft.modules.linear import attend as attend
 from weft.modules.linear import embed as embed
 from weft.modules.linear import linear as linear
+from weft.modules.low_rank import low_rank_product as low_rank_product
 from weft.modules.moments import batch_norm as batch_norm
 from weft.modules.moments import canonical_axes as canonical_axes
 from weft.modules.moments import moments as moments
@@ -46,3 +47,5 @@ from weft.modules.recurrent import gru_step as gru_step
 from weft.modules.recurrent import last_step as last_step
 from weft.modules.recurrent import lstm_step as lstm_step
 from weft.modules.recurrent import simple_step as simple_step
+from weft.modules.weight_norms import spectral_norm as spectral_norm
+from weft.modules.weight_norms import weight_norm as weight_norm

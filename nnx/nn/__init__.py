@@ -5,6 +5,7 @@ from weft.nnx.nn import attention as attention
 from weft.nnx.nn import dtypes as dtypes
 from weft.nnx.nn import initializers as initializers
 from weft.nnx.nn import linear as linear
+from weft.nnx.nn import lora as lora
 from weft.nnx.nn import normalization as normalization
 from weft.nnx.nn import recurrent as recurrent
 from weft.nnx.nn import stochastic as stochastic
@@ -18,7 +19,8 @@ from weft.nnx.nn.attention import (
 )
 from weft.nnx.nn.initializers import Initializer
 from weft.nnx.nn.linear import Conv, ConvTranspose, Einsum, Embed, Linear, LinearGeneral
-from weft.nnx.nn.normalization import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm
+from weft.nnx.nn.lora import LoRA, LoRALinear
+from weft.nnx.nn.normalization import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm, SpectralNorm, WeightNorm
 from weft.nnx.nn.pooling import avg_pool, max_pool, min_pool, pool
 from weft.nnx.nn.recurrent import (
     RNN,
@@ -49,11 +51,15 @@ __all__ = [
     "LayerNorm",
     "Linear",
     "LinearGeneral",
+    "LoRA",
+    "LoRALinear",
     "MultiHeadAttention",
     "OptimizedLSTMCell",
     "RMSNorm",
     "RNNCellBase",
     "SimpleCell",
+    "SpectralNorm",
+    "WeightNorm",
     "avg_pool",
     "combine_masks",
     "dot_product_attention",

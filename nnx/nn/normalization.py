@@ -1,4 +1,4 @@
-"""Normalisation: `BatchNorm`, `LayerNorm` and `RMSNorm`; those by groups are known under this name too.
+"""Normalisation: `BatchNorm`, `LayerNorm` and `RMSNorm`; those by groups and of weights are known here too.
 
 What their arguments have in common is said in `normalizer`.
 """
@@ -17,9 +17,10 @@ from weft.nnx.nn.construct import NO_METADATA, Metadata, first_given, keep_optio
 from weft.nnx.nn.features import names_features
 from weft.nnx.nn.group_normalization import GroupNorm, InstanceNorm
 from weft.nnx.nn.normalizer import Axes, Normalizer, features_of_norm, ones, zeros
+from weft.nnx.nn.weight_normalization import SpectralNorm, WeightNorm
 from weft.nnx.variable.kinds import BatchStat
 
-__all__ = ["BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "RMSNorm"]
+__all__ = ["BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "RMSNorm", "SpectralNorm", "WeightNorm"]
 
 
 class BatchNorm(Normalizer):

@@ -18,6 +18,7 @@ SKIPPED = {
         "linear_general",
         "einsum",
         "flip_sequences",
+        "weight_norm",
         "normalize",
         "norm",
         "batch_norm",
