@@ -59,7 +59,9 @@ from weft.nnx.states.states import (
 )
 from weft.nnx.streams.rng_transforms import fork_rngs, reseed, restore_rngs, split_rngs, with_rngs
 from weft.nnx.streams.rngs import Rngs, RngStream
-from weft.nnx.training import optimizer
+from weft.nnx.training import metrics, optimizer
+from weft.nnx.training.ema import EMA
+from weft.nnx.training.metrics import Metric, MultiMetric
 from weft.nnx.training.optimizer import ModelAndOptimizer, OptArray, Optimizer, OptState, OptVariable
 from weft.nnx.training.trainstate import TrainState
 from weft.nnx.transforms import *
@@ -124,6 +126,7 @@ def _to_hijax(variable: _Any) -> _Any:
 _MODES["hijax"] = _to_hijax
 
 __all__ = [
+    "EMA",
     "PARTITION_NAME",
     "A",
     "All",
@@ -141,8 +144,10 @@ __all__ = [
     "LoRAParam",
     "M",
     "MergeContext",
+    "Metric",
     "ModelAndOptimizer",
     "Module",
+    "MultiMetric",
     "NodeStates",
     "Not",
     "Nothing",
@@ -207,6 +212,7 @@ __all__ = [
     "merge",
     "merge_context",
     "merge_state",
+    "metrics",
     "nn",
     "optimizer",
     "pop",

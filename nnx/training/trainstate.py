@@ -16,7 +16,7 @@ M = TypeVar("M")
 
 
 @dataclass_transform(frozen_default=True)
-class _Record:
+class FrozenRecord:
     """Makes each subclass a frozen dataclass and a pytree; fields with `pytree_node: False` are static."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -31,7 +31,7 @@ class _Record:
         return dataclasses.replace(cast(Any, self), **updates)
 
 
-class TrainState(_Record, Generic[M]):
+class TrainState(FrozenRecord, Generic[M]):
     """A training run's state.
 
     Attributes:

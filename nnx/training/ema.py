@@ -1,0 +1,125 @@
+"""EMA: a moving average of a model's Variables."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from weft.core.errors import WeftError
+from weft.core.paths import format_path
+from weft.nnx.errors import StructureError
+from weft.nnx.graphs import splitting
+from weft.nnx.modules.pytree import Pytree
+from weft.nnx.objects.attributes import data
+from weft.nnx.states.filters import Filter
+from weft.nnx.states.states import State, from_flat_state, merge_state, to_flat_state
+from weft.nnx.variable.variable import Variable
+
+__all__ = ["EMA"]
+
+M = TypeVar("M")
+
+
+class AveragedLeafError(WeftError, TypeError):
+    """What cannot be averaged."""
+
+
+class EMA(Pytree):
+    """An exponential moving average of a model's Variables, kept beside the model.
+
+    Args:
+        params: the model, or a state, as it is at first.
+        decay: how much of the average is kept at each update.
+        only: which Variables to average; all of them by default, so name a kind where the model has keys or counts.
+        graph: whether the model is a graph or a tree; by default what `set_graph_mode` says.
+
+    Attributes:
+        decay: as given.
+        filter: as given in `only`.
+        params: the averages, a state of Variables.
+
+    Raises:
+        TypeError: for a leaf that is no Variable.
+
+    >>> from weft import nnx
+    >>> model = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+    >>> ema = EMA(model, decay=0.75, only=nnx.Param)
+    >>> model.bias[...] += 1.0
+    >>> ema.update(model)
+    >>> ema.params["bias"][...].tolist(), ema.apply_to(model).bias[...].tolist()
+    ([0.25, 0.25], [0.25, 0.25])
+    """
+
+    decay: Any
+    filter: Any
+    params: Any
+
+    def __init__(self, params: Any, decay: float, *, only: Filter = ..., graph: bool | None = None):
+        self.graph = graph
+        self.decay = decay
+        self.filter = only
+        self.params = data(_copied(splitting.state(params, only, graph=graph)))
+
+    def update(self, updates: Any) -> None:
+        """Moves the averages towards what Variables are now: `decay * average + (1 - decay) * now`.
+
+        Args:
+            updates: the model, or a state with the same Variables.
+
+        Raises:
+            ValueError: if it has others.
+            TypeError: for a Variable that is no number, such as a random key.
+        """
+        now = _by_path(splitting.state(updates, self.filter, graph=self.graph))
+        averages = _by_path(self.params)
+        if now.keys() != averages.keys():
+            raise StructureError(
+                "the model has other Variables than its average",
+                at=sorted(format_path(path) for path in now.keys() ^ averages.keys()),
+                fix="make a new EMA when the model's structure changes",
+            )
+        # All are computed before the first is written, so that an error leaves none changed.
+        moved = [(average, self._moved(path, average, now[path])) for path, average in averages.items()]
+        for average, value in moved:
+            average[...] = value
+
+    def _moved(self, path: Any, average: Any, now: Any) -> jax.Array:
+        old, new = average[...], now[...] if isinstance(now, Variable) else now
+        if not jnp.issubdtype(old.dtype, jnp.number):
+            raise AveragedLeafError(
+                f"EMA averages numbers, not a {type(average).__name__} of {old.dtype}",
+                at=format_path(path),
+                fix="name what to average: EMA(model, decay, only=nnx.Param)",
+            )
+        return (self.decay * old + (1.0 - self.decay) * new).astype(old.dtype)
+
+    def apply_to(self, model: M) -> M:
+        """A model with the averages in place of its own Variables: the same Variables, so it follows later updates.
+
+        Args:
+            model: the model; what is not averaged is taken from it.
+        """
+        graphdef, whole = splitting.split(model, graph=self.graph)
+        return splitting.merge(graphdef, merge_state(whole, self.params))
+
+
+def _by_path(state: Any) -> dict[Any, Any]:
+    """A state's leaves by path; a Variable on its own is its state."""
+    return dict(to_flat_state(state)) if isinstance(state, State) else {(): state}
+
+
+def _copied(state: Any) -> Any:
+    if not isinstance(state, State):
+        return _copy((), state)
+    return from_flat_state([(path, _copy(path, leaf)) for path, leaf in to_flat_state(state)])
+
+
+def _copy(path: Any, leaf: Any) -> Any:
+    if not isinstance(leaf, Variable):
+        raise AveragedLeafError(
+            f"EMA only supports Variable leaves, got {type(leaf).__name__}",
+            at=format_path(path),
+            fix="use the `only` filter to choose Variables, such as only=nnx.Param",
+        )
+    return type(leaf)(jnp.copy(leaf.get_value()), **leaf.get_metadata())
