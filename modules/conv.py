@@ -107,7 +107,7 @@ def conv(
         pads,
         lhs_dilation=per_axis(input_dilation, rank, "input_dilation"),
         rhs_dilation=kernel_dilation,
-        dimension_numbers=_channels_last(rank),
+        dimension_numbers=channels_last(rank),
         feature_group_count=feature_group_count,
         precision=precision,
         **product_options(out_dtype, out_sharding),
@@ -117,7 +117,12 @@ def conv(
     return y if len(batch) == 1 else lax.reshape(y, (*batch, *y.shape[1:]))
 
 
-def _channels_last(rank: int) -> lax.ConvDimensionNumbers:
+def channels_last(rank: int) -> lax.ConvDimensionNumbers:
+    """The numbers of the axes of a convolution over `rank` spatial axes, features last in all operands.
+
+    >>> channels_last(1).lhs_spec
+    (0, 2, 1)
+    """
     data = (0, rank + 1, *range(1, rank + 1))
     return lax.ConvDimensionNumbers(data, (rank + 1, rank, *range(rank)), data)
 

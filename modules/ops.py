@@ -10,6 +10,7 @@ from weft.modules.attention import combine_masks as combine_masks
 from weft.modules.attention import drop_weights as drop_weights
 from weft.modules.attention import fused_attention as fused_attention
 from weft.modules.attention import weighted_values as weighted_values
+from weft.modules.conv import channels_last as channels_last
 from weft.modules.conv import conv as conv
 from weft.modules.conv import lax_padding as lax_padding
 from weft.modules.conv_transpose import conv_transpose as conv_transpose
@@ -48,4 +49,5 @@ from weft.modules.recurrent import last_step as last_step
 from weft.modules.recurrent import lstm_step as lstm_step
 from weft.modules.recurrent import simple_step as simple_step
 from weft.modules.weight_norms import spectral_norm as spectral_norm
+from weft.modules.weight_norms import unit_length as unit_length
 from weft.modules.weight_norms import weight_norm as weight_norm

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 from weft.core.paths import Path
+from weft.modules.construct import ConfigError
 from weft.nnx.errors import StructureError
 from weft.nnx.graphs import walk
 from weft.nnx.modules.pytree import Pytree, PytreeMeta
@@ -208,3 +209,22 @@ def _warn_method(name: str) -> None:
     warnings.warn(
         f"the method {name}() is deprecated, use the function nnx.{name}(module)", DeprecationWarning, stacklevel=3
     )
+
+
+def first_from(*args: Any, error_msg: str) -> Any:
+    """The first argument that is not None: a layer's option, of what its call and its constructor were given.
+
+    Args:
+        args: the options, the most important one first.
+        error_msg: what the error says.
+
+    Raises:
+        ValueError: if all are None.
+
+    >>> first_from(None, 0, 1, error_msg="no rate was given")
+    0
+    """
+    for arg in args:
+        if arg is not None:
+            return arg
+    raise ConfigError(error_msg)

@@ -16,6 +16,10 @@ from weft.modules.construct import ConfigError
 from weft.nnx.modules.module import Module
 from weft.nnx.nn import dtypes, initializers
 from weft.nnx.nn.affine import Affine, default_bias_init, default_kernel_init
+from weft.nnx.nn.canonical import canonicalize_padding as canonicalize_padding
+from weft.nnx.nn.canonical import canonicalize_tuple as _canonicalize_tuple  # noqa: F401
+from weft.nnx.nn.canonical import conv_dimension_numbers as _conv_dimension_numbers  # noqa: F401
+from weft.nnx.nn.canonical import normalize_axes as _normalize_axes  # noqa: F401
 from weft.nnx.nn.construct import (
     NO_METADATA,
     Metadata,

@@ -13,6 +13,10 @@ import jax.numpy as jnp
 from jax import lax
 from weft.modules import ops
 from weft.nnx.nn import dtypes
+from weft.nnx.nn.canonical import canonicalize_axes as _canonicalize_axes  # noqa: F401
+from weft.nnx.nn.canonical import compute_stats as _compute_stats  # noqa: F401
+from weft.nnx.nn.canonical import l2_normalize as _l2_normalize  # noqa: F401
+from weft.nnx.nn.canonical import normalize as _normalize  # noqa: F401
 from weft.nnx.nn.construct import NO_METADATA, Metadata, first_given, keep_options, maybe_param
 from weft.nnx.nn.features import names_features
 from weft.nnx.nn.group_normalization import GroupNorm, InstanceNorm

@@ -17,6 +17,7 @@ from weft.nnx.errors import StructureError
 from weft.nnx.graphs.splitting import state
 from weft.nnx.modules.module import Module
 from weft.nnx.nn import dtypes, initializers
+from weft.nnx.nn.canonical import canonicalize_axes
 from weft.nnx.nn.construct import first_given
 from weft.nnx.nn.normalizer import Axes
 from weft.nnx.objects.attributes import data
@@ -120,12 +121,8 @@ class WeightNorm(Module):
         return self.layer_instance(x, *args, **kwargs)
 
 
-def _sorted_axes(axes: Any, rank: int) -> tuple[int, ...]:
-    return tuple(sorted(set(ops.canonical_axes(axes, rank))))
-
-
 def _scale(norm: WeightNorm, stream: Any, weight: Variable[Any]) -> Any:
-    shape = tuple(weight.shape[axis] for axis in _sorted_axes(norm.feature_axes, weight.ndim))
+    shape = tuple(weight.shape[axis] for axis in canonicalize_axes(weight.ndim, norm.feature_axes))
     try:
         return norm.scale_init(stream, shape)
     except TypeError:
@@ -140,7 +137,7 @@ def _normed(norm: WeightNorm, path: Path, weight: Variable[Any]) -> jax.Array:
         if path not in scales:
             raise _lost(norm, "scale", path)
         scale = scales[path]
-    axes = _sorted_axes(norm.feature_axes, value.ndim)
+    axes = canonicalize_axes(value.ndim, norm.feature_axes)
     normed = ops.weight_norm(value, scale, feature_axes=axes, epsilon=norm.epsilon)
     return jnp.asarray(normed, dtypes.canonicalize_dtype(value, scale, dtype=norm.dtype))
 

@@ -1,0 +1,118 @@
+"""Paddings, axes and statistics in the one form that JAX and the ops take.
+
+Programs import these from the modules of flax's layers, by flax's names; some of them begin with an underscore there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax import lax
+from weft.modules import ops
+from weft.modules.construct import ConfigError
+from weft.nnx.nn.construct import as_sizes
+
+Axes = int | Sequence[int]
+
+
+def canonicalize_padding(padding: Any, rank: int) -> str | list[tuple[int, int]]:
+    """A padding as `jax.lax` takes it: a name, or a pair (low, high) for each spatial axis.
+
+    Args:
+        padding: a name, a number for all axes, or a number or a pair for each.
+        rank: how many spatial axes there are.
+
+    Raises:
+        ValueError: for any other padding.
+
+    >>> canonicalize_padding("SAME", 2), canonicalize_padding(1, 2), canonicalize_padding([1, (0, 2)], 2)
+    ('SAME', [(1, 1), (1, 1)], [(1, 1), (0, 2)])
+    """
+    if isinstance(padding, str):
+        return padding
+    pads = [padding] * rank if isinstance(padding, int) else padding
+    if not isinstance(pads, Sequence) or len(pads) != rank or not all(map(_is_pad, pads)):
+        raise ConfigError(
+            f"Invalid padding format: {padding!r}", fix=f"a name, a number, or {rank} numbers or pairs (low, high)"
+        )
+    return ops.lax_padding(list(pads), [1] * rank)  # pyright: ignore[reportReturnType]
+
+
+def _is_pad(pad: Any) -> bool:
+    return isinstance(pad, int) or (isinstance(pad, tuple) and len(pad) == 2)
+
+
+def conv_dimension_numbers(input_shape: Sequence[int]) -> lax.ConvDimensionNumbers:
+    """The numbers of the axes of a convolution: batch first and features last, kernels with features last.
+
+    >>> conv_dimension_numbers((8, 32, 32, 3)).rhs_spec
+    (3, 2, 0, 1)
+    """
+    return ops.channels_last(len(input_shape) - 2)
+
+
+def normalize_axes(axes: Sequence[int], ndim: int) -> tuple[int, ...]:
+    """Axes as non-negative numbers, in order.
+
+    >>> normalize_axes((-1, 0), 3)
+    (0, 2)
+    """
+    return tuple(sorted(axis % ndim if axis < 0 else axis for axis in axes))
+
+
+def canonicalize_axes(rank: int, axes: Axes) -> tuple[int, ...]:
+    """One axis or several as non-negative numbers, in order, each once.
+
+    >>> canonicalize_axes(3, (-1, 0, 2)), canonicalize_axes(3, -1)
+    ((0, 2), (2,))
+    """
+    return tuple(sorted(set(ops.canonical_axes(axes, rank))))
+
+
+canonicalize_tuple = as_sizes
+
+
+def compute_stats(
+    x: jax.Array,
+    axes: Axes,
+    dtype: Any,
+    axis_name: str | None = None,
+    axis_index_groups: Any = None,
+    use_mean: bool = True,
+    use_fast_variance: bool = True,
+    mask: jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """Mean and variance over axes; see `weft.modules.ops.moments`."""
+    return ops.moments(
+        x,
+        axes,
+        dtype=dtype,
+        axis_name=axis_name,
+        axis_index_groups=axis_index_groups,
+        use_mean=use_mean,
+        use_fast_variance=use_fast_variance,
+        mask=mask,
+    )
+
+
+def normalize(
+    x: jax.Array,
+    mean: jax.Array,
+    var: jax.Array,
+    scale: jax.Array | None,
+    bias: jax.Array | None,
+    reduction_axes: Axes,
+    feature_axes: Axes,
+    dtype: Any,
+    epsilon: float,
+) -> jax.Array:
+    """Values less their mean, over their deviation, times scale, plus bias; see `weft.modules.ops.normalize`."""
+    options = {"axes": reduction_axes, "feature_axes": feature_axes, "epsilon": epsilon, "dtype": dtype}
+    return ops.normalize(x, mean, var, scale, bias, **options)
+
+
+def l2_normalize(x: jax.Array, axis: Axes | None = None, eps: float = 1e-12) -> jax.Array:
+    """Vectors of length one; see `weft.modules.ops.unit_length`."""
+    return ops.unit_length(x, axes=None if axis is None else canonicalize_axes(x.ndim, axis), epsilon=eps)
