@@ -65,6 +65,14 @@ from weft.nnx.training.metrics import Metric, MultiMetric
 from weft.nnx.training.optimizer import ModelAndOptimizer, OptArray, Optimizer, OptState, OptVariable
 from weft.nnx.training.trainstate import TrainState
 from weft.nnx.transforms import *
+from weft.nnx.transforms.partitioning import (
+    abstract_with_sharding,
+    as_abstract,
+    get_abstract_model,
+    get_named_sharding,
+    get_partition_spec,
+    with_partitioning,
+)
 from weft.nnx.variable import tracers
 from weft.nnx.variable.kinds import (
     BatchStat,
@@ -176,6 +184,8 @@ __all__ = [
     "Variable",
     "VariableMetadata",
     "WithTag",
+    "abstract_with_sharding",
+    "as_abstract",
     "as_pure",
     "cached_partial",
     "call",
@@ -198,6 +208,9 @@ __all__ = [
     "from_record",
     "from_tree",
     "functional",
+    "get_abstract_model",
+    "get_named_sharding",
+    "get_partition_spec",
     "graphdef",
     "has_data",
     "install",
@@ -261,6 +274,7 @@ __all__ = [
     "visualization",
     "with_attributes",
     "with_metadata",
+    "with_partitioning",
     "with_rngs",
     "with_vars",
 ]

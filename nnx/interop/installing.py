@@ -40,7 +40,6 @@ SAME_NAME = ("bridge", "nn", "proxy_caller", "summary", "training", "transforms"
 # Modules of flax.nnx that are other files here, or several.
 OTHERWISE = {
     "nn.linear": ("nn.linear", "nn.convolution"),
-    "spmd": ("variable.sharding",),
     "transforms.autodiff": ("transforms.autodiff", "transforms.custom"),
 }
 # Modules of the real flax that are only flax.nnx under another name: they are imported anew on either side.

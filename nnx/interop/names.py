@@ -28,6 +28,7 @@ SUBMODULES: dict[str, tuple[str, ...]] = {
     "object": _PYTREE,
     "pytreelib": _PYTREE,
     "rnglib": ("streams.rngs", "streams.rng_transforms", "variable.kinds"),
+    "spmd": ("transforms.partitioning", "variable.sharding"),
     "statelib": ("states.states", "states.state_dicts"),
     "variablelib": tuple(f"variable.{file}" for file in ("variable", "kinds", "metadata", "refs", "hijax"))
     + ("config",),

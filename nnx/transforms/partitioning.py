@@ -1,0 +1,131 @@
+"""Where Variables lie on a mesh: from the axes named in their metadata to specs, shardings and abstract models.
+
+A Variable's `out_sharding` names an axis of the mesh (or a logical one, see `logical_axis_rules`) for each axis of its
+value. `with_partitioning` puts it there, the other functions read it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+from weft.nnx.graphs.splitting import map as map_graph
+from weft.nnx.graphs.splitting import split
+from weft.nnx.transforms.transforms import eval_shape
+from weft.nnx.variable.metadata import with_metadata
+from weft.nnx.variable.sharding import apply_rules
+from weft.nnx.variable.variable import Variable
+
+T = TypeVar("T")
+Init = TypeVar("Init", bound=Callable[..., Any])
+
+
+def with_partitioning(initializer: Init, sharding: Any, mesh: Any = None, **metadata: Any) -> Init:
+    """An initializer whose Variables say where they lie.
+
+    Args:
+        initializer: of a parameter.
+        sharding: the name of an axis, or None, for each axis of the value.
+        mesh: the mesh that they lie on, if not the one in force.
+        metadata: further metadata.
+
+    >>> import jax.numpy as jnp
+    >>> from weft import nnx
+    >>> init = with_partitioning(nnx.initializers.lecun_normal(), (None, "model"), eager_sharding=False)
+    >>> nnx.Linear(2, 4, kernel_init=init, rngs=nnx.Rngs(0)).kernel.out_sharding
+    (None, 'model')
+    """
+    return with_metadata(initializer, out_sharding=sharding, mesh=mesh, **metadata)
+
+
+def get_var_pspec(v: Variable[Any]) -> PartitionSpec | None:
+    """Where one Variable lies: by its names, with the rules applied; everywhere without names; None if it is no array.
+
+    Args:
+        v: the Variable.
+    """
+    metadata = v.get_metadata()
+    names = metadata.get("out_sharding")
+    if names:
+        spec = apply_rules(names, metadata.get("sharding_rules"))
+        return spec if isinstance(spec, PartitionSpec) else PartitionSpec(*names)
+    return PartitionSpec() if hasattr(v, "shape") else None
+
+
+def get_partition_spec(tree: T) -> T:
+    """A tree of Variables with their `PartitionSpec`s for values.
+
+    Args:
+        tree: a state, a module, or any pytree; what is an array in it lies everywhere, anything else is None.
+
+    >>> from weft import nnx
+    >>> metadata = {"out_sharding": (None, "model"), "eager_sharding": False}
+    >>> model = nnx.Linear(2, 4, kernel_metadata=metadata, rngs=nnx.Rngs(0))
+    >>> get_partition_spec(nnx.state(model))["kernel"].get_value() == PartitionSpec(None, "model")
+    True
+    """
+
+    def spec(leaf: Any) -> Any:
+        if _is_variable(leaf):
+            return leaf.replace(get_var_pspec(leaf))
+        return PartitionSpec() if hasattr(leaf, "shape") else None
+
+    return jax.tree.map(spec, tree, is_leaf=_is_variable)
+
+
+def get_named_sharding(tree: T, mesh: jax.sharding.Mesh) -> T:
+    """A tree of Variables with their `NamedSharding`s on a mesh for values; see `get_partition_spec`."""
+    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), get_partition_spec(tree))
+
+
+def get_abstract_model(
+    init_fn: Callable[[], Any], mesh: jax.sharding.Mesh, *, graph: bool | None = None
+) -> tuple[Any, Any]:
+    """A model's structure, and its state as shapes that say where they lie, without making any of it.
+
+    Args:
+        init_fn: makes the model.
+        mesh: where it is to lie.
+        graph: whether the model is a graph or a tree.
+    """
+    with jax.set_mesh(mesh):
+        graphdef, abstract = split(eval_shape(init_fn, graph=graph), graph=graph)
+        shardings = get_named_sharding(abstract, mesh)
+        return graphdef, jax.tree.map(
+            lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract, shardings
+        )
+
+
+def as_abstract(tree: T, graph: bool | None = None) -> T:
+    """An abstract model whose Variables say where they lie on the mesh: their own, or else the one in force.
+
+    Args:
+        tree: what `eval_shape` gave. What says where it lies already, or has no `out_sharding`, stays as it is.
+        graph: whether it is a graph or a tree.
+    """
+
+    def located(path: Any, leaf: Any) -> Any:
+        if not _is_variable(leaf) or not leaf.has_metadata("out_sharding"):
+            return leaf
+        value = leaf.get_value()
+        if not (hasattr(value, "shape") and hasattr(value, "dtype")) or getattr(value, "sharding", None) is not None:
+            return leaf
+        has_mesh = leaf.has_metadata("mesh")
+        mesh = leaf.get_metadata("mesh") if has_mesh else jax.sharding.get_abstract_mesh()
+        sharding = NamedSharding(mesh, get_var_pspec(leaf) or PartitionSpec())
+        return leaf.replace(jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding))
+
+    return map_graph(located, tree, graph=graph)
+
+
+def abstract_with_sharding(tree: T, graph: bool | None = None) -> T:
+    """The former name of `as_abstract`."""
+    warnings.warn("This function is deprecated. Use as_abstract instead.", DeprecationWarning, stacklevel=2)
+    return as_abstract(tree, graph=graph)
+
+
+def _is_variable(leaf: Any) -> bool:
+    return isinstance(leaf, Variable)
