@@ -78,7 +78,11 @@ def get_partition_spec(tree: T) -> T:
 
 def get_named_sharding(tree: T, mesh: jax.sharding.Mesh) -> T:
     """A tree of Variables with their `NamedSharding`s on a mesh for values; see `get_partition_spec`."""
-    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), get_partition_spec(tree))
+
+    def on_mesh(spec: Any) -> NamedSharding:
+        return NamedSharding(mesh, spec)
+
+    return jax.tree.map(on_mesh, get_partition_spec(tree))
 
 
 def get_abstract_model(
@@ -91,12 +95,13 @@ def get_abstract_model(
         mesh: where it is to lie.
         graph: whether the model is a graph or a tree.
     """
+
+    def located(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
     with jax.set_mesh(mesh):
         graphdef, abstract = split(eval_shape(init_fn, graph=graph), graph=graph)
-        shardings = get_named_sharding(abstract, mesh)
-        return graphdef, jax.tree.map(
-            lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), abstract, shardings
-        )
+        return graphdef, jax.tree.map(located, abstract, get_named_sharding(abstract, mesh))
 
 
 def as_abstract(tree: T, graph: bool | None = None) -> T:
