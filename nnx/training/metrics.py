@@ -338,7 +338,7 @@ class MultiMetric(Metric):
             for name in self._metric_names:
                 own = mask.get(name) if isinstance(mask, dict) else mask
                 getattr(self, name).update(**updates, **({} if own is None else {"mask": own}))
-        except Exception:
+        except BaseException:  # an interrupt too leaves all or nothing
             for variable, value in before:
                 variable.set_raw_value(value)
             raise
