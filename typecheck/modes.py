@@ -20,6 +20,8 @@ from contextvars import ContextVar
 from typing import Literal, cast
 
 from weft.core import hooks
+from weft.core.switches import is_on
+from weft.core.tracebacks import VERBOSE
 from weft.typecheck.errors import ModeError
 
 Mode = Literal["off", "on", "strict"]
@@ -100,4 +102,4 @@ def mode(name: str) -> Iterator[Mode]:
 
 def verbose() -> bool:
     """Whether errors say everything (`WEFT_TYPECHECK_VERBOSE=1`)."""
-    return os.environ.get("WEFT_TYPECHECK_VERBOSE", "") not in ("", "0")
+    return is_on(VERBOSE)

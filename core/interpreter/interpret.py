@@ -29,6 +29,7 @@ from typing import Any, Generic, TypeVar
 import equinox as eqx
 from weft.core.caches import Table, register
 from weft.core.edge.untyped import jax
+from weft.core.errors import WeftError
 from weft.core.frames import open_frame
 from weft.core.interpreter.boundary import AnyBoundary, AnyCrossing, Call, Crossing, Departure, Extract, Groups
 from weft.core.interpreter.explain import explain
@@ -40,6 +41,7 @@ from weft.core.records.aliases import crossing_with
 from weft.core.records.module import method_watchers
 from weft.core.threads import lost
 from weft.core.threads.proxies import refuse_threaded
+from weft.core.tracebacks import cut
 
 O = TypeVar("O")
 
@@ -145,32 +147,37 @@ class Interpreted(Generic[O]):
             extra: what the transform takes beside them (a predicate, a trip count).
             prepare: makes `extra` from the crossing, where it depends on it (tangents).
         """
-        if method_watchers and not self.boundary.has_updates and lost.is_outermost(self.rule.name):
+        __tracebackhide__ = True
+        try:
+            if method_watchers and not self.boundary.has_updates and lost.is_outermost(self.rule.name):
 
-            def run(*args: Any, **kwargs: Any) -> Any:
-                return self(args, kwargs, extra=extra, prepare=prepare)
+                def run(*args: Any, **kwargs: Any) -> Any:
+                    return self(args, kwargs, extra=extra, prepare=prepare)
 
-            return lost.check_evaluation(self.rule.name, run, args, kwargs)
-        call = (self.functions, args, kwargs)
-        for plan in self.memory.quick:
-            assert plan.extract is not None
-            found = plan.extract(call)
-            if found is not None:
-                return self._run_quickly(plan, call, *found)
-        plan, values, entered = self.plan(call)
-        if prepare is not None:
-            extra = prepare(self.boundary, plan.crossing, call, values)
+                return lost.check_evaluation(self.rule.name, run, args, kwargs)
+            call = (self.functions, args, kwargs)
+            for plan in self.memory.quick:
+                assert plan.extract is not None
+                found = plan.extract(call)
+                if found is not None:
+                    return self._run_quickly(plan, call, *found)
+            plan, values, entered = self.plan(call)
+            if prepare is not None:
+                extra = prepare(self.boundary, plan.crossing, call, values)
 
-        def hand_over(result: tuple[Any, ...]) -> Any:
-            return self.boundary.hand_over(entered, result[2].value, values, (*result[0], *result[1]))
+            def hand_over(result: tuple[Any, ...]) -> Any:
+                return self.boundary.hand_over(entered, result[2].value, values, (*result[0], *result[1]))
 
-        with crossing_with(plan.crossing, values):
-            out, (_, _, outcome, *more) = self._run(plan, extra, call, plan.crossing.group(values), hand_over)
-        if self.rule.finish is None:
-            return out
-        return self.rule.finish(
-            out, Finish(self.boundary, plan.crossing, self.options, call, values, outcome.value, tuple(more))
-        )
+            with crossing_with(plan.crossing, values):
+                out, (_, _, outcome, *more) = self._run(plan, extra, call, plan.crossing.group(values), hand_over)
+            if self.rule.finish is None:
+                return out
+            return self.rule.finish(
+                out, Finish(self.boundary, plan.crossing, self.options, call, values, outcome.value, tuple(more))
+            )
+        except WeftError as error:
+            cut(error)
+            raise
 
     def plan(self, call: Call) -> tuple[Plan, list[Any], Any]:
         """The plan of a call, made if need be; the call's dynamic leaves; and what `hand_over` needs of it."""

@@ -19,6 +19,7 @@ from typing import Any, cast
 
 import equinox as eqx
 from weft.core.errors import WeftError
+from weft.core.tracebacks import cut
 from weft.typecheck.calls.plans import FunctionPlan, Row, owner_of, plan_of, wrapper_of
 from weft.typecheck.calls.strictness import call_strictly
 from weft.typecheck.errors import AnnotationError
@@ -32,7 +33,6 @@ from weft.typecheck.matching.records import check_rebuilt, not_one
 from weft.typecheck.matching.scopes import dims_of, scope_of
 from weft.typecheck.messages.explain import contract_error, place_of
 from weft.typecheck.messages.running import enter_record, leave_record, module_path
-from weft.typecheck.messages.tracebacks import cut
 from weft.typecheck.modes import current_mode
 
 

@@ -22,7 +22,6 @@ from weft.typecheck.matching.record_plans import RecordPlan, record_plan
 from weft.typecheck.matching.records import is_made_of_fields
 from weft.typecheck.matching.scopes import scope_of, stack_of
 from weft.typecheck.messages.explain import contract_error
-from weft.typecheck.messages.tracebacks import install_excepthook
 from weft.typecheck.modes import current_mode
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -82,7 +81,6 @@ def install() -> Contracts:
     """Installs the checker in the core, and gives it back; a second time changes nothing."""
     if hooks.installed_contracts() is not _CONTRACTS:
         hooks.install_contracts(_CONTRACTS)
-        install_excepthook()
     return _CONTRACTS
 
 

@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import textwrap
+import traceback
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -192,8 +194,13 @@ def test_the_traceback_is_cut_to_the_users_frames(tmp_path, verbose):
     if verbose:
         assert any("interpret.py" in file for file in files)
     else:
-        assert set(files) == {str(program)}
-        assert functions == ["<module>", "main", "apply"]
+        # Of weft there is only the way to the outermost call.
+        assert [name for file, name in zip(files, functions, strict=True) if file == str(program)] == [
+            "<module>",
+            "main",
+            "apply",
+        ]
+        assert len(files) <= 4
     assert "ContractError: argument x of Linear.__call__ should be f32[in=5], and is f32[4]" in done.stderr
 
 
@@ -212,23 +219,27 @@ main()
 """
 
 
-@pytest.mark.slow
-def test_the_traceback_of_an_alias_error_is_cut_too(tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(ALIASED)
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True)
-    files = [line.split('"')[1] for line in done.stderr.splitlines() if line.startswith('  File "')]
-    assert files == [str(program)] * 2
-    assert "AliasError: " in done.stderr
-    assert "layers[1]: the same Linear as layers[0]" in done.stderr
+def test_the_traceback_of_an_alias_error_is_cut_too():
+    layer = weft.Linear(2, 2, key=jax.random.key(0))
+
+    def loss(layers):
+        return sum(layer.kernel.sum() for layer in layers)
+
+    with pytest.raises(weft.AliasError) as caught:
+        weft.grad(loss)([layer, layer])
+    error = caught.value
+    assert "layers[1]: the same Linear as layers[0]" in str(error)
+    files = [Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)]
+    # The line here, and the way to the call.
+    assert len(files) <= 3
+    assert files[0] == Path(__file__)
 
 
-def test_an_uncaught_error_is_printed_without_the_notes_of_jax(capsys):
-    error = failure(lambda: weft.jit(linear(3, 5))(jnp.ones(4)))
-    error.add_note("Set JAX_TRACEBACK_FILTERING=off to include these.")
-    error.add_note("mine")
-    sys.excepthook(type(error), error, error.__traceback__)
-    printed = capsys.readouterr().err
-    assert "mine" in printed
-    assert "JAX_TRACEBACK_FILTERING" not in printed
-    assert "typecheck/calls/calls.py" not in printed
+def test_an_error_that_crossed_a_transform_has_no_notes_of_jax():
+    error = failure(lambda: weft.jit(weft.vmap(linear(3, 5)))(jnp.ones((2, 4))))
+    assert "JAX_TRACEBACK_FILTERING" not in "".join(traceback.format_exception(error))
+
+
+def test_the_hook_for_uncaught_errors_is_left_alone():
+    failure(lambda: weft.jit(linear(3, 5))(jnp.ones(4)))
+    assert "weft" not in sys.excepthook.__module__
