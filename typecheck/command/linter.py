@@ -28,6 +28,7 @@ from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.forms import has_own_dims
 from weft.typecheck.language.objects import ForeignObjectError, is_foreign_class
 from weft.typecheck.proofs.budget import USUAL, Budget
+from weft.typecheck.proofs.following import listening
 from weft.typecheck.proofs.prover import verify
 from weft.typecheck.proofs.report import Contract, Finding, Verdict
 from weft.typecheck.proofs.targets import is_annotated, public_methods
@@ -156,7 +157,7 @@ def _exists(name: str) -> bool:
 
 
 def _check_unit(unit: Path | str, only: str | None, strict: bool, budget: Budget) -> Checked:
-    with flax_over_weft():
+    with flax_over_weft(), listening():
         return _check_module(unit, only, strict, budget)
 
 

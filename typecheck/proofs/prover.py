@@ -23,6 +23,7 @@ from weft.typecheck.arguments.generalise import generalise
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.symbolic import symbolic_sizes
 from weft.typecheck.proofs.budget import USUAL, Budget
+from weft.typecheck.proofs.following import listening
 from weft.typecheck.proofs.lints import lint
 from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for
 from weft.typecheck.proofs.report import Contract, Finding, Report, Verdict
@@ -72,7 +73,8 @@ def verify(
     with one_at_a_time:  # a trial in another thread may have put abstract arrays among a module's globals
         targets = targets_of(thing, dict(args or {}), generalise)
     try:
-        return Report(tuple(prove(target, dict(dims or {}), budget) for target in targets), strict)
+        with listening():
+            return Report(tuple(prove(target, dict(dims or {}), budget) for target in targets), strict)
     finally:
         forget_closures()
 

@@ -24,6 +24,7 @@ from weft.typecheck.arguments.builder import Assignment, Builder, Unbuildable
 from weft.typecheck.language import objects
 from weft.typecheck.matching.scopes import records_in
 from weft.typecheck.modes import mode
+from weft.typecheck.proofs.following import paused
 from weft.typecheck.proofs.kept_shapes import changes, shapes_of
 from weft.typecheck.proofs.reshapes import impossible_reshape
 from weft.typecheck.proofs.violations import Violation
@@ -189,7 +190,7 @@ def run_trial(target: Target, assignment: Assignment, dims: Mapping[str, Any] | 
                 target.made.update(builder.made)
             if not watch.violations:
                 called, watch.calls = True, 0  # what preparing calls differs, for some of it is kept
-            with watch.paused():
+            with paused():
                 _check_records(watch, (args, kwargs))
             with _trace_context(next(_numbers)):
                 jaxpr = trace(function, args, kwargs, lambda *given: _around(target, watch, *given), target.axes)

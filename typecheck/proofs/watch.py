@@ -1,19 +1,16 @@
 """Watching a trace: every annotated function of the user's that runs during it is checked, decorated or not.
 
-The interpreter's profile hook says which functions run, with which arguments, and what they return. So local functions,
-methods, and records built on the way are held to their annotations without anybody changing the program. What does not
-hold is written down, and the trace goes on: later findings are worth having too.
+Following a trace (`following`) says which functions run, with which arguments, and what they return. So local
+functions, methods, and records built on the way are held to their annotations without anybody changing the program.
+What does not hold is written down, and the trace goes on: later findings are worth having too.
 
 Whose code is a user's, `whose` says; what a function's annotations ask of a call, `watched`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import dis
 import inspect
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from types import CodeType, FrameType
 from typing import Any, Literal
 
@@ -30,6 +27,7 @@ from weft.typecheck.matching.policies import APART, PROOF
 from weft.typecheck.matching.record_plans import record_plan
 from weft.typecheck.matching.records import check_instance, dims_of_instance, refuse_stack
 from weft.typecheck.matching.scopes import bind_numbers
+from weft.typecheck.proofs.following import Left, following
 from weft.typecheck.proofs.violations import Violation, describe, inside_of, sizes_of
 from weft.typecheck.proofs.watched import Watched, watched_of_code
 from weft.typecheck.proofs.whose import Whose, file_of, file_of_init, is_users, place_of
@@ -61,56 +59,34 @@ class Watch:
         self._open: dict[int, tuple[Watched, Bindings]] = {}
         # Generators between two values, with their frames, so that their identities stay theirs.
         self._suspended: dict[int, tuple[FrameType, tuple[Watched, Bindings]]] = {}
-        self._previous: Any = None
         self._whose = Whose(own)
 
     def __enter__(self) -> Watch:
-        self._previous = sys.gettrace()
-        sys.settrace(self._tracer())
+        self._following = following(self)
+        self._following.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(self._previous)
+    def __exit__(self, *raised: Any) -> None:
+        self._following.__exit__(*raised)
 
-    def _tracer(self) -> Callable[[FrameType, str, Any], Any]:
-        """Follows calls, and the returns of those that there is something to say about, but no lines.
+    def ignores(self, code: CodeType) -> bool:
+        # Of the libraries that define records, the constructors are of interest.
+        whose = self._whose[code.co_filename]
+        return whose == "plain" or (whose == "library" and code.co_name != "__init__")
 
-        It runs for every function of JAX's as well, which takes half of the time of a trial if it is slow about them:
-        so it is a trace, which unlike a profile leaves out builtins and most returns.
-        """
-        whose = self._whose
+    def wants(self, frame: FrameType) -> bool:
+        # Objects are checked when they have been made, those of libraries that define them too.
+        return id(frame) in self._open or (
+            frame.f_code.co_name == "__init__" and self._whose[file_of_init(frame)] != "plain"
+        )
 
-        def called(frame: FrameType, event: str, value: Any) -> Any:
-            code = frame.f_code
-            if whose[code.co_filename] == "plain":
-                return None
-            if whose[code.co_filename] == "user":
-                self._called(frame)
-            if id(frame) in self._open or (code.co_name == "__init__" and whose[file_of_init(frame)] != "plain"):
-                frame.f_trace_lines = False
-                return returned
-            return None
+    def called(self, frame: FrameType, *, thrown: bool) -> None:
+        if self._whose[frame.f_code.co_filename] == "user":
+            self._called(frame, thrown)
 
-        def returned(frame: FrameType, event: str, value: Any) -> Any:
-            if event == "return":
-                self._returned(frame, value)
-            return returned
-
-        return called
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """While it lasts, calls are not followed: for checks, whose own calls are nobody's business."""
-        tracer = sys.gettrace()
-        sys.settrace(None)
-        try:
-            yield
-        finally:
-            sys.settrace(tracer)
-
-    def _called(self, frame: FrameType) -> None:
+    def _called(self, frame: FrameType, thrown: bool) -> None:
         if id(frame) in self._suspended:
-            if _instruction(frame) == "RESUME":  # else it is thrown an exception, as when it is closed
+            if not thrown:  # as it is when it is closed
                 _, self._open[id(frame)] = self._suspended.pop(id(frame))
             return
         self.calls += 1
@@ -165,17 +141,16 @@ class Watch:
             bindings.slot, bindings.path = slot, ()
             check(one, bindings)
 
-    def _returned(self, frame: FrameType, value: Any) -> None:
+    def left(self, frame: FrameType, how: Left, value: Any) -> None:
         opened = self._open.pop(id(frame), None)
-        left = _how_left(frame)
-        if left == "raises":
+        if how == "raises":
             return
         if frame.f_code.co_name == "__init__":
             self._constructed(frame)
         elif opened is not None:
-            if left == "yield":
+            if how == "yield":
                 self._suspended[id(frame)] = frame, opened
-            self._result(frame, left, value, *opened)
+            self._result(frame, how, value, *opened)
 
     def _result(
         self, frame: FrameType, role: Literal["return", "yield"], value: Any, watched: Watched, bindings: Bindings
@@ -271,16 +246,6 @@ def _refuse_stack(record: Any, method: Any, bindings: Bindings) -> None:
 
 def _count_of_parameters(code: CodeType) -> int:
     return code.co_argcount + code.co_kwonlyargcount
-
-
-def _how_left(frame: FrameType) -> Literal["return", "yield", "raises"]:
-    # All three are reported as a return; the instruction tells them apart.
-    instruction = _instruction(frame)
-    return "return" if instruction.startswith("RETURN") else "yield" if instruction == "YIELD_VALUE" else "raises"
-
-
-def _instruction(frame: FrameType) -> str:
-    return dis.opname[frame.f_code.co_code[frame.f_lasti]]
 
 
 def _caller(frame: FrameType | None, own: frozenset[str]) -> tuple[str, int] | None:
