@@ -5,11 +5,14 @@ And within what: a process that has grown by 400 MB drops what JAX keeps, and Py
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import gc
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
@@ -30,6 +33,16 @@ _given = os.environ.get("XLA_FLAGS", "")
 _ours = [f"--{name}={value}" for name, value in _FLAGS.items() if name not in _given]
 os.environ["XLA_FLAGS"] = " ".join([_given, *_ours]).strip()
 os.environ["JAX_PLATFORMS"] = "cpu"
+
+# What one process of a run has compiled, the others load: a worker and the programs that tests start meet the same
+# small operations again and again, and so does a worker that has dropped its caches. The folder lasts for a run.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    _folder = tempfile.mkdtemp(prefix="weft-compiled-")
+    atexit.register(shutil.rmtree, _folder, ignore_errors=True)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = _folder
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+    os.environ["JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"] = "none"
 
 # The first example of a property compiles, the others do not: a deadline would call that flaky.
 hypothesis.settings.register_profile("weft", deadline=None, max_examples=30, print_blob=True)
