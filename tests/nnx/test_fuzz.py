@@ -11,7 +11,8 @@ pytestmark = pytest.mark.slow
 SEEDS = range(300)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+# `make fuzz N=5000` runs as many as one likes.
+@pytest.mark.parametrize("seed", SEEDS[:150])
 def test_both_libraries_agree(seed):
     text = fuzz.source(seed)
     _, found = fuzz.compare(text)
