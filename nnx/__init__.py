@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys as _sys
 import warnings
+from importlib import import_module as _import_module
 from typing import Any as _Any
 
 from weft.nnx import nn, proxy_caller, training, transforms
@@ -283,8 +284,19 @@ __all__ += nn.__all__
 __all__ += _SUBMODULES
 
 
+# They need flax, which is loaded when one of them is first asked for; `wrappers` is a part of the bridge.
+_ON_USE = ("bridge", "wrappers")
+
+
 def __getattr__(name: str) -> _Any:
+    if name in _ON_USE:
+        bridge = _import_module(f"{__name__}.bridge")
+        return bridge if name == "bridge" else bridge.wrappers
     if name == "VariableState":
         warnings.warn("'VariableState' is 'Variable' now", DeprecationWarning, stacklevel=2)
         return Variable
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_ON_USE})

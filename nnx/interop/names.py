@@ -28,7 +28,7 @@ SUBMODULES: dict[str, tuple[str, ...]] = {
     "object": _PYTREE,
     "pytreelib": _PYTREE,
     "rnglib": ("streams.rngs", "streams.rng_transforms", "variable.kinds"),
-    "spmd": ("transforms.partitioning", "variable.sharding"),
+    "spmd": ("transforms.partitioning", "transforms.metadata", "variable.sharding"),
     "statelib": ("states.states", "states.state_dicts"),
     "variablelib": tuple(f"variable.{file}" for file in ("variable", "kinds", "metadata", "refs", "hijax"))
     + ("config",),

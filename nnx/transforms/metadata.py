@@ -1,10 +1,11 @@
-"""transform_metadata: keeps what Variables say of their axes in step with the vmap or scan around them."""
+"""transform_metadata, add_axis, remove_axis: keep what Variables say of their axes in step with a vmap or scan."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, Unpack, overload
 
+import jax
 from jax.sharding import PartitionSpec
 from weft.core.interpreter.rides import axis_of, read_step
 from weft.nnx.crossing.apart import take_apart
@@ -19,6 +20,7 @@ from weft.nnx.variable.variable import VARIABLE_TYPES
 from weft.transforms._wrap import named_like
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 # Metadata that names the axes of a value.
 _NAMED: Any = (tuple, PartitionSpec)
@@ -67,6 +69,51 @@ def with_metadata_axes(
         return out
 
     return named_like(function, transformed)
+
+
+def add_axis(tree: T, index: int, transform_metadata: Mapping[Any, Any]) -> T:
+    """Names a new axis in the metadata of the Variables in a tree, in place, and calls their hooks.
+
+    Args:
+        tree: a Variable, a state, or any pytree of Variables; everything else in it stays as it is.
+        index: where the axis is.
+        transform_metadata: the axis' name under `PARTITION_NAME`, and others by the metadata that they go into.
+
+    Returns:
+        The tree.
+
+    Raises:
+        ValueError: if `transform_metadata` does not name the axis.
+
+    >>> from weft import nnx
+    >>> kernel = nnx.Param(0.0, out_sharding=("in", "out"), eager_sharding=False)
+    >>> add_axis(kernel, 0, {nnx.PARTITION_NAME: "layers"}).out_sharding
+    ('layers', 'in', 'out')
+    """
+    return _on_variables(tree, lambda variable: _with_axis(variable, index, transform_metadata))
+
+
+def remove_axis(tree: T, index: int, transform_metadata: Mapping[Any, Any]) -> T:
+    """Takes an axis out of the metadata of the Variables in a tree, in place, and calls their hooks. See `add_axis`.
+
+    Raises:
+        ValueError: if the axis at this index has another name, or `transform_metadata` does not name it.
+
+    >>> from weft import nnx
+    >>> kernel = nnx.Param(0.0, out_sharding=("layers", "in"), eager_sharding=False)
+    >>> remove_axis(kernel, 0, {nnx.PARTITION_NAME: "layers"}).out_sharding
+    ('in',)
+    """
+    return _on_variables(tree, lambda variable: _without_axis(variable, index, transform_metadata))
+
+
+def _on_variables(tree: T, act: Callable[[Any], None]) -> T:
+    def visit(leaf: Any) -> Any:
+        if type(leaf) in VARIABLE_TYPES:
+            act(leaf)
+        return leaf
+
+    return jax.tree.map(visit, tree, is_leaf=lambda leaf: type(leaf) in VARIABLE_TYPES)
 
 
 def _with_axis(variable: Any, axis: int, metadata: Mapping[str, Any]) -> None:

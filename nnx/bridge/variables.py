@@ -1,0 +1,267 @@
+"""Variables of NNX as variables of Linen, and back.
+
+Linen keeps its variables in *collections*, nested dicts by name: `{"params": {"dense": {"kernel": array}}}`. An NNX
+module has one tree of attributes, and a Variable's type says which collection it would be in. The registry of
+`register_variable_name` has the pairs; types of unknown collections are made on the fly.
+
+What Linen knows of a variable beside its value is a *box* around the value, an `AxisMetadata`; in NNX it is metadata.
+Linen's own boxes keep their type in the metadata `linen_meta_type`, so that they come back as what they were. Other
+metadata goes to Linen in a box of this module, `NNXMeta`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+from flax import struct
+from flax.core import meta
+from jax.sharding import PartitionSpec
+from weft.core.paths import Path, format_path
+from weft.nnx.errors import StructureError
+from weft.nnx.objects.attributes import is_array_leaf
+from weft.nnx.states.states import State
+from weft.nnx.transforms.metadata import add_axis, remove_axis
+from weft.nnx.transforms.partitioning import get_var_pspec
+from weft.nnx.variable.kinds import VariableType, variable_name_from_type, variable_type_from_name
+from weft.nnx.variable.metadata import REQUIRED, with_metadata
+from weft.nnx.variable.sharding import PARTITION_NAME
+from weft.nnx.variable.variable import Variable
+
+# The collection of arrays that are attributes without a Variable: flax's name for it, the class of a JAX array.
+ARRAYS = "ArrayImpl"
+_BOX_TYPE = "linen_meta_type"
+
+
+class NNXMeta(struct.PyTreeNode, meta.AxisMetadata[Any]):  # type: ignore[misc]
+    """A Linen box that keeps all of a Variable but its value.
+
+    Attributes:
+        var_type: the Variable's type.
+        value: its value, any pytree.
+        metadata: its metadata.
+    """
+
+    var_type: VariableType = struct.field(pytree_node=False)
+    value: Any = struct.field(pytree_node=True)
+    metadata: dict[str, Any] = struct.field(pytree_node=False)
+
+    def unbox(self) -> Any:
+        """The value."""
+        return self.value
+
+    def replace_boxed(self, val: Any) -> NNXMeta:
+        """The same box around another value."""
+        return self.replace(value=val)
+
+    def add_axis(self, index: int, params: dict[Any, Any]) -> NNXMeta:
+        """The box after a Linen transform added an axis; `params` is its `metadata_params`, which may name the axis."""
+        return self._with_axes(add_axis, index, params)
+
+    def remove_axis(self, index: int, params: dict[Any, Any]) -> NNXMeta:
+        """The box after a Linen transform took an axis away; the inverse of `add_axis`."""
+        return self._with_axes(remove_axis, index, params)
+
+    def _with_axes(self, change: Callable[..., Any], index: int, params: dict[Any, Any]) -> NNXMeta:
+        variable = self.to_nnx_variable()
+        # An axis that the transform does not name lies nowhere.
+        change(variable, index, {PARTITION_NAME: None, **params})
+        return self.replace(metadata=variable.get_metadata())
+
+    def get_partition_spec(self) -> PartitionSpec | None:
+        """Where the value lies on a mesh."""
+        return get_var_pspec(self.to_nnx_variable())
+
+    def to_nnx_variable(self) -> Variable[Any]:
+        """The Variable that the box was made of, around the present value."""
+        return self.var_type.from_metadata(self.value, dict(self.metadata))
+
+
+def is_vanilla_variable(vs: Variable[Any]) -> bool:
+    """Whether a Variable carries nothing beside its value, so that Linen needs no box for it.
+
+    >>> from weft import nnx
+    >>> is_vanilla_variable(nnx.Param(1.0)), is_vanilla_variable(nnx.Param(1.0, note="first"))
+    (True, False)
+    """
+    return not vs.get_metadata(exclude_required=True)
+
+
+def to_linen_var(vs: Variable[Any]) -> Any:
+    """A Variable as Linen's: its value, in a box if it carries metadata."""
+    if is_vanilla_variable(vs):
+        return vs.get_value()
+    metadata = vs.get_metadata()
+    kind = metadata.pop(_BOX_TYPE, None)
+    if kind is None:
+        return NNXMeta(type(vs), vs.get_value(), metadata)
+    fields = {name: value for name, value in metadata.items() if name not in REQUIRED}
+    if hasattr(kind, "from_nnx_metadata"):
+        return kind.from_nnx_metadata({"value": vs.get_value(), **fields})
+    return kind(**{**fields, "value": vs.get_value()})
+
+
+def to_nnx_var(col: str, x: Any) -> Variable[Any]:
+    """A variable of Linen's as a Variable.
+
+    Args:
+        col: its collection, whose Variable type is made if nobody registered one.
+        x: its value, in a box or not.
+
+    Raises:
+        ValueError: if the value is in the box of a Variable of another collection.
+
+    >>> import jax.numpy as jnp
+    >>> type(to_nnx_var("batch_stats", jnp.zeros(2))).__name__
+    'BatchStat'
+    """
+    kind = variable_type_from_name(col, allow_register=True)
+    if isinstance(x, NNXMeta):
+        if x.var_type is not kind:
+            raise StructureError(
+                f"a {x.var_type.__name__} in the collection {col!r}, which is for {kind.__name__}",
+                fix=f"put it into {variable_name_from_type(x.var_type, allow_register=True)!r}",
+            )
+        return x.to_nnx_variable()
+    if not isinstance(x, meta.AxisMetadata):
+        return kind(x)
+    if hasattr(x, "to_nnx_metadata"):
+        metadata = dict(x.to_nnx_metadata())
+    else:
+        metadata = {field.name: getattr(x, field.name) for field in dataclasses.fields(x)}  # type: ignore[arg-type]
+        metadata["value"] = x.unbox()
+    if metadata.get("mesh") is None and jax.sharding.get_abstract_mesh().empty:
+        metadata["eager_sharding"] = False  # a box of Linen's needs no mesh until somebody asks for its sharding
+    return kind(metadata.pop("value"), **metadata, **{_BOX_TYPE: type(x)})
+
+
+def get_col_name(keypath: Sequence[Any]) -> str:
+    """The collection of a Variable's type, which is the first entry of a path.
+
+    >>> from weft import nnx
+    >>> get_col_name((nnx.Param, "kernel"))
+    'params'
+    """
+    kind = getattr(keypath[0], "key", keypath[0])
+    if not isinstance(kind, type):
+        raise StructureError(f"a path that begins with {kind!r} names no type", fix="begin it with a Variable type")
+    return variable_name_from_type(kind, allow_register=True) if issubclass(kind, Variable) else kind.__name__
+
+
+def sort_variable_types(types: Iterable[type]) -> list[type]:
+    """Variable types, each before those that it is derived from: the order to filter by.
+
+    >>> from weft import nnx
+    >>> [kind.__name__ for kind in sort_variable_types([nnx.Variable, nnx.Param, nnx.LoRAParam])]
+    ['LoRAParam', 'Param', 'Variable']
+    """
+    return sorted(types, key=lambda kind: (-len(kind.__mro__), kind.__name__))
+
+
+def linen_vars_to_nnx_attrs(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Variables of a Linen module as attributes of an NNX one: nested dicts of Variables.
+
+    Args:
+        variables: collections by name.
+
+    Raises:
+        ValueError: naming what lies at one path in two collections, which one attribute cannot hold.
+
+    >>> import jax.numpy as jnp
+    >>> attributes = linen_vars_to_nnx_attrs({"params": {"scale": jnp.ones(2)}, "batch_stats": {"mean": jnp.zeros(2)}})
+    >>> {name: type(one).__name__ for name, one in attributes.items()}
+    {'mean': 'BatchStat', 'scale': 'Param'}
+    """
+    attributes: dict[str, Any] = {}
+    origins: dict[Path, str] = {}
+    for collection, tree in variables.items():
+        for path, value in _leaves(tree, ()):
+            above = next((path[:i] for i in range(1, len(path) + 1) if path[:i] in origins), None)
+            if above is not None or _at(attributes, path) is not None:
+                other = "another collection" if above is None else repr(origins[above])
+                raise StructureError(
+                    f"{collection!r} and {other} both have a variable of this name, and an NNX module one attribute",
+                    at=format_path(path),
+                    fix="name one of the two otherwise in the Linen module",
+                )
+            origins[path] = collection
+            inner = attributes
+            for key in path[:-1]:
+                inner = inner.setdefault(key, {})
+            inner[path[-1]] = value if collection == ARRAYS else to_nnx_var(collection, value)
+    return {name: attributes[name] for name in sorted(attributes, key=str)}
+
+
+def _leaves(tree: Any, path: Path) -> Iterable[tuple[Path, Any]]:
+    """What Linen calls a variable: everything that is no mapping."""
+    if not isinstance(tree, Mapping):
+        yield path, tree
+        return
+    for key, value in tree.items():
+        yield from _leaves(value, (*path, key))
+
+
+def _at(tree: Any, path: Path) -> Any:
+    for key in path:
+        tree = tree.get(key) if isinstance(tree, Mapping) else None
+    return tree
+
+
+def nnx_attrs_to_linen_vars(nnx_attrs: Mapping[str, Any], metadata_fn: Any = to_linen_var) -> dict[str, Any]:
+    """Attributes of an NNX module as variables of a Linen one: collections by name.
+
+    Args:
+        nnx_attrs: nested mappings of Variables and arrays.
+        metadata_fn: makes Linen's variable of a Variable; None for the value alone.
+
+    Raises:
+        ValueError: naming what is neither.
+
+    >>> from weft import nnx
+    >>> nnx_attrs_to_linen_vars({"scale": nnx.Param(2.0), "mean": nnx.BatchStat(0.0)})
+    {'params': {'scale': 2.0}, 'batch_stats': {'mean': 0.0}}
+    """
+    collections: dict[str, Any] = {}
+    for path, leaf in _leaves(nnx_attrs, ()):
+        if isinstance(leaf, Variable):
+            collection = variable_name_from_type(type(leaf), allow_register=True)
+            value = leaf.get_value() if metadata_fn is None else metadata_fn(leaf)
+        elif is_array_leaf(leaf) or isinstance(leaf, jax.ShapeDtypeStruct):
+            collection, value = ARRAYS, leaf
+        else:
+            raise StructureError(
+                f"Cannot infer collection name from value: {leaf!r}",
+                at=format_path(path),
+                fix="make it a Variable, whose type says which collection it belongs to",
+            )
+        inner = collections.setdefault(collection, {})
+        for key in path[:-1]:
+            inner = inner.setdefault(key, {})
+        inner[path[-1]] = value
+    return collections
+
+
+def as_state(attributes: Mapping[str, Any]) -> State:
+    """Nested attributes as a state, for `nnx.update`."""
+    return State({name: as_state(one) if isinstance(one, Mapping) else one for name, one in attributes.items()})
+
+
+def with_partitioning(
+    fn: Callable[..., Any], names: tuple[str | None, ...], mesh: jax.sharding.Mesh | None = None
+) -> Callable[..., Any]:
+    """An initializer whose values are partitioned on a mesh: Linen's `with_partitioning`, for `bridge.Module`.
+
+    Args:
+        fn: the initializer.
+        names: the mesh axis of each axis of the value, or None.
+        mesh: the mesh, if not the one in force.
+
+    >>> import jax, jax.numpy as jnp
+    >>> with_partitioning(jax.nn.initializers.zeros, ("in", None))(jax.random.key(0), (2, 3), jnp.float32).metadata[
+    ...     "out_sharding"
+    ... ]
+    ('in', None)
+    """
+    return with_metadata(fn, out_sharding=names, mesh=mesh, **{_BOX_TYPE: meta.Partitioned})

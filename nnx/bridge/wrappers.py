@@ -1,0 +1,425 @@
+"""ToNNX and ToLinen: a module of one library as a module of the other.
+
+A Linen module makes its variables when it sees its first input, and takes keys with each call; an NNX module owns both.
+`ToNNX` keeps the variables as its attributes and draws the keys from its streams; `lazy_init` makes the variables.
+`ToLinen` builds its NNX module anew in each call, and writes into it the variables that Linen hands over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar, cast
+
+import jax
+from flax import linen
+from flax.core import FrozenDict
+from weft.nnx.bridge.module import current_module
+from weft.nnx.bridge.variables import as_state, linen_vars_to_nnx_attrs, nnx_attrs_to_linen_vars, to_linen_var
+from weft.nnx.errors import StructureError
+from weft.nnx.graphs.definitions import GraphDef
+from weft.nnx.graphs.splitting import call, split, state, update
+from weft.nnx.modules.module import Module, iter_modules
+from weft.nnx.objects.attributes import data, static
+from weft.nnx.objects.objects import attributes_of
+from weft.nnx.states.filters import Not
+from weft.nnx.states.states import State
+from weft.nnx.streams.rngs import Rngs
+from weft.nnx.variable.kinds import RngState
+from weft.nnx.variable.variable import Variable
+
+M = TypeVar("M", bound=Module)
+Method = Callable[..., Any] | str | None
+
+_PREFIX = "to_nnx__"
+_INITIALIZING = "to_nnx__initializing"
+
+
+@dataclasses.dataclass
+class Functional(Generic[M]):
+    """An NNX class as two pure functions; what `functional` makes."""
+
+    module_type: type[M]
+    graphdef: GraphDef[M] | None
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def init(self, *, rngs: Rngs | None = None) -> State:
+        """The state of a new module.
+
+        Args:
+            rngs: the constructor's argument of that name, if it takes one.
+        """
+        keywords = {**self.kwargs, **({} if rngs is None else {"rngs": rngs})}
+        self.graphdef, made = split(self.module_type(*self.args, **keywords), graph=True)
+        return made
+
+    def apply(self, *states: Any) -> Any:
+        """The module with a state, to be called: `functional.apply(state)(x)` gives the output, and structure and state
+        after the call.
+
+        Raises:
+            ValueError: before `init`.
+        """
+        if self.graphdef is None:
+            raise StructureError("this Functional has no structure yet", fix="call its init(rngs=...) first")
+        return call((self.graphdef, state_of(*states)))
+
+
+def state_of(*states: Any) -> Any:
+    """Some states as one."""
+    return states[0] if len(states) == 1 else State({key: one for part in states for key, one in part.items()})
+
+
+def functional(cls: type[M]) -> Callable[..., Functional[M]]:
+    """An NNX class whose instances are made and called by pure functions.
+
+    >>> import jax.numpy as jnp
+    >>> from weft import nnx
+    >>> linear = functional(nnx.Linear)(2, 3)
+    >>> state = linear.init(rngs=nnx.Rngs(0))
+    >>> linear.apply(state)(jnp.ones((1, 2)))[0].shape
+    (1, 3)
+    """
+    return lambda *args, **kwargs: Functional(cls, None, args, kwargs)
+
+
+# ---------------------------------------------------------------------- Linen in NNX
+
+
+class ToNNX(Module):
+    """A Linen module as an NNX module, with its variables as attributes.
+
+    Args:
+        module: the Linen module.
+        rngs: what its streams of keys are forked from, each of which every call draws one key from; a single key is
+            for `params`.
+
+    >>> import jax.numpy as jnp
+    >>> from flax import linen
+    >>> from weft import nnx
+    >>> model = ToNNX(linen.Dense(3), rngs=nnx.Rngs(0)).lazy_init(jnp.ones((1, 2)))
+    >>> model(jnp.ones((1, 2))).shape, type(model.kernel).__name__
+    ((1, 3), 'Param')
+    """
+
+    def __init__(self, module: linen.Module, rngs: Rngs | jax.Array | None = None):
+        self.to_nnx__module = static(module)
+        if isinstance(rngs, Rngs):
+            rngs = rngs.fork()
+        self.to_nnx__rngs = data(Rngs(params=rngs) if isinstance(rngs, jax.Array | int) else rngs)
+
+    def _setattr(self, name: str, value: Any) -> None:
+        # Submodules of the Linen module are plain dicts of Variables.
+        super()._setattr(name, data(value) if isinstance(value, Mapping) else value)
+
+    def lazy_init(self, *args: Any, **kwargs: Any) -> ToNNX:
+        """Makes the variables by a first call, and returns this module. See the function `lazy_init`."""
+        return lazy_init(self, *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        attributes = attributes_of(self)
+        if not name.startswith("__") and "to_nnx__module" in attributes:
+            if name in ("module", "rngs"):
+                warnings.warn(
+                    f"'.{name}' of ToNNX is deprecated, use '.to_nnx__{name}'", DeprecationWarning, stacklevel=2
+                )
+                return attributes[f"to_nnx__{name}"]
+            method = getattr(type(attributes["to_nnx__module"]), name, None)
+            if callable(method):
+                return functools.partial(self.__call__, method=method)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __call__(
+        self,
+        *args: Any,
+        rngs: Rngs | jax.Array | None = None,
+        method: Method = None,
+        mutable: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Calls the Linen module.
+
+        Args:
+            args: its arguments.
+            rngs: where the keys of this call come from: streams, or what Linen's `apply` takes; by default its own.
+            method: what to call instead of `__call__`: a name, or a function of the Linen module.
+            mutable: the collections that may change, as in Linen's `apply`; what did is written into the attributes. By
+                default none, or what the `bridge.Module` around was told.
+
+        Returns:
+            The output.
+        """
+        keys = self._keys(rngs)
+        inside = current_module()
+        if _INITIALIZING in attributes_of(self) or (inside is not None and inside.is_initializing()):
+            out, changed = self.to_nnx__module.init_with_output(keys, *args, method=method, **kwargs)
+        else:
+            own = {name: one for name, one in attributes_of(self).items() if not name.startswith(_PREFIX)}
+            variables = nnx_attrs_to_linen_vars(own)
+            if mutable is None and inside is not None:
+                mutable = inside.scope.mutable
+            options = {"method": method, **kwargs}
+            if mutable is None or mutable is False:
+                return self.to_nnx__module.apply(variables, *args, rngs=keys, **options)
+            out, changed = self.to_nnx__module.apply(variables, *args, rngs=keys, mutable=mutable, **options)
+        self._take(linen_vars_to_nnx_attrs(changed))
+        return out
+
+    def _keys(self, rngs: Any) -> Any:
+        """One key of each stream. Linen falls back on `params` where NNX does on `default`."""
+        rngs = self.to_nnx__rngs if rngs is None else rngs
+        if not isinstance(rngs, Rngs):
+            return {} if rngs is None else rngs
+        keys = {name: stream() for name, stream in rngs.items()}
+        if "params" not in keys and "default" in keys:
+            keys["params"] = keys.pop("default")
+        return keys
+
+    def _take(self, changed: dict[str, Any]) -> None:
+        for name, value in changed.items():
+            held = attributes_of(self).get(name)
+            setattr(self, name, _updated(held, value))
+
+
+def _updated(held: Any, new: Any) -> Any:
+    """What was held with new values: the same Variables, and those that are new."""
+    if isinstance(held, Mapping) and isinstance(new, Mapping):
+        return {**held, **{name: _updated(held.get(name), value) for name, value in new.items()}}
+    if isinstance(held, Variable) and type(held) is type(new) and not held.ref:
+        held.update_from_state(new)
+        return held
+    return new
+
+
+def lazy_init(fn: Module | Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Makes the variables of all `ToNNX` in a module by a first call.
+
+    Args:
+        fn: the module, or a method of it.
+        args, kwargs: what to call it with.
+
+    Returns:
+        What `fn` was.
+
+    Raises:
+        ValueError: if it is neither.
+
+    >>> import jax.numpy as jnp
+    >>> from flax import linen
+    >>> from weft import nnx
+    >>> lazy_init(ToNNX(linen.Dense(3), rngs=nnx.Rngs(0)), jnp.ones((1, 2))).kernel.shape
+    (2, 3)
+    """
+    module = fn
+    while not isinstance(module, Module) and module is not None:
+        module = module.func if isinstance(module, functools.partial) else getattr(module, "__self__", None)
+    if module is None:
+        raise StructureError(
+            f"fn = {fn!r} needs to be a method of an NNX Module.", fix="give the module, or one of its methods"
+        )
+    with _initializing(module):
+        cast(Any, fn)(*args, **kwargs)
+    return fn
+
+
+@contextlib.contextmanager
+def _initializing(module: Module) -> Iterator[None]:
+    # An attribute, which is part of the structure: a transform inside must not reuse what it traced for other calls.
+    marked = _wrappers(module)
+    try:
+        for one in marked:
+            setattr(one, _INITIALIZING, True)
+        yield
+    finally:
+        for one in {id(one): one for one in (*marked, *_wrappers(module))}.values():
+            if _INITIALIZING in attributes_of(one):
+                delattr(one, _INITIALIZING)
+
+
+def _wrappers(module: Module) -> list[ToNNX]:
+    return [one for _, one in iter_modules(module, graph=True) if isinstance(one, ToNNX)]
+
+
+# ---------------------------------------------------------------------- NNX in Linen
+
+
+def linen_rngs_dict(linen_module: linen.Module, add_default: bool = False) -> dict[str, Any]:
+    """One key of each stream that a Linen module has.
+
+    Args:
+        linen_module: a module inside of `init` or `apply`.
+        add_default: whether to add a constant stream `default`, for modules that are given no keys.
+    """
+    scope = linen_module.scope
+    if scope is None:
+        raise StructureError("this Linen module has no scope", fix="call it through init or apply")
+    keys: dict[str, Any] = {name: linen_module.make_rng(name) for name in scope.rngs}
+    return {**keys, "default": 0} if add_default and "default" not in keys else keys
+
+
+def current_linen_module() -> linen.Module | None:
+    """The innermost Linen module at work; None outside of `init` and `apply`.
+
+    >>> current_linen_module() is None
+    True
+    """
+    return linen.module._context.module_stack[-1]  # Linen has no public way to ask
+
+
+class ToLinen(linen.Module):
+    """An NNX class as a Linen module.
+
+    Attributes:
+        nnx_class: the class, or a function that makes a module.
+        args, kwargs: what its constructor is called with.
+        skip_rng: whether it takes no `rngs`.
+        metadata_fn: makes Linen's variable of a Variable; None for the value alone.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from weft import nnx
+    >>> model = ToLinen(nnx.Linear, args=(2, 3))
+    >>> variables = model.init(jax.random.key(0), jnp.ones((1, 2)))
+    >>> variables["params"]["kernel"].shape, model.apply(variables, jnp.ones((1, 2))).shape
+    ((2, 3), (1, 3))
+    """
+
+    nnx_class: Callable[..., Module]
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = FrozenDict({})
+    skip_rng: bool = False
+    metadata_fn: Callable[[Variable[Any]], Any] | None = to_linen_var
+
+    @linen.compact
+    def __call__(self, *args: Any, nnx_method: Method = None, **kwargs: Any) -> Any:
+        """Calls the module, or the method `nnx_method` of it: a name, or a function of the module."""
+        # Linen knows of keys by name only, so a stream that was given none in this call is a constant one: it is for
+        # what the variables override anyway.
+        making = self.is_initializing() and not self.variables
+        keys = {} if self.skip_rng else {"rngs": Rngs(**linen_rngs_dict(self, add_default=not making))}
+        module = self.nnx_class(*self.args, **{**self.kwargs, **keys})
+        method = _method_of(module, nnx_method)
+        if making:
+            # What the first call changes is no part of the initial variables, as in Linen's own layers.
+            _store(self, module)
+            return method(module, *args, **kwargs)
+        update(module, as_state(linen_vars_to_nnx_attrs(self.variables)))
+        out = method(module, *args, **kwargs)
+        _store(self, module)
+        return out
+
+    def __getattr__(self, name: str) -> Any:
+        kind = vars(self).get("nnx_class")
+        method = getattr(kind, name, None) if isinstance(kind, type) and not name.startswith("_") else None
+        if callable(method):
+            return functools.partial(self.__call__, nnx_method=method)
+        return super().__getattr__(name)
+
+
+def _method_of(module: Module, method: Method) -> Callable[..., Any]:
+    if method is None:
+        return type(module).__call__
+    function = getattr(type(module), method) if isinstance(method, str) else method
+    if not callable(function):
+        raise TypeError(f"nnx_method is the name of a method or a function, got {method!r}")
+    return function
+
+
+def _store(linen_module: ToLinen, module: Module) -> None:
+    """Writes an NNX module's state into the variables of Linen that may change."""
+    held = state(module, Not(RngState), graph=True)
+    for collection, tree in nnx_attrs_to_linen_vars(held, linen_module.metadata_fn).items():
+        if linen_module.is_mutable_collection(collection):
+            for name, value in tree.items():
+                linen_module.put_variable(collection, name, value)
+
+
+def to_linen(
+    nnx_class: Callable[..., Module],
+    *args: Any,
+    metadata_fn: Callable[[Variable[Any]], Any] | None = to_linen_var,
+    name: str | None = None,
+    skip_rng: bool = False,
+    abstract_init: bool = True,
+    **kwargs: Any,
+) -> ToLinen:
+    """`ToLinen`, with the constructor's arguments as they are.
+
+    Args:
+        nnx_class: the class.
+        args, kwargs: its constructor's arguments.
+        metadata_fn, name, skip_rng: as in `ToLinen`.
+        abstract_init: has no effect, as in flax.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from weft import nnx
+    >>> to_linen(nnx.Linear, 2, out_features=3).init(jax.random.key(0), jnp.ones((1, 2)))["params"]["bias"].shape
+    (3,)
+    """
+    return ToLinen(
+        nnx_class, args=args, kwargs=FrozenDict(kwargs), metadata_fn=metadata_fn, skip_rng=skip_rng, name=name
+    )
+
+
+class _Missing:
+    pass
+
+
+_MISSING = _Missing()
+
+
+def to_linen_class(
+    base_nnx_class: type[M],
+    base_metadata_fn: Callable[[Variable[Any]], Any] | None = to_linen_var,
+    base_skip_rng: bool = False,
+    **partial_kwargs: Any,
+) -> type[ToLinen]:
+    """A Linen class for an NNX class, to make modules of or to derive from.
+
+    Args:
+        base_nnx_class: the NNX class.
+        base_metadata_fn, base_skip_rng: defaults of `metadata_fn` and `skip_rng`; see `ToLinen`.
+        partial_kwargs: arguments of its constructor.
+
+    Returns:
+        A subclass of `ToLinen`, whose constructor takes the NNX class' arguments by name.
+
+    >>> from weft import nnx
+    >>> Dense = to_linen_class(nnx.Linear, use_bias=False)
+    >>> dict(Dense(in_features=2, out_features=3).kwargs)
+    {'use_bias': False, 'in_features': 2, 'out_features': 3}
+    """
+
+    def __init__(
+        self: Any,
+        args: Any = None,
+        kwargs: Any = None,
+        nnx_class: Any = None,
+        skip_rng: bool | None = None,
+        metadata_fn: Any = _MISSING,
+        name: Any = _MISSING,
+        parent: Any = _MISSING,
+        **other_kwargs: Any,
+    ) -> None:
+        linen_options = {key: one for key, one in (("name", name), ("parent", parent)) if one is not _MISSING}
+        ToLinen.__init__(
+            self,
+            nnx_class=base_nnx_class if nnx_class is None else nnx_class,
+            args=() if args is None else args,
+            kwargs=FrozenDict({**partial_kwargs, **(kwargs or {}), **other_kwargs}),
+            skip_rng=base_skip_rng if skip_rng is None else skip_rng,
+            metadata_fn=base_metadata_fn if metadata_fn is _MISSING else metadata_fn,
+            **linen_options,
+        )
+
+    class ToLinenPartial(ToLinen):
+        def __init_subclass__(cls, **kwargs: Any) -> None:
+            super().__init_subclass__(**kwargs)
+            # Linen writes a constructor of a dataclass into each class.
+            cls.__init__ = __init__  # type: ignore[method-assign]
+
+    ToLinenPartial.__init__ = __init__  # type: ignore[method-assign]
+    return ToLinenPartial
