@@ -12,7 +12,7 @@ import warnings
 from importlib import import_module as _import_module
 from typing import Any as _Any
 
-from weft.nnx import nn, proxy_caller, training, transforms
+from weft.nnx import nn, proxy_caller, summary, training, transforms
 from weft.nnx.config import set_graph_mode, set_graph_updates, use_eager_sharding, using_eager_sharding, var_defaults
 from weft.nnx.crossing import extract
 from weft.nnx.crossing.contexts import (
@@ -60,6 +60,7 @@ from weft.nnx.states.states import (
 )
 from weft.nnx.streams.rng_transforms import fork_rngs, reseed, restore_rngs, split_rngs, with_rngs
 from weft.nnx.streams.rngs import Rngs, RngStream
+from weft.nnx.summary import tabulate
 from weft.nnx.training import metrics, optimizer
 from weft.nnx.training.ema import EMA
 from weft.nnx.training.metrics import Metric, MultiMetric
@@ -250,6 +251,8 @@ __all__ = [
     "split_state",
     "state",
     "static",
+    "summary",
+    "tabulate",
     "to_flat_state",
     "to_pure_dict",
     "to_record",

@@ -23,7 +23,6 @@ import sys
 import types
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import PathFinder
 from typing import Any
 
 from weft.core.errors import WeftError
@@ -104,8 +103,6 @@ class Finder(MetaPathFinder):
         if fullname == NNX or fullname.startswith(f"{NNX}."):
             module = twin_module(fullname)
             return importlib.machinery.ModuleSpec(fullname, _Alias(module), is_package=hasattr(module, "__path__"))
-        if fullname.removeprefix(f"{OURS}.") in SAME_NAME and PathFinder.find_spec(fullname, path) is None:
-            raise _no_counterpart(fullname.replace(OURS, NNX))  # how `from flax.nnx import bridge` asks for it
         if fullname.startswith("flax.") and getattr(sys.modules.get("flax"), "__weft__", False):
             raise NoCounterpartError(
                 f"No module named {fullname!r}: flax is not installed, and weft provides flax.nnx only",
@@ -147,11 +144,7 @@ def twin_module(fullname: str) -> types.ModuleType:
         return NamesModule(OURS, path, OTHERWISE[path])
     if path.split(".")[0] in SAME_NAME and _exists(f"{OURS}.{path}"):
         return importlib.import_module(f"{OURS}.{path}")
-    raise _no_counterpart(fullname)
-
-
-def _no_counterpart(fullname: str) -> NoCounterpartError:
-    return NoCounterpartError(
+    raise NoCounterpartError(
         f"No module named {fullname!r}: weft.nnx has no counterpart of it",
         fix="import what you need from flax.nnx itself, if it is there",
     )

@@ -1,29 +1,39 @@
-"""Every public name of the installed flax.nnx is here, with compatible parameters, or on the list of those to come."""
+"""Every public name of the installed flax.nnx is here, with compatible parameters."""
 
+import importlib
 import inspect
 import types
+from typing import TypeVar
 
 import pytest
 from flax import nnx as flax_nnx
 from weft import nnx
 
-# What has yet to be written. This list only shrinks: a name that is here and exists fails the test.
-TO_COME = {
-    # summary, the bridge to Linen
-    "bridge", "summary", "tabulate", "wrappers",
-}  # fmt: skip
-
 NAMES = sorted(name for name in dir(flax_nnx) if not name.startswith("_"))
-HERE = [name for name in NAMES if name not in TO_COME]
+BRIDGE = ["bridge", *(f"bridge.{name}" for name in ("interop", "module", "variables", "wrappers"))]
 
 
-def test_every_name_exists_or_is_to_come():
-    assert [name for name in HERE if not hasattr(nnx, name)] == []
+def test_every_name_exists():
+    assert [name for name in NAMES if not hasattr(nnx, name)] == []
 
 
-def test_the_list_of_names_to_come_only_shrinks():
-    assert [name for name in sorted(TO_COME) if hasattr(nnx, name)] == []
-    assert sorted(TO_COME - set(NAMES)) == []
+@pytest.mark.parametrize("name", BRIDGE)
+def test_every_name_of_the_bridge_exists_and_takes_the_same_parameters(name):
+    theirs, ours = importlib.import_module(f"flax.nnx.{name}"), importlib.import_module(f"weft.nnx.{name}")
+    own = {
+        one: value
+        for one, value in vars(theirs).items()
+        if not one.startswith("_") and getattr(value, "__module__", "").startswith("flax.nnx.bridge")
+    }
+    assert [one for one in own if not hasattr(ours, one) and not isinstance(own[one], TypeVar)] == []
+    functions = {one: parameters(value) for one, value in own.items() if isinstance(value, types.FunctionType)}
+    assert {
+        one: lacking for one, given in functions.items() if (lacking := accepts(parameters(getattr(ours, one)), given))
+    } == {}
+    for one in (one for one, value in own.items() if isinstance(value, type)):
+        # `rngs` and `module` of a ToNNX are looked for when it has no variable of that name.
+        members = {member for member in vars(own[one]) if not member.startswith("_")} - {"rngs", "module"}
+        assert [member for member in sorted(members) if not hasattr(getattr(ours, one), member)] == [], one
 
 
 def parameters(function):
@@ -57,7 +67,7 @@ def accepts(ours, theirs):
 
 FUNCTIONS = [
     name
-    for name in HERE
+    for name in NAMES
     if isinstance(getattr(flax_nnx, name), types.FunctionType) and parameters(getattr(flax_nnx, name)) is not None
 ]
 
@@ -67,9 +77,7 @@ def test_functions_take_the_same_parameters(name):
     assert accepts(parameters(getattr(nnx, name)), parameters(getattr(flax_nnx, name))) == []
 
 
-CLASSES = [name for name in HERE if isinstance(getattr(flax_nnx, name), type)]
-# Members of classes that have yet to be written.
-MEMBERS_TO_COME = set()
+CLASSES = [name for name in NAMES if isinstance(getattr(flax_nnx, name), type)]
 
 
 def public_members(cls):
@@ -78,7 +86,7 @@ def public_members(cls):
         for base in cls.__mro__
         if base.__module__.startswith("flax.nnx")
         for name, value in vars(base).items()
-        if not name.startswith("_") and name not in MEMBERS_TO_COME
+        if not name.startswith("_")
     }
 
 
