@@ -62,13 +62,13 @@ class ModuleStackEntry:
 
     module: Module
     in_compact: bool
-    type_counter: defaultdict[type, int] = dataclasses.field(default_factory=lambda: defaultdict(int))
+    type_counter: defaultdict[str, int] = dataclasses.field(default_factory=lambda: defaultdict(int))
     names: set[str] = dataclasses.field(default_factory=set)
 
     def auto_name(self, kind: type) -> str:
         """The next name for a submodule of a class."""
-        self.type_counter[kind] += 1
-        return f"{kind.__name__}_{self.type_counter[kind] - 1}"
+        self.type_counter[kind.__name__] += 1
+        return f"{kind.__name__}_{self.type_counter[kind.__name__] - 1}"
 
 
 @dataclasses.dataclass

@@ -11,6 +11,7 @@ metadata goes to Linen in a box of this module, `NNXMeta`.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -128,7 +129,7 @@ def to_nnx_var(col: str, x: Any) -> Variable[Any]:
     if not isinstance(x, meta.AxisMetadata):
         return kind(x)
     if hasattr(x, "to_nnx_metadata"):
-        metadata = dict(x.to_nnx_metadata())
+        metadata = dict(copy.copy(x).to_nnx_metadata())  # flax renames the fields of the box itself
     else:
         metadata = {field.name: getattr(x, field.name) for field in dataclasses.fields(x)}  # type: ignore[arg-type]
         metadata["value"] = x.unbox()

@@ -13,14 +13,14 @@ X = jnp.arange(6.0).reshape(2, 3)
 
 
 def dense(lib):
-    class Dense(lib.bridge.Module):
+    class Own(lib.bridge.Module):
         features: int
 
         @lib.bridge.compact
         def __call__(self, x):
             return x @ self.param("kernel", linen.initializers.normal(), (x.shape[-1], self.features))
 
-    return Dense
+    return Own
 
 
 Dense = dense(nnx)
@@ -79,7 +79,7 @@ def test_a_module_that_is_called_twice_has_one_set_of_variables():
 
     out, variables = Twice().init_with_output(0, X)
     assert jax.tree.map(jnp.shape, variables["params"]) == {
-        "Two_0": {"Dense_0": {"kernel": (3, 3)}, "Dense_1": {"kernel": (3, 3)}}
+        "Two_0": {"Own_0": {"kernel": (3, 3)}, "Own_1": {"kernel": (3, 3)}}
     }
     np.testing.assert_array_equal(Twice().apply(variables, X), out)
 

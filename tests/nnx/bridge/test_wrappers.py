@@ -80,9 +80,12 @@ def test_lazy_init_reaches_through_transforms_and_leaves_no_mark():
             self.inner = nnx.bridge.ToNNX(linen.Dense(3), rngs=rngs)
 
         def __call__(self, x):
-            return nnx.split_rngs(nnx.vmap(lambda inner, x: inner(x), in_axes=(0, None), axis_size=5), splits=5)(
-                self.inner, x
-            )
+            @nnx.split_rngs(splits=5)
+            @nnx.vmap(in_axes=(0, None), axis_size=5)
+            def each(inner, x):
+                return inner(x)
+
+            return each(self.inner, x)
 
     model = Outer(nnx.Rngs(0))
     assert nnx.bridge.lazy_init(model, X) is model

@@ -26,7 +26,7 @@ def model(lib):
             self.note = lib.Param(jnp.ones(2), text="free", pair=(1, "a"))
 
         def __call__(self, x):
-            return self.first.forward(x, scale={})["out"]
+            return self.first.forward(x, {})["out"]
 
     return Model(lib.Rngs(0))
 
