@@ -161,7 +161,10 @@ class ModuleMeta(nnx_module.ModuleMeta):
 
 
 class ModuleBase:
-    """What tells a `bridge.Module` from other modules."""
+    """What tells a `bridge.Module` from other modules: attributes that are no fields of its dataclass."""
+
+    scope: Any
+    attr_priorities: dict[str, AttrPriority]
 
 
 def has_setup(x: Any) -> TypeGuard[Any]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 from flax import struct
@@ -129,7 +129,7 @@ def to_nnx_var(col: str, x: Any) -> Variable[Any]:
     if not isinstance(x, meta.AxisMetadata):
         return kind(x)
     if hasattr(x, "to_nnx_metadata"):
-        metadata = dict(copy.copy(x).to_nnx_metadata())  # flax renames the fields of the box itself
+        metadata = dict(cast(Any, copy.copy(x)).to_nnx_metadata())  # flax renames the fields of the box itself
     else:
         metadata = {field.name: getattr(x, field.name) for field in dataclasses.fields(x)}  # type: ignore[arg-type]
         metadata["value"] = x.unbox()
@@ -175,7 +175,7 @@ def linen_vars_to_nnx_attrs(variables: Mapping[str, Any]) -> dict[str, Any]:
     >>> {name: type(one).__name__ for name, one in attributes.items()}
     {'mean': 'BatchStat', 'scale': 'Param'}
     """
-    attributes: dict[str, Any] = {}
+    attributes: dict[Any, Any] = {}
     origins: dict[Path, str] = {}
     for collection, tree in variables.items():
         for path, value in _leaves(tree, ()):
@@ -188,7 +188,7 @@ def linen_vars_to_nnx_attrs(variables: Mapping[str, Any]) -> dict[str, Any]:
                     fix="name one of the two otherwise in the Linen module",
                 )
             origins[path] = collection
-            inner = attributes
+            inner: dict[Any, Any] = attributes
             for key in path[:-1]:
                 inner = inner.setdefault(key, {})
             inner[path[-1]] = value if collection == ARRAYS else to_nnx_var(collection, value)

@@ -108,9 +108,11 @@ class ToNNX(Module):
 
     def __init__(self, module: linen.Module, rngs: Rngs | jax.Array | None = None):
         self.to_nnx__module = static(module)
-        if isinstance(rngs, Rngs):
+        if isinstance(rngs, jax.Array | int):
+            rngs = Rngs(params=rngs)
+        elif rngs is not None:
             rngs = rngs.fork()
-        self.to_nnx__rngs = data(Rngs(params=rngs) if isinstance(rngs, jax.Array | int) else rngs)
+        self.to_nnx__rngs = data(rngs)
 
     def _setattr(self, name: str, value: Any) -> None:
         # Submodules of the Linen module are plain dicts of Variables.

@@ -210,6 +210,9 @@ class _Arrays:
 class _Traced:
     """One call of a method as a jaxpr from arrays to arrays: those of the output, then its objects' after the call."""
 
+    out: _Arrays
+    after: _Arrays
+
     def __init__(self, method: Callable[..., Any], node: Any, args: tuple[Any, ...], kwargs: dict[str, Any]):
         given = _Arrays((args, kwargs), is_graph_node)
         self.objects = [node, *given.values]

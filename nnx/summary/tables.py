@@ -65,7 +65,7 @@ def tabulate(
     >>> from weft import nnx
     >>> plain = {"force_terminal": False, "no_color": True, "width": 100}
     >>> table = tabulate(nnx.Linear(2, 3, rngs=nnx.Rngs(0)), jnp.ones((1, 2)), console_kwargs=plain)
-    >>> print(table.splitlines()[-2].strip())
+    >>> print(table.strip().splitlines()[-1].strip())
     Total Parameters: 9 (36 B)
     """
     rich = rich_modules()
