@@ -29,7 +29,7 @@ import jax
 from flax.core import FrozenDict, meta
 from typing_extensions import dataclass_transform
 from weft.core.paths import Path
-from weft.nnx.bridge.variables import linen_vars_to_nnx_attrs, nnx_attrs_to_linen_vars, to_nnx_var
+from weft.nnx.bridge.variables import as_state, linen_vars_to_nnx_attrs, nnx_attrs_to_linen_vars, to_nnx_var
 from weft.nnx.errors import StructureError
 from weft.nnx.graphs.nodes import child_items, get_node_impl
 from weft.nnx.graphs.splitting import clone, update
@@ -209,7 +209,7 @@ class Module(nnx_module.Module, ModuleBase, metaclass=ModuleMeta):
             and not isinstance(value, ModuleState)
             and _has_variables(value)
         ):
-            value = as_module_state(value)
+            value = as_state(value, ModuleState)
         elif given is value and isinstance(value, list | tuple | dict) and _has_variables(value):
             value = data(value)
         super()._setattr(name, value)
@@ -334,10 +334,10 @@ class Module(nnx_module.Module, ModuleBase, metaclass=ModuleMeta):
         for name, value in linen_vars_to_nnx_attrs(variables).items():
             held = attributes_of(module).get(name)
             if held is not None and get_node_impl(held) is not None and isinstance(value, Mapping):
-                update(held, as_module_state(value))
+                update(held, as_state(value, ModuleState))
             else:
                 setattr(module, name, value)
-        _enter(module, Scope(_as_rngs(rngs), mutable, _initialize))
+        _enter(module, Scope(rngs if isinstance(rngs, Rngs) else Rngs(rngs), mutable, _initialize))
         function = getattr(type(module), method) if isinstance(method, str) else getattr(method, "__func__", method)
         out = _at_work(module, False, function, module, *args, **kwargs)
         return out if mutable is False else (out, module._get_variables())
@@ -410,17 +410,11 @@ def _enter(module: Module, scope: Scope) -> None:
         _at_work(module, False, module.setup)
 
 
-def as_module_state(tree: Mapping[Any, Any]) -> ModuleState:
-    """Nested mappings as a ModuleState."""
-    return ModuleState({key: as_module_state(one) if isinstance(one, Mapping) else one for key, one in tree.items()})
-
-
 def _has_variables(value: Any) -> bool:
-    return any(isinstance(leaf, Variable | Pytree) for leaf in jax.tree.leaves(value, is_leaf=_is_one))
+    def is_one(leaf: Any) -> bool:
+        return isinstance(leaf, Variable | Pytree)
 
-
-def _is_one(value: Any) -> bool:
-    return isinstance(value, Variable | Pytree)
+    return any(map(is_one, jax.tree.leaves(value, is_leaf=is_one)))
 
 
 def _variables_of(node: Any, path: Path, seen: set[int]) -> Iterator[tuple[Path, Any]]:
@@ -440,7 +434,3 @@ def _variables_of(node: Any, path: Path, seen: set[int]) -> Iterator[tuple[Path,
             children.sort(key=lambda item: (rank.get(item[0], AttrPriority.DEFAULT), item[0]))
         for name, child in children:
             yield from _variables_of(child, (*path, name), seen)
-
-
-def _as_rngs(rngs: RngsLike) -> Rngs:
-    return rngs if isinstance(rngs, Rngs) else Rngs(rngs)

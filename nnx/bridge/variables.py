@@ -244,9 +244,9 @@ def nnx_attrs_to_linen_vars(nnx_attrs: Mapping[str, Any], metadata_fn: Any = to_
     return collections
 
 
-def as_state(attributes: Mapping[str, Any]) -> State:
-    """Nested attributes as a state, for `nnx.update`."""
-    return State({name: as_state(one) if isinstance(one, Mapping) else one for name, one in attributes.items()})
+def as_state(attributes: Mapping[Any, Any], kind: type[State] = State) -> Any:
+    """Nested mappings as a state, for `nnx.update`."""
+    return kind({name: as_state(one, kind) if isinstance(one, Mapping) else one for name, one in attributes.items()})
 
 
 def with_partitioning(

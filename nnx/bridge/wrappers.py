@@ -26,7 +26,7 @@ from weft.nnx.modules.module import Module, iter_modules
 from weft.nnx.objects.attributes import data, static
 from weft.nnx.objects.objects import attributes_of
 from weft.nnx.states.filters import Not
-from weft.nnx.states.states import State
+from weft.nnx.states.states import State, merge_state
 from weft.nnx.streams.rngs import Rngs
 from weft.nnx.variable.kinds import RngState
 from weft.nnx.variable.variable import Variable
@@ -34,7 +34,8 @@ from weft.nnx.variable.variable import Variable
 M = TypeVar("M", bound=Module)
 Method = Callable[..., Any] | str | None
 
-_PREFIX = "to_nnx__"
+# Attributes that are no variables: the wrapper's, and marks that NNX puts on objects.
+_OWN = ("to_nnx__", "_nnx_")
 _INITIALIZING = "to_nnx__initializing"
 
 
@@ -66,12 +67,7 @@ class Functional(Generic[M]):
         """
         if self.graphdef is None:
             raise StructureError("this Functional has no structure yet", fix="call its init(rngs=...) first")
-        return call((self.graphdef, state_of(*states)))
-
-
-def state_of(*states: Any) -> Any:
-    """Some states as one."""
-    return states[0] if len(states) == 1 else State({key: one for part in states for key, one in part.items()})
+        return call((self.graphdef, merge_state(*states)))
 
 
 def functional(cls: type[M]) -> Callable[..., Functional[M]]:
@@ -160,7 +156,7 @@ class ToNNX(Module):
         if _INITIALIZING in attributes_of(self) or (inside is not None and inside.is_initializing()):
             out, changed = self.to_nnx__module.init_with_output(keys, *args, method=method, **kwargs)
         else:
-            own = {name: one for name, one in attributes_of(self).items() if not name.startswith(_PREFIX)}
+            own = {name: one for name, one in attributes_of(self).items() if not name.startswith(_OWN)}
             variables = nnx_attrs_to_linen_vars(own)
             if mutable is None and inside is not None:
                 mutable = inside.scope.mutable

@@ -18,7 +18,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from weft.core.paths import Path
 from weft.nnx.errors import StructureError
 from weft.nnx.graphs.nodes import is_graph_node
@@ -114,7 +114,6 @@ def _is_recorded(node: Any) -> bool:
     return is_ours and bool(_methods(type(node)))
 
 
-@functools.lru_cache(maxsize=256)
 def _methods(kind: type) -> dict[str, Callable[..., Any]]:
     """The methods of a class to record: public ones and `__call__`, those of NNX's own bases left out."""
     found = {}
@@ -226,7 +225,7 @@ class _Traced:
             self.after = _Arrays(split(objects, graph=True)[1])
             return self.out.values, self.after.values
 
-        self.jaxpr = jax.jit(pure).trace(*map(_abstract, self.before.values)).jaxpr
+        self.jaxpr = jax.make_jaxpr(pure)(*map(_abstract, self.before.values))
         self.count = len(self.out.places)
         self.shapes = self.out.rebuilt(self.jaxpr.out_avals[: self.count])
 
@@ -237,15 +236,20 @@ class _Traced:
         return self.out.rebuilt(results[: self.count])
 
     def _output(self, *arrays: Any) -> list[Any]:
-        return jaxpr_as_fun(self.jaxpr)(*arrays)[: self.count]
+        consts, given = arrays[: len(self.jaxpr.consts)], arrays[len(self.jaxpr.consts) :]
+        return jaxpr_as_fun(ClosedJaxpr(self.jaxpr.jaxpr, consts))(*given)[: self.count]
+
+    def _avals(self) -> list[Any]:
+        # Constants may be of the trace around: arrays that a function among the arguments closes over.
+        return [*map(jax.typeof, self.jaxpr.consts), *self.jaxpr.in_avals]
 
     def flops(self) -> int:
         """The operations that the output takes."""
-        return _cost(self._output, self.jaxpr.in_avals)
+        return _cost(self._output, self._avals())
 
     def vjp_flops(self) -> int:
         """The operations of the output and its derivative by all that it depends on."""
-        avals = self.jaxpr.in_avals
+        avals = self._avals()
         differentiated = [i for i, aval in enumerate(avals) if jnp.issubdtype(aval.dtype, jnp.inexact)]
 
         def derivative(*arrays: Any) -> Any:

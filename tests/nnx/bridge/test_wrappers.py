@@ -192,6 +192,11 @@ def test_arrays_without_a_variable_are_variables_of_linen_too():
     assert jnp.array_equal(model.apply(jax.tree.map(lambda x: 2 * x, variables), X), 2 * X)
 
 
+def test_a_linen_module_is_summarized():
+    model = nnx.bridge.ToNNX(linen.Dense(2), rngs=nnx.Rngs(0)).lazy_init(X)
+    assert "kernel: float32[3,2]" in nnx.tabulate(model, X, console_kwargs={"force_terminal": False, "width": 120})
+
+
 def test_functional_is_two_pure_functions():
     linear = nnx.bridge.functional(nnx.Linear)(3, 4)
     with pytest.raises(ValueError, match="no structure yet"):

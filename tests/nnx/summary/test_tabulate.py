@@ -128,6 +128,21 @@ def test_what_has_no_such_method_is_an_error():
         nnx.tabulate(nnx.Param(X))
 
 
+def test_functions_among_the_arguments_may_close_over_the_model():
+    class Applied(nnx.Module):
+        def __init__(self):
+            self.scale = nnx.Param(jnp.ones(4))
+
+        def apply(self, function, x):
+            return function(x) + 1
+
+        def __call__(self, x):
+            return self.apply(lambda y: y * self.scale * x, x)
+
+    table = nnx.tabulate(Applied(), X, compute_flops=True, compute_vjp_flops=True, console_kwargs=PLAIN)
+    assert [row[0] for row in rows(table)] == ["", "apply"]
+
+
 def test_options_of_rich_go_to_rich():
     options = {"table_kwargs": {"title": "Mine"}, "column_kwargs": {"justify": "right"}}
     assert "Mine" in nnx.tabulate(Scaled(), X, console_kwargs=PLAIN, **options).splitlines()[0]
