@@ -18,6 +18,7 @@ from weft.nnx.graphs import graph, walk
 from weft.nnx.graphs.splitting import clone, graphdef, split, state
 from weft.nnx.modules import module, views
 from weft.nnx.streams import rng_transforms
+from weft.nnx.transforms import partitioning
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -66,3 +67,4 @@ eval_shape = _with_updates(transforms.eval_shape)
 cond = _with_updates(transforms.cond)
 switch = _with_updates(transforms.switch)
 checkify = _with_updates(transforms.checkify)
+get_abstract_model = _on_graphs(partitioning.get_abstract_model)

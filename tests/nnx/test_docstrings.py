@@ -4,11 +4,9 @@ The examples are collected from the installed package when the tests run: those 
 methods, wherever they write `>>>`. `from flax import nnx` in them means weft. What an example prints is compared with
 what its docstring says, or (where the docstring is out of date) with what it prints or raises under the real library.
 
-Examples that need what is still to come (`TO_COME` of `test_surface`, and modules without a twin) or Linen are left out
-by name; other exceptions stand one by one in `EXCEPTIONS`, and an exception that passes fails the test.
+Exceptions stand one by one in `EXCEPTIONS`, and an exception that passes fails the test.
 """
 
-import ast
 import doctest
 import inspect
 import re
@@ -16,12 +14,10 @@ import sys
 import types
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
 from flax import nnx as flax_nnx
-from weft.nnx.interop.installing import twin_module
 
 pytestmark = pytest.mark.slow
 
@@ -30,18 +26,10 @@ EXCEPTIONS = {
     "module.view_info": "prints the text of the layers' docstrings, and weft's layers have their own",
 }
 
-NOT_HERE = {"linen", "bridge"}
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 NUMBER = re.compile(r"-?\d+\.\d*(?:e[+-]?\d+)?")
 ADDRESS = re.compile(r"0x[0-9a-f]+")
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-
-
-def to_come():
-    """The list in `test_surface`."""
-    tree = ast.parse((Path(__file__).parent / "test_surface.py").read_text())
-    assigned = {target.id: node.value for node in tree.body if isinstance(node, ast.Assign) for target in node.targets}
-    return ast.literal_eval(assigned["TO_COME"])
 
 
 def modules():
@@ -80,28 +68,6 @@ def collect():
 
 
 EXAMPLES = dict(collect())
-MISSING = to_come() | NOT_HERE
-
-
-def needs(text):
-    """The names in an example that are not here."""
-    code = "\n".join(example.source for example in doctest.DocTestParser().get_examples(text))
-    imported = " ".join(re.findall(r"^.*\bimport\b.*$", code, re.MULTILINE))
-    return set(re.findall(r"\bnnx\.(\w+)", code) + re.findall(r"\w+", imported)) & MISSING
-
-
-def has_twin(name):
-    module = name
-    while f"flax.nnx.{module}" not in sys.modules:
-        module = module.rpartition(".")[0]
-    try:
-        twin_module(f"flax.nnx.{module}")
-    except ImportError:
-        return False
-    return True
-
-
-HERE = {name: text for name, text in EXAMPLES.items() if not needs(text) and has_twin(name)}
 
 
 class Raised:
@@ -188,12 +154,11 @@ def differences(name, text):
 
 def test_there_are_examples():
     assert len(EXAMPLES) > 90
-    assert len(HERE) > 60
 
 
-@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_prints_the_same(name):
-    found = differences(name, HERE[name])
+    found = differences(name, EXAMPLES[name])
     if name in EXCEPTIONS:
         assert found, f"{name} agrees now: take it off the list"
         pytest.skip(EXCEPTIONS[name])
@@ -209,4 +174,4 @@ def test_numbers_differ_by_rounding_only(got, same):
 
 
 def test_exceptions_are_examples():
-    assert sorted(EXCEPTIONS.keys() - HERE.keys()) == []
+    assert sorted(EXCEPTIONS.keys() - EXAMPLES.keys()) == []
