@@ -14,7 +14,9 @@ from pathlib import Path
 from harness import environment, read_arguments
 
 HERE = Path(__file__).resolve().parent
-SCRIPTS = ("dispatch.py", "eager.py", "tracing.py", "contracts.py", "memory.py", "checkpoints.py", "imports.py")
+SCRIPTS = (
+    "dispatch.py", "state.py", "eager.py", "tracing.py", "contracts.py", "memory.py", "checkpoints.py", "imports.py",
+)  # fmt: skip
 
 
 def output_of(script: str, options: list[str]) -> str:

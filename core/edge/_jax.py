@@ -34,9 +34,19 @@ from jax._src.core import trace_ctx as _untyped_trace_context
 # jit's parameters say "no sharding asked for" with this value, and JAX exports it nowhere.
 from jax._src.named_sharding import UNSPECIFIED as _UNSPECIFIED
 
+# How `jit` takes calls apart that it has compiled before; JAX registers its own keys there, apart from everywhere else.
+from jax._src.tree_util import _all_registries as _untyped_registries
+from jax._src.tree_util import _registry as _untyped_python_registry
+from jax._src.tree_util import _RegistryEntry as _untyped_registry_entry
+from jax._src.tree_util import dispatch_registry as _untyped_dispatch_registry
+
 # Everything below goes through these names, typed once as the boundary.
 _traceback_filtering: Any = _untyped_traceback_filtering
 _trace_context: Any = _untyped_trace_context
+_registries: Any = _untyped_registries
+_python_registry: Any = _untyped_python_registry
+_registry_entry: Any = _untyped_registry_entry
+_dispatch_registry: Any = _untyped_dispatch_registry
 _api: Any = jax
 _jnp: Any = jnp
 _core: Any = jax.extend.core
@@ -382,11 +392,41 @@ def is_dead_tracer(tracer: Any) -> bool:
     return True
 
 
+def running_trace() -> object:
+    """A token of the innermost running trace: the same object as long as that runs.
+
+    What JAX exports, `get_opaque_trace_state`, wraps it anew each time, which takes three times as long to make and to
+    compare; every Variable that is made asks.
+    """
+    return _trace_context.trace._weakref
+
+
 def node_of(cls: type, data: Any, children: Sequence[Any]) -> Any:
     """A node of a pytree class, from its own data and its children; JAX offers it for a whole definition alone."""
     definitions = [tree.structure(child) for child in children]
     definition = _tree_util.PyTreeDef.from_node_data_and_children(_tree_util.default_registry, (cls, data), definitions)
     return definition.unflatten([leaf for child in children for leaf in tree.leaves(child)])
+
+
+def register_dispatched_node(
+    cls: type,
+    flatten: Callable[[Any], Any],
+    unflatten: Callable[[Any, Any], Any],
+    flatten_with_keys: Callable[[Any], Any],
+    pack: Callable[[Any], Any],
+    unpack: Callable[[Any, Any], Any],
+) -> None:
+    """`jax.tree_util.register_pytree_with_keys` with another pair of functions for calls that `jit` has compiled.
+
+    Such a call asks only for the leaves in order, for something to compare, and for its output made of the leaves that
+    come back. So `pack` may give the leaves of a whole tree at once, where `flatten` gives a level.
+    """
+    for registry in _registries:
+        if registry is _dispatch_registry:
+            registry.register_node(cls, pack, unpack)
+        else:
+            registry.register_node(cls, flatten, unflatten, flatten_with_keys)
+    _python_registry[cls] = _registry_entry(flatten, unflatten)
 
 
 def traced_from(tracer: Any, values: Sequence[Any]) -> list[int]:

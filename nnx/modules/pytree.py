@@ -12,19 +12,21 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import typing
 import warnings
 from abc import ABCMeta
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, Self
 
-import jax.tree_util as jtu
 from typing_extensions import dataclass_transform
+from weft.core.edge._jax import register_dispatched_node
 from weft.nnx.config import config
 from weft.nnx.errors import AttributeKindError, TraceContextError
 from weft.nnx.graphs import whereabouts
 from weft.nnx.graphs.splitting import merge, split
 from weft.nnx.missing import MISSING
+from weft.nnx.modules.packed import pack_object
 from weft.nnx.objects import attributes
 from weft.nnx.objects.attributes import (
     GRAPH_TYPES,
@@ -41,6 +43,7 @@ from weft.nnx.objects.layout import Layout, layout_of
 from weft.nnx.objects.objects import OBJECT, Slots, attributes_of, in_order, new_object, touch
 from weft.nnx.printing.reprlib import Attr, Representable
 from weft.nnx.printing.reprlib import Object as ReprObject
+from weft.nnx.variable.packed import unpack
 from weft.nnx.variable.tracers import TraceState
 
 _store = object.__setattr__
@@ -179,9 +182,8 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
         cls._pytree__class_nodes = HashableMapping(declared_attributes(cls))
         GRAPH_TYPES[cls] = OBJECT
         if cls._pytree__is_pytree:
-            jtu.register_pytree_with_keys(
-                cls, _flatten_with_keys, lambda aux, children: _unflatten(cls, aux, children), _flatten
-            )
+            unflatten = functools.partial(_unflatten, cls)
+            register_dispatched_node(cls, _flatten, unflatten, _flatten_with_keys, pack_object, unpack)
 
     # ------------------------------------------------------------------ attributes
 

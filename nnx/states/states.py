@@ -12,11 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from typing import Any, ClassVar, TypeVar
 
 import jax.tree_util as jtu
+from weft.core.edge._jax import register_dispatched_node
 from weft.core.paths import Path, format_path
 from weft.nnx.errors import FilterError, StructureError
 from weft.nnx.printing.reprlib import Attr, Object, Representable, SequenceReprMixin
 from weft.nnx.states.filters import Filter, filters_to_predicates
+from weft.nnx.states.packed import PackedLeaves, pack_state, unpack_state
 from weft.nnx.states.traversals import flatten_mapping, flatten_to_sequence, unflatten_mapping
+from weft.nnx.variable.packed import pack, unpack
 
 V = TypeVar("V")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -129,9 +132,25 @@ class State(MutableMapping[Any, Any], Representable):
         return type(self)(value, _copy=False) if isinstance(value, dict) else value
 
     def __getattr__(self, key: str) -> Any:
-        if key == "_mapping" or key not in self._mapping:
+        if key == "_mapping":
+            return self._unpack()
+        if key not in self._mapping:
             raise AttributeError(f"No attribute {key!r} in State")
         return self[key]
+
+    def _unpack(self) -> dict[Any, Any]:
+        # Compiled calls leave a State packed, until somebody looks (see `packed`).
+        known = vars(self)
+        packed = known.get("_packed")
+        if packed is None:
+            raise AttributeError("this State was never initialised")
+        mapping = known.setdefault("_mapping", packed.unpack())
+        if type(packed) is PackedLeaves:
+            known.pop("_packed", None)
+        return mapping
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_mapping": self._mapping}
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if key == "__orig_class__":
@@ -236,7 +255,11 @@ def unflatten_state(cls: type, keys: tuple[Any, ...], values: Iterable[Any]) -> 
 
 
 def _register(cls: type) -> None:
-    jtu.register_pytree_with_keys(cls, flatten_state_with_keys, functools.partial(unflatten_state, cls), flatten_state)
+    unflatten = functools.partial(unflatten_state, cls)
+    # A subclass that is made, or looked into, in its own way is never without its dicts.
+    plain = cls.__init__ is State.__init__ and cls.__getattr__ is State.__getattr__
+    packed = (pack_state, unpack_state) if plain else (pack, unpack)
+    register_dispatched_node(cls, flatten_state, unflatten, flatten_state_with_keys, *packed)
 
 
 _register(State)

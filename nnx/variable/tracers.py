@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.extend
+from weft.core.edge._jax import running_trace
 from weft.nnx.printing.reprlib import Attr, Object, Representable
 
 
@@ -64,14 +65,15 @@ def located(thing: Any, done: str = "mutated") -> list[str]:
     return next((lines for locate in LOCATORS if (lines := locate(thing, done))), [])
 
 
-_latest: TraceState = TraceState()
+_latest: tuple[object, TraceState] = (running_trace(), TraceState())
 
 
 def current_trace_state() -> TraceState:
     """The current level, as the one object that everything made at it shares (as long as levels do not alternate)."""
     global _latest
-    latest, now = _latest, current_jax_trace()
-    if latest._jax_trace == now:
-        return latest
-    _latest = latest = TraceState(now)
-    return latest
+    now = running_trace()
+    known, state = _latest
+    if known is not now:
+        state = TraceState()
+        _latest = (now, state)
+    return state

@@ -385,14 +385,26 @@ _VALUE_KEY = jtu.GetAttrKey("value")
 
 def _register(cls: Any) -> None:
     VARIABLE_TYPES.add(cls)
+
+    def unflatten(metadata: Metadata, children: Any) -> Any:
+        # As `_new` does, but without a call for each slot.
+        variable = object.__new__(cls)
+        _set_raw_value(variable, *children)
+        _set_metadata(variable, metadata.in_order())
+        _set_trace_state(variable, current_trace_state())
+        return variable
+
     jtu.register_pytree_with_keys(
         cls,
         lambda variable: (((_VALUE_KEY, variable._raw_value),), variable._var_metadata),
-        lambda metadata, children: cls._new(*children, metadata.in_order()),
+        unflatten,
         lambda variable: ((variable._raw_value,), variable._var_metadata),
     )
 
 
+_set_raw_value = Variable.__dict__["_raw_value"].__set__
+_set_trace_state = Variable.__dict__["_trace_state"].__set__
+_set_metadata = Variable.__dict__["_var_metadata"].__set__
 install_operators(Variable, lambda other: other.get_value() if isinstance(other, Variable) else other)
 _register(Variable)
 VariableState = Variable
