@@ -13,7 +13,9 @@ from weft.core.errors import WeftError
 from weft.modules.construct import ConfigError
 from weft.modules.ops import hashable
 from weft.nnx.modules.pytree import Pytree
+from weft.nnx.nn.initializers import compiled
 from weft.nnx.objects.attributes import data
+from weft.nnx.streams.rngs import RngStream
 from weft.nnx.variable.kinds import Param
 
 Metadata = Mapping[str, Any]
@@ -42,7 +44,10 @@ def make_param(init: Any, rngs: Any, shape: Sequence[int], dtype: Any, metadata:
     """
     if not hasattr(rngs, "params"):
         refuse_rngs(rngs)
-    return Param(init(rngs.params(), tuple(shape), dtype), **metadata)
+    stream = rngs.params
+    make = compiled(init, shape, dtype) if type(stream) is RngStream and stream.is_plain() else None
+    value = init(stream(), tuple(shape), dtype) if make is None else stream.draw_by(make)
+    return Param(value, **metadata)
 
 
 class RngsError(WeftError, AttributeError, TypeError):

@@ -1,10 +1,18 @@
-"""Initializers: functions of a key, a shape and a dtype. They are JAX's own, with two more constructors."""
+"""Initializers: functions of a key, a shape and a dtype. They are JAX's own, with two more constructors.
+
+A layer that is made outside of traces asks for the next key, which takes two operations, and for numbers, which takes
+half a dozen. For initializers that give the same bits when they are compiled as a whole, both are one compiled call.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import dataclasses
+import functools
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 from jax.nn.initializers import constant as constant
 from jax.nn.initializers import delta_orthogonal as delta_orthogonal
 from jax.nn.initializers import glorot_normal as glorot_normal
@@ -24,6 +32,8 @@ from jax.nn.initializers import variance_scaling as variance_scaling
 from jax.nn.initializers import xavier_normal as xavier_normal
 from jax.nn.initializers import xavier_uniform as xavier_uniform
 from jax.nn.initializers import zeros as zeros
+from weft.core.caches import kept
+from weft.nnx.variable.metadata import VariableMetadata
 
 Initializer = Callable[..., Any]
 DtypeLikeInexact = Any
@@ -42,3 +52,92 @@ def zeros_init() -> Initializer:
 def ones_init() -> Initializer:
     """The initializer `ones`. See `zeros_init`."""
     return ones
+
+
+def reshaped(init: Initializer, flat: tuple[int, ...], key: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """What an initializer makes in one shape, in another."""
+    value = init(key, flat, dtype)
+    if isinstance(value, VariableMetadata):
+        return dataclasses.replace(value, raw_value=jnp.reshape(value.raw_value, shape))
+    return jnp.reshape(value, shape)
+
+
+# What an initializer of JAX's `variance_scaling` closes over. One that closes over anything else is called as it is.
+_SCALING = ("batch_axis", "distribution", "in_axis", "mode", "out_axis", "scale")
+_scaling_code = variance_scaling(1.0, "fan_in", "uniform").__code__
+# Not `"normal"`: its numbers are products with two constants, of which the compiler makes one, and rounds once.
+_SAME_BITS = ("truncated_normal", "uniform")
+
+
+def make_of(init: Any) -> Hashable | None:
+    """What tells an initializer from those that give other numbers, or None if it has to be called as it is.
+
+    Most models make an initializer anew for each layer, so that its identity says nothing.
+    """
+    if init is zeros or init is ones:
+        return init
+    if type(init) is functools.partial and init.func is reshaped and not init.keywords and len(init.args) == 2:
+        inner = make_of(init.args[0])
+        return None if inner is None else _Reshaped(inner, init.args[1])
+    if getattr(init, "__code__", None) is not _scaling_code or _scaling_code.co_freevars != _SCALING:
+        return None
+    values = tuple(_as_key(cell.cell_contents) for cell in init.__closure__)
+    return values if values[_SCALING.index("distribution")] in _SAME_BITS and _has_hash(values) else None
+
+
+class _Reshaped(NamedTuple):
+    make: Hashable
+    flat: tuple[int, ...]
+
+
+def _of_make(make: Any) -> Initializer:
+    if isinstance(make, _Reshaped):
+        return functools.partial(reshaped, _of_make(make.make), make.flat)
+    return make if callable(make) else variance_scaling(**dict(zip(_SCALING, make, strict=True)))
+
+
+def _as_key(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _has_hash(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+def compiled(init: Any, shape: Sequence[int], dtype: Any) -> Callable[[Any, Any], Any] | None:
+    """A compiled function of a stream's key and count, to the initial numbers and the next count.
+
+    Args:
+        init: an initializer, which is called with the key that the stream draws.
+        shape, dtype: what else it is called with.
+
+    Returns:
+        The function, or None for an initializer whose numbers could be others then, or that is not known at all.
+
+    >>> import jax, jax.numpy as jnp
+    >>> make = compiled(glorot_uniform(), (2, 3), jnp.float32)
+    >>> value, count = make(jax.random.key(0), jnp.uint32(4))
+    >>> value.shape, int(count), compiled(normal(), (2, 3), jnp.float32)
+    ((2, 3), 5, None)
+    """
+    make = make_of(init)
+    if make is None or not all(type(size) is int for size in shape):
+        return None
+    if not jnp.issubdtype(dtype, jnp.floating):
+        return None
+    return _compiled(make, tuple(shape), jnp.dtype(dtype))
+
+
+@kept("initializer, shape and dtype", most=512)
+def _compiled(make: Any, shape: tuple[int, ...], dtype: Any) -> Callable[[Any, Any], Any]:
+    init = _of_make(make)
+
+    @jax.jit
+    def drawn(key: Any, count: Any) -> Any:
+        return init(jax.random.fold_in(key, count), shape, dtype), count + jnp.uint32(1)
+
+    return drawn

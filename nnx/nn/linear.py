@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +34,6 @@ from weft.nnx.nn.dtypes import as_promotion
 from weft.nnx.nn.features import names_features
 from weft.nnx.objects.attributes import HashableMapping
 from weft.nnx.variable.kinds import Param
-from weft.nnx.variable.metadata import VariableMetadata
 
 __all__ = ["Conv", "ConvTranspose", "Einsum", "Embed", "Linear", "LinearGeneral"]
 
@@ -117,8 +115,8 @@ class LinearGeneral(Affine):
         batch = tuple(batch_axis.values())
         kernel_matrix = (math.prod(batch) * math.prod(in_features), math.prod(out_features))
         kernel_shape, bias_shape = (*batch, *in_features, *out_features), (*batch, *out_features)
-        kernel_init = functools.partial(_reshaped, kernel_init, kernel_matrix)
-        bias_init = functools.partial(_reshaped, bias_init, (math.prod(bias_shape),))
+        kernel_init = functools.partial(initializers.reshaped, kernel_init, kernel_matrix)
+        bias_init = functools.partial(initializers.reshaped, bias_init, (math.prod(bias_shape),))
         self.kernel = make_param(kernel_init, rngs, kernel_shape, param_dtype, kernel_metadata)
         self.bias = maybe_param(use_bias, bias_init, rngs, bias_shape, param_dtype, bias_metadata)
 
@@ -140,14 +138,6 @@ class LinearGeneral(Affine):
             out_sharding=out_sharding,
             **self._options(),
         )
-
-
-def _reshaped(init: Callable[..., Any], flat: tuple[int, ...], key: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """What an initializer makes in one shape, in another."""
-    value = init(key, flat, dtype)
-    if isinstance(value, VariableMetadata):
-        return dataclasses.replace(value, raw_value=jnp.reshape(value.raw_value, shape))
-    return jnp.reshape(value, shape)
 
 
 class Linear(Affine):

@@ -21,6 +21,8 @@ from weft.nnx.modules.pytree import Pytree
 from weft.nnx.objects.objects import attributes_of
 from weft.nnx.states.filters import All, Filter, Not, to_predicate
 from weft.nnx.variable.kinds import RngCount, RngKey, RngState
+from weft.nnx.variable.metadata import HOOKS
+from weft.nnx.variable.refs import is_plain_array
 
 Shape = int | tuple[int, ...]
 RngValue = int | jax.Array
@@ -91,6 +93,11 @@ def as_shape(shape: Shape) -> tuple[int, ...]:
     return (shape,) if isinstance(shape, int) else shape
 
 
+@jax.jit
+def _draw(key: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return random.fold_in(key, count), count + jnp.uint32(1)
+
+
 @_with_random_methods
 class RngStream(Pytree):
     """One stream of keys.
@@ -121,10 +128,31 @@ class RngStream(Pytree):
 
     def __call__(self) -> jax.Array:
         """The next key."""
+        if self.is_plain():
+            return self.draw_by(_draw)
         self.count._check_can_update()
         key = random.fold_in(self.key[...], self.count[...])
         self.count[...] += 1
         return key
+
+    def is_plain(self) -> bool:
+        """Whether it has one key and one count, which are arrays outside of traces, without hooks."""
+        key, count = self.key, self.count
+        return (
+            type(key) is RngKey
+            and type(count) is RngCount
+            and is_plain_array(key._raw_value)
+            and is_plain_array(count._raw_value)
+            and key._raw_value.ndim == count._raw_value.ndim == 0
+            and not any(hook in variable._var_metadata for variable in (key, count) for hook in HOOKS)
+        )
+
+    def draw_by(self, make: Callable[[jax.Array, jax.Array], tuple[Any, jax.Array]]) -> Any:
+        """What a compiled function makes of key and count, which gives the next count too; for plain streams."""
+        self.count._check_can_update()
+        value, count = make(self.key._raw_value, self.count._raw_value)
+        self.count.set_raw_value(count)
+        return value
 
     def split(self, k: Shape) -> RngStream:
         """A stream over an array of new keys of this shape."""
