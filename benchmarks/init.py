@@ -1,7 +1,7 @@
 """What it costs to build a model eagerly: each parameter drawn by itself, as constructors do it outside of `jit`.
 
-Compilations are not in it: every case was built before. The limit is equinox, whose layers draw a key each and fill their
-arrays by operations that JAX has compiled.
+Compilations are not in it: every case was built before. The limit is equinox, whose layers draw a key each and fill
+their arrays by operations that JAX has compiled.
 """
 
 from __future__ import annotations
