@@ -64,7 +64,8 @@ def reshaped(init: Initializer, flat: tuple[int, ...], key: Any, shape: tuple[in
 
 # What an initializer of JAX's `variance_scaling` closes over. One that closes over anything else is called as it is.
 _SCALING = ("batch_axis", "distribution", "in_axis", "mode", "out_axis", "scale")
-_scaling_code = variance_scaling(1.0, "fan_in", "uniform").__code__
+_scaling: Any = variance_scaling(1.0, "fan_in", "uniform")
+_scaling_code: Any = _scaling.__code__
 # Not `"normal"`: its numbers are products with two constants, of which the compiler makes one, and rounds once.
 _SAME_BITS = ("truncated_normal", "uniform")
 
@@ -81,7 +82,8 @@ def make_of(init: Any) -> Hashable | None:
         return None if inner is None else _Reshaped(inner, init.args[1])
     if getattr(init, "__code__", None) is not _scaling_code or _scaling_code.co_freevars != _SCALING:
         return None
-    values = tuple(_as_key(cell.cell_contents) for cell in init.__closure__)
+    cells: Any = getattr(init, "__closure__", ())
+    values = tuple(_as_key(cell.cell_contents) for cell in cells)
     return values if values[_SCALING.index("distribution")] in _SAME_BITS and _has_hash(values) else None
 
 
