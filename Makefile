@@ -11,7 +11,7 @@ N ?= 1000
 JOBS ?= logical
 PINS := constraints.txt pyproject.toml
 
-.PHONY: help demo test quick test-debug fuzz fuzz-records lint format typecheck bench wheel freeze clean
+.PHONY: help demo test quick test-debug fuzz fuzz-records flax-suite lint format typecheck bench wheel freeze clean
 .DEFAULT_GOAL := help
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo 'make test-debug run the tests of records with lost successors and reused keys as errors'
 	@echo 'make fuzz N=5000 compare random programs under flax.nnx and weft.nnx'
 	@echo 'make fuzz-records N=2000 compare random programs over records with plain JAX'
+	@echo 'make flax-suite run flax'\''s own tests of NNX over weft.nnx'
 	@echo 'make lint       ruff check and ruff format --check'
 	@echo 'make format     let ruff mend what it can'
 	@echo 'make typecheck  pyright over the installed wheel, strict on core and the transforms'
@@ -48,6 +49,9 @@ fuzz: $(VENV)/stamp-test
 
 fuzz-records: $(VENV)/stamp-test
 	$(BIN)/python tests/records/fuzz_records.py $(N) $(ARGS)
+
+flax-suite: $(VENV)/stamp-test
+	$(BIN)/python tests/nnx/flax_suite.py $(ARGS)
 
 lint: $(VENV)/stamp-dev
 	$(BIN)/ruff check .

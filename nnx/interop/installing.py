@@ -35,7 +35,7 @@ NNX = "flax.nnx"
 OURS = "weft.nnx"
 
 # Modules of flax.nnx that have the same name here, as have their parts; `SUBMODULES` are laid out otherwise.
-SAME_NAME = ("bridge", "nn", "proxy_caller", "summary", "training", "transforms")
+SAME_NAME = ("bridge", "ids", "nn", "proxy_caller", "summary", "training", "transforms")
 # Modules of flax.nnx that are other files here, or several.
 OTHERWISE = {
     "nn.linear": ("nn.linear", "nn.convolution"),
@@ -169,6 +169,10 @@ def _join_flax(flax: Any) -> None:
     theirs = errors.TraceContextError
     errors.TraceContextError = TraceContextError
     _undo.append(lambda: setattr(errors, "TraceContextError", theirs))
+    # Who imported theirs before this is to catch ours by it.
+    bases = TraceContextError.__bases__
+    TraceContextError.__bases__ = (*bases, theirs)
+    _undo.append(lambda: setattr(TraceContextError, "__bases__", bases))
     update = flax.config.update
 
     def update_both(option: Any, value: Any, /) -> None:
