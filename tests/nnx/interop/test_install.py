@@ -247,6 +247,47 @@ def test_public_modules_have_a_twin(name):
     assert "." in name or importlib.import_module(f"weft.nnx.{name}") is twin
 
 
+def test_a_trace_context_error_is_caught_by_the_name_that_flax_gives_it():
+    program = """
+        from flax.errors import TraceContextError as before
+        import weft.nnx
+        weft.nnx.install()
+        import flax.errors
+        import jax
+        from flax import nnx
+
+        variable = nnx.Param(1.0)
+        for kind in (before, flax.errors.TraceContextError, flax.errors.FlaxError):
+            try:
+                jax.jit(lambda: variable.set_value(2.0))()
+            except kind:
+                print("caught")
+        """
+    assert printed(program) == ["caught"] * 3
+
+
+def test_an_error_of_the_program_shows_no_frames_but_the_programs(tmp_path):
+    (tmp_path / "program.py").write_text("def f():\n    raise ValueError('mine')\nf()\n")
+    result = run("-m", "weft.nnx", str(tmp_path / "program.py"))
+    frames = [line.split('"')[1] for line in result.stderr.splitlines() if line.startswith('  File "')]
+    assert frames == [str(tmp_path / "program.py")] * 2
+    assert result.stderr.splitlines()[-1] == "ValueError: mine"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["FOLDER"], "can't run folder 'FOLDER': it has no __main__.py"),
+        (["-m", "nosuch.module"], "no module named 'nosuch.module'"),
+        (["nosuch.py"], "can't open file 'nosuch.py': no such file"),
+    ],
+)
+def test_what_is_no_program_gets_one_line(tmp_path, arguments, said):
+    arguments = [argument.replace("FOLDER", str(tmp_path)) for argument in arguments]
+    result = run("-m", "weft.nnx", *arguments)
+    assert (result.returncode, result.stderr) == (2, f"python -m weft.nnx: {said.replace('FOLDER', str(tmp_path))}\n")
+
+
 @pytest.mark.parametrize("name", ["graph", "extract", "statelib"])
 def test_public_modules_are_attributes_too(name):
     assert getattr(nnx, name) is twin_module(f"flax.nnx.{name}")
