@@ -1,25 +1,53 @@
 """op: what makes a function a pure op.
 
-An op is a `jax.jit` of its own. A model calls the same few ops many times on the same shapes, and JAX traces,
-differentiates, transposes and lowers each of them *once*: a 12-layer transformer is traced and lowered in three
-quarters of the time of the same maths written out in `jax.numpy`. XLA inlines the calls, so the compiled program is the
-same; in jaxprs and profiles an op goes by its name.
+An op is a `jax.jit` of its own. A model calls the same few ops many times on the same shapes: eagerly each is one
+compiled call, and under a trace JAX traces each of them *once*; its equations then stand in the outer trace as if they
+were written there, so that whatever walks a jaxpr sees products and sums.
 
 Some options are functions (a product, a promotion). A function of the user's own may have state, as a quantiser does,
-and no one knows when it is a new one; so an op that is given one is not traced apart, but runs where it is called.
+and no one knows when it is a new one; so an op that is given one is not traced apart, but runs where it is called. So
+does an op that reaches a function of JAX in whose place somebody has put another one (`untouched`), and every op within
+`op_by_op`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar, cast
 
 import jax
+from weft.core.switches import is_on
+from weft.modules.untouched import watch
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_AT_FIRST = is_on("WEFT_OP_BY_OP")
+_op_by_op = ContextVar("op_by_op", default=_AT_FIRST)
+
+
+@contextlib.contextmanager
+def op_by_op() -> Iterator[None]:
+    """Within it, eager layers run operation by operation, as if each were written in `jax.numpy`.
+
+    Fused into one compiled call, the same maths may round otherwise in the last bits. The variable `WEFT_OP_BY_OP=1` of
+    the environment does it for a whole process.
+
+    >>> import jax.numpy as jnp
+    >>> from weft.modules.ops import linear
+    >>> with op_by_op():
+    ...     linear(jnp.ones(2), jnp.ones((2, 1))).tolist()
+    [2.0]
+    """
+    token = _op_by_op.set(True)
+    try:
+        yield
+    finally:
+        _op_by_op.reset(token)
 
 
 def op(*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -37,11 +65,15 @@ def op(*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        traced = cast(Any, jax.jit(function, static_argnames=static))
+        traced = cast(Any, jax.jit(function, static_argnames=static, inline=True))
         parameters = inspect.signature(function).parameters
         defaults = {name: parameters[name].default for name in static}
         # Not `isroutine`, which jitted functions are not; and a missing default is a class, which is callable.
         functions = {name for name, default in defaults.items() if callable(default) and not isinstance(default, type)}
+
+        @functools.cache
+        def untouched() -> Callable[[], bool]:
+            return watch(function)  # at the first call: when this file is read, what the function calls is not there
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -50,6 +82,8 @@ def op(*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
                     kwargs[name] = hashable(value)
                 elif name in functions and value is not defaults[name]:
                     return function(*args, **kwargs)
+            if _op_by_op.get() or not untouched()():
+                return function(*args, **kwargs)
             return traced(*args, **kwargs)
 
         return call

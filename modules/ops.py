@@ -37,6 +37,7 @@ from weft.modules.moments import normalize as normalize
 from weft.modules.moments import running as running
 from weft.modules.op import hashable as hashable
 from weft.modules.op import op as op
+from weft.modules.op import op_by_op as op_by_op
 from weft.modules.pooling import avg_pool as avg_pool
 from weft.modules.pooling import max_pool as max_pool
 from weft.modules.pooling import min_pool as min_pool

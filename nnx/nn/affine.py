@@ -1,4 +1,8 @@
-"""What linear maps and convolutions share: the class `Affine`, and initializers."""
+"""What linear maps and convolutions share: the class `Affine`, and initializers.
+
+What they share to be called are functions, here as in all of `nn`: a layer's method may be called with any object that
+has the layer's attributes, and a subclass may have any method of its own.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +32,17 @@ class Affine(Module):
     promote_dtype: Callable[..., Any]
     preferred_element_type: Any
 
-    def _learned(self) -> tuple[jax.Array, jax.Array | None]:
-        """Kernel and bias."""
-        return self.kernel[...], value_of(self.bias)
 
-    def _options(self) -> dict[str, Any]:
-        return {
-            "dtype": self.dtype,
-            "out_dtype": self.preferred_element_type,
-            "precision": self.precision,
-            "promote": as_promotion(self.promote_dtype),
-        }
+def learned(layer: Any) -> tuple[jax.Array, jax.Array | None]:
+    """The kernel and the bias of a layer."""
+    return layer.kernel[...], value_of(layer.bias)
+
+
+def product_options(layer: Any) -> dict[str, Any]:
+    """A layer's options that all products take."""
+    return {
+        "dtype": layer.dtype,
+        "out_dtype": layer.preferred_element_type,
+        "precision": layer.precision,
+        "promote": as_promotion(layer.promote_dtype),
+    }

@@ -133,7 +133,7 @@ class MultiHeadAttention(Module):
         self.out_dot_general = out_dot_general
         self.qkv_dot_general_cls = qkv_dot_general_cls
         self.out_dot_general_cls = out_dot_general_cls
-        self.head_dim = self._head_size()
+        self.head_dim = _head_size(self)
         computed: dict[str, Any] = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
         linear = functools.partial(LinearGeneral, use_bias=use_bias, precision=precision, **computed)
         projection = functools.partial(
@@ -166,15 +166,6 @@ class MultiHeadAttention(Module):
         )
         self.rngs = rngs.dropout.fork() if keep_rngs and dropout_rate > 0 else None
         self.cached_key = self.cached_value = self.cache_index = data(None)
-
-    def _head_size(self) -> int:
-        if self.num_heads % self.num_kv_heads:
-            raise ConfigError(
-                f"the number of heads, {self.num_heads}, must be divisible by num_kv_heads, {self.num_kv_heads}"
-            )
-        if self.qkv_features % self.num_heads:
-            raise ConfigError(f"qkv_features, {self.qkv_features}, must be divisible by num_heads, {self.num_heads}")
-        return self.qkv_features // self.num_heads
 
     def __call__(
         self,
@@ -228,8 +219,8 @@ class MultiHeadAttention(Module):
             query, key = self.query_ln(query), self.key_ln(key)
         decoding = first_given("decode", decode, self.decode, owner=self)
         if decoding:
-            key, value, mask = self._from_cache(key, value, mask)
-        deterministic, dropout_key = self._dropout(deterministic, rngs)
+            key, value, mask = _from_cache(self, key, value, mask)
+        deterministic, dropout_key = _dropout(self, deterministic, rngs)
         x = self.attention_fn(
             query,
             key,
@@ -245,36 +236,10 @@ class MultiHeadAttention(Module):
             is_causal=is_causal,
         )
         if decoding:
-            keys, values, index = self._cache()
+            keys, values, index = _cache(self)
             keys[...], values[...] = key, value
             index[...] += 1
         return self.out(x, out_sharding=out_sharding)
-
-    def _cache(self) -> tuple[Cache[Any], Cache[Any], Cache[Any]]:
-        if self.cached_key is None or self.cached_value is None or self.cache_index is None:
-            raise ConfigError("MultiHeadAttention decodes without a cache", fix="call init_cache(input_shape) first")
-        return self.cached_key, self.cached_value, self.cache_index
-
-    def _from_cache(self, key: jax.Array, value: jax.Array, mask: Any) -> tuple[jax.Array, jax.Array, Any]:
-        """All steps' keys and values, and a mask of those made so far."""
-        keys, values, index = (cached[...] for cached in self._cache())
-        *batch, _, heads, size = keys.shape
-        if key.shape != (*batch, 1, heads, size):
-            raise AxisError(
-                f"a step of decoding takes keys of shape {(*batch, 1, heads, size)}, not {key.shape}",
-                fix="pass one step at a time, in batches of the shape that init_cache was given",
-            )
-        keys, values, known = ops.cache_step(keys, values, index, key, value)
-        return keys, values, ops.combine_masks(mask, known)
-
-    def _dropout(self, deterministic: bool | None, rngs: Rngs | RngStream | None) -> tuple[bool, jax.Array | None]:
-        """Whether nothing is dropped, and a key if something is."""
-        if self.dropout_rate == 0:
-            return True, None
-        if first_given("deterministic", deterministic, self.deterministic, owner=self):
-            return True, None
-        stream = self.rngs if rngs is None else rngs.dropout if isinstance(rngs, Rngs) else rngs
-        return False, first_given("rngs", stream, owner=self)()
 
     def init_cache(self, input_shape: Sequence[int], dtype: Any = jnp.float32) -> None:
         """Makes an empty cache for decoding.
@@ -315,3 +280,42 @@ class MultiHeadAttention(Module):
             self.decode = decode
             if self.cached_key is None and batch_size is not None and max_length is not None:
                 self.init_cache((*as_sizes(batch_size), max_length, self.in_features), self.dtype or jnp.float32)
+
+
+def _head_size(layer: Any) -> int:
+    if layer.num_heads % layer.num_kv_heads:
+        raise ConfigError(
+            f"the number of heads, {layer.num_heads}, must be divisible by num_kv_heads, {layer.num_kv_heads}"
+        )
+    if layer.qkv_features % layer.num_heads:
+        raise ConfigError(f"qkv_features, {layer.qkv_features}, must be divisible by num_heads, {layer.num_heads}")
+    return layer.qkv_features // layer.num_heads
+
+
+def _cache(layer: Any) -> tuple[Cache[Any], Cache[Any], Cache[Any]]:
+    if layer.cached_key is None or layer.cached_value is None or layer.cache_index is None:
+        raise ConfigError("MultiHeadAttention decodes without a cache", fix="call init_cache(input_shape) first")
+    return layer.cached_key, layer.cached_value, layer.cache_index
+
+
+def _from_cache(layer: Any, key: jax.Array, value: jax.Array, mask: Any) -> tuple[jax.Array, jax.Array, Any]:
+    """All steps' keys and values, and a mask of those made so far."""
+    keys, values, index = (cached[...] for cached in _cache(layer))
+    *batch, _, heads, size = keys.shape
+    if key.shape != (*batch, 1, heads, size):
+        raise AxisError(
+            f"a step of decoding takes keys of shape {(*batch, 1, heads, size)}, not {key.shape}",
+            fix="pass one step at a time, in batches of the shape that init_cache was given",
+        )
+    keys, values, known = ops.cache_step(keys, values, index, key, value)
+    return keys, values, ops.combine_masks(mask, known)
+
+
+def _dropout(layer: Any, deterministic: bool | None, rngs: Rngs | RngStream | None) -> tuple[bool, jax.Array | None]:
+    """Whether nothing is dropped, and a key if something is."""
+    if layer.dropout_rate == 0:
+        return True, None
+    if first_given("deterministic", deterministic, layer.deterministic, owner=layer):
+        return True, None
+    stream = layer.rngs if rngs is None else rngs.dropout if isinstance(rngs, Rngs) else rngs
+    return False, first_given("rngs", stream, owner=layer)()

@@ -11,7 +11,7 @@ from jax import lax
 from weft.modules import ops
 from weft.modules.construct import ConfigError
 from weft.nnx.nn import dtypes
-from weft.nnx.nn.affine import Affine, default_bias_init, default_kernel_init
+from weft.nnx.nn.affine import Affine, default_bias_init, default_kernel_init, learned, product_options
 from weft.nnx.nn.construct import NO_METADATA, Metadata, Sizes, as_sizes, keep_options, make_param, maybe_param
 from weft.nnx.nn.features import names_features
 
@@ -26,17 +26,18 @@ class _Convolution(Affine):
     kernel_dilation: Sizes | None
     mask: Any
 
-    def _learned(self) -> tuple[jax.Array, jax.Array | None]:
-        """The kernel under its mask, and the bias."""
-        kernel, bias = super()._learned()
-        if self.mask is None:
-            return kernel, bias
-        if jnp.shape(self.mask) != self.kernel_shape:
-            raise ConfigError(
-                f"the mask of a {type(self).__name__} must have the shape of its kernel",
-                at=f"mask: {jnp.shape(self.mask)}, kernel: {self.kernel_shape}",
-            )
-        return kernel * self.mask, bias
+
+def _masked(layer: Any) -> tuple[jax.Array, jax.Array | None]:
+    """The kernel of a layer under its mask, and the bias."""
+    kernel, bias = learned(layer)
+    if layer.mask is None:
+        return kernel, bias
+    if jnp.shape(layer.mask) != layer.kernel_shape:
+        raise ConfigError(
+            f"the mask of a {type(layer).__name__} must have the shape of its kernel",
+            at=f"mask: {jnp.shape(layer.mask)}, kernel: {layer.kernel_shape}",
+        )
+    return kernel * layer.mask, bias
 
 
 class Conv(_Convolution):
@@ -117,7 +118,7 @@ class Conv(_Convolution):
         """
         return ops.conv(
             inputs,
-            *self._learned(),
+            *_masked(self),
             strides=_or_one(self.strides),
             padding=_padding(self.padding),
             input_dilation=_or_one(self.input_dilation),
@@ -125,7 +126,7 @@ class Conv(_Convolution):
             feature_group_count=self.feature_group_count,
             conv_general_dilated=self.conv_general_dilated,
             out_sharding=out_sharding,
-            **self._options(),
+            **product_options(self),
         )
 
 
@@ -195,12 +196,12 @@ class ConvTranspose(_Convolution):
         """
         return ops.conv_transpose(
             inputs,
-            *self._learned(),
+            *_masked(self),
             strides=_or_one(self.strides),
             padding=_pairs(self.padding, len(self.kernel_size)),
             kernel_dilation=_or_one(self.kernel_dilation),
             transpose_kernel=self.transpose_kernel,
-            **self._options(),
+            **product_options(self),
         )
 
 

@@ -41,6 +41,12 @@ def promote_dtype(args: T, /, *, dtype: Any = None, inexact: bool = True) -> T:
     return cast(T, tuple(promote(*args, dtype=dtype, inexact=inexact)))
 
 
+# What `promote_dtype` was when it was read: others change functions in place, and then expect to be called.
+_CODES = [function.__code__ for function in (promote_dtype, canonicalize_dtype)]
+
+
 def as_promotion(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function like `promote_dtype` as ops take it: with each array an argument."""
-    return promote if function is promote_dtype else lambda *arrays, **options: function(arrays, **options)
+    if function is promote_dtype and [promote_dtype.__code__, canonicalize_dtype.__code__] == _CODES:
+        return promote
+    return lambda *arrays, **options: function(arrays, **options)

@@ -36,7 +36,7 @@ def names_features(sizes: Callable[[Any], Mapping[int, int]]) -> Callable[[F], F
                 return method(self, x, *args, **kwargs)
             except (TypeError, ValueError) as error:
                 if not isinstance(error, FeatureError):
-                    _explain(self, x, sizes(self))
+                    _explain(self, x, sizes)
                 raise
 
         return cast(F, call)
@@ -44,11 +44,11 @@ def names_features(sizes: Callable[[Any], Mapping[int, int]]) -> Callable[[F], F
     return decorate
 
 
-def _explain(layer: Any, x: Any, sizes: Mapping[int, int]) -> None:
+def _explain(layer: Any, x: Any, sizes_of: Callable[[Any], Mapping[int, int]]) -> None:
     try:
-        shape = jnp.shape(x)
-    except TypeError:
-        return  # it is no array at all, and that is what the error says
+        shape, sizes = jnp.shape(x), sizes_of(layer)
+    except (TypeError, AttributeError):
+        return  # it is no array at all, or the layer lacks an attribute, and that is what the error says
     wrong = {axis: size for axis, size in sizes.items() if not -len(shape) <= axis < len(shape) or shape[axis] != size}
     if not wrong:
         return

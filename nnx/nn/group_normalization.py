@@ -15,7 +15,16 @@ from weft.modules.construct import ConfigError
 from weft.nnx.nn import dtypes
 from weft.nnx.nn.construct import NO_METADATA, Metadata, keep_options, maybe_param
 from weft.nnx.nn.features import names_features
-from weft.nnx.nn.normalizer import Axes, Normalizer, features_of_norm, ones, zeros
+from weft.nnx.nn.normalizer import (
+    Axes,
+    Normalizer,
+    features_of_norm,
+    learned_of_norm,
+    norm_options,
+    normalized,
+    ones,
+    zeros,
+)
 
 
 class GroupNorm(Normalizer):
@@ -74,7 +83,7 @@ class GroupNorm(Normalizer):
     def __call__(self, x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
         """Normalises. `mask`, shaped like `x` where it is not of size one, says which values count."""
         axes = (self.reduction_axes,) if isinstance(self.reduction_axes, int) else self.reduction_axes
-        return ops.group_norm(x, *self._learned(), mask, groups=self.num_groups, axes=axes, **self._options())
+        return ops.group_norm(x, *learned_of_norm(self), mask, groups=self.num_groups, axes=axes, **norm_options(self))
 
 
 def _groups(features: int, groups: int | None, size: int | None) -> tuple[int, int]:
@@ -144,4 +153,4 @@ class InstanceNorm(Normalizer):
         if 0 in features:
             raise ConfigError("InstanceNorm: the first axis is the batch, not features", at=f"x: {jnp.shape(x)}")
         axes = tuple(axis for axis in range(1, jnp.ndim(x)) if axis not in features)
-        return self._norm(x, mask, axes, features)
+        return normalized(self, x, mask, axes, features)

@@ -14,7 +14,7 @@ from weft.modules import ops
 from weft.modules.construct import ConfigError
 from weft.nnx.modules.module import Module
 from weft.nnx.nn import dtypes, initializers
-from weft.nnx.nn.affine import Affine, default_bias_init, default_kernel_init
+from weft.nnx.nn.affine import Affine, default_bias_init, default_kernel_init, learned, product_options
 from weft.nnx.nn.canonical import canonicalize_padding as canonicalize_padding
 from weft.nnx.nn.canonical import canonicalize_tuple as _canonicalize_tuple  # noqa: F401
 from weft.nnx.nn.canonical import conv_dimension_numbers as _conv_dimension_numbers  # noqa: F401
@@ -131,12 +131,12 @@ class LinearGeneral(Affine):
         dot_general = self.dot_general_cls() if self.dot_general_cls is not None else self.dot_general
         return ops.linear_general(
             inputs,
-            *self._learned(),
+            *learned(self),
             axes=self.axis,
             batch_axes=tuple(self.batch_axis),
             dot_general=lax.dot_general if dot_general is None else dot_general,
             out_sharding=out_sharding,
-            **self._options(),
+            **product_options(self),
         )
 
 
@@ -184,7 +184,7 @@ class Linear(Affine):
     def __call__(self, inputs: jax.Array, out_sharding: Any = None) -> jax.Array:
         """Maps the last axis. `out_sharding` is that of the result, in explicit-sharding mode."""
         return ops.linear(
-            inputs, *self._learned(), dot_general=self.dot_general, out_sharding=out_sharding, **self._options()
+            inputs, *learned(self), dot_general=self.dot_general, out_sharding=out_sharding, **product_options(self)
         )
 
 
@@ -246,11 +246,11 @@ class Einsum(Affine):
         """
         return ops.einsum(
             inputs,
-            *self._learned(),
+            *learned(self),
             equation=ops.check_equation(first_given("einsum_str", einsum_str, self.einsum_str, owner=self)),
             product=self.einsum_op,
             out_sharding=out_sharding,
-            **self._options(),
+            **product_options(self),
         )
 
 

@@ -20,7 +20,16 @@ from weft.nnx.nn.canonical import normalize as _normalize  # noqa: F401
 from weft.nnx.nn.construct import NO_METADATA, Metadata, first_given, keep_options, maybe_param
 from weft.nnx.nn.features import names_features
 from weft.nnx.nn.group_normalization import GroupNorm, InstanceNorm
-from weft.nnx.nn.normalizer import Axes, Normalizer, features_of_norm, ones, zeros
+from weft.nnx.nn.normalizer import (
+    Axes,
+    Normalizer,
+    features_of_norm,
+    learned_of_norm,
+    norm_options,
+    normalized,
+    ones,
+    zeros,
+)
 from weft.nnx.nn.weight_normalization import SpectralNorm, WeightNorm
 from weft.nnx.variable.kinds import BatchStat
 
@@ -100,12 +109,12 @@ class BatchNorm(Normalizer):
             x,
             self.mean[...],
             self.var[...],
-            *self._learned(),
+            *learned_of_norm(self),
             mask,
             momentum=None if running else self.momentum,
             axes=tuple(axis for axis in range(jnp.ndim(x)) if axis not in features),
             feature_axes=features,
-            **self._options(),
+            **norm_options(self),
         )
         if not running:
             # Statistics of a level that is differentiated may be differentiated through; those kept here may not.
@@ -169,7 +178,7 @@ class LayerNorm(Normalizer):
     @names_features(features_of_norm)
     def __call__(self, x: jax.Array, *, mask: jax.Array | None = None) -> jax.Array:
         """Normalises. `mask` says which values count for the statistics, and broadcasts against `x`."""
-        return self._norm(x, mask, self.reduction_axes, self.feature_axes)
+        return normalized(self, x, mask, self.reduction_axes, self.feature_axes)
 
 
 class RMSNorm(Normalizer):
@@ -214,4 +223,4 @@ class RMSNorm(Normalizer):
     @names_features(features_of_norm)
     def __call__(self, x: jax.Array, mask: jax.Array | None = None) -> jax.Array:
         """Scales. `mask` says which values count for the mean, and broadcasts against `x`."""
-        return self._norm(x, mask, self.reduction_axes, self.feature_axes, use_mean=False)
+        return normalized(self, x, mask, self.reduction_axes, self.feature_axes, use_mean=False)

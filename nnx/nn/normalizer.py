@@ -36,7 +36,7 @@ zeros, ones = initializers.zeros_init(), initializers.ones_init()
 def features_of_norm(norm: Any) -> dict[int, int]:
     """The features of a norm, by their axis; none where several axes share them."""
     axes = getattr(norm, "feature_axes", getattr(norm, "axis", -1))
-    learned = next((value for value in norm._learned() if value is not None), None)
+    learned = next((value for value in learned_of_norm(norm) if value is not None), None)
     return {axes: learned.shape[0]} if isinstance(axes, int) and learned is not None else {}
 
 
@@ -56,20 +56,27 @@ class Normalizer(Module):
     use_fast_variance: bool
     promote_dtype: Callable[..., Any]
 
-    def _learned(self) -> tuple[jax.Array | None, jax.Array | None]:
-        """Scale and bias, of which some norms have but one."""
-        return value_of(self.scale), value_of(getattr(self, "bias", None))
 
-    def _options(self) -> dict[str, Any]:
-        return {
-            "epsilon": self.epsilon,
-            "dtype": self.dtype,
-            "axis_name": self.axis_name,
-            "axis_index_groups": self.axis_index_groups,
-            "use_fast_variance": self.use_fast_variance,
-            "promote": as_promotion(self.promote_dtype),
-        }
+def learned_of_norm(norm: Any) -> tuple[jax.Array | None, jax.Array | None]:
+    """Scale and bias, of which some norms have but one."""
+    return value_of(norm.scale), value_of(getattr(norm, "bias", None))
 
-    def _norm(self, x: jax.Array, mask: jax.Array | None, axes: Axes, feature_axes: Axes, **options: Any) -> jax.Array:
-        options = {"axes": axes, "feature_axes": feature_axes, **options, **self._options()}
-        return ops.norm(x, *self._learned(), mask, **options)
+
+def norm_options(norm: Any) -> dict[str, Any]:
+    """A norm's options that all norms' ops take."""
+    return {
+        "epsilon": norm.epsilon,
+        "dtype": norm.dtype,
+        "axis_name": norm.axis_name,
+        "axis_index_groups": norm.axis_index_groups,
+        "use_fast_variance": norm.use_fast_variance,
+        "promote": as_promotion(norm.promote_dtype),
+    }
+
+
+def normalized(
+    norm: Any, x: jax.Array, mask: jax.Array | None, axes: Axes, feature_axes: Axes, **options: Any
+) -> jax.Array:
+    """An input normalised by its own moments, as a norm's options say."""
+    options = {"axes": axes, "feature_axes": feature_axes, **options, **norm_options(norm)}
+    return ops.norm(x, *learned_of_norm(norm), mask, **options)
