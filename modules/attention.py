@@ -33,15 +33,15 @@ def check_attention(query: Queries, key: Keys, value: Keys | None = None) -> Non
     arrays = {"query": query, "key": key} if value is None else {"query": query, "key": key, "value": value}
     at = ", ".join(f"{name}: {array.shape}" for name, array in arrays.items())
     if len({array.ndim for array in arrays.values()}) > 1:
-        raise AxisError(f"{', '.join(arrays)} must have the same rank", at=at)
+        raise AxisError(f"{', '.join(arrays)} must have same rank", at=at)
     if query.ndim < 3:
         raise AxisError("attention takes axes of length, heads and depth", at=at)
     if len({array.shape[:-3] for array in arrays.values()}) > 1:
-        raise AxisError(f"{', '.join(arrays)} must have the same batch axes", at=at)
+        raise AxisError(f"{', '.join(arrays)} batch dims must match", at=at)
     if query.shape[-1] != key.shape[-1]:
-        raise AxisError("query and key must have the same depth", at=at)
+        raise AxisError("query and key depths must match", at=at)
     if value is not None and key.shape[-3] != value.shape[-3]:
-        raise AxisError("key and value must have the same length", at=at)
+        raise AxisError("key and value lengths must match", at=at)
     for name, array in arrays.items():
         if query.shape[-2] % array.shape[-2]:
             raise AxisError(f"the heads of the query must be a multiple of those of the {name}", at=at)

@@ -30,8 +30,14 @@ def agreement_of_carries(name: str, arrives: Callable[[Call], Arrival], *, shape
             after = boundary.describe(_alone(subtrees(departure.prefix, out, departure.read, CARRIED)), "carry")
             found = differences(before, after, shapes=shapes, promotes=shapes)
             if found:
+                # What users of NNX search for; of values there is no other one.
+                moved = boundary.has_updates and any(" -> another " in place for place in found)
+                rule = (
+                    ": Carry references must be the same between iterations, and "
+                    f"{name} Variable identity must be preserved across iterations"
+                )
                 raise CarryError(
-                    f"the carry of {name} changes from one iteration to the next",
+                    f"the carry of {name} changes from one iteration to the next{rule if moved else ''}",
                     at=found,
                     fix="return a carry of the same structure, shapes and dtypes; make a changing number an array",
                 )

@@ -201,6 +201,8 @@ def split_context(ctxtag: Hashable | None = None) -> Iterator[SplitContext]:
     finally:
         if context is not None:
             context.flatten_end(split.ref_index)
+        # What is kept of this is the update context's; a later split would have numbers of its own.
+        del split.ref_index, split.ctxtag
 
 
 @contextlib.contextmanager
@@ -222,6 +224,7 @@ def merge_context(ctxtag: Hashable | None = None, inner: bool | None = None) -> 
             if inner is None:
                 raise StructureError("under an update context, say whether this merge is the inner one (inner=...)")
             current_update_context(ctxtag).unflatten_end(merge.index_ref, inner)
+        del merge.index_ref, merge.ctxtag
 
 
 def _structure_and_things(node: Any) -> tuple[GraphDef[Any], list[Identity]]:

@@ -291,13 +291,14 @@ def prefix(node: Any, filter_map: Mapping[Filter, Any] | Callable[..., Any], /, 
     if graph_mode(graph):
         numbers = RefMap()
 
-        def as_tree(value: Any) -> Any:
+        def as_tree(base: Any, value: Any) -> Any:
             if not is_graph_node(value):
                 return value
             graphdef, flat = flatten(value, ref_index=numbers, graph=True)
-            return TreeState(graphdef, nested_or_leaf(flat), Opaque(value_at))
+            start = nnx_path(base)
+            return TreeState(graphdef, nested_or_leaf(flat), Opaque(lambda path, leaf: value_at((*start, *path), leaf)))
 
-        node = jax.tree.map(as_tree, node, is_leaf=is_graph_node)
+        node = jax.tree.map_with_path(as_tree, node, is_leaf=is_graph_node)
     return jax.tree.map_with_path(
         lambda path, leaf: value_at(tuple(part for part in nnx_path(path) if part != "__state__"), leaf),
         node,
@@ -319,3 +320,18 @@ def _by_filter(filter_map: Mapping[Any, Any]) -> Callable[[Path, Any], Any]:
         )
 
     return value_at
+
+
+def clear_non_graph_nodes(tree: Any) -> Any:
+    """A tree with its objects and Variables alone, and None for everything else.
+
+    >>> from weft.nnx.variable.kinds import Param
+    >>> kept = Param(1)
+    >>> clear_non_graph_nodes([kept, 2])[1] is None
+    True
+    """
+
+    def is_kept(value: Any) -> bool:
+        return is_graph_node(value) or isinstance(value, Variable)
+
+    return jax.tree.map(lambda value: value if is_kept(value) else None, tree, is_leaf=is_kept)

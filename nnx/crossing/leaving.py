@@ -101,6 +101,8 @@ class Leaving:
         else:
             # What was taken out of the arguments is nobody's any more.
             reached = [self.position[id(leaf)] for leaf in look.leaves[: end.leaves] if id(leaf) in self.position]
+        if not (mode.updates or mode.copies):
+            self._refuse_returned(apart, returned)  # before what it changes is refused: that it is returned is why
         places = ((i, self._changed(i)) for i in reached)
         updates = tuple((i, *place) for i, place in places if place is not None)
         metadata = self._metadata()
@@ -209,7 +211,8 @@ class Leaving:
                 one, other = finders[home](place, variable), finders[root](path, variable)
                 if one.is_place and other.is_place and one.place != other.place:
                     raise AliasError(
-                        "Inconsistent aliasing detected: a Variable is now reached under different in_axes",
+                        "Inconsistent aliasing detected. The following nodes have different prefixes: a Variable is "
+                        "now reached under different in_axes",
                         at=[
                             f"{format_path((*self._base(home), *place))}: {one}",
                             f"{format_path((*self._base(root), *path))}: {other}",
@@ -322,11 +325,18 @@ class Leaving:
             return FORWARDED, i
         return self.lanes.output(ride, value, lambda: "output")
 
+    def _refuse_returned(self, apart: Tree, returned: Sequence[Seen]) -> None:
+        """Refuses a Variable of the arguments in the output, unless it is carried."""
+        for place, seen in zip(apart.nodes, returned, strict=True):
+            for path, leaf in self.look.leaves_of(seen):
+                if id(leaf) in self.position and id(leaf) not in self.carried_places:
+                    raise self._duplicate(leaf, ("output", *apart.bases[place], *path))
+
     def _duplicate(self, leaf: Any, path: Path) -> DuplicateError:
         function = self.mode.function
         return DuplicateError(
-            f"Duplicate {type(leaf).__name__}: nnx.{function} without graph updates does not support input Variables "
-            "that are returned as outputs",
+            f"Duplicate {type(leaf).__name__}: nnx.{function} without graph updates does not support Variable "
+            "aliasing, where an input is returned as an output",
             at=[self._place(self.position[id(leaf)]), format_path(path)],
             fix=f"do not return it (its update comes back anyway), or use graph updates; or {ways_out(function)}",
         )
@@ -339,7 +349,7 @@ class Leaving:
             if before != place:
                 raise DuplicateError(
                     f"Duplicate {type(apart.flat[place]).__name__} in the output: nnx.{self.mode.function} in tree "
-                    "mode (graph=False) does not support shared references",
+                    "mode (graph=False) does not support shared references, but one was found at paths",
                     at=[format_path(("output", *apart.bases[p])) for p in (before, place)],
                     fix=ways_out(self.mode.function),
                 )

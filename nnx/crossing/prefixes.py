@@ -32,7 +32,30 @@ from weft.nnx.variable.variable import Variable
 
 
 class OfGraph(ByFilter):
-    """The prefix of one graph, which `nnx.prefix` has made: each Variable stands in it where it is first met."""
+    """The prefix of one graph, which `nnx.prefix` has made: each Variable stands in it where it is first met.
+
+    What its function says of the other paths to one is what their prefixes are compared by.
+    """
+
+    _elsewhere: Callable[[Path, Any], Any] | None
+
+    def __init__(self, rides: Any, elsewhere: Callable[[Path, Any], Any] | None):
+        super().__init__(rides)
+        object.__setattr__(self, "_elsewhere", elsewhere)
+
+    def finder(self, read: Callable[[Any], Any] | None = None) -> Callable[[Path, Any], Any]:
+        named, elsewhere = super().finder(read), self._elsewhere
+
+        def find(path: Path, value: Any) -> Any:
+            try:
+                return named(path, value)
+            except LookupError:
+                if elsewhere is None:
+                    raise
+                ride = elsewhere(path, value)
+                return ride if read is None else read_with(read, ride)
+
+        return find
 
 
 def read_prefix(prefix: Any) -> Any:
@@ -41,7 +64,7 @@ def read_prefix(prefix: Any) -> Any:
     def read(node: Any) -> Any:
         if not isinstance(node, TreeState):
             return node
-        return OfGraph(node.state) if isinstance(node.state, State) else node.state
+        return OfGraph(node.state, node.prefix_fn.value) if isinstance(node.state, State) else node.state
 
     return jax.tree.map(
         read, prefix, is_leaf=lambda node: isinstance(node, TreeState | State | Variable) or node is None
@@ -180,8 +203,10 @@ def _check_aliases(
                 base = tree.bases[tree.nodes[root]]
                 places.append(f"{format_path((*base, *path, *below))}: {ride}")
     if wrong:
+        kinds = sorted({type(plan.leaves[i]).__name__ for i in wrong})
         raise AliasError(
-            f"Inconsistent aliasing detected: these Variables are reached under different {what}",
+            "Inconsistent aliasing detected. The following nodes have different prefixes: "
+            f"Duplicate {' and '.join(kinds)}, which is reached under different {what}",
             at=[place for places in wrong.values() for place in places],
             fix="give every path to one Variable the same, or pass the Variable only once",
         )

@@ -106,7 +106,7 @@ class References:
             first = next(i for i, n in enumerate(tree.plan.numbers) if n == number)
             raise DuplicateError(
                 f"Duplicate {type(tree.plan.node(number)).__name__}: nnx.{self.function} in tree mode (graph=False) "
-                "does not support shared references",
+                "does not support shared references, but one was found at paths",
                 at=[format_path(tree.leaves[first].path), format_path((*tree.bases[tree.nodes[root]], *path))],
                 fix=ways_out(self.function),
             )

@@ -46,7 +46,7 @@ def one_level() -> Callable[[Any], bool]:
     return lambda _: next(asked) > 0
 
 
-def _flatten_generic(tree: Any) -> tuple[Items, Any]:
+def _flatten_pytree(tree: Any) -> tuple[Items, Any]:
     with_keys, treedef = jtu.tree_flatten_with_path(tree, is_leaf=one_level())
     keys = [key_part(path[0]) for path, _ in with_keys]
     order: list[int] = sorted(range(len(keys)), key=lambda i: cast(Any, keys[i]))
@@ -54,12 +54,12 @@ def _flatten_generic(tree: Any) -> tuple[Items, Any]:
     return [(keys[i], with_keys[i][1]) for i in order], (place, treedef)
 
 
-def _unflatten_generic(items: Items, metadata: Any) -> Any:
+def _unflatten_pytree(items: Items, metadata: Any) -> Any:
     place, treedef = metadata
     return treedef.unflatten(value for _, value in sorted(items, key=lambda item: place[item[0]]))
 
 
-GENERIC = PytreeNodeImpl(_flatten_generic, _unflatten_generic)
+GENERIC = PytreeNodeImpl(_flatten_pytree, _unflatten_pytree)
 CONTAINER_TYPES: dict[type, PytreeNodeImpl] = {}
 _known_to_jax: dict[type, bool] = {}
 kept_in("weft.nnx.graphs.nodes", "type", _known_to_jax)

@@ -94,15 +94,20 @@ def merge(graphdef_or_graphstate: Any, /, *states: Any, copy: bool = False, recr
     if isinstance(graphdef_or_graphstate, GraphState):
         states = (graphdef_or_graphstate, *states)
         graphdef = graphdef_or_graphstate._graphdef
-        if any(not isinstance(state, GraphState) or state._graphdef != graphdef for state in states):
-            raise StructureError("all states must be GraphStates of one structure")
+        for state in states:
+            if not isinstance(state, GraphState):
+                raise StructureError(f"Expected GraphState object like the first, got {type(state).__name__}")
+            if state._graphdef != graphdef:
+                raise StructureError("GraphDef must be the same in all GraphStates that are put together")
     elif isinstance(graphdef_or_graphstate, GraphDef):
         graphdef = graphdef_or_graphstate
     else:
         refuse_foreign(graphdef_or_graphstate)
         raise TypeError(f"merge takes a GraphDef or a GraphState first, got {graphdef_or_graphstate!r}")
     if not states:
-        raise TypeError("merge needs at least one state")
+        raise TypeError(
+            "merge() missing 1 required positional argument: 'state', of which a GraphDef needs at least one"
+        )
     if isinstance(states[0], list):
         if len(states) != 1:
             raise StructureError("leaves as a list must be the only argument after the structure")

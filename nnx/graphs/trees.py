@@ -5,7 +5,7 @@ A tree shares nothing: a Variable or ref under two paths is an error, which name
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -35,7 +35,8 @@ def ways_out(function: str) -> str:
 def duplicate(value: Any, first: Path, second: Path, function: str) -> DuplicateError:
     """The error for something shared in a tree."""
     return DuplicateError(
-        f"Duplicate {type(value).__name__}: tree mode (graph=False) does not support shared references",
+        f"Duplicate {type(value).__name__}: tree mode (graph=False) does not support shared references, but one was "
+        "found at paths",
         at=[format_path(first), format_path(second)],
         fix=ways_out(function),
     )
@@ -44,7 +45,8 @@ def duplicate(value: Any, first: Path, second: Path, function: str) -> Duplicate
 def cycle(value: Any, first: Path, second: Path, function: str) -> DuplicateError:
     """The error for a node that contains itself, in a tree."""
     return DuplicateError(
-        f"Cycle detected for {type(value).__name__}: cycles are not supported with graph=False",
+        f"Cycle detected for {type(value).__name__}: cycles are not supported with graph=False, but one was "
+        "found at paths",
         at=[format_path(first), format_path(second)],
         fix=ways_out(function),
     )
@@ -58,8 +60,8 @@ def check_is_pytree(value: Any, function: str, path: Path = ()) -> None:
     """
     if type(value) in GRAPH_TYPES and not getattr(value, "_pytree__is_pytree", True):
         raise StructureError(
-            f"Cannot use {function!r} with graph=False on a {type(value).__name__!r}, whose class has pytree=False",
-            at=format_path(path),
+            f"Cannot use {function!r} with graph=False on a {type(value).__name__!r}, whose class has pytree=False. "
+            f"Found at path: {format_path(path)}",
             fix=ways_out(function),
         )
 
@@ -77,20 +79,41 @@ class SharingCheck:
             raise duplicate(value, first, path, self.function)
 
 
-def tree_flatten(node: Any) -> tuple[list[Any], list[Any], tuple[Path, ...]]:
-    """A tree's definitions, leaves and paths, the leaves sorted by path."""
-    check = SharingCheck("split")
+def refuse_sharing(node: Any, function: str, name: Callable[[Path], Path]) -> None:
+    """Refuses what is no tree.
 
+    Args:
+        node: the tree.
+        function: who asks, for the error.
+        name: from a path to what it is called in the error.
+
+    Raises:
+        ValueError: for something shared, naming both paths, or an object whose class is no pytree.
+    """
+    jtu.tree_flatten_with_path(
+        node, is_leaf=_checked_leaf(SharingCheck(function), function, name), is_leaf_takes_path=True
+    )
+
+
+def _checked_leaf(
+    check: SharingCheck, function: str, name: Callable[[Path], Path] = lambda path: path
+) -> Callable[[Any, Any], bool]:
     def is_leaf(path: Any, value: Any) -> bool:
         is_variable = isinstance(value, Variable)
         if is_variable or is_array_ref(value):
-            check.meet(value, nnx_path(path))
+            check.meet(value, name(nnx_path(path)))
         elif type(value) in GRAPH_TYPES:
-            check_is_pytree(value, "flatten", nnx_path(path))
+            check_is_pytree(value, function, name(nnx_path(path)))
         else:
             refuse_foreign(value)
         return is_variable
 
+    return is_leaf
+
+
+def tree_flatten(node: Any) -> tuple[list[Any], list[Any], tuple[Path, ...]]:
+    """A tree's definitions, leaves and paths, the leaves sorted by path."""
+    is_leaf = _checked_leaf(SharingCheck("split"), "flatten")
     with_paths, treedef = jtu.tree_flatten_with_path(node, is_leaf=is_leaf, is_leaf_takes_path=True)
     paths = [nnx_path(path) for path, _ in with_paths]
     order = sorted(range(len(paths)), key=paths.__getitem__)

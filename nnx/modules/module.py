@@ -190,8 +190,9 @@ def _kind_of(variable_type: VariableType | str) -> VariableType:
 def _check_kind(module: Module, name: str, current: Any, kind: VariableType, *, exact: bool) -> None:
     fits = type(current) is kind if exact else isinstance(current, kind)
     if not isinstance(current, Variable) or not fits:
+        expected = f"to be of type {kind.__name__!r}" if isinstance(current, Variable) else "to be a Variable"
         raise StructureError(
-            f"Expected {name!r} to be of type {kind.__name__!r}, got {type(current).__name__!r}",
+            f"Expected {name!r} {expected}, got {type(current).__name__!r}",
             at=f"{type(module).__name__}.{name}",
             fix="record it under another name",
         )

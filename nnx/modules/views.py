@@ -126,7 +126,7 @@ def with_vars(
     test = All(differs, only)
     if not allow_duplicates and (groups := find_duplicates(node, only=test)):
         raise AliasError(
-            "Found duplicate Variables, which would not be shared any more",
+            "Found duplicate at paths: Variables that would not be shared any more",
             at=[" = ".join(format_path(path) for path in group) for group in groups],
             fix="pass allow_duplicates=True, or leave them out by `only`",
         )

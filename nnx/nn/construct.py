@@ -36,7 +36,7 @@ def keep_options(layer: Any, given: Mapping[str, Any], *, but: Sequence[str] = (
             setattr(layer, name, hashable(value))
 
 
-def make_param(init: Any, rngs: Any, shape: Sequence[int], dtype: Any, metadata: Metadata) -> Param[Any]:
+def make_param(init: Any, rngs: Any, shape: Sizes, dtype: Any, metadata: Metadata) -> Param[Any]:
     """A parameter, initialised with the next key of the stream `params`.
 
     Raises:
@@ -44,9 +44,9 @@ def make_param(init: Any, rngs: Any, shape: Sequence[int], dtype: Any, metadata:
     """
     if not hasattr(rngs, "params"):
         refuse_rngs(rngs)
-    stream = rngs.params
-    make = compiled(init, shape, dtype) if type(stream) is RngStream and stream.is_plain() else None
-    value = init(stream(), tuple(shape), dtype) if make is None else stream.draw_by(make)
+    stream, sizes = rngs.params, as_sizes(shape)
+    make = compiled(init, sizes, dtype) if type(stream) is RngStream and stream.is_plain() else None
+    value = init(stream(), sizes, dtype) if make is None else stream.draw_by(make)
     return Param(value, **metadata)
 
 
@@ -68,7 +68,7 @@ def refuse_rngs(rngs: Any) -> None:
         )
 
 
-def maybe_param(use: bool, init: Any, rngs: Any, shape: Sequence[int], dtype: Any, metadata: Metadata) -> Any:
+def maybe_param(use: bool, init: Any, rngs: Any, shape: Sizes, dtype: Any, metadata: Metadata) -> Any:
     """What to assign to a parameter's attribute: one if it is used; else nothing, and no key is drawn."""
     return make_param(init, rngs, shape, dtype, metadata) if use else data(None)
 
@@ -88,8 +88,10 @@ def first_given(name: str, *options: Any, owner: Any) -> Any:
         if option is not None:
             return option
     layer = type(owner).__name__
+    # Streams are asked for only where something is dropped; flax's users search for the reason.
+    why = "`deterministic` is False, but no" if name == "rngs" else "No"
     raise ConfigError(
-        f"{layer} was given no `{name}`",
+        f"{why} `{name}` argument was provided to {layer}",
         at=layer,
         fix=f"pass it to the constructor, {layer}(..., {name}=...), or to the call, layer(x, {name}=...)"
         + (f", or to all layers at once: nnx.view(model, {name}=...)" if hasattr(owner, "set_view") else ""),

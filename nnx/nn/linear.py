@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -209,15 +209,15 @@ class Einsum(Affine):
     """
 
     einsum_str: str
-    kernel_shape: tuple[int, ...]
-    bias_shape: tuple[int, ...] | None
+    kernel_shape: Sizes
+    bias_shape: Sizes | None
     einsum_op: Callable[..., Any]
 
     def __init__(
         self,
         einsum_str: str,
-        kernel_shape: Sequence[int],
-        bias_shape: Sequence[int] | None = None,
+        kernel_shape: Sizes,
+        bias_shape: Sizes | None = None,
         *,
         dtype: Any = None,
         param_dtype: Any = jnp.float32,

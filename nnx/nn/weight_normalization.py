@@ -222,7 +222,9 @@ class SpectralNorm(Module):
                 raise _lost(self, "singular vector", path)
         for path, weight in matrices:
             kept_u, kept_sigma = self.batch_stats[*path, "u"], self.batch_stats[*path, "sigma"]
-            value, u, sigma = ops.spectral_norm(weight[...], kept_u[...], steps=self.n_steps, epsilon=self.epsilon)
+            # A power iteration carries what rounding leaves from call to call: fused, it would drift away from flax's.
+            with ops.op_by_op():
+                value, u, sigma = ops.spectral_norm(weight[...], kept_u[...], steps=self.n_steps, epsilon=self.epsilon)
             if update_stats:
                 kept_u[...], kept_sigma[...] = u.astype(kept_u.dtype), sigma.astype(kept_sigma.dtype)
             dtype = dtypes.canonicalize_dtype(value, u, sigma, dtype=self.dtype)

@@ -252,12 +252,16 @@ def check_attribute(owner: type, name: str, value: Any, status: Status | None, k
     leaves = _leaves(value)
     held = [leaf for leaf in leaves if is_data(leaf)]
     if (held and not (known or (status is not None and status.is_data))) or (held and status is Status.EXPLICIT_STATIC):
-        declared = "annotated with nnx.static(...)" if status is Status.EXPLICIT_STATIC else "static"
+        # Flax's first words for the three: what is declared, what is assigned, and what came in later.
+        if status is Status.EXPLICIT_STATIC:
+            found, where_to = "data in", "annotated with nnx.static(...)"
+        else:
+            found, where_to = "unexpected data on" if status is None else "data on", "in static attribute"
         for leaf in _leaves_of_foreign(value):
             refuse_foreign(leaf)
         kinds = ", ".join(sorted({type(leaf).__name__ for leaf in held}))
         raise AttributeKindError(
-            f"Found data on value of type {type(value).__name__!r} in {declared} attribute: {kinds}",
+            f"Found {found} value of type {type(value).__name__!r} {where_to}: {kinds}",
             at=where,
             fix=_FIXES.format(name=name, kind=type(value).__name__, owner=owner.__name__),
         )

@@ -216,7 +216,7 @@ def filters_to_predicates(filters: Sequence[Filter]) -> tuple[Predicate, ...]:
     for i, filter in enumerate(filters):
         if _matches_rest(filter) and not builtins.all(map(_matches_rest, filters[i + 1 :])):
             raise FilterError(
-                f"`...` or `True` can only be the last of the filters, got {filter} at index {i}",
+                f"`...` or `True` can only be used as the last filters, got {filter} at index {i}",
                 fix="put it last: it stands for the rest",
             )
     return tuple(map(to_predicate, filters))

@@ -301,7 +301,7 @@ def _exhaustive(flat_state: Iterable[tuple[Path, Any]], filters: Sequence[Filter
     *parts, rest = sort_flat(flat_state, filters)
     if rest:
         raise FilterError(
-            "Non-exhaustive filters: no filter matches these",
+            "Non-exhaustive filters, got a non-empty remainder: no filter matches these",
             at=[f"{format_path(path)}: {type(value).__name__}" for path, value in rest],
             fix="add filters for them, or end with `...` for the rest",
         )

@@ -15,8 +15,10 @@ from weft.nnx.crossing.prefixes import read_prefix
 from weft.nnx.crossing.references import References
 from weft.nnx.crossing.rides import DiffState
 from weft.nnx.errors import StructureError
+from weft.nnx.graphs.nodes import is_graph_node
 from weft.nnx.missing import Missing
 from weft.nnx.variable.sharding import get_logical_axis_rules
+from weft.nnx.variable.variable import Variable
 from weft.transforms._wrap import named_like
 
 O = TypeVar("O")
@@ -85,11 +87,21 @@ def checked_prefix(boundary: References, value: Any, what: str, kinds: str) -> A
     Raises:
         ValueError: naming the option.
     """
-    if (boundary.updates or not boundary.graph) and _any(value, TreeState):
+    if (boundary.updates or not boundary.graph) and _any(value, _is(TreeState)):
         raise StructureError(
             f"`{what}` holds a prefix that was made for graph mode without graph updates",
             fix=f"pass graph=True and graph_updates=False to nnx.{boundary.function}, or make it with "
             "nnx.prefix(..., graph=False) for tree mode",
+        )
+    if _any(value, _is(Variable)):
+        raise StructureError(
+            f"Variables prefixes are not supported: `{what}` of nnx.{boundary.function} holds one",
+            fix="give what it holds: variable[...]",
+        )
+    if boundary.graph and _any(value, is_graph_node):
+        raise StructureError(
+            f"Graph nodes are not allowed as prefixes: `{what}` of nnx.{boundary.function} holds an object",
+            fix="make the prefix with nnx.prefix(obj, filters), or give one value for the whole object",
         )
     if not boundary.updates and not boundary.copies and any_filter(value):
         raise StructureError(
@@ -102,18 +114,22 @@ def checked_prefix(boundary: References, value: Any, what: str, kinds: str) -> A
 
 def any_filter(value: Any) -> bool:
     """Whether an option mentions a prefix filter."""
-    return _any(value, RidesByKind | DiffState)
+    return _any(value, _is(RidesByKind | DiffState))
 
 
-def _any(value: Any, kinds: Any) -> bool:
-    if isinstance(value, kinds):
+def _is(kinds: Any) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kinds)
+
+
+def _any(value: Any, test: Callable[[Any], bool]) -> bool:
+    if test(value):
         return True
     inner: Any = ()
     if isinstance(value, dict):
         inner = cast("dict[Any, Any]", value).values()
     elif isinstance(value, tuple | list):
         inner = cast("Sequence[Any]", value)
-    return any(_any(part, kinds) for part in inner)
+    return any(_any(part, test) for part in inner)
 
 
 def argnums_and_filters(argnums: Any) -> tuple[int | tuple[int, ...], tuple[tuple[int, Any], ...]]:

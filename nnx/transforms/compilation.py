@@ -6,8 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
 from weft.core.interpreter.interpret import interpret
+from weft.nnx.config import graph_mode
+from weft.nnx.crossing.apart import named
 from weft.nnx.crossing.references import References
 from weft.nnx.crossing.rides import StateSharding
+from weft.nnx.graphs.trees import refuse_sharing
 from weft.nnx.missing import MISSING
 from weft.nnx.transforms._wrap import boundary_of, checked_prefix, decorate, over, refuse_bound_method
 from weft.nnx.transforms.keywords import JitKeywords, ShardMapKeywords
@@ -171,6 +174,10 @@ def jit_partial(
         graph=graph,
         graph_updates=graph_updates,
     )
+    if not graph_mode(graph):
+        # Here, where they were given, and not at the first call.
+        names = boundary_of("jit_partial", graph, graph_updates).mode.names((fun,))
+        refuse_sharing((partial_args, {}), "jit_partial", lambda path: named(path, names))
     return JitPartial(jitted, partial_args)
 
 

@@ -185,16 +185,25 @@ def scan(
         refuse_bound_method(function, "scan")
         body = with_metadata_axes(function, in_axes, out_axes, transform_metadata, boundary)
         scanned = interpret(SCAN if boundary.updates else SCAN_ALONG, boundary)
-        kept = constants_of(function), scanned((body,), options)
+        kept = constants_of(function), scanned((body,), options), True
 
         def transformed(*args: Any, **kwargs: Any) -> Any:
             # A loop keeps its trace, and what is closed over may have changed.
             nonlocal kept
-            known, interpreted = kept
+            if in_axes is Carry and len(args) + len(kwargs) != 1:
+                raise AxisError(
+                    f"When in_axes=Carry, the function must take exactly one argument, not {len(args) + len(kwargs)}",
+                    fix="pass what is carried as one tuple, or give in_axes an entry for each argument",
+                )
+            known, interpreted, fresh = kept
             found = constants_of(function)
             if found is None or found != known:
-                kept = found, interpreted = found, scanned((body,), options)
-            return interpreted(*by_position(function, args, kwargs) if kwargs else (args, kwargs))
+                known, interpreted, fresh = kept = found, scanned((body,), options), True
+            out = interpreted(*by_position(function, args, kwargs) if kwargs else (args, kwargs))
+            if fresh:
+                # What the trace itself has changed, such as a count of traces, makes it no older.
+                kept = constants_of(function), interpreted, False
+            return out
 
         return named_like(function, transformed)
 
@@ -211,20 +220,20 @@ def _check_axes(in_axes: Any, out_axes: Any) -> None:
     for what, axes in (("in_axes", given), ("out_axes", returned)):
         if sum(axis is Carry for axis in axes) > 1:
             raise AxisError(
-                f"scan carries one thing, but {what} has several Carry",
+                f"Found multiple Carry definitions in {what}, and scan carries one thing",
                 at=f"{what}={tuple(axes)!r}",
                 fix="carry them together, as a tuple",
             )
     if (Carry in given) != (Carry in returned):
         raise AxisError(
-            "what scan carries comes in and goes out: one of in_axes and out_axes has Carry, the other has none",
+            "If one of in_axes or out_axes has Carry, the other must also have Carry: what comes in goes out",
             at=[f"in_axes={in_axes!r}", f"out_axes={out_axes!r}"],
             fix="say Carry in both, or in neither",
         )
     for axis in jax.tree.leaves(out_axes, is_leaf=lambda node: node is None or _is_state_axes(node)):
         if axis is None or (_is_state_axes(axis) and None in axis.axes):
             raise AxisError(
-                "Cannot broadcast output state: every step of scan makes its own",
+                f"Cannot broadcast output state. Got {axis!r}, but every step of scan makes its own",
                 at=f"out_axes={out_axes!r}",
                 fix="carry it (Carry), or stack it (an axis)",
             )

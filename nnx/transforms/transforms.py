@@ -12,7 +12,7 @@ from weft.core.interpreter.interpret import interpret
 from weft.nnx.graphs.nodes import is_graph_node
 from weft.nnx.graphs.walk import iter_graph
 from weft.nnx.missing import MISSING
-from weft.nnx.transforms._wrap import boundary_of, decorate, over
+from weft.nnx.transforms._wrap import boundary_of, decorate, over, refuse_bound_method
 from weft.nnx.transforms.keywords import JaxprKeywords
 from weft.nnx.variable.sharding import lay_out_abstractly
 from weft.nnx.variable.variable import Variable
@@ -79,6 +79,7 @@ def eval_shape(
 
     Source: `jax.eval_shape`, with the semantics of `flax.nnx.eval_shape`.
     """
+    refuse_bound_method(f, "eval_shape")
     boundary = boundary_of("eval_shape", graph, graph_updates)
     if not boundary.updates:
         return interpret(EVAL_SHAPE, boundary)((f,), NoOptions())(args, kwargs)

@@ -64,7 +64,8 @@ WEFT_REFUSES: list[tuple[type[Exception], str]] = [
     (ValueError, r"nnx\.(while_loop|fori_loop) in tree mode \(graph=False\) does not support shared references"),
     (
         TypeError,
-        r"^the carry of (scan|fori_loop) changes from one iteration to the next at: carry[^:]*: \w+ -> (another|the) ",
+        r"^the carry of (scan|fori_loop) changes from one iteration to the next(: Carry references [^:]*)? "
+        r"at: carry[^:]*: \w+ -> (another|the) ",
     ),
 ]
 FLAX_REFUSES: list[tuple[type[Exception], str]] = [

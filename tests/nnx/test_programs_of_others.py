@@ -127,12 +127,18 @@ def test_the_trace_of_a_scan_is_kept_unless_its_body_closes_over_state():
 @pytest.mark.parametrize(
     ("axes", "message"),
     [
-        ({"in_axes": (nnx.Carry, 0), "out_axes": 0}, "one of in_axes and out_axes has Carry"),
-        ({"in_axes": 0, "out_axes": (nnx.Carry, 0)}, "one of in_axes and out_axes has Carry"),
+        (
+            {"in_axes": (nnx.Carry, 0), "out_axes": 0},
+            "If one of in_axes or out_axes has Carry, the other must also have Carry",
+        ),
+        (
+            {"in_axes": 0, "out_axes": (nnx.Carry, 0)},
+            "If one of in_axes or out_axes has Carry, the other must also have Carry",
+        ),
         ({"out_axes": (nnx.Carry, None)}, "Cannot broadcast output state"),
         ({"out_axes": (nnx.Carry, nnx.StateAxes({...: None}))}, "Cannot broadcast output state"),
-        ({"in_axes": (nnx.Carry, nnx.Carry)}, "in_axes has several Carry"),
-        ({"out_axes": (nnx.Carry, nnx.Carry)}, "out_axes has several Carry"),
+        ({"in_axes": (nnx.Carry, nnx.Carry)}, "Found multiple Carry definitions in in_axes"),
+        ({"out_axes": (nnx.Carry, nnx.Carry)}, "Found multiple Carry definitions in out_axes"),
     ],
 )
 def test_axes_that_no_scan_could_have_are_refused_before_it_is_called(axes: Any, message: str):

@@ -353,14 +353,18 @@ def test_a_stream_given_to_dropout_is_forked():
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda n: n.Dropout(0.5)(ramp(2)), ValueError, "Dropout was given no `rngs`"),
-        (lambda n: n.Dropout(0.5, deterministic=None)(ramp(2)), ValueError, "Dropout was given no `deterministic`"),
+        (lambda n: n.Dropout(0.5)(ramp(2)), ValueError, "no `rngs` argument was provided to Dropout"),
+        (
+            lambda n: n.Dropout(0.5, deterministic=None)(ramp(2)),
+            ValueError,
+            "No `deterministic` argument was provided to Dropout",
+        ),
         (lambda n: n.Dropout(0.5, rngs=3), TypeError, "Dropout keeps a stream of Rngs, not a int"),
         (lambda n: n.Dropout(0.5)(ramp(2), rngs=3), TypeError, "draws from Rngs, a stream or a key, not from a int"),
         (
             lambda n: n.BatchNorm(2, use_running_average=None, rngs=n.Rngs(0))(ramp(2, 2)),
             ValueError,
-            "BatchNorm was given no `use_running_average`",
+            "No `use_running_average` argument was provided to BatchNorm",
         ),
         (lambda n: n.GroupNorm(6, 4, rngs=n.Rngs(0)), ValueError, "cannot divide 6 features by groups: 4"),
         (lambda n: n.GroupNorm(6, 3, 2, rngs=n.Rngs(0)), ValueError, "either `num_groups` or `group_size`"),
