@@ -91,13 +91,11 @@ def run(unpacked: Path, files: list[str], jobs: int, *, hook: bool) -> dict[str,
 
 def name_of(case: ElementTree.Element) -> str:
     """A test's name, `file::class::test`, or the file alone where that could not be imported."""
-    module, _, rest = f"{case.get('classname')}.".partition("_test.") if case.get("classname") else ("", "", "")
-    if not rest and not module:
-        return str(case.get("name")).removeprefix("tests.nnx.").replace(".", "/") + ".py"
-    # `test_traversals.py` is the one file that is named the other way round.
-    module, rest = (module + "_test", rest) if rest else (module.rpartition(".")[0].rpartition(".")[0], "")
-    owner = f"::{rest.strip('.')}" if rest.strip(".") else ""
-    return f"{module.removeprefix('tests.nnx.').replace('.', '/')}.py{owner}::{case.get('name')}"
+    owner = str(case.get("classname") or "").split(".")
+    parts = [*owner, str(case.get("name"))] if owner != [""] else str(case.get("name")).split(".")
+    _, _, *parts = parts  # tests/nnx
+    file = next(i for i, part in enumerate(parts) if part.startswith("test_") or part.endswith("_test"))
+    return "::".join(["/".join(parts[: file + 1]) + ".py", *parts[file + 1 :]])
 
 
 def outcome_of(case: ElementTree.Element) -> str:
