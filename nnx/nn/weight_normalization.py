@@ -220,16 +220,16 @@ class SpectralNorm(Module):
         for path, _ in matrices:
             if (*path, "u") not in self.batch_stats or (*path, "sigma") not in self.batch_stats:
                 raise _lost(self, "singular vector", path)
-        for path, weight in matrices:
-            kept_u, kept_sigma = self.batch_stats[*path, "u"], self.batch_stats[*path, "sigma"]
-            # A power iteration carries what rounding leaves from call to call: fused, it would drift away from flax's.
-            with ops.op_by_op():
+        # A power iteration carries what rounding leaves from call to call: fused, it would drift away from flax's.
+        with ops.op_by_op():
+            for path, weight in matrices:
+                kept_u, kept_sigma = self.batch_stats[*path, "u"], self.batch_stats[*path, "sigma"]
                 value, u, sigma = ops.spectral_norm(weight[...], kept_u[...], steps=self.n_steps, epsilon=self.epsilon)
-            if update_stats:
-                kept_u[...], kept_sigma[...] = u.astype(kept_u.dtype), sigma.astype(kept_sigma.dtype)
-            dtype = dtypes.canonicalize_dtype(value, u, sigma, dtype=self.dtype)
-            weight[...] = value.astype(dtype).astype(weight.dtype)
-        return self.layer_instance(x)
+                if update_stats:
+                    kept_u[...], kept_sigma[...] = u.astype(kept_u.dtype), sigma.astype(kept_sigma.dtype)
+                dtype = dtypes.canonicalize_dtype(value, u, sigma, dtype=self.dtype)
+                weight[...] = value.astype(dtype).astype(weight.dtype)
+            return self.layer_instance(x)
 
 
 def _matrices(norm: SpectralNorm) -> list[tuple[Path, Variable[Any]]]:
