@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import weft
 from jax import lax
-from weft.modules.conv import Conv
-from weft.modules.linear import Linear
-from weft.modules.norm import BatchNorm
+from weft.modules.convolutions.conv import Conv
+from weft.modules.dense.linear import Linear
+from weft.modules.norms.norm import BatchNorm
 
 WIDTH, CLASSES, BATCH, SIDE, MOMENTUM, EPSILON = 128, 10, 32, 8, 0.99, 1e-5
 

@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import weft
 from flax import nnx
-from weft.modules.linear import Embed, Linear
-from weft.modules.norm import LayerNorm
+from weft.modules.dense.linear import Embed, Linear
+from weft.modules.norms.norm import LayerNorm
 
 Program = tuple[Callable[[Any, jax.Array], jax.Array], Any]
 

@@ -1,32 +1,33 @@
 """Layers as records, and the pure ops that they share with `weft.nnx`."""
 
 from jax.nn import elu, gelu, leaky_relu, log_softmax, relu, sigmoid, silu, softmax, softplus, tanh
-from weft.modules import metrics, ops, tree
-from weft.modules.cells import GRUCell, LSTMCell, OptimizedLSTMCell, RecurrentCell, SimpleCell
-from weft.modules.checkpoint import LoadReport, load_checkpoint, save_checkpoint
-from weft.modules.checkpoint_format import CheckpointError
-from weft.modules.combinators import Frozen, Lambda, Residual
+from weft.modules import ops
+from weft.modules.attention.kv_cache import CacheError, KeyValueCache
+from weft.modules.attention.multi_head import MultiHeadAttention
+from weft.modules.attention.positions import LearnedPositions, RoPE, SinusoidalPositions, sinusoidal
+from weft.modules.attention.transformer import TransformerBlock
+from weft.modules.checkpoints.checkpoint import LoadReport, load_checkpoint, save_checkpoint
+from weft.modules.checkpoints.format import CheckpointError
+from weft.modules.combinators.ensemble import Ensemble
+from weft.modules.combinators.parallel import Parallel, StatefulParallel
+from weft.modules.combinators.sequential import Sequential, StatefulSequential
+from weft.modules.combinators.shared import Shared
+from weft.modules.combinators.stack import Stack
+from weft.modules.combinators.wrappers import Frozen, Lambda, Residual
 from weft.modules.construct import ConfigError
-from weft.modules.conv import Conv, Conv1d, Conv2d, Conv3d
+from weft.modules.convolutions.conv import Conv, Conv1d, Conv2d, Conv3d
+from weft.modules.convolutions.pooling import avg_pool, max_pool, min_pool
+from weft.modules.dense.linear import Embed, Linear
+from weft.modules.dense.low_rank import LoRA, lora
+from weft.modules.dense.mlp import MLP
 from weft.modules.dropout import Dropout
-from weft.modules.ensemble import Ensemble
-from weft.modules.kv_cache import CacheError, KeyValueCache
-from weft.modules.linear import Embed, Linear
-from weft.modules.low_rank import LoRA, lora
-from weft.modules.mlp import MLP
+from weft.modules.learning import metrics, tree
+from weft.modules.learning.optimizer import Optimizer
+from weft.modules.learning.policy import Policy
 from weft.modules.modes import inference, training
-from weft.modules.multi_head import MultiHeadAttention
-from weft.modules.norm import BatchNorm, LayerNorm, RMSNorm
-from weft.modules.optimizer import Optimizer
-from weft.modules.parallel import Parallel, StatefulParallel
-from weft.modules.policy import Policy
-from weft.modules.pooling import avg_pool, max_pool, min_pool
-from weft.modules.positions import LearnedPositions, RoPE, SinusoidalPositions, sinusoidal
-from weft.modules.rnn import RNN, Bidirectional
-from weft.modules.sequential import Sequential, StatefulSequential
-from weft.modules.shared import Shared
-from weft.modules.stack import Stack
-from weft.modules.transformer import TransformerBlock
+from weft.modules.norms.norm import BatchNorm, LayerNorm, RMSNorm
+from weft.modules.recurrence.cells import GRUCell, LSTMCell, OptimizedLSTMCell, RecurrentCell, SimpleCell
+from weft.modules.recurrence.rnn import RNN, Bidirectional
 
 __all__ = [
     "MLP",

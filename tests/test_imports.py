@@ -48,6 +48,18 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "threads": {"", "edge", "records", "sowing"},
         "interpreter": {"", "edge", "records", "threads"},
     },
+    "modules": {
+        "": set(),
+        "combinators": GROUND,
+        "norms": GROUND,
+        "learning": GROUND,
+        "dense": {"", "combinators"},
+        "convolutions": {"", "dense"},
+        "recurrence": {"", "dense"},
+        "attention": {"", "dense", "norms"},
+        "checkpoints": {"", "dense"},
+        "ops": {"", "attention", "convolutions", "dense", "norms", "recurrence"},
+    },
     # The checker of calls and the prover do not know each other.
     "typecheck": {
         "": set(),

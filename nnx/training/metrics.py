@@ -1,7 +1,7 @@
 """Metrics that are updated in place: `metric.update(values=losses)` after each batch, `metric.compute()` at the end.
 
 What a metric has counted is in Variables of the kind `MetricState`, so that it goes through `nnx.jit`, `nnx.split` and
-checkpoints like any state. The records of `weft.modules.metrics` count the same without mutation, and exactly: here
+checkpoints like any state. The records of `weft.metrics` count the same without mutation, and exactly: here
 sums are float32 and counts int32, as in flax.
 """
 

@@ -74,7 +74,7 @@ def test_two_classes_of_different_names_are_not_taken_for_one():
 
 def test_the_place_of_a_class_is_its_own_also_once_it_was_replaced():
     assert (defined_at(FIRST["Block"]), defined_at(SECOND["Block"])) == ("<cell 1>:2", "<cell 2>:2")
-    assert defined_at(weft.Linear).startswith("modules/linear.py:") or "linear.py:" in defined_at(weft.Linear)
+    assert defined_at(weft.Linear).startswith("modules/dense/linear.py:") or "linear.py:" in defined_at(weft.Linear)
 
     class Plain:
         def method(self): ...

@@ -1,0 +1,82 @@
+"""KeyValueCache: what attention keeps of the steps that it has seen, while a sequence is decoded step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+from weft.core.errors import WeftError
+from weft.core.records.kinds import Cache
+from weft.core.records.module import Module
+from weft.modules.attention.positions import known_integer
+from weft.modules.construct import check_positive
+
+
+class CacheError(WeftError, ValueError):
+    """A decoding cache that is full, or is used for what it cannot hold."""
+
+
+class KeyValueCache(Module):
+    """The keys and values of the steps that attention has seen so far.
+
+    Args:
+        max_length: how many steps there is room for.
+        kv_heads, depth: how many heads keys and values have, and their size.
+        batch: the sizes of the batch's axes.
+        dtype: of keys and values.
+
+    >>> KeyValueCache(8, 2, 4, batch=(3,)).keys.shape
+    (3, 8, 2, 4)
+    """
+
+    keys: Annotated[Float[Array, "*batch max_length kv_heads depth"], Cache]
+    values: Annotated[Float[Array, "*batch max_length kv_heads depth"], Cache]
+    index: Annotated[Int[Array, ""], Cache]
+
+    def __init__(
+        self, max_length: int, kv_heads: int, depth: int, *, batch: Sequence[int] = (), dtype: Any = jnp.float32
+    ):
+        check_positive("KeyValueCache", max_length=max_length, kv_heads=kv_heads, depth=depth)
+        # Two arrays: a donated one may stand in one place only.
+        self.keys, self.values = (jnp.zeros((*batch, max_length, kv_heads, depth), dtype) for _ in range(2))
+        self.index = jnp.zeros((), jnp.int32)
+
+
+def check_room(  # weft: skip(it refuses)
+    cache: KeyValueCache, keys: Float[Array, "*batch steps kv_heads depth"], crossing: bool
+) -> None:
+    """Refuses steps that a cache cannot take.
+
+    Args:
+        cache: the cache.
+        keys: those of the steps.
+        crossing: whether there is a context to attend to.
+
+    Raises:
+        CacheError: if the batch is not the cache's, there is a context, or the cache is full, as far as that is known.
+    """
+    if crossing:
+        raise CacheError(
+            "this attention has a cache of its own earlier steps, and was given a context to attend to",
+            fix="give a cache only to self-attention; a context is there as a whole at each step",
+        )
+    *batch, steps, _, _ = keys.shape
+    *room, length, _, _ = cache.keys.shape
+    if batch != room:
+        raise CacheError(
+            "the batch is not the one that this cache is for",
+            at=f"x: batch axes {tuple(batch)}, cache: {tuple(room)}",
+            fix=f"with_cache({length}, batch={tuple(batch)})",
+        )
+    index = known_integer(cache.index)
+    # Symbolic sizes cannot be compared, and stand for those that fit.
+    if isinstance(steps, int) and isinstance(length, int) and (index or 0) + steps > length:
+        raise CacheError(
+            f"this cache has room for {length} steps, and {steps} are given"
+            + ("" if not index else f" behind the {index} that it holds"),
+            at=f"cache.keys: {jax.typeof(cache.keys)}",
+            fix="with_cache of a larger max_length",
+        )

@@ -1,0 +1,363 @@
+"""MultiHeadAttention: attention as a record, with a cache for decoding that its successor carries.
+
+Whether attention has state is a question of what it holds:
+
+    y = attention(x)                                  # pure, as it is made
+    attention = attention.with_cache(max_length)
+    y, attention = attention(x)                       # the next steps: the successor holds their keys and values
+
+It is part of the record's structure, so of one record each call returns the same, combinators are called like it (see
+`calling`), and in a `thread` block both are written alike: `x = t.attention(x)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, cast, overload
+
+import jax
+import jax.numpy as jnp
+from jax.nn import initializers
+from jaxtyping import Array, Bool, Float, Key, Num
+from typing_extensions import TypeVar
+from weft.core.errors import AxisError
+from weft.core.records.module import Module, static
+from weft.core.records.successors import records_in
+from weft.modules.attention.dot_product import (
+    attention_weights,
+    cache_step,
+    check_attention,
+    fused_attention,
+    near,
+    weighted_values,
+)
+from weft.modules.attention.kv_cache import CacheError, KeyValueCache, check_room
+from weft.modules.construct import ConfigError, Initializer, KeyLike, check_positive, parameter_keys
+from weft.modules.dense.linear import Linear, default_kernel_init
+from weft.modules.dense.low_rank import LoRA
+from weft.modules.dropout import Dropout
+from weft.modules.dtypes import promote
+
+Projection = Linear | LoRA
+# Makes the norm of queries and that of keys, from the size of a head.
+MakeNorm = Callable[[int], Callable[[Any], Any]]
+
+
+C = TypeVar("C", bound=KeyValueCache | None, default=None, covariant=True)
+
+
+class MultiHeadAttention(Module, Generic[C]):
+    """Attention with several heads, each with its own maps of queries, keys and values.
+
+    It is pure, `y = attention(x)`, until it is given a cache: `with_cache` says how decoding goes.
+
+    Args:
+        features: size of the last axis of what is given and returned.
+        num_heads: how many heads.
+        num_kv_heads: how many heads keys and values have, each serving a group of query heads; by default all.
+        head_features: size of a head; by default `features / num_heads`.
+        out_features: size of the result; by default `features`.
+        context_features: size of what makes the keys; by default `features`.
+        value_features: size of what makes the values; by default `context_features`.
+        causal: whether a query attends only to keys at its own place and before.
+        window: how many keys before its own place, and behind it, a query attends to at most: one number, or two.
+        qk_norm: makes a norm for queries and one for keys from a head's size, such as `weft.RMSNorm`.
+        rope: turns queries and keys by their positions: `weft.RoPE()`, or a function `(x, positions) -> x` of
+            `(*batch, seq, heads, depth)`.
+        dropout: the probability that an attention weight is dropped. The call then needs a key, but for
+            `inference(model)`.
+        use_bias: whether the maps of queries, keys and values add a bias.
+        use_out_bias: whether the last map does; by default as `use_bias`.
+        implementation: of `jax.nn.dot_product_attention`: `"cudnn"` for flash attention on a GPU, which refuses sizes
+            and dtypes that it does not know.
+        kernel_init, bias_init: initialisers from `jax.nn.initializers`.
+        dtype: the dtype to compute in; by default what input and parameters promote to.
+        param_dtype: the dtype of the parameters.
+        precision: of the maps; see `jax.lax.Precision`.
+        key: a typed key, for the parameters.
+
+    Raises:
+        ConfigError: if heads do not divide the features, or the query's heads those of the keys.
+
+    >>> attention = MultiHeadAttention(8, 2, causal=True, key=jax.random.key(0))
+    >>> x = jnp.ones((3, 5, 8))
+    >>> attention(x).shape
+    (3, 5, 8)
+    >>> attention = attention.with_cache(5, batch=(3,))
+    >>> y, attention = attention(x[:, :4])
+    >>> y, attention = attention(x[:, 4:])
+    >>> y.shape, int(attention.cache.index)
+    ((3, 1, 8), 5)
+
+    Source: Vaswani et al., "Attention Is All You Need", 2017; Ainslie et al., "GQA", 2023;
+    `jax.nn.dot_product_attention`.
+    """
+
+    query: Projection
+    key: Projection
+    value: Projection
+    out: Projection
+    query_norm: Callable[[Any], Any] | None
+    key_norm: Callable[[Any], Any] | None
+    rope: Callable[..., Any] | None
+    dropout: Dropout
+    cache: KeyValueCache | None
+    features: int = static()
+    context_features: int = static()
+    value_features: int = static()
+    out_features: int = static()
+    num_heads: int = static()
+    num_kv_heads: int = static()
+    head_features: int = static()
+    causal: bool = static()
+    window: tuple[int, int] | None = static()
+    implementation: Any = static()
+
+    def __init__(
+        self: MultiHeadAttention[None],
+        features: int,
+        num_heads: int,
+        *,
+        key: KeyLike,
+        num_kv_heads: int | None = None,
+        head_features: int | None = None,
+        out_features: int | None = None,
+        context_features: int | None = None,
+        value_features: int | None = None,
+        causal: bool = False,
+        window: int | tuple[int, int] | None = None,
+        qk_norm: MakeNorm | None = None,
+        rope: Callable[..., Any] | None = None,
+        dropout: float = 0.0,
+        use_bias: bool = True,
+        use_out_bias: bool | None = None,
+        implementation: Any = None,
+        kernel_init: Initializer = default_kernel_init,
+        bias_init: Initializer = initializers.zeros,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        precision: Any = None,
+    ):
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        self.head_features = _head_features(features, num_heads, num_kv_heads, head_features)
+        self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
+        self.causal, self.window, self.implementation = causal, _window(window), implementation
+        context_features = features if context_features is None else context_features
+        value_features = context_features if value_features is None else value_features
+        out_features = features if out_features is None else out_features
+        self.features, self.out_features = features, out_features
+        self.context_features, self.value_features = context_features, value_features
+        wide, narrow = num_heads * self.head_features, num_kv_heads * self.head_features
+        inits = {"kernel_init": kernel_init, "bias_init": bias_init}
+        options: dict[str, Any] = {"dtype": dtype, "param_dtype": param_dtype, "precision": precision, **inits}
+        keys = parameter_keys(key, 4, "MultiHeadAttention")
+        self.query = Linear(features, wide, use_bias=use_bias, key=keys[0], **options)
+        self.key = Linear(context_features, narrow, use_bias=use_bias, key=keys[1], **options)
+        self.value = Linear(value_features, narrow, use_bias=use_bias, key=keys[2], **options)
+        out_bias = use_bias if use_out_bias is None else use_out_bias
+        self.out = Linear(wide, out_features, use_bias=out_bias, key=keys[3], **options)
+        self.query_norm, self.key_norm = (None if qk_norm is None else qk_norm(self.head_features) for _ in range(2))
+        self.rope, self.dropout, self.cache = rope, Dropout(dropout), None
+
+    @overload
+    def __call__(
+        self: MultiHeadAttention[None],
+        x: Array,
+        context: Array | None = None,
+        values: Array | None = None,
+        *,
+        mask: Array | None = None,
+        bias: Array | None = None,
+        positions: Array | None = None,
+        key: Array | None = None,
+        inference: bool | None = None,
+    ) -> Array: ...
+    @overload
+    def __call__(
+        self: MultiHeadAttention[KeyValueCache],
+        x: Array,
+        context: Array | None = None,
+        values: Array | None = None,
+        *,
+        mask: Array | None = None,
+        bias: Array | None = None,
+        positions: Array | None = None,
+        key: Array | None = None,
+        inference: bool | None = None,
+    ) -> tuple[Array, MultiHeadAttention[KeyValueCache]]: ...
+    def __call__(
+        self: MultiHeadAttention[Any],
+        x: Float[Array, "*batch q features"],
+        context: Float[Array, "*batch kv context_features"] | None = None,
+        values: Float[Array, "*batch kv value_features"] | None = None,
+        *,
+        mask: Bool[Array, "..."] | None = None,
+        bias: Float[Array, "..."] | None = None,
+        positions: Num[Array, "..."] | None = None,
+        key: Key[Array, ""] | None = None,
+        inference: bool | None = None,
+    ) -> Float[Array, "*batch q out_features"] | tuple[Float[Array, "*batch q out_features"], MultiHeadAttention[Any]]:
+        """Attends.
+
+        Args:
+            x: what makes the queries; while there is a cache, the next steps, one or more.
+            context: what makes the keys; by default `x`.
+            values: what makes the values; by default what makes the keys.
+            mask: which keys may be attended to, `(q, kv)` or `(*batch, heads, q, kv)`, where axes of size one hold for
+                all; with a cache, `kv` is its `max_length`.
+            bias: added to the logits, of the same shapes as a mask.
+            positions: of `x`, for `rope`, `(q,)` or `(*batch, q)`; by default 0, 1, 2 and so on, behind what is in the
+                cache. The positions of a context are always counted from 0.
+            key: a typed key, for dropout.
+            inference: this call's mode, if it is not the record's own.
+
+        Returns:
+            `y`, or `(y, successor)` if there is a cache. Where steps went beyond a cache's end in compiled code, which
+            cannot raise, they are NaN.
+
+        Raises:
+            AxisError: if sizes or shapes do not fit.
+            CacheError: if the cache is full, or there are a context and a cache.
+            SeedError: if dropout needs a key, and there is none.
+            ConfigError: if weights shall be dropped by an implementation that cannot.
+        """
+        source = x if context is None else context
+        queries = self._heads(self.query, x, self.num_heads, self.query_norm)
+        keys = self._heads(self.key, source, self.num_kv_heads, self.key_norm)
+        held = self._heads(self.value, source if values is None else values, self.num_kv_heads, None)
+        cache = self.cache
+        if cache is not None:
+            check_room(cache, keys, context is not None or values is not None)
+        if self.rope is not None:
+            steps = None if cache is None else cache.index + jnp.arange(x.shape[-2], dtype=cache.index.dtype)
+            steps = steps if positions is None else positions
+            queries, keys = self.rope(queries, steps), self.rope(keys, steps if context is None else None)
+        causal, window, successor = self.causal, self.window, None
+        if cache is not None:
+            all_keys, all_values, known = cache_step(cache.keys, cache.values, cache.index, keys, held, window=window)
+            fits = cache.index + keys.shape[-3] <= cache.keys.shape[-3]
+            successor = cache.replace(keys=all_keys, values=all_values, index=cache.index + keys.shape[-3])
+            keys, held = all_keys.astype(keys.dtype), all_values.astype(held.dtype)
+            queries = jnp.where(fits, queries, jnp.nan)
+            mask = known if mask is None else known & _broad("mask", mask, queries, keys)
+            causal, window = False, None  # they are in the mask, by the places in the cache
+        y = self._attend(queries, keys, held, mask, bias, causal, window, key, inference)
+        y = self.out(jnp.reshape(y, (*y.shape[:-2], self.num_heads * self.head_features)))
+        return y if successor is None else (y, self.replace(cache=successor))
+
+    def _heads(self, projection: Any, x: Any, heads: int, norm: Any) -> Any:
+        y = projection(x)
+        y = jnp.reshape(y, (*y.shape[:-1], heads, self.head_features))
+        return y if norm is None else norm(y)
+
+    def _attend(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        mask: Any,
+        bias: Any,
+        causal: bool,
+        window: tuple[int, int] | None,
+        dropout_key: Any,
+        inference: bool | None,
+    ) -> Any:
+        query, key, value = promote(query, key, value)
+        check_attention(query, key, value)
+        mask = None if mask is None else _broad("mask", mask, query, key)
+        bias = None if bias is None else _broad("bias", bias, query, key).astype(query.dtype)
+        drops = self.dropout.rate > 0 and not (self.dropout.inference if inference is None else inference)
+        if not drops:
+            options = {"is_causal": causal, "window": window, "implementation": self.implementation}
+            return fused_attention(query, key, value, bias, mask, **options)
+        if self.implementation is not None and self.implementation != "xla":
+            raise ConfigError(
+                f"{self.implementation!r} has no dropout of attention weights",
+                fix="dropout=0.0, implementation=None, or inference(model)",
+            )
+        if window is not None:
+            places = jnp.arange(query.shape[-3]), jnp.arange(key.shape[-3])
+            seen = near(*places, is_causal=causal, window=window)
+            mask, causal = seen if mask is None else mask & seen, False
+        weights = attention_weights(query, key, bias, mask, is_causal=causal)
+        return weighted_values(self.dropout(weights, key=dropout_key, inference=inference), value)
+
+    def with_cache(  # weft: skip(it refuses attention that is not causal)
+        self, max_length: int, *, batch: Sequence[int] = (), dtype: Any = None
+    ) -> MultiHeadAttention[KeyValueCache]:
+        """The same attention with an empty cache, for decoding step by step: `y, attention = attention(x)`.
+
+        Each call is given the next steps only, and attends to them and all before. In a whole model:
+        `weft.at(model, weft.InstanceOf(weft.MultiHeadAttention)).apply(lambda a: a.with_cache(256))`. A layer of a
+        `Stack` gets one cache for each of its copies.
+
+        Args:
+            max_length: how many steps there is room for.
+            batch: the sizes of the batch's axes of what it will be given.
+            dtype: of what is kept; by default what the maps compute in.
+
+        Raises:
+            CacheError: if the attention is not causal: there is no step that it could do without those to come.
+
+        >>> attention = MultiHeadAttention(8, 2, causal=True, num_kv_heads=1, key=jax.random.key(0))
+        >>> attention.with_cache(16, dtype=jnp.bfloat16).cache.keys.shape
+        (16, 1, 4)
+        """
+        if not self.causal:
+            raise CacheError(
+                "a cache holds what came before, and this attention also looks at what comes behind",
+                fix="MultiHeadAttention(..., causal=True); or give a cache only to those that are causal",
+            )
+        made = [record for _, record in records_in((self.key, self.value)) if isinstance(record, Linear)]
+        if dtype is None:
+            dtype = next((one.dtype or one.kernel.dtype for one in made), jnp.float32)
+        cache = KeyValueCache(max_length, self.num_kv_heads, self.head_features, batch=batch, dtype=dtype)
+        # In a stack of layers each array has axes in front, and so has each of the cache.
+        lead = made[0].kernel.shape[:-2] if made else ()
+        if lead:
+            cache = jax.tree.map(lambda array: jnp.tile(array, (*lead, *(1,) * array.ndim)), cache)
+        return cast(Any, self.replace(cache=cache))
+
+    def without_cache(self) -> MultiHeadAttention[None]:
+        """The same attention without its cache: pure again."""
+        return cast(Any, self.replace(cache=None))
+
+
+def _head_features(features: int, num_heads: int, num_kv_heads: int, head_features: int | None) -> int:
+    check_positive("MultiHeadAttention", features=features, num_heads=num_heads, num_kv_heads=num_kv_heads)
+    if num_heads % num_kv_heads:
+        raise ConfigError(f"MultiHeadAttention: {num_heads} heads do not make groups for {num_kv_heads} of the keys")
+    if head_features is None and features % num_heads:
+        raise ConfigError(
+            f"MultiHeadAttention: {features} features do not divide among {num_heads} heads", fix="give head_features"
+        )
+    head_features = features // num_heads if head_features is None else head_features
+    check_positive("MultiHeadAttention", head_features=head_features)
+    return head_features
+
+
+def _window(window: int | Sequence[int] | None) -> tuple[int, int] | None:
+    if window is None:
+        return None
+    sides = (window, window) if isinstance(window, int) else tuple(window)
+    if len(sides) != 2 or min(sides) < 0:
+        raise ConfigError(f"MultiHeadAttention: window is how many keys before and behind, not {window!r}")
+    return cast("tuple[int, int]", sides)
+
+
+def _broad(what: str, array: Any, query: Any, key: Any) -> Any:
+    """A mask or bias with all of its axes; refuses one of which nobody could tell what its axes are."""
+    shape = (*query.shape[:-3], query.shape[-2], query.shape[-3], key.shape[-3])
+    array = jnp.asarray(array)
+    if array.ndim == 2:
+        array = jnp.expand_dims(array, range(len(shape) - 2))
+    fits = array.ndim == len(shape) and all(mine in (1, size) for mine, size in zip(array.shape, shape, strict=True))
+    if not fits:
+        raise AxisError(
+            f"the {what} of attention is (q, kv) or (*batch, heads, q, kv), with sizes of one where it broadcasts",
+            at=f"{what}: {array.shape}, weights: {shape}",
+            fix=f"for one of (*batch, q, kv), {what}[..., None, :, :]",
+        )
+    if (array.dtype == jnp.bool_) != (what == "mask"):
+        raise AxisError(f"a mask is of bools and a bias of floats, and this {what} is of {array.dtype.name}")
+    return array

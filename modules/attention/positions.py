@@ -1,0 +1,326 @@
+"""Positions: how a layer that sees a set is told the order of what it sees.
+
+Three ways, each an op or a table, and a record that keeps its options:
+
+| record | what it does | where |
+|---|---|---|
+| `RoPE` | turns queries and keys by angles that grow with the position | inside of attention (`rope=`) |
+| `SinusoidalPositions` | adds waves of the position | behind the embedding |
+| `LearnedPositions` | adds a row of a learned table | behind the embedding |
+
+Positions are counted from 0. While decoding, a model sees one step at a time: attention knows from its cache which it
+is, the other two are told by `offset`.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.core import Tracer
+from jax.nn import initializers
+from jaxtyping import Array, Float, Int, Num
+from weft.core.errors import AxisError
+from weft.core.records.module import Module, static
+from weft.modules.construct import (
+    ConfigError,
+    Initializer,
+    KeyLike,
+    check_features,
+    check_positive,
+    parameter_keys,
+)
+from weft.modules.dense.linear import embed
+from weft.modules.dtypes import as_array
+from weft.modules.op import op
+
+default_position_init = initializers.normal(0.02)
+
+
+@op("base", "scaling", "interleaved")
+def rope(
+    x: Float[Array, "*batch seq heads depth"],
+    positions: Num[Array, "*#batch seq"],
+    *,
+    base: float = 10_000.0,
+    scaling: float = 1.0,
+    interleaved: bool = False,
+) -> Float[Array, "*batch seq heads depth"]:
+    """Turns pairs of features by angles proportional to the position, so that products depend on distances alone.
+
+    Args:
+        x: queries or keys. Of an odd number of features the last is left as it is.
+        positions: of each place; leading axes broadcast against the batch.
+        base: the slowest pair turns about this many times more slowly than the first.
+        scaling: what positions are divided by, to fit longer sequences into the angles of shorter ones.
+        interleaved: whether pairs are neighbours, as in the paper, instead of feature `i` and `i + half`.
+
+    Returns:
+        The turned array, in the dtype of `x`; the angles are float32.
+
+    >>> rope(jnp.ones((2, 1, 2)), jnp.array([0, 1])).round(3).tolist()
+    [[[1.0, 1.0]], [[-0.30100002884864807, 1.3820000886917114]]]
+    """
+    half = x.shape[-1] // 2
+    # Not in x's dtype: bfloat16 cannot tell positions above 256 apart.
+    angles = jnp.expand_dims(_angles(positions.astype(jnp.float32) / scaling, half, base), -2)
+    wide = jnp.promote_types(x.dtype, jnp.float32)
+    angles = lax.expand_dims(angles, range(x.ndim - angles.ndim)).astype(wide)
+    sin, cos = jnp.sin(angles), jnp.cos(angles)
+    turning = x.astype(wide)
+    if interleaved:
+        first, second = turning[..., 0 : 2 * half : 2], turning[..., 1 : 2 * half : 2]
+    else:
+        first, second = turning[..., :half], turning[..., half : 2 * half]
+    turned = (first * cos - second * sin, second * cos + first * sin)
+    y = jnp.reshape(jnp.stack(turned, -1), (*x.shape[:-1], 2 * half)) if interleaved else jnp.concatenate(turned, -1)
+    return jnp.concatenate([y.astype(x.dtype), x[..., 2 * half :]], -1)
+
+
+@op("features", "max_period", "dtype")
+def sinusoidal(  # weft: skip(a number decides the last size)
+    positions: Num[Array, "*batch"], *, features: int, max_period: float = 10_000.0, dtype: Any = jnp.float32
+) -> Float[Array, "*batch features"]:
+    """Waves of positions: sines in the first half of the features, cosines in the second.
+
+    Positions may be any numbers, such as the times of a diffusion process.
+
+    Args:
+        positions: the positions.
+        features: how many waves, an even number.
+        max_period: the slowest wave's period over that of the fastest, which is 2 pi.
+        dtype: of the result; the angles are float32.
+
+    Raises:
+        ConfigError: if there is not an even number of features.
+
+    >>> sinusoidal(jnp.array([0.0, 1.0]), features=2).round(3).tolist()
+    [[0.0, 1.0], [0.8410000205039978, 0.5400000214576721]]
+
+    Source: Vaswani et al., "Attention Is All You Need", 2017.
+    """
+    if features < 2 or features % 2:
+        raise ConfigError(f"sinusoidal: features must be even, not {features}", fix="half are sines, half cosines")
+    half = features // 2
+    angles = _angles(positions.astype(jnp.float32), half, max_period)
+    return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], -1).astype(dtype)
+
+
+def _angles(places: Array, count: int, base: float) -> Any:
+    """Each place times so many frequencies: from 1 down, by equal factors; the next would be `1 / base`."""
+    fall = -float(np.log(base)) / max(count, 1)
+    frequencies = jnp.exp(jnp.arange(count, dtype=jnp.float32) * fall)
+    return jnp.expand_dims(places, -1) * lax.expand_dims(frequencies, range(places.ndim))
+
+
+class RoPE(Module):
+    """Rotary position embedding, an option of `MultiHeadAttention`.
+
+    It has no parameters. As a function of its own it turns queries or keys.
+
+    Args:
+        base: the slowest pair turns about this many times more slowly than the first.
+        scaling: what positions are divided by: 4 fits sequences four times as long as those that were trained on.
+        interleaved: whether pairs are neighbours, as in the paper, instead of features `i` and `i + half`, as in most
+            checkpoints.
+
+    Raises:
+        ConfigError: if base or scaling is not positive.
+
+    >>> RoPE()(jnp.ones((2, 1, 2))).round(3).tolist()
+    [[[1.0, 1.0]], [[-0.30100002884864807, 1.3820000886917114]]]
+
+    Source: Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021; Chen et al., "Extending
+    Context Window of Large Language Models via Positional Interpolation", 2023.
+    """
+
+    base: float = static()
+    scaling: float = static()
+    interleaved: bool = static()
+
+    def __init__(self, base: float = 10_000.0, *, scaling: float = 1.0, interleaved: bool = False):
+        for name, value in (("base", base), ("scaling", scaling)):
+            if not value > 0:
+                raise ConfigError(f"RoPE: {name} must be positive, not {value}")
+        self.base, self.scaling, self.interleaved = float(base), float(scaling), interleaved
+
+    def __call__(
+        self, x: Float[Array, "*batch seq heads depth"], positions: Num[Array, "*#batch seq"] | None = None
+    ) -> Float[Array, "*batch seq heads depth"]:
+        """Turns each place by its position.
+
+        Args:
+            x: queries or keys. Of an odd number of features the last is left as it is.
+            positions: of each place; by default 0, 1, 2 and so on.
+
+        Raises:
+            AxisError: if the positions are not those of `x`.
+        """
+        if positions is None:
+            positions = jnp.arange(x.shape[-3])
+        check_places(positions, x.shape[:-2], "RoPE")
+        return rope(x, positions, base=self.base, scaling=self.scaling, interleaved=self.interleaved)
+
+
+def check_places(positions: Any, shape: tuple[Any, ...], owner: str) -> None:
+    """Refuses positions that are not one for each place of a sequence.
+
+    Args:
+        positions: what was given.
+        shape: the axes of batch and sequence.
+        owner: the layer, for the error.
+
+    Raises:
+        AxisError: naming both shapes.
+    """
+    given = jnp.shape(positions)
+    ours = shape[len(shape) - len(given) :] if len(given) <= len(shape) else None
+    fits = ours is not None and len(given) > 0 and given[-1] == shape[-1]
+    if not fits or any(mine != theirs and mine != 1 for mine, theirs in zip(given, ours or (), strict=True)):
+        raise AxisError(
+            f"{owner} takes a position for each place of the sequence",
+            at=f"positions: {given}, places: {shape}",
+            fix="positions of shape (seq,), or with the batch's axes in front",
+        )
+
+
+class _Positions(Module):
+    """Base of the layers that add a vector to each place of a sequence."""
+
+    def _added(self, x: Any, offset: Any) -> Any:
+        places = offset + jnp.arange(x.shape[-2], dtype=jnp.int32)
+        rows = self._rows(places).astype(x.dtype)
+        return x + lax.broadcast_in_dim(rows, x.shape, (x.ndim - 2, x.ndim - 1))
+
+    @abc.abstractmethod
+    def _rows(self, places: Any) -> Any:
+        """The vectors of positions."""
+
+
+class SinusoidalPositions(_Positions):
+    """Adds waves of the position to each place of a sequence: `y = layer(x)`. It has no parameters.
+
+    Args:
+        features: size of the last axis, an even number.
+        max_period: see `sinusoidal`.
+
+    Raises:
+        ConfigError: if there is not an even number of features.
+
+    >>> SinusoidalPositions(2)(jnp.zeros((2, 2))).round(3).tolist()
+    [[0.0, 1.0], [0.8410000205039978, 0.5400000214576721]]
+
+    Source: Vaswani et al., "Attention Is All You Need", 2017.
+    """
+
+    features: int = static()
+    max_period: float = static()
+
+    def __init__(self, features: int, *, max_period: float = 10_000.0):
+        if features < 2 or features % 2:
+            raise ConfigError(f"SinusoidalPositions: features must be even, not {features}")
+        self.features, self.max_period = features, float(max_period)
+
+    def __call__(
+        self, x: Float[Array, "*batch seq features"], *, offset: int | Int[Array, ""] = 0
+    ) -> Float[Array, "*batch seq features"]:
+        """Adds the waves.
+
+        Args:
+            x: the sequence.
+            offset: the position of its first place.
+
+        Raises:
+            AxisError: if the last axis is not of size `features`, or there is no axis of places.
+        """
+        check_features(self, x, self.features)
+        _check_sequence(self, x)
+        return self._added(x, offset)
+
+    def _rows(self, places: Any) -> Any:
+        return sinusoidal(places, features=self.features, max_period=self.max_period)
+
+
+class LearnedPositions(_Positions):
+    """Adds a learned vector to each place of a sequence: `y = layer(x)`.
+
+    Args:
+        max_length: how many positions there are.
+        features: size of the last axis.
+        key: a typed key, for the parameters.
+        embedding_init: initialiser from `jax.nn.initializers`.
+        param_dtype: the dtype of the table.
+
+    >>> layer = LearnedPositions(10, 4, key=jax.random.key(0))
+    >>> x = jnp.ones((3, 10, 4))
+    >>> bool((layer(x[:, 7:8], offset=7) == layer(x)[:, 7:8]).all())
+    True
+    """
+
+    embedding: Float[Array, "max_length features"]
+
+    def __init__(
+        self,
+        max_length: int,
+        features: int,
+        *,
+        key: KeyLike,
+        embedding_init: Initializer = default_position_init,
+        param_dtype: Any = jnp.float32,
+    ):
+        check_positive("LearnedPositions", max_length=max_length, features=features)
+        (embedding_key,) = parameter_keys(key, 1, "LearnedPositions")
+        self.embedding = embedding_init(embedding_key, (max_length, features), param_dtype)
+
+    def __call__(
+        self, x: Float[Array, "*batch seq features"], *, offset: int | Int[Array, ""] = 0
+    ) -> Float[Array, "*batch seq features"]:
+        """Adds the rows of the table.
+
+        Args:
+            x: the sequence.
+            offset: the position of its first place. Where it is traced, places behind the last position are NaN.
+
+        Raises:
+            AxisError: if the last axis is not of size `features`, there is no axis of places, or there are more places
+                than positions.
+        """
+        check_features(self, x, self.embedding.shape[-1])
+        _check_sequence(self, x)
+        length, first = self.embedding.shape[0], known_integer(offset)
+        # Symbolic sizes cannot be compared, and stand for those that fit.
+        if isinstance(x.shape[-2], int) and isinstance(length, int) and (first or 0) + x.shape[-2] > length:
+            raise AxisError(
+                f"LearnedPositions has {length} positions, and this sequence needs {(first or 0) + x.shape[-2]}",
+                at=f"x: {jax.typeof(x)}, offset: {first}",
+                fix="make it with a larger max_length, or cut the sequence",
+            )
+        if first is not None and first < 0:
+            raise AxisError(f"positions count from 0, and this sequence begins at {first}", at=f"offset: {first}")
+        return self._added(x, offset)
+
+    def _rows(self, places: Any) -> Any:
+        # A negative position, which a traced offset may be, would count from the end.
+        places = jnp.where(places < 0, self.embedding.shape[0], places)
+        return embed(as_array(places), self.embedding)
+
+
+def _check_sequence(layer: object, x: Any) -> None:
+    if x.ndim < 2:
+        raise AxisError(
+            f"{type(layer).__qualname__} takes a sequence, with axes of places and of features",
+            at=f"x: {jax.typeof(x)}",
+        )
+
+
+def known_integer(value: Any) -> int | None:
+    """An integer's value, if it is known now: outside of compiled code.
+
+    >>> known_integer(jnp.array(3)), jax.eval_shape(lambda i: known_integer(i), jnp.array(3))
+    (3, None)
+    """
+    return None if isinstance(value, Tracer) or jnp.ndim(value) else int(value)

@@ -1,0 +1,322 @@
+"""Configuration in checkpoints: everything of a tree that is not an array, as texts that can be saved and compared.
+
+Each record, container and configuration value has an entry under its path: `heads` is `8`, `act` is
+`jax.nn:relu`, `layers` is a `list`, `layers[0]` is of class `weft:Linear`. A value is never built from such
+a *description*; it comes from the tree that one loads into, and two descriptions tell whether it is the same.
+
+What a description says:
+
+- numbers, texts, None, dtypes: their value, and so their type (`1`, `1.0`, `True`);
+- classes and functions: `module:qualname`, with the outermost package that offers it for a module. Two names agree if
+  they lead to the same thing, so an alias that is left behind keeps old files loading. A module that is run as a script
+  is called `__main__` then and otherwise when it is imported, so this name agrees with any; and a private module
+  (`jax._src...`) that has gone was moved by a newer version of its package, so the package and the qualname decide;
+- functions that no name leads to (lambdas, functions made inside functions): beside the name, a hash of their code,
+  their defaults and what they close over, each described. The code differs between versions of Python and of the
+  package that it is from, so it is compared within one;
+- containers and other objects: their class and parts; of objects that are neither dataclasses nor print themselves,
+  the attributes. Addresses in printed forms are left out.
+
+What is not in a description is not compared: the globals that a function reads, the code behind a name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from types import CodeType, ModuleType
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from weft.core.edge import trees
+from weft.core.paths import Path, format_path, key_part
+from weft.core.records.configuration import Mixed, iter_configuration
+from weft.core.records.leaves import is_array, record_children
+from weft.core.records.statics import Static
+
+# A text stands for itself, a mapping for what has a "name", and may have "code" and "parts" with names.
+Description = str | dict[str, Any]
+
+_ATOMS = (type(None), bool, int, float, complex, str, bytes, type(...))
+_DEEPEST = 40
+
+
+def configuration(tree: Any) -> dict[str, Description]:
+    """The description of everything of a tree that is not an array, by path."""
+    values = ((path, describe(value)) for path, value in iter_configuration(tree))
+    return {format_path(path): description for path, description in (*_nodes(tree, ()), *values)}
+
+
+def _nodes(node: Any, path: Path) -> Iterator[tuple[Path, Description]]:
+    """What records and containers are, and where there is None: their children's paths say the rest."""
+    if node is None:
+        yield path, describe(None)
+    elif isinstance(node, eqx.Module):
+        yield path, _of_type(node)
+        for name, child in record_children(node):
+            yield from _nodes(child, (*path, name))
+    elif type(node) is not Static and (level := trees.flatten_one_level(node)) is not None:
+        children, own = level
+        container = node.value if type(node) is Mixed else node
+        told = own is None or isinstance(container, (tuple, list)) or type(container) is dict
+        yield path, _of_type(container, {} if told else {"own": describe(own)})
+        for key, child in children:
+            yield from _nodes(child, (*path, key_part(key)))
+
+
+# --- descriptions ----------------------------------------------------------------------------------------------------
+
+
+def describe(value: Any, outer: tuple[int, ...] = ()) -> Description:
+    """What can be said of a value in another process too.
+
+    Args:
+        value: anything.
+        outer: the identities of what it is described in, which may hold themselves.
+    """
+    if type(value) in _ATOMS:
+        return repr(value)
+    if id(value) in outer or len(outer) > _DEEPEST:
+        return "..."
+    within = (*outer, id(value))
+    dtype = _dtype(value)
+    if dtype is not None:
+        return f"dtype {dtype}"
+    if is_array(value):
+        return _array(value)
+    if isinstance(value, enum.Enum) and value.name is not None:
+        return {"name": f"{_name(type(value))}.{value.name}"}
+    if isinstance(value, (tuple, list, set, frozenset, Mapping)):
+        return _collection(value, within)
+    if isinstance(value, type | ModuleType):
+        return {"name": _name(value)}
+    if isinstance(value, functools.partial):
+        parts = {"func": value.func, "args": value.args, "keywords": value.keywords}
+        return _of_type(value, _parts(parts, within))
+    if callable(value) and isinstance(_qualname(value), str):
+        return _function(value, within)
+    return _object(value, within)
+
+
+def _dtype(value: Any) -> np.dtype[Any] | None:
+    """The dtype that a value is, or stands for as a class of scalars: `jnp.float32` and `np.float32` are one."""
+    scalar = isinstance(value, type) and (issubclass(value, np.generic) or isinstance(value, type(jnp.float32)))
+    return np.dtype(value) if isinstance(value, np.dtype) or scalar else None
+
+
+def _array(value: Any) -> Description:
+    what = f"{value.dtype}[{','.join(map(str, value.shape))}]"
+    if isinstance(value, Tracer | jax.ShapeDtypeStruct | jax.Ref):
+        return what
+    data = jax.random.key_data(value) if jnp.issubdtype(value.dtype, jax.dtypes.prng_key) else value
+    return f"{what} {hashlib.sha256(np.ascontiguousarray(data).tobytes()).hexdigest()[:16]}"
+
+
+def _collection(value: Any, outer: tuple[int, ...]) -> Description:
+    if isinstance(value, Mapping):
+        return _of_type(value, {show(describe(k, outer)): describe(v, outer) for k, v in value.items()})
+    parts = [describe(part, outer) for part in value]
+    if isinstance(value, set | frozenset):
+        parts.sort(key=lambda part: json.dumps(part, sort_keys=True))
+    if type(value) is tuple and all(isinstance(part, str) for part in parts):
+        return f"({', '.join(map(str, parts))}{',' if len(parts) == 1 else ''})"
+    return _of_type(value, {str(i): part for i, part in enumerate(parts)})
+
+
+def _object(value: Any, outer: tuple[int, ...]) -> Description:
+    if dataclasses.is_dataclass(value):
+        fields = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value) if field.compare}
+        return _of_type(value, _parts(fields, outer))
+    if type(value).__repr__ is not object.__repr__:
+        return _of_type(value, {"repr": re.sub(r"\b0x[0-9a-fA-F]{4,}", "0x", repr(value))})
+    slots = [slot for cls in type(value).__mro__ for slot in np.atleast_1d(vars(cls).get("__slots__", ())).tolist()]
+    attributes = {name: getattr(value, name) for name in slots if hasattr(value, name) and name != "__weakref__"}
+    return _of_type(value, _parts({**attributes, **getattr(value, "__dict__", {})}, outer))
+
+
+def _of_type(value: Any, parts: Mapping[str, Description] | None = None) -> Description:
+    return {"name": _name(type(value)), **({"parts": dict(parts)} if parts else {})}
+
+
+def _parts(values: Mapping[str, Any], outer: tuple[int, ...]) -> dict[str, Description]:
+    return {name: describe(value, outer) for name, value in values.items()}
+
+
+# --- functions and classes -------------------------------------------------------------------------------------------
+
+
+def _qualname(value: Any) -> str | None:
+    return getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+
+
+def _name(value: Any) -> str:
+    if isinstance(value, ModuleType):
+        return f"{value.__name__}:"
+    module, qualname = getattr(value, "__module__", None), str(_qualname(value))
+    if not isinstance(module, str):
+        return f":{qualname}"
+    # The outermost package that offers it: `weft:Linear` stays when `weft.modules.dense.linear` is cut in two.
+    packages = [module[:i] for i, letter in enumerate(module) if letter == "."]
+    offering = (package for package in packages if _found(f"{package}:{qualname}") is value)
+    return f"{next(offering, module)}:{qualname}"
+
+
+def _found(name: str) -> Any:
+    """What a name leads to in this process, without importing anything, which a package's `__getattr__` may do."""
+    module, _, qualname = name.partition(":")
+    first, *rest = qualname.split(".")
+    try:
+        return functools.reduce(getattr, rest, vars(sys.modules[module])[first])
+    except (AttributeError, KeyError):
+        return None
+
+
+def _function(value: Any, outer: tuple[int, ...]) -> Description:
+    owner = getattr(value, "__self__", None)
+    if owner is not None and not isinstance(owner, ModuleType):
+        return {"name": _name(value), "parts": {"self": describe(owner, outer)}}
+    name = _name(value)
+    found, made = _found(name), _underlying(value)
+    # A function that was defined again, as notebooks do, is not found under its name, but one with its code is.
+    if found is value or (found is not None and made is not None and _code_of(_underlying(found)) == _code_of(made)):
+        return {"name": name}
+    return {"name": name} if made is None else {"name": name, **_make(made, outer)}
+
+
+def _underlying(value: Any) -> Any:
+    """The Python function inside of decorated ones (jitted ones, say); None if there is none."""
+    for _ in range(_DEEPEST):
+        if isinstance(getattr(value, "__code__", None), CodeType):
+            return value
+        value = getattr(value, "__wrapped__", None)
+    return None
+
+
+def _code_of(function: Any) -> CodeType | None:
+    return getattr(function, "__code__", None)
+
+
+def _make(function: Any, outer: tuple[int, ...]) -> dict[str, Any]:
+    closed_over: dict[str, Any] = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            closed_over[name] = cell.cell_contents
+        except ValueError:  # a name that its owner has not set yet
+            continue
+    defaults = {"__defaults__": function.__defaults__, "__kwdefaults__": function.__kwdefaults__}
+    parts = _parts({**{name: value for name, value in defaults.items() if value}, **closed_over}, outer)
+    package = sys.modules.get(str(function.__module__).partition(".")[0])
+    versions = f"{sys.implementation.cache_tag} {vars(package).get('__version__', '') if package else ''}"
+    return {
+        "code": f"{versions} {_hash_code(function.__code__).hexdigest()[:16]}",
+        **({"parts": parts} if parts else {}),
+    }
+
+
+def _hash_code(code: CodeType) -> Any:
+    digest = hashlib.sha256(code.co_code)
+    for const in code.co_consts:
+        inner = isinstance(const, CodeType)
+        digest.update(_hash_code(const).digest() if inner else json.dumps(describe(const), sort_keys=True).encode())
+    digest.update(repr((code.co_names, code.co_varnames, code.co_flags)).encode())
+    return digest
+
+
+# --- comparing -------------------------------------------------------------------------------------------------------
+
+
+def is_description(found: Any, depth: int = 0) -> bool:
+    """Whether something that was read from a file is a description."""
+    if isinstance(found, str):
+        return True
+    if not isinstance(found, dict) or depth > 2 * _DEEPEST or not isinstance(found.get("name"), str):
+        return False
+    parts = found.get("parts", {})
+    return (
+        isinstance(found.get("code", ""), str)
+        and isinstance(parts, dict)
+        and all(is_description(part, depth + 1) for part in parts.values())
+    )
+
+
+def agree(saved: Description, here: Description) -> bool:
+    """Whether two descriptions are of the same value; `here` is of this process."""
+    return difference(saved, here) is None
+
+
+def difference(
+    saved: Description, here: Description, *, closed_over: bool = False
+) -> tuple[tuple[str, ...], Description, Description] | None:
+    """Where two descriptions differ first: the names of the parts that lead there, and what each says there.
+
+    Args:
+        saved: of a file.
+        here: of this process.
+        closed_over: whether a function closes over what they describe.
+
+    >>> difference(describe({"a": [2, 3]}), describe({"a": [2, 4]}))
+    (("'a'", '1'), '3', '4')
+    """
+    if isinstance(saved, str) or isinstance(here, str):
+        # A function may turn its own 100 into 100.0 when it is first called, and schedules of optax do.
+        same = saved == here or (closed_over and _number(saved) is not None and _number(saved) == _number(here))
+        return None if same else ((), saved, here)
+    parts, own = saved.get("parts", {}), here.get("parts", {})
+    codes_agree = _codes_agree(saved.get("code"), here.get("code"))
+    if not _names_agree(saved["name"], here["name"]) or parts.keys() != own.keys():
+        return (), saved, here
+    for name in parts:
+        inner = difference(parts[name], own[name], closed_over="code" in saved)
+        if inner is not None:
+            return (name, *inner[0]), inner[1], inner[2]
+    return None if codes_agree else ((), saved, here)
+
+
+def _number(text: object) -> float | None:
+    try:
+        return float(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+
+
+def _names_agree(saved: str, here: str) -> bool:
+    if saved == here:
+        return True
+    found = _found(saved)
+    if found is not None and found is _found(here):
+        return True
+    (module, _, qualname), (own, _, own_qualname) = saved.partition(":"), here.partition(":")
+    if qualname != own_qualname:
+        return False
+    one_package = module.partition(".")[0] == own.partition(".")[0]
+    return "__main__" in (module, own) or (found is None and one_package and "._" in module + own)
+
+
+def _codes_agree(saved: str | None, here: str | None) -> bool:
+    if saved is None or here is None or saved == here:
+        return saved == here
+    return saved.rpartition(" ")[0] != here.rpartition(" ")[0]
+
+
+def show(description: Description) -> str:
+    """A description for people.
+
+    >>> show(describe((3, 3))), show(describe(len)), show(describe([]))
+    ('(3, 3)', 'len', 'list')
+    """
+    if isinstance(description, str):
+        return description
+    code = [f"code {description['code'].split(' ')[-1]}"] if "code" in description else []
+    parts = [f"{name}={show(part)}" for name, part in description.get("parts", {}).items()]
+    inside = ", ".join(code + parts)
+    return description["name"].removeprefix("builtins:") + (f"({inside})" if inside else "")

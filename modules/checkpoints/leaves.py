@@ -1,0 +1,240 @@
+"""Leaves in checkpoints: what is stored for an array, a random key or a number, and how it comes back.
+
+What comes back is what the leaf of `like` is: a NumPy array for a NumPy array, a Python number for a Python number, and
+for arrays and keys of JAX one that lies where the leaf was put on purpose.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.typing import DTypeLike
+from weft.core.records.leaves import NUMBERS
+from weft.modules.checkpoints.format import CheckpointError, Content, Entry, Target
+
+# How the dtype of a number is spelled that is no array, and what holds its bytes.
+_NUMBER_KINDS: dict[str, Any] = {"bool": np.bool_, "int": np.int64, "float": np.float64, "complex": np.complex128}
+_PYTHON = "Python "
+_CATEGORIES = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
+
+Cast = np.dtype[Any] | Literal["like"] | None
+
+
+def is_key(value: Any) -> bool:
+    return jnp.issubdtype(getattr(value, "dtype", np.dtype(object)), jax.dtypes.prng_key)
+
+
+def kind_of(value: Any) -> str:
+    """The kind of a leaf: its dtype, or "Python int" and the like.
+
+    >>> kind_of(1), kind_of(jnp.ones(2)), kind_of(jax.random.key(0))
+    ('Python int', 'float32', 'key<fry>')
+    """
+    return f"{_PYTHON}{type(value).__name__}" if type(value) in NUMBERS else str(value.dtype)
+
+
+def as_leaf(value: Any) -> Any:
+    """A leaf with a dtype and a shape: what has a `__jax_array__` need have none of its own."""
+    return value if type(value) in NUMBERS or hasattr(value, "dtype") else jnp.asarray(value)
+
+
+def show_type(kind: str, shape: tuple[int, ...]) -> str:
+    """A kind and a shape for people: `float32[2,3]`."""
+    return kind if kind.startswith(_PYTHON) else f"{kind}[{','.join(map(str, shape))}]"
+
+
+def _data_type(key: Any) -> jax.ShapeDtypeStruct:
+    return jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(key.shape, key.dtype))
+
+
+# --- saving ----------------------------------------------------------------------------------------------------------
+
+
+def content_of(value: Any, name: str) -> Content:  # weft: skip(of any leaf)
+    """What is stored for a leaf.
+
+    Raises:
+        CheckpointError: if nothing can be, naming it.
+    """
+    if type(value) in NUMBERS:
+        number = _number_as_array(value)
+        return Content(kind_of(value), (), (number.dtype, number.shape), lambda: number)
+    value = as_leaf(value)
+    _refuse_unstorable(value, name)
+    weak = bool(getattr(value, "weak_type", False))
+    if is_key(value):
+        data = _data_type(value)
+        stored = (np.dtype(data.dtype), data.shape)
+        return Content(kind_of(value), value.shape, stored, lambda: _in_host_memory(jax.random.key_data(value)))
+    return Content(kind_of(value), value.shape, (value.dtype, value.shape), lambda: _in_host_memory(value), weak)
+
+
+def _number_as_array(value: complex) -> np.ndarray[Any, Any]:
+    if type(value) is int and not -(2**63) <= value < 2**63:
+        size = value.bit_length() // 8 + 1
+        return np.frombuffer(value.to_bytes(size, "little", signed=True), np.uint8)
+    return np.asarray(value, _NUMBER_KINDS[type(value).__name__])
+
+
+def _refuse_unstorable(value: Any, name: str) -> None:
+    what = fix = None
+    if isinstance(value, Tracer):
+        what, fix = "an array that is being traced has no value to store", "save outside of jit and other transforms"
+    elif isinstance(value, jax.ShapeDtypeStruct):
+        what, fix = "a ShapeDtypeStruct has no value to store", "save arrays"
+    elif isinstance(value, jax.Ref):
+        what, fix = "a mutable array cannot be stored", "save its value, ref[...]"
+    elif isinstance(value, np.ma.MaskedArray):
+        what, fix = "an array with a mask cannot be stored", "save its data and its mask"
+    elif getattr(value, "dtype", None) == np.dtype(object) or getattr(getattr(value, "dtype", None), "hasobject", 0):
+        what, fix = "an array of Python objects cannot be stored", "cast it"
+    elif isinstance(value, jax.Array):
+        if value.is_deleted():
+            what, fix = "this array was donated or deleted", "save what the call returned that it was donated to"
+        elif not (value.is_fully_addressable or value.is_fully_replicated):
+            what = "this process holds only a part of this array"
+            fix = "gather it first: jax.experimental.multihost_utils.process_allgather(tree, tiled=True)"
+    if what is not None:
+        raise CheckpointError(what, at=name, fix=fix)
+
+
+def _in_host_memory(value: Any) -> np.ndarray[Any, Any]:
+    if not isinstance(value, jax.Array):
+        return np.asarray(value)
+    # An array of JAX keeps the copy that NumPy was given for as long as it lives, and a model would have two copies
+    # of each array after a save. So a second handle of the same buffer is asked, which nobody keeps.
+    if value.is_fully_replicated:
+        return np.asarray(value.addressable_data(0))
+    whole = np.empty(value.shape, value.dtype)
+    for shard in value.addressable_shards:
+        if shard.replica_id == 0:
+            whole[shard.index] = np.asarray(shard.data.addressable_data(0))
+    return whole
+
+
+# --- loading ---------------------------------------------------------------------------------------------------------
+
+
+def cast_of(dtype: DTypeLike | Literal["like"] | None) -> Cast:
+    """What `load_checkpoint` was asked to cast to.
+
+    Raises:
+        CheckpointError: if it is no floating dtype.
+    """
+    if dtype is None or (isinstance(dtype, str) and dtype == "like"):
+        return dtype
+    try:
+        wanted = jnp.dtype(dtype)
+    except TypeError:
+        wanted = None
+    if wanted is None or not jnp.issubdtype(wanted, jnp.floating):
+        raise CheckpointError(
+            f"dtype={dtype!r} is no floating dtype", fix='pass one (all floating arrays become it), or dtype="like"'
+        )
+    return wanted
+
+
+def target_of(  # weft: skip(of any leaf)
+    entry: Entry, like: Any, cast: Cast, *, described: bool
+) -> Target | None:
+    """Where an entry is read to for a leaf of `like`; None if it does not fit there.
+
+    Args:
+        entry: of the file.
+        like: an array, a key, a number, or what stands for one.
+        cast: whether dtypes may differ.
+        described: whether the file tells kinds; others hold keys and numbers as the arrays that stand for them.
+    """
+    source = _dtype_of(entry.kind)
+    if type(like) in NUMBERS or (_is_number(entry) and isinstance(like, jax.ShapeDtypeStruct)):
+        return _number_target(entry, like, cast, source, described)
+    if is_key(like):
+        data = _data_type(like)
+        held = (kind_of(like), like.shape) if described else (str(data.dtype), data.shape)
+        return Target(entry, data.shape, np.dtype(data.dtype)) if (entry.kind, entry.shape) == held else None
+    if entry.shape != tuple(like.shape):
+        return None
+    dtype = np.dtype(like.dtype)
+    if source is not None and cast == "like" and _category(source) == _category(dtype):
+        pass
+    elif isinstance(cast, np.dtype) and _category(source) == _category(dtype) == jnp.floating:
+        dtype = cast
+    elif entry.kind != kind_of(like):
+        return None
+    return Target(entry, entry.shape, dtype, None if entry.kind == str(dtype) else source)
+
+
+def _number_target(entry: Entry, like: Any, cast: Cast, source: Any, described: bool) -> Target | None:
+    wanted = type(like).__name__ if type(like) in NUMBERS else None
+    if _is_number(entry):
+        # Where `like` is abstract, as `jax.eval_shape` makes it of a number, it says the category only.
+        alike = _category(source) == _category(like.dtype) and not like.shape if wanted is None else False
+        fits = alike or entry.kind == f"{_PYTHON}{wanted}"
+    else:
+        own = np.dtype(_NUMBER_KINDS[wanted or "int"])
+        alike = entry.kind == str(own) or (cast == "like" and _category(source) == _category(own))
+        fits = not described and entry.shape == () and alike
+    return Target(entry, (entry.size,), np.dtype(np.uint8)) if fits else None
+
+
+def _is_number(entry: Entry) -> bool:
+    return entry.kind.startswith(_PYTHON)
+
+
+def _dtype_of(kind: str) -> np.dtype[Any] | None:
+    """The dtype that items of a kind have in a file; None for keys."""
+    try:
+        return jnp.dtype(_NUMBER_KINDS.get(kind.removeprefix(_PYTHON), kind))
+    except (TypeError, ValueError):
+        return None
+
+
+def _category(dtype: Any) -> Any:
+    return None if dtype is None else next((each for each in _CATEGORIES if jnp.issubdtype(dtype, each)), None)
+
+
+def needs_x64(target: Target, like: Any) -> bool:  # weft: skip(of any leaf)
+    """Whether JAX would narrow what is read, as it is set."""
+    of_jax = not isinstance(like, (np.ndarray, np.generic)) and not _is_number(target.entry)
+    return of_jax and type(like) not in NUMBERS and jax.dtypes.canonicalize_dtype(target.dtype) != target.dtype
+
+
+def restored(array: np.ndarray[Any, Any], target: Target, like: Any) -> Any:  # weft: skip(it reads bytes)
+    """A leaf, of what was read for it. The array is the leaf's from now on."""
+    if target.dtype == np.uint8 and (type(like) in NUMBERS or _is_number(target.entry)):
+        return _restored_number(array.tobytes(), target.entry)
+    if isinstance(like, np.ndarray | np.generic):
+        return array if isinstance(like, np.ndarray) else array[()]
+    # Not `jnp.asarray`, which copies.
+    where = _placement(like)
+    if is_key(like):
+        key = jax.random.wrap_key_data(jax.device_put(array), impl=like.dtype)
+        return key if where is None else jax.device_put(key, where)
+    placed = jax.device_put(array, where)
+    return _weakly_typed(placed) if target.entry.weak and target.source is None else placed
+
+
+def _restored_number(data: bytes, entry: Entry) -> Any:
+    if entry.kind == f"{_PYTHON}int":
+        return int.from_bytes(data, "little", signed=True)
+    return np.frombuffer(data, _dtype_of(entry.kind))[0].item()
+
+
+def _placement(like: Any) -> Any:
+    if isinstance(like, Tracer) or (isinstance(like, jax.Array) and not like.committed):
+        return None
+    sharding = getattr(like, "sharding", None)
+    try:
+        return sharding if sharding is None or sharding.device_set else None
+    except ValueError:  # of an abstract mesh, which has no devices
+        return None
+
+
+def _weakly_typed(array: Any) -> jax.Array:
+    # No function of JAX gives an array this; its own unpickling does it so. The array is new, and nobody else's yet.
+    array.aval = array.aval.update(weak_type=True)
+    return array

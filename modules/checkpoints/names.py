@@ -1,0 +1,97 @@
+"""Renaming: from names in a file to paths in a tree."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+
+from weft.modules.checkpoints.format import CheckpointError
+
+Rename = Mapping[str, str | None] | Callable[[str], str | None]
+
+# What `format_path` calls the tree itself; in a mapping it is the empty text.
+ROOT = "<root>"
+
+
+def renamed(rename: Rename | None, names: Iterable[str], file: str) -> dict[str, str | None]:
+    """The path that each name gets, None for those that are left out.
+
+    Args:
+        rename: as `load_checkpoint` takes it.
+        names: all that a file holds.
+        file: for errors.
+
+    Raises:
+        CheckpointError: if a mapping holds names that the file does not, or a function returns something else.
+
+    >>> renamed({"encoder": "body", "encoder.old": None}, ["encoder.w", "encoder.old", "encoders"], "a file")
+    {'encoder.w': 'body.w', 'encoder.old': None, 'encoders': 'encoders'}
+    """
+    if rename is None:
+        return {name: name for name in names}
+    if not isinstance(rename, Mapping):
+        return {name: _checked(rename(name), name) for name in names}
+    longest_first = sorted(rename, key=len, reverse=True)
+    used: set[str] = set()
+    paths: dict[str, str | None] = {}
+    for name in names:
+        start = next((start for start in longest_first if is_inside(name, start)), None)
+        if start is None:
+            paths[name] = name
+        else:
+            used.add(start)
+            paths[name] = _moved(name, start, _checked(rename[start], start))
+    unused = sorted(rename.keys() - used)
+    if unused:
+        raise CheckpointError(
+            f"rename speaks of names that {file} does not hold",
+            at=unused,
+            fix="write names as the file has them; load with partial=True to see those that are left over",
+        )
+    return paths
+
+
+def _checked(path: object, name: str) -> str | None:
+    if path is not None and not isinstance(path, str):
+        raise CheckpointError(
+            f"rename makes a {type(path).__name__} of a name: {path!r}",
+            at=name,
+            fix="give a text, or None to leave it out",
+        )
+    return path
+
+
+def is_inside(path: str, start: str) -> bool:
+    """Whether a path is another one, or is inside of it."""
+    return start in ("", ROOT) or path == start or path.startswith((f"{start}.", f"{start}["))
+
+
+def _moved(name: str, start: str, to: str | None) -> str | None:
+    if to is None:
+        return None
+    rest = "" if name == ROOT else name.removeprefix("" if start == ROOT else start)
+    to = "" if to == ROOT else to
+    dot = "." if to and rest and rest[0] not in ".[" else ""
+    moved = f"{to}{dot}{rest}"
+    return (moved if to else moved.removeprefix(".")) or ROOT
+
+
+def refuse_two_at_one_path(paths: Mapping[str, str | None], file: str) -> None:
+    """Refuses names that are renamed to one path.
+
+    Raises:
+        CheckpointError: naming both.
+    """
+    counts = Counter(path for path in paths.values() if path is not None)
+    twice = [f"{path}: {name}" for name, path in paths.items() if path is not None and counts[path] > 1]
+    if twice:
+        raise CheckpointError(
+            f"several arrays of {file} get one path", at=twice, fix="leave all but one out: rename to None"
+        )
+
+
+def around(paths: Mapping[str, str | None]) -> set[str]:
+    """The paths of what holds something that is renamed."""
+    moved = [name for name, path in paths.items() if path != name]
+    starts = {name[:i] for name in moved for i, letter in enumerate(name) if letter in ".["}
+    return starts | ({ROOT} if moved else set())

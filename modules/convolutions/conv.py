@@ -1,0 +1,374 @@
+"""Convolution over 1 to 3 (or more) spatial axes, channels last.
+
+The pure op `conv` goes by the kernel's rank. The record `Conv` goes by how many numbers `kernel_size` has; `Conv1d`,
+`Conv2d` and `Conv3d` are the same with the number of spatial axes in their names, so that one number does for a square
+window.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, TypedDict, Unpack
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.nn import initializers
+from jaxtyping import Array, Float
+from weft.core.records.module import Module, static
+from weft.modules.construct import (
+    ConfigError,
+    Initializer,
+    KeyLike,
+    check_features,
+    check_positive,
+    check_single,
+    check_space,
+    option_dtype,
+    parameter_keys,
+    per_axis,
+)
+from weft.modules.dense.linear import add_bias, default_kernel_init, product_options
+from weft.modules.dtypes import promote
+from weft.modules.op import op
+
+PADDINGS = ("SAME", "VALID", "SAME_LOWER", "CIRCULAR", "REFLECT", "CAUSAL")
+Padding = str | int | Sequence[int | tuple[int, int]]
+_PAD_MODES = {"CIRCULAR": "wrap", "REFLECT": "reflect"}
+
+
+class PaddingError(ConfigError, RuntimeError):
+    """An unknown name of a padding, for which JAX raises `RuntimeError`."""
+
+
+@op(
+    *("strides", "padding", "input_dilation", "kernel_dilation", "feature_group_count"),
+    *("dtype", "out_dtype", "precision", "conv_general_dilated", "out_sharding", "promote"),
+)
+def conv(
+    x: Float[Array, "*batch_space {feature_group_count}*group_in"],
+    kernel: Float[Array, "*window group_in out"],
+    bias: Float[Array, "out"] | None = None,
+    *,
+    strides: int | Sequence[int] = 1,
+    padding: Padding = "SAME",
+    input_dilation: int | Sequence[int] = 1,
+    kernel_dilation: int | Sequence[int] = 1,
+    feature_group_count: int = 1,
+    dtype: Any = None,
+    out_dtype: Any = None,
+    precision: Any = None,
+    conv_general_dilated: Any = lax.conv_general_dilated,
+    out_sharding: Any = None,
+    promote: Any = promote,
+) -> Float[Array, "*batch_out_space out"]:
+    """Convolves the spatial axes, of which the kernel has as many as its rank less two.
+
+    Args:
+        x: any leading batch axes (or none), spatial axes, features.
+        kernel: window, features of a group, output features.
+        bias: added at the end, if given.
+        strides: step of the window, for all spatial axes or each.
+        padding: "SAME", "VALID", "CIRCULAR" (periodic), "REFLECT", "CAUSAL" (1-D, only to the left), or numbers: one
+            for all, one an axis, or a pair (low, high) an axis.
+        input_dilation: spacing put between input elements; makes a transposed convolution.
+        kernel_dilation: spacing between kernel elements ("atrous").
+        feature_group_count: number of groups that the features are divided into.
+        dtype: the dtype to compute in.
+        out_dtype: the dtype to accumulate and return.
+        precision: see `jax.lax.Precision`.
+        conv_general_dilated: the convolution, with the arguments of `jax.lax.conv_general_dilated`.
+        out_sharding: of the convolution, in explicit-sharding mode.
+        promote: as in `linear`.
+
+    Raises:
+        AxisError: if the input has too few axes.
+
+    >>> conv(jnp.ones((8, 3)), jnp.ones((3, 3, 4)), padding="VALID").shape
+    (6, 4)
+    """
+    x, kernel, bias = promote(x, kernel, bias, dtype=dtype)
+    rank = kernel.ndim - 2
+    check_space(x, rank)
+    window, batch = kernel.shape[:rank], x.shape[: x.ndim - rank - 1]
+    if len(batch) != 1:
+        x = lax.reshape(x, (math.prod(batch), *x.shape[len(batch) :]))
+    kernel_dilation = per_axis(kernel_dilation, rank, "kernel_dilation")
+    extent = [(size - 1) * dilation + 1 for size, dilation in zip(window, kernel_dilation, strict=True)]
+    pads = lax_padding(padding, extent)
+    if isinstance(pads, str) and pads in _PAD_MODES:
+        around = [(0, 0), *(((size - 1) // 2, size // 2) for size in extent), (0, 0)]
+        x, pads = jnp.pad(x, around, mode=_PAD_MODES[pads]), "VALID"
+    y = conv_general_dilated(
+        x,
+        kernel,
+        per_axis(strides, rank, "strides"),
+        pads,
+        lhs_dilation=per_axis(input_dilation, rank, "input_dilation"),
+        rhs_dilation=kernel_dilation,
+        dimension_numbers=channels_last(rank),
+        feature_group_count=feature_group_count,
+        precision=precision,
+        **product_options(out_dtype, out_sharding),
+    )
+    if bias is not None:
+        y = add_bias(y, bias)
+    return y if len(batch) == 1 else lax.reshape(y, (*batch, *y.shape[1:]))
+
+
+def channels_last(rank: int) -> lax.ConvDimensionNumbers:
+    """The numbers of the axes of a convolution over `rank` spatial axes, features last in all operands.
+
+    >>> channels_last(1).lhs_spec
+    (0, 2, 1)
+    """
+    data = (0, rank + 1, *range(1, rank + 1))
+    return lax.ConvDimensionNumbers(data, (rank + 1, rank, *range(rank)), data)
+
+
+def lax_padding(padding: Padding, extent: Sequence[int]) -> str | list[tuple[int, int]]:
+    """A padding as pairs (low, high), or as a name that needs the input's size.
+
+    Args:
+        padding: as in `conv`.
+        extent: size of the dilated window on each spatial axis.
+
+    Raises:
+        PaddingError: for an unknown name.
+        ConfigError: for the wrong number of pairs, or causal padding of more than one axis.
+
+    >>> lax_padding("CAUSAL", [3]), lax_padding(1, [3, 3]), lax_padding([1, (0, 2)], [3, 3])
+    ([(2, 0)], [(1, 1), (1, 1)], [(1, 1), (0, 2)])
+    """
+    rank = len(extent)
+    if isinstance(padding, str):
+        if padding not in PADDINGS:
+            raise PaddingError(f"unknown padding {padding!r}", fix=f"one of {', '.join(PADDINGS)}, or numbers")
+        if padding != "CAUSAL":
+            return padding
+        if rank != 1:
+            raise ConfigError(f"causal padding is for one spatial axis, not {rank}", fix="give pairs (low, high)")
+        return [(extent[0] - 1, 0)]
+    pads = (padding,) * rank if isinstance(padding, int) else padding
+    if len(pads) != rank:
+        raise ConfigError(f"padding has {len(pads)} entries for {rank} spatial axes: {tuple(pads)}")
+    return [(pad, pad) if isinstance(pad, int) else (pad[0], pad[1]) for pad in pads]
+
+
+class Conv(Module):
+    """A convolution, channels last, over as many spatial axes as `kernel_size` has numbers.
+
+    Args:
+        in_features: size of the last axis of the input.
+        out_features: size of the last axis of the output.
+        kernel_size: size of the window on each spatial axis: `(3, 3)` for images. One number would not say how many
+            axes there are; `Conv1d`, `Conv2d` and `Conv3d` take it.
+        strides, padding, input_dilation, kernel_dilation, feature_group_count: as in `conv`.
+        key: a typed key, for the parameters.
+        use_bias: whether to add a bias.
+        kernel_init: initialiser from `jax.nn.initializers`.
+        bias_init: likewise.
+        dtype: the dtype to compute in; by default what input and parameters promote to.
+        param_dtype: the dtype of the parameters.
+        out_dtype: the dtype to accumulate and return.
+        precision: see `jax.lax.Precision`.
+
+    Raises:
+        ConfigError: if `kernel_size` is one number, the groups do not divide the features, or options do not fit the
+            spatial axes.
+
+    >>> import jax
+    >>> layer = Conv(3, 8, (3, 3), strides=2, key=jax.random.key(0))
+    >>> layer(jnp.ones((5, 8, 8, 3))).shape, layer(jnp.ones((8, 8, 3))).shape
+    ((5, 4, 4, 8), (4, 4, 8))
+    """
+
+    kernel: Float[Array, "*window group_in out"]
+    bias: Float[Array, "out"] | None
+    strides: tuple[int, ...] = static()
+    padding: Any = static()
+    input_dilation: tuple[int, ...] = static()
+    kernel_dilation: tuple[int, ...] = static()
+    feature_group_count: int = static()
+    dtype: Any = static()
+    out_dtype: Any = static()
+    precision: Any = static()
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        kernel_size: Sequence[int],
+        *,
+        key: KeyLike,
+        strides: int | Sequence[int] = 1,
+        padding: Padding = "SAME",
+        input_dilation: int | Sequence[int] = 1,
+        kernel_dilation: int | Sequence[int] = 1,
+        feature_group_count: int = 1,
+        use_bias: bool = True,
+        kernel_init: Initializer = default_kernel_init,
+        bias_init: Initializer = initializers.zeros,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        out_dtype: Any = None,
+        precision: Any = None,
+    ):
+        layer, window = type(self).__name__, _window(kernel_size)
+        rank, groups = len(window), feature_group_count
+        check_positive(layer, in_features=in_features, out_features=out_features, feature_group_count=groups)
+        check_positive(layer, kernel_size=min(window, default=1))
+        if in_features % groups or out_features % groups:
+            raise ConfigError(
+                f"{layer}: {groups} groups do not divide {in_features} in and {out_features} out features"
+            )
+        kernel_key, bias_key = parameter_keys(key, 2, layer)
+        self.strides = per_axis(strides, rank, "strides")
+        self.input_dilation = per_axis(input_dilation, rank, "input_dilation")
+        self.kernel_dilation = per_axis(kernel_dilation, rank, "kernel_dilation")
+        extent = [(size - 1) * dilation + 1 for size, dilation in zip(window, self.kernel_dilation, strict=True)]
+        pads = lax_padding(padding, extent)
+        if isinstance(pads, str) and pads not in _PAD_MODES and set(self.input_dilation) != {1}:
+            raise ConfigError(f"padding {pads!r} and input_dilation do not go together", fix="give pairs (low, high)")
+        self.padding = pads if isinstance(pads, str) else tuple(pads)
+        self.feature_group_count = groups
+        self.kernel = kernel_init(kernel_key, (*window, in_features // groups, out_features), param_dtype)
+        self.bias = bias_init(bias_key, (out_features,), param_dtype) if use_bias else None
+        self.dtype, self.out_dtype, self.precision = option_dtype(dtype), option_dtype(out_dtype), precision
+
+    def __call__(
+        self, x: Float[Array, "*batch_space {self.feature_group_count}*group_in"]
+    ) -> Float[Array, "*batch_out_space out"]:
+        """Convolves the spatial axes; leading batch axes, any number of them or none, are kept.
+
+        Raises:
+            AxisError: if the last axis is not of size `in_features`, or there are too few axes; or if this is a stack.
+        """
+        check_single(self, self.kernel, len(self.strides) + 2)
+        check_features(self, x, self.kernel.shape[-2] * self.feature_group_count)
+        return conv(
+            x,
+            self.kernel,
+            self.bias,
+            strides=self.strides,
+            padding=self.padding,
+            input_dilation=self.input_dilation,
+            kernel_dilation=self.kernel_dilation,
+            feature_group_count=self.feature_group_count,
+            dtype=self.dtype,
+            out_dtype=self.out_dtype,
+            precision=self.precision,
+        )
+
+
+def _window(kernel_size: Sequence[int]) -> tuple[int, ...]:
+    # Annotated as a sequence, so that type checkers refuse one number too.
+    sizes = _sizes(kernel_size)
+    if not isinstance(sizes, int):
+        return sizes
+    raise ConfigError(
+        f"kernel_size={sizes} does not say over how many spatial axes Conv goes",
+        fix=f"Conv2d(..., {sizes}) or Conv(..., ({sizes}, {sizes})) for images; Conv1d(..., {sizes}) or "
+        f"Conv(..., ({sizes},)) for sequences; Conv3d for volumes",
+    )
+
+
+def _sizes(kernel_size: int | Sequence[int]) -> int | tuple[int, ...]:
+    """The sizes of a window as Python's integers; NumPy's are numbers too."""
+    return int(kernel_size) if isinstance(kernel_size, int | np.integer) else tuple(map(int, kernel_size))
+
+
+# For checkers. The three classes below each write `__init__` out: a class that inherits one has, for checkers, the
+# constructor of a dataclass.
+class ConvOptions(TypedDict, total=False):
+    """The options of a `Conv`."""
+
+    strides: int | Sequence[int]
+    padding: Padding
+    input_dilation: int | Sequence[int]
+    kernel_dilation: int | Sequence[int]
+    feature_group_count: int
+    use_bias: bool
+    kernel_init: Initializer
+    bias_init: Initializer
+    dtype: Any
+    param_dtype: Any
+    out_dtype: Any
+    precision: Any
+
+
+class Conv1d(Conv):
+    """A `Conv` over one spatial axis, such as time: `(*batch, time, features)`.
+
+    Args:
+        kernel_size: one number.
+        others: as in `Conv`.
+
+    >>> import jax
+    >>> Conv1d(3, 8, 5, padding="CAUSAL", key=jax.random.key(0))(jnp.ones((2, 10, 3))).shape
+    (2, 10, 8)
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        kernel_size: int | Sequence[int],
+        *,
+        key: KeyLike,
+        **options: Unpack[ConvOptions],
+    ):
+        window = per_axis(_sizes(kernel_size), 1, "Conv1d: kernel_size")
+        super().__init__(in_features, out_features, window, key=key, **options)
+
+
+class Conv2d(Conv):
+    """A `Conv` over two spatial axes: images, `(*batch, height, width, features)`.
+
+    Args:
+        kernel_size: one number for both axes, or two.
+        others: as in `Conv`.
+
+    >>> import jax
+    >>> layer = Conv2d(3, 8, 3, key=jax.random.key(0))
+    >>> layer.kernel.shape, layer(jnp.ones((2, 16, 16, 3))).shape
+    ((3, 3, 3, 8), (2, 16, 16, 8))
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        kernel_size: int | Sequence[int],
+        *,
+        key: KeyLike,
+        **options: Unpack[ConvOptions],
+    ):
+        window = per_axis(_sizes(kernel_size), 2, "Conv2d: kernel_size")
+        super().__init__(in_features, out_features, window, key=key, **options)
+
+
+class Conv3d(Conv):
+    """A `Conv` over three spatial axes: volumes or videos, `(*batch, depth, height, width, features)`.
+
+    Args:
+        kernel_size: one number for the three axes, or three.
+        others: as in `Conv`.
+
+    >>> import jax
+    >>> Conv3d(1, 4, (1, 3, 3), key=jax.random.key(0))(jnp.ones((2, 4, 8, 8, 1))).shape
+    (2, 4, 8, 8, 4)
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        kernel_size: int | Sequence[int],
+        *,
+        key: KeyLike,
+        **options: Unpack[ConvOptions],
+    ):
+        window = per_axis(_sizes(kernel_size), 3, "Conv3d: kernel_size")
+        super().__init__(in_features, out_features, window, key=key, **options)

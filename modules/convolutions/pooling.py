@@ -1,0 +1,115 @@
+"""Pooling: `max_pool`, `min_pool` and `avg_pool`, over spatial axes, channels last."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float
+from weft.modules.construct import check_space, per_axis
+from weft.modules.convolutions.conv import lax_padding
+from weft.modules.dtypes import as_array
+from weft.modules.op import op
+
+
+def pool(
+    x: Float[Array, "*batch_space features"],
+    init: float,
+    reduce: Callable[[Any, Any], Any],
+    window: Sequence[int],
+    strides: int | Sequence[int] | None = None,
+    padding: Any = "VALID",
+) -> Float[Array, "*batch_out_space features"]:
+    """Reduces windows of the spatial axes, of which the window has one number each.
+
+    Args:
+        x: any leading batch axes (or none), spatial axes, features.
+        init: the reduction's neutral element.
+        reduce: the reduction, such as `jax.lax.max`.
+        window: size of the window on each spatial axis.
+        strides: step of the window, for all axes or each; one by default.
+        padding: "SAME", "VALID", or numbers as in `conv`.
+
+    Raises:
+        AxisError: if there are fewer axes than the window's and one of features.
+    """
+    x, window = as_array(x), tuple(window)
+    rank = len(window)
+    check_space(x, rank)
+    batch = x.ndim - rank - 1
+    pads = lax_padding(padding, window)
+    steps = per_axis(1 if strides is None else strides, rank, "strides")
+    return lax.reduce_window(
+        x,
+        np.asarray(init, x.dtype),
+        reduce,
+        (1,) * batch + window + (1,),
+        (1,) * batch + steps + (1,),
+        pads if isinstance(pads, str) else [(0, 0)] * batch + pads + [(0, 0)],
+    )
+
+
+def _lowest(dtype: Any) -> Any:
+    return -np.inf if jnp.issubdtype(dtype, jnp.inexact) else jnp.iinfo(dtype).min
+
+
+def _highest(dtype: Any) -> Any:
+    return np.inf if jnp.issubdtype(dtype, jnp.inexact) else jnp.iinfo(dtype).max
+
+
+@op("window", "strides", "padding")
+def max_pool(
+    x: Float[Array, "*batch_space features"],
+    window: Sequence[int],
+    strides: int | Sequence[int] | None = None,
+    padding: Any = "VALID",
+) -> Float[Array, "*batch_out_space features"]:
+    """The largest value of each window; arguments as in `pool`.
+
+    >>> max_pool(jnp.arange(4.0)[:, None], (2,), strides=2).ravel().tolist()
+    [1.0, 3.0]
+    """
+    return pool(x, _lowest(as_array(x).dtype), lax.max, window, strides, padding)
+
+
+@op("window", "strides", "padding")
+def min_pool(
+    x: Float[Array, "*batch_space features"],
+    window: Sequence[int],
+    strides: int | Sequence[int] | None = None,
+    padding: Any = "VALID",
+) -> Float[Array, "*batch_out_space features"]:
+    """The smallest value of each window; arguments as in `pool`.
+
+    >>> min_pool(jnp.arange(4.0)[:, None], (2,), strides=2).ravel().tolist()
+    [0.0, 2.0]
+    """
+    return pool(x, _highest(as_array(x).dtype), lax.min, window, strides, padding)
+
+
+@op("window", "strides", "padding", "count_include_pad")
+def avg_pool(
+    x: Float[Array, "*batch_space features"],
+    window: Sequence[int],
+    strides: int | Sequence[int] | None = None,
+    padding: Any = "VALID",
+    count_include_pad: bool = True,
+) -> Float[Array, "*batch_out_space features"]:
+    """The mean of each window; arguments as in `pool`.
+
+    Args:
+        count_include_pad: whether padding counts as zeros, or not at all.
+
+    >>> avg_pool(jnp.arange(4.0)[:, None], (2,), strides=2).ravel().tolist()
+    [0.5, 2.5]
+    """
+    x = as_array(x)
+    total = pool(x, 0, lax.add, window, strides, padding)
+    if count_include_pad:
+        return total / math.prod(window)
+    ones = jnp.ones((*(1,) * (x.ndim - len(window) - 1), *x.shape[-len(window) - 1 : -1], 1), total.dtype)
+    return total / pool(ones, 0, lax.add, window, strides, padding)

@@ -1,0 +1,116 @@
+"""LoRA: low-rank adapters beside linear layers, for fine-tuning a model whose own parameters stay as they are."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax.nn import initializers
+from jaxtyping import Array, Float, Key
+from weft.core.records.filters import InstanceOf
+from weft.core.records.kinds import LoRAParam
+from weft.core.records.module import Module
+from weft.core.records.surgery import at
+from weft.modules.construct import Initializer, check_key, check_positive
+from weft.modules.dense.linear import Linear
+from weft.modules.dtypes import promote
+from weft.modules.op import op
+
+M = TypeVar("M", bound=Module)
+default_down_init = initializers.he_uniform()
+LINEARS = InstanceOf(Linear)
+
+
+@op("dtype", "promote")
+def low_rank_product(
+    x: Float[Array, "*batch in"],
+    down: Float[Array, "in rank"],
+    up: Float[Array, "rank out"],
+    *,
+    dtype: Any = None,
+    promote: Any = promote,
+) -> Float[Array, "*batch out"]:
+    """A linear map through few dimensions: `x @ down @ up`.
+
+    Args:
+        x: inputs.
+        down, up: the map into the rank, and out of it.
+        dtype: the dtype to compute in.
+        promote: casts all three to one dtype.
+
+    >>> low_rank_product(jnp.ones((2, 8)), jnp.ones((8, 1)), jnp.ones((1, 4))).shape
+    (2, 4)
+    """
+    x, down, up = promote(x, down, up, dtype=dtype)
+    return x @ down @ up
+
+
+class LoRA(Module):
+    """A linear layer and its adapter: `y = base(x) + x @ down @ up`.
+
+    The adapter's parameters are of the kind `LoRAParam`; those of the base keep theirs. So `wrt=LoRAParam` trains the
+    adapters alone, in `grad` and in `Optimizer`.
+
+    Args:
+        base: the layer that is adapted.
+        rank: the size in the middle.
+        key: a typed key.
+        down_init: initialiser from `jax.nn.initializers`; `up` begins with zeros, so that nothing is changed at first.
+
+    >>> lora = LoRA(Linear(8, 4, key=jax.random.key(0)), 2, key=jax.random.key(1))
+    >>> lora.down.shape, lora.up.shape, lora.merged().kernel.shape
+    ((8, 2), (2, 4), (8, 4))
+
+    Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021.
+    """
+
+    base: Linear
+    down: Annotated[Float[Array, "in rank"], LoRAParam]
+    up: Annotated[Float[Array, "rank out"], LoRAParam]
+
+    def __init__(self, base: Linear, rank: int, *, key: Key[Array, ""], down_init: Initializer = default_down_init):
+        check_positive("LoRA", rank=rank)
+        check_key(key, "LoRA")
+        inputs, outputs = base.kernel.shape[-2:]
+        self.base = base
+        self.down = down_init(key, (inputs, rank), base.kernel.dtype)
+        self.up = jnp.zeros((rank, outputs), base.kernel.dtype)
+
+    def __call__(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
+        """Adds what the adapter gives to what the base gives, in the base's dtype."""
+        y = self.base(x)
+        return y + low_rank_product(x, self.down, self.up).astype(y.dtype)
+
+    def merged(self) -> Linear:
+        """The base with the adapter in its kernel: one layer, as quick as it was."""
+        return self.base.replace(kernel=self.base.kernel + self.down @ self.up)
+
+
+def lora(  # weft: skip(of any model)
+    model: M, rank: int, *, key: Key[Array, ""], where: InstanceOf = LINEARS
+) -> M:
+    """A model with an adapter beside each of its linear layers.
+
+    Args:
+        model: any record.
+        rank: of the adapters.
+        key: a typed key, split among the adapters.
+        where: which layers, by class: every `Linear`. For a part of a model, give that part:
+            `at(model).encoder.apply(lambda part: lora(part, 4, key=key))`.
+
+    Raises:
+        FilterError: if no layer is meant.
+
+    >>> from weft.modules import MLP
+    >>> model = lora(MLP(8, 16, 4, key=jax.random.key(0)), 2, key=jax.random.key(1))
+    >>> [type(layer).__name__ for layer in model[::2]]
+    ['LoRA', 'LoRA']
+    >>> at(model, InstanceOf(LoRA)).apply(LoRA.merged)[0].kernel.shape
+    (8, 16)
+    """
+    check_key(key, "lora")
+    found: list[Any] = []
+    at(model, where).apply(lambda base: found.append(base) or base)
+    keys = iter(jax.random.split(key, len(found)))
+    return at(model, where).apply(lambda base: LoRA(base, rank, key=next(keys)))

@@ -1,0 +1,43 @@
+"""MLP: linear layers with an activation between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from weft.modules.combinators.sequential import Sequential
+from weft.modules.construct import ConfigError
+from weft.modules.dense.linear import Linear
+
+
+class MLP(Sequential):  # weft: skip(its layers say their sizes; a chain takes anything)
+    """A multilayer perceptron: `y = mlp(x)`, for `x` with any leading axes.
+
+    It is the chain of its layers and activations, so it is indexed, sliced and changed like one.
+
+    Args:
+        features: the size of the input, those of the hidden layers, and that of the output.
+        key: a typed key, split among the layers.
+        activation: between the layers, and not behind the last.
+        options: further arguments of each `Linear`, such as `use_bias` or `param_dtype`.
+
+    Raises:
+        ConfigError: if there are fewer than two sizes.
+
+    >>> import jax.numpy as jnp
+    >>> mlp = MLP(4, 32, 32, 2, key=jax.random.key(0))
+    >>> mlp(jnp.ones((8, 4))).shape, len(mlp)
+    ((8, 2), 5)
+    """
+
+    def __init__(self, *features: int, key: Any, activation: Callable[[Any], Any] = jax.nn.relu, **options: Any):
+        if len(features) < 2:
+            raise ConfigError(
+                f"an MLP has at least two sizes, not {len(features)}: those of its input and its output",
+                fix="MLP(inputs, *hidden, outputs, key=key)",
+            )
+        keys = jax.random.split(key, len(features) - 1)
+        sizes = zip(features[:-1], features[1:], keys, strict=True)
+        linears = [Linear(inputs, outputs, key=key, **options) for inputs, outputs, key in sizes]
+        super().__init__(*[layer for linear in linears[:-1] for layer in (linear, activation)], linears[-1])

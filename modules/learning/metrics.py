@@ -1,0 +1,400 @@
+"""Metrics as records: what is known of all batches so far, and how two of them are one.
+
+    metric = weft.metrics.Average()
+    metric = metric.update(values=losses)       # the successor
+    metric.compute()                            # of everything since the start
+
+A metric is what `merge` makes of two: of two batches (`update` merges the metric of one batch), of two devices
+(`all_reduce`), of two runs. A new one says what it is of one batch (`of_batch`), what of two of its make (`of_both`),
+and what comes of it (`compute`). Its fields are of kind `MetricState`, so nothing takes them for parameters.
+
+Sums and counts are exact far beyond what one float holds (see `exact`): a loss averaged over 2**30 tokens still moves.
+The names are those of `flax.nnx.metrics`, as far as they go.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, UInt32
+from weft.core.errors import WeftError
+from weft.core.records.kinds import MetricState
+from weft.core.records.module import Module, static
+from weft.modules.learning.exact import (
+    add_counts,
+    add_sums,
+    count_as_sum,
+    count_of,
+    exact_sum,
+    ratio,
+    rounded,
+    words_of,
+    zero_sum,
+)
+
+Sum = Annotated[Float[Array, "2"], MetricState]
+Count = Annotated[UInt32[Array, "2"], MetricState]
+
+
+class MetricError(WeftError, ValueError, TypeError):
+    """Arguments that a metric cannot count, or metrics that cannot be merged."""
+
+
+class Metric(Module):
+    """Base of metrics.
+
+    A subclass has fields of kind `MetricState`, zero at first, and defines `reads`, `of_batch`, `of_both`, `compute`.
+    """
+
+    @property
+    @abc.abstractmethod
+    def reads(self) -> tuple[str, ...]:
+        """The names of the arguments that `update` takes, beside `mask`."""
+
+    @abc.abstractmethod
+    def of_batch(self, arguments: Mapping[str, Any], mask: Array | None) -> Self:
+        """A metric of this make that knows of one batch only."""
+
+    @abc.abstractmethod
+    def of_both(self, other: Any) -> Self:
+        """The metric of what this one and another of the same make have counted."""
+
+    @abc.abstractmethod
+    def compute(self) -> Any:
+        """What comes of everything that was counted."""
+
+    def update(self, *, mask: Array | None = None, axis_name: Any = None, **arguments: Any) -> Self:
+        """The successor, which has counted one batch more: `metric = metric.update(values=losses)`.
+
+        Args:
+            mask: bools, or integers of which 0 leaves a value out; it broadcasts against the values.
+            axis_name: a named axis (of `vmap`, `pmap` or `shard_map`) whose indices hold a part of the batch each: the
+                successor has counted all of them, and is the same for each.
+            arguments: what the metric reads, by name.
+
+        Raises:
+            MetricError: for an argument that is missing, that the metric does not read, or that does not fit.
+        """
+        _check_names(type(self).__qualname__, self.reads, arguments)
+        # A metric watches: what it is shown is not differentiated through it.
+        batch = self.of_batch(lax.stop_gradient(arguments), mask)
+        return self.merge(batch if axis_name is None else batch.all_reduce(axis_name))
+
+    def merge(self, other: Self) -> Self:
+        """The metric of what both have counted.
+
+        Raises:
+            MetricError: if the other is of another make.
+        """
+        if type(self) is not type(other) or jax.tree.structure(self) != jax.tree.structure(other):
+            mine, others = type(self).__qualname__, type(other).__qualname__
+            raise MetricError(
+                f"a {mine} merges with one of the same make, not with this {others}",
+                at=[str(jax.tree.structure(self)), str(jax.tree.structure(other))],
+                fix="make both alike, with the same names and options",
+            )
+        return self.of_both(other)
+
+    def reset(self) -> Self:
+        """The same metric, which has counted nothing."""
+        return jax.tree.map(jnp.zeros_like, self)
+
+    def all_reduce(self, axis_name: Any) -> Self:
+        """One metric of those that the indices of a named axis hold, for metrics that each of them *started anew*.
+
+        What was counted before the axis was entered would be counted once for each index; `update(axis_name=)` is for
+        a metric that goes on.
+
+        Args:
+            axis_name: a name, or a tuple of names.
+        """
+        index, size = lax.axis_index(axis_name), lax.axis_size(axis_name)
+
+        def gather(leaf: Array) -> Array:
+            # By a sum in which each index has a row of its own: exact, and known to be the same everywhere.
+            rows = jnp.zeros((size, *leaf.shape), leaf.dtype).at[index].set(leaf)
+            return lax.psum(rows, axis_name)
+
+        return merge_stack(jax.tree.map(gather, self))
+
+
+def merge_stack(stack: Any) -> Any:
+    """One metric of many, which lie in one record along a leading axis, as `vmap` and `scan` give them.
+
+    >>> stack = jax.vmap(lambda values: Average().update(values=values))(jnp.arange(6.0).reshape(3, 2))
+    >>> float(merge_stack(stack).compute())
+    2.5
+    """
+    first, rest = jax.tree.map(lambda leaf: leaf[0], stack), jax.tree.map(lambda leaf: leaf[1:], stack)
+    return lax.scan(lambda merged, one: (merged.merge(one), None), first, rest)[0]
+
+
+class Average(Metric):  # weft: skip(the names of arguments are given at run time)
+    """The average of values.
+
+    Args:
+        argname: the argument of `update` that holds them, "values" if not given.
+
+    >>> metric = Average()
+    >>> metric = metric.update(values=jnp.array([1, 2, 3, 4])).update(values=jnp.array([3, 2, 1, 0]))
+    >>> float(metric.compute())
+    2.0
+    >>> metric = Average("loss").update(loss=jnp.array([1.0, 5.0]), mask=jnp.array([True, False]))
+    >>> float(metric.compute())
+    1.0
+    """
+
+    total: Sum
+    count: Count
+    argname: str = static()
+
+    def __init__(self, argname: str = "values"):
+        self.argname = argname
+        self.total, self.count = zero_sum(), count_of(0)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.argname,)
+
+    def of_batch(self, arguments: Mapping[str, Any], mask: Array | None) -> Self:
+        """The sum and the number of the values of one batch."""
+        values, mask, count = _counted(arguments[self.argname], mask, self.argname)
+        return self.replace(total=_masked_sum(values, mask, self.total.dtype), count=count)
+
+    def of_both(self, other: Any) -> Self:
+        """The average of both's values together."""
+        return self.replace(total=add_sums(self.total, other.total), count=add_counts(self.count, other.count))
+
+    def compute(self) -> Float[Array, ""]:
+        """The average; NaN of nothing."""
+        return ratio(self.total, self.count)
+
+
+class Accuracy(Average):  # weft: skip(the names of arguments are given at run time)
+    """The share of labels that are predicted right.
+
+    Args:
+        threshold: for two classes: a logit at least this large predicts the positive one. None: the largest logit
+            predicts its class.
+
+    >>> logits = jnp.array([[0.1, 0.9], [0.8, 0.2], [0.3, 0.7]])
+    >>> metric = Accuracy().update(logits=logits, labels=jnp.array([1, 0, 0]))
+    >>> round(float(metric.compute()), 4)
+    0.6667
+    >>> metric = Accuracy(threshold=0.5).update(logits=jnp.array([0.2, 0.7]), labels=jnp.array([0, 1]))
+    >>> float(metric.compute())
+    1.0
+    """
+
+    threshold: float | None = static()
+
+    def __init__(self, threshold: float | None = None):
+        super().__init__()
+        self.threshold = threshold
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        # Logits (*batch, classes), or (*batch,) with a threshold, and integer labels (*batch,).
+        return ("logits", "labels")
+
+    def of_batch(self, arguments: Mapping[str, Any], mask: Array | None) -> Self:
+        """The number of labels of one batch, and of those predicted right."""
+        logits, labels = jnp.asarray(arguments["logits"]), jnp.asarray(arguments["labels"])
+        expected = logits.shape if self.threshold is not None else logits.shape[:-1]
+        if labels.shape != expected or (self.threshold is None and not logits.ndim):
+            raise MetricError(
+                "labels do not fit logits",
+                at=[f"logits: {jax.typeof(logits)}", f"labels: {jax.typeof(labels)}"],
+                fix="logits (*batch, classes) with labels (*batch,); with a threshold, both of one shape",
+            )
+        if not (jnp.issubdtype(labels.dtype, jnp.integer) or labels.dtype == bool):
+            raise MetricError(
+                f"labels are numbers of classes, not {labels.dtype}",
+                at=f"labels: {jax.typeof(labels)}",
+                fix="labels.astype(int); one-hot labels: labels.argmax(-1)",
+            )
+        if self.threshold is not None:
+            right = (logits >= self.threshold) == (labels > 0)
+        else:
+            dtype = jnp.promote_types(labels.dtype, jnp.int32)
+            right = jnp.argmax(logits, axis=-1).astype(dtype) == labels.astype(dtype)
+        return super().of_batch({self.argname: right}, mask)
+
+
+class Statistics(NamedTuple):
+    """What `Welford` computes: scalars, NaN of nothing."""
+
+    mean: Float[Array, ""]
+    standard_error_of_mean: Float[Array, ""]
+    standard_deviation: Float[Array, ""]
+
+
+class Welford(Metric):  # weft: skip(the names of arguments are given at run time)
+    """Mean and standard deviation of values, without keeping them.
+
+    Args:
+        argname: the argument of `update` that holds them, "values" if not given.
+
+    >>> metric = Welford().update(values=jnp.array([1, 2, 3, 4])).update(values=jnp.array([3, 2, 1, 0]))
+    >>> [round(float(number), 6) for number in metric.compute()]
+    [2.0, 0.433013, 1.224745]
+
+    Source: Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979.
+    """
+
+    count: Count
+    mean: Sum
+    m2: Sum
+    argname: str = static()
+
+    def __init__(self, argname: str = "values"):
+        self.argname = argname
+        self.count, self.mean, self.m2 = count_of(0), zero_sum(), zero_sum()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.argname,)
+
+    def of_batch(self, arguments: Mapping[str, Any], mask: Array | None) -> Self:
+        """Mean and sum of squared deviations of one batch."""
+        values, mask, count = _counted(arguments[self.argname], mask, self.argname)
+        dtype = self.mean.dtype
+        # Two passes, from a point near the mean: the deviations are small, and their own mean mends the point.
+        near = _or_zero(ratio(_masked_sum(values, mask, dtype), count), count)
+        high, low = words_of(values, dtype)
+        apart = (high - near) + low
+        off, number = _masked_sum(apart, mask, dtype), count_as_sum(count, dtype)
+        shift = _or_zero(ratio(off, count), count)
+        squares = _masked_sum(apart * apart, mask, dtype)
+        mended = add_sums(squares, jnp.stack([-(shift * shift * rounded(number)), jnp.zeros((), dtype)]))
+        mean = add_sums(jnp.stack([near, jnp.zeros((), dtype)]), jnp.stack([shift, jnp.zeros((), dtype)]))
+        return self.replace(count=count, mean=mean, m2=jnp.where(mended[0] < 0, jnp.zeros_like(mended), mended))
+
+    def of_both(self, other: Any) -> Self:
+        """The statistics of both's values together."""
+        dtype, count = self.mean.dtype, add_counts(self.count, other.count)
+        mine, theirs, both = (rounded(count_as_sum(one, dtype)) for one in (self.count, other.count, count))
+        none = jnp.zeros((), dtype)
+        share = jnp.where(both > 0, theirs / both, none)
+        apart = rounded(add_sums(other.mean, -self.mean))
+        # What is added is small beside what there is: its own rounding does not matter.
+        mean = add_sums(self.mean, jnp.stack([apart * share, none]))
+        m2 = add_sums(add_sums(self.m2, other.m2), jnp.stack([apart * apart * mine * share, none]))
+        # From nothing, the other as it is: its mean is a pair, and `apart` one float.
+        return self.replace(count=count, mean=jnp.where(mine > 0, mean, other.mean), m2=m2)
+
+    def compute(self) -> Statistics:
+        """Mean, standard error of the mean, and standard deviation (of the values, not of a sample)."""
+        deviation = jnp.sqrt(ratio(self.m2, self.count))
+        number = rounded(count_as_sum(self.count, self.mean.dtype))
+        mean = jnp.where(number > 0, rounded(self.mean), jnp.nan)
+        return Statistics(mean, deviation / jnp.sqrt(number), deviation)
+
+
+class MultiMetric(Metric):  # weft: skip(the names of arguments are given at run time)
+    """Several metrics that are updated by one call; each takes the arguments that it reads.
+
+    Args:
+        metrics: by name, under which `compute` gives their values, and attributes the metrics themselves.
+
+    Raises:
+        MetricError: if one is no metric, or has a name that MultiMetric has itself.
+
+    >>> metrics = MultiMetric(accuracy=Accuracy(), loss=Average("loss"))
+    >>> metrics = metrics.update(logits=jnp.array([[0.0, 1.0]]), labels=jnp.array([1]), loss=0.5)
+    >>> {name: float(value) for name, value in metrics.compute().items()}
+    {'accuracy': 1.0, 'loss': 0.5}
+    >>> float(metrics.loss.compute())
+    0.5
+    """
+
+    metrics: dict[str, Metric]
+
+    def __init__(self, **metrics: Metric):
+        for name, metric in metrics.items():
+            if not isinstance(metric, Metric):
+                raise MetricError(f"{name} is no metric, but a {type(metric).__qualname__}", fix=f"{name}=Average()")
+            if hasattr(type(self), name) or name == "metrics":
+                raise MetricError(f"MultiMetric itself has the name {name!r}, so no metric can", fix="rename it")
+        self.metrics = metrics
+
+    def __getattr__(self, name: str) -> Metric:
+        # Only names that are no fields get here; while a record is being made, there is no dict yet.
+        metrics = {} if name.startswith("__") else object.__getattribute__(self, "__dict__").get("metrics", {})
+        if name in metrics:
+            return self.metrics[name]
+        raise AttributeError(f"MultiMetric has no metric {name!r}; it has {', '.join(metrics) or 'none'}")
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for metric in self.metrics.values() for name in metric.reads))
+
+    def of_batch(self, arguments: Mapping[str, Any], mask: Array | None) -> Self:
+        """Each of them after one batch."""
+        return self.replace(
+            metrics={
+                name: metric.of_batch({argument: arguments[argument] for argument in metric.reads}, mask)
+                for name, metric in self.metrics.items()
+            }
+        )
+
+    def of_both(self, other: Any) -> Self:
+        """Each merged with the other's of that name."""
+        return self.replace(metrics={name: one.merge(other.metrics[name]) for name, one in self.metrics.items()})
+
+    def compute(self) -> dict[str, Any]:
+        """What comes of each, by name."""
+        return {name: metric.compute() for name, metric in self.metrics.items()}
+
+
+def _check_names(owner: str, reads: tuple[str, ...], arguments: Mapping[str, Any]) -> None:
+    missing = [name for name in reads if name not in arguments]
+    unread = [name for name in arguments if name not in reads]
+    if missing:
+        raise MetricError(
+            f"{owner}.update needs {', '.join(missing)}", fix=f"update({', '.join(f'{n}=' for n in reads)})"
+        )
+    if unread:
+        raise MetricError(
+            f"nothing in this {owner} reads {', '.join(unread)}",
+            fix=f"it reads {', '.join(reads)}; Average({unread[0]!r}) would read {unread[0]}",
+        )
+
+
+def _counted(values: Any, mask: Any, name: str) -> tuple[Array, Array | None, UInt32[Array, "2"]]:
+    """Values, their mask and how many count."""
+    values = jnp.asarray(values)
+    if jnp.issubdtype(values.dtype, jnp.complexfloating):
+        raise MetricError(f"{name} are complex, and a metric counts real numbers", at=f"{name}: {jax.typeof(values)}")
+    if mask is None:
+        return values, None, count_of(values.size)
+    mask = jnp.asarray(mask)
+    if not (mask.dtype == bool or jnp.issubdtype(mask.dtype, jnp.integer)):
+        raise MetricError(
+            f"a mask says which values count, and this one holds {mask.dtype}",
+            at=f"mask: {jax.typeof(mask)}",
+            fix="mask=mask != 0; a weighted average is one of values * weights, divided by one of weights",
+        )
+    try:
+        mask = jnp.broadcast_to(mask != 0, values.shape)
+    except ValueError:
+        raise MetricError(
+            f"the mask does not broadcast against {name}",
+            at=[f"mask: {jax.typeof(mask)}", f"{name}: {jax.typeof(values)}"],
+            fix="give it the shape of the values, with 1 for axes that it does not tell apart",
+        ) from None
+    return values, mask, count_of(jnp.sum(mask, dtype=jnp.uint32))
+
+
+def _masked_sum(values: Array, mask: Array | None, dtype: Any) -> Float[Array, "2"]:
+    # Chosen, not multiplied: 0 * NaN is NaN.
+    return exact_sum(values if mask is None else jnp.where(mask, values, jnp.zeros_like(values)), dtype)
+
+
+def _or_zero(value: Array, count: UInt32[Array, "2"]) -> Array:
+    return jnp.where((count[0] | count[1]) > 0, value, jnp.zeros_like(value))

@@ -1,0 +1,194 @@
+"""Policy: mixed precision, the dtypes of parameters, of computation and of results, said once.
+
+    policy = weft.Policy(param=jnp.float32, compute=jnp.bfloat16, output=jnp.float32)
+    (value, new), grad = weft.value_and_grad(policy(loss), has_aux=True)(model, x, y)
+
+The cast is part of the function: parameters stay as they are outside of it (the *masters*), and gradients are theirs.
+What a function returns of a record that it was given is a successor, and keeps the dtypes of the record: parameters
+that did not change are the masters themselves, and statistics, caches and keys were never cast, so nothing is rounded
+away.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, Self, TypeVar, overload
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from weft.core.edge import trees
+from weft.core.records.filters import Maybe
+from weft.core.records.kinds import FrozenParam, Param
+from weft.core.records.leaves import Leaf, is_array, iter_leaves
+from weft.core.records.module import Module, static
+from weft.modules.calling import Combinator, L_co, call_layer, key_option
+from weft.modules.construct import ConfigError
+from weft.modules.learning import tree as trees_by_filter
+
+R = TypeVar("R", bound=eqx.Module)
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+# What is computed with; what is inside no record is a parameter, or an input, by its dtype.
+CAST = Maybe((Param, FrozenParam))
+
+
+class Policy(Module):
+    """Mixed precision: `policy(loss)` is the loss in another precision, `policy(model)` the model.
+
+    Args:
+        param: the dtype of the parameters of a model that the policy is applied to.
+        compute: the dtype to compute in: of parameters and of floating-point inputs, inside of the function.
+        output: the dtype of floating-point results. Records that come back keep their own.
+
+    >>> policy = Policy(compute=jnp.bfloat16)
+    >>> model = Linear(3, 2, key=jax.random.key(0))
+    >>> def apply(model, x):
+    ...     print("computes in", model(x).dtype)
+    ...     return model(x)
+    >>> policy(apply)(model, jnp.ones(3)).dtype, policy(model)(jnp.ones(3)).dtype
+    computes in bfloat16
+    (dtype('float32'), dtype('float32'))
+
+    Source: Micikevicius et al., "Mixed Precision Training", 2018.
+    """
+
+    param: Any = static()
+    compute: Any = static()
+    output: Any = static()
+
+    def __init__(
+        self, param: DTypeLike = jnp.float32, compute: DTypeLike = jnp.bfloat16, output: DTypeLike = jnp.float32
+    ):
+        self.param, self.compute, self.output = (_floating(dtype) for dtype in (param, compute, output))
+
+    @overload
+    def __call__(self, target: R, /) -> UnderPolicy[R]: ...
+    @overload
+    def __call__(self, target: F, /) -> F: ...
+    def __call__(self, target: Any, /) -> Any:
+        """Applies the policy.
+
+        Args:
+            target: a function, or a record that can be called.
+
+        Returns:
+            The function, computing in the policy's dtypes; of a record a layer that is called like it, and holds it
+            with its parameters in the dtype `param`.
+        """
+        if isinstance(target, eqx.Module):
+            return UnderPolicy(self.cast_params(target), self)
+
+        @functools.wraps(target)
+        def computed(*args: Any, **kwargs: Any) -> Any:
+            return self._computed(target, args, kwargs)
+
+        return computed
+
+    def cast_params(self, model: T) -> T:
+        """A model with its parameters in the dtype `param`."""
+        return trees_by_filter.cast(model, self.param, CAST)
+
+    def _computed(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = (args, kwargs)
+        low = trees_by_filter.cast(given, self.compute, CAST)
+        out = function(*low[0], **low[1])
+        return _Return(given, low, self.output).of(out)
+
+
+class UnderPolicy(Combinator[L_co]):
+    """A layer that computes in the dtypes of a policy; made by calling the policy with it. It is called like the layer.
+
+    Attributes:
+        layer: the record, with parameters in the dtype `param`.
+        policy: the policy.
+    """
+
+    layer: L_co
+    policy: Policy
+
+    def _run(self, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> tuple[Any, Self | None]:
+        def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+            return call_layer(layer, "UnderPolicy.layer", *args, **kwargs)
+
+        layer: Any = self.layer
+        options = {**kwargs, **key_option(layer, key)}
+        value, successor = self.policy(call)(layer, x, *args, **options)
+        if successor is None:
+            return value, None
+        return value, self if successor is layer else self.replace(layer=successor)
+
+
+class _Return:
+    """What comes back from a function whose arguments were cast: with successors in the dtypes of what they follow.
+
+    Args:
+        given: the arguments.
+        low: the same, cast.
+        output: the dtype of results.
+    """
+
+    def __init__(self, given: Any, low: Any, output: Any):
+        self.output = output
+        # By identity: what comes out as it went in is what was given.
+        self.given = {id(b): a for a, b in zip(jax.tree.leaves(given), jax.tree.leaves(low), strict=True)}
+        self.records: dict[Any, list[tuple[list[Any], list[Any]]]] = {}
+        for before, after in zip(_records(given), _records(low), strict=True):
+            rows = jax.tree.leaves(before), jax.tree.leaves(after)
+            self.records.setdefault(trees.structure(before), []).append(rows)
+
+    def of(self, out: Any) -> Any:
+        """A result in the dtypes that it leaves in."""
+        leaves = iter_leaves(out)
+        values: list[Any] = []
+        for node in trees.flatten(out, self._is_successor)[0]:
+            if self._is_successor(node):
+                own = [next(leaves).value for _ in jax.tree.leaves(node)]
+                values += map(self._successor_of, own, self._followed(node, own))
+            else:
+                values.append(self._result(next(leaves)))
+        return trees.structure(out).unflatten(values)
+
+    def _is_successor(self, node: Any) -> bool:
+        return isinstance(node, eqx.Module) and trees.structure(node) in self.records
+
+    def _followed(self, record: Any, leaves: list[Any]) -> list[Any]:
+        """The leaves of the record that this one follows: of those made alike, the one that it shares most with."""
+        alike = self.records[trees.structure(record)]
+        return max(alike, key=lambda rows: sum(now is was for now, was in zip(leaves, rows[1], strict=True)))[0]
+
+    def _successor_of(self, now: Any, before: Any) -> Any:
+        if id(now) in self.given:
+            return self.given[id(now)]
+        return _cast(now, before.dtype) if is_array(before) else now
+
+    def _result(self, leaf: Leaf) -> Any:
+        value = self.given.get(id(leaf.value), leaf.value)
+        is_state = bool(leaf.owners) and not issubclass(leaf.kind, (Param, FrozenParam))
+        return value if is_state else _cast(value, self.output)
+
+
+def _records(tree: Any) -> Iterator[eqx.Module]:
+    """All records in a tree, outer ones first."""
+    for node in jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, eqx.Module)):
+        if isinstance(node, eqx.Module):
+            yield node
+            children = trees.children_of(node)
+            yield from _records(None if children is None else tuple(children[0]))
+
+
+def _cast(value: Any, dtype: Any) -> Any:
+    both_floating = (
+        is_array(value) and jnp.issubdtype(value.dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.floating)
+    )
+    return value.astype(dtype) if both_floating and value.dtype != dtype else value
+
+
+def _floating(dtype: DTypeLike) -> Any:
+    found = jnp.dtype(dtype)
+    if not jnp.issubdtype(found, jnp.floating):
+        raise ConfigError(f"a policy is of floating-point dtypes, and {found.name} is none")
+    return found

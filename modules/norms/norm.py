@@ -1,0 +1,242 @@
+"""Normalisation layers: the records `BatchNorm`, `LayerNorm` and `RMSNorm` (their maths is in `moments`)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self
+
+import jax.numpy as jnp
+from jax.nn import initializers
+from jaxtyping import Array, Bool, Float
+from weft.core.records.kinds import BatchStat
+from weft.core.records.module import Module, static
+from weft.modules.construct import Initializer, KeyLike, check_features, check_positive, option_dtype, parameter_keys
+from weft.modules.norms.moments import batch_norm, check_bound, norm
+from weft.modules.op import hashable
+
+
+def _affine(
+    layer: str, features: int, use_scale: bool, use_bias: bool, inits: tuple[Any, Any], param_dtype: Any, key: Any
+) -> tuple[Any, Any]:
+    """A norm's scale and bias; a key is needed only where their initialisers use one."""
+    check_positive(layer, features=features)
+    keys = (None, None) if key is None else parameter_keys(key, 2, layer)
+    used = zip((use_scale, use_bias), inits, keys, strict=True)
+    scale, bias = (init(key, (features,), param_dtype) if use else None for use, init, key in used)
+    return scale, bias
+
+
+class BatchNorm(Module):
+    """Normalises each feature over the batch, and keeps running statistics: `y, bn = bn(x)`.
+
+    It always returns its successor. While training that holds the updated running statistics (kind `BatchStat`); in
+    inference mode, where it normalises by them, it is the record itself.
+
+    The batch is every axis but the last. For a model written for one example, name the axis that `vmap` maps:
+    `BatchNorm(8, axis_name="batch")`.
+
+    Args:
+        features: size of the last axis.
+        momentum: how much of the running statistics is kept at each step.
+        epsilon: added to the variance.
+        use_scale, use_bias: whether to learn them.
+        scale_init, bias_init: initialisers from `jax.nn.initializers`.
+        dtype: the dtype of the result; by default what input and parameters promote to.
+        param_dtype: the dtype of scale and bias. The statistics are float32.
+        axis_name: a named axis to average over as well.
+        axis_index_groups: groups of its indices that are averaged apart.
+        use_fast_variance: see `moments`.
+        inference: the mode; `weft.modules.inference(model)` sets it in a whole model.
+        key: only for initialisers that draw.
+
+    >>> bn = BatchNorm(2, momentum=0.5)
+    >>> y, bn = bn(jnp.array([[1.0, 2.0], [3.0, 4.0]]))
+    >>> bn.mean.tolist()
+    [1.0, 1.5]
+
+    Source: Ioffe and Szegedy, "Batch Normalization", 2015.
+    """
+
+    scale: Float[Array, "features"] | None
+    bias: Float[Array, "features"] | None
+    mean: Annotated[Float[Array, "features"], BatchStat]
+    var: Annotated[Float[Array, "features"], BatchStat]
+    momentum: float = static()
+    epsilon: float = static()
+    dtype: Any = static()
+    axis_name: Any = static()
+    axis_index_groups: Any = static()
+    use_fast_variance: bool = static()
+    inference: bool = static()
+
+    def __init__(
+        self,
+        features: int,
+        *,
+        momentum: float = 0.99,
+        epsilon: float = 1e-5,
+        use_scale: bool = True,
+        use_bias: bool = True,
+        scale_init: Initializer = initializers.ones,
+        bias_init: Initializer = initializers.zeros,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        axis_name: Any = None,
+        axis_index_groups: Any = None,
+        use_fast_variance: bool = True,
+        inference: bool = False,
+        key: KeyLike | None = None,
+    ):
+        inits = (scale_init, bias_init)
+        self.scale, self.bias = _affine("BatchNorm", features, use_scale, use_bias, inits, param_dtype, key)
+        self.mean, self.var = jnp.zeros(features, jnp.float32), jnp.ones(features, jnp.float32)
+        self.momentum, self.epsilon, self.dtype = momentum, epsilon, option_dtype(dtype)
+        self.axis_name, self.axis_index_groups = axis_name, hashable(axis_index_groups)
+        self.use_fast_variance, self.inference = use_fast_variance, inference
+
+    def __call__(
+        self,
+        x: Float[Array, "*batch features"],
+        *,
+        inference: bool | None = None,
+        mask: Bool[Array, ...] | None = None,
+    ) -> tuple[Float[Array, "*batch features"], Self]:
+        """Normalises, and gives the successor.
+
+        Args:
+            x: the batch.
+            inference: this call's mode, if it is not the record's own.
+            mask: which values count for the statistics; broadcasts against `x`.
+
+        Raises:
+            AxisError: if the last axis is not of size `features`, or nothing around binds `axis_name`.
+        """
+        check_features(self, x, self.mean.shape[-1])
+        training = not (self.inference if inference is None else inference)
+        if training and self.axis_name is not None:
+            check_bound(self.axis_name, "BatchNorm")
+        y, mean, var = batch_norm(
+            x,
+            self.mean,
+            self.var,
+            self.scale,
+            self.bias,
+            mask,
+            momentum=self.momentum if training else None,
+            axes=tuple(range(jnp.ndim(x) - 1)),
+            epsilon=self.epsilon,
+            dtype=self.dtype,
+            use_fast_variance=self.use_fast_variance,
+            axis_name=self.axis_name,
+            axis_index_groups=self.axis_index_groups,
+        )
+        return y, self.replace(mean=mean, var=var) if training else self
+
+
+class LayerNorm(Module):
+    """Normalises each example over its features, the last axis.
+
+    Args:
+        features: size of the last axis.
+        epsilon: added to the variance.
+        use_scale, use_bias: whether to learn them.
+        scale_init, bias_init: initialisers from `jax.nn.initializers`.
+        dtype: the dtype of the result; by default what input and parameters promote to.
+        param_dtype: the dtype of scale and bias.
+        use_fast_variance: see `moments`.
+        key: only for initialisers that draw.
+
+    >>> LayerNorm(2, epsilon=0.0)(jnp.array([1.0, 3.0])).tolist()
+    [-1.0, 1.0]
+
+    Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
+    """
+
+    scale: Float[Array, "features"] | None
+    bias: Float[Array, "features"] | None
+    features: int = static()
+    epsilon: float = static()
+    dtype: Any = static()
+    use_fast_variance: bool = static()
+
+    def __init__(
+        self,
+        features: int,
+        *,
+        epsilon: float = 1e-6,
+        use_scale: bool = True,
+        use_bias: bool = True,
+        scale_init: Initializer = initializers.ones,
+        bias_init: Initializer = initializers.zeros,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        use_fast_variance: bool = True,
+        key: KeyLike | None = None,
+    ):
+        inits = (scale_init, bias_init)
+        self.scale, self.bias = _affine("LayerNorm", features, use_scale, use_bias, inits, param_dtype, key)
+        self.features, self.epsilon, self.dtype = features, epsilon, option_dtype(dtype)
+        self.use_fast_variance = use_fast_variance
+
+    def __call__(self, x: Float[Array, "*batch features"]) -> Float[Array, "*batch features"]:
+        """Normalises the last axis.
+
+        Raises:
+            AxisError: if its size is not `features`.
+        """
+        check_features(self, x, self.features)
+        return norm(
+            x,
+            self.scale,
+            self.bias,
+            epsilon=self.epsilon,
+            dtype=self.dtype,
+            use_fast_variance=self.use_fast_variance,
+        )
+
+
+class RMSNorm(Module):
+    """Divides each example by the root mean square of its features, the last axis.
+
+    Args:
+        features: size of the last axis.
+        epsilon: added to the mean square.
+        use_scale: whether to learn a scale.
+        scale_init: initialiser from `jax.nn.initializers`.
+        dtype: the dtype of the result; by default what input and parameters promote to.
+        param_dtype: the dtype of the scale.
+        key: only for an initialiser that draws.
+
+    >>> RMSNorm(2, epsilon=0.0)(jnp.array([7.0, 1.0])).tolist()
+    [1.399999976158142, 0.20000000298023224]
+
+    Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
+    """
+
+    scale: Float[Array, "features"] | None
+    features: int = static()
+    epsilon: float = static()
+    dtype: Any = static()
+
+    def __init__(
+        self,
+        features: int,
+        *,
+        epsilon: float = 1e-6,
+        use_scale: bool = True,
+        scale_init: Initializer = initializers.ones,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        key: KeyLike | None = None,
+    ):
+        inits = (scale_init, initializers.zeros)
+        self.scale, _ = _affine("RMSNorm", features, use_scale, False, inits, param_dtype, key)
+        self.features, self.epsilon, self.dtype = features, epsilon, option_dtype(dtype)
+
+    def __call__(self, x: Float[Array, "*batch features"]) -> Float[Array, "*batch features"]:
+        """Scales the last axis.
+
+        Raises:
+            AxisError: if its size is not `features`.
+        """
+        check_features(self, x, self.features)
+        return norm(x, self.scale, epsilon=self.epsilon, dtype=self.dtype, use_mean=False)

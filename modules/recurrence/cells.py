@@ -1,0 +1,367 @@
+"""Recurrent cells as records: `carry, y = cell(carry, x)`, one step of a sequence. `rnn.RNN` runs them over all steps.
+
+A cell is a function of one step, so `weft.scan(cell)` runs it too. Its parameters are those of flax's cells: linear
+maps of the input (`dense_i`, or `ii`, `if_`, `ig`, `io`) and of the carry (`dense_h`, or `hi`, `hf`, `hg`, `ho`).
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax.nn import initializers
+from jaxtyping import Array, Float
+from weft.core.records.module import Module, static
+from weft.modules.construct import Initializer, KeyLike, check_positive, parameter_keys
+from weft.modules.dense.linear import Linear, default_kernel_init
+from weft.modules.dtypes import compute_dtype
+from weft.modules.recurrence.recurrent import gru_step, lstm_step, simple_step
+
+Carry = TypeVar("Carry")
+Activation = Callable[[Any], Any]
+_orthogonal = initializers.orthogonal()
+
+
+def default_recurrent_init(key: Any, shape: Any, dtype: Any) -> Any:
+    """An orthogonal kernel, made in float32: there is no QR decomposition in half precision."""
+    return _orthogonal(key, shape, jnp.float32).astype(dtype)
+
+
+class RecurrentCell(Module, Generic[Carry]):
+    """Base of recurrent cells; a cell of your own says how it begins and what a step is.
+
+    >>> class Sum(RecurrentCell):
+    ...     def __call__(self, carry, x):
+    ...         return carry + x, carry + x
+    ...     def initial_carry(self, x):
+    ...         return jnp.zeros_like(x)
+    >>> from weft.modules import RNN
+    >>> RNN(Sum())(jnp.ones((3, 1))).tolist()
+    [[1.0], [2.0], [3.0]]
+    """
+
+    @abc.abstractmethod
+    def __call__(self, carry: Carry, x: Any) -> tuple[Carry, Any]:
+        """One step.
+
+        Args:
+            carry: what the step before gave, or `initial_carry`.
+            x: the input of this step.
+
+        Returns:
+            What goes on to the next step, and the output of this one.
+        """
+
+    @abc.abstractmethod
+    def initial_carry(self, x: Any) -> Carry:
+        """What the first step is given.
+
+        Args:
+            x: the input of one step, of which only shape and dtype count.
+        """
+
+
+class SimpleCell(RecurrentCell[Any]):
+    """A plain recurrent cell: `y = tanh(dense_i(x) + dense_h(carry))`, which is the carry too.
+
+    Args:
+        in_features: size of the input.
+        hidden_features: size of the carry and of the output.
+        key: a typed key, for the parameters.
+        residual: whether the carry is added inside of the activation.
+        use_bias: whether to add a bias.
+        activation: instead of tanh.
+        kernel_init, recurrent_init, bias_init: initialisers from `jax.nn.initializers`.
+        dtype: the dtype to compute in; by default what inputs and parameters promote to.
+        param_dtype: the dtype of the parameters.
+
+    >>> cell, x = SimpleCell(3, 4, key=jax.random.key(0)), jnp.ones((2, 3))
+    >>> carry, y = cell(cell.initial_carry(x), x)
+    >>> y.shape
+    (2, 4)
+    """
+
+    dense_i: Linear
+    dense_h: Linear
+    in_features: int = static()
+    hidden_features: int = static()
+    residual: bool = static()
+    activation: Activation = static()
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        *,
+        key: KeyLike,
+        residual: bool = False,
+        use_bias: bool = True,
+        activation: Activation = jnp.tanh,
+        kernel_init: Initializer = default_kernel_init,
+        recurrent_init: Initializer = default_recurrent_init,
+        bias_init: Initializer = initializers.zeros,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+    ):
+        check_positive("SimpleCell", in_features=in_features, hidden_features=hidden_features)
+        keys = parameter_keys(key, 2, "SimpleCell")
+        options: dict[str, Any] = {"bias_init": bias_init, "dtype": dtype, "param_dtype": param_dtype}
+        sizes = in_features, hidden_features
+        self.dense_i = Linear(*sizes, use_bias=use_bias, kernel_init=kernel_init, key=keys[0], **options)
+        recurrent = {"use_bias": False, "kernel_init": recurrent_init, **options}
+        self.dense_h = Linear(hidden_features, hidden_features, key=keys[1], **recurrent)
+        self.in_features, self.hidden_features = sizes
+        self.residual, self.activation = residual, activation
+
+    def __call__(
+        self, carry: Float[Array, "*batch hidden_features"], x: Float[Array, "*batch in_features"]
+    ) -> tuple[Float[Array, "*batch hidden_features"], Float[Array, "*batch hidden_features"]]:
+        """One step: the next carry, which is the output too."""
+        options = {"activation": self.activation, "residual": self.residual}
+        y = simple_step(carry, self.dense_i(x), self.dense_h(carry), **options)
+        return y, y
+
+    def initial_carry(self, x: Float[Array, "*batch in_features"]) -> Float[Array, "*batch hidden_features"]:
+        """Zeros for inputs like `x`."""
+        return _zeros(x, self.dense_i, self.hidden_features)
+
+
+class GRUCell(RecurrentCell[Any]):
+    """A gated recurrent unit: the output is the carry too.
+
+    Args:
+        in_features: size of the input.
+        hidden_features: size of the carry and of the output.
+        key: a typed key, for the parameters.
+        use_bias: whether the map of the input adds a bias.
+        gate, activation: instead of sigmoid and tanh.
+        kernel_init, recurrent_init, bias_init: initialisers from `jax.nn.initializers`.
+        dtype: the dtype to compute in; by default what inputs and parameters promote to.
+        param_dtype: the dtype of the parameters.
+
+    >>> cell, xs = GRUCell(3, 4, key=jax.random.key(0)), jnp.ones((5, 3))
+    >>> from weft import scan
+    >>> carry, ys = scan(cell)(cell.initial_carry(xs[0]), xs)
+    >>> ys.shape
+    (5, 4)
+
+    Source: Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder", 2014.
+    """
+
+    dense_i: Linear
+    dense_h: Linear
+    in_features: int = static()
+    hidden_features: int = static()
+    gate: Activation = static()
+    activation: Activation = static()
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        *,
+        key: KeyLike,
+        use_bias: bool = True,
+        gate: Activation = jax.nn.sigmoid,
+        activation: Activation = jnp.tanh,
+        kernel_init: Initializer = default_kernel_init,
+        recurrent_init: Initializer = default_recurrent_init,
+        bias_init: Initializer = initializers.zeros,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+    ):
+        check_positive("GRUCell", in_features=in_features, hidden_features=hidden_features)
+        keys = parameter_keys(key, 2, "GRUCell")
+        options: dict[str, Any] = {"bias_init": bias_init, "dtype": dtype, "param_dtype": param_dtype}
+        sizes = in_features, 3 * hidden_features
+        self.dense_i = Linear(*sizes, use_bias=use_bias, kernel_init=kernel_init, key=keys[0], **options)
+        recurrent = {"use_bias": False, "kernel_init": recurrent_init, **options}
+        self.dense_h = Linear(hidden_features, 3 * hidden_features, key=keys[1], **recurrent)
+        self.in_features, self.hidden_features = in_features, hidden_features
+        self.gate, self.activation = gate, activation
+
+    def __call__(
+        self, carry: Float[Array, "*batch hidden_features"], x: Float[Array, "*batch in_features"]
+    ) -> tuple[Float[Array, "*batch hidden_features"], Float[Array, "*batch hidden_features"]]:
+        """One step: the next carry, which is the output too."""
+        y = gru_step(carry, self.dense_i(x), self.dense_h(carry), gate=self.gate, activation=self.activation)
+        return y, y
+
+    def initial_carry(self, x: Float[Array, "*batch in_features"]) -> Float[Array, "*batch hidden_features"]:
+        """Zeros for inputs like `x`."""
+        return _zeros(x, self.dense_i, self.hidden_features)
+
+
+class LSTMCell(RecurrentCell[Any]):
+    """A long short-term memory; its carry is `(memory, output)`.
+
+    It has a map for each gate; `OptimizedLSTMCell` has one for all four, which is faster.
+
+    Args:
+        in_features: size of the input.
+        hidden_features: size of the memory and of the output.
+        key: a typed key, for the parameters.
+        use_bias: whether the maps of the carry add a bias.
+        gate, activation: instead of sigmoid and tanh.
+        kernel_init, recurrent_init, bias_init: initialisers from `jax.nn.initializers`.
+        dtype: the dtype to compute in; by default what inputs and parameters promote to.
+        param_dtype: the dtype of the parameters.
+
+    >>> cell, x = LSTMCell(3, 4, key=jax.random.key(0)), jnp.ones((2, 3))
+    >>> (memory, output), y = cell(cell.initial_carry(x), x)
+    >>> memory.shape, output is y
+    ((2, 4), True)
+
+    Source: Hochreiter and Schmidhuber, "Long Short-Term Memory", 1997.
+    """
+
+    ii: Linear
+    if_: Linear
+    ig: Linear
+    io: Linear
+    hi: Linear
+    hf: Linear
+    hg: Linear
+    ho: Linear
+    in_features: int = static()
+    hidden_features: int = static()
+    gate: Activation = static()
+    activation: Activation = static()
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        *,
+        key: KeyLike,
+        use_bias: bool = True,
+        gate: Activation = jax.nn.sigmoid,
+        activation: Activation = jnp.tanh,
+        kernel_init: Initializer = default_kernel_init,
+        recurrent_init: Initializer = default_recurrent_init,
+        bias_init: Initializer = initializers.zeros,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+    ):
+        check_positive("LSTMCell", in_features=in_features, hidden_features=hidden_features)
+        keys = parameter_keys(key, 8, "LSTMCell")
+        options: dict[str, Any] = {"bias_init": bias_init, "dtype": dtype, "param_dtype": param_dtype}
+
+        def of_input(key: Any) -> Linear:
+            return Linear(in_features, hidden_features, use_bias=False, kernel_init=kernel_init, key=key, **options)
+
+        def of_carry(key: Any) -> Linear:
+            recurrent = {"use_bias": use_bias, "kernel_init": recurrent_init, **options}
+            return Linear(hidden_features, hidden_features, key=key, **recurrent)
+
+        self.ii, self.if_, self.ig, self.io = map(of_input, keys[:4])
+        self.hi, self.hf, self.hg, self.ho = map(of_carry, keys[4:])
+        self.in_features, self.hidden_features = in_features, hidden_features
+        self.gate, self.activation = gate, activation
+
+    def __call__(
+        self,
+        carry: tuple[Float[Array, "*batch hidden_features"], Float[Array, "*batch hidden_features"]],
+        x: Float[Array, "*batch in_features"],
+    ) -> tuple[
+        tuple[Float[Array, "*batch hidden_features"], Float[Array, "*batch hidden_features"]],
+        Float[Array, "*batch hidden_features"],
+    ]:
+        """One step: the next `(memory, output)`, and the output."""
+        memory, h = carry
+        pairs = (self.ii, self.hi), (self.if_, self.hf), (self.ig, self.hg), (self.io, self.ho)
+        gates = [of_input(x) + of_carry(h) for of_input, of_carry in pairs]
+        memory, y = lstm_step(memory, *gates, gate=self.gate, activation=self.activation)
+        return (memory, y), y
+
+    def initial_carry(
+        self, x: Float[Array, "*batch in_features"]
+    ) -> tuple[Float[Array, "*batch hidden_features"], Float[Array, "*batch hidden_features"]]:
+        """Zeros for inputs like `x`."""
+        return _zeros(x, self.ii, self.hidden_features), _zeros(x, self.ii, self.hidden_features)
+
+
+class OptimizedLSTMCell(RecurrentCell[Any]):
+    """A long short-term memory with one map of the input and one of the carry for all four gates `i, f, g, o`.
+
+    Its carry is `(memory, output)`. Arguments are those of `LSTMCell`, and with the kernels of that put side by side it
+    computes the same.
+
+    Args:
+        in_features: size of the input.
+        hidden_features: size of the memory and of the output.
+        key: a typed key, for the parameters.
+        use_bias: whether the map of the carry adds a bias.
+        gate, activation: instead of sigmoid and tanh.
+        kernel_init, recurrent_init, bias_init: initialisers from `jax.nn.initializers`.
+        dtype: the dtype to compute in; by default what inputs and parameters promote to.
+        param_dtype: the dtype of the parameters.
+
+    >>> cell, x = OptimizedLSTMCell(3, 4, key=jax.random.key(0)), jnp.ones((2, 3))
+    >>> (memory, output), y = cell(cell.initial_carry(x), x)
+    >>> memory.shape, output is y
+    ((2, 4), True)
+
+    Source: Hochreiter and Schmidhuber, "Long Short-Term Memory", 1997.
+    """
+
+    dense_i: Linear
+    dense_h: Linear
+    in_features: int = static()
+    hidden_features: int = static()
+    gate: Activation = static()
+    activation: Activation = static()
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        *,
+        key: KeyLike,
+        use_bias: bool = True,
+        gate: Activation = jax.nn.sigmoid,
+        activation: Activation = jnp.tanh,
+        kernel_init: Initializer = default_kernel_init,
+        recurrent_init: Initializer = default_recurrent_init,
+        bias_init: Initializer = initializers.zeros,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+    ):
+        check_positive("OptimizedLSTMCell", in_features=in_features, hidden_features=hidden_features)
+        keys = parameter_keys(key, 2, "OptimizedLSTMCell")
+        options: dict[str, Any] = {"bias_init": bias_init, "dtype": dtype, "param_dtype": param_dtype}
+        sizes = in_features, 4 * hidden_features
+        self.dense_i = Linear(*sizes, use_bias=False, kernel_init=kernel_init, key=keys[0], **options)
+        recurrent = {"use_bias": use_bias, "kernel_init": recurrent_init, **options}
+        self.dense_h = Linear(hidden_features, 4 * hidden_features, key=keys[1], **recurrent)
+        self.in_features, self.hidden_features = in_features, hidden_features
+        self.gate, self.activation = gate, activation
+
+    def __call__(
+        self,
+        carry: tuple[Float[Array, "*batch hidden_features"], Float[Array, "*batch hidden_features"]],
+        x: Float[Array, "*batch in_features"],
+    ) -> tuple[
+        tuple[Float[Array, "*batch hidden_features"], Float[Array, "*batch hidden_features"]],
+        Float[Array, "*batch hidden_features"],
+    ]:
+        """One step: the next `(memory, output)`, and the output."""
+        memory, h = carry
+        gates = jnp.split(self.dense_i(x) + self.dense_h(h), 4, axis=-1)
+        memory, y = lstm_step(memory, *gates, gate=self.gate, activation=self.activation)
+        return (memory, y), y
+
+    def initial_carry(
+        self, x: Float[Array, "*batch in_features"]
+    ) -> tuple[Float[Array, "*batch hidden_features"], Float[Array, "*batch hidden_features"]]:
+        """Zeros for inputs like `x`."""
+        return _zeros(x, self.dense_i, self.hidden_features), _zeros(x, self.dense_i, self.hidden_features)
+
+
+def _zeros(x: Any, of_input: Any, hidden: int) -> Any:
+    # In the dtype that a step computes in, or it would not be the dtype of what it gives.
+    dtype = compute_dtype(x, of_input.kernel, dtype=of_input.dtype)
+    return jnp.zeros((*x.shape[:-1], hidden), dtype)

@@ -1,0 +1,306 @@
+"""Files: forged ones are refused, those of other programs and other versions are read or named for what they are."""
+
+import hashlib
+import json
+import math
+
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+from hypothesis import HealthCheck, given, settings
+from weft.modules import CheckpointError, load_checkpoint, save_checkpoint
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "state.safetensors"
+
+
+def written(header, data=b""):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def signed(header, data=b"", **metadata):
+    """A file with a digest that holds, whatever is in it."""
+    zeros = "0" * 64
+    whole = written({"__metadata__": {"sha256": zeros, "weft": "1", **metadata}, **header}, data)
+    return whole.replace(zeros.encode(), hashlib.sha256(whole).hexdigest().encode())
+
+
+def entry(begin=0, end=4, dtype="F32", shape=(1,)):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
+
+
+FORGED = {
+    "empty": b"",
+    "no header": b"\0" * 8,
+    "a length beyond the file": b"\xff" * 8 + b"{}",
+    "no JSON": written(b"nonsense"),
+    "not UTF-8": written(b'{"\xff": 1}'),
+    "a list": written([]),
+    "nested deeply": written(b"[" * 100_000),
+    "objects nested deeply": written(b'{"a":' * 100_000),
+    "a number that Python refuses": written(
+        b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4], "x": %s}}' % (b"9" * 5000), b"1234"
+    ),
+    "no shape": written({"a": {"dtype": "F32", "data_offsets": [0, 4]}}, b"1234"),
+    "no dtype": written({"a": {"shape": [1], "data_offsets": [0, 4]}}, b"1234"),
+    "no offsets": written({"a": {"dtype": "F32", "shape": [1]}}, b"1234"),
+    "an entry that is a number": written({"a": 3}),
+    "a shape of texts": written({"a": entry(shape=["1"])}, b"1234"),
+    "a negative size": written({"a": entry(shape=[-1])}, b"1234"),
+    "a size beyond the bytes": written({"a": entry(shape=[2])}, b"1234"),
+    "a size that overflows": written({"a": entry(shape=[2**62, 2**62])}, b"1234"),
+    "a dtype that is none": written({"a": entry(dtype="F31")}, b"1234"),
+    "negative offsets": written({"a": entry(-4, 0)}, b"1234"),
+    "offsets that are reversed": written({"a": entry(4, 0)}, b"1234"),
+    "offsets beyond the file": written({"a": entry(0, 8, shape=[2])}, b"1234"),
+    "three offsets": written({"a": {**entry(), "data_offsets": [0, 2, 4]}}, b"1234"),
+    "entries that overlap": written({"a": entry(), "b": entry()}, b"1234"),
+    "a gap between entries": written({"a": entry(), "b": entry(8, 12)}, b"123412341234"),
+    "bytes behind the last entry": written({"a": entry()}, b"12345"),
+    "metadata that is no mapping": written({"__metadata__": [], "a": entry()}, b"1234"),
+    "metadata that is no text": written({"__metadata__": {"sha256": 3}, "a": entry()}, b"1234"),
+    "a version without a digest": written({"__metadata__": {"weft": "1"}, "a": entry()}, b"1234"),
+    "a version that is no number": signed({"a": entry()}, b"1234", weft="one"),
+    "a digest of another length": written({"__metadata__": {"weft": "1", "sha256": ""}, "a": entry()}, b"1234"),
+    "kinds that are no JSON": signed({"a": entry()}, b"1234", kinds="{"),
+    "kinds that are a list": signed({"a": entry()}, b"1234", kinds="[]"),
+    "kinds nested deeply": signed({"a": entry()}, b"1234", kinds="[" * 50_000),
+    "kinds without shapes": signed({"a": entry()}, b"1234", kinds='{"a": "float32"}'),
+    "kinds with shapes of texts": signed({"a": entry()}, b"1234", kinds='{"a": ["float32", ["1"]]}'),
+    "kinds of another size": signed({"a": entry(0, 2, "U8", [2])}, b"12", kinds='{"a": ["float32", [1]]}'),
+    "weak that is a mapping": signed({"a": entry()}, b"1234", weak="{}"),
+    "configuration that is no description": signed({"a": entry()}, b"1234", configuration='{"": 3}'),
+    "configuration nested deeply": signed(
+        {"a": entry()}, b"1234", configuration='{"": ' + '{"name": "a", "parts": {"": ' * 400 + '""' + "}}" * 400 + "}"
+    ),
+}
+
+
+@pytest.mark.parametrize("forged", FORGED.values(), ids=FORGED.keys())
+def test_a_forged_file_is_refused_as_a_checkpoint_error(file, forged):
+    file.write_bytes(forged)
+    with pytest.raises(CheckpointError, match=r"state.safetensors is (damaged|not a checkpoint)"):
+        load_checkpoint(file, {"a": jnp.zeros(1)})
+
+
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-5, 20), st.floats(), st.sampled_from(["F32", "U8", "a", ""])),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.sampled_from(["a", "b", "dtype", "shape", "data_offsets", "__metadata__"]), inner),
+    ),
+)
+ENTRIES = st.builds(
+    entry,
+    st.integers(-1, 8),
+    st.integers(-1, 8),
+    st.sampled_from(["F32", "U8", "F4", "BOOL"]),
+    st.lists(st.integers(-1, 4), max_size=2),
+)
+METADATA = st.dictionaries(st.sampled_from(["weft", "sha256", "kinds", "weak", "configuration"]), JSON.map(json.dumps))
+HEADERS = st.one_of(
+    JSON,
+    st.dictionaries(st.sampled_from(["a", "b", "c"]), ENTRIES),
+    st.builds(
+        lambda told, entries: {"__metadata__": told, **entries}, METADATA, st.dictionaries(st.just("a"), ENTRIES)
+    ),
+)
+
+
+@given(header=HEADERS, data=st.binary(max_size=12), sign=st.booleans())
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_header_raises_anything_but_a_checkpoint_error(file, header, data, sign):
+    told = header.pop("__metadata__", {}) if sign and isinstance(header, dict) else {}
+    told = {name: text for name, text in told.items() if name != "sha256"} if isinstance(told, dict) else {}
+    file.write_bytes(signed(header, data, **told) if sign and isinstance(header, dict) else written(header, data))
+    try:
+        tree, report = load_checkpoint(file, {"a": jnp.zeros(1)}, partial=True)
+    except CheckpointError:
+        return
+    assert tree["a"].shape == (1,)
+    assert report.missing in ((), ("a",))
+
+
+def test_an_error_says_what_is_wrong_with_the_file(file):
+    file.write_bytes(FORGED["entries that overlap"])
+    with pytest.raises(CheckpointError, match="is not a checkpoint: invalid offset for tensor"):
+        load_checkpoint(file, {"a": jnp.zeros(1)})
+
+
+def test_a_file_of_a_newer_format_is_refused_with_what_to_do(file):
+    file.write_bytes(signed({"a": entry()}, b"1234", weft="2"))
+    with pytest.raises(CheckpointError, match=r"has format 2, and .* up to 1\n  fix: load it with the version of weft"):
+        load_checkpoint(file, {"a": jnp.zeros(1)})
+
+
+# Written before files had a version: numbers and keys are arrays like others, and there is no configuration.
+OLD = (
+    b'\xe0\x01\0\0\0\0\0\0{"key": {"dtype": "U32", "shape": [2], "data_offsets": [0, 8]}, "np": {"dtype": "I8", '
+    b'"shape": [2], "data_offsets": [8, 10]}, "on": {"dtype": "BOOL", "shape": [], "data_offsets": [10, 11]}, '
+    b'"rate": {"dtype": "F64", "shape": [], "data_offsets": [11, 19]}, "step": {"dtype": "I64", "shape": [], '
+    b'"data_offsets": [19, 27]}, "w": {"dtype": "F32", "shape": [3], "data_offsets": [27, 39]}, "__metadata__": '
+    b'{"sha256": "aec32cf30b158cffe4f2ff2b843069f3754357ced07c3941931449a2c99285e8"}}  \0\0\0\0\x07\0\0\0\x01\x01\x01'
+    b"\0\0\0\0\0\0\xe0?d\0\0\0\0\0\0\0\0\0\0\0\0\0\x80?\0\0\0@"
+)
+
+
+def old_like():
+    numbers = {"step": 0, "rate": 0.0, "on": False}
+    return {"w": jnp.zeros(3), "key": jax.random.key(0), "np": np.zeros(2, np.int8), **numbers}
+
+
+def test_a_file_from_before_there_were_versions_loads(file):
+    file.write_bytes(OLD)
+    found = load_checkpoint(file, old_like())
+    assert found["w"].tolist() == [0, 1, 2]
+    assert found["key"] == jax.random.key(7)
+    assert found["np"].tolist() == [1, 1]
+    assert (found["step"], found["rate"], found["on"]) == (100, 0.5, True)
+
+
+def test_damage_in_a_file_from_before_there_were_versions_is_found_out(file):
+    for place in (-1, -30, OLD.index(b"U32"), OLD.index(b"step")):
+        damaged = bytearray(OLD)
+        damaged[place] ^= 1
+        file.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match=r"is (damaged|not a checkpoint)"):
+            load_checkpoint(file, old_like())
+
+
+@pytest.mark.parametrize("length", [60, 200, -1])
+def test_a_file_that_was_cut_off_is_damaged(file, length):
+    save_checkpoint(file, {"w": jnp.ones(3)})
+    file.write_bytes(file.read_bytes()[:length])
+    with pytest.raises(CheckpointError, match="is damaged: "):
+        load_checkpoint(file, {"w": jnp.ones(3)})
+
+
+def test_damage_is_named_before_what_does_not_fit(file):
+    save_checkpoint(file, {"w": jnp.ones(3), "v": jnp.ones(3)})
+    file.write_bytes(file.read_bytes().replace(b'"v"', b'"u"'))
+    with pytest.raises(CheckpointError, match="is damaged"):
+        load_checkpoint(file, {"w": jnp.ones(3), "v": jnp.ones(3)})
+
+
+def test_a_file_that_is_replaced_while_it_is_opened_is_read_as_one(file, monkeypatch):
+    save_checkpoint(file, {"old": jnp.ones(2)})
+    judge = safetensors.safe_open
+    calls = []
+
+    def replaced_first(*args, **kwargs):
+        if not calls:
+            save_checkpoint(file, {"new": jnp.zeros(3)})
+        calls.append(args)
+        return judge(*args, **kwargs)
+
+    monkeypatch.setattr(safetensors, "safe_open", replaced_first)
+    assert load_checkpoint(file, {"new": jnp.ones(3)})["new"].tolist() == [0, 0, 0]
+    assert len(calls) == 2
+
+
+# --- files of other programs -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def foreign(file):
+    arrays = {
+        "model.layers.0.weight": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "model.layers.0.bias": np.ones(2, np.float16),
+        "model.layers.1.weight": np.ones((3, 2), np.float32),
+        "step": np.array(7, np.int64),
+        "ids": np.arange(3),
+        "key": np.array([0, 5], np.uint32),
+    }
+    safetensors.numpy.save_file(arrays, file, metadata={"format": "np"})
+    return file
+
+
+def like_foreign():
+    layer = {"weight": jnp.zeros((2, 3)), "bias": jnp.zeros(2)}
+    return {"layers": [layer], "step": 0, "ids": jnp.zeros(3, int), "key": jax.random.key(0)}
+
+
+def check_foreign(tree):
+    assert tree["layers"][0]["weight"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert tree["layers"][0]["bias"].dtype == jnp.float32
+    assert (tree["step"], tree["ids"].tolist(), tree["key"]) == (7, [0, 1, 2], jax.random.key(5))
+
+
+def test_files_of_other_programs_load_renamed_and_cast(foreign):
+    rename = {"model.layers.0": "layers[0]", "model.layers.1": None}
+    check_foreign(load_checkpoint(foreign, like_foreign(), rename=rename, dtype="like"))
+
+
+def test_a_function_may_rename(foreign):
+    def rename(name):
+        *_, number, last = ["", "", *name.split(".")]
+        return (f"layers[0].{last}" if number == "0" else None) if number else last
+
+    check_foreign(load_checkpoint(foreign, like_foreign(), rename=rename, dtype="like"))
+
+
+def test_a_partial_load_says_what_was_missing_and_what_was_left_over(foreign):
+    like = {"layers": {"weight": jnp.zeros((2, 3)), "scale": jnp.full(2, 9.0)}, "step": -1, "new": -2}
+    tree, report = load_checkpoint(foreign, like, rename={"model.layers.0": "layers"}, partial=True)
+    assert report.missing == ("layers.scale", "new")
+    assert report.left_over == ("ids", "key", "model.layers.0.bias", "model.layers.1.weight")
+    assert (tree["step"], tree["new"], tree["layers"]["scale"].tolist()) == (7, -2, [9, 9])
+    assert tree["layers"]["weight"].tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_what_does_not_fit_is_an_error_in_a_partial_load_too(foreign):
+    with pytest.raises(CheckpointError) as error:
+        load_checkpoint(foreign, {"w": jnp.zeros(4)}, rename={"model.layers.0.weight": "w"}, partial=True)
+    assert error.value.at == ("w: float32[2,3] (in the file: model.layers.0.weight), not float32[4]",)
+
+
+def test_without_partial_a_foreign_file_is_loaded_whole(foreign):
+    with pytest.raises(CheckpointError) as error:
+        load_checkpoint(foreign, {"step": 0, "more": 0, "key": jnp.zeros(2, jnp.uint32)})
+    assert "model.layers.0.weight: float32[2,3], not nothing" in error.value.at
+    assert "more: nothing, not Python int" in error.value.at
+    assert "partial=True" in str(error.value)
+
+
+def test_a_dtype_that_jax_has_not_is_named(file):
+    file.write_bytes(written({"a": entry(0, 3, "F6_E2M3", [4])}, b"123"))
+    with pytest.raises(CheckpointError, match=r"safetensors' dtype F6_E2M3, which JAX has not\n  at: a"):
+        load_checkpoint(file, {"a": jnp.zeros(4)})
+
+
+# --- long files ------------------------------------------------------------------------------------------------------
+
+
+def test_arrays_longer_than_a_chunk_come_back(file, monkeypatch):
+    from weft.modules.checkpoints import format as checkpoint_format
+
+    monkeypatch.setattr(checkpoint_format, "CHUNK", 64)
+    shape = (7, 11)
+    size = math.prod(shape)
+    tree = {
+        "whole": jnp.arange(size).reshape(shape),
+        "turned": np.arange(size).reshape(shape).T[::-1],
+        "cast": np.arange(size, dtype=np.float64),
+        "long": np.array(["a long text", "b"], "<U40"),
+    }
+    save_checkpoint(file, tree)
+    like = {**tree, "whole": jnp.zeros(shape, int), "cast": jnp.zeros(size)}
+    found = load_checkpoint(file, like, dtype="like")
+    assert {name: np.asarray(array).tolist() for name, array in found.items()} == {
+        name: np.asarray(array).tolist() for name, array in tree.items()
+    }
+
+
+def test_a_configuration_that_no_reader_would_take_is_refused(file, monkeypatch):
+    from weft.modules.checkpoints import format as checkpoint_format
+
+    monkeypatch.setattr(checkpoint_format, "_LONGEST_HEADER", 2000)
+    with pytest.raises(CheckpointError, match="a header of 4"):
+        save_checkpoint(file, {"text": "a" * 4000, "w": jnp.ones(1)})
+    assert not file.exists()
