@@ -25,6 +25,9 @@ import jax.interpreters.mlir
 import jax.interpreters.partial_eval
 import jax.numpy as jnp
 
+# How `jit` takes calls apart that it has compiled before; JAX registers its own keys there, apart from everywhere else.
+from jax._src import tree_util as _untyped_trees
+
 # Sets how tracebacks are filtered in one thread; JAX exports the setting of the whole process only.
 from jax._src.config import traceback_filtering as _untyped_traceback_filtering
 
@@ -34,19 +37,10 @@ from jax._src.core import trace_ctx as _untyped_trace_context
 # jit's parameters say "no sharding asked for" with this value, and JAX exports it nowhere.
 from jax._src.named_sharding import UNSPECIFIED as _UNSPECIFIED
 
-# How `jit` takes calls apart that it has compiled before; JAX registers its own keys there, apart from everywhere else.
-from jax._src.tree_util import _all_registries as _untyped_registries
-from jax._src.tree_util import _registry as _untyped_python_registry
-from jax._src.tree_util import _RegistryEntry as _untyped_registry_entry
-from jax._src.tree_util import dispatch_registry as _untyped_dispatch_registry
-
 # Everything below goes through these names, typed once as the boundary.
 _traceback_filtering: Any = _untyped_traceback_filtering
 _trace_context: Any = _untyped_trace_context
-_registries: Any = _untyped_registries
-_python_registry: Any = _untyped_python_registry
-_registry_entry: Any = _untyped_registry_entry
-_dispatch_registry: Any = _untyped_dispatch_registry
+_trees: Any = _untyped_trees
 _api: Any = jax
 _jnp: Any = jnp
 _core: Any = jax.extend.core
@@ -421,12 +415,22 @@ def register_dispatched_node(
     Such a call asks only for the leaves in order, for something to compare, and for its output made of the leaves that
     come back. So `pack` may give the leaves of a whole tree at once, where `flatten` gives a level.
     """
-    for registry in _registries:
-        if registry is _dispatch_registry:
+    if not has_dispatch_registry():
+        _tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+        return
+    for registry in _trees._all_registries:
+        if registry is _trees.dispatch_registry:
             registry.register_node(cls, pack, unpack)
         else:
             registry.register_node(cls, flatten, unflatten, flatten_with_keys)
-    _python_registry[cls] = _registry_entry(flatten, unflatten)
+    _trees._registry[cls] = _trees._RegistryEntry(flatten, unflatten)
+
+
+def has_dispatch_registry() -> bool:
+    """Whether this JAX takes calls that are compiled apart by a registry of its own; without it they are slower."""
+    return all(
+        hasattr(_trees, name) for name in ("_all_registries", "dispatch_registry", "_registry", "_RegistryEntry")
+    )
 
 
 def traced_from(tracer: Any, values: Sequence[Any]) -> list[int]:
