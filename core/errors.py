@@ -140,3 +140,7 @@ class TracedMaskError(TracedValueError, jax.errors.NonConcreteBooleanIndexError)
 
 class KeyReuseError(WeftError, RuntimeError):
     """A random key consumed twice, under `Keys` debugging mode."""
+
+
+class ForeignObjectError(WeftError, TypeError):
+    """An object, or a class of objects, of the real flax.nnx where one of weft.nnx is meant."""

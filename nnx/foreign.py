@@ -10,14 +10,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from weft.core.errors import WeftError
+from weft.core.errors import ForeignObjectError
 
 # Types that were looked at while the real flax.nnx was loaded, and are none of its own.
 _not_foreign: set[type] = set()
-
-
-class ForeignObjectError(WeftError, TypeError):
-    """An object of the real flax.nnx where one of weft.nnx is meant."""
 
 
 def real_nnx() -> Any:

@@ -22,11 +22,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from weft.core.errors import WeftError
+from weft.core.errors import ForeignObjectError, WeftError
 from weft.typecheck.command.flax_programs import flax_over_weft
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.forms import has_own_dims
-from weft.typecheck.language.objects import ForeignObjectError, is_foreign_class
+from weft.typecheck.language.objects import is_foreign_class
 from weft.typecheck.proofs.budget import USUAL, Budget
 from weft.typecheck.proofs.following import listening
 from weft.typecheck.proofs.prover import verify

@@ -19,7 +19,7 @@ from typing import Any
 
 from weft.core import hooks
 from weft.core.caches import kept
-from weft.core.errors import WeftError
+from weft.core.errors import ForeignObjectError
 
 # The attribute in which a proof notes the sizes that a constructor was given.
 NOTED = "_weft_sizes"
@@ -64,10 +64,6 @@ class Layer:
     set_value: Callable[[Any, Any], None]
     shapes: Mapping[str, Mapping[str, str]]
     values: str
-
-
-class ForeignObjectError(WeftError, TypeError):
-    """An object or class of the real flax.nnx, which proofs do not know."""
 
 
 def refuse_foreign(thing: Any) -> None:
