@@ -2,6 +2,7 @@
 
 from jax.nn import elu, gelu, leaky_relu, log_softmax, relu, sigmoid, silu, softmax, softplus, tanh
 from weft.modules import ops
+from weft.modules.activations import PReLU
 from weft.modules.attention.kv_cache import CacheError, KeyValueCache
 from weft.modules.attention.multi_head import MultiHeadAttention
 from weft.modules.attention.positions import LearnedPositions, RoPE, SinusoidalPositions, sinusoidal
@@ -25,7 +26,9 @@ from weft.modules.learning import metrics, tree
 from weft.modules.learning.optimizer import Optimizer
 from weft.modules.learning.policy import Policy
 from weft.modules.modes import inference, training
+from weft.modules.norms.group_norm import GroupNorm, InstanceNorm
 from weft.modules.norms.norm import BatchNorm, LayerNorm, RMSNorm
+from weft.modules.norms.weight_norms import SpectralNorm, WeightNorm
 from weft.modules.recurrence.cells import GRUCell, LSTMCell, OptimizedLSTMCell, RecurrentCell, SimpleCell
 from weft.modules.recurrence.rnn import RNN, Bidirectional
 
@@ -46,6 +49,8 @@ __all__ = [
     "Ensemble",
     "Frozen",
     "GRUCell",
+    "GroupNorm",
+    "InstanceNorm",
     "KeyValueCache",
     "LSTMCell",
     "Lambda",
@@ -57,6 +62,7 @@ __all__ = [
     "MultiHeadAttention",
     "OptimizedLSTMCell",
     "Optimizer",
+    "PReLU",
     "Parallel",
     "Policy",
     "RMSNorm",
@@ -67,10 +73,12 @@ __all__ = [
     "Shared",
     "SimpleCell",
     "SinusoidalPositions",
+    "SpectralNorm",
     "Stack",
     "StatefulParallel",
     "StatefulSequential",
     "TransformerBlock",
+    "WeightNorm",
     "avg_pool",
     "elu",
     "gelu",

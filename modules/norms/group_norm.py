@@ -1,4 +1,4 @@
-"""Normalising by groups of features: the pure op `group_norm`."""
+"""Normalising each example over its space: the op `group_norm`, and the records `GroupNorm` and `InstanceNorm`."""
 
 from __future__ import annotations
 
@@ -8,19 +8,30 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.nn import initializers
 from jaxtyping import Array, Bool, Float
 from weft.core.errors import AxisError
+from weft.core.records.module import Module, static
+from weft.modules.construct import (
+    ConfigError,
+    Initializer,
+    KeyLike,
+    check_features,
+    check_positive,
+    option_dtype,
+)
 from weft.modules.dtypes import promote
-from weft.modules.norms.moments import moments, normalize
+from weft.modules.norms.moments import moments, norm, normalize
+from weft.modules.norms.norm import affine_parameters
 from weft.modules.op import op
 
 
 @op("groups", "axes", "epsilon", "dtype", "axis_name", "axis_index_groups", "use_fast_variance", "promote")
 def group_norm(
-    x: Float[Array, "batch *space features"],
+    x: Float[Array, "*batch_space features"],
     scale: Float[Array, "features"] | None = None,
     bias: Float[Array, "features"] | None = None,
-    mask: Bool[Array, "#batch *#space features"] | None = None,
+    mask: Bool[Array, "*#batch_space features"] | None = None,
     *,
     groups: int,
     axes: Sequence[int] | None = None,
@@ -30,7 +41,7 @@ def group_norm(
     axis_name: Any = None,
     axis_index_groups: Any = None,
     promote: Any = promote,
-) -> Float[Array, "batch *space features"]:
+) -> Float[Array, "*batch_space features"]:
     """Normalises each example over its space and each group of consecutive features.
 
     Args:
@@ -64,3 +75,179 @@ def group_norm(
     )
     mean, variance = (jnp.repeat(value, features // groups, axis=-1) for value in (mean, variance))
     return normalize(x, mean, variance, scale, bias, axes=others, epsilon=epsilon, dtype=dtype)
+
+
+class GroupNorm(Module):
+    """Normalises each example over its space and each group of consecutive features, the last axis.
+
+    The input is `(batch, *space, features)`. In a model that is written for one example, `batch_axes=0` makes it
+    `(*space, features)`.
+
+    Args:
+        features: size of the last axis.
+        groups: how many groups the features are in.
+        batch_axes: how many leading axes are of the batch, and so are not reduced.
+        epsilon: added to the variance.
+        use_scale, use_bias: whether to learn them.
+        scale_init, bias_init: initialisers from `jax.nn.initializers`.
+        dtype: the dtype of the result; by default what input and parameters promote to.
+        param_dtype: the dtype of scale and bias.
+        use_fast_variance: see `moments`.
+        key: only for initialisers that draw.
+
+    Raises:
+        ConfigError: if the groups do not divide the features.
+
+    >>> GroupNorm(4, groups=2, epsilon=1e-12)(jnp.array([[1.0, 3.0, 5.0, 5.0]])).tolist()
+    [[-1.0, 1.0, 0.0, 0.0]]
+
+    Source: Wu and He, "Group Normalization", 2018.
+    """
+
+    scale: Float[Array, "features"] | None
+    bias: Float[Array, "features"] | None
+    features: int = static()
+    groups: int = static()
+    batch_axes: int = static()
+    epsilon: float = static()
+    dtype: Any = static()
+    use_fast_variance: bool = static()
+
+    def __init__(
+        self,
+        features: int,
+        *,
+        groups: int = 32,
+        batch_axes: int = 1,
+        epsilon: float = 1e-6,
+        use_scale: bool = True,
+        use_bias: bool = True,
+        scale_init: Initializer = initializers.ones,
+        bias_init: Initializer = initializers.zeros,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        use_fast_variance: bool = True,
+        key: KeyLike | None = None,
+    ):
+        inits = (scale_init, bias_init)
+        self.scale, self.bias = affine_parameters("GroupNorm", features, use_scale, use_bias, inits, param_dtype, key)
+        check_positive("GroupNorm", groups=groups)
+        if features % groups:
+            raise ConfigError(
+                f"GroupNorm: {groups} groups do not divide {features} features",
+                fix="give groups= a divisor of the features",
+            )
+        self.features, self.groups, self.batch_axes = features, groups, _batch_axes("GroupNorm", batch_axes)
+        self.epsilon, self.dtype, self.use_fast_variance = epsilon, option_dtype(dtype), use_fast_variance
+
+    def __call__(
+        self, x: Float[Array, "*batch_space features"], *, mask: Bool[Array, "*#batch_space features"] | None = None
+    ) -> Float[Array, "*batch_space features"]:
+        """Normalises.
+
+        Args:
+            x: the values.
+            mask: which of them count for the moments; of size one or like `x` on each axis, and like it on the last.
+
+        Raises:
+            AxisError: if the last axis is not of size `features`, or there is none but the batch's.
+        """
+        check_features(self, x, self.features)
+        return group_norm(
+            x,
+            self.scale,
+            self.bias,
+            mask,
+            groups=self.groups,
+            axes=_reduced(self, x, self.batch_axes, jnp.ndim(x)),
+            epsilon=self.epsilon,
+            dtype=self.dtype,
+            use_fast_variance=self.use_fast_variance,
+        )
+
+
+class InstanceNorm(Module):
+    """Normalises each example over its space, each feature apart.
+
+    The input is `(batch, *space, features)`. In a model that is written for one example, `batch_axes=0` makes it
+    `(*space, features)`.
+
+    Args:
+        features: size of the last axis.
+        others: as in `GroupNorm`.
+
+    >>> InstanceNorm(1, epsilon=1e-12)(jnp.array([[[1.0], [3.0]]])).tolist()
+    [[[-1.0], [1.0]]]
+
+    Source: Ulyanov, Vedaldi and Lempitsky, "Instance Normalization", 2016.
+    """
+
+    scale: Float[Array, "features"] | None
+    bias: Float[Array, "features"] | None
+    features: int = static()
+    batch_axes: int = static()
+    epsilon: float = static()
+    dtype: Any = static()
+    use_fast_variance: bool = static()
+
+    def __init__(
+        self,
+        features: int,
+        *,
+        batch_axes: int = 1,
+        epsilon: float = 1e-6,
+        use_scale: bool = True,
+        use_bias: bool = True,
+        scale_init: Initializer = initializers.ones,
+        bias_init: Initializer = initializers.zeros,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        use_fast_variance: bool = True,
+        key: KeyLike | None = None,
+    ):
+        inits = (scale_init, bias_init)
+        name = "InstanceNorm"
+        self.scale, self.bias = affine_parameters(name, features, use_scale, use_bias, inits, param_dtype, key)
+        self.features, self.batch_axes = features, _batch_axes(name, batch_axes)
+        self.epsilon, self.dtype, self.use_fast_variance = epsilon, option_dtype(dtype), use_fast_variance
+
+    def __call__(
+        self, x: Float[Array, "*batch_space features"], *, mask: Bool[Array, "*#batch_space #features"] | None = None
+    ) -> Float[Array, "*batch_space features"]:
+        """Normalises.
+
+        Args:
+            x: the values.
+            mask: which of them count for the moments; broadcasts against `x`.
+
+        Raises:
+            AxisError: if the last axis is not of size `features`, or there is no space to normalise over.
+        """
+        check_features(self, x, self.features)
+        return norm(
+            x,
+            self.scale,
+            self.bias,
+            mask,
+            axes=_reduced(self, x, self.batch_axes, jnp.ndim(x) - 1),
+            epsilon=self.epsilon,
+            dtype=self.dtype,
+            use_fast_variance=self.use_fast_variance,
+        )
+
+
+def _batch_axes(layer: str, batch_axes: int) -> int:
+    if batch_axes < 0:
+        raise ConfigError(f"{layer}: batch_axes is how many there are, and not {batch_axes}", fix="0, 1 or more")
+    return batch_axes
+
+
+def _reduced(layer: object, x: Any, start: int, stop: int) -> tuple[int, ...]:
+    """The axes to reduce. One value alone would be its own mean, and all outputs the bias."""
+    if start >= stop:
+        raise AxisError(
+            f"{type(layer).__qualname__} finds no axis to normalise over behind {start} of the batch",
+            at=f"x: {jax.typeof(x)}",
+            fix="(batch, *space, features); for one example, without a batch, batch_axes=0",
+        )
+    return tuple(range(start, stop))

@@ -14,7 +14,7 @@ from weft.modules.norms.moments import batch_norm, check_bound, norm
 from weft.modules.op import hashable
 
 
-def _affine(
+def affine_parameters(
     layer: str, features: int, use_scale: bool, use_bias: bool, inits: tuple[Any, Any], param_dtype: Any, key: Any
 ) -> tuple[Any, Any]:
     """A norm's scale and bias; a key is needed only where their initialisers use one."""
@@ -87,7 +87,7 @@ class BatchNorm(Module):
         key: KeyLike | None = None,
     ):
         inits = (scale_init, bias_init)
-        self.scale, self.bias = _affine("BatchNorm", features, use_scale, use_bias, inits, param_dtype, key)
+        self.scale, self.bias = affine_parameters("BatchNorm", features, use_scale, use_bias, inits, param_dtype, key)
         self.mean, self.var = jnp.zeros(features, jnp.float32), jnp.ones(features, jnp.float32)
         self.momentum, self.epsilon, self.dtype = momentum, epsilon, option_dtype(dtype)
         self.axis_name, self.axis_index_groups = axis_name, hashable(axis_index_groups)
@@ -173,7 +173,7 @@ class LayerNorm(Module):
         key: KeyLike | None = None,
     ):
         inits = (scale_init, bias_init)
-        self.scale, self.bias = _affine("LayerNorm", features, use_scale, use_bias, inits, param_dtype, key)
+        self.scale, self.bias = affine_parameters("LayerNorm", features, use_scale, use_bias, inits, param_dtype, key)
         self.features, self.epsilon, self.dtype = features, epsilon, option_dtype(dtype)
         self.use_fast_variance = use_fast_variance
 
@@ -229,7 +229,7 @@ class RMSNorm(Module):
         key: KeyLike | None = None,
     ):
         inits = (scale_init, initializers.zeros)
-        self.scale, _ = _affine("RMSNorm", features, use_scale, False, inits, param_dtype, key)
+        self.scale, _ = affine_parameters("RMSNorm", features, use_scale, False, inits, param_dtype, key)
         self.features, self.epsilon, self.dtype = features, epsilon, option_dtype(dtype)
 
     def __call__(self, x: Float[Array, "*batch features"]) -> Float[Array, "*batch features"]:

@@ -1,15 +1,22 @@
-"""Norms of weights: the pure ops that divide a layer's kernel by its length, or by its largest singular value.
+"""Norms of weights: kernels divided by their lengths, or by their largest singular value.
 
-They make a kernel of a kernel, so that a layer of any kind can be given what they return.
+The ops make a kernel of a kernel, so that a layer of any kind can be given what they return. The records `WeightNorm`
+and `SpectralNorm` hold a layer and do so at each call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated, Any, Self
 
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float
+from jax.nn import initializers
+from jaxtyping import Array, Float, Key
+from weft.core.records.kinds import BatchStat
+from weft.core.records.module import Module, static
+from weft.modules.calling import Combinator, L_co, call_layer, key_option
+from weft.modules.construct import ConfigError, Initializer, check_key, check_positive
 from weft.modules.op import op
 
 
@@ -86,3 +93,174 @@ def spectral_norm(
     u, v = lax.stop_gradient((u, v))
     sigma = (v @ matrix @ u.T)[0, 0]
     return (matrix / jnp.where(sigma != 0, sigma, 1)).reshape(kernel.shape), u, sigma
+
+
+class WeightNorm(Combinator[L_co]):
+    """A layer whose kernel has a direction and, for each feature, a length of its own: `kernel * scale / |kernel|`.
+
+    It is called like its layer.
+
+    Args:
+        layer: a record with a kernel.
+        name: the field that holds it.
+        feature_axes: the kernel's axes of features; the weights of one range over all others.
+        scale_init: initialiser of the lengths from `jax.nn.initializers`; by default they are the kernel's own, so
+            that nothing is changed at first.
+        epsilon: added to the squares of the lengths.
+        key: only for an initialiser that draws.
+
+    Raises:
+        ConfigError: if the layer has no such field, or no array in it.
+
+    >>> import jax
+    >>> from weft.modules import Linear
+    >>> layer = WeightNorm(Linear(3, 4, key=jax.random.key(0)), scale_init=initializers.ones)
+    >>> layer.scale.shape, jnp.linalg.norm(layer.normed().kernel, axis=0).round(4).tolist()
+    ((4,), [1.0, 1.0, 1.0, 1.0])
+
+    Source: Salimans and Kingma, "Weight Normalization", 2016.
+    """
+
+    layer: L_co
+    scale: Float[Array, "*features"]
+    name: str = static()
+    feature_axes: tuple[int, ...] = static()
+    epsilon: float = static()
+
+    def __init__(
+        self,
+        layer: L_co,
+        *,
+        name: str = "kernel",
+        feature_axes: int | Sequence[int] = -1,
+        scale_init: Initializer | None = None,
+        epsilon: float = 1e-12,
+        key: Key[Array, ""] | None = None,
+    ):
+        kernel = _kernel_of("WeightNorm", layer, name)
+        axes = (feature_axes,) if isinstance(feature_axes, int) else tuple(feature_axes)
+        # From the end: in a stack the kernel has axes before its own.
+        self.feature_axes = tuple(sorted(range(kernel.ndim)[axis] - kernel.ndim for axis in axes))
+        if scale_init is None:
+            others = [axis for axis in range(-kernel.ndim, 0) if axis not in self.feature_axes]
+            self.scale = jnp.sqrt((kernel * kernel).sum(tuple(others)))
+        else:
+            self.scale = scale_init(key, tuple(kernel.shape[axis] for axis in self.feature_axes), kernel.dtype)
+        self.layer, self.name, self.epsilon = layer, name, epsilon
+
+    def normed(self) -> L_co:
+        """The layer with the kernel that it is called with: as quick as it was, and no `WeightNorm`."""
+        kernel = getattr(self.layer, self.name)
+        kernel = weight_norm(kernel, self.scale, feature_axes=self.feature_axes, epsilon=self.epsilon)
+        return _with_kernel(self.layer, self.name, kernel)
+
+    def _run(self, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> tuple[Any, Self | None]:
+        y, successor = _call(self.normed(), x, args, kwargs, key)
+        if successor is None:
+            return y, None
+        return y, self.replace(layer=_with_kernel(successor, self.name, getattr(self.layer, self.name)))
+
+
+class SpectralNorm(Module):  # weft: skip(of any layer)
+    """A layer whose kernel is divided by its largest singular value, which power iteration finds: `y, norm = norm(x)`.
+
+    It always returns its successor. While training that holds what is known of the singular vector (kind `BatchStat`),
+    so that it becomes better from call to call; in inference mode it is the record itself, but for what its layer hands
+    back.
+
+    Args:
+        layer: a record with a kernel.
+        name: the field that holds it; as a matrix it is its last axis by all others.
+        steps: of power iteration in each call.
+        epsilon: added to the squares of lengths.
+        inference: the mode; `weft.modules.inference(model)` sets it in a whole model.
+        key: a typed key, for the vector to begin with.
+
+    Raises:
+        ConfigError: if the layer has no such field, or no array in it.
+
+    >>> import jax
+    >>> from weft.modules import Linear
+    >>> keys = jax.random.split(jax.random.key(0))
+    >>> norm = SpectralNorm(Linear(4, 5, key=keys[0]), steps=50, key=keys[1])
+    >>> y, norm = norm(jnp.ones((3, 4)))
+    >>> round(float(jnp.linalg.norm(norm.normed().kernel, 2)), 3)
+    1.0
+
+    Source: Miyato et al., "Spectral Normalization for Generative Adversarial Networks", 2018.
+    """
+
+    layer: Any
+    u: Annotated[Float[Array, "1 features"], BatchStat]
+    sigma: Annotated[Float[Array, ""], BatchStat]
+    name: str = static()
+    steps: int = static()
+    epsilon: float = static()
+    inference: bool = static()
+
+    def __init__(
+        self,
+        layer: Any,
+        *,
+        name: str = "kernel",
+        steps: int = 1,
+        epsilon: float = 1e-12,
+        inference: bool = False,
+        key: Key[Array, ""],
+    ):
+        check_positive("SpectralNorm", steps=steps)
+        check_key(key, "SpectralNorm")
+        kernel = _kernel_of("SpectralNorm", layer, name)
+        self.u = initializers.normal()(key, (1, kernel.shape[-1]), jnp.float32)
+        self.sigma = jnp.ones((), jnp.float32)
+        self.layer, self.name, self.steps, self.epsilon, self.inference = layer, name, steps, epsilon, inference
+
+    def normed(self) -> Any:
+        """The layer with the kernel that it is called with: as quick as it was, and no `SpectralNorm`."""
+        return self._normed()[0]
+
+    def __call__(
+        self, x: Any, /, *args: Any, inference: bool | None = None, key: Any = None, **kwargs: Any
+    ) -> tuple[Any, Self]:
+        """Calls the layer, and gives the successor.
+
+        Args:
+            x: what the layer takes.
+            args, kwargs: further arguments of the layer.
+            inference: this call's mode, if it is not the record's own.
+            key: for a layer whose call takes one.
+        """
+        layer, u, sigma = self._normed()
+        y, successor = _call(layer, x, args, kwargs, key)
+        changed: dict[str, Any] = {}
+        if successor is not None:
+            changed["layer"] = _with_kernel(successor, self.name, getattr(self.layer, self.name))
+        if not (self.inference if inference is None else inference):
+            changed |= {"u": u.astype(self.u.dtype), "sigma": sigma.astype(self.sigma.dtype)}
+        return y, self.replace(**changed) if changed else self
+
+    def _normed(self) -> tuple[Any, Any, Any]:
+        kernel = getattr(self.layer, self.name)
+        work = jnp.promote_types(kernel.dtype, self.u.dtype)
+        normed, u, sigma = spectral_norm(
+            kernel.astype(work), self.u.astype(work), steps=self.steps, epsilon=self.epsilon
+        )
+        return _with_kernel(self.layer, self.name, normed.astype(kernel.dtype)), u, sigma
+
+
+def _kernel_of(owner: str, layer: Any, name: str) -> Any:
+    kernel = getattr(layer, name, None)
+    if not isinstance(layer, Module) or not hasattr(kernel, "dtype"):
+        raise ConfigError(
+            f"{owner} holds a layer with an array in the field {name!r}, and this {type(layer).__qualname__} has none",
+            fix="put it around the layer itself, a Linear or a Conv, or say which field: name=",
+        )
+    return kernel
+
+
+def _with_kernel(layer: Any, name: str, kernel: Any) -> Any:
+    return layer.replace(**{name: kernel})
+
+
+def _call(layer: Any, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> tuple[Any, Any]:
+    return call_layer(layer, "layer", x, *args, **kwargs, **key_option(layer, key))

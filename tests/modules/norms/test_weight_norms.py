@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import weft
+from flax import nnx
 from weft.modules import ops
 
 KERNEL = jax.random.normal(jax.random.key(0), (3, 2, 4))
@@ -44,3 +46,80 @@ def test_the_singular_vector_is_not_differentiated():
         return ops.spectral_norm(kernel, jnp.ones((1, 4)))[1].sum()
 
     assert not jax.grad(vector)(KERNEL).any()
+
+
+X = jax.random.normal(jax.random.key(1), (2, 3))
+
+
+def dense():
+    return weft.Linear(3, 4, key=jax.random.key(0))
+
+
+def twin(layer):
+    theirs = nnx.Linear(3, 4, rngs=nnx.Rngs(0))
+    theirs.kernel[...] = layer.kernel
+    return theirs
+
+
+def loss(layer, x):
+    y = layer(x)
+    return ((y[0] if isinstance(y, tuple) else y) ** 2).sum()
+
+
+def test_a_weight_norm_changes_nothing_at_first_and_is_removed_without_a_trace():
+    normed = weft.WeightNorm(dense())
+    np.testing.assert_allclose(normed(X), dense()(X), rtol=1e-6)
+    assert jax.tree.structure(normed.normed()) == jax.tree.structure(dense())
+
+
+def test_weight_norm_equals_flax():
+    ours = weft.WeightNorm(dense(), scale_init=jax.nn.initializers.ones)
+    theirs = nnx.WeightNorm(twin(dense()), rngs=nnx.Rngs(0))
+    np.testing.assert_allclose(ours(X), theirs(X), rtol=1e-6)
+    by_hand = jax.grad(
+        lambda scale: ((X @ (dense().kernel / jnp.linalg.norm(dense().kernel, axis=0) * scale)) ** 2).sum()
+    )
+    np.testing.assert_allclose(weft.grad(loss)(ours, X).scale, by_hand(ours.scale), rtol=1e-5)
+
+
+def test_spectral_norm_equals_flax_step_by_step():
+    ours = weft.SpectralNorm(dense(), key=jax.random.key(2))
+    theirs = nnx.SpectralNorm(twin(dense()), rngs=nnx.Rngs(0))
+    (state,) = [value for path, value in nnx.to_flat_state(nnx.state(theirs, nnx.BatchStat)) if "u" in str(path[-1])]
+    ours = ours.replace(u=state[...])
+    y, after = weft.jit(lambda layer, x: layer(x))(ours, X)
+    np.testing.assert_allclose(y, theirs(X), rtol=1e-5)
+    np.testing.assert_allclose(after.u, state[...], rtol=1e-5)
+    np.testing.assert_array_equal(after.layer.kernel, ours.layer.kernel)
+
+
+def test_spectral_norm_in_inference_is_itself():
+    norm = weft.inference(weft.SpectralNorm(dense(), key=jax.random.key(2)))
+    y, same = norm(X)
+    assert same is norm
+    np.testing.assert_allclose(y, norm.normed()(X), rtol=1e-6)
+
+
+def test_wrapped_layers_run_in_a_stack_and_keep_their_state():
+    def make(key):
+        return weft.SpectralNorm(weft.Linear(3, 3, key=key), key=key)
+
+    stack = weft.Stack(make, 2, key=jax.random.key(0))
+    y, after = stack(X)
+    second = stack[1](stack[0](X)[0])
+    np.testing.assert_allclose(y, second[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(after.layers.u[1], second[1].u, rtol=1e-5)
+    normed = weft.Stack(lambda key: weft.WeightNorm(weft.Linear(3, 3, key=key)), 2, key=jax.random.key(0))
+    np.testing.assert_allclose(normed(X), normed[1](normed[0](X)), rtol=1e-6)
+
+
+def test_spectral_norm_of_half_precision_keeps_its_dtypes():
+    layer = weft.Linear(3, 4, key=jax.random.key(0), param_dtype=jnp.bfloat16)
+    y, after = weft.SpectralNorm(layer, key=jax.random.key(1))(X.astype(jnp.bfloat16))
+    assert (y.dtype, after.u.dtype, after.layer.kernel.dtype) == (jnp.bfloat16, jnp.float32, jnp.bfloat16)
+
+
+@pytest.mark.parametrize("kind", [weft.WeightNorm, weft.SpectralNorm])
+def test_a_layer_without_a_kernel_is_refused(kind):
+    with pytest.raises(weft.ConfigError, match=f"{kind.__name__} holds a layer with an array in the field 'kernel'"):
+        kind(weft.LayerNorm(3), key=jax.random.key(0))

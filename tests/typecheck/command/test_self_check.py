@@ -30,6 +30,7 @@ SKIPPED = {
         "RNN",
         "Bidirectional",
         "Optimizer",
+        "SpectralNorm",
         "check_key",
         "check_room",
         "content_of",
