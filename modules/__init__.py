@@ -17,7 +17,9 @@ from weft.modules.combinators.stack import Stack
 from weft.modules.combinators.wrappers import Frozen, Lambda, Residual
 from weft.modules.construct import ConfigError
 from weft.modules.convolutions.conv import Conv, Conv1d, Conv2d, Conv3d
-from weft.modules.convolutions.pooling import avg_pool, max_pool, min_pool
+from weft.modules.convolutions.conv_transpose import ConvTranspose, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
+from weft.modules.convolutions.pooling import adaptive_avg_pool, adaptive_max_pool, avg_pool, max_pool, min_pool
+from weft.modules.dense.general import Einsum, LinearGeneral
 from weft.modules.dense.linear import Embed, Linear
 from weft.modules.dense.low_rank import LoRA, lora
 from weft.modules.dense.mlp import MLP
@@ -44,7 +46,12 @@ __all__ = [
     "Conv1d",
     "Conv2d",
     "Conv3d",
+    "ConvTranspose",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
     "Dropout",
+    "Einsum",
     "Embed",
     "Ensemble",
     "Frozen",
@@ -57,6 +64,7 @@ __all__ = [
     "LayerNorm",
     "LearnedPositions",
     "Linear",
+    "LinearGeneral",
     "LoRA",
     "LoadReport",
     "MultiHeadAttention",
@@ -79,6 +87,8 @@ __all__ = [
     "StatefulSequential",
     "TransformerBlock",
     "WeightNorm",
+    "adaptive_avg_pool",
+    "adaptive_max_pool",
     "avg_pool",
     "elu",
     "gelu",

@@ -215,7 +215,8 @@ class Conv(Module):
         out_dtype: Any = None,
         precision: Any = None,
     ):
-        layer, window = type(self).__name__, _window(kernel_size)
+        layer = type(self).__name__
+        window = window_of(layer, kernel_size)
         rank, groups = len(window), feature_group_count
         check_positive(layer, in_features=in_features, out_features=out_features, feature_group_count=groups)
         check_positive(layer, kernel_size=min(window, default=1))
@@ -262,19 +263,24 @@ class Conv(Module):
         )
 
 
-def _window(kernel_size: Sequence[int]) -> tuple[int, ...]:
+def window_of(layer: str, kernel_size: Sequence[int]) -> tuple[int, ...]:
+    """The window of a layer that goes by how many numbers there are.
+
+    Raises:
+        ConfigError: for one number.
+    """
     # Annotated as a sequence, so that type checkers refuse one number too.
-    sizes = _sizes(kernel_size)
+    sizes = as_sizes(kernel_size)
     if not isinstance(sizes, int):
         return sizes
     raise ConfigError(
-        f"kernel_size={sizes} does not say over how many spatial axes Conv goes",
-        fix=f"Conv2d(..., {sizes}) or Conv(..., ({sizes}, {sizes})) for images; Conv1d(..., {sizes}) or "
-        f"Conv(..., ({sizes},)) for sequences; Conv3d for volumes",
+        f"kernel_size={sizes} does not say over how many spatial axes {layer} goes",
+        fix=f"{layer}2d(..., {sizes}) or {layer}(..., ({sizes}, {sizes})) for images; {layer}1d(..., {sizes}) or "
+        f"{layer}(..., ({sizes},)) for sequences; {layer}3d for volumes",
     )
 
 
-def _sizes(kernel_size: int | Sequence[int]) -> int | tuple[int, ...]:
+def as_sizes(kernel_size: int | Sequence[int]) -> int | tuple[int, ...]:
     """The sizes of a window as Python's integers; NumPy's are numbers too."""
     return int(kernel_size) if isinstance(kernel_size, int | np.integer) else tuple(map(int, kernel_size))
 
@@ -319,7 +325,7 @@ class Conv1d(Conv):
         key: KeyLike,
         **options: Unpack[ConvOptions],
     ):
-        window = per_axis(_sizes(kernel_size), 1, "Conv1d: kernel_size")
+        window = per_axis(as_sizes(kernel_size), 1, "Conv1d: kernel_size")
         super().__init__(in_features, out_features, window, key=key, **options)
 
 
@@ -345,7 +351,7 @@ class Conv2d(Conv):
         key: KeyLike,
         **options: Unpack[ConvOptions],
     ):
-        window = per_axis(_sizes(kernel_size), 2, "Conv2d: kernel_size")
+        window = per_axis(as_sizes(kernel_size), 2, "Conv2d: kernel_size")
         super().__init__(in_features, out_features, window, key=key, **options)
 
 
@@ -370,5 +376,5 @@ class Conv3d(Conv):
         key: KeyLike,
         **options: Unpack[ConvOptions],
     ):
-        window = per_axis(_sizes(kernel_size), 3, "Conv3d: kernel_size")
+        window = per_axis(as_sizes(kernel_size), 3, "Conv3d: kernel_size")
         super().__init__(in_features, out_features, window, key=key, **options)

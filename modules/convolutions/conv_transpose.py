@@ -1,16 +1,29 @@
-"""Transposed convolution: the pure op `conv_transpose`."""
+"""Transposed convolution: the pure op `conv_transpose`, and the records `ConvTranspose` and its kin."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, TypedDict, Unpack, cast
 
 import jax.numpy as jnp
 from jax import lax
+from jax.nn import initializers
 from jaxtyping import Array, Float
-from weft.modules.construct import check_space, per_axis
-from weft.modules.dense.linear import add_bias
+from weft.core.records.module import Module, static
+from weft.modules.construct import (
+    Initializer,
+    KeyLike,
+    check_features,
+    check_positive,
+    check_single,
+    check_space,
+    option_dtype,
+    parameter_keys,
+    per_axis,
+)
+from weft.modules.convolutions.conv import Padding, PaddingError, as_sizes, lax_padding, window_of
+from weft.modules.dense.linear import add_bias, default_kernel_init
 from weft.modules.dtypes import promote
 from weft.modules.op import op
 
@@ -82,3 +95,205 @@ def _wrapped(y: Array, periods: Sequence[int], transpose_kernel: bool) -> Array:
     for axis, period in enumerate(periods, 1):
         y = jnp.sum(jnp.reshape(y, (*y.shape[:axis], -1, period, *y.shape[axis + 1 :])), axis)
     return y
+
+
+class ConvTranspose(Module):
+    """A transposed convolution, channels last, over as many spatial axes as `kernel_size` has numbers.
+
+    Args:
+        in_features: size of the last axis of the input.
+        out_features: size of the last axis of the output.
+        kernel_size: size of the window on each spatial axis; `ConvTranspose1d`, `ConvTranspose2d` and
+            `ConvTranspose3d` take one number too.
+        strides: how much each spatial axis grows.
+        padding: "SAME", "VALID", "CIRCULAR", or numbers as in `conv`, which go around the stretched input.
+        kernel_dilation: spacing between kernel elements.
+        transpose_kernel: whether to flip the window and swap the features, as the gradient of a convolution does.
+        key: a typed key, for the parameters.
+        use_bias: whether to add a bias.
+        kernel_init, bias_init: initialisers from `jax.nn.initializers`.
+        dtype: the dtype to compute in; by default what input and parameters promote to.
+        param_dtype: the dtype of the parameters.
+        out_dtype: the dtype to accumulate and return.
+        precision: see `jax.lax.Precision`.
+
+    Raises:
+        ConfigError: if `kernel_size` is one number, or options do not fit the spatial axes.
+
+    >>> import jax
+    >>> layer = ConvTranspose(3, 4, (2, 2), strides=2, key=jax.random.key(0))
+    >>> layer(jnp.ones((5, 8, 8, 3))).shape, layer(jnp.ones((8, 8, 3))).shape
+    ((5, 16, 16, 4), (16, 16, 4))
+    """
+
+    # Which of the last two is which goes by `transpose_kernel`.
+    kernel: Float[Array, "*window features other_features"]
+    bias: Float[Array, "{self.out_features}"] | None
+    in_features: int = static()
+    out_features: int = static()
+    strides: tuple[int, ...] = static()
+    padding: Any = static()
+    kernel_dilation: tuple[int, ...] = static()
+    transpose_kernel: bool = static()
+    dtype: Any = static()
+    out_dtype: Any = static()
+    precision: Any = static()
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        kernel_size: Sequence[int],
+        *,
+        key: KeyLike,
+        strides: int | Sequence[int] = 1,
+        padding: Padding = "SAME",
+        kernel_dilation: int | Sequence[int] = 1,
+        transpose_kernel: bool = False,
+        use_bias: bool = True,
+        kernel_init: Initializer = default_kernel_init,
+        bias_init: Initializer = initializers.zeros,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        out_dtype: Any = None,
+        precision: Any = None,
+    ):
+        layer = type(self).__name__
+        window = window_of(layer, kernel_size)
+        check_positive(layer, in_features=in_features, out_features=out_features, kernel_size=min(window, default=1))
+        kernel_key, bias_key = parameter_keys(key, 2, layer)
+        self.strides = per_axis(strides, len(window), "strides")
+        self.kernel_dilation = per_axis(kernel_dilation, len(window), "kernel_dilation")
+        self.padding = _padding(padding, window)
+        self.in_features, self.out_features = in_features, out_features
+        features = (out_features, in_features) if transpose_kernel else (in_features, out_features)
+        self.kernel = kernel_init(kernel_key, (*window, *features), param_dtype)
+        self.bias = bias_init(bias_key, (out_features,), param_dtype) if use_bias else None
+        self.transpose_kernel, self.dtype = transpose_kernel, option_dtype(dtype)
+        self.out_dtype, self.precision = option_dtype(out_dtype), precision
+
+    def __call__(
+        self, x: Float[Array, "*batch_space {self.in_features}"]
+    ) -> Float[Array, "*batch_out_space {self.out_features}"]:
+        """Convolves the spatial axes; leading batch axes, any number of them or none, are kept.
+
+        Raises:
+            AxisError: if the last axis is not of size `in_features`, or there are too few axes; or if this is a stack.
+        """
+        check_single(self, self.kernel, len(self.strides) + 2)
+        check_features(self, x, self.in_features)
+        return conv_transpose(
+            x,
+            self.kernel,
+            self.bias,
+            strides=self.strides,
+            padding=self.padding,
+            kernel_dilation=self.kernel_dilation,
+            transpose_kernel=self.transpose_kernel,
+            dtype=self.dtype,
+            out_dtype=self.out_dtype,
+            precision=self.precision,
+        )
+
+
+def _padding(padding: Padding, window: Sequence[int]) -> Any:
+    names = ("SAME", "VALID", "CIRCULAR")
+    if isinstance(padding, str):
+        if padding not in names:
+            raise PaddingError(
+                f"unknown padding {padding!r} of a transposed convolution", fix=f"one of {', '.join(names)}, or numbers"
+            )
+        return padding
+    return tuple(lax_padding(padding, window))
+
+
+# As in `conv`: for checkers, the three classes below write `__init__` out.
+class ConvTransposeOptions(TypedDict, total=False):
+    """The options of a `ConvTranspose`."""
+
+    strides: int | Sequence[int]
+    padding: Padding
+    kernel_dilation: int | Sequence[int]
+    transpose_kernel: bool
+    use_bias: bool
+    kernel_init: Initializer
+    bias_init: Initializer
+    dtype: Any
+    param_dtype: Any
+    out_dtype: Any
+    precision: Any
+
+
+class ConvTranspose1d(ConvTranspose):
+    """A `ConvTranspose` over one spatial axis, such as time: `(*batch, time, features)`.
+
+    Args:
+        kernel_size: one number, or one for each spatial axis.
+        others: as in `ConvTranspose`.
+
+    >>> import jax
+    >>> ConvTranspose1d(3, 4, 2, strides=2, key=jax.random.key(0))(jnp.ones((2, 10, 3))).shape
+    (2, 20, 4)
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        kernel_size: int | Sequence[int],
+        *,
+        key: KeyLike,
+        **options: Unpack[ConvTransposeOptions],
+    ):
+        window = per_axis(as_sizes(kernel_size), 1, "ConvTranspose1d: kernel_size")
+        super().__init__(in_features, out_features, window, key=key, **options)
+
+
+class ConvTranspose2d(ConvTranspose):
+    """A `ConvTranspose` over two spatial axes: images: `(*batch, height, width, features)`.
+
+    Args:
+        kernel_size: one number, or one for each spatial axis.
+        others: as in `ConvTranspose`.
+
+    >>> import jax
+    >>> ConvTranspose2d(3, 4, 2, strides=2, key=jax.random.key(0))(jnp.ones((2, 5, 5, 3))).shape
+    (2, 10, 10, 4)
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        kernel_size: int | Sequence[int],
+        *,
+        key: KeyLike,
+        **options: Unpack[ConvTransposeOptions],
+    ):
+        window = per_axis(as_sizes(kernel_size), 2, "ConvTranspose2d: kernel_size")
+        super().__init__(in_features, out_features, window, key=key, **options)
+
+
+class ConvTranspose3d(ConvTranspose):
+    """A `ConvTranspose` over three spatial axes: volumes or videos: `(*batch, depth, height, width, features)`.
+
+    Args:
+        kernel_size: one number, or one for each spatial axis.
+        others: as in `ConvTranspose`.
+
+    >>> import jax
+    >>> ConvTranspose3d(3, 4, 2, strides=2, key=jax.random.key(0))(jnp.ones((2, 2, 3, 3, 3))).shape
+    (2, 4, 6, 6, 4)
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        kernel_size: int | Sequence[int],
+        *,
+        key: KeyLike,
+        **options: Unpack[ConvTransposeOptions],
+    ):
+        window = per_axis(as_sizes(kernel_size), 3, "ConvTranspose3d: kernel_size")
+        super().__init__(in_features, out_features, window, key=key, **options)

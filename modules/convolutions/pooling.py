@@ -1,4 +1,4 @@
-"""Pooling: `max_pool`, `min_pool` and `avg_pool`, over spatial axes, channels last."""
+"""Pooling over spatial axes, channels last: `max_pool`, `min_pool`, `avg_pool`; to a size: `adaptive_*_pool`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
-from weft.modules.construct import check_space, per_axis
+from weft.core.errors import AxisError
+from weft.modules.construct import ConfigError, check_space, per_axis
 from weft.modules.convolutions.conv import lax_padding
 from weft.modules.dtypes import as_array
 from weft.modules.op import op
@@ -113,3 +115,53 @@ def avg_pool(
         return total / math.prod(window)
     ones = jnp.ones((*(1,) * (x.ndim - len(window) - 1), *x.shape[-len(window) - 1 : -1], 1), total.dtype)
     return total / pool(ones, 0, lax.add, window, strides, padding)
+
+
+def _pool_to(x: Any, sizes: Sequence[int], reduce: Callable[..., Any], name: str) -> Any:
+    x, rank = as_array(x), len(sizes)
+    check_space(x, rank)
+    for axis, size in enumerate(sizes, x.ndim - rank - 1):
+        extent = x.shape[axis]
+        if size < 1:
+            raise ConfigError(f"{name}: sizes must be positive, not {tuple(sizes)}")
+        if extent < 1:
+            raise AxisError(f"{name} has nothing to pool on an axis of size 0", at=f"x: {jax.typeof(x)}")
+        # Bins share an element where the sizes do not divide, so that none is empty.
+        bounds = [(index * extent // size, -(-(index + 1) * extent // size)) for index in range(size)]
+        bins = [lax.slice_in_dim(x, low, high, axis=axis) for low, high in bounds]
+        x = jnp.concatenate([reduce(values, axis, keepdims=True) for values in bins], axis)
+    return x
+
+
+@op("sizes")
+def adaptive_avg_pool(
+    x: Float[Array, "*batch_space features"], sizes: Sequence[int]
+) -> Float[Array, "*batch_out_space features"]:
+    """The means of as many bins as are asked for, whatever the size of the input.
+
+    Bin `i` of `m` goes from `floor(i n / m)` to `ceil((i + 1) n / m)` on an axis of size `n`, as in PyTorch.
+
+    Args:
+        x: any leading batch axes (or none), spatial axes, features.
+        sizes: the output's size on each spatial axis: `(1, 1)` is global pooling of images.
+
+    Raises:
+        ConfigError: if a size is not positive.
+        AxisError: if there are fewer axes than sizes and one of features, or nothing to pool.
+
+    >>> adaptive_avg_pool(jnp.arange(6.0)[:, None], (3,)).ravel().tolist()
+    [0.5, 2.5, 4.5]
+    """
+    return _pool_to(x, sizes, jnp.mean, "adaptive_avg_pool")
+
+
+@op("sizes")
+def adaptive_max_pool(
+    x: Float[Array, "*batch_space features"], sizes: Sequence[int]
+) -> Float[Array, "*batch_out_space features"]:
+    """The largest values of as many bins as are asked for; bins, arguments and errors as in `adaptive_avg_pool`.
+
+    >>> adaptive_max_pool(jnp.arange(5.0)[:, None], (2,)).ravel().tolist()
+    [2.0, 4.0]
+    """
+    return _pool_to(x, sizes, jnp.max, "adaptive_max_pool")

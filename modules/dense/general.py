@@ -1,16 +1,21 @@
-"""Linear maps over any axes: the pure ops `linear_general` and `einsum`."""
+"""Linear maps over any axes: the pure ops `linear_general` and `einsum`, the records `LinearGeneral` and `Einsum`."""
 
 from __future__ import annotations
 
+import math
 import string
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.nn import initializers
 from jaxtyping import Array, Float
-from weft.modules.construct import ConfigError
-from weft.modules.dense.linear import product_options
+from weft.core.errors import AxisError
+from weft.core.records.module import Module, static
+from weft.modules.construct import ConfigError, Initializer, KeyLike, check_positive, option_dtype, parameter_keys
+from weft.modules.dense.linear import default_kernel_init, product_options
 from weft.modules.dtypes import cast, promote
 from weft.modules.op import op
 
@@ -135,3 +140,181 @@ def _hidden(term: str, rank: int) -> int:
 def _spelled(term: str, free: list[str], hidden: int) -> str:
     """A term with letters for its ellipsis, aligned at the end."""
     return term.replace(_ELLIPSIS, "".join(free[len(free) - hidden :]))
+
+
+class LinearGeneral(Module):  # weft: skip(the axes decide the shapes)
+    """A linear map of any axes to any number of new ones, which come last.
+
+    Args:
+        in_features: sizes of the axes to map.
+        out_features: sizes of the new axes.
+        axes: the axes to map.
+        batch: sizes of the leading axes along which each index has parameters of its own.
+        key: a typed key, for the parameters.
+        use_bias: whether to add a bias.
+        kernel_init, bias_init: initialisers from `jax.nn.initializers`; they see a matrix and a vector.
+        dtype: the dtype to compute in; by default what input and parameters promote to.
+        param_dtype: the dtype of the parameters.
+        out_dtype: the dtype to accumulate and return.
+        precision: see `jax.lax.Precision`.
+
+    Raises:
+        ConfigError: if there are not as many `axes` as `in_features`.
+
+    >>> layer = LinearGeneral((2, 3), (4, 5), axes=(1, -1), key=jax.random.key(0))
+    >>> layer.kernel.shape, layer(jnp.ones((16, 2, 3))).shape
+    ((2, 3, 4, 5), (16, 4, 5))
+    """
+
+    kernel: Float[Array, "*batch_in_out"]
+    bias: Float[Array, "*batch_out"] | None
+    in_features: tuple[int, ...] = static()
+    axes: tuple[int, ...] = static()
+    batch: tuple[int, ...] = static()
+    dtype: Any = static()
+    out_dtype: Any = static()
+    precision: Any = static()
+
+    def __init__(
+        self,
+        in_features: int | Sequence[int],
+        out_features: int | Sequence[int],
+        *,
+        key: KeyLike,
+        axes: int | Sequence[int] = -1,
+        batch: int | Sequence[int] = (),
+        use_bias: bool = True,
+        kernel_init: Initializer = default_kernel_init,
+        bias_init: Initializer = initializers.zeros,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        out_dtype: Any = None,
+        precision: Any = None,
+    ):
+        inputs, outputs, axes, batch = (_sizes(value) for value in (in_features, out_features, axes, batch))
+        sizes = {"in_features": inputs, "out_features": outputs, "batch": batch}
+        check_positive("LinearGeneral", **{name: min(values, default=1) for name, values in sizes.items()})
+        if len(inputs) != len(axes):
+            raise ConfigError(
+                f"LinearGeneral maps {len(axes)} axes, but was given {len(inputs)} sizes of them",
+                at=f"in_features={inputs}, axes={axes}",
+            )
+        kernel_key, bias_key = parameter_keys(key, 2, "LinearGeneral")
+        matrix = (math.prod(batch) * math.prod(inputs), math.prod(outputs))
+        self.kernel = kernel_init(kernel_key, matrix, param_dtype).reshape(*batch, *inputs, *outputs)
+        flat = (math.prod(batch) * math.prod(outputs),)
+        self.bias = bias_init(bias_key, flat, param_dtype).reshape(*batch, *outputs) if use_bias else None
+        self.in_features, self.axes, self.batch = inputs, axes, batch
+        self.dtype, self.out_dtype, self.precision = option_dtype(dtype), option_dtype(out_dtype), precision
+
+    def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+        """Maps the axes.
+
+        Raises:
+            AxisError: if one of them, or of the batch, is not there or of another size.
+        """
+        shape = jnp.shape(x)
+        wanted = [*zip(self.axes, self.in_features, strict=True), *enumerate(self.batch)]
+        wrong = [axis for axis, size in wanted if not -len(shape) <= axis < len(shape) or shape[axis] != size]
+        if wrong:
+            raise AxisError(
+                f"LinearGeneral takes axes of these sizes: {', '.join(f'{axis}: {size}' for axis, size in wanted)}",
+                at=f"x: {jax.typeof(x)}, axes {wrong}",
+                fix="check what comes before it, or the layer's sizes",
+            )
+        return linear_general(
+            x,
+            self.kernel,
+            self.bias,
+            axes=self.axes,
+            batch_axes=tuple(range(len(self.batch))),
+            dtype=self.dtype,
+            out_dtype=self.out_dtype,
+            precision=self.precision,
+        )
+
+
+def _sizes(value: int | Sequence[int]) -> tuple[int, ...]:
+    return (value,) if isinstance(value, int) else tuple(value)
+
+
+class Einsum(Module):  # weft: skip(the equation decides the shapes)
+    """An Einstein summation with a learned second operand.
+
+    Args:
+        equation: two operands and an explicit output, such as `"...i,ij->...j"`.
+        kernel_shape: shape of the second operand.
+        key: a typed key, for the parameters.
+        use_bias: whether to add a bias, along the axes that the output has from the kernel.
+        others: as in `LinearGeneral`.
+
+    Raises:
+        ConfigError: if the equation has no output or not two operands, or its second operand not the kernel's rank.
+
+    >>> layer = Einsum("nta,hab->nthb", (8, 2, 4), key=jax.random.key(0))
+    >>> layer(jnp.ones((3, 5, 2))).shape, layer.bias.shape
+    ((3, 5, 8, 4), (8, 4))
+    """
+
+    kernel: Float[Array, "*kernel_shape"]
+    bias: Float[Array, "*bias_shape"] | None
+    equation: str = static()
+    dtype: Any = static()
+    out_dtype: Any = static()
+    precision: Any = static()
+
+    def __init__(
+        self,
+        equation: str,
+        kernel_shape: Sequence[int],
+        *,
+        key: KeyLike,
+        use_bias: bool = True,
+        kernel_init: Initializer = default_kernel_init,
+        bias_init: Initializer = initializers.zeros,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        out_dtype: Any = None,
+        precision: Any = None,
+    ):
+        self.equation, kernel_shape = check_equation(equation), tuple(kernel_shape)
+        check_positive("Einsum", kernel_shape=min(kernel_shape, default=1))
+        operands, output = self.equation.split("->")
+        letters, hidden = operands.split(",")[1], len(kernel_shape)
+        hidden -= len(letters.replace(_ELLIPSIS, ""))
+        if hidden < 0 or (hidden and _ELLIPSIS not in letters):
+            raise ConfigError(
+                f"Einsum: the second operand of {self.equation!r} has not as many axes as kernel_shape={kernel_shape}"
+            )
+        kernel_key, bias_key = parameter_keys(key, 2, "Einsum")
+        self.kernel = kernel_init(kernel_key, kernel_shape, param_dtype)
+        free = [letter for letter in string.printable if letter not in self.equation][:hidden]
+        sizes = dict(zip(_spelled(letters, free, hidden), kernel_shape, strict=True))
+        shape = tuple(sizes[label] for label in _spelled(output, free, hidden) if label in sizes)
+        self.bias = bias_init(bias_key, shape, param_dtype) if use_bias else None
+        self.dtype, self.out_dtype, self.precision = option_dtype(dtype), option_dtype(out_dtype), precision
+
+    def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+        """Sums.
+
+        Raises:
+            AxisError: if `x` has not the equation's number of axes.
+            ValueError: of JAX's, if sizes under one letter differ.
+        """
+        first = self.equation.split(",")[0]
+        hidden = jnp.ndim(x) - len(first.replace(_ELLIPSIS, ""))
+        if hidden < 0 or (hidden and _ELLIPSIS not in first):
+            raise AxisError(
+                f"Einsum takes inputs with the axes {first!r} of {self.equation!r}",
+                at=f"x: {jax.typeof(x)}",
+                fix="check what comes before it; an ellipsis stands for any leading axes",
+            )
+        return einsum(
+            x,
+            self.kernel,
+            self.bias,
+            equation=self.equation,
+            dtype=self.dtype,
+            out_dtype=self.out_dtype,
+            precision=self.precision,
+        )

@@ -16,6 +16,8 @@ from weft.modules.convolutions.conv import channels_last as channels_last
 from weft.modules.convolutions.conv import conv as conv
 from weft.modules.convolutions.conv import lax_padding as lax_padding
 from weft.modules.convolutions.conv_transpose import conv_transpose as conv_transpose
+from weft.modules.convolutions.pooling import adaptive_avg_pool as adaptive_avg_pool
+from weft.modules.convolutions.pooling import adaptive_max_pool as adaptive_max_pool
 from weft.modules.convolutions.pooling import avg_pool as avg_pool
 from weft.modules.convolutions.pooling import max_pool as max_pool
 from weft.modules.convolutions.pooling import min_pool as min_pool

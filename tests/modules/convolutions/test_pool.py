@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from weft.core import AxisError
-from weft.modules import avg_pool, max_pool, min_pool
+from weft.modules import ConfigError, adaptive_avg_pool, adaptive_max_pool, avg_pool, max_pool, min_pool
 
 POOLS = [(max_pool, nnx.max_pool), (min_pool, nnx.min_pool), (avg_pool, nnx.avg_pool)]
 
@@ -43,3 +43,23 @@ def test_pools_can_be_differentiated():
 def test_too_few_axes_are_named():
     with pytest.raises(AxisError, match="a window of 2 axes needs 2 spatial axes and one of features, not 2 axes"):
         max_pool(jnp.ones((4, 4)), (2, 2))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7])
+def test_adaptive_pooling_covers_every_element_with_bins_like_torch(size):
+    x = jax.random.normal(jax.random.key(0), (2, 5, 6, 3))
+    for pool, reduce in ((adaptive_avg_pool, np.mean), (adaptive_max_pool, np.max)):
+        out = np.asarray(pool(x, (size, 2)))
+        assert out.shape == (2, size, 2, 3)
+        for i in range(size):
+            low, high = int(np.floor(i * 5 / size)), int(np.ceil((i + 1) * 5 / size))
+            np.testing.assert_allclose(
+                out[:, i, 1], reduce(np.asarray(x)[:, low:high, 3:], (1, 2)), rtol=1e-5, atol=1e-6
+            )
+
+
+def test_adaptive_pooling_refuses_what_makes_no_sense(unchecked):
+    with pytest.raises(ConfigError, match="adaptive_avg_pool: sizes must be positive"):
+        adaptive_avg_pool(jnp.ones((4, 3)), (0,))
+    with pytest.raises(AxisError, match="a window of 2 axes needs 2 spatial axes"):
+        adaptive_max_pool(jnp.ones((4, 3)), (1, 1))

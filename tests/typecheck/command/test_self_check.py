@@ -17,6 +17,8 @@ SKIPPED = {
     "modules": {
         "linear_general",
         "einsum",
+        "LinearGeneral",
+        "Einsum",
         "flip_sequences",
         "weight_norm",
         "normalize",

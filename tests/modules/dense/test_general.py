@@ -1,0 +1,75 @@
+"""LinearGeneral and Einsum: equal to flax's, with gradients, and what they refuse."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import weft
+from flax import nnx
+
+KEY = jax.random.key(0)
+X = jax.random.normal(jax.random.key(1), (2, 5, 3))
+RANDOM = jax.nn.initializers.normal()
+
+
+def layers(name):
+    options = {"key": KEY, "bias_init": RANDOM}
+    rngs = nnx.Rngs(0)
+    return {
+        "axes": lambda: (
+            weft.LinearGeneral((5, 3), (4, 2), axes=(1, -1), **options),
+            nnx.LinearGeneral((5, 3), (4, 2), axis=(1, -1), rngs=rngs),
+        ),
+        "batch": lambda: (
+            weft.LinearGeneral(3, (4, 2), batch=2, **options),
+            nnx.LinearGeneral(3, (4, 2), batch_axis={0: 2}, rngs=rngs),
+        ),
+        "einsum": lambda: (
+            weft.Einsum("nta,hab->nthb", (8, 3, 4), **options),
+            nnx.Einsum("nta,hab->nthb", (8, 3, 4), (8, 4), rngs=rngs),
+        ),
+        "ellipsis": lambda: (
+            weft.Einsum("...i,ij->...j", (3, 4), **options),
+            nnx.Einsum("...i,ij->...j", (3, 4), (4,), rngs=rngs),
+        ),
+    }[name]()
+
+
+def loss(layer, x):
+    return (layer(x) ** 2).sum()
+
+
+@pytest.mark.parametrize("name", ["axes", "batch", "einsum", "ellipsis"])
+def test_outputs_and_gradients_equal_flax(name):
+    ours, theirs = layers(name)
+    assert (ours.kernel.shape, ours.bias.shape) == (theirs.kernel.shape, theirs.bias.shape)
+    theirs.kernel[...], theirs.bias[...] = ours.kernel, ours.bias
+    np.testing.assert_allclose(ours(X), theirs(X), rtol=1e-6)
+    mine, other = weft.jit(weft.grad(loss))(ours, X), nnx.grad(loss)(theirs, X)
+    np.testing.assert_allclose(mine.kernel, other.kernel[...], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(mine.bias, other.bias[...], rtol=1e-5, atol=1e-5)
+
+
+def test_the_initialisers_see_a_matrix():
+    layer = weft.LinearGeneral((5, 3), (4, 2), axes=(1, 2), key=KEY)
+    np.testing.assert_array_equal(layer.kernel.reshape(15, 8), weft.Linear(15, 8, key=KEY).kernel)
+
+
+def test_half_precision_and_stacks():
+    half = weft.LinearGeneral(3, 4, key=KEY, dtype=jnp.bfloat16)
+    assert half(X).dtype == jnp.bfloat16
+    stack = weft.Stack(lambda key: weft.Einsum("...i,ij->...j", (3, 3), key=key), 2, key=KEY)
+    np.testing.assert_allclose(stack(X), stack[1](stack[0](X)), rtol=1e-6)
+
+
+def test_what_makes_no_sense_is_named(unchecked):
+    with pytest.raises(weft.ConfigError, match="LinearGeneral maps 2 axes, but was given 1 sizes"):
+        weft.LinearGeneral(3, 4, axes=(0, 1), key=KEY)
+    with pytest.raises(weft.core.AxisError, match="LinearGeneral takes axes of these sizes: -1: 4"):
+        weft.LinearGeneral(4, 4, key=KEY)(X)
+    with pytest.raises(weft.ConfigError, match="has no output"):
+        weft.Einsum("bi,ij", (3, 4), key=KEY)
+    with pytest.raises(weft.ConfigError, match="has not as many axes as kernel_shape"):
+        weft.Einsum("bi,ij->bj", (3, 4, 5), key=KEY)
+    with pytest.raises(weft.core.AxisError, match="Einsum takes inputs with the axes 'bi'"):
+        weft.Einsum("bi,ij->bj", (3, 4), key=KEY)(X)
