@@ -23,6 +23,7 @@ from weft.modules.dense.general import Einsum, LinearGeneral
 from weft.modules.dense.linear import Embed, Linear
 from weft.modules.dense.low_rank import LoRA, lora
 from weft.modules.dense.mlp import MLP
+from weft.modules.dense.quantized import QuantizedLinear, quantize
 from weft.modules.dropout import Dropout
 from weft.modules.learning import metrics, tree
 from weft.modules.learning.optimizer import Optimizer
@@ -73,6 +74,7 @@ __all__ = [
     "PReLU",
     "Parallel",
     "Policy",
+    "QuantizedLinear",
     "RMSNorm",
     "RecurrentCell",
     "Residual",
@@ -101,6 +103,7 @@ __all__ = [
     "metrics",
     "min_pool",
     "ops",
+    "quantize",
     "relu",
     "save_checkpoint",
     "sigmoid",

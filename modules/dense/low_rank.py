@@ -14,6 +14,7 @@ from weft.core.records.module import Module
 from weft.core.records.surgery import at
 from weft.modules.construct import Initializer, check_key, check_positive
 from weft.modules.dense.linear import Linear
+from weft.modules.dense.quantized import QuantizedLinear
 from weft.modules.dtypes import promote
 from weft.modules.op import op
 
@@ -65,7 +66,7 @@ class LoRA(Module):
     Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021.
     """
 
-    base: Linear
+    base: Linear | QuantizedLinear
     down: Annotated[Float[Array, "in rank"], LoRAParam]
     up: Annotated[Float[Array, "rank out"], LoRAParam]
 
@@ -83,8 +84,9 @@ class LoRA(Module):
         return y + low_rank_product(x, self.down, self.up).astype(y.dtype)
 
     def merged(self) -> Linear:
-        """The base with the adapter in its kernel: one layer, as quick as it was."""
-        return self.base.replace(kernel=self.base.kernel + self.down @ self.up)
+        """The base with the adapter in its kernel: one layer, as quick as it was; a quantised one in floats again."""
+        base = self.base if isinstance(self.base, Linear) else self.base.dequantized()
+        return base.replace(kernel=base.kernel + self.down @ self.up)
 
 
 def lora(  # weft: skip(of any model)

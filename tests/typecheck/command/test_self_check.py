@@ -41,6 +41,7 @@ SKIPPED = {
         "last_step",
         "load_checkpoint",
         "lora",
+        "quantize",
         "needs_x64",
         "restored",
         "sinusoidal",

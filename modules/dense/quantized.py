@@ -1,0 +1,144 @@
+"""Weights in eight bits: `QuantizedLinear`, and `quantize`, which puts it in the place of a model's linear layers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int8
+from weft.core.records.filters import InstanceOf
+from weft.core.records.kinds import Buffer
+from weft.core.records.module import Module, static
+from weft.core.records.surgery import at
+from weft.modules.construct import check_features
+from weft.modules.dense.linear import Linear
+from weft.modules.dtypes import as_array, promote
+from weft.modules.op import op
+from weft.transforms.mapping import vmap
+
+M = TypeVar("M", bound=Module)
+LINEARS = InstanceOf(Linear)
+_LARGEST = 127  # -128 is left out: the range is the same on both sides of zero
+
+
+@op()
+def quantized(kernel: Float[Array, "in out"]) -> tuple[Int8[Array, "in out"], Float[Array, "out"]]:
+    """A kernel in eight bits with one scale for each output feature, `kernel ≈ values * scale`.
+
+    The largest weight of a feature becomes 127; what is rounded away is half a scale at most.
+
+    >>> values, scale = quantized(jnp.array([[1.0], [-2.54]]))
+    >>> values.ravel().tolist(), round(float(scale[0]), 4)
+    ([50, -127], 0.02)
+    """
+    largest = jnp.max(jnp.abs(kernel), axis=0)
+    # A feature of zeros stays one.
+    scale = jnp.where(largest == 0, jnp.ones_like(largest), largest / _LARGEST)
+    return jnp.round(kernel / scale[None, :]).astype(jnp.int8), scale
+
+
+@op("dtype")
+def quantized_linear(
+    x: Float[Array, "*batch in"],
+    values: Int8[Array, "in out"],
+    scale: Float[Array, "out"],
+    bias: Float[Array, "out"] | None = None,
+    *,
+    dtype: Any = None,
+) -> Float[Array, "*batch out"]:
+    """`x @ (values * scale) + bias`, with the scale after the product: the kernel is eight bits wide up to there.
+
+    Args:
+        x: inputs.
+        values, scale: as `quantized` gives them.
+        bias: added at the end, if given.
+        dtype: the dtype to compute in; by default what the arguments but for `values` promote to.
+
+    >>> quantized_linear(jnp.ones((1, 2)), jnp.array([[100], [27]], jnp.int8), jnp.array([0.5])).tolist()
+    [[63.5]]
+    """
+    x, scale, bias = promote(x, scale, bias, dtype=dtype)
+    y = (x @ values.astype(x.dtype)) * jnp.expand_dims(scale, range(x.ndim - 1))
+    return y if bias is None else y + jnp.expand_dims(bias, range(x.ndim - 1))
+
+
+class QuantizedLinear(Module):
+    """A linear map whose weights are integers of eight bits, with a scale for each output feature.
+
+    Neither is learned: the scale is a `Buffer`. Gradients flow through to the input; the bias stays a parameter.
+
+    Args:
+        layer: the layer whose weights to take.
+
+    >>> layer = QuantizedLinear(Linear(8, 4, key=jax.random.key(0)))
+    >>> layer.kernel.dtype.name, layer(jnp.ones((2, 8))).shape
+    ('int8', (2, 4))
+    """
+
+    kernel: Int8[Array, "in out"]
+    scale: Annotated[Float[Array, "out"], Buffer]
+    bias: Float[Array, "out"] | None
+    dtype: Any = static()
+    out_dtype: Any = static()
+    precision: Any = static()
+
+    def __init__(self, layer: Linear):
+        self.kernel, self.scale = quantized(layer.kernel)
+        self.bias, self.dtype = layer.bias, layer.dtype
+        self.out_dtype, self.precision = layer.out_dtype, layer.precision
+
+    def __call__(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
+        """Maps the last axis.
+
+        Raises:
+            AxisError: if its size is not `in`.
+        """
+        check_features(self, x, self.kernel.shape[0])
+        y = quantized_linear(as_array(x), self.kernel, self.scale, self.bias, dtype=self.dtype)
+        return y if self.out_dtype is None else y.astype(self.out_dtype)
+
+    def dequantized(self) -> Linear:
+        """The layer that this one is near to, with its weights in floats again."""
+        kernel, bias = self.kernel.astype(self.scale.dtype) * self.scale[None, :], self.bias
+        return Linear(
+            *kernel.shape,
+            key=jax.random.key(0),  # nothing is drawn
+            use_bias=bias is not None,
+            kernel_init=lambda *_: kernel,
+            bias_init=lambda *_: bias,
+            dtype=self.dtype,
+            out_dtype=self.out_dtype,
+            precision=self.precision,
+        )
+
+
+def quantize(model: M, where: InstanceOf = LINEARS) -> M:  # weft: skip(of any model)
+    """A model with the weights of its linear layers in eight bits: a quarter of the memory of float32.
+
+    Only weights are quantised; what flows through the model keeps its dtype. Give it a trained model: the weights are
+    no parameters any more.
+
+    Args:
+        model: any record.
+        where: which layers, by class: every `Linear`. For a part of a model, give that part:
+            `at(model).encoder.apply(quantize)`.
+
+    Raises:
+        FilterError: if no layer is meant.
+
+    >>> from weft.modules import MLP
+    >>> model = quantize(MLP(8, 16, 4, key=jax.random.key(0)))
+    >>> [type(layer).__name__ for layer in model[::2]]
+    ['QuantizedLinear', 'QuantizedLinear']
+
+    Source: Dettmers et al., "LLM.int8()", 2022, without its outliers: absmax by features.
+    """
+    return at(model, where).apply(_quantize_one)
+
+
+def _quantize_one(layer: Any) -> Any:
+    make: Any = QuantizedLinear
+    for _ in range(layer.kernel.ndim - 2):  # the axes of a stack of layers
+        make = vmap(make)
+    return make(layer)
