@@ -10,6 +10,7 @@ from weft.modules.attention.transformer import TransformerBlock
 from weft.modules.checkpoints.checkpoint import LoadReport, load_checkpoint, save_checkpoint
 from weft.modules.checkpoints.format import CheckpointError
 from weft.modules.combinators.ensemble import Ensemble
+from weft.modules.combinators.mixture import MoE
 from weft.modules.combinators.parallel import Parallel, StatefulParallel
 from weft.modules.combinators.sequential import Sequential, StatefulSequential
 from weft.modules.combinators.shared import Shared
@@ -68,6 +69,7 @@ __all__ = [
     "LinearGeneral",
     "LoRA",
     "LoadReport",
+    "MoE",
     "MultiHeadAttention",
     "OptimizedLSTMCell",
     "Optimizer",

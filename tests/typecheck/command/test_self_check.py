@@ -29,6 +29,7 @@ SKIPPED = {
         "Welford",
         "MultiMetric",
         "MLP",
+        "MoE",
         "RNN",
         "Bidirectional",
         "Optimizer",

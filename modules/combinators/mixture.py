@@ -1,0 +1,167 @@
+"""MoE: a mixture of experts, of which each token goes through a few.
+
+The experts lie in one record whose arrays have a leading axis, and run as one vmap. A token is sent by one-hot
+products, which keep all shapes static: each expert has room for as many tokens as its *capacity* says, and what finds
+none left is passed over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Generic
+
+import jax
+import jax.numpy as jnp
+from jax.nn import initializers
+from jaxtyping import Array, Bool, Float, Int
+from weft.core.errors import SuccessorError
+from weft.core.records.module import Module, static
+from weft.core.sowing.capturing import sow
+from weft.modules.calling import L_co, call_layer
+from weft.modules.combinators.stack import make_copies
+from weft.modules.construct import ConfigError, Initializer, KeyLike, check_features, check_positive, parameter_keys
+from weft.modules.op import op
+from weft.transforms.mapping import vmap
+
+default_router_init = initializers.lecun_normal()
+
+
+@op("top_k", "capacity")
+def send(
+    logits: Float[Array, "tokens experts"], *, top_k: int, capacity: int
+) -> tuple[Bool[Array, "tokens experts {capacity}"], Float[Array, "tokens experts {capacity}"], Float[Array, ""]]:
+    """Which token takes which place of which expert.
+
+    First choices of all tokens come before second ones, and earlier tokens before later ones.
+
+    Args:
+        logits: the router's, for each token and expert.
+        top_k: how many experts a token goes to.
+        capacity: how many tokens an expert has room for.
+
+    Returns:
+        Who takes which place; with what weight (those of one token add up to one, before any is passed over); and the
+        load-balancing loss, `experts * sum(fraction of tokens * mean probability)`, which is one where all is even.
+
+    >>> taken, weights, loss = send(jnp.array([[9.0, 0.0], [9.0, 0.0]]), top_k=1, capacity=1)
+    >>> taken[:, 0, 0].tolist(), taken[:, 1, 0].tolist()
+    ([True, False], [False, False])
+
+    Source: Fedus et al., "Switch Transformers", 2021; Lepikhin et al., "GShard", 2020.
+    """
+    experts = logits.shape[-1]
+    probabilities = jax.nn.softmax(logits, axis=-1)
+    gates, chosen = jax.lax.top_k(probabilities, top_k)
+    gates = gates / jnp.sum(gates, axis=-1, keepdims=True)
+    choices = jax.nn.one_hot(chosen.T, experts, dtype=jnp.int32)  # (top_k, tokens, experts)
+    places = _places(choices)
+    taken = (choices == 1)[..., None] & (places[..., None] == jnp.arange(capacity)[None, None, None, :])
+    weights = jnp.sum(jnp.where(taken, gates.T[:, :, None, None], jnp.zeros((), gates.dtype)), axis=0)
+    fractions = jnp.mean(jnp.sum(choices, axis=0).astype(logits.dtype), axis=0) / top_k
+    loss = experts * jnp.sum(fractions * jnp.mean(probabilities, axis=0))
+    return jnp.any(taken, axis=0), weights, loss
+
+
+def _places(choices: Int[Array, "top_k tokens experts"]) -> Int[Array, "top_k tokens experts"]:
+    """How many came to an expert before."""
+    flat = choices.reshape(-1, choices.shape[-1])
+    return (jnp.cumsum(flat, axis=0) - flat).reshape(choices.shape)
+
+
+class MoE(Module, Generic[L_co]):  # weft: skip(of any experts)
+    """A mixture of experts: each token goes to the `top_k` that a router finds best, and gets their weighted sum.
+
+    `y = moe(x)` sows the loss that keeps the load even, under the name "load_balancing", for `weft.capture`;
+    `y, loss = moe.with_loss(x)` returns it. The router computes in float32 at least. A token that finds no room is zero
+    in `y`; in a `Residual` it is passed on as it is.
+
+    Args:
+        make: makes one expert from a key, as in `Stack`; it is given `(tokens, features)` and is pure.
+        n: how many experts.
+        features: size of the last axis of the input.
+        top_k: how many experts a token goes to.
+        capacity_factor: the room of an expert, in shares of an even load; None has room for all tokens, and so costs as
+            much as all experts for each.
+        router_init: initialiser from `jax.nn.initializers`.
+        key: a typed key, for router and experts.
+
+    Raises:
+        ConfigError: if `top_k` is more than `n`, or a number is not positive.
+        SeedError: without a typed key.
+
+    >>> from weft.modules import MLP
+    >>> moe = MoE(lambda key: MLP(4, 8, 4, key=key), 3, 4, key=jax.random.key(0))
+    >>> y, loss = moe.with_loss(jnp.ones((2, 5, 4)))
+    >>> y.shape, loss.shape
+    ((2, 5, 4), ())
+
+    Source: Shazeer et al., "Outrageously Large Neural Networks", 2017; Fedus et al., "Switch Transformers", 2021.
+    """
+
+    router: Float[Array, "features experts"]
+    experts: L_co
+    n: int = static()
+    top_k: int = static()
+    capacity_factor: float | None = static()
+
+    def __init__(
+        self,
+        make: Callable[[Any], L_co],
+        n: int,
+        features: int,
+        *,
+        key: KeyLike,
+        top_k: int = 2,
+        capacity_factor: float | None = 1.25,
+        router_init: Initializer = default_router_init,
+    ):
+        check_positive("MoE", n=n, features=features, top_k=top_k)
+        if top_k > n:
+            raise ConfigError(f"MoE: a token cannot go to top_k={top_k} of {n} experts")
+        if capacity_factor is not None and not capacity_factor > 0:
+            raise ConfigError(f"MoE: capacity_factor must be positive, not {capacity_factor}", fix="None: room for all")
+        router_key, experts_key = parameter_keys(key, 2, "MoE")
+        self.router = router_init(router_key, (features, n), jnp.float32)
+        self.experts = make_copies(make, n, experts_key, "MoE")
+        self.n, self.top_k, self.capacity_factor = n, top_k, capacity_factor
+
+    def __call__(self, x: Float[Array, "*batch features"]) -> Float[Array, "*batch out"]:
+        """What the experts make of each token; the loss is sown.
+
+        Raises:
+            AxisError: if the last axis is not of size `features`.
+            SuccessorError: if an expert is stateful.
+        """
+        y, loss = self.with_loss(x)
+        sow("load_balancing", loss)
+        return y
+
+    def with_loss(self, x: Float[Array, "*batch features"]) -> tuple[Float[Array, "*batch out"], Float[Array, ""]]:
+        """The same, with the load-balancing loss."""
+        check_features(self, x, self.router.shape[0])
+        tokens = jnp.reshape(x, (-1, x.shape[-1]))
+        work = jnp.promote_types(x.dtype, self.router.dtype)
+        logits = tokens.astype(work) @ self.router.astype(work)
+        taken, weights, loss = send(logits, top_k=self.top_k, capacity=self.capacity(len(tokens)))
+        each = jnp.einsum("tec,tf->ecf", taken.astype(x.dtype), tokens)
+        ys = vmap(_expert)(self.experts, each)
+        y = jnp.einsum("tec,ecf->tf", weights.astype(ys.dtype), ys)
+        return jnp.reshape(y, (*x.shape[:-1], y.shape[-1])), loss
+
+    def capacity(self, tokens: int) -> int:
+        """How many tokens an expert has room for, of so many."""
+        if self.capacity_factor is None:
+            return tokens
+        return min(tokens, math.ceil(tokens * self.top_k / self.n * self.capacity_factor))
+
+
+def _expert(expert: Any, x: Any) -> Any:
+    y, successor = call_layer(expert, "MoE.experts", x)
+    if successor is not None:
+        raise SuccessorError(
+            f"a {type(expert).__qualname__} is stateful, and MoE would lose its successor",
+            at="MoE.experts",
+            fix="make experts of pure layers",
+        )
+    return y
