@@ -35,6 +35,7 @@ from weft.modules.norms.norm import BatchNorm, LayerNorm, RMSNorm
 from weft.modules.norms.weight_norms import SpectralNorm, WeightNorm
 from weft.modules.recurrence.cells import GRUCell, LSTMCell, OptimizedLSTMCell, RecurrentCell, SimpleCell
 from weft.modules.recurrence.rnn import RNN, Bidirectional
+from weft.modules.recurrence.state_space import DiagonalSSM
 
 __all__ = [
     "MLP",
@@ -52,6 +53,7 @@ __all__ = [
     "ConvTranspose1d",
     "ConvTranspose2d",
     "ConvTranspose3d",
+    "DiagonalSSM",
     "Dropout",
     "Einsum",
     "Embed",

@@ -1,0 +1,133 @@
+"""DiagonalSSM: a linear recurrence with a diagonal matrix, over all of a sequence at once by an associative scan."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Complex, Float, Inexact
+from weft.core.records.module import Module
+from weft.modules.construct import ConfigError, KeyLike, check_features, check_positive, parameter_keys
+from weft.modules.op import op
+
+
+@op()
+def linear_recurrence(
+    decay: Inexact[Array, "state"],
+    inputs: Inexact[Array, "*batch time state"],
+    initial: Inexact[Array, "*batch state"] | None = None,
+) -> Inexact[Array, "*batch time state"]:
+    """`h[t] = decay * h[t - 1] + inputs[t]`, in as many steps as the logarithm of time.
+
+    Args:
+        decay: the diagonal of the matrix.
+        inputs: what is added at each time.
+        initial: the state before; by default zero.
+
+    >>> linear_recurrence(jnp.array([0.5]), jnp.ones((3, 1))).ravel().tolist()
+    [1.0, 1.5, 1.75]
+
+    Source: Blelloch, "Prefix Sums and Their Applications", 1990.
+    """
+    if initial is not None:
+        inputs = inputs.at[..., 0, :].add(jnp.expand_dims(decay, range(initial.ndim - 1)) * initial)
+
+    def join(earlier: Any, later: Any) -> Any:
+        return earlier[0] * later[0], later[0] * earlier[1] + later[1]
+
+    decays = jnp.broadcast_to(decay, inputs.shape).astype(inputs.dtype)
+    return jax.lax.associative_scan(join, (decays, inputs), axis=inputs.ndim - 2)[1]
+
+
+class DiagonalSSM(Module):
+    """A state-space layer with a diagonal, complex matrix: `h = decay * h + B x`, `y = Re(C h) + D * x`.
+
+    Every size of decay is below one, whatever is learned. Parameters are real: complex ones are pairs of arrays.
+
+    Args:
+        features: size of the last axis, of input and output.
+        state: size of the state.
+        key: a typed key, for the parameters.
+        radius: the smallest and the largest size of decay before training; near one it remembers long.
+        phase: the largest angle of decay before training.
+
+    Raises:
+        ConfigError: if a size is not positive, or the radii are not between zero and one, in order.
+
+    >>> layer = DiagonalSSM(4, 8, key=jax.random.key(0))
+    >>> layer(jnp.ones((2, 10, 4))).shape
+    (2, 10, 4)
+
+    Source: Orvieto et al., "Resurrecting Recurrent Neural Networks for Long Sequences", 2023 (the LRU).
+    """
+
+    log_rate: Float[Array, "state"]
+    phase: Float[Array, "state"]
+    inward: Float[Array, "2 features state"]
+    outward: Float[Array, "2 state features"]
+    skip: Float[Array, "features"]
+
+    def __init__(
+        self,
+        features: int,
+        state: int,
+        *,
+        key: KeyLike,
+        radius: tuple[float, float] = (0.9, 0.999),
+        phase: float = 2 * math.pi,
+    ):
+        check_positive("DiagonalSSM", features=features, state=state)
+        low, high = radius
+        if not 0 < low <= high < 1:
+            raise ConfigError(f"DiagonalSSM: radius goes from low to high between 0 and 1, and is {radius}")
+        rate_key, phase_key, in_key, out_key, skip_key = parameter_keys(key, 5, "DiagonalSSM")
+        # Uniform on the ring between the two radii.
+        square = jax.random.uniform(rate_key, (state,)) * (high**2 - low**2) + low**2
+        self.log_rate = jnp.log(-0.5 * jnp.log(square))
+        self.phase = phase * jax.random.uniform(phase_key, (state,))
+        self.inward = jax.random.normal(in_key, (2, features, state)) / math.sqrt(2 * features)
+        self.outward = jax.random.normal(out_key, (2, state, features)) / math.sqrt(state)
+        self.skip = jax.random.normal(skip_key, (features,))
+
+    def decay(self) -> Complex[Array, "state"]:
+        """The diagonal of the matrix, as complex numbers within the unit circle."""
+        return jnp.exp(jax.lax.complex(-jnp.exp(self.log_rate), self.phase))
+
+    def __call__(self, x: Float[Array, "*batch time features"]) -> Float[Array, "*batch time features"]:
+        """The outputs at all times, from a state of zero.
+
+        Raises:
+            AxisError: if the last axis is not of size `features`.
+        """
+        check_features(self, x, self.skip.shape[0])
+        return self._out(linear_recurrence(self.decay(), self._in(x)), x)
+
+    def step(
+        self, x: Float[Array, "*batch features"], h: Complex[Array, "*batch state"] | None = None
+    ) -> tuple[Float[Array, "*batch features"], Complex[Array, "*batch state"]]:
+        """One time, as in decoding: the output and the state to go on from; without one it begins at zero.
+
+        >>> layer = DiagonalSSM(4, 8, key=jax.random.key(0))
+        >>> y, h = layer.step(jnp.ones(4))
+        >>> y, h = layer.step(jnp.ones(4), h)
+        >>> bool(jnp.allclose(y, layer(jnp.ones((2, 4)))[1], atol=1e-5))
+        True
+        """
+        check_features(self, x, self.skip.shape[0])
+        after = self._in(x)
+        if h is not None:
+            after = after + jnp.expand_dims(self.decay(), range(after.ndim - 1)) * h
+        return self._out(after, x), after
+
+    def _in(self, x: Any) -> Any:
+        # Inputs are scaled so that the state keeps their size, however long it remembers.
+        x, (real, imaginary) = x.astype(self.inward.dtype), self.inward
+        scale = jnp.sqrt(-jnp.expm1(-2 * jnp.exp(self.log_rate)))
+        return jax.lax.complex(x @ (real * scale[None, :]), x @ (imaginary * scale[None, :]))
+
+    def _out(self, h: Any, x: Any) -> Any:
+        real, imaginary = self.outward
+        y = h.real @ real - h.imag @ imaginary
+        return y.astype(x.dtype) + jnp.expand_dims(self.skip.astype(x.dtype), range(x.ndim - 1)) * x
