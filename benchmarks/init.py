@@ -1,7 +1,7 @@
-"""What it costs to build a model eagerly: each parameter drawn by itself, as constructors do it outside of `jit`.
+"""What it costs to build a model: eagerly, each parameter drawn by itself, and in one compiled program.
 
-Compilations are not in it: every case was built before. The limit is equinox, whose layers draw a key each and fill
-their arrays by operations that JAX has compiled.
+Compilations are not in it: every case was built before. The limit of eager construction is equinox, whose layers draw a
+key each and fill their arrays by operations that JAX has compiled; `weft.init` should take half of the eager time.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from flax import nnx
 from harness import Case, compare, read_arguments, time_cases
 
 LIMIT = "equinox (the limit)"
+EAGER = "weft records, eagerly"
 LINEARS, BLOCKS, WIDTH, HEADS = 24, 12, 64, 4
 
 
@@ -42,10 +43,10 @@ def nnx_transformer(lib: Any) -> list[Any]:
     ]
 
 
-def transformer(lib: Any, attention: Callable[..., Any], linear: Callable[..., Any]) -> list[Any]:
+def transformer(lib: Any, attention: Callable[..., Any], linear: Callable[..., Any], key: Any = None) -> list[Any]:
     blocks: list[Any] = []
-    for key in jax.random.split(jax.random.key(0), BLOCKS):
-        keys = jax.random.split(key, 3)
+    for own in jax.random.split(jax.random.key(0) if key is None else key, BLOCKS):
+        keys = jax.random.split(own, 3)
         parts = attention(key=keys[0]), linear(WIDTH, 4 * WIDTH, key=keys[1]), linear(4 * WIDTH, WIDTH, key=keys[2])
         blocks.append((lib.LayerNorm(WIDTH), lib.LayerNorm(WIDTH), *parts))
     return blocks
@@ -58,6 +59,15 @@ def eqx_attention(key: Any) -> Any:
 
 def weft_attention(key: Any) -> Any:
     return weft.MultiHeadAttention(WIDTH, HEADS, key=key)
+
+
+def weft_transformer(*, key: Any) -> list[Any]:
+    return transformer(weft, weft_attention, weft.Linear, key)
+
+
+@eqx.filter_jit
+def compiled_by_equinox(key: Any) -> list[Any]:
+    return transformer(eqx.nn, eqx_attention, eqx.nn.Linear, key)
 
 
 MODELS: dict[str, dict[str, Callable[[], Any]]] = {
@@ -76,6 +86,13 @@ MODELS: dict[str, dict[str, Callable[[], Any]]] = {
 }
 
 
+COMPILED: dict[str, Callable[[], Any]] = {
+    EAGER: lambda: weft_transformer(key=jax.random.key(0)),
+    "weft.init": lambda: weft.init(weft_transformer, key=jax.random.key(0)),
+    "equinox.filter_jit": lambda: compiled_by_equinox(jax.random.key(0)),
+}
+
+
 def building(make: Callable[[], Any]) -> Callable[[Any], Any]:
     def advance(_: Any) -> None:
         make()
@@ -90,6 +107,8 @@ def main() -> None:
         cases = [Case(name, building(make)) for name, make in makes.items()]
         print(f"\n### Built eagerly: {title}\n")
         print(compare(time_cases(cases, rounds), LIMIT))
+    print(f"\n### Built in one program: a transformer of {BLOCKS} blocks, {WIDTH} wide\n")
+    print(compare(time_cases([Case(name, building(make)) for name, make in COMPILED.items()], rounds), EAGER))
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from weft.modules.dense.low_rank import LoRA, lora
 from weft.modules.dense.mlp import MLP
 from weft.modules.dense.quantized import QuantizedLinear, quantize
 from weft.modules.dropout import Dropout
+from weft.modules.initialising import init
 from weft.modules.learning import metrics, tree
 from weft.modules.learning.optimizer import Optimizer
 from weft.modules.learning.policy import Policy
@@ -99,6 +100,7 @@ __all__ = [
     "elu",
     "gelu",
     "inference",
+    "init",
     "leaky_relu",
     "load_checkpoint",
     "log_softmax",

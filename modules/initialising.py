@@ -1,0 +1,129 @@
+"""init: a model made by one compiled program.
+
+Eagerly, a constructor draws each parameter by itself: a dispatch or more for each, and each lands on one device. In one
+program XLA draws them all, and each straight into its sharding, so that no device ever holds a model that it has not
+the memory for.
+
+What a constructor is given beside arrays is *configuration*: sizes, flags and functions are what Python asks for while
+it builds the model, so they are part of what is compiled. `weft.jit` alone would trace the numbers.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from types import FunctionType, MethodType
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+from weft.core.constants import constants_of
+from weft.core.edge import trees
+from weft.core.interpreter.prefixes import RidesByKind
+from weft.core.interpreter.rides import is_sharding
+from weft.core.memory import Recent
+from weft.core.paths import Path
+from weft.core.records.leaves import is_array, iter_leaves
+from weft.core.records.partition import Structure, check_hashable
+from weft.core.records.statics import Bound
+from weft.modules.construct import ConfigError, check_key
+from weft.transforms.compilation import jit
+
+T = TypeVar("T")
+
+# By their text: a lambda that is written in the call is another object each time, and does the same.
+_functions: Recent[Any, Any] = Recent(128, listed=(f"{__name__}._functions", "what a function reads"))
+
+
+def init(
+    make: Callable[..., T],
+    /,
+    *args: Any,
+    key: Any = None,
+    abstract: bool = False,
+    shardings: Any = None,
+    **kwargs: Any,
+) -> T:
+    """Makes a model of any depth in one compiled program: `make(*args, key=key, **kwargs)`.
+
+    A second call with the same configuration and shapes runs what the first has compiled. The numbers are those of the
+    eager constructor, up to the rounding of what XLA fuses.
+
+    Args:
+        make: a class of records, or a function that makes one. A function that closes over arrays, or over what else
+            may change, is compiled at each call.
+        args: for `make`. Arrays in them are traced, all else is configuration and has to be hashable.
+        key: a typed key, passed on as `key`; with `abstract=True` it may be left out.
+        abstract: whether to compute nothing, and give `jax.ShapeDtypeStruct`s for arrays: what `load_checkpoint` loads
+            into. With shardings they hold these.
+        shardings: where arrays are made: a sharding, a tree prefix of the model with shardings, `weft.axes({filter:
+            sharding})`, or a function that gives one of these for the abstract model. With a function or a tree of
+            records it is compiled at each call.
+        kwargs: for `make`, by name.
+
+    Returns:
+        What `make` returns, its arrays on devices.
+
+    Raises:
+        SeedError: if the key is no typed key.
+        StaticError: if configuration cannot be hashed, naming its place.
+        AxisError: if shardings do not fit the model, naming paths.
+
+    >>> from weft.modules import MLP
+    >>> mlp = init(MLP, 4, 32, 2, key=jax.random.key(0))
+    >>> mlp(jax.numpy.ones((8, 4))).shape
+    (8, 2)
+    >>> init(MLP, 4, 32, 2, abstract=True).layers[0].kernel
+    ShapeDtypeStruct(shape=(4, 32), dtype=float32)
+    """
+    if not callable(make):
+        raise ConfigError(
+            f"init calls what makes a model, not a {type(make).__name__}", fix="init(Model, ..., key=key)"
+        )
+    if key is not None:
+        check_key(key, getattr(make, "__name__", "init"))
+    elif abstract and _takes_key(make):
+        key = jax.eval_shape(lambda: jax.random.key(0))
+    if _is_function_of_model(shardings):
+        shardings = shardings(init(make, *args, key=key, abstract=True, **kwargs))
+    texts: list[Any] = [_by_text(make)]
+    given = tuple(_bound(argument, ("args", i), texts) for i, argument in enumerate(args))
+    named = {name: _bound(argument, (name,), texts) for name, argument in kwargs.items()}
+    if key is not None:
+        named["key"] = key
+    # What is compiled is kept with the function, and with it the configuration that it was compiled for. So where that
+    # may hold arrays, the function is one that ends with this call.
+    function = texts[0] if None not in texts else lambda *args, **kwargs: make(*args, **kwargs)
+    compiled = jit(function, out_shardings=shardings)
+    return compiled.eval_shape(*given, **named) if abstract else compiled(*given, **named)
+
+
+def _takes_key(make: Callable[..., Any]) -> bool:
+    parameters = inspect.signature(make).parameters
+    return "key" in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+
+
+def _is_function_of_model(shardings: Any) -> bool:
+    return callable(shardings) and not is_sharding(shardings) and not isinstance(shardings, RidesByKind | eqx.Module)
+
+
+def _bound(argument: Any, path: Path, texts: list[Any]) -> Bound:
+    """An argument with everything but its arrays in its structure; adds to `texts` what its functions do."""
+    leaves = list(iter_leaves(argument, path))
+    still = {i: _by_text(leaf.value) for i, leaf in enumerate(leaves) if not is_array(leaf.value)}
+    texts += still.values()
+    values = {i: leaves[i].value if value is None else value for i, value in still.items()}
+    treedef = trees.structure(argument)
+    check_hashable(treedef, [(leaves[i].path, value) for i, value in values.items()])
+    statics = tuple((i, type(value), value) for i, value in values.items())
+    arrays = tuple(leaf.value for i, leaf in enumerate(leaves) if i not in still)
+    return Bound(Structure(treedef, statics, tuple(leaf.path for leaf in leaves)), arrays)
+
+
+def _by_text(value: Any) -> Any:
+    """The first function that was met which does the same; None if it may hold what should not be kept."""
+    if not isinstance(value, FunctionType | MethodType | functools.partial):
+        return value
+    text = constants_of(value, lasting=True)
+    return None if text is None else _functions.get(text) or _functions.add(text, value)
