@@ -9,6 +9,7 @@ from weft.modules.attention.positions import LearnedPositions, RoPE, SinusoidalP
 from weft.modules.attention.transformer import TransformerBlock
 from weft.modules.checkpoints.checkpoint import LoadReport, load_checkpoint, save_checkpoint
 from weft.modules.checkpoints.format import CheckpointError
+from weft.modules.checkpoints.importing import import_weights
 from weft.modules.combinators.ensemble import Ensemble
 from weft.modules.combinators.mixture import MoE
 from weft.modules.combinators.parallel import Parallel, StatefulParallel
@@ -99,6 +100,7 @@ __all__ = [
     "avg_pool",
     "elu",
     "gelu",
+    "import_weights",
     "inference",
     "init",
     "leaky_relu",

@@ -57,7 +57,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "convolutions": {"", "dense"},
         "recurrence": {"", "dense"},
         "attention": {"", "dense", "norms"},
-        "checkpoints": {"", "dense"},
+        "checkpoints": {"", "attention", "combinators", "convolutions", "dense", "norms"},
         "ops": {"", "attention", "convolutions", "dense", "norms", "recurrence"},
     },
     # The checker of calls and the prover do not know each other.

@@ -210,7 +210,7 @@ def restored(array: np.ndarray[Any, Any], target: Target, like: Any) -> Any:  # 
     if isinstance(like, np.ndarray | np.generic):
         return array if isinstance(like, np.ndarray) else array[()]
     # Not `jnp.asarray`, which copies.
-    where = _placement(like)
+    where = placement(like)
     if is_key(like):
         key = jax.random.wrap_key_data(jax.device_put(array), impl=like.dtype)
         return key if where is None else jax.device_put(key, where)
@@ -224,7 +224,8 @@ def _restored_number(data: bytes, entry: Entry) -> Any:
     return np.frombuffer(data, _dtype_of(entry.kind))[0].item()
 
 
-def _placement(like: Any) -> Any:
+def placement(like: Any) -> Any:
+    """Where an array was put on purpose, or None."""
     if isinstance(like, Tracer) or (isinstance(like, jax.Array) and not like.committed):
         return None
     sharding = getattr(like, "sharding", None)

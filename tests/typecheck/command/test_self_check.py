@@ -38,6 +38,7 @@ SKIPPED = {
         "check_room",
         "content_of",
         "ema",
+        "import_weights",
         "index",
         "last_step",
         "load_checkpoint",
@@ -50,7 +51,7 @@ SKIPPED = {
         "MultiHeadAttention.with_cache",
         "write",
     },
-    "examples": {"train", "bits", "load_and_compare", "draw"},
+    "examples": {"train", "bits", "load_and_compare", "draw", "gpt2", "llama"},
 }
 
 

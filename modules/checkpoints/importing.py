@@ -1,0 +1,332 @@
+"""import_weights: arrays of another library's model, into a record.
+
+Other libraries name the same parameters otherwise and store them in other layouts. A *rename table* says which layer of
+the model a name belongs to; a *layout* says, for a class of layers, what its parameters are called there and how their
+axes lie. `TORCH` is that of torch's own layers.
+
+Words: a *place* is where one array of the other model goes: an array of the record, or one layer's part of it in a
+`Stack`, whose arrays hold all layers. Its path is written as one would in Python: `blocks[3].mlp.layers[0].kernel`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from weft.core.paths import Path as PathInTree
+from weft.core.paths import format_path, parse_path
+from weft.core.records.leaves import is_array
+from weft.core.records.partition import take_apart
+from weft.core.records.successors import records_in
+from weft.modules.attention.positions import LearnedPositions
+from weft.modules.checkpoints import format as form
+from weft.modules.checkpoints.checkpoint import LoadReport
+from weft.modules.checkpoints.format import CheckpointError, Target
+from weft.modules.checkpoints.leaves import placement, show_type
+from weft.modules.combinators.stack import Stack
+from weft.modules.convolutions.conv import Conv
+from weft.modules.dense.linear import Embed, Linear
+from weft.modules.norms.norm import BatchNorm, LayerNorm, RMSNorm
+
+T = TypeVar("T")
+Permute = Callable[[Any], Any]
+# For a class of layers: from a parameter's name elsewhere to the field here, and how its axes are put in order.
+Layout = Mapping[type, Mapping[str, tuple[str, Permute | None]]]
+Renamed = str | Sequence[str] | None
+# torch writes the third of a sequence as `layers.2`.
+_NUMBER = re.compile(r"(?:^|\.)(\d+)(?=[.\[]|$)")
+_NORM = {"weight": ("scale", None)}
+
+
+def _window_first(kernel: Any) -> Any:
+    return np.moveaxis(kernel, (1, 0), (-2, -1))
+
+
+TORCH: Layout = {
+    Linear: {"weight": ("kernel", np.transpose)},
+    Conv: {"weight": ("kernel", _window_first)},
+    Embed: {"weight": ("embedding", None)},
+    LearnedPositions: {"weight": ("embedding", None)},
+    LayerNorm: _NORM,
+    RMSNorm: _NORM,
+    BatchNorm: {**_NORM, "running_mean": ("mean", None), "running_var": ("var", None)},
+}
+
+
+@overload
+def import_weights(
+    model: T,
+    weights: Mapping[str, Any] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    rename: Mapping[str, Renamed] | Callable[[str], Renamed] | None = None,
+    layout: Layout | None = None,
+    strict: Literal[True] = True,
+) -> T: ...
+@overload
+def import_weights(
+    model: T,
+    weights: Mapping[str, Any] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    rename: Mapping[str, Renamed] | Callable[[str], Renamed] | None = None,
+    layout: Layout | None = None,
+    strict: Literal[False],
+) -> tuple[T, LoadReport]: ...
+def import_weights(  # weft: skip(of any leaf)
+    model: T,
+    weights: Mapping[str, Any] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    rename: Mapping[str, Renamed] | Callable[[str], Renamed] | None = None,
+    layout: Layout | None = None,
+    strict: bool = True,
+) -> T | tuple[T, LoadReport]:
+    """A model with the weights of another library's: of a torch state dict, or a Hugging Face safetensors file.
+
+    Args:
+        model: records; arrays may be `jax.ShapeDtypeStruct`s, as `weft.init(..., abstract=True)` makes them.
+        weights: arrays by name (of NumPy, JAX or torch), or a safetensors file, or several.
+        rename: from names to layers. A mapping holds names or their beginnings up to a dot; `*` stands for one part of
+            a name, and in the path for the same: `{"h.*.mlp.c_fc": "blocks[*].mlp.layers[0]"}`. The longest that fits
+            is used. Several paths divide an array along its last axis here, as for fused queries, keys and values; None
+            leaves it out. A function is called with each name.
+        layout: for classes of layers, from a parameter's name to the field and a function of its axes, before those of
+            torch: `{weft.Linear: {"weight": ("kernel", None)}}` where kernels lie as they do here. A name that has no
+            entry is the field's.
+        strict: refuses weights that are left over and arrays that get none. With False both are reported.
+
+    Returns:
+        The model, floats in its own dtypes; with `strict=False` the model and a `LoadReport`.
+
+    Raises:
+        CheckpointError: if they do not fit, naming all names and paths; nothing is imported then.
+
+    >>> import jax
+    >>> from weft.modules import MLP
+    >>> mlp = MLP(2, 3, 1, key=jax.random.key(0))
+    >>> weights = {f"net.{i}.{n}": np.ones(s) for i, n, s in
+    ...            [(0, "weight", (3, 2)), (0, "bias", 3), (2, "weight", (1, 3)), (2, "bias", 1)]}
+    >>> import_weights(mlp, weights, rename={"net": "layers"})(jnp.ones(2)).tolist()
+    [10.0]
+    """
+    arrays = dict(weights) if isinstance(weights, Mapping) else _read_files(weights)
+    structure, leaves = take_apart(model)
+    like = {leaf.path: leaf.value for leaf in leaves}
+    goals = _Goals(model, like, {**TORCH, **(layout or {})})
+    paths, unused = _renamed(rename, arrays)
+    filling = _Filling(goals)
+    for name, renamed in paths.items():
+        if renamed is not None:
+            filling.add(name, renamed, arrays[name])
+    missing = [path for path in goals.places if path not in filling.pieces]
+    report = LoadReport(
+        tuple(map(format_path, missing)),
+        tuple(name for name in arrays if paths[name] is None or name in filling.left_over),
+    )
+    lines = [f"rename: {pattern} fits no name" for pattern in unused] + filling.wrong
+    if strict:
+        lines += [f"{name}: left over, and rename gives {paths[name]}" for name in filling.left_over]
+        lines += [f"{format_path(path)}: missing, {goals.show(path)}" for path in missing]
+    else:
+        some = {goals.places[path].leaf for path in filling.pieces}
+        half = [
+            path for path in missing if _is_abstract(like[goals.places[path].leaf]) and goals.places[path].leaf in some
+        ]
+        lines += [f"{format_path(path)}: missing in an abstract stack, {goals.show(path)}" for path in half]
+    if lines:
+        raise CheckpointError(
+            "these weights do not fit the model",
+            at=lines,
+            fix="name their layers in rename=, with None for what is left out, and in layout= how they are stored; or "
+            "strict=False reports what is left over and missing",
+        )
+    filled = filling.arrays(like)
+    made = structure.build([filled.get(leaf.path, leaf.value) for leaf in leaves])
+    return made if strict else (made, report)
+
+
+# --- where arrays go -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one array goes: to a leaf, and which copy of it, where stacks hold several."""
+
+    leaf: PathInTree
+    copy: tuple[int, ...]
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+class _Goals:
+    """The places of a model, and the classes of its layers, by path."""
+
+    def __init__(self, model: Any, like: Mapping[PathInTree, Any], layouts: Layout):
+        records = dict(records_in(model))
+        self._stacks = {path: record.n for path, record in records.items() if isinstance(record, Stack)}
+        self._layouts = layouts
+        self._classes = {place: type(one) for path, one in records.items() for place, _ in self._copies(path)}
+        self.places = {
+            place: Place(path, copy, tuple(value.shape[len(copy) :]), value.dtype)
+            for path, value in like.items()
+            if is_array(value)
+            for place, copy in self._copies(path)
+        }
+
+    def _copies(self, path: PathInTree) -> list[tuple[PathInTree, tuple[int, ...]]]:
+        """The paths of the copies of what a stack holds, in which a number stands for `layers`."""
+        sizes = {k: n for k in range(len(path)) if path[k] == "layers" and (n := self._stacks.get(path[:k]))}
+        copies = itertools.product(*map(range, sizes.values()))
+        return [
+            (tuple(dict(zip(sizes, copy, strict=True)).get(k, part) for k, part in enumerate(path)), copy)
+            for copy in copies
+        ]
+
+    def find(self, text: str) -> tuple[PathInTree, Permute | None] | None:
+        """The place that a renamed name means, and how the axes of what goes there are put in order."""
+        try:
+            path = parse_path(_NUMBER.sub(r"[\1]", text))
+        except ValueError:
+            return None
+        *layer, name = path
+        for cls in self._classes.get(tuple(layer), object).__mro__:
+            field, permute = self._layouts.get(cls, {}).get(str(name), (None, None))
+            if field is not None and (*layer, field) in self.places:
+                return (*layer, field), permute
+        return (path, None) if path in self.places else None
+
+    def show(self, path: PathInTree) -> str:
+        place = self.places[path]
+        return show_type(str(place.dtype), place.shape)
+
+
+class _Filling:
+    """What goes where, and what does not fit."""
+
+    def __init__(self, goals: _Goals):
+        self.goals = goals
+        self.pieces: dict[PathInTree, np.ndarray[Any, Any]] = {}
+        self.left_over: list[str] = []
+        self.wrong: list[str] = []
+        self._names: dict[PathInTree, str] = {}
+
+    def add(self, name: str, paths: Sequence[str], given: Any) -> None:
+        """Divides an array among its places."""
+        found = [place for path in paths if (place := self.goals.find(path)) is not None]
+        if len(found) < len(paths):
+            self.left_over.append(name)
+            return
+        array = _on_host(given)
+        permute = found[0][1]
+        array = array if permute is None else permute(array)
+        places = [self.goals.places[path] for path, _ in found]
+        shape = places[0].shape
+        if len(places) > 1:
+            shape = (*shape[:-1], sum(place.shape[-1] for place in places))
+        if array.shape != shape or any(place.shape[:-1] != shape[:-1] for place in places if place.shape):
+            wanted = " and ".join(f"{format_path(path)}: {self.goals.show(path)}" for path, _ in found)
+            self.wrong.append(f"{name}: {show_type(str(array.dtype), array.shape)} as stored here, not {wanted}")
+            return
+        ends = list(itertools.accumulate(place.shape[-1] for place in places[:-1])) if len(places) > 1 else []
+        for (path, _), place, piece in zip(found, places, np.split(array, ends, -1) if ends else [array], strict=True):
+            if path in self.pieces:
+                self.wrong.append(f"{format_path(path)}: given by {self._names[path]} and by {name}")
+            elif piece.dtype != place.dtype and not (_is_float(piece.dtype) and _is_float(place.dtype)):
+                self.wrong.append(f"{name}: {piece.dtype}, not {format_path(path)}: {self.goals.show(path)}")
+            self.pieces[path], self._names[path] = piece, name
+
+    def arrays(self, like: Mapping[PathInTree, Any]) -> dict[PathInTree, Any]:
+        """The leaves that get something, whole."""
+        whole: dict[PathInTree, np.ndarray[Any, Any]] = {}
+        for path, piece in self.pieces.items():
+            place = self.goals.places[path]
+            old = like[place.leaf]
+            if place.leaf not in whole:
+                kept = place.copy and not _is_abstract(old)
+                whole[place.leaf] = np.array(old) if kept else np.empty(old.shape, old.dtype)
+            whole[place.leaf][place.copy] = piece
+        return {path: _placed(array, like[path]) for path, array in whole.items()}
+
+
+def _placed(array: np.ndarray[Any, Any], like: Any) -> Any:
+    return array if isinstance(like, np.ndarray) else jax.device_put(array, placement(like))
+
+
+def _is_abstract(value: Any) -> bool:
+    return isinstance(value, jax.ShapeDtypeStruct)
+
+
+def _is_float(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jnp.floating)
+
+
+def _on_host(value: Any) -> np.ndarray[Any, Any]:
+    """An array of NumPy, JAX or torch in host memory."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        # NumPy has no bfloat16 of its own, and torch does not know of the one that JAX has. float32 holds all of it.
+        value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
+    return np.asarray(value)
+
+
+def _read_files(files: Any) -> dict[str, Any]:
+    arrays: dict[str, Any] = {}
+    for file in [files] if isinstance(files, str | os.PathLike) else files:
+        with form.opened(Path(file)) as source:
+            targets = [Target(entry, entry.shape, jnp.dtype(entry.kind)) for entry in source.entries]
+            for target, array in source.read(targets):
+                if target.entry.name in arrays:
+                    raise CheckpointError("two files hold an array of this name", at=target.entry.name)
+                arrays[target.entry.name] = array
+    return arrays
+
+
+# --- renaming --------------------------------------------------------------------------------------------------------
+
+
+def _renamed(rename: Any, names: Iterable[str]) -> tuple[dict[str, Sequence[str] | None], list[str]]:
+    """The paths of each name, None for those that are left out; and the patterns that fit none."""
+    if rename is None or not isinstance(rename, Mapping):
+        return {name: _several(name if rename is None else rename(name)) for name in names}, []
+    patterns = [(_pattern(start), start, to) for start, to in rename.items()]
+    used: set[str] = set()
+    paths: dict[str, Sequence[str] | None] = {}
+    for name in names:
+        fits = [(match, start, to) for pattern, start, to in patterns if (match := pattern.fullmatch(name))]
+        if not fits:
+            paths[name] = (name,)
+            continue
+        # The longest: the one that leaves least of the name, and of those the one that spells most of it out.
+        match, start, to = min(fits, key=lambda fit: (len(fit[0]["rest"]), fit[1].count("*")))
+        used.add(start)
+        several = _several(to)
+        paths[name] = several and tuple(_filled(path, match) for path in several)
+    return paths, [start for start in rename if start not in used]
+
+
+def _pattern(start: str) -> re.Pattern[str]:
+    spelled = "([^.]+)".join(map(re.escape, start.split("*")))
+    return re.compile(rf"{spelled}(?P<rest>|\..*)" if start else r"(?P<rest>.*)")
+
+
+def _several(to: Renamed) -> Sequence[str] | None:
+    return (to,) if isinstance(to, str) else to
+
+
+def _filled(path: str, match: re.Match[str]) -> str:
+    *stars, rest = match.groups()
+    parts = path.split("*")
+    if len(parts) != len(stars) + 1:
+        raise CheckpointError(
+            "a name and its path in rename have as many `*`",
+            at=f"{match.re.pattern}: {path}",
+            fix="one for each number",
+        )
+    filled = "".join(itertools.chain(*itertools.zip_longest(parts, stars, fillvalue="")))
+    return f"{filled}{rest}" if filled else rest.removeprefix(".")
