@@ -179,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (weft.CheckpointError, weft.ConfigError, OSError) as error:
         sys.exit(f"pretrained: {error}")
     print(f"{weft.tree.size(model):,} parameters")
-    logits = weft.jit(type(model).__call__)(model, jnp.array(given.ids))
+    logits = weft.jit(model)(jnp.array(given.ids))
     print("next token", int(jnp.argmax(logits[-1])))
 
 

@@ -29,7 +29,7 @@ from weft.core.records.successors import records_in
 from weft.modules.attention.positions import LearnedPositions
 from weft.modules.checkpoints import format as form
 from weft.modules.checkpoints.checkpoint import LoadReport
-from weft.modules.checkpoints.format import CheckpointError, Target
+from weft.modules.checkpoints.format import CheckpointError, Entry, Target
 from weft.modules.checkpoints.leaves import placement, show_type
 from weft.modules.combinators.stack import Stack
 from weft.modules.convolutions.conv import Conv
@@ -279,12 +279,21 @@ def _read_files(files: Any) -> dict[str, Any]:
     arrays: dict[str, Any] = {}
     for file in [files] if isinstance(files, str | os.PathLike) else files:
         with form.opened(Path(file)) as source:
-            targets = [Target(entry, entry.shape, jnp.dtype(entry.kind)) for entry in source.entries]
+            targets = [Target(entry, entry.shape, _dtype_of(entry)) for entry in source.entries]
             for target, array in source.read(targets):
                 if target.entry.name in arrays:
                     raise CheckpointError("two files hold an array of this name", at=target.entry.name)
                 arrays[target.entry.name] = array
     return arrays
+
+
+def _dtype_of(entry: Entry) -> Any:
+    try:
+        return jnp.dtype(entry.kind)
+    except TypeError:
+        raise CheckpointError(
+            f"this is a {entry.kind}, and no weight", at=entry.name, fix="load weft's own files with load_checkpoint"
+        ) from None
 
 
 # --- renaming --------------------------------------------------------------------------------------------------------

@@ -135,3 +135,19 @@ def test_a_part_of_an_abstract_stack_is_not_left_without_values():
 def test_a_table_with_too_many_stars_is_refused():
     with pytest.raises(weft.CheckpointError, match="as many `\\*`"):
         weft.import_weights(stack(), named(h_1=layer(5)), rename={"h": "[*]"})
+
+
+def test_a_function_may_rename_and_leave_out():
+    weights = {"net/weight": np.ones((2, 2)), "net/bias": np.ones(2), "adam/m": np.ones(3)}
+    imported = weft.import_weights(
+        {"net": weft.Linear(2, 2, key=KEY)},
+        weights,
+        rename=lambda name: None if name.startswith("adam") else name.replace("/", "."),
+    )
+    assert imported["net"].bias.tolist() == [1, 1]
+
+
+def test_a_file_of_weft_that_holds_more_than_weights_is_refused(tmp_path):
+    weft.save_checkpoint(tmp_path / "own", {"key": KEY})
+    with pytest.raises(weft.CheckpointError, match="no weight\n  at: key\n  fix: load weft's own files"):
+        weft.import_weights({"key": jnp.ones(2)}, tmp_path / "own")
