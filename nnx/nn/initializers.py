@@ -1,7 +1,8 @@
 """Initializers: functions of a key, a shape and a dtype. They are JAX's own, with two more constructors.
 
 A layer that is made outside of traces asks for the next key, which takes two operations, and for numbers, which takes
-half a dozen. For initializers that give the same bits when they are compiled as a whole, both are one compiled call.
+half a dozen. For initializers that give the same bits when they are compiled as a whole, both are one compiled call,
+unless other code has put functions of its own in the place of what they reach of JAX.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from jax.nn.initializers import xavier_normal as xavier_normal
 from jax.nn.initializers import xavier_uniform as xavier_uniform
 from jax.nn.initializers import zeros as zeros
 from weft.core.caches import kept
+from weft.modules.untouched import watch
 from weft.nnx.variable.metadata import VariableMetadata
 
 Initializer = Callable[..., Any]
@@ -95,7 +97,7 @@ class _Reshaped(NamedTuple):
 def _of_make(make: Any) -> Initializer:
     if isinstance(make, _Reshaped):
         return functools.partial(reshaped, _of_make(make.make), make.flat)
-    return make if callable(make) else variance_scaling(**dict(zip(_SCALING, make, strict=True)))
+    return make if make is zeros or make is ones else variance_scaling(**dict(zip(_SCALING, make, strict=True)))
 
 
 def _as_key(value: Any) -> Any:
@@ -118,7 +120,8 @@ def compiled(init: Any, shape: Sequence[int], dtype: Any) -> Callable[[Any, Any]
         shape, dtype: what else it is called with.
 
     Returns:
-        The function, or None for an initializer whose numbers could be others then, or that is not known at all.
+        The function, or None for an initializer whose numbers could be others then, or that is not known at all, and
+        while a function of JAX's that it reaches is replaced.
 
     >>> import jax, jax.numpy as jnp
     >>> make = compiled(glorot_uniform(), (2, 3), jnp.float32)
@@ -129,9 +132,14 @@ def compiled(init: Any, shape: Sequence[int], dtype: Any) -> Callable[[Any, Any]
     make = make_of(init)
     if make is None or not all(type(size) is int for size in shape):
         return None
-    if not jnp.issubdtype(dtype, jnp.floating):
+    if not jnp.issubdtype(dtype, jnp.floating) or not _untouched()():
         return None
     return _compiled(make, tuple(shape), jnp.dtype(dtype))
+
+
+@functools.cache
+def _untouched() -> Callable[[], bool]:
+    return watch(_of_make)  # which reaches all of them: one look for whatever is compiled here
 
 
 @kept("initializer, shape and dtype", most=512)

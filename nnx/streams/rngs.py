@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import random
 from jax.nn import initializers
+from weft.modules.untouched import watch
 from weft.nnx.errors import WeftError
 from weft.nnx.modules.pytree import Pytree
 from weft.nnx.objects.objects import attributes_of
@@ -98,6 +99,9 @@ def _draw(key: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array]:
     return random.fold_in(key, count), count + jnp.uint32(1)
 
 
+_untouched = watch(_draw)
+
+
 @_with_random_methods
 class RngStream(Pytree):
     """One stream of keys.
@@ -136,7 +140,7 @@ class RngStream(Pytree):
         return key
 
     def is_plain(self) -> bool:
-        """Whether it has one key and one count, which are arrays outside of traces, without hooks."""
+        """Whether it has one key and one count, arrays outside of traces, without hooks; and JAX is untouched."""
         key, count = self.key, self.count
         return (
             type(key) is RngKey
@@ -145,6 +149,7 @@ class RngStream(Pytree):
             and is_plain_array(count._raw_value)
             and key._raw_value.ndim == count._raw_value.ndim == 0
             and not any(hook in variable._var_metadata for variable in (key, count) for hook in HOOKS)
+            and _untouched()
         )
 
     def draw_by(self, make: Callable[[jax.Array, jax.Array], tuple[Any, jax.Array]]) -> Any:

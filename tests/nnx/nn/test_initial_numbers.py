@@ -62,3 +62,24 @@ def test_a_refused_shape_draws_no_key():
     with pytest.raises(ValueError, match="input and output sizes"):
         nnx.nn.linear.make_param(nnx.initializers.lecun_normal(), rngs, (3,), jnp.float32, {})
     assert int(rngs.default.count[...]) == 0
+
+
+def numbers(seed):
+    return nnx.Linear(2, 3, rngs=nnx.Rngs(seed)).kernel[...].tolist()
+
+
+def test_a_function_that_is_changed_in_place_draws_the_numbers(monkeypatch):
+    numbers(0)
+
+    def ones(key, lower, upper, shape, dtype, out_sharding=None):
+        return jnp.ones(shape, dtype)
+
+    monkeypatch.setattr(jax.random.truncated_normal, "__code__", ones.__code__)
+    assert len({number for row in numbers(0) for number in row}) == 1
+
+
+def test_a_replaced_fold_in_gives_the_keys(monkeypatch):
+    before, real = numbers(1), jax.random.fold_in
+    assert numbers(0) != before
+    monkeypatch.setattr(jax.random, "fold_in", lambda key, count: real(jax.random.key(1), count))
+    assert numbers(0) == before
