@@ -23,6 +23,7 @@ from weft.nnx.errors import StructureError
 from weft.nnx.graphs.definitions import GraphDef
 from weft.nnx.graphs.splitting import call, split, state, update
 from weft.nnx.modules.module import Module, iter_modules
+from weft.nnx.modules.pytree import INITIALIZING
 from weft.nnx.objects.attributes import data, static
 from weft.nnx.objects.objects import attributes_of
 from weft.nnx.states.filters import Not
@@ -35,8 +36,7 @@ M = TypeVar("M", bound=Module)
 Method = Callable[..., Any] | str | None
 
 # Attributes that are no variables: the wrapper's, and marks that NNX puts on objects.
-_OWN = ("to_nnx__", "_nnx_")
-_INITIALIZING = "to_nnx__initializing"
+_OWN = ("to_nnx__", "_nnx_", INITIALIZING)
 
 
 @dataclasses.dataclass
@@ -153,7 +153,7 @@ class ToNNX(Module):
         """
         keys = self._keys(rngs)
         inside = current_module()
-        if _INITIALIZING in attributes_of(self) or (inside is not None and inside.is_initializing()):
+        if INITIALIZING in attributes_of(self) or (inside is not None and inside.is_initializing()):
             out, changed = self.to_nnx__module.init_with_output(keys, *args, method=method, **kwargs)
         else:
             own = {name: one for name, one in attributes_of(self).items() if not name.startswith(_OWN)}
@@ -226,20 +226,19 @@ def lazy_init(fn: Module | Callable[..., Any], *args: Any, **kwargs: Any) -> Any
 
 @contextlib.contextmanager
 def _initializing(module: Module) -> Iterator[None]:
-    # An attribute, which is part of the structure: a transform inside must not reuse what it traced for other calls.
-    marked = _wrappers(module)
+    marked = _modules_in(module)
     try:
         for one in marked:
-            setattr(one, _INITIALIZING, True)
+            setattr(one, INITIALIZING, True)
         yield
     finally:
-        for one in {id(one): one for one in (*marked, *_wrappers(module))}.values():
-            if _INITIALIZING in attributes_of(one):
-                delattr(one, _INITIALIZING)
+        for one in {id(one): one for one in (*marked, *_modules_in(module))}.values():
+            if INITIALIZING in attributes_of(one):
+                delattr(one, INITIALIZING)
 
 
-def _wrappers(module: Module) -> list[ToNNX]:
-    return [one for _, one in iter_modules(module, graph=True) if isinstance(one, ToNNX)]
+def _modules_in(module: Module) -> list[Module]:
+    return [one for _, one in iter_modules(module, graph=True)]
 
 
 # ---------------------------------------------------------------------- NNX in Linen

@@ -101,13 +101,19 @@ def check_pytree(pytree: Any) -> None:
         check_attribute(type(pytree), name, value, None, nodes.get(name))
 
 
+# An attribute of objects that are being initialised: part of their structure, so that copies have it, and a transform
+# does not reuse what it traced for other calls.
+INITIALIZING = "_pytree__initializing"
+
+
 class PytreeState(Representable):
-    """The trace level of an object."""
+    """The trace level of an object, and whether it is being initialised."""
 
-    __slots__ = ("trace_state",)
+    __slots__ = ("initializing", "trace_state")
 
-    def __init__(self, trace_state: TraceState):
+    def __init__(self, trace_state: TraceState, initializing: bool = False):
         self.trace_state = trace_state
+        self.initializing = initializing
 
     def __nnx_repr__(self):
         yield ReprObject(type(self))
@@ -255,7 +261,7 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
 
     @property
     def _pytree__state(self) -> PytreeState:
-        return PytreeState(self._pytree__trace)
+        return PytreeState(self._pytree__trace, INITIALIZING in attributes_of(self))
 
     @property
     def _object__nodes(self) -> HashableMapping:

@@ -94,6 +94,21 @@ def test_lazy_init_reaches_through_transforms_and_leaves_no_mark():
     assert model(X).shape == (5, 2, 3)
 
 
+def test_a_copy_of_what_is_being_initialised_is_so_too():
+    seen = []
+
+    class Foo(nnx.Module):
+        def __call__(self):
+            copied = nnx.merge(*nnx.split(self))
+            seen.extend(one._pytree__state.initializing for one in (self, copied))
+
+    module = Foo()
+    nnx.bridge.lazy_init(module)
+    module()
+    assert seen == [True, True, False, False]
+    assert not vars(module)
+
+
 def test_an_error_in_lazy_init_leaves_the_module_as_it_was():
     model = nnx.bridge.ToNNX(linen.Dense(3), rngs=nnx.Rngs(0))
     with pytest.raises(TypeError):
