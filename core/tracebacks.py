@@ -8,6 +8,9 @@ pytest and IPython. The process's own hook for uncaught errors stays what it is.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
 from types import TracebackType
 from typing import TypeVar
 
@@ -18,10 +21,22 @@ E = TypeVar("E", bound=BaseException)
 
 VERBOSE = "WEFT_TYPECHECK_VERBOSE"
 
+_whole: ContextVar[bool] = ContextVar("weft_whole_tracebacks", default=False)
+
+
+@contextlib.contextmanager
+def whole_tracebacks() -> Iterator[None]:
+    """Keeps all frames, for who looks where an error was raised."""
+    token = _whole.set(True)
+    try:
+        yield
+    finally:
+        _whole.reset(token)
+
 
 def cut(error: E) -> E:
     """The same error, with a traceback of the user's frames only, and without JAX's note that it cut its own."""
-    if not is_on(VERBOSE):
+    if not _whole.get() and not is_on(VERBOSE):
         error.__traceback__ = users_frames(error.__traceback__)
         if notes := getattr(error, "__notes__", None):
             notes[:] = [note for note in notes if "JAX_TRACEBACK_FILTERING" not in note]

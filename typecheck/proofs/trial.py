@@ -20,6 +20,7 @@ from typing import Any
 import jax
 from weft.core.edge import _jax
 from weft.core.records.leaves import is_array
+from weft.core.tracebacks import whole_tracebacks
 from weft.typecheck.arguments.builder import Assignment, Builder, Unbuildable
 from weft.typecheck.language import objects
 from weft.typecheck.matching.scopes import records_in
@@ -179,6 +180,7 @@ def run_trial(target: Target, assignment: Assignment, dims: Mapping[str, Any] | 
         one_at_a_time,
         mode("off"),  # the watch checks, and goes on after the first finding
         _jax.whole_tracebacks(),
+        whole_tracebacks(),
         Watch(target.own, apart=assignment.apart, about=(target.file, target.line)) as watch,
         warnings.catch_warnings(),
     ):

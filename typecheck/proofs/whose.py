@@ -25,7 +25,9 @@ def _library_roots() -> tuple[str, ...]:
     roots = {paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], *site.getsitepackages()}
     weft = Path(__file__).parents[2]
     roots |= {str(weft / part) for part in ("core", "transforms", "typecheck", "nnx")}
-    return tuple(str(Path(root)) + "/" for root in roots)
+    # How an op runs is machinery; ops and layers are programs like any other.
+    machinery = (str(weft / "modules" / name) for name in ("op.py", "untouched.py"))
+    return (*(str(Path(root)) + "/" for root in roots), *machinery)
 
 
 @kept("file")
