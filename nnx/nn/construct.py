@@ -15,7 +15,7 @@ from weft.modules.ops import hashable
 from weft.nnx.modules.pytree import Pytree
 from weft.nnx.nn.initializers import compiled
 from weft.nnx.objects.attributes import data
-from weft.nnx.streams.rngs import RngStream
+from weft.nnx.streams.rngs import RngStream, draw_by, is_plain
 from weft.nnx.variable.kinds import Param
 
 Metadata = Mapping[str, Any]
@@ -45,8 +45,8 @@ def make_param(init: Any, rngs: Any, shape: Sizes, dtype: Any, metadata: Metadat
     if not hasattr(rngs, "params"):
         refuse_rngs(rngs)
     stream, sizes = rngs.params, as_sizes(shape)
-    make = compiled(init, sizes, dtype) if type(stream) is RngStream and stream.is_plain() else None
-    value = init(stream(), sizes, dtype) if make is None else stream.draw_by(make)
+    make = compiled(init, sizes, dtype) if type(stream) is RngStream and is_plain(stream) else None
+    value = init(stream(), sizes, dtype) if make is None else draw_by(stream, make)
     return Param(value, **metadata)
 
 

@@ -132,32 +132,12 @@ class RngStream(Pytree):
 
     def __call__(self) -> jax.Array:
         """The next key."""
-        if self.is_plain():
-            return self.draw_by(_draw)
+        if is_plain(self):
+            return draw_by(self, _draw)
         self.count._check_can_update()
         key = random.fold_in(self.key[...], self.count[...])
         self.count[...] += 1
         return key
-
-    def is_plain(self) -> bool:
-        """Whether it has one key and one count, arrays outside of traces, without hooks; and JAX is untouched."""
-        key, count = self.key, self.count
-        return (
-            type(key) is RngKey
-            and type(count) is RngCount
-            and is_plain_array(key._raw_value)
-            and is_plain_array(count._raw_value)
-            and key._raw_value.ndim == count._raw_value.ndim == 0
-            and not any(hook in variable._var_metadata for variable in (key, count) for hook in HOOKS)
-            and _untouched()
-        )
-
-    def draw_by(self, make: Callable[[jax.Array, jax.Array], tuple[Any, jax.Array]]) -> Any:
-        """What a compiled function makes of key and count, which gives the next count too; for plain streams."""
-        self.count._check_can_update()
-        value, count = make(self.key._raw_value, self.count._raw_value)
-        self.count.set_raw_value(count)
-        return value
 
     def split(self, k: Shape) -> RngStream:
         """A stream over an array of new keys of this shape."""
@@ -174,6 +154,31 @@ class RngStream(Pytree):
         """A stream over one new key, repeated to this shape."""
         key = self()
         return type(self)(jnp.broadcast_to(key, as_shape(k) + key.shape), tag=self.tag)
+
+
+# Functions, since a stream's public methods are the names that flax's streams have: `tabulate` has a row for each call.
+
+
+def is_plain(stream: RngStream) -> bool:
+    """Whether a stream has one key and one count, arrays outside of traces, without hooks; and JAX is untouched."""
+    key, count = stream.key, stream.count
+    return (
+        type(key) is RngKey
+        and type(count) is RngCount
+        and is_plain_array(key._raw_value)
+        and is_plain_array(count._raw_value)
+        and key._raw_value.ndim == count._raw_value.ndim == 0
+        and not any(hook in variable._var_metadata for variable in (key, count) for hook in HOOKS)
+        and _untouched()
+    )
+
+
+def draw_by(stream: RngStream, make: Callable[[jax.Array, jax.Array], tuple[Any, jax.Array]]) -> Any:
+    """What a compiled function makes of a plain stream's key and count, which gives the next count too."""
+    stream.count._check_can_update()
+    value, count = make(stream.key._raw_value, stream.count._raw_value)
+    stream.count.set_raw_value(count)
+    return value
 
 
 def _warn_split_argument() -> None:

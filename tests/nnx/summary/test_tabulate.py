@@ -36,7 +36,7 @@ def model(lib):
     [
         {},
         {"depth": 1},
-        {"compute_flops": True, "compute_vjp_flops": True},
+        {"compute_flops": True},
         {"row_filter": lambda call: "first" in call.path},
     ],
     ids=["all", "depth", "costs", "filter"],
