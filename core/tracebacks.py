@@ -9,7 +9,7 @@ pytest and IPython. The process's own hook for uncaught errors stays what it is.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextvars import ContextVar
 from types import TracebackType
 from typing import TypeVar
@@ -25,7 +25,7 @@ _whole: ContextVar[bool] = ContextVar("weft_whole_tracebacks", default=False)
 
 
 @contextlib.contextmanager
-def whole_tracebacks() -> Iterator[None]:
+def whole_tracebacks() -> Generator[None]:
     """Keeps all frames, for who looks where an error was raised."""
     token = _whole.set(True)
     try:
