@@ -11,13 +11,14 @@ N ?= 1000
 JOBS ?= logical
 PINS := constraints.txt pyproject.toml
 
-.PHONY: help demo test quick test-debug fuzz fuzz-records flax-suite lint format typecheck bench wheel freeze clean
+.PHONY: help demo test test-slow quick test-debug fuzz fuzz-records flax-suite lint format typecheck bench wheel freeze clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make demo       train a ConvNet on the digits, and write a figure and a checkpoint to out/'
-	@echo 'make test       run the tests'
-	@echo 'make quick      run the tests that matter most: all but the slow ones'
+	@echo 'make test       run the tests, but for the slow ones'
+	@echo 'make test-slow  run the slow ones: proofs of whole corpora, whole programs, many processes'
+	@echo 'make quick      run the tests that matter most: all but the slow and the wide ones'
 	@echo 'make test-debug run the tests of records with lost successors and reused keys as errors'
 	@echo 'make fuzz N=5000 compare random programs under flax.nnx and weft.nnx'
 	@echo 'make fuzz-records N=2000 compare random programs over records with plain JAX'
@@ -34,10 +35,13 @@ demo: $(VENV)/stamp-train
 	$(BIN)/python examples/digits.py $(ARGS)
 
 test: $(VENV)/stamp-test
-	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal -m 'not slow' $(ARGS)
+
+test-slow: $(VENV)/stamp-test
+	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal -m slow $(ARGS)
 
 quick: $(VENV)/stamp-test
-	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal -m 'not slow' --hypothesis-profile=quick $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal -m 'not slow and not wide' --hypothesis-profile=quick $(ARGS)
 
 # What loses a successor or uses a key twice in these tests does so on purpose, and says it.
 test-debug: $(VENV)/stamp-test

@@ -237,6 +237,7 @@ def room_of(module: str) -> tuple[str, str] | None:
     return (package, rest[0] if len(rest) > 1 or (ROOT / package / rest[0]).is_dir() else "")
 
 
+@pytest.mark.slow
 def test_no_file_imports_itself_by_way_of_others():
     assert circles(import_graph()) == []
 
@@ -327,18 +328,21 @@ def names_of(package: str) -> list[str]:
     return import_module(f"weft.{package}").__all__
 
 
+@pytest.mark.slow
 def test_importing_weft_leaves_the_rest_for_first_use():
     program = f"import sys, weft; print([name for name in {LOADED_ON_USE!r} if name in sys.modules])"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_subpackages_load_on_first_use():
     program = "import sys, weft; weft.nnx; weft.typecheck; print('weft.nnx' in sys.modules, 'nnx' in dir(weft))"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "True True"
 
 
+@pytest.mark.slow
 def test_public_modules_are_imported_by_their_short_names():
     program = (
         "import weft.metrics, weft.ops, weft.tree as t; from weft.ops import op; from weft.metrics import Average; "

@@ -18,6 +18,7 @@ def blocks() -> list[tuple[int, str]]:
     return [(text.count("\n", 0, match.start(1)) + 1, match.group(1)) for match in BLOCK.finditer(text)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("line", "source"), [pytest.param(*block, id=f"line{block[0]}") for block in blocks()])
 def test_a_block_of_the_readme_runs(line: int, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     program = tmp_path / "readme.py"

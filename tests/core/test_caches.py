@@ -144,6 +144,7 @@ def test_what_a_user_lets_go_of_does_not_live_on(use: Callable[[Any], Any]):
     assert known() is None
 
 
+@pytest.mark.slow
 def test_models_that_come_and_go_leave_nothing_in_the_tables():
     def one(i: int) -> None:
         net = weft.Sequential(weft.Linear(2, 2, key=KEY), lambda x: x * i)

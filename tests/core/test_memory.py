@@ -14,7 +14,7 @@ import pytest
 import weft
 from weft.core.memory import MOST_KEPT, Recent, handle_of, live
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.wide
 
 
 class Scale(weft.Module):

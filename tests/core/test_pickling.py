@@ -53,6 +53,7 @@ def load(sent: list[bytes], place: int) -> object:
     return pickle.loads(b"\x80\x05\x95" + sent[place])
 
 
+@pytest.mark.slow
 def test_functions_and_classes_of_main_are_pickled_after_they_were_called(sent: list[bytes]):
     assert len(sent) == 8
     x = jnp.arange(3.0)

@@ -90,6 +90,7 @@ def out_is_a_file(folder):
     return ["--out", folder / "file"], "digits: .*File exists.*file"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failure", [damaged, not_a_checkpoint, missing, out_is_a_file])
 def test_a_wrong_path_or_checkpoint_is_one_line_and_writes_nothing(failure, fails, tmp_path):
     arguments, message = failure(tmp_path)

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from flax import nnx as flax_nnx
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.wide
 
 # example: why it cannot agree
 EXCEPTIONS = {

@@ -6,7 +6,7 @@ import pytest
 
 from . import fuzz
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.wide
 
 SEEDS = range(300)
 

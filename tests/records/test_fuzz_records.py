@@ -8,7 +8,7 @@ import pytest
 
 from . import fuzz_records as fuzz
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.wide
 
 SEEDS = range(100)
 

@@ -271,6 +271,7 @@ def test_jacobians_by_argnums_and_aux(name: str, argnums: Any):
     assert aux["name"] == "aux"
 
 
+@pytest.mark.slow
 def test_the_hessian_is_that_of_jax():
     net = make_net()
     found = weft.hessian(loss)(net, X)

@@ -78,6 +78,7 @@ def test_both_branches_may_return_an_operand_as_it_was():
     np.testing.assert_allclose(same.weight, net.weight)
 
 
+@pytest.mark.slow
 def test_branches_are_differentiable_like_jax():
     def loss(net: Any, x: Any) -> Any:
         return weft.cond(x > 0, up, down, net, x)[0].sum()

@@ -158,6 +158,7 @@ def test_a_definition_is_read_as_it_was_written(tree: Any):
     assert jax.tree.structure(read(text, TYPES)) == definition
 
 
+@pytest.mark.slow
 def test_another_process_reads_what_this_one_wrote(tmp_path: Path):
     definition = jax.tree.structure(make())
     (tmp_path / "definition.json").write_text(json.dumps(written(definition)))

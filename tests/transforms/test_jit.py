@@ -270,6 +270,7 @@ def test_the_function_and_its_plans_keep_no_arrays_alive():
     assert reference() is None
 
 
+@pytest.mark.slow
 def test_dispatch_is_asynchronous():
     import time
 

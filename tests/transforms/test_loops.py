@@ -82,6 +82,7 @@ def test_the_carry_may_stand_anywhere(in_axes: Any, order: str, out_axes: Any):
     np.testing.assert_allclose(cell.state, state, rtol=1e-6)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.sampled_from([0, 1, -1, -2, None]), min_size=1, max_size=3).filter(lambda axes: set(axes) != {None}),
     st.sampled_from([0, 1, -1]),
@@ -208,6 +209,7 @@ def test_eager_calls_of_one_closure_are_not_traced_again(name: str, traces: Any)
     assert traces.count == first
 
 
+@pytest.mark.slow
 def test_closures_given_to_loops_are_not_kept():
     def run(i: int) -> None:
         big = jnp.ones((321, i + 1))

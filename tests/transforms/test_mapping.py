@@ -66,6 +66,7 @@ def test_axes_by_kind_are_those_of_jax_vmap(chosen: Any, mean_axis: int, order: 
 shapes = st.lists(st.integers(1, 3), min_size=0, max_size=2)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(shapes, st.integers(-3, 2)), min_size=1, max_size=4), st.integers(-1, 0))
 def test_any_axis_of_any_leaf_is_that_of_jax_vmap(leaves: Any, out_axis: int):
     # A tuple of arrays with the mapped axis, of size 4, put anywhere, negative axes included.
@@ -275,6 +276,7 @@ def test_shard_map_and_pmap_agree_with_jax():
         np.testing.assert_allclose(weft.shard_map(f, in_specs=Spec("d"), out_specs=Spec("d"))(x), wanted)
 
 
+@pytest.mark.slow
 def test_shard_map_may_be_differentiated_and_is_differentiable_inside():
     def loss(net: Any, x: Any) -> Any:
         return jax.lax.pmean(((net["w"] * x) ** 2).mean(), "d")

@@ -50,6 +50,7 @@ def lines(pattern: str) -> list[tuple[Line, str]]:
     return [((name, number), match[1]) for name, (number, line) in found if (match := re.search(pattern, line))]
 
 
+@pytest.mark.slow
 def test_the_types_that_are_revealed(answers: dict[Line, str]):
     wanted = lines(r"reveal_type\(.*\)  # (.*)$")
     assert len(wanted) > 40

@@ -250,6 +250,7 @@ values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(values)
 def test_any_value_reads_as_itself_and_has_the_leaves_that_are_arrays(value: Any):
     kept = stored(value)

@@ -22,7 +22,7 @@ from weft.core.errors import DifferentiationError, StructureError
 from weft.core.records.kinds import BatchStat, Intermediate, Kind
 from weft.core.sowing.capturing import CaptureError, capture, perturb, perturbations, scope, sow
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.wide
 
 X = jnp.array([1.0, 2.0, 3.0])
 

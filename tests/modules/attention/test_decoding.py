@@ -84,6 +84,7 @@ def test_one_compiled_step_serves_for_all_of_a_sequence():
     assert len(traces) == 1
 
 
+@pytest.mark.slow
 def test_decoding_is_carried_by_scan_and_mapped_by_vmap():
     layer = attention(rope=RoPE())
     _, ys = weft.scan(lambda layer, x: layer(x[:, None])[::-1])(layer.with_cache(6, batch=(2,)), jnp.moveaxis(X, 1, 0))
@@ -110,6 +111,7 @@ class Block(weft.Module):
             return t.done(x + t.attention(t.norm(x)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remat", [False, True])
 def test_caches_are_put_into_the_layers_of_a_stack(remat):
     stack = weft.Stack(lambda key: Block(key=key), 3, key=KEY, remat=remat)
@@ -125,6 +127,7 @@ def test_caches_are_put_into_the_layers_of_a_stack(remat):
     assert decoding.layers.attention.cache.index.tolist() == [6, 6, 6]
 
 
+@pytest.mark.slow
 def test_a_stack_of_pure_attention_becomes_stateful_with_its_caches():
     stack = weft.Stack(lambda key: weft.Residual(attention(key)), 2, key=KEY)
     expected = stack(X)
@@ -149,6 +152,7 @@ def test_a_cache_that_is_saved_goes_on_where_it_was(tmp_path):
     assert_close(decoded(loaded, X[:, 3:], [3])[0], layer(X)[:, 3:])
 
 
+@pytest.mark.slow
 def test_adapted_layers_get_caches_too():
     stack = weft.Stack(lambda key: weft.lora(Block(key=key), 2, key=key), 2, key=KEY)
     decoding = weft.at(stack, EVERY).apply(lambda layer: layer.with_cache(6, batch=(2,)))
@@ -156,6 +160,7 @@ def test_adapted_layers_get_caches_too():
     assert_close(decoding(X)[0], stack(X)[0])
 
 
+@pytest.mark.slow
 def test_a_full_cache_is_an_error_where_it_can_be_known():
     _, full = attention().with_cache(6)(X[0])
     with pytest.raises(CacheError, match="room for 6 steps, and 1 are given behind the 6 that it holds") as caught:
@@ -165,6 +170,7 @@ def test_a_full_cache_is_an_error_where_it_can_be_known():
         weft.jit(lambda layer, x: layer(x))(attention().with_cache(4), X[0])
 
 
+@pytest.mark.slow
 def test_what_goes_beyond_a_cache_is_nan_in_compiled_code():
     step = weft.jit(lambda layer, x: layer(x))
     layer = attention().with_cache(6)
@@ -231,6 +237,7 @@ def test_each_of_an_ensemble_has_its_cache():
     assert after.members.cache.index.tolist() == [6, 6, 6]
 
 
+@pytest.mark.slow
 def test_decoding_holds_for_all_sizes():
     # Only attention that is causal has caches, and the class alone does not say that it is.
     assert verify(attention().with_cache).ok

@@ -58,6 +58,7 @@ def test_each_query_gets_the_mean_of_the_values_by_its_weights(heads):
         assert_close(one, by_hand(layer, expected))
 
 
+@pytest.mark.slow
 def test_a_context_makes_the_keys_and_something_else_may_make_the_values():
     layer = attention(context_features=6)
     assert_close(layer(X, CONTEXT)[0], by_hand(layer, X[0], CONTEXT[0]))
@@ -144,6 +145,7 @@ def norm_of_heads(size):
     return LayerNorm(size, use_bias=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("heads", [(4, 4), (4, 2)])
 @pytest.mark.parametrize("norm", [None, norm_of_heads])
 def test_attention_equals_flax(heads, norm):
@@ -239,6 +241,7 @@ def test_it_takes_any_leading_axes(batch):
     assert_close(jnp.reshape(y, (-1, 5, 8)), jnp.stack([layer(row) for row in rows]))
 
 
+@pytest.mark.slow
 def test_it_crosses_every_transform():
     layer = attention(causal=True, rope=RoPE(), num_kv_heads=2)
     y = layer(X)

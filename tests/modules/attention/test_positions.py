@@ -73,6 +73,7 @@ def test_sinusoidal_is_waves_from_fast_to_slow():
     np.testing.assert_allclose(waves, np.concatenate([np.sin(slow), np.cos(slow)]), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_positions_are_added_to_each_place():
     learned, waves = LearnedPositions(9, 4, key=KEY), SinusoidalPositions(4)
     x = jax.random.normal(KEY, (2, 3, 5, 4))
@@ -83,6 +84,7 @@ def test_positions_are_added_to_each_place():
     assert waves(x.astype(jnp.bfloat16)).dtype == jnp.bfloat16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", [LearnedPositions(9, 4, key=KEY), SinusoidalPositions(4)])
 def test_an_offset_gives_the_later_places(layer):
     x = jax.random.normal(KEY, (9, 4))

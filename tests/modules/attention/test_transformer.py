@@ -22,12 +22,14 @@ def with_caches(model, length=5, batch=(2,)):
     return attentions.apply(lambda attention: attention.with_cache(length, batch=batch))
 
 
+@pytest.mark.slow
 def test_a_block_adds_what_its_attention_and_its_mlp_give():
     block = TransformerBlock(8, 2, key=KEY)
     x = X + block.attention(block.attention_norm(X))
     assert_close(block(X), x + block.mlp(block.mlp_norm(x)))
 
 
+@pytest.mark.slow
 def test_options_reach_the_parts():
     block = TransformerBlock(
         8,
@@ -67,6 +69,7 @@ def test_masks_biases_and_positions_reach_the_attention():
     assert_close(block(X, **given), x + block.mlp(block.mlp_norm(x)))
 
 
+@pytest.mark.slow
 def test_dropout_is_everywhere_by_keys_of_its_own_and_nowhere_in_inference():
     block = TransformerBlock(8, 2, key=KEY, dropout=0.5)
     first, again, other = (block(X, key=jax.random.key(seed)) for seed in (0, 0, 1))
@@ -80,6 +83,7 @@ def test_dropout_is_everywhere_by_keys_of_its_own_and_nowhere_in_inference():
     assert_close(stack(X, key=KEY), stack[1](stack[0](X, key=keys[0]), key=keys[1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remat", [False, True])
 def test_a_stack_of_blocks_decodes_what_it_gives_at_once(remat):
     def make(key):
@@ -104,6 +108,7 @@ def test_it_is_pure_until_its_attention_has_a_cache():
     assert isinstance(weft.at(after).attention.apply(MultiHeadAttention.without_cache)(X), jax.Array)
 
 
+@pytest.mark.slow
 def test_blocks_cross_every_transform(tmp_path):
     block = TransformerBlock(8, 2, causal=True, key=KEY)
     y = block(X)

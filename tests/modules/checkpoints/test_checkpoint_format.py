@@ -113,6 +113,7 @@ HEADERS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(header=HEADERS, data=st.binary(max_size=12), sign=st.booleans())
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_header_raises_anything_but_a_checkpoint_error(file, header, data, sign):

@@ -154,6 +154,7 @@ def test_what_is_frozen_is_no_parameter_whatever_it_declares():
         weft.select(frozen, Param)
 
 
+@pytest.mark.slow
 def test_grads_and_optimizers_skip_what_is_frozen_and_gradients_flow_through_it():
     first, second = (Dense(key=key) for key in jax.random.split(KEY))
     model = Sequential(first, Frozen(second))
@@ -227,6 +228,7 @@ def test_modes_reach_into_every_combinator():
     assert same is after
 
 
+@pytest.mark.slow
 def test_a_chain_does_not_keep_a_users_functions_alive():
     def made():
         big = np.ones(8)
@@ -240,6 +242,7 @@ def test_a_chain_does_not_keep_a_users_functions_alive():
     assert function() is None
 
 
+@pytest.mark.slow
 def test_combinators_nest_in_each_other_under_every_transform():
     def block(key):
         return StatefulSequential(

@@ -61,6 +61,7 @@ def test_arguments_may_be_the_members_own():
         ensemble(xs)
 
 
+@pytest.mark.slow
 def test_gradients_are_the_members_own():
     ensemble = Ensemble(lambda key: Stack(lambda key: Counted(key=key), 2, key=key), 3, key=KEY)
 

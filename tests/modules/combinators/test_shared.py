@@ -67,6 +67,7 @@ def test_a_tied_head_is_the_embedding_transposed():
     np.testing.assert_array_equal(model.value.head.kernel, model.embed.embedding.T)
 
 
+@pytest.mark.slow
 def test_gradients_of_both_uses_add_up():
     gradient, by_hand = weft.grad(loss)(shared()), weft.grad(loss)(tied())
     np.testing.assert_allclose(gradient.model.embed.embedding, by_hand.embed.embedding, rtol=1e-5)

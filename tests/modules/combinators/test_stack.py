@@ -166,6 +166,7 @@ class Images(weft.Module):
         return votes, self.replace(blocks=blocks, votes=members)
 
 
+@pytest.mark.slow
 def test_typed_stacks_of_convolutions_and_norms_cross_every_transform():
     def make(key):
         return ConvBlock(2, key=key)

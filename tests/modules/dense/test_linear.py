@@ -90,6 +90,7 @@ def test_equal_layers_have_equal_structures_whatever_the_spelling_of_the_dtype()
     assert jax.tree.structure(layers[0]) == jax.tree.structure(layers[1])
 
 
+@pytest.mark.slow
 def test_linear_is_ordinary_under_plain_jax_and_equinox():
     layer, x = Linear(3, 4, key=jax.random.key(0)), inputs(5, 3)
     assert_same(jax.vmap(layer)(x), layer(x))

@@ -21,6 +21,7 @@ def loss(model, x):
     return (model(x) ** 2).sum()
 
 
+@pytest.mark.slow
 def test_adapters_change_nothing_at_first():
     model = make()
     np.testing.assert_array_equal(weft.lora(model, 2, key=KEY)(X), model(X))
@@ -31,6 +32,7 @@ def test_adapters_are_drawn_apart():
     assert not np.allclose(adapted[0].down, adapted[2].down)
 
 
+@pytest.mark.slow
 def test_only_adapters_are_trained_and_merging_keeps_what_they_learned():
     base = make()
     model = weft.lora(base, 2, key=KEY)

@@ -25,6 +25,7 @@ def test_its_layers_are_drawn_apart():
     assert not np.allclose(mlp[0].kernel, mlp[2].kernel)
 
 
+@pytest.mark.slow
 def test_it_is_made_under_vmap_and_differentiated():
     stack = weft.vmap(lambda key: weft.MLP(3, 4, 1, key=key))(jax.random.split(KEY, 2))
     losses = weft.vmap(lambda mlp, x: mlp(x).sum(), in_axes=(0, None))(stack, jnp.ones(3))

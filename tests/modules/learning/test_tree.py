@@ -78,6 +78,7 @@ def test_a_copy_survives_the_donation_of_the_other():
     assert twin.keys.next()[0] == layer().keys.next()[0]
 
 
+@pytest.mark.slow
 @given(st.integers(1, 4), st.sampled_from([0, 1, -1]))
 def test_stack_unstack_and_index_are_inverse(count: int, axis: int):
     models = [{"w": jnp.full((2,), float(i)), "k": jax.random.split(jax.random.key(i), 2)} for i in range(count)]
@@ -89,6 +90,7 @@ def test_stack_unstack_and_index_are_inverse(count: int, axis: int):
             assert (other["k"] == model["k"]).all()
 
 
+@pytest.mark.slow
 def test_a_stack_is_a_record_that_keeps_its_configuration():
     stacked = tree.stack([layer(1.0), layer(2.0)])
     assert stacked.weight.shape == (2, 3)

@@ -54,6 +54,7 @@ def assert_close(ours, theirs):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", CELLS)
 def test_a_cell_equals_flax(cls):
     cell = cell_of(cls)
@@ -80,6 +81,7 @@ def test_a_cell_with_other_activations_equals_flax(cls, ours, theirs):
     assert_close(cell(carry, X[:, 0]), in_flax(cell, **theirs)(carry, X[:, 0]))
 
 
+@pytest.mark.slow
 def test_a_gru_equals_equinox():
     cell, theirs = cell_of(GRUCell, use_bias=False), eqx.nn.GRUCell(5, 4, use_bias=False, key=KEY)
     kernels = [cell.dense_i.kernel.T, cell.dense_h.kernel.T]
@@ -273,6 +275,7 @@ def test_a_cell_does_not_lose_a_successor():
         RNN(Counting(jnp.zeros(())))(X)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", CELLS)
 def test_networks_cross_every_transform(cls, tmp_path):
     cell = cls(5, 5, key=KEY)

@@ -76,6 +76,7 @@ def after(function, model, x):
     return agreement.observe((function(model, x), model, before), nnx)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("function", [step, returning])
 @hypothesis.given(sequences)
@@ -92,6 +93,7 @@ def test_calls_between_mutations_are_those_of_a_fresh_jit(function, mode, mutati
         assert agreement.difference(fresh, after(jitted, model, ARRAY)) is None, name
 
 
+@pytest.mark.slow
 @hypothesis.given(sequences)
 @hypothesis.settings(max_examples=EXAMPLES // 3 * 2)
 def test_without_jit_it_is_the_same(mutations):

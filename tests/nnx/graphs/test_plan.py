@@ -101,6 +101,7 @@ MUTATIONS = {
 _held = {}
 
 
+@pytest.mark.slow
 @hypothesis.given(st.lists(st.tuples(st.sampled_from(sorted(MUTATIONS)), st.integers(1, 20)), min_size=1, max_size=12))
 @hypothesis.settings(max_examples=120)
 def test_a_plan_is_never_stale(mutations):

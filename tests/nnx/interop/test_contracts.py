@@ -32,6 +32,7 @@ def test_other_classes_are_not():
     assert layer_of(dict) is None
 
 
+@pytest.mark.slow
 def test_importing_nnx_does_not_load_the_checker():
     code = "import sys; from weft import nnx; print([n for n in sys.modules if n.startswith('weft.typecheck')])"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -103,6 +103,7 @@ def test_sharing_and_cycles_come_over(pair):
     assert ours.itself is ours
 
 
+@pytest.mark.slow
 def test_methods_run_over_weft_and_agree(pair):
     model, ours = pair
     for _ in range(2):
@@ -115,6 +116,7 @@ def test_methods_run_over_weft_and_agree(pair):
         np.testing.assert_allclose(value, expected[path], rtol=1e-6, atol=1e-8, err_msg=path)
 
 
+@pytest.mark.slow
 def test_a_converted_model_trains_as_it_did(pair):
     def train(lib, model):
         optimizer = lib.Optimizer(model, optax.adam(0.1), wrt=lib.Param)

@@ -10,7 +10,7 @@ from weft import nnx
 from .twins import assert_equal, assert_same_state, attributes, twins
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.wide,
     pytest.mark.filterwarnings("ignore:.*keep_rngs.*deprecated:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*carry_init.*:UserWarning"),
 ]

@@ -15,7 +15,7 @@ from weft.nnx.objects.stability import is_stable
 
 from .twins import assert_equal, assert_same_state, attributes, twins
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.wide
 
 
 def ramp(*shape, dtype=jnp.float32):

@@ -18,7 +18,7 @@ from weft.nnx.objects.stability import is_stable
 from .twins import assert_equal, assert_same_state, twins
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.wide,
     pytest.mark.filterwarnings("ignore:.*keep_rngs.*deprecated:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*carry_init.*:UserWarning"),
 ]
@@ -87,6 +87,7 @@ def test_there_may_be_any_number_of_batch_axes(shape, reverse):
     assert_equal(theirs(x_of(*shape)), ours(x_of(*shape)), 1e-5)
 
 
+@pytest.mark.slow
 def test_padded_sequences_of_two_batch_axes_end_with_their_own_carries():
     # flax selects carries along one batch axis only.
     _, ours = rnns("LSTMCell", return_carry=True)
@@ -127,6 +128,7 @@ def test_the_stream_of_the_first_carry_is_flaxs(streams):
         assert_same_state(theirs, ours)
 
 
+@pytest.mark.slow
 def test_jit_vmap_and_scan_of_recurrent_layers_are_flaxs():
     def jitted(library, rnn, x):
         return library.jit(lambda rnn, x: rnn(x, seq_lengths=LENGTHS, return_carry=True))(rnn, x)
@@ -203,6 +205,7 @@ def test_variables_of_a_cell_may_ride_otherwise():
     assert_equal(given(x_of(3, 5, 3)), ours(x_of(3, 5, 3)), 1e-6)
 
 
+@pytest.mark.slow
 def test_a_cell_of_ones_own_may_have_several_axes_of_features():
     def run(library, time_major):
         class Blur(library.RNNCellBase):

@@ -16,7 +16,7 @@ from .twins import assert_equal, assert_same_state, attributes, twins
 
 # Statistics of fewer bits than the weights: flax writes them with a warning.
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.wide,
     pytest.mark.filterwarnings("ignore:scatter inputs have incompatible types:FutureWarning"),
 ]
 

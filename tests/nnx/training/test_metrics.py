@@ -12,7 +12,7 @@ from weft.nnx.interop.installing import twin_module
 from ..nn.twins import assert_equal, assert_same_state, attributes, twins
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.wide,
     # flax resets a count with another dtype, and says so.
     pytest.mark.filterwarnings("ignore:scatter inputs have incompatible types:FutureWarning"),
 ]

@@ -10,7 +10,7 @@ from weft import nnx
 
 from ..nn.twins import assert_equal, assert_same_state, twins
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.wide
 
 
 def model_of(library):
@@ -175,6 +175,7 @@ def test_gradients_may_be_a_model_in_tree_mode():
     assert_equal(before - 0.1 * grads.kernel[...], model.kernel[...], 1e-6)
 
 
+@pytest.mark.slow
 def test_multi_transform_finds_parameters_by_their_path():
     def train(library):
         model = small_model_of(library)

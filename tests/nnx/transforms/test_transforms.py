@@ -11,7 +11,7 @@ from weft import nnx as weft_nnx
 
 from .. import agreement
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.wide
 
 MODES = {"updates": {}, "graph": {"graph_updates": False}, "tree": {"graph": False}}
 PROGRAMS = {}

@@ -348,6 +348,7 @@ def test_methods_in_wrappers_are_checked():
         Named(jnp.ones(2))(jnp.ones(3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decorate", [lambda function: function, logged])
 def test_a_checked_function_is_not_kept_alive(decorate):
     def local(x: Float[Array, "n"]) -> Float[Array, "n"]:

@@ -172,6 +172,7 @@ def test_modules_go_by_their_dotted_name_and_folders_are_walked(write, tmp_path:
     assert check(["weft.typecheck.language.dims"]).exit_code == 0
 
 
+@pytest.mark.slow
 def test_several_processes_give_the_same_answer(write):
     names = [write("part_a.py", RIGHT), write("part_b.py", WRONG)]
     assert check(names, jobs=2) == check(names)

@@ -77,6 +77,7 @@ def test_an_already_jitted_function_is_proved_as_it_was_written():
     assert not verify(jax.jit(project_wrong))
 
 
+@pytest.mark.slow
 def test_a_trace_that_jax_has_seen_is_watched_again():
     @jax.jit
     def inner(x: Float[Array, "n"]) -> Float[Array, "n n"]:
@@ -383,6 +384,7 @@ def test_a_square_instance_still_shows_a_transposed_weight():
     assert not verify(Transposed(8, 8, key=key))
 
 
+@pytest.mark.slow
 def test_dims_of_submodules_are_joined_by_the_program():
     key = jax.random.key(0)
     chain = Chain([Linear(8, 8, key=key), Linear(8, 8, key=key)], 8)

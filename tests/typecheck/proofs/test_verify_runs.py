@@ -86,6 +86,7 @@ def test_a_part_of_a_record_is_as_good_as_the_whole():
     assert verify(descended)
 
 
+@pytest.mark.slow
 def test_two_threads_may_prove_at_once():
     # Arrays among a module's globals are swapped during a trial, and contracts go on being checked meanwhile.
     things = [descended, columns, around, Scaled] * 2
