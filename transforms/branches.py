@@ -74,9 +74,11 @@ def _lift_branches(choose: Choose, lift: Lift[BranchOptions]) -> Lifted:
 
             return run
 
-        # What one branch updates, every branch must return.
-        updated = frozenset[int]().union(*(body.learn_updates(groups) for body in lift.bodies))
-        branches = [branch(body.departing(updated=updated)) for body in lift.bodies]
+        # What one branch updates or replaces, every branch must return.
+        learned = [found for body in lift.bodies if (found := body.learn_outcome(groups)) is not None]
+        updated = frozenset[int]().union(*(found.updated for found in learned))
+        replaced = frozenset[int]().union(*(found.replaced for found in learned))
+        branches = [branch(body.departing(updated=updated, replaced=replaced)) for body in lift.bodies]
         out, updates = choose(chosen, branches, groups)
         return out, updates, outputs[0].outcome
 

@@ -61,6 +61,11 @@ class Outcome(Protocol):
         """The positions of the arguments' leaves that are updated, or may be."""
         ...
 
+    @property
+    def replaced(self) -> frozenset[int]:
+        """The positions of the arguments' leaves that are arrays of their own, and in whose places others are now."""
+        ...
+
     def sparse(self, values: Sequence[Any]) -> Any:
         """A tree like the output, with values at what rides in its first lane: how output (co)tangents are given."""
         ...
@@ -130,6 +135,7 @@ class Departure:
         arrive: how a call rides, as a prefix of it, for what is new in an argument.
         updated: the positions of the leaves that count as updated, where that was learned beforehand; None: those that
             changed.
+        replaced: likewise of the arrays in whose places there are others: they leave with the arguments' structure.
     """
 
     prefix: Any
@@ -139,6 +145,7 @@ class Departure:
     option: str
     arrive: Callable[[Call], Arrival]
     updated: frozenset[int] | None = None
+    replaced: frozenset[int] = frozenset()
 
 
 # Where a leaf left: its lane (those of the output, then those of updates), and its place there.

@@ -95,15 +95,20 @@ class Body:
 
     def learn_updates(self, groups: Groups, *before: Any) -> frozenset[int]:
         """Which leaves of the arguments the function updates, by one abstract evaluation."""
+        outcome = self.learn_outcome(groups, *before)
+        return frozenset() if outcome is None else outcome.updated
+
+    def learn_outcome(self, groups: Groups, *before: Any) -> Outcome | None:
+        """What the function returns and does, by one abstract evaluation; None where nothing is ever updated."""
         if not self.boundary.has_updates:
-            return frozenset()
+            return None
 
         # Another function each time: JAX takes a function that is traced while it is traced for endless recursion.
         def run(groups: Groups, *before: Any) -> Exit:
             return self(groups, *before)
 
         outcome: Any = jax.eval_shape(run, groups, *before)[2]
-        return outcome.value.updated
+        return outcome.value
 
 
 def as_it_is(options: Any, out: Any) -> Any:

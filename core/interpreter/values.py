@@ -101,6 +101,7 @@ class Outcome:
     # Values are not updated.
     updates: ClassVar[tuple[tuple[int, int, int], ...]] = ()
     updated: ClassVar[frozenset[int]] = frozenset()
+    replaced: ClassVar[frozenset[int]] = frozenset()
 
     def __hash__(self) -> int:
         return hash(self.sources)

@@ -110,9 +110,21 @@ class Leaving:
         treedef, items = apart.structure.treedef, apart.structure.items
         graphdef, writes = look.between(end, look.here()), self._carried_writes(carried)
         known = frozenset(self.position.values())
+        attributes = frozenset(range(len(holders))) - known
         placed = to_be_placed(holders, self.crossing.rides, updates) if mode.updates else ()
         outcome = RefOutcome(
-            updates, metadata, arguments, treedef, items, graphdef, sources, writes, known, placed, mode.graph
+            updates,
+            metadata,
+            arguments,
+            treedef,
+            items,
+            graphdef,
+            sources,
+            writes,
+            known,
+            attributes,
+            placed,
+            mode.graph,
         )
         return *self.lanes.finished(), outcome
 
@@ -165,7 +177,8 @@ class Leaving:
         """The arguments' graphs as they are now, if their structure changed."""
         graphdef = self.look.between(Mark(), end)
         before = self.crossing.structure.graphdef
-        if graphdef.with_no_outer_index() == before and self._same_things(end):
+        same = graphdef.with_no_outer_index() == before and self._same_things(end)
+        if same and not self.departure.replaced:  # what another branch replaces leaves from this one as it is
             return None
         finders = self._finders_now()
         self._check_met_again(given, finders)
@@ -233,7 +246,8 @@ class Leaving:
         if carried is not None:
             return carried
         i = self.arrays.get(id(leaf))
-        if i is not None and ride == self.crossing.rides[i].update and not self.crossing.rides[i].gives_away:
+        stays = i is not None and i not in self.departure.replaced and not self.crossing.rides[i].gives_away
+        if i is not None and stays and ride == self.crossing.rides[i].update:
             return FORWARDED, i
         if isinstance(ride, Along):
             raise CarryError(

@@ -50,6 +50,7 @@ class RefOutcome:
         sources: (lane, place) of each leaf of the output's graphs, then of its arrays; or (FORWARDED, leaf).
         carried: (leaf, lane, place) for each leaf of the arguments that is carried.
         known: the leaves of the arguments that are Variables.
+        attributes: the leaves of the arguments that are arrays, as attributes of objects.
         placed: (leaf, sharding) for each Variable that has not changed, of an argument with a sharding.
         graph: whether objects are graphs, or trees.
     """
@@ -63,6 +64,7 @@ class RefOutcome:
     sources: tuple[tuple[int, int], ...]
     carried: tuple[tuple[int, int, int], ...] = ()
     known: frozenset[int] = frozenset()
+    attributes: frozenset[int] = frozenset()
     placed: tuple[tuple[int, Any], ...] = ()
     graph: bool = True
 
@@ -73,6 +75,14 @@ class RefOutcome:
     def updated(self) -> frozenset[int]:
         """The positions of the arguments' leaves that are updated; all of them if their structure changed."""
         return self.known if self.arguments is not None else frozenset(i for i, _, _ in self.updates)
+
+    @property
+    def replaced(self) -> frozenset[int]:
+        """The positions of the arguments' arrays, as attributes, in whose places there are others, or nothing."""
+        if self.arguments is None:
+            return frozenset()
+        kept = {i for lane, i in self.arguments[1] if lane == FORWARDED}
+        return self.attributes - kept
 
     def sparse(self, values: Sequence[Any]) -> Any:
         """A tree like the output: values at what rode in its first lane, and `None` elsewhere."""

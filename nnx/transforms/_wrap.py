@@ -133,9 +133,20 @@ def _any(value: Any, test: Callable[[Any], bool]) -> bool:
 
 
 def argnums_and_filters(argnums: Any) -> tuple[int | tuple[int, ...], tuple[tuple[int, Any], ...]]:
-    """NNX's `argnums`, numbers and `DiffState`s, as numbers, and the filters by number."""
+    """NNX's `argnums`, numbers and `DiffState`s, as numbers, and the filters by number.
+
+    Raises:
+        StructureError: if an argument is named twice, for its Variables would be differentiated by one of the two.
+    """
     single = not isinstance(argnums, Sequence)
     entries: tuple[Any, ...] = (argnums,) if single else tuple(cast("Sequence[Any]", argnums))
     numbers: tuple[Any, ...] = tuple(entry.argnum if isinstance(entry, DiffState) else entry for entry in entries)
+    repeated = next((number for i, number in enumerate(numbers) if number in numbers[:i]), None)
+    if repeated is not None:
+        raise StructureError(
+            f"argnum {repeated} is repeated in argnums",
+            at=f"argnums={argnums!r}",
+            fix="name each argument once; DiffState(argnum, nnx.Any(filter, ...)) differentiates by several filters",
+        )
     filters = tuple((entry.argnum, entry.filter) for entry in entries if isinstance(entry, DiffState))
     return (numbers[0] if single else numbers), filters
