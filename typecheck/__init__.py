@@ -13,6 +13,7 @@ from weft.typecheck.language.batched import Batched, Dims
 from weft.typecheck.modes import Mode, current_mode, mode, set_mode
 
 if TYPE_CHECKING:
+    from weft.typecheck.calls.importing import ImportHook, ImportHookError, install_import_hook
     from weft.typecheck.proofs.prover import verify
     from weft.typecheck.proofs.report import Finding, Report
 
@@ -22,21 +23,31 @@ __all__ = [
     "ContractError",
     "Dims",
     "Finding",
+    "ImportHook",
+    "ImportHookError",
     "Mode",
     "ModeError",
     "Report",
     "check",
     "contract",
     "current_mode",
+    "install_import_hook",
     "mode",
     "set_mode",
     "verify",
 ]
 
-_ON_FIRST_USE = {"verify": "prover", "Report": "report", "Finding": "report"}
+_ON_FIRST_USE = {
+    "verify": "proofs.prover",
+    "Report": "proofs.report",
+    "Finding": "proofs.report",
+    "ImportHook": "calls.importing",
+    "ImportHookError": "calls.importing",
+    "install_import_hook": "calls.importing",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name in _ON_FIRST_USE:
-        return getattr(_importlib.import_module(f"weft.typecheck.proofs.{_ON_FIRST_USE[name]}"), name)
+        return getattr(_importlib.import_module(f"weft.typecheck.{_ON_FIRST_USE[name]}"), name)
     raise AttributeError(f"module 'weft.typecheck' has no attribute {name!r}")

@@ -20,6 +20,7 @@ from typing import Any, cast
 import equinox as eqx
 from weft.core.errors import WeftError
 from weft.core.tracebacks import cut
+from weft.typecheck.calls.asking import told
 from weft.typecheck.calls.plans import FunctionPlan, Row, owner_of, plan_of, wrapper_of
 from weft.typecheck.calls.strictness import call_strictly
 from weft.typecheck.errors import AnnotationError
@@ -97,16 +98,33 @@ def run(
     function: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
+    lenient: bool = False,
+    asking: bool = False,
 ) -> Any:
     """Calls a function whose plan is known.
+
+    Args:
+        plan: its plan.
+        function: what to call.
+        args, kwargs: with what.
+        lenient: whether fields of the record that do not fit bind nothing, and are no error.
+        asking: whether its body asks jaxtyping what is bound.
 
     Raises:
         ContractError: if an argument, a field of the record, or the result is not what its annotation says.
     """
     __tracebackhide__ = True
-    bindings = _enter(plan, args, kwargs)
+    bindings = _enter(plan, args, kwargs, lenient)
     if plan.signature.flavour != "function":
         return _WRAPPERS[plan.signature.flavour](plan, bindings, function(*args, **kwargs))
+    if asking:
+        with told(bindings):
+            return _run_in_scope(plan, bindings, function, args, kwargs)
+    return _run_in_scope(plan, bindings, function, args, kwargs)
+
+
+def _run_in_scope(plan: FunctionPlan, bindings: Bindings, function: Any, args: Any, kwargs: Any) -> Any:
+    __tracebackhide__ = True
     try:
         strict = current_mode() == "strict"
         result = call_strictly(function, args, kwargs) if strict else function(*args, **kwargs)
@@ -119,10 +137,10 @@ def run(
     return result
 
 
-def _enter(plan: FunctionPlan, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Bindings:
+def _enter(plan: FunctionPlan, args: tuple[Any, ...], kwargs: Mapping[str, Any], lenient: bool) -> Bindings:
     """The scope of a call, with its arguments checked."""
     __tracebackhide__ = True
-    bindings = _record_scope(plan, args[0]) if plan.is_method else Bindings(_NO_SLOT)
+    bindings = _record_scope(plan, args[0], lenient) if plan.is_method else Bindings(_NO_SLOT)
     bindings.arguments = lambda: _arguments(plan, args, kwargs)
     positional = plan.positional
     bindings.numpy, bindings.sparse = plan.is_method, False
@@ -166,11 +184,11 @@ def _arguments(plan: FunctionPlan, args: tuple[Any, ...], kwargs: Mapping[str, A
     return bound.arguments
 
 
-def _record_scope(method: FunctionPlan, record: Any) -> Bindings:
+def _record_scope(method: FunctionPlan, record: Any, lenient: bool) -> Bindings:
     """The scope that the fields of a method's record make."""
     __tracebackhide__ = True
     plan = record_plan(type(record), RUN_TIME)
-    if plan.form.mutable:  # others may be changing it
+    if plan.form.mutable or lenient:  # others may be changing it
         return dims_of(record, RUN_TIME)
     try:
         return scope_of(record, plan)

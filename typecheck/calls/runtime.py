@@ -74,14 +74,15 @@ def _refuse_unless_stack(record: Any, plan: RecordPlan, *, sparse: bool = True, 
         raise contract_error(nearest) from None
 
 
-_CONTRACTS = Contracts()
+# The one that there is.
+CONTRACTS = Contracts()
 
 
 def install() -> Contracts:
     """Installs the checker in the core, and gives it back; a second time changes nothing."""
-    if hooks.installed_contracts() is not _CONTRACTS:
-        hooks.install_contracts(_CONTRACTS)
-    return _CONTRACTS
+    if hooks.installed_contracts() is not CONTRACTS:
+        hooks.install_contracts(CONTRACTS)
+    return CONTRACTS
 
 
 @overload
@@ -158,7 +159,7 @@ def _checked_dataclass(cls: type[T]) -> type[T]:
         __tracebackhide__ = True
         original(self, *args, **kwargs)
         if type(self) is cls:
-            _CONTRACTS.constructed(self)
+            CONTRACTS.constructed(self)
 
     cast(Any, cls).__init__ = __init__
     return cls
@@ -200,4 +201,4 @@ def check(value: T, annotation: Any, name: str = "value") -> T:
     return value
 
 
-__all__ = ["Contracts", "check", "contract", "install"]
+__all__ = ["CONTRACTS", "Contracts", "check", "contract", "install"]

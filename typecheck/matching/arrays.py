@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import ArrayOf
 from weft.typecheck.language.dims import AnyDim, Dim, FixedDim, NamedDim, SymbolicDim, UnboundDim, VariadicDim
 from weft.typecheck.language.objects import unboxed
@@ -136,7 +137,7 @@ def check_axes(
             if dim.broadcastable and size == 1:  # pyright: ignore[reportAttributeAccessIssue]
                 continue
             own: Any = dim
-            name: str = bindings.leaf + own.name if own.per_leaf else own.name
+            name: str = _of_leaf(own, bindings) if own.per_leaf else own.name
             expected = bindings.sizes.get(name)
             if expected is None:
                 bindings.sizes[name] = size
@@ -237,12 +238,19 @@ def _pending_mismatch(one: Pending, expected: Any, bindings: Bindings) -> Mismat
     )
 
 
+def _of_leaf(dim: Any, bindings: Bindings) -> str:
+    """The name of a dim that differs from leaf to leaf: of the leaf that is being checked."""
+    if not bindings.leaf:
+        raise AnnotationError(f"the dim '{dim}' differs from leaf to leaf of a PyTree, and stands outside of one")
+    return bindings.leaf + dim.name
+
+
 def check_variadic(dim: Dim, found: tuple[Any, ...], axis: int, value: Any, bindings: Bindings, spec: Any) -> None:
     """Checks the axes of a variadic dim, binding its name if it is free; `axis` is the first one's number."""
     assert isinstance(dim, VariadicDim)
     if dim.name is None:
         return
-    name = bindings.leaf + dim.name if dim.per_leaf else dim.name
+    name = _of_leaf(dim, bindings) if dim.per_leaf else dim.name
     known = bindings.variadics.get(name)
     if known is None:
         bindings.variadics[name] = Variadic(found, dim.broadcastable)

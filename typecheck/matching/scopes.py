@@ -75,7 +75,7 @@ def start(
 
     What its constructor was `given` stands for the dims of the same names: `Linear(inp, out)` of a field `"inp out"`.
     """
-    bindings = Bindings(slot, lambda: {"self": record})
+    bindings = Bindings(slot, lambda: {**values, "self": record})
     bindings.sparse = sparse
     if plan.policy.integers == "declared":
         for one in plan.config:

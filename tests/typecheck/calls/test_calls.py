@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 import gc
 import threading
@@ -18,7 +19,7 @@ import weft
 from jaxtyping import Array, ArrayLike, Float, Int
 from weft import Module
 from weft.core.hooks import call_checked
-from weft.typecheck import ContractError, contract
+from weft.typecheck import AnnotationError, ContractError, contract
 
 from ..layers import Linear, linear
 
@@ -359,3 +360,26 @@ def test_a_checked_function_is_not_kept_alive(decorate):
     del local
     gc.collect()
     assert known() is None
+
+
+def test_a_dim_that_differs_from_leaf_to_leaf_stands_in_a_tree():
+    @contract
+    def f(x: Float[Array, "?n"]) -> None: ...
+
+    with pytest.raises(
+        AnnotationError, match=r"'\?n' differs from leaf to leaf of a PyTree, and stands outside of one"
+    ):
+        f(jnp.ones(2))
+
+
+def test_a_hole_in_a_field_reads_the_other_fields():
+    @contract
+    @dataclasses.dataclass
+    class Batch:
+        size: int
+        x: Float[Array, "{size} n"]
+        y: Float[Array, "{size}+1"]
+
+    Batch(2, jnp.ones((2, 5)), jnp.ones(3))
+    with pytest.raises(ContractError, match=r"field Batch\.y"):
+        Batch(2, jnp.ones((2, 5)), jnp.ones(2))

@@ -1,0 +1,65 @@
+"""What a running call has bound, for code that asks jaxtyping: `isinstance(y, Float[Array, "a b"])` in its body.
+
+jaxtyping keeps the dims of a call in a context of its own. While a function runs that asks, such a context is open and
+has been told what the arguments bound; what the body binds there has to agree with the result. All by jaxtyping's
+public means: a context binds what an `isinstance` in it meets, and a shape without an array is enough to meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import CodeType
+from typing import Any
+
+import jax
+import jaxtyping
+import numpy as np
+from jaxtyping import PyTree, Shaped
+from weft.typecheck.errors import ContractError
+from weft.typecheck.matching.bindings import Bindings
+
+_Shape: Any = jax.ShapeDtypeStruct
+
+
+def asks(code: CodeType) -> bool:
+    """Whether a function's text asks jaxtyping anything."""
+    inner = [one for one in code.co_consts if isinstance(one, CodeType)]
+    return not {"isinstance", "print_bindings"}.isdisjoint(code.co_names) or any(map(asks, inner))
+
+
+@contextmanager
+def told(bindings: Bindings) -> Iterator[None]:
+    """A context of jaxtyping's that knows what is bound; at its end, what the result has bound must agree.
+
+    Raises:
+        ContractError: if a dim has one size in the body and another in the result.
+    """
+    __tracebackhide__ = True
+    with jaxtyping.jaxtyped("context"):  # pyright: ignore[reportGeneralTypeIssues, reportArgumentType]
+        before = _sizes(bindings)
+        for name, shape in before.items():
+            _meets(name, shape)
+        for name, structure in bindings.structures.items():
+            isinstance(structure.unflatten([0] * structure.num_leaves), PyTree[Any, name])  # pyright: ignore[reportInvalidTypeArguments]
+        yield
+        for name, shape in _sizes(bindings).items():
+            if name not in before and not _meets(name, shape):
+                raise ContractError(
+                    f"{name} is {', '.join(map(str, shape))} in what is returned, and another in the body",
+                    at=f"an isinstance in {getattr(bindings.slot.owner, '__qualname__', 'the function')}",
+                )
+
+
+def _sizes(bindings: Bindings) -> Mapping[str, tuple[int, ...]]:
+    """The names that stand for sizes, as jaxtyping writes them, each with its axes."""
+    single = {name: (size,) for name, size in bindings.sizes.items() if name.isidentifier()}
+    several = {f"*{name}": one.shape for name, one in bindings.variadics.items() if not one.broadcastable}
+    return {name: shape for name, shape in {**single, **several}.items() if all(type(size) is int for size in shape)}
+
+
+def _meets(name: str, shape: tuple[int, ...]) -> bool:
+    return isinstance(jax.ShapeDtypeStruct(shape, np.float32), Shaped[_Shape, name])
+
+
+__all__ = ["asks", "told"]
