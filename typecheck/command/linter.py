@@ -1,221 +1,116 @@
-"""`weft check`: verifies what files and modules declare, and prints what does not hold, like a linter.
+"""What is judged of a file, and what each contract of it gave, as lines.
 
-Each file is imported under a name that is not `__main__`, so that a script's main part does not run. What is verified
-is what it defines itself: public functions with an array in their annotations, and public Modules. A line that ends in
-`# weft: skip(reason)` on a `def` or `class` leaves that one out, with the reason in the summary.
+What is verified is what a module defines itself: public functions with an array in their annotations, and public
+Modules. Work goes in *steps*: the import, each definition, each contract of it. A worker announces every step before
+it takes it, so that one that does not come back is known, and the next worker goes on after it.
 """
 
 from __future__ import annotations
 
-import concurrent.futures
-import dataclasses
-import functools
-import importlib
-import importlib.util
 import inspect
-import multiprocessing
 import re
-import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+import traceback
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from weft.core.errors import ForeignObjectError, WeftError
+from weft.typecheck.arguments.generalise import generalise
+from weft.typecheck.command.config import Settings
 from weft.typecheck.command.flax_programs import flax_over_weft
+from weft.typecheck.command.lines import Checked, Line, joined, one_line, undecided
+from weft.typecheck.command.loading import importable, load
+from weft.typecheck.command.markers import ignore_of, skip_reason
+from weft.typecheck.command.sandbox import RefusedError
+from weft.typecheck.command.units import WEFT, Unit, shown, units_of
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.forms import has_own_dims
 from weft.typecheck.language.objects import is_foreign_class
 from weft.typecheck.proofs.budget import USUAL, Budget
 from weft.typecheck.proofs.following import listening
-from weft.typecheck.proofs.prover import verify
+from weft.typecheck.proofs.prover import prove
 from weft.typecheck.proofs.report import Contract, Finding, Verdict
-from weft.typecheck.proofs.targets import is_annotated, public_methods
+from weft.typecheck.proofs.targets import is_annotated, public_methods, targets_of
+from weft.typecheck.proofs.trial import Target, one_at_a_time
+from weft.typecheck.proofs.watched import forget_closures
 from weft.typecheck.proofs.whose import place_of
 
-_SKIP = re.compile(r"#\s*weft:\s*skip\((.*?)\)")
+Announce = Callable[[int, str, str, int], None]
 
 
-@dataclass(frozen=True)
-class Line:
-    """One line of output.
-
-    Attributes:
-        level: `error`, `warning`, `undecided` (the search ended without a verdict), `skipped` (on request), `unbuilt`
-            (no arguments could be made), `unusable`.
-        file, line: where.
-        name: the function or class.
-        message: what there is to say.
-    """
-
-    level: str
-    file: str
-    line: int
-    name: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.name}: {self.message}"
-
-
-@dataclass(frozen=True)
-class Checked:
-    """What checking one file or module gave."""
-
-    lines: tuple[Line, ...] = ()
-    verdicts: tuple[Verdict, ...] = ()
-    assumptions: tuple[str, ...] = field(default=())
-
-    def __add__(self, other: Checked) -> Checked:
-        return Checked(self.lines + other.lines, self.verdicts + other.verdicts, self.assumptions + other.assumptions)
-
-    @property
-    def exit_code(self) -> int:
-        """2 if something was unusable, 1 if something fails (under `strict` also what is undecided), else 0."""
-        levels = {line.level for line in self.lines}
-        return 2 if "unusable" in levels else 1 if "error" in levels else 0
-
-    def count(self, level: str) -> int:
-        """How many lines of a level there are."""
-        return sum(line.level == level for line in self.lines)
-
-    @property
-    def summary(self) -> str:
-        """The last line of the report."""
-        counts = {verdict: self.verdicts.count(verdict) for verdict in Verdict}
-        parts = [
-            f"{counts[Verdict.PROVED]} proved",
-            f"{counts[Verdict.HOLDS]} hold on the sizes tried",
-            f"{counts[Verdict.FAILS]} fail",
-            *([f"{counts[Verdict.UNDECIDED]} undecided"] if counts[Verdict.UNDECIDED] else []),
-        ]
-        for level, words in (
-            ("warning", "warnings"),
-            ("unbuilt", "not checked"),
-            ("skipped", "skipped"),
-            ("unusable", "unusable"),
-        ):
-            if self.count(level):
-                parts.append(f"{self.count(level)} {words}")
-        return f"{len(self.verdicts)} contracts: {', '.join(parts)}"
-
-
-def check(
-    names: Iterable[str], *, only: str | None = None, strict: bool = False, jobs: int = 1, budget: Budget = USUAL
-) -> Checked:
-    """Checks paths (files, or folders of them) and modules by dotted name.
+def check(names: Iterable[str], *, only: str | None = None, strict: bool = False, budget: Budget = USUAL) -> Checked:
+    """Checks files, folders and modules by dotted name in this process, with nothing between it and what they do.
 
     Args:
         names: what to check.
         only: a regular expression that the qualified name of what is checked must match somewhere.
         strict: whether warnings, and what is undecided, are failures.
-        jobs: how many processes share the work.
         budget: what each proof may use.
-
-    Raises:
-        AnnotationError: if `only` is not a regular expression.
     """
-    try:
-        re.compile(only or "")
-    except re.error as error:
-        raise AnnotationError(f"--only is not a regular expression: {only!r}: {error}") from None
-    units: list[Path | str] = []
-    checked = Checked()
-    for name in names:
-        found = list(_units(name))
-        units += found
-        if not found:
-            checked += Checked((Line("unusable", name, 0, "weft check", "no such file, folder or module"),))
-    units = list(dict.fromkeys(units))
-    if jobs > 1 and len(units) > 1:
-        spawn = multiprocessing.get_context("spawn")
-        with concurrent.futures.ProcessPoolExecutor(min(jobs, len(units)), mp_context=spawn) as pool:
-            results = list(pool.map(functools.partial(_check_unit, only=only, strict=strict, budget=budget), units))
-    else:
-        results = [_check_unit(unit, only, strict, budget) for unit in units]
-    for result in results:
-        checked += result
-    return dataclasses.replace(checked, lines=tuple(dict.fromkeys(checked.lines)))
+    settings = Settings(only, strict, budget.trials, budget.seconds)
+    units, troubles = units_of(names)
+    return joined([troubles, *(part for unit in units for part in judged(unit, settings))])
 
 
-def _units(name: str) -> Iterator[Path | str]:
-    path = Path(name)
-    if path.is_dir():
-        yield from sorted(one for one in path.rglob("*.py") if not any(p.startswith(".") for p in one.parts))
-    elif path.is_file():
-        yield path
-    elif re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", name) and _exists(name):
-        yield name
+class Steps:
+    """The steps of one unit, numbered.
+
+    Args:
+        after: the number of the last step that is not to be taken again.
+        announce: is told number, name, file and line of each step before it is taken.
+        refusals: what was refused so far, by a sandbox; it grows while a step is taken.
+        walled: whether this process is a worker, where nobody's ^C arrives.
+    """
+
+    def __init__(
+        self,
+        after: int = 0,
+        announce: Announce = lambda number, name, file, line: None,
+        refusals: list[str] | None = None,
+        walled: bool = False,
+    ):
+        self.after, self.announce, self.walled = after, announce, walled
+        self.refusals = [] if refusals is None else refusals
+        self.number = 0
+
+    def begin(self, file: str) -> None:
+        """The first step is the import, which every worker takes."""
+        self.number = 1
+        self.announce(1, "import", shown(file), 0)
+        del self.refusals[:]
+
+    def enter(self, name: str, file: str, line: int) -> bool:
+        """Whether to take the next step."""
+        self.number += 1
+        if self.number <= self.after:
+            return False
+        self.announce(self.number, name, shown(file), line)
+        del self.refusals[:]
+        return True
 
 
-def _exists(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError):
-        return False
-
-
-def _check_unit(unit: Path | str, only: str | None, strict: bool, budget: Budget) -> Checked:
-    with flax_over_weft(), listening():
-        return _check_module(unit, only, strict, budget)
-
-
-def _check_module(unit: Path | str, only: str | None, strict: bool, budget: Budget) -> Checked:
-    try:
-        module = load(unit)
-    except BaseException as error:  # whatever a file does on import, even SystemExit, must not end the others
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        file, line = _raised_at(error, str(unit))
-        return Checked((Line("unusable", file, line, "import", f"{type(error).__name__}: {_first(error)}"),))
-    checked = Checked()
-    for name, thing in definitions(module):
-        if only is None or re.search(only, name):
-            checked += check_one(name, thing, strict, budget)
-    return checked
-
-
-def load(unit: Path | str) -> ModuleType:
-    """Imports a file, as a part of its package if it is in one, or a module by name."""
-    if isinstance(unit, str):
-        return importlib.import_module(unit)
-    path = unit.resolve()
-    name = _module_name(path)
-    known = sys.modules.get(name)
-    if known is not None and getattr(known, "__file__", None) == str(path):
-        return known
-    if "." in name or _exists(name):
+def judged(unit: Unit, settings: Settings, steps: Steps | None = None) -> Iterator[Checked]:
+    """The parts of one unit, one after the other."""
+    steps = steps or Steps()
+    with flax_over_weft(), listening(), importable(unit):
+        steps.begin(unit.file)
         try:
-            module = importlib.import_module(name)
-            if Path(module.__file__ or "").resolve() == path:
-                return module
-        except ModuleNotFoundError as error:
-            if error.name != name and not name.startswith(f"{error.name}."):
+            module = load(unit)
+        except BaseException as error:  # whatever a file does on import, even SystemExit, must not end the others
+            if isinstance(error, KeyboardInterrupt) and not steps.walled:
                 raise
-    spec = importlib.util.spec_from_file_location(f"weft_check_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"cannot import {unit}")
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.parent))
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(path.parent))
-    return module
-
-
-def _module_name(path: Path) -> str:
-    """The dotted name that a file is imported by, from the packages that it is in."""
-    weft = Path(__file__).resolve().parents[2]
-    parts = [] if path.stem == "__init__" else [path.stem]
-    folder = path.parent
-    while (folder / "__init__.py").exists():
-        parts.append("weft" if folder == weft else folder.name)
-        if folder == weft:
-            break
-        folder = folder.parent
-    return ".".join(reversed(parts)) or path.stem
+            file, line = _raised_at(error, unit.file)
+            yield one_line("unusable", file, line, "import", f"{type(error).__name__}: {_first(error)}", "import")
+            return
+        found: list[tuple[str, Any]] = []
+        place = ("what it defines", str(module.__file__), 0)
+        trouble = _guarded(steps, place, settings.strict, lambda: found.extend(definitions(module)))
+        if trouble is not None:
+            yield trouble
+        for name, thing in found:
+            if settings.only is None or re.search(settings.only, name):
+                yield from _definition(unit, name, thing, settings, steps)
 
 
 def definitions(module: ModuleType) -> Iterator[tuple[str, Any]]:
@@ -243,74 +138,154 @@ def _has_contract(cls: type) -> bool:
     return any(True for _ in public_methods(cls))
 
 
-def check_one(name: str, thing: Any, strict: bool, budget: Budget) -> Checked:
-    """Verifies one function or class."""
+def _definition(unit: Unit, name: str, thing: Any, settings: Settings, steps: Steps) -> Iterator[Checked]:
+    """The parts of one function or class."""
     file, line = place_of(thing)
-    reason = _skip_reason(file, line)
+    key = f"{unit.module}:{name}"
+    if not steps.enter(name, file, line) and steps.number == steps.after:
+        return  # this is what ended the last worker
+    yield Checked(targets=(key,))
+    reason = skip_reason(file, line)
     if reason is not None:
-        return Checked((Line("skipped", _shown(file), line, name, reason or "no reason given"),))
-    try:
-        report = verify(thing, strict=strict, trials=budget.trials, seconds=budget.seconds)
-    except AnnotationError as error:
-        return Checked((Line("unusable", _shown(file), line, name, _first(error)),))
-    except ForeignObjectError as error:
-        return Checked((Line("unbuilt", _shown(file), line, name, f"not checked: {error.what}"),))
-    except WeftError as error:
-        return Checked((Line("unusable", _shown(file), line, name, f"{type(error).__name__}: {_first(error)}"),))
-    contracts = [one for one in report.contracts if _skip_reason(one.file, one.line) is None]
-    lines = [
-        Line("skipped", _shown(one.file), one.line, one.name, _skip_reason(one.file, one.line) or "no reason given")
-        for one in report.contracts
-        if one not in contracts
-    ]
-    for contract in contracts:
-        lines += _lines(contract, strict)
-    return Checked(
-        tuple(lines),
-        tuple(_verdict(one, strict) for one in contracts),
-        tuple(f"{one.name} holds when {what}" for one in contracts for what in one.assumptions),
+        yield one_line("skipped", shown(file), line, name, reason, "skipped")
+        return
+    targets: list[Target] = []
+    trouble = _guarded(
+        steps, (name, file, line), settings.strict, lambda: targets.extend(_targets(thing, settings, key))
     )
+    if trouble is not None:
+        yield trouble
+        return
+    for target in targets:
+        if not steps.enter(target.name, target.file, target.line):
+            continue
+        reason = skip_reason(target.file, target.line)
+        if reason is not None:
+            yield one_line("skipped", shown(target.file), target.line, target.name, reason, "skipped")
+        else:
+            yield _proved(target, settings, key, steps)
 
 
-def _verdict(contract: Contract, strict: bool) -> Verdict:
-    return Verdict.FAILS if strict and contract.warnings else contract.verdict
+def _targets(thing: Any, settings: Settings, key: str) -> list[Target]:
+    given = {name: _value(one) for name, one in settings.args.get(key, {}).items()}
+    with one_at_a_time:  # a trial in another thread may have put abstract arrays among a module's globals
+        return targets_of(thing, given, generalise)
 
 
-def _lines(contract: Contract, strict: bool) -> list[Line]:
-    if contract.verdict is Verdict.SKIPPED:
-        return [Line("unbuilt", _shown(contract.file), contract.line, contract.name, f"not checked: {contract.reason}")]
-    if contract.verdict is Verdict.UNDECIDED:
-        level, message = "error" if strict else "undecided", f"undecided: {contract.reason}"
-        return [Line(level, _shown(contract.file), contract.line, contract.name, message)]
+def _value(given: Any) -> Any:
+    """An argument of the configuration; `{ import = "module:name" }` is what has that name."""
+    if not (isinstance(given, dict) and set(given) == {"import"}):
+        return given
+    import importlib
 
-    def line(level: str, one: Finding) -> Line:
-        return Line(level, _shown(one.file), one.line, contract.name, f"{one.rule}: {one}")
-
-    return [line("error", one) for one in contract.failures] + [
-        line("error" if strict else "warning", one) for one in contract.warnings
-    ]
+    module, _, name = str(given["import"]).partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise AnnotationError(f"the configuration's import = {given['import']!r}: {_first(error)}") from None
 
 
-def _skip_reason(file: str, line: int) -> str | None:
-    """The reason of a `# weft: skip(...)` on the lines of a `def` or `class`, decorators included."""
-    import linecache
+def _proved(target: Target, settings: Settings, key: str, steps: Steps) -> Checked:
+    found: list[Contract] = []
+    budget = Budget(settings.trials, settings.seconds)
 
-    for number in range(line, line + 12):
-        text = linecache.getline(file, number)
-        found = _SKIP.search(text)
-        if found:
-            return found.group(1)
-        if text.rstrip().endswith(":") or not text:
-            return None
+    def work() -> None:
+        try:
+            found.append(prove(target, dict(settings.dims.get(key, {})), budget))
+        finally:
+            forget_closures()
+
+    trouble = _guarded(steps, (target.name, target.file, target.line), settings.strict, work)
+    if trouble is not None:
+        return trouble
+    contract = found[0]
+    if steps.refusals and contract.verdict in (Verdict.FAILS, Verdict.SKIPPED):
+        reason = _refused(steps.refusals[0])
+        return undecided(
+            shown(contract.file), contract.line, contract.name, reason, strict=settings.strict, lasting=True
+        )
+    return _part(contract, settings.strict)
+
+
+def _guarded(steps: Steps, place: tuple[str, str, int], strict: bool, work: Callable[[], None]) -> Checked | None:
+    """Does the work of one step, and says so if it ended otherwise than with a verdict."""
+    name, file, line = place[0], shown(place[1]), place[2]
+    try:
+        work()
+    except AnnotationError as error:
+        return one_line("unusable", file, line, name, _first(error), "annotation")
+    except ForeignObjectError as error:
+        return one_line("unbuilt", file, line, name, f"not checked: {error.what}", "unbuilt")
+    except WeftError as error:
+        return one_line("unusable", file, line, name, f"{type(error).__name__}: {_first(error)}", "annotation")
+    except RefusedError:
+        return undecided(file, line, name, _refused(steps.refusals[0]), strict=strict, lasting=True)
+    except RecursionError:
+        return undecided(file, line, name, "Python's limit of recursion was reached", strict=strict, lasting=True)
+    except MemoryError:
+        return undecided(file, line, name, "it took more memory than there is", strict=strict)
+    except Exception as error:
+        message = f"undecided: weft failed: {type(error).__name__}: {_first(error)} ({_place(error)}); please report it"
+        crash = Line("crash", file, line, name, message, "internal")
+        return Checked((crash,), (Verdict.UNDECIDED.value,), lasting=False)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and not steps.walled:
+            raise
+        reason = f"it raises {type(error).__name__}({', '.join(map(repr, error.args))}), which ends a program"
+        return undecided(file, line, name, reason, strict=strict, lasting=True)
     return None
 
 
-def _shown(file: str) -> str:
-    path = Path(file)
-    try:
-        return str(path.resolve().relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
+def _refused(what: str) -> str:
+    return f"it {what}, which `weft check` refuses"
+
+
+def _place(error: BaseException) -> str:
+    """Where in weft an error was raised last."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if Path(frame.filename).is_relative_to(WEFT):
+            return f"{Path(frame.filename).relative_to(WEFT)}:{frame.lineno}"
+    return "outside of weft"
+
+
+def _part(contract: Contract, strict: bool) -> Checked:
+    """One contract as lines, with what its markers ignore."""
+    lines: list[Line] = []
+    marks: list[tuple[str, int]] = []
+    for line, file in _lines(contract, strict):
+        marker = ignore_of(file, line.line) if line.level in ("error", "warning", "undecided") else None
+        if marker is not None:
+            marks.append((shown(file), marker[0]))
+            line = Line("ignored", line.file, line.line, line.name, f"{line.message} [{marker[1]}]", line.rule)
+        lines.append(line)
+    verdict = Verdict.FAILS if strict and contract.warnings else contract.verdict
+    if marks and all(line.level == "ignored" for line in lines):
+        told = "ignored" if verdict in (Verdict.FAILS, Verdict.UNDECIDED) else verdict.value
+    else:
+        told = verdict.value
+    assumptions = tuple(f"{contract.name} holds when {what}" for what in contract.assumptions)
+    # What ended with its time may have more of it on another machine; what ended with its trials does so everywhere.
+    lasting = contract.verdict is not Verdict.UNDECIDED or " seconds (" not in contract.reason
+    return Checked(tuple(lines), (told,), assumptions, marks=tuple(marks), lasting=lasting)
+
+
+def _lines(contract: Contract, strict: bool) -> Iterator[tuple[Line, str]]:
+    """The lines of a contract, each with the whole path of its file."""
+
+    def line(level: str, file: str, number: int, message: str, rule: str) -> tuple[Line, str]:
+        return Line(level, shown(file), number, contract.name, message, rule), file
+
+    def of(level: str, one: Finding) -> tuple[Line, str]:
+        return line(level, one.file, one.line, f"{one.rule}: {one}", one.rule)
+
+    if contract.verdict is Verdict.SKIPPED:
+        yield line("unbuilt", contract.file, contract.line, f"not checked: {contract.reason}", "unbuilt")
+    elif contract.verdict is Verdict.UNDECIDED:
+        level = "error" if strict else "undecided"
+        yield line(level, contract.file, contract.line, f"undecided: {contract.reason}", "undecided")
+    else:
+        yield from (of("error", one) for one in contract.failures)
+        yield from (of("error" if strict else "warning", one) for one in contract.warnings)
 
 
 def _first(error: BaseException) -> str:
@@ -318,11 +293,11 @@ def _first(error: BaseException) -> str:
 
 
 def _raised_at(error: BaseException, file: str) -> tuple[str, int]:
+    """Where an import failed: the line of the syntax error, or the file's own line that led to it."""
     if isinstance(error, SyntaxError):
-        return _shown(error.filename or file), error.lineno or 0
-    line, traceback = 0, error.__traceback__
-    while traceback is not None:
-        if Path(traceback.tb_frame.f_code.co_filename).resolve() == Path(file).resolve():
-            line = traceback.tb_lineno
-        traceback = traceback.tb_next
-    return file, line
+        return shown(error.filename or file), error.lineno or 0
+    line, frames = 0, traceback.extract_tb(error.__traceback__)
+    for frame in frames:
+        if Path(frame.filename).resolve() == Path(file).resolve():
+            line = frame.lineno or 0
+    return shown(file), line

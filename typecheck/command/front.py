@@ -1,0 +1,238 @@
+"""The command `weft check`: what is asked for, what is known, who judges the rest, and what is printed.
+
+Nothing here imports JAX: where every verdict is kept, the command is done before JAX would have been imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from .baseline import Baseline
+from .config import Config, ConfigError, Settings, checked, nearest, read
+from .formats import FORMATS, STREAMED, WHOLE
+from .lines import Checked, Line, joined
+from .markers import ignores_in
+from .units import Unit, shown, units_of
+
+# What judges units in place of workers: one list of parts for each, in order.
+Judge = Callable[[Sequence[Unit], Settings], Iterator[list[Checked]]]
+
+INTERRUPTED, BROKEN_PIPE = 130, 141
+# Of `modes.MODES`, which is not read here: it would import JAX.
+_MODES = ("off", "on", "strict")
+_DEFAULTS = Config()
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line, without the usage, which `--help` has."""
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line; what is not given there is None, and the configuration's."""
+    top = _Parser("weft", description="Tools for weft programs.")
+    commands = top.add_subparsers(dest="command", required=True)
+    command = commands.add_parser(
+        "check",
+        help="verify the shape contracts of files and modules, for all sizes",
+        description="Options that are not given are those of [tool.weft.check] in the nearest pyproject.toml.",
+        epilog="Exit code: 0 if nothing fails, 1 if something does, 2 if something could not be used or weft failed.",
+    )
+    command.add_argument("names", nargs="*", metavar="PATH|MODULE", help="files, folders, or modules by dotted name")
+    command.add_argument("--format", choices=FORMATS, default="text", help="how to print (default: text)")
+    command.add_argument("--only", metavar="REGEX", help="check only what has a name that matches")
+    command.add_argument("--exclude", action="append", metavar="PATTERN", help="leave out files that match (repeat)")
+    strict = "warnings, and what is undecided, are failures"
+    command.add_argument("--strict", action=argparse.BooleanOptionalAction, default=None, help=strict)
+    command.add_argument("-j", "--jobs", type=int, help="how many processes (default: 0, one a core)")
+    trials = f"traces for each proof (default: {_DEFAULTS.trials})"
+    command.add_argument("--trials", type=int, metavar="N", help=trials)
+    seconds = f"processor time for each proof (default: {_DEFAULTS.seconds:g})"
+    command.add_argument("--seconds", type=float, metavar="S", help=seconds)
+    memory = f"what a process may take (default: {_DEFAULTS.memory:g})"
+    command.add_argument("--memory", type=float, metavar="MB", help=memory)
+    command.add_argument("--baseline", metavar="FILE", help="accepted failures: only others fail")
+    command.add_argument("--write-baseline", action="store_true", help="accept what fails now, in --baseline's file")
+    command.add_argument("--no-cache", action="store_true", help="judge everything, and keep nothing in .weft/cache")
+    return top
+
+
+def main(argv: Sequence[str] | None = None, judge: Judge | None = None) -> int:
+    """Runs the command and returns its exit code.
+
+    Args:
+        argv: the arguments; by default the process's.
+        judge: who judges, in place of workers; nothing is kept then.
+    """
+    options = parser().parse_args(argv)
+    usable = _usable_mode()
+    try:
+        config = _configured(options)
+        _check_pattern(options.only)
+        run = Run(options, config)
+        code = run.go(judge)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # who reads has what it wanted, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    return code if usable else 2
+
+
+def _usable_mode() -> bool:
+    """Whether `WEFT_TYPECHECK` names a mode; if not, that is said, and contracts are on while files are imported."""
+    given = os.environ.get("WEFT_TYPECHECK") or "on"
+    if given not in _MODES:
+        print(f"unknown WEFT_TYPECHECK {given!r}: it is one of {', '.join(_MODES)}", file=sys.stderr)
+        os.environ["WEFT_TYPECHECK"] = "on"
+    return given in _MODES
+
+
+def _check_pattern(only: str | None) -> None:
+    try:
+        re.compile(only or "")
+    except re.error as error:
+        raise ConfigError(f"--only is not a regular expression: {only!r}: {error}") from None
+
+
+def _configured(options: argparse.Namespace) -> Config:
+    """The configuration, with what the command line gives in its place.
+
+    Raises:
+        ConfigError: in one line, if one of them cannot be used.
+    """
+    config = read(Path.cwd())
+    names = options.names or [_from_here(config.root, path) for path in config.paths]
+    if not names:
+        raise ConfigError(
+            "weft check: nothing to check: name files, folders or modules, here or as `paths` of a table "
+            "[tool.weft.check] in pyproject.toml"
+        )
+    given = {name: getattr(options, name) for name in ("strict", "jobs", "trials", "seconds", "memory")}
+    baseline = options.baseline or (config.baseline and _from_here(config.root, config.baseline))
+    if options.write_baseline and not baseline:
+        raise ConfigError("weft check: --write-baseline needs --baseline FILE")
+    return checked(
+        dataclasses.replace(
+            config,
+            paths=tuple(names),
+            exclude=(*config.exclude, *(options.exclude or ())),
+            baseline=baseline,
+            **{name: value for name, value in given.items() if value is not None},
+        )
+    )
+
+
+def _from_here(root: Path, path: str) -> str:
+    whole = root / path
+    return os.path.relpath(whole) if whole.exists() or "/" in path or path.endswith(".json") else path
+
+
+@dataclass
+class Run:
+    """One run: what it was asked, and what it has found so far."""
+
+    options: argparse.Namespace
+    config: Config
+    parts: list[Checked] = field(default_factory=list)
+    printed: set[Line] = field(default_factory=set)
+
+    def go(self, judge: Judge | None) -> int:
+        """Judges, prints, and returns the exit code."""
+        config, only = self.config, self.options.only
+        settings = Settings.of(config, only)
+        units, troubles = units_of(config.paths, config.exclude, config.root)
+        file = Path(config.baseline) if config.baseline else None
+        baseline = Baseline(file) if file and self.options.write_baseline else Baseline.read(file) if file else None
+        self._say(troubles)
+        ahead = len(units)
+        interrupted = False
+        results = self._kept_or_judged(units, settings) if judge is None else judge(units, settings)
+        try:
+            for parts, is_finished in _finishing(results):
+                ahead -= is_finished
+                for part in parts:
+                    self._say(baseline.apply(part) if baseline and not self.options.write_baseline else part)
+        except KeyboardInterrupt:
+            interrupted = True
+        if not interrupted and only is None:
+            self._say(Checked(tuple(self._left_over(units, baseline))))
+        return self._end(baseline, ahead if interrupted else None)
+
+    def _kept_or_judged(self, units: Sequence[Unit], settings: Settings) -> Iterator[list[Checked]]:
+        from .running import results  # what hashes and starts processes is not needed where a test judges
+
+        jobs = self.config.jobs or _cores()
+        return results(units, settings, jobs, self.config.memory, None if self.options.no_cache else self.config.root)
+
+    def _say(self, part: Checked) -> None:
+        """Takes a part in, and prints it if the format has it printed at once; a line that was there is not again."""
+        part = dataclasses.replace(part, lines=tuple(line for line in part.lines if line not in self.printed))
+        self.printed |= set(part.lines)
+        self.parts.append(part)
+        if self.options.format in STREAMED:
+            for line in STREAMED[self.options.format](part):
+                print(line, flush=True)
+
+    def _left_over(self, units: Sequence[Unit], baseline: Baseline | None) -> Iterator[Line]:
+        """Markers, entries of the baseline, and names in the configuration that were for nothing."""
+        level = "error" if self.config.strict else "warning"
+        found = joined(self.parts)
+        broken = {line.file for line in found.lines if line.rule == "import"}
+        files = [one for one in (shown(unit.file) for unit in units) if one not in broken]
+        for file in files:
+            for number in ignores_in(file):
+                if (file, number) not in found.marks:
+                    yield Line(level, file, number, "weft: ignore", "the marker ignores nothing", "unused-ignore")
+        if baseline is not None and not self.options.write_baseline:
+            yield from baseline.stale(files)
+        modules = {unit.module for unit in units if shown(unit.file) not in broken}
+        pyproject = nearest(Path.cwd())
+        for target in dict.fromkeys([*self.config.dims, *self.config.args]):
+            if target.partition(":")[0] in modules and target not in found.targets:
+                message = f"the configuration of {target!r} is for nothing: no such public function or class is checked"
+                yield Line(level, shown(pyproject or ""), 0, "weft check", message, "unknown-target")
+
+    def _end(self, baseline: Baseline | None, unfinished: int | None) -> int:
+        """Prints what comes last."""
+        found = joined(self.parts)
+        code = found.exit_code if unfinished is None else INTERRUPTED
+        if baseline is not None and self.options.write_baseline and unfinished is None:
+            count = baseline.write(found.lines)
+            print(f"{baseline.file}: {count} failures are accepted", file=sys.stderr)
+            code = 0 if code == 1 else code
+        if self.options.format in STREAMED:
+            print(found.summary)
+        else:
+            print(WHOLE[self.options.format](found, code, Path.cwd()))
+        if unfinished is not None:
+            print(f"interrupted: {unfinished} files were not finished", file=sys.stderr)
+        return code
+
+
+def _finishing(results: Iterator[list[Checked]]) -> Iterator[tuple[list[Checked], bool]]:
+    """Results, with whether each is of a unit that was finished: what comes after an interruption is not."""
+    try:
+        for parts in results:
+            yield parts, True
+    except KeyboardInterrupt as interrupt:
+        for parts in interrupt.args:
+            yield parts, False
+        raise
+
+
+def _cores() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 1

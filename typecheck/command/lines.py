@@ -1,0 +1,139 @@
+"""What `weft check` has to say: lines, the parts that they come in, and the exit code that follows.
+
+A *part* is what one contract gave, or one marker, or one import that failed. The command and its workers exchange parts
+as JSON, so this file, like all that the command needs where every verdict is kept, imports neither JAX nor weft.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# Verdicts by the words of `proofs.report.Verdict`, and two that the command adds: what its owner has accepted.
+PROVED, HOLDS, FAILS, UNDECIDED = "proved", "holds on the sizes tried", "fails", "undecided"
+IGNORED, KNOWN = "ignored", "in the baseline"
+
+# Of each level, what a summary calls it; the order is that of the summary.
+_COUNTED = {
+    "warning": "warnings",
+    "unbuilt": "not checked",
+    "skipped": "skipped",
+    "unusable": "unusable",
+    "crash": "internal errors",
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of output.
+
+    Attributes:
+        level: `error`, `warning`, `undecided` (the search ended without a verdict), `skipped` and `ignored` (on
+            request), `known` (in the baseline), `unbuilt` (no arguments could be made), `unusable`, `crash` (an
+            internal error of weft's).
+        file, line: where.
+        name: the function or class.
+        message: what there is to say.
+        rule: what was violated: `contract`, `error`, the name of a lint, or what kind of line it is.
+    """
+
+    level: str
+    file: str
+    line: int
+    name: str
+    message: str
+    rule: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.name}: {self.message}"
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What checking gave: one contract, a file, or all of them.
+
+    Attributes:
+        lines: what there is to say.
+        verdicts: one of each contract, in words.
+        assumptions: what contracts hold under.
+        targets: what was looked at, as `module:name`.
+        marks: the markers `# weft: ignore[...]` that ignored something, as file and line.
+        lasting: whether the same sources give this again; not so where a limit or an error of the machine ended it.
+    """
+
+    lines: tuple[Line, ...] = ()
+    verdicts: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    marks: tuple[tuple[str, int], ...] = ()
+    lasting: bool = True
+
+    @property
+    def exit_code(self) -> int:
+        """2 if something was unusable or weft failed, 1 if something fails, else 0."""
+        levels = {line.level for line in self.lines}
+        return 2 if levels & {"unusable", "crash"} else 1 if "error" in levels else 0
+
+    def count(self, level: str) -> int:
+        """How many lines of a level there are."""
+        return sum(line.level == level for line in self.lines)
+
+    @property
+    def summary(self) -> str:
+        """The last line of the report."""
+        counts = {verdict: self.verdicts.count(verdict) for verdict in set(self.verdicts)}
+        parts = [
+            f"{counts.get(PROVED, 0)} proved",
+            f"{counts.get(HOLDS, 0)} hold on the sizes tried",
+            f"{counts.get(FAILS, 0)} fail",
+            *(f"{counts[verdict]} {verdict}" for verdict in (UNDECIDED, IGNORED, KNOWN) if counts.get(verdict)),
+            *(f"{self.count(level)} {words}" for level, words in _COUNTED.items() if self.count(level)),
+        ]
+        return f"{len(self.verdicts)} contracts: {', '.join(parts)}"
+
+
+def joined(parts: Iterable[Checked]) -> Checked:
+    """All parts as one; a line that several of them have counts once."""
+    listed = list(parts)
+    return Checked(
+        tuple(dict.fromkeys(line for part in listed for line in part.lines)),
+        tuple(verdict for part in listed for verdict in part.verdicts),
+        tuple(one for part in listed for one in part.assumptions),
+        tuple(one for part in listed for one in part.targets),
+        tuple(one for part in listed for one in part.marks),
+        all(part.lasting for part in listed),
+    )
+
+
+def to_json(part: Checked) -> dict[str, Any]:
+    """A part as JSON has it."""
+    return dataclasses.asdict(part)
+
+
+def from_json(found: Mapping[str, Any]) -> Checked:
+    """A part back from JSON.
+
+    Raises:
+        KeyError, TypeError, ValueError: if it is none.
+    """
+    return Checked(
+        tuple(Line(**line) for line in found["lines"]),
+        tuple(found["verdicts"]),
+        tuple(found["assumptions"]),
+        tuple(found["targets"]),
+        tuple((str(file), int(line)) for file, line in found["marks"]),
+        bool(found["lasting"]),
+    )
+
+
+def one_line(level: str, file: str, line: int, name: str, message: str, rule: str = "") -> Checked:
+    """A part that is one line, with no contract."""
+    return Checked((Line(level, file, line, name, message, rule),))
+
+
+def undecided(file: str, line: int, name: str, reason: str, *, strict: bool, lasting: bool = False) -> Checked:
+    """A contract that something else than the search has ended."""
+    said = Line("error" if strict else "undecided", file, line, name, f"undecided: {reason}", "undecided")
+    return Checked((said,), (UNDECIDED,), lasting=lasting)

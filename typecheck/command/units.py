@@ -1,0 +1,167 @@
+"""Which files are checked: paths, folders and dotted names become *units*, one a module.
+
+Names are looked up without importing anything: whatever a file does when it is imported, it does in a worker.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from .lines import Checked, one_line
+
+WEFT = Path(__file__).resolve().parents[2]
+_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One file to check.
+
+    Attributes:
+        file: its path, as it was given.
+        module: the dotted name that it is imported by; that of a script is its stem.
+        root: the folder that this name starts from.
+    """
+
+    file: str
+    module: str
+    root: str
+
+
+def unit_of(path: Path) -> Unit:
+    """The unit of a file: its name comes from the packages that it is in."""
+    real = path.resolve()
+    parts = [] if real.stem == "__init__" else [real.stem]
+    folder = real.parent
+    while (folder / "__init__.py").exists():
+        if folder == WEFT:  # a checkout may lie in a folder of any name
+            return Unit(str(path), ".".join(("weft", *reversed(parts))), str(folder.parent))
+        parts.append(folder.name)
+        folder = folder.parent
+    return Unit(str(path), ".".join(reversed(parts)) or real.parent.name, str(folder))
+
+
+def units_of(names: Iterable[str], exclude: Iterable[str] = (), base: Path | None = None) -> tuple[list[Unit], Checked]:
+    """What there is to check, and what is not usable of it.
+
+    Args:
+        names: files, folders, or modules by dotted name; a package's name stands for all of its modules.
+        exclude: patterns of paths below `base`, which leave files and folders out.
+        base: the folder that patterns are relative to; by default the current one.
+
+    Returns:
+        Each file once, in the order of the names, and a line for each name that is none of these, and for each package
+        that is there twice.
+    """
+    files: list[Path] = []
+    troubles: list[Checked] = []
+    for name in names:
+        found = list(_files(name))
+        files += found
+        if not found:
+            troubles.append(one_line("unusable", name, 0, "weft check", _nothing(name), "usage"))
+    base = (base or Path.cwd()).resolve()
+    patterns = [_pattern(one) for one in exclude]
+    by_path = {one.resolve(): one for one in reversed(files)}
+    kept = [one for one in dict.fromkeys(map(Path.resolve, files)) if not _excluded(one, base, patterns)]
+    units, twice = _once([unit_of(by_path[one]) for one in kept])
+    return units, Checked(tuple(line for part in (*troubles, *twice) for line in part.lines))
+
+
+def _nothing(name: str) -> str:
+    return "there is no Python file in this folder" if Path(name).is_dir() else "no such file, folder or module"
+
+
+def _files(name: str) -> Iterator[Path]:
+    path = Path(name)
+    if not path.exists() and _DOTTED.fullmatch(name):
+        located = locate(name)
+        if located is None:
+            return
+        path = located.parent if located.stem == "__init__" else located
+        path = Path(os.path.relpath(path)) if path.is_relative_to(Path.cwd()) else path
+    if path.is_dir():
+        yield from sorted(one for one in path.rglob("*.py") if not _hidden(one.relative_to(path)))
+    elif path.is_file():
+        yield path
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") or part == "__pycache__" for part in path.parts)
+
+
+def locate(name: str) -> Path | None:
+    """The file of a module, found without importing the packages that it is in."""
+    top, *rest = name.split(".")
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    if not rest:
+        return Path(spec.origin) if spec.origin and Path(spec.origin).suffix == ".py" else None
+    for folder in spec.submodule_search_locations or ():
+        place = Path(folder, *rest)
+        for one in (place / "__init__.py", place.with_suffix(".py")):
+            if one.is_file():
+                return one
+    return None
+
+
+def _pattern(written: str) -> re.Pattern[str]:
+    """`tests/*` and `**/old` as a pattern of posix paths; whatever lies below a match is matched too."""
+    parts = re.split(r"(\*\*/|\*\*|\*|\?)", written.strip("/"))
+    told = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    return re.compile("".join(told.get(one, re.escape(one)) for one in parts) + "(/.*)?")
+
+
+def _excluded(path: Path, base: Path, patterns: Iterable[re.Pattern[str]]) -> bool:
+    if not path.is_relative_to(base):
+        return False
+    shown = path.relative_to(base).as_posix()
+    return any(one.fullmatch(shown) for one in patterns)
+
+
+def _once(units: Iterable[Unit]) -> tuple[list[Unit], list[Checked]]:
+    """Units without those of a package that another one of the same name stands before, and a line for each such."""
+    roots: dict[str, str] = {}
+    kept: list[Unit] = []
+    told: dict[tuple[str, str], Checked] = {}
+    for unit in units:
+        top = unit.module.partition(".")[0]
+        is_package = "." in unit.module or Path(unit.file).name == "__init__.py"
+        first = roots.setdefault(top, unit.root) if is_package else unit.root
+        if first == unit.root:
+            kept.append(unit)
+            continue
+        here, other = (str(shown(Path(root) / top)) for root in (unit.root, first))
+        message = f"a second package named {top!r}, beside {other}: a process can import one of them; check each alone"
+        told.setdefault((top, unit.root), one_line("unusable", here, 0, "weft check", message, "usage"))
+    return kept, list(told.values())
+
+
+def shown(path: Path | str) -> str:
+    """A path as it is printed: from the current folder, if it is below."""
+    path = Path(path)
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return str(path)
+
+
+def installed_roots() -> tuple[str, ...]:
+    """The folders of the standard library and of installed packages."""
+    import sysconfig
+
+    paths = sysconfig.get_paths()
+    found = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    found |= {one for one in sys.path if one.endswith(("site-packages", "dist-packages"))}
+    # An environment may be reached through a link.
+    return tuple(sorted(found | {os.path.realpath(one) for one in found}))

@@ -1,0 +1,117 @@
+"""A worker: a process that judges units, one after the other, and says of each step what it is about to do.
+
+It is asked in lines of JSON on its standard input and answers on what was its standard output; what checked code prints
+goes to standard error, also where it is printed by native code.
+
+    asked:      {"settings": ..., "temporary": folder, "caches": [...]}, then {"unit": ..., "after": number} each
+    answered:   {"ready": true}, then for a unit {"at": number, "name", "file", "line"} and {"part": ...} as they come,
+                and {"end": true, "reads": [...]} at its end
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import linecache
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, TextIO
+
+import jax
+from weft.typecheck.command.config import Settings
+from weft.typecheck.command.lines import to_json
+from weft.typecheck.command.linter import Steps, judged
+from weft.typecheck.command.sandbox import Sandbox
+from weft.typecheck.command.units import Unit, installed_roots
+
+
+def main() -> None:
+    """Answers until there are no more questions."""
+    asked, answers = _channels()
+    first = json.loads(asked.readline())
+    settings = Settings(**first["settings"])
+    caches = [
+        *first["caches"],
+        *([jax.config.jax_compilation_cache_dir] if jax.config.jax_compilation_cache_dir else []),
+    ]
+    sandbox = Sandbox([first["temporary"], *caches], (sys.prefix, sys.base_prefix, *installed_roots()))
+    _no_core_dumps()
+    sandbox.install()
+    say(answers, {"ready": True})
+    home, environment = os.getcwd(), dict(os.environ)
+    for line in asked:
+        request = json.loads(line)
+        with _as_before(home, environment):
+            _judge(Unit(**request["unit"]), settings, sandbox, request["after"], answers)
+        say(answers, {"end": True, "reads": sorted(sandbox.reads)})
+
+
+def say(answers: TextIO, message: Mapping[str, Any]) -> None:
+    """One line to the command."""
+    answers.write(json.dumps(message) + "\n")
+    answers.flush()
+
+
+def _judge(unit: Unit, settings: Settings, sandbox: Sandbox, after: int, answers: TextIO) -> None:
+    def announce(number: int, name: str, file: str, line: int) -> None:
+        _limit_processor_time(settings.seconds)
+        say(answers, {"at": number, "name": name, "file": file, "line": line})
+
+    steps = Steps(after, announce, sandbox.refusals, walled=True)
+    for part in judged(unit, settings, steps):
+        if steps.number > after or part.targets:
+            say(answers, {"part": to_json(part)})
+
+
+def _channels() -> tuple[TextIO, TextIO]:
+    """The two ends of the talk, away from the numbers that checked code reads from and prints to."""
+    asked = os.fdopen(os.dup(0), encoding="utf-8")
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    os.close(nothing)
+    return asked, answers
+
+
+@contextlib.contextmanager
+def _as_before(home: str, environment: Mapping[str, str]) -> Iterator[None]:
+    """What a unit does to the folder, the environment and the arguments of the process is not the next one's."""
+    arguments = list(sys.argv)
+    try:
+        yield
+    finally:
+        os.chdir(home)
+        if dict(os.environ) != environment:
+            os.environ.clear()
+            os.environ.update(environment)
+        sys.argv[:] = arguments
+        linecache.checkcache()
+
+
+def over(seconds: float) -> float:
+    """How much processor time a step may take before the system ends it: more than the search ends itself at."""
+    return seconds * 1.25 + 2
+
+
+def _limit_processor_time(seconds: float) -> None:
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit: the command's own clock ends what does not end
+        return
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    most = int(used.ru_utime + used.ru_stime + over(seconds)) + 1
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
+
+def _no_core_dumps() -> None:
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""The script `weft`: the command, without `import weft`, which would import JAX.
+
+A package of its own, `weft_launcher`, for that reason. It loads the room `typecheck/command` from where weft lies, by
+a name of its own: of that room, what the command itself needs knows of no other room, and imports its own files
+relatively. Workers import weft in the usual way.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+
+_NAME = "weft_check_command"
+
+
+def main() -> int:
+    """Runs the command and returns its exit code."""
+    weft = importlib.util.find_spec("weft")  # looks for it only
+    if weft is None or weft.origin is None:
+        raise ImportError("weft is not installed beside its launcher")
+    folder = Path(weft.origin).parent / "typecheck" / "command"
+    spec = importlib.util.spec_from_file_location(
+        _NAME, folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    assert spec is not None
+    sys.modules[_NAME] = importlib.util.module_from_spec(spec)
+    return importlib.import_module(f"{_NAME}.front").main()
