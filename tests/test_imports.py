@@ -93,6 +93,9 @@ ROOMS: dict[str, dict[str, set[str]]] = {
 PRIVATE_JAX = "core/edge/_jax.py"
 # The one room that may import flax: what joins NNX with Linen, and is loaded on use.
 FLAX_ROOM = "nnx/bridge/"
+# Installed beside weft, as `weft_pytest` and `weft_launcher`: what the plugin loads of weft is up to pytest's options,
+# and the launcher loads one room of it without the rest.
+OUTSIDE = (("typecheck", "pytest_plugin"), ("typecheck", "launcher"))
 # Slow to import and needed by few programs: loaded where they are used.
 LOADED_ON_USE = ("weft.nnx", "weft.typecheck", "optax", "treescope", "rich", "flax", "matplotlib", "sklearn")
 
@@ -122,8 +125,7 @@ def imported_names(source: str, module: str = "weft") -> Iterator[str]:
 def forbidden_imports(file: str, source: str) -> list[str]:
     """What a file of the library imports against the rules; `file` is relative to the repository."""
     parts = Path(file).with_suffix("").parts
-    # The pytest plugin is installed beside weft, as `weft_pytest`: what it loads of weft is up to pytest's options.
-    outside = parts[:2] == ("typecheck", "pytest_plugin")
+    outside = parts[:2] in OUTSIDE
     package = parts[0] if len(parts) > 1 and not outside else ""
     # For relative imports, the package that the file is in.
     around = ".".join(("weft", *parts[:-1]))
@@ -205,7 +207,7 @@ def longest(name: str, known: Collection[str]) -> str:
 
 @functools.cache
 def import_graph() -> dict[str, set[str]]:
-    files = {module_of(file): file for file in library_files() if "pytest_plugin" not in file.parts}
+    files = {module_of(file): file for file in library_files() if file.relative_to(ROOT).parts[:2] not in OUTSIDE}
     return {
         module: imported_modules(file.read_text(), str(file.relative_to(ROOT)), files) for module, file in files.items()
     }

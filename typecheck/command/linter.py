@@ -8,6 +8,7 @@ it takes it, so that one that does not come back is known, and the next worker g
 from __future__ import annotations
 
 import inspect
+import linecache
 import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -38,6 +39,9 @@ from weft.typecheck.proofs.whose import place_of
 
 Announce = Callable[[int, str, str, int], None]
 
+# How deep calls may go is the interpreter's business, and weft's own calls are among them.
+_TOO_DEEP = "its calls go deeper than Python's limit of recursion"
+
 
 def check(names: Iterable[str], *, only: str | None = None, strict: bool = False, budget: Budget = USUAL) -> Checked:
     """Checks files, folders and modules by dotted name in this process, with nothing between it and what they do.
@@ -50,7 +54,12 @@ def check(names: Iterable[str], *, only: str | None = None, strict: bool = False
     """
     settings = Settings(only, strict, budget.trials, budget.seconds)
     units, troubles = units_of(names)
-    return joined([troubles, *(part for unit in units for part in judged(unit, settings))])
+    return joined([troubles, *(part for parts in judge_here(units, settings) for part in parts)])
+
+
+def judge_here(units: Iterable[Unit], settings: Settings) -> Iterator[list[Checked]]:
+    """Judges units in this process: what tests give to the command in place of its workers."""
+    return (list(judged(unit, settings)) for unit in units)
 
 
 class Steps:
@@ -93,6 +102,7 @@ class Steps:
 def judged(unit: Unit, settings: Settings, steps: Steps | None = None) -> Iterator[Checked]:
     """The parts of one unit, one after the other."""
     steps = steps or Steps()
+    linecache.checkcache(str(Path(unit.file).resolve()))  # markers are read from there
     with flax_over_weft(), listening(), importable(unit):
         steps.begin(unit.file)
         try:
@@ -199,12 +209,14 @@ def _proved(target: Target, settings: Settings, key: str, steps: Steps) -> Check
     if trouble is not None:
         return trouble
     contract = found[0]
+    reason = ""
     if steps.refusals and contract.verdict in (Verdict.FAILS, Verdict.SKIPPED):
         reason = _refused(steps.refusals[0])
-        return undecided(
-            shown(contract.file), contract.line, contract.name, reason, strict=settings.strict, lasting=True
-        )
-    return _part(contract, settings.strict)
+    elif any(one.message.startswith("RecursionError") for one in contract.failures):
+        reason = _TOO_DEEP
+    if not reason:
+        return _part(contract, settings.strict)
+    return undecided(shown(contract.file), contract.line, contract.name, reason, strict=settings.strict, lasting=True)
 
 
 def _guarded(steps: Steps, place: tuple[str, str, int], strict: bool, work: Callable[[], None]) -> Checked | None:
@@ -221,7 +233,7 @@ def _guarded(steps: Steps, place: tuple[str, str, int], strict: bool, work: Call
     except RefusedError:
         return undecided(file, line, name, _refused(steps.refusals[0]), strict=strict, lasting=True)
     except RecursionError:
-        return undecided(file, line, name, "Python's limit of recursion was reached", strict=strict, lasting=True)
+        return undecided(file, line, name, _TOO_DEEP, strict=strict, lasting=True)
     except MemoryError:
         return undecided(file, line, name, "it took more memory than there is", strict=strict)
     except Exception as error:

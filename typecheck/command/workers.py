@@ -250,7 +250,9 @@ class Pool:
             if outgrown:
                 after = max(after, at["at"] - 1)  # the memory may be what earlier units left: once more, alone
             elif at["at"] <= 1:
-                found.parts.append(one_line("unusable", unit.file, 0, "import", f"undecided: {reason}", "import"))
+                found.parts.append(
+                    one_line("unusable", unit.file, 0, "import", f"{reason}, while it was imported", "import")
+                )
                 return None
             else:
                 after = at["at"]

@@ -7,8 +7,14 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from weft.typecheck.__main__ import main
-from weft.typecheck.command.linter import check
+from weft.typecheck.command.front import main as command
+from weft.typecheck.command.linter import check, judge_here
+
+
+def main(arguments: list[str]) -> int:
+    """The command, judging in this process: tests of its workers are in `test_workers.py`."""
+    return command(arguments, judge=judge_here)
+
 
 RIGHT = """
     from jaxtyping import Array, Float
@@ -170,9 +176,3 @@ def test_modules_go_by_their_dotted_name_and_folders_are_walked(write, tmp_path:
     write("inner/two.py", RIGHT.replace("project", "other"))
     assert len(check(["inner"]).verdicts) == 2
     assert check(["weft.typecheck.language.dims"]).exit_code == 0
-
-
-@pytest.mark.slow
-def test_several_processes_give_the_same_answer(write):
-    names = [write("part_a.py", RIGHT), write("part_b.py", WRONG)]
-    assert check(names, jobs=2) == check(names)

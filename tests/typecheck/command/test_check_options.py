@@ -9,7 +9,14 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from weft.typecheck.__main__ import main
+from weft.typecheck.command.front import main as command
+from weft.typecheck.command.linter import judge_here
+
+
+def main(arguments: list[str]) -> int:
+    """The command, judging in this process: tests of its workers are in `test_workers.py`."""
+    return command(arguments, judge=judge_here)
+
 
 # One definition of each kind of finding; `{skip}` may leave out the wrong one.
 FILES = {
@@ -85,15 +92,6 @@ def test_options_go_together(project, form, only, strict, skip, capsys: pytest.C
     wanted = expected(only, strict, skip)
     assert lines_of(capsys.readouterr().out, form) == wanted
     assert code == any(level == "error" for level, _, _ in wanted)
-
-
-@pytest.mark.slow
-def test_processes_go_with_every_other_option(project, capsys: pytest.CaptureFixture[str]):
-    options = ["--format", "json", "--strict", "--only", "wrong|sus|unb", str(project(True))]
-    assert main(["check", "-j", "2", *options]) == 1
-    together = capsys.readouterr().out
-    assert main(["check", *options]) == 1
-    assert together == capsys.readouterr().out
 
 
 UNUSABLE = """

@@ -425,7 +425,8 @@ def test_files_of_weft_are_checked(program: str, tmp_path: Path):
 
 
 def test_modules_of_the_real_flax_are_listed_with_the_way_out(program: str):
-    code = f"import flax.nnx; from weft.typecheck.__main__ import main; main(['check', {program!r}])"
+    code = f"import flax.nnx; from weft.typecheck.command.linter import check; found = check([{program!r}]); "
+    code += "print(*found.lines, found.summary, sep='\\n')"
     cls, function, summary = run("-c", code).splitlines()
     assert cls == (
         "flax_program.py:6: Dense: not checked: Dense is a Module of the real flax.nnx, and proofs are for those of "

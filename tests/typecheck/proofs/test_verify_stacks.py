@@ -171,7 +171,7 @@ def test_weft_check_proves_models_with_stacked_layers(tmp_path: Path, program: s
     file.write_text(program)
     checked = check([str(file)])
     assert [str(line) for line in checked.lines] == []
-    assert checked.verdicts == (Verdict.PROVED,) * contracts
+    assert checked.verdicts == (Verdict.PROVED.value,) * contracts
 
 
 # ---- what is wrong in a stack is found ------------------------------------------------------------------------------

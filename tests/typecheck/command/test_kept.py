@@ -1,0 +1,138 @@
+"""Verdicts that are kept: what an edit makes new, and what is not kept. Without workers; those are in `test_workers.py`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from weft.typecheck.command.config import Settings
+from weft.typecheck.command.kept import Kept
+from weft.typecheck.command.lines import Checked, one_line, undecided
+from weft.typecheck.command.sources import Sources
+from weft.typecheck.command.units import unit_of, units_of
+
+PACKAGE = {
+    "pkg/__init__.py": "",
+    "pkg/dims.py": "WIDTH = 3\n",
+    "pkg/layers.py": "import jax\nfrom pkg.dims import WIDTH\n",
+    "pkg/models.py": "def f():\n    from . import layers\n",
+    "pkg/apart.py": "import json\n",
+    "pkg/inner/__init__.py": "from ..apart import *\n",
+    "pkg/inner/deep.py": "from .. import dims as sizes\n",
+    "lazy/__init__.py": "import importlib\n",
+    "lazy/one.py": "",
+    "lazy/two.py": "",
+    "script.py": "import helper, pkg.layers\n",
+    "helper.py": "",
+}
+RESULT = [Checked((), ("proved",))]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name, text in PACKAGE.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("file", "wanted"),
+    [
+        ("pkg/layers.py", {"pkg/__init__.py", "pkg/dims.py", "pkg/layers.py"}),
+        ("pkg/models.py", {"pkg/__init__.py", "pkg/models.py", "pkg/layers.py", "pkg/dims.py"}),
+        ("pkg/apart.py", {"pkg/__init__.py", "pkg/apart.py"}),
+        ("pkg/inner/deep.py", {"pkg/__init__.py", "pkg/inner/__init__.py", "pkg/inner/deep.py", "pkg/apart.py", "pkg/dims.py"}),
+        ("lazy/one.py", {"lazy/__init__.py", "lazy/one.py", "lazy/two.py"}),
+        ("script.py", {"script.py", "helper.py", "pkg/__init__.py", "pkg/layers.py", "pkg/dims.py"}),
+    ],
+)  # fmt: skip
+def test_a_file_depends_on_what_it_imports(project: Path, file: str, wanted: set[str]):
+    found = Sources({}).closure(unit_of(Path(file)))
+    assert {str(Path(one).relative_to(project)) for one in found} == wanted
+
+
+@pytest.mark.parametrize(
+    ("edited", "anew"),
+    [
+        ("pkg/dims.py", {"pkg/dims.py", "pkg/layers.py", "pkg/models.py", "pkg/inner/deep.py"}),
+        ("pkg/apart.py", {"pkg/apart.py", "pkg/inner/__init__.py", "pkg/inner/deep.py"}),
+        ("pkg/models.py", {"pkg/models.py"}),
+        ("pkg/__init__.py", {name for name in PACKAGE if name.startswith("pkg")}),
+        ("script.py", set()),
+    ],
+)
+def test_an_edit_makes_new_what_depends_on_it(project: Path, edited: str, anew: set[str]):
+    units, _ = units_of(["pkg"])
+    kept = Kept(project, Settings())
+    for unit in units:
+        kept.keep(unit, kept.key(unit), RESULT, [])
+    kept.close()
+    (project / edited).write_text((project / edited).read_text() + "\nMORE = 1\n")
+    kept = Kept(project, Settings())
+    assert {unit.file for unit in units if kept.find(unit, kept.key(unit)) is None} == anew
+
+
+@pytest.fixture
+def again(project: Path) -> Callable[..., list[Checked] | None]:
+    """Keeps a result, changes something, and asks for it."""
+    (unit,), _ = units_of(["helper.py"])
+
+    def ask(change: Callable[[], object], settings: Settings = Settings(), result: list[Checked] = RESULT, reads=()):
+        kept = Kept(project, Settings())
+        kept.keep(unit, kept.key(unit), result, reads)
+        kept.close()
+        change()
+        kept = Kept(project, settings)
+        return kept.find(unit, kept.key(unit))
+
+    return ask
+
+
+def test_what_did_not_change_is_found(again, project: Path):
+    assert again(lambda: None) == RESULT
+    assert (project / ".weft" / ".gitignore").read_text() == "*\n"
+    assert again((project / "helper.py").touch) == RESULT  # its text is what counts
+
+
+@pytest.mark.parametrize(
+    "settings", [Settings(strict=True), Settings(only="f"), Settings(trials=7), Settings(dims={"helper:f": {"n": 2}})]
+)
+def test_other_options_are_another_question(again, settings: Settings):
+    assert again(lambda: None, settings) is None
+
+
+def test_the_environment_of_jax_counts(again, monkeypatch: pytest.MonkeyPatch):
+    assert again(lambda: monkeypatch.setenv("JAX_ENABLE_X64", "1")) is None
+
+
+def test_a_file_that_was_read_counts(again, project: Path):
+    data = project / "sizes.toml"
+    data.write_text("n = 1")
+    assert again(lambda: None, reads=[str(data)]) == RESULT
+    assert again(lambda: data.write_text("n = 2"), reads=[str(data)]) is None
+    assert again(data.unlink, reads=[str(data)]) is None
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"key": 3}', "null", '{"parts": 1}'])
+def test_a_damaged_file_is_judged_again(again, project: Path, content: str):
+    def damage() -> None:
+        for file in (project / ".weft" / "cache").iterdir():
+            file.write_text(content)
+
+    assert again(damage) is None
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        undecided("helper.py", 1, "f", "it took more memory", strict=False),
+        one_line("unusable", "helper.py", 1, "import", "ImportError: no", "import"),
+        dataclasses.replace(RESULT[0], lasting=False),
+    ],
+)
+def test_what_a_machine_has_ended_is_not_kept(again, part: Checked):
+    assert again(lambda: None, result=[part]) is None

@@ -1,0 +1,191 @@
+"""The command with its workers, as a stranger's CI runs it: nothing that is checked ends the run or reaches out of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[3]
+LAUNCH = f"""
+import sys; sys.path.insert(0, {str(ROOT / "typecheck")!r}); sys.argv[0] = "weft"
+from launcher import main
+code = main()
+print("jax" in sys.modules, "weft" in sys.modules, file=sys.stderr)
+sys.exit(code)
+"""
+
+HEAD = "from jaxtyping import Array, Float\nimport os, socket, subprocess, sys, tempfile\n"
+FILES = {
+    "a_ends.py": """
+        def before(x: Float[Array, "n"]) -> Float[Array, "n"]:
+            return x
+        def exits_at_once(x: Float[Array, "n"]) -> Float[Array, "n"]:
+            os._exit(0)
+        def crashes(x: Float[Array, "n"]) -> Float[Array, "n"]:
+            os.kill(os.getpid(), 11)
+        def exits(x: Float[Array, "n"]) -> Float[Array, "n"]:
+            sys.exit(3)
+        def interrupts(x: Float[Array, "n"]) -> Float[Array, "n"]:
+            raise KeyboardInterrupt
+        def goes_deep(x: Float[Array, "n"]) -> Float[Array, "n"]:
+            return goes_deep(x)
+        def loops(x: Float[Array, "n"]) -> Float[Array, "n"]:
+            while True:
+                pass
+        def grows(x: Float[Array, "n"]) -> Float[Array, "n"]:
+            kept = []
+            while True:
+                kept.append(bytearray(10_000_000))
+        def after(x: Float[Array, "n"]) -> Float[Array, "n n"]:
+            return x
+    """,
+    "b_reaches.py": """
+        def connects(x: Float[Array, "n"]) -> Float[Array, "n"]:
+            socket.socket().connect(("127.0.0.1", 1)); return x
+        def starts(x: Float[Array, "n"]) -> Float[Array, "n"]:
+            subprocess.run(["touch", "made"]); return x
+        def writes(x: Float[Array, "n"]) -> Float[Array, "n"]:
+            open("made", "w"); return x
+        def deletes(x: Float[Array, "n"]) -> Float[Array, "n"]:
+            os.remove("a_ends.py"); return x
+        def does_without(x: Float[Array, "n"]) -> Float[Array, "n"]:
+            try:
+                open("made", "w")
+            except OSError:
+                pass
+            return x
+        def prints(x: Float[Array, "n"]) -> Float[Array, "n"]:
+            with tempfile.TemporaryDirectory() as folder:
+                open(f"{folder}/x", "w").write("1")
+            print("[noise"); os.write(1, b"{noise"); return x
+    """,
+    "c_import.py": "os._exit(0)",
+    "d_import.py": 'print("}"); open("made", "w")',
+    "e_syntax.py": "def f(:",
+}
+UNDECIDED = {
+    "exits_at_once": "the process ended, with exit code 0",
+    "crashes": "the process was ended by SIGSEGV",
+    "exits": "it raises SystemExit(3), which ends a program",
+    "interrupts": "it raises KeyboardInterrupt(), which ends a program",
+    "goes_deep": "its calls go deeper than Python's limit of recursion",
+    "loops": "it did not end within 1 seconds of processor time (`--seconds`)",
+    "grows": "it took more than 1500 MB of memory (`--memory`)",
+    "connects": "it opens a socket, which `weft check` refuses",
+    "starts": "it starts a process, which `weft check` refuses",
+    "writes": "it writes made, which `weft check` refuses",
+    "deletes": "it deletes a_ends.py, which `weft check` refuses",
+}
+
+
+def command(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(one for one in sys.path if one)}
+    return subprocess.Popen(
+        [sys.executable, "-c", LAUNCH, "check", *arguments],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).write_text(HEAD + textwrap.dedent(text))
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict, int]:
+    """One run over all of the files above."""
+    folder = tmp_path_factory.mktemp("nasty")
+    write(folder, FILES)
+    run = command(folder, "--format", "json", "--seconds", "1", "--memory", "1500", "-j", "2", ".")
+    out, _ = run.communicate()
+    return folder, json.loads(out), run.returncode
+
+
+def test_each_costs_one_verdict_with_its_reason(ran):
+    found = {one["name"]: one["message"] for one in ran[1]["findings"] if one["level"] == "undecided"}
+    assert found == {name: f"undecided: {reason}" for name, reason in UNDECIDED.items()}
+
+
+def test_the_rest_is_judged_in_the_order_of_the_files(ran):
+    _, found, code = ran
+    assert [one["name"] for one in found["findings"] if one["level"] == "error"] == ["after"]
+    assert found["summary"] == ("15 contracts: 3 proved, 0 hold on the sizes tried, 1 fail, 11 undecided, 3 unusable")
+    files = [one["file"] for one in found["findings"]]
+    assert files == sorted(files)
+    assert code == found["exit_code"] == 2
+
+
+def test_a_file_that_cannot_be_imported_is_one_line(ran):
+    found = {one["file"]: one["message"] for one in ran[1]["findings"] if one["level"] == "unusable"}
+    assert found == {
+        "c_import.py": "the process ended, with exit code 0, while it was imported",
+        "d_import.py": "RefusedError: it writes made, which `weft check` refuses",
+        "e_syntax.py": "SyntaxError: invalid syntax (e_syntax.py, line 3)",
+    }
+
+
+def test_nothing_is_left_behind(ran):
+    assert {one.name for one in ran[0].iterdir()} - {"__pycache__"} == {*FILES, ".weft"}
+
+
+RIGHT = 'def right(x: Float[Array, "n"]) -> Float[Array, "n"]:\n    return x\n'
+FOREVER = 'def forever(x: Float[Array, "n"]) -> Float[Array, "n"]:\n    while True:\n        pass\n'
+
+
+def test_an_unchanged_project_is_answered_without_jax(tmp_path: Path):
+    write(tmp_path, {"one.py": RIGHT, "two.py": RIGHT.replace('"n"]:', '"n n"]:')})
+    first = command(tmp_path, ".")
+    out, err = first.communicate()
+    assert first.returncode == 1
+    assert err == "False False\n"  # the workers have it, the command never
+    second = command(tmp_path, ".", "-j", "3")
+    assert second.communicate() == (out, "False False\n")
+    assert second.returncode == 1
+    assert out.splitlines()[-1] == "2 contracts: 1 proved, 0 hold on the sizes tried, 1 fail"
+
+
+def test_an_interruption_keeps_what_is_known(tmp_path: Path):
+    write(tmp_path, {"a.py": RIGHT.replace('"n"]:', '"n n"]:'), "b.py": RIGHT + FOREVER, "c.py": RIGHT})
+    run = command(tmp_path, "-j", "1", ".")
+    assert run.stdout is not None
+    first = run.stdout.readline()  # it comes before the run is over
+    assert first.startswith("a.py:3: right: contract")
+    run.send_signal(signal.SIGINT)
+    out, err = run.communicate()
+    assert run.returncode == 130
+    assert out.startswith(("1 contracts:", "2 contracts:"))
+    assert err.startswith("interrupted: 2 files were not finished\n")
+
+
+def test_an_internal_error_is_reported_and_the_run_goes_on(tmp_path: Path):
+    # An annotation whose own code fails stands for a fault of weft's.
+    broken = """
+        class Odd:
+            def __getattr__(self, name):
+                raise ZeroDivisionError(name)
+        def before(x: Float[Array, "n"]) -> Float[Array, "n"]:
+            return x
+        odd = Odd()
+    """
+    write(tmp_path, {"a.py": broken, "b.py": RIGHT})
+    run = command(tmp_path, "-j", "1", ".")
+    out, _ = run.communicate()
+    assert run.returncode == 2
+    first, summary = out.splitlines()
+    assert "undecided: weft failed: ZeroDivisionError" in first
+    assert "typecheck/command/linter.py:" in first
+    assert first.endswith("please report it")
+    assert summary.endswith("1 proved, 0 hold on the sizes tried, 0 fail, 1 undecided, 1 internal errors")
