@@ -43,7 +43,6 @@ class Kept:
         self._memory = self.folder / "sources.json"
         found = _load(self._memory)
         self.sources = Sources({path: one for path, one in found.items() if isinstance(one, list) and len(one) == 5})
-        self._remembered = dict(self.sources.memory)
         self._settings = json.dumps(dataclasses.asdict(settings), sort_keys=True)
         self._versions = _versions(self.sources)
 
@@ -75,7 +74,7 @@ class Kept:
 
     def close(self) -> None:
         """Remembers the sources, and lets the oldest entries go where there are too many."""
-        if self.sources.memory != self._remembered:
+        if self.sources.is_new:
             self._write(self._memory, {path: one for path, one in self.sources.memory.items() if os.path.exists(path)})
         with contextlib.suppress(OSError):
             entries = list(self.folder.glob("*.json"))

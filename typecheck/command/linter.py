@@ -113,35 +113,60 @@ def judged(unit: Unit, settings: Settings, steps: Steps | None = None) -> Iterat
             file, line = _raised_at(error, unit.file)
             yield one_line("unusable", file, line, "import", f"{type(error).__name__}: {_first(error)}", "import")
             return
-        found: list[tuple[str, Any]] = []
-        place = ("what it defines", str(module.__file__), 0)
-        trouble = _guarded(steps, place, settings.strict, lambda: found.extend(definitions(module)))
-        if trouble is not None:
-            yield trouble
+        failed: dict[str, Exception] = {}
+        found = [*definitions(module, failed)]
+        for name, error in failed.items():
+            if _is_asked(name, settings):
+                yield _crash(shown(unit.file), 0, name, error)
         for name, thing in found:
-            if settings.only is None or re.search(settings.only, name):
+            if _is_asked(name, settings):
                 yield from _definition(unit, name, thing, settings, steps)
 
 
-def definitions(module: ModuleType) -> Iterator[tuple[str, Any]]:
-    """The public functions and Modules that a module defines itself, in the order of its lines."""
+def _is_asked(name: str, settings: Settings) -> bool:
+    return settings.only is None or re.search(settings.only, name) is not None
+
+
+def definitions(module: ModuleType, failed: dict[str, Exception] | None = None) -> Iterator[tuple[str, Any]]:
+    """The public functions and Modules that a module defines itself, in the order of its lines.
+
+    Args:
+        module: where to look.
+        failed: is given the errors of what cannot be looked at, by name; without it they are raised.
+    """
     found: list[tuple[int, str, Any]] = []
-    own = {id(value): name for name, value in vars(module).items() if getattr(value, "__name__", None) == name}
+    own = {id(value): name for name, value in vars(module).items() if _own_name(value) == name}
     for name, value in vars(module).items():
-        if own.get(id(value), name) != name:
-            continue  # another name for what is found under its own
-        if name.startswith("_") or getattr(inspect.unwrap(value), "__module__", None) != module.__name__:
-            continue
-        if isinstance(value, type):
-            checkable = has_own_dims(value) or is_foreign_class(value)
-            if checkable and not inspect.isabstract(value) and _has_contract(value):
-                found.append((place_of(value)[1], value.__qualname__, value))
-        elif not callable(value) or has_own_dims(type(value)) or is_foreign_class(type(value)):
-            continue
-        elif is_annotated(value):
-            found.append((place_of(value)[1], name, value))
+        if name.startswith("_") or own.get(id(value), name) != name:
+            continue  # private, or another name for what is found under its own
+        try:
+            if _is_checkable(module, value):
+                found.append((place_of(value)[1], value.__qualname__ if isinstance(value, type) else name, value))
+        except Exception as error:
+            if failed is None:
+                raise
+            failed[name] = error
     for _, name, value in sorted(found, key=lambda one: one[0]):
         yield name, value
+
+
+def _own_name(value: Any) -> Any:
+    try:
+        return getattr(value, "__name__", None)
+    except Exception:  # an object that makes up its attributes: no function and no class
+        return None
+
+
+def _is_checkable(module: ModuleType, value: Any) -> bool:
+    if not isinstance(value, type) and not callable(value):
+        return False
+    if getattr(inspect.unwrap(value), "__module__", None) != module.__name__:
+        return False
+    if isinstance(value, type):
+        return (
+            (has_own_dims(value) or is_foreign_class(value)) and not inspect.isabstract(value) and _has_contract(value)
+        )
+    return not has_own_dims(type(value)) and not is_foreign_class(type(value)) and is_annotated(value)
 
 
 def _has_contract(cls: type) -> bool:
@@ -237,15 +262,19 @@ def _guarded(steps: Steps, place: tuple[str, str, int], strict: bool, work: Call
     except MemoryError:
         return undecided(file, line, name, "it took more memory than there is", strict=strict)
     except Exception as error:
-        message = f"undecided: weft failed: {type(error).__name__}: {_first(error)} ({_place(error)}); please report it"
-        crash = Line("crash", file, line, name, message, "internal")
-        return Checked((crash,), (Verdict.UNDECIDED.value,), lasting=False)
+        return _crash(file, line, name, error)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and not steps.walled:
             raise
         reason = f"it raises {type(error).__name__}({', '.join(map(repr, error.args))}), which ends a program"
         return undecided(file, line, name, reason, strict=strict, lasting=True)
     return None
+
+
+def _crash(file: str, line: int, name: str, error: Exception) -> Checked:
+    """What an internal error of weft's leaves of a contract."""
+    message = f"undecided: weft failed: {type(error).__name__}: {_first(error)} ({_place(error)}); please report it"
+    return Checked((Line("crash", file, line, name, message, "internal"),), (Verdict.UNDECIDED.value,), lasting=False)
 
 
 def _refused(what: str) -> str:
@@ -255,8 +284,9 @@ def _refused(what: str) -> str:
 def _place(error: BaseException) -> str:
     """Where in weft an error was raised last."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if Path(frame.filename).is_relative_to(WEFT):
-            return f"{Path(frame.filename).relative_to(WEFT)}:{frame.lineno}"
+        path = Path(frame.filename).resolve()
+        if path.is_relative_to(WEFT):
+            return f"{path.relative_to(WEFT)}:{frame.lineno}"
     return "outside of weft"
 
 

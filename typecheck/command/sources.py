@@ -26,12 +26,14 @@ class Sources:
     """Files as they are now, with what is remembered of them from earlier runs.
 
     Args:
-        memory: of each path: time of its last change, size, digest, imports, and whether there are computed ones.
+        memory: of each path: time of its last change, size, digest, imports (None: not read yet), and whether there
+            are computed ones.
     """
 
     def __init__(self, memory: dict[str, list[Any]]):
         self.memory = memory
-        self._seen: dict[str, tuple[str, list[list[Any]], bool]] = {}
+        self.is_new = False
+        self._seen: dict[str, str] = {}
         self._tops: dict[tuple[str, str], tuple[str, ...]] = {}
         self._exists: dict[str, bool] = {}
         self._follows: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
@@ -41,34 +43,46 @@ class Sources:
         """Of a unit and of everything that it imports, with their paths."""
         told = hashlib.sha256()
         for path in sorted(self.closure(unit)):
-            told.update(f"{path}\0{self.read(path)[0]}\0".encode())
+            told.update(f"{path}\0{self.read(path)}\0".encode())
         return told.hexdigest()
 
     def of_files(self, paths: Iterable[str]) -> str:
         """Of files, in their order; one that is not there counts as that."""
         told = hashlib.sha256()
         for path in paths:
-            told.update(f"{path}\0{self.read(path)[0]}\0".encode())
+            told.update(f"{path}\0{self.read(path)}\0".encode())
         return told.hexdigest()
 
-    def read(self, path: str) -> tuple[str, list[list[Any]], bool]:
-        """The digest of a file, what it imports, and whether it computes names; nothing of a missing one."""
+    def read(self, path: str) -> str:
+        """The digest of a file; nothing of one that is not there."""
         if path not in self._seen:
             self._seen[path] = self._read(path)
         return self._seen[path]
 
-    def _read(self, path: str) -> tuple[str, list[list[Any]], bool]:
+    def _read(self, path: str) -> str:
         try:
             stat = os.stat(path)
             known = self.memory.get(path)
-            if known is not None and known[:2] == [stat.st_mtime_ns, stat.st_size]:
-                return known[2], known[3], known[4]
-            source = Path(path).read_bytes()
+            if known is None or known[:2] != [stat.st_mtime_ns, stat.st_size]:
+                digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+                self.is_new = True
+                known = self.memory[path] = [stat.st_mtime_ns, stat.st_size, digest, None, False]
         except OSError:
-            return "", [], False
-        found = hashlib.sha256(source).hexdigest(), *(_imports(source) if path.endswith(".py") else ([], False))
-        self.memory[path] = [stat.st_mtime_ns, stat.st_size, *found]
-        return found
+            return ""
+        return known[2]
+
+    def _imports(self, path: str) -> tuple[list[list[Any]], bool]:
+        """What a file imports, as level and name, and whether it computes names."""
+        if not self.read(path):
+            return [], False
+        entry = self.memory[path]
+        if entry[3] is None:
+            try:
+                entry[3:] = _imports(Path(path).read_bytes())
+            except OSError:
+                return [], False
+            self.is_new = True
+        return entry[3], entry[4]
 
     def closure(self, unit: Unit) -> set[str]:
         """The paths of all files that a unit depends on, its own first of all."""
@@ -87,7 +101,7 @@ class Sources:
     def _followed(self, path: str, module: str, root: str, own: str) -> list[tuple[str, str]]:
         key = path, root, own
         if key not in self._follows:
-            _, imports, computes = self.read(path)
+            imports, computes = self._imports(path)
             is_package = os.path.basename(path) == "__init__.py"
             ahead: dict[tuple[str, str], None] = {}
             for level, name in imports:

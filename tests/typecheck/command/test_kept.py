@@ -1,4 +1,4 @@
-"""Verdicts that are kept: what an edit makes new, and what is not kept. Without workers; those are in `test_workers.py`."""
+"""Verdicts that are kept: what an edit makes new, and what is not kept; with workers, see `test_workers.py`."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ PACKAGE = {
     "script.py": "import helper, pkg.layers\n",
     "helper.py": "",
 }
+USUAL = Settings()
 RESULT = [Checked((), ("proved",))]
 
 
@@ -45,7 +46,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("pkg/layers.py", {"pkg/__init__.py", "pkg/dims.py", "pkg/layers.py"}),
         ("pkg/models.py", {"pkg/__init__.py", "pkg/models.py", "pkg/layers.py", "pkg/dims.py"}),
         ("pkg/apart.py", {"pkg/__init__.py", "pkg/apart.py"}),
-        ("pkg/inner/deep.py", {"pkg/__init__.py", "pkg/inner/__init__.py", "pkg/inner/deep.py", "pkg/apart.py", "pkg/dims.py"}),
+        ("pkg/inner/deep.py", {name for name in PACKAGE if name.startswith("pkg")} - {"pkg/layers.py", "pkg/models.py"}),
         ("lazy/one.py", {"lazy/__init__.py", "lazy/one.py", "lazy/two.py"}),
         ("script.py", {"script.py", "helper.py", "pkg/__init__.py", "pkg/layers.py", "pkg/dims.py"}),
     ],
@@ -81,7 +82,7 @@ def again(project: Path) -> Callable[..., list[Checked] | None]:
     """Keeps a result, changes something, and asks for it."""
     (unit,), _ = units_of(["helper.py"])
 
-    def ask(change: Callable[[], object], settings: Settings = Settings(), result: list[Checked] = RESULT, reads=()):
+    def ask(change: Callable[[], object], settings: Settings = USUAL, result: list[Checked] = RESULT, reads=()):
         kept = Kept(project, Settings())
         kept.keep(unit, kept.key(unit), result, reads)
         kept.close()

@@ -32,9 +32,9 @@ def sandbox(tmp_path: Path) -> Sandbox:
         ("open", ("home/x", "r+", 0), "it writes home/x"),
         ("open", ("home/x", None, WRITE), "it writes home/x"),
         ("os.remove", ("home/x", -1), "it deletes home/x"),
-        ("os.rename", ("scratch/x", "home/x", -1, -1), "it renames scratch/x"),
+        ("os.rename", ("scratch/x", "home/x", -1, -1), "it renames home/x"),
         ("os.mkdir", (b"home/new", 0o777, -1), "it makes the folder home/new"),
-        ("os.symlink", ("home/x", "home/y", -1), "it links home/x"),
+        ("os.symlink", ("home/x", "home/y", -1), "it links home/y"),
         ("sqlite3.connect", ("home/x.db",), "it opens the database home/x.db"),
     ],
 )
