@@ -38,7 +38,7 @@ main()
 # How long a worker may take to import JAX and weft, on the slowest machine.
 _STARTING = 300.0
 # How often its memory is looked at.
-_LOOK = 0.1
+_LOOK = 0.2
 
 
 @dataclass
@@ -141,7 +141,11 @@ class Worker:
 
     def why(self) -> str:
         """Why it has died."""
-        code = self.process.wait()
+        try:
+            code = self.process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self.end("it closed what the process answers on")
+            code = 0
         if self.ended is not None:
             return self.ended
         if code == -getattr(signal, "SIGXCPU", 0):

@@ -27,6 +27,7 @@ PACKAGE = {
     "script.py": "import helper, pkg.layers\n",
     "helper.py": "",
 }
+OF_DEEP = {f"pkg/{name}.py" for name in ("__init__", "dims", "apart", "inner/__init__", "inner/deep")}
 USUAL = Settings()
 RESULT = [Checked((), ("proved",))]
 
@@ -46,7 +47,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("pkg/layers.py", {"pkg/__init__.py", "pkg/dims.py", "pkg/layers.py"}),
         ("pkg/models.py", {"pkg/__init__.py", "pkg/models.py", "pkg/layers.py", "pkg/dims.py"}),
         ("pkg/apart.py", {"pkg/__init__.py", "pkg/apart.py"}),
-        ("pkg/inner/deep.py", {name for name in PACKAGE if name.startswith("pkg")} - {"pkg/layers.py", "pkg/models.py"}),
+        ("pkg/inner/deep.py", OF_DEEP),
         ("lazy/one.py", {"lazy/__init__.py", "lazy/one.py", "lazy/two.py"}),
         ("script.py", {"script.py", "helper.py", "pkg/__init__.py", "pkg/layers.py", "pkg/dims.py"}),
     ],
