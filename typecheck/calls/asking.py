@@ -19,7 +19,9 @@ from jaxtyping import PyTree, Shaped
 from weft.typecheck.errors import ContractError
 from weft.typecheck.matching.bindings import Bindings
 
-_Shape: Any = jax.ShapeDtypeStruct
+# To a type checker these make types; here they make what `isinstance` asks.
+_Shaped: Any = Shaped
+_PyTree: Any = PyTree
 
 
 def asks(code: CodeType) -> bool:
@@ -41,7 +43,7 @@ def told(bindings: Bindings) -> Iterator[None]:
         for name, shape in before.items():
             _meets(name, shape)
         for name, structure in bindings.structures.items():
-            isinstance(structure.unflatten([0] * structure.num_leaves), PyTree[Any, name])  # pyright: ignore[reportInvalidTypeArguments]
+            isinstance(structure.unflatten([0] * structure.num_leaves), _PyTree[Any, name])
         yield
         for name, shape in _sizes(bindings).items():
             if name not in before and not _meets(name, shape):
@@ -59,7 +61,7 @@ def _sizes(bindings: Bindings) -> Mapping[str, tuple[int, ...]]:
 
 
 def _meets(name: str, shape: tuple[int, ...]) -> bool:
-    return isinstance(jax.ShapeDtypeStruct(shape, np.float32), Shaped[_Shape, name])
+    return isinstance(jax.ShapeDtypeStruct(shape, np.float32), _Shaped[jax.ShapeDtypeStruct, name])
 
 
 __all__ = ["asks", "told"]

@@ -82,8 +82,8 @@ class Sources:
             except OSError:
                 return [], False
             self.is_new = True
-        imports: list[list[Any]] = entry[3]
-        return imports, bool(entry[4])
+        imports: list[list[Any]] | None = entry[3]
+        return imports or [], bool(entry[4])
 
     def closure(self, unit: Unit) -> set[str]:
         """The paths of all files that a unit depends on, its own first of all."""

@@ -31,10 +31,9 @@ def main() -> None:
     asked, answers = _channels()
     first = json.loads(asked.readline())
     settings = Settings(**first["settings"])
-    caches = [
-        *first["caches"],
-        *([jax.config.jax_compilation_cache_dir] if jax.config.jax_compilation_cache_dir else []),
-    ]
+    config: Any = jax.config
+    compiled: str | None = config.jax_compilation_cache_dir
+    caches = [*first["caches"], *filter(None, [compiled])]
     sandbox = Sandbox([first["temporary"], *caches], (sys.prefix, sys.base_prefix, *installed_roots()))
     _no_core_dumps()
     sandbox.install()
