@@ -142,5 +142,9 @@ class KeyReuseError(WeftError, RuntimeError):
     """A random key consumed twice, under `Keys` debugging mode."""
 
 
+class MissingExtraError(WeftError, ModuleNotFoundError):
+    """What needs a package that only an extra of weft installs."""
+
+
 class ForeignObjectError(WeftError, TypeError):
     """An object, or a class of objects, of the real flax.nnx where one of weft.nnx is meant."""

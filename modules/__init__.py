@@ -38,6 +38,7 @@ from weft.modules.norms.weight_norms import SpectralNorm, WeightNorm
 from weft.modules.recurrence.cells import GRUCell, LSTMCell, OptimizedLSTMCell, RecurrentCell, SimpleCell
 from weft.modules.recurrence.rnn import RNN, Bidirectional
 from weft.modules.recurrence.state_space import DiagonalSSM
+from weft.modules.summary import tabulate
 
 __all__ = [
     "MLP",
@@ -119,6 +120,7 @@ __all__ = [
     "sinusoidal",
     "softmax",
     "softplus",
+    "tabulate",
     "tanh",
     "training",
     "tree",

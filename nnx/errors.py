@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from weft.core.errors import AliasError, AxisError, FilterError, StaticError, StructureError, TraceLevelError, WeftError
+from weft.core.errors import (
+    AliasError,
+    AxisError,
+    FilterError,
+    MissingExtraError,
+    StaticError,
+    StructureError,
+    TraceLevelError,
+    WeftError,
+)
 
 
 class TraceContextError(TraceLevelError):
@@ -35,10 +44,6 @@ class DuplicateError(AliasError):
 
 class UnwrittenMethodError(WeftError, NotImplementedError):
     """A method that a base class leaves to its subclasses, and that this one has not got."""
-
-
-class MissingExtraError(WeftError, ModuleNotFoundError):
-    """What needs a package that only an extra of weft installs."""
 
 
 __all__ = [

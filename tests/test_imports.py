@@ -53,6 +53,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "combinators": GROUND,
         "norms": GROUND,
         "learning": GROUND,
+        "summary": GROUND,
         "dense": {"", "combinators"},
         "convolutions": {"", "dense"},
         "recurrence": {"", "dense"},

@@ -50,8 +50,10 @@ else:
         return eqx.field(static=True, **kwargs)
 
 
-# Runs a record's public method, or refuses to: called with the record, the method, and what goes on.
-Watcher = Callable[[Any, Callable[..., Any], Callable[[], Any]], Any]
+# What a public method was called with: arguments, and those by name.
+Given = tuple[tuple[Any, ...], dict[str, Any]]
+# Runs a record's public method, or refuses to: called with the record, the method, its arguments, and what goes on.
+Watcher = Callable[[Any, Callable[..., Any], Given, Callable[[], Any]], Any]
 # Those around every call of a public method now; the first is the outermost. An open `thread` block guards its record
 # so, and `debug_successors` marks successors; with neither, a call pays for one look at an empty list.
 method_watchers: list[Watcher] = []
@@ -207,7 +209,7 @@ def _watched(function: Callable[..., Any], record: Any, args: tuple[Any, ...], k
         return hooks.call_checked(function, (record, *args), kwargs)
 
     for watch in reversed(method_watchers):
-        proceed = functools.partial(watch, record, function, proceed)
+        proceed = functools.partial(watch, record, function, (args, kwargs), proceed)
     return proceed()
 
 

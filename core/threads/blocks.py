@@ -141,7 +141,7 @@ def unguarded(function: Callable[[], Any]) -> Any:
         _minding.reset(token)
 
 
-def _guard(record: Any, method: Callable[..., Any], proceed: Callable[[], Any]) -> Any:
+def _guard(record: Any, method: Callable[..., Any], given: module.Given, proceed: Callable[[], Any]) -> Any:
     __tracebackhide__ = True
     for block in _open.get():
         found = block.replaced.get(id(record))

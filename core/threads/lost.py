@@ -39,7 +39,7 @@ from weft.core.edge import _jax, trees
 from weft.core.edge.levels import EAGER, current_level
 from weft.core.errors import SuccessorError
 from weft.core.paths import Path, format_path, key_part
-from weft.core.records.module import construction_watchers, watch_methods
+from weft.core.records.module import Given, construction_watchers, watch_methods
 from weft.core.records.successors import find_records, is_successor_last, records_in, with_part
 from weft.core.sowing.tags import take_arrays
 from weft.core.threads.dataflow import Graph
@@ -190,7 +190,7 @@ def _name_of(record: Any) -> str:
     return format_path(path, root or type(record).__qualname__)
 
 
-def _watch(record: Any, method: Callable[..., Any], proceed: Callable[[], Any]) -> Any:
+def _watch(record: Any, method: Callable[..., Any], given: Given, proceed: Callable[[], Any]) -> Any:
     __tracebackhide__ = True
     if not marking():
         return proceed()

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from weft.modules.summary.texts import size_and_bytes
 from weft.nnx.config import config
 
 
@@ -288,7 +289,4 @@ class SizeBytes:
         return bool(self.size)
 
     def __repr__(self) -> str:
-        for unit, scale in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
-            if self.bytes > scale:
-                return f"{self.size:,} ({self.bytes / scale:,.1f} {unit})"
-        return f"{self.size:,} ({self.bytes:,} B)"
+        return size_and_bytes(self.size, self.bytes)

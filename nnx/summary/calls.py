@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from weft.core.paths import Path
+from weft.modules.summary.costs import abstract, estimate
 from weft.nnx.errors import StructureError
 from weft.nnx.graphs.nodes import is_graph_node
 from weft.nnx.graphs.splitting import clone, merge, split, update
@@ -225,7 +226,7 @@ class _Traced:
             self.after = _Arrays(split(objects, graph=True)[1])
             return self.out.values, self.after.values
 
-        self.jaxpr = jax.make_jaxpr(pure)(*map(_abstract, self.before.values))
+        self.jaxpr = jax.make_jaxpr(pure)(*map(abstract, self.before.values))
         self.count = len(self.out.places)
         self.shapes = self.out.rebuilt(self.jaxpr.out_avals[: self.count])
 
@@ -245,7 +246,7 @@ class _Traced:
 
     def flops(self) -> int:
         """The operations that the output takes."""
-        return _cost(self._output, self._avals())
+        return estimate(self._output, self._avals()).flops
 
     def vjp_flops(self) -> int:
         """The operations of the output and its derivative by all that it depends on."""
@@ -262,20 +263,11 @@ class _Traced:
             out, pullback = jax.vjp(of_inexact, *(arrays[i] for i in differentiated))
             return out, pullback([jnp.ones_like(one) for one in out])
 
-        return _cost(derivative, avals)
-
-
-def _cost(function: Callable[..., Any], avals: Any) -> int:
-    analysis = jax.jit(function).lower(*map(_abstract, avals)).cost_analysis()
-    return int((analysis or {}).get("flops", 0))
+        return estimate(derivative, avals).flops
 
 
 def _is_array(value: Any) -> bool:
     return is_array_leaf(value) or isinstance(value, jax.ShapeDtypeStruct)
-
-
-def _abstract(value: Any) -> Any:
-    return jax.ShapeDtypeStruct(value.shape, value.dtype, weak_type=getattr(value, "weak_type", False))
 
 
 def check_summarized(obj: Any) -> None:

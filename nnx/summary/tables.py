@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from weft.modules.summary.texts import drawn, rich_modules
 from weft.nnx.graphs.nodes import child_items
 from weft.nnx.graphs.walk import iter_graph
 from weft.nnx.printing.reprlib import SizeBytes
 from weft.nnx.streams.rngs import RngStream
 from weft.nnx.summary.calls import CallInfo, check_summarized, record, recorded_nodes
-from weft.nnx.summary.texts import as_text, rich_modules, size_text, variable_as_tree
+from weft.nnx.summary.texts import as_text, size_text, variable_as_tree
 from weft.nnx.variable.kinds import RngState
 from weft.nnx.variable.variable import Variable
 
@@ -94,14 +95,7 @@ def tabulate(
     table.add_row(*[""] * (len(heads) - 1), total, *(size_text(_size(obj, kind)) for kind in kinds))
     table.caption_style = "bold"
     table.caption = f"\nTotal Parameters: {size_text(_size(obj)) or '0 [dim](0 B)[/dim]'}"
-    return _drawn(rich, table, console_kwargs)
-
-
-def _drawn(rich: Any, table: Any, console_kwargs: Mapping[str, Any]) -> str:
-    console = rich.console.Console(**{"force_terminal": True, "force_jupyter": False, **console_kwargs})
-    with console.capture() as capture:
-        console.print(table)
-    return capture.get()
+    return drawn(rich, table, {"force_terminal": True, **console_kwargs})
 
 
 def _kind(variable: Variable[Any]) -> type:

@@ -28,6 +28,7 @@ BUILTINS = {
     "TracedArrayError": TypeError,
     "TracedMaskError": IndexError,
     "KeyReuseError": RuntimeError,
+    "MissingExtraError": ModuleNotFoundError,
     "ForeignObjectError": TypeError,
 }
 

@@ -1,0 +1,111 @@
+"""What a program costs, as XLA estimates it before it optimises: operations, and bytes read and written.
+
+XLA counts the body of a loop once. The number of turns of a scan is in the program, so its body is added for each turn;
+a `while` loop's is known to nobody, and stays counted once.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Floating-point operations, and bytes read and written."""
+
+    flops: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.flops + other.flops, self.bytes + other.bytes)
+
+    def __mul__(self, times: int) -> Cost:
+        return Cost(self.flops * times, self.bytes * times)
+
+
+def abstract(value: Any) -> jax.ShapeDtypeStruct:
+    """An array's shape and dtype."""
+    return jax.ShapeDtypeStruct(value.shape, value.dtype, weak_type=getattr(value, "weak_type", False))
+
+
+def estimate(function: Callable[..., Any], avals: Sequence[Any]) -> Cost:
+    """What XLA estimates for a function of arrays, with each loop's body counted once."""
+    analysis = jax.jit(function).lower(*map(abstract, avals)).cost_analysis() or {}
+    return Cost(int(analysis.get("flops", 0)), int(analysis.get("bytes accessed", 0)))
+
+
+def forward_cost(program: ClosedJaxpr) -> Cost:
+    """The cost of a program."""
+    return _estimate_program(program) + _further_turns(program.jaxpr)
+
+
+def backward_cost(program: ClosedJaxpr) -> Cost | None:
+    """The cost of a program's derivative by all that it takes, beside what it costs itself; None if it has none."""
+    takes, gives = ([_is_inexact(aval) for aval in avals] for avals in (program.in_avals, program.out_avals))
+    if not any(takes) or not any(gives):
+        return None
+
+    def pullback(arrays: list[Any]) -> Any:
+        def outputs(inexact: list[Any]) -> list[Any]:
+            rest = iter(inexact)
+            out = jaxpr_as_fun(program)(
+                *(next(rest) if is_taken else x for x, is_taken in zip(arrays, takes, strict=True))
+            )
+            return [y for y, is_given in zip(out, gives, strict=True) if is_given]
+
+        return jax.vjp(outputs, [x for x, is_taken in zip(arrays, takes, strict=True) if is_taken])[1]
+
+    cotangents = [aval for aval, is_given in zip(program.out_avals, gives, strict=True) if is_given]
+    try:
+        pull = jax.eval_shape(pullback, list(map(abstract, program.in_avals)))
+        derivative = jax.make_jaxpr(lambda pull, given: pull(given))(pull, list(map(abstract, cotangents)))
+    except (TypeError, ValueError, NotImplementedError):  # a while loop, a callback: JAX says so in several ways
+        return None
+    return forward_cost(derivative)
+
+
+def _is_inexact(aval: Any) -> bool:
+    return jnp.issubdtype(aval.dtype, jnp.inexact)
+
+
+def _estimate_program(program: ClosedJaxpr) -> Cost:
+    # Constants may be tracers, of what is being traced around; lowered they are arguments like all others.
+    avals = [*map(jax.typeof, program.consts), *program.in_avals]
+    if not avals:
+        return Cost()
+
+    def run(*arrays: Any) -> list[Any]:
+        consts, given = arrays[: len(program.consts)], arrays[len(program.consts) :]
+        return jaxpr_as_fun(ClosedJaxpr(program.jaxpr, consts))(*given)
+
+    # Axes that a transform around names are unknown to a program of its own.
+    names = sorted({str(effect.name) for effect in program.effects if hasattr(effect, "name")})
+    for name in names:
+        run = jax.vmap(run, in_axes=None, axis_name=name, axis_size=1)
+    return estimate(run, avals)
+
+
+def _further_turns(jaxpr: Jaxpr) -> Cost:
+    total = Cost()
+    for equation in jaxpr.eqns:
+        turns = 1
+        if equation.primitive.name == "scan":
+            turns = equation.params["length"]
+            total += _estimate_program(equation.params["jaxpr"]) * (turns - 1)
+        total = functools.reduce(lambda cost, inner: cost + _further_turns(inner) * turns, _inner(equation), total)
+    return total
+
+
+def _inner(equation: Any) -> Iterator[Jaxpr]:
+    for value in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda one: isinstance(one, ClosedJaxpr)):
+        if isinstance(value, ClosedJaxpr):
+            yield value.jaxpr
+        elif isinstance(value, Jaxpr):
+            yield value

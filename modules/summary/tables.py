@@ -1,0 +1,164 @@
+"""tabulate: the table of what a model's records do, hold and cost."""
+
+from __future__ import annotations
+
+import html
+import math
+from typing import Any, Literal
+
+from weft.core.errors import StructureError
+from weft.core.paths import Path
+from weft.core.records.leaves import Leaf, iter_leaves
+from weft.core.records.module import Module
+from weft.modules.summary.calls import Call, record_calls
+from weft.modules.summary.texts import drawn, rich_modules, size_and_bytes
+
+Rows = list[list[str]]
+HEADS = ["path", "type", "inputs", "outputs"]
+COSTS = ["FLOPs\nforward", "FLOPs\nbackward", "bytes accessed\nforward", "bytes accessed\nbackward"]
+
+
+def tabulate(  # weft: skip(of any model)
+    model: Module,
+    /,
+    *args: Any,
+    method: str = "__call__",
+    depth: int | None = None,
+    costs: bool = True,
+    format: Literal["text", "html"] = "text",
+    width: int | None = None,
+    **kwargs: Any,
+) -> str:
+    """A table of the calls that a model makes: what goes in and out, what each record holds, and what the call costs.
+
+    Nothing is computed and nothing changes: the method is traced once. A call has a row of its own if it is of a public
+    method of a record of the model; the same call again has none. What a function does that JAX has traced for another
+    part of the same call, it does not do again, and has no row there. A loop's body has the costs of one turn in its
+    rows, and of all turns in those around it.
+
+    Args:
+        model: a record; its arrays may be abstract, as of `init(..., abstract=True)`.
+        args, kwargs: the method's arguments; arrays may be `jax.ShapeDtypeStruct`s.
+        method: the method's name.
+        depth: how many levels of calls to show inside of the outermost one.
+        costs: whether to show what XLA estimates for each call, before it optimises: floating-point operations, and
+            bytes read and written; and the same for its derivative by all that it takes. A `while` loop's body counts
+            once and has no derivative.
+        format: `"text"`, or `"html"` for a page.
+        width: of the text, in characters; by default as wide as it has to be.
+
+    Returns:
+        The table. Below kinds (`Param`, `BatchStat`, ...) stands how many numbers there are in a record, with all that
+        is inside of it, and in how many bytes.
+
+    Raises:
+        StructureError: if the model is no record, or there is no such format.
+        AttributeError: if it has no such method.
+        ModuleNotFoundError: without rich.
+
+    >>> import jax, weft
+    >>> mlp = weft.MLP(4, 8, 2, key=jax.random.key(0))
+    >>> table = tabulate(mlp, jax.ShapeDtypeStruct((3, 4), "float32"), costs=False)
+    >>> print(table)
+    MLP
+    <BLANKLINE>
+      path              type     inputs         outputs        Param
+     ─────────────────────────────────────────────────────────────────────
+      model             MLP      float32[3,4]   float32[3,2]   58 (232 B)
+      model.layers[0]   Linear   float32[3,4]   float32[3,8]   40 (160 B)
+      model.layers[2]   Linear   float32[3,8]   float32[3,2]   18 (72 B)
+     ─────────────────────────────────────────────────────────────────────
+                                                total          58 (232 B)
+    """
+    if not isinstance(model, Module):
+        raise StructureError(
+            f"tabulate is for records, and got a {type(model).__name__}",
+            fix="give it a weft.Module; weft.nnx.tabulate is for objects",
+        )
+    if format not in ("text", "html"):
+        raise StructureError(f"tabulate has no format {format!r}", fix='format="text" or format="html"')
+    rich = rich_modules()
+    calls = [call for call in record_calls(model, method, args, kwargs, costs) if depth is None or call.depth <= depth]
+    leaves = [leaf for leaf in iter_leaves(model) if hasattr(leaf.value, "shape")]
+    kinds = sorted({leaf.kind.__name__ for leaf in leaves})
+    rows = [
+        [call.place, call.type.__name__, call.inputs, call.outputs, *_held(_inside(leaves, call.path), kinds)]
+        + (_cost_cells(call) if costs else [])
+        for call in calls
+    ]
+    heads, total = HEADS + kinds + (COSTS if costs else []), ["", "", "", "total", *_held(leaves, kinds)]
+    if format == "html":
+        return _page(rich, type(model).__name__, heads, rows, total)
+    return _text(rich, type(model).__name__, heads, rows, total, width)
+
+
+def _inside(leaves: list[Leaf], path: Path | None) -> list[Leaf]:
+    """Those of a model's leaves that lie in one of its records; none in one that was made on the way."""
+    return [] if path is None else [leaf for leaf in leaves if leaf.path[: len(path)] == path]
+
+
+def _held(leaves: list[Leaf], kinds: list[str]) -> list[str]:
+    """By kind, how many numbers some leaves are, and how many bytes."""
+    cells: list[str] = []
+    for kind in kinds:
+        arrays = [leaf.value for leaf in leaves if leaf.kind.__name__ == kind]
+        sizes = [math.prod(array.shape) for array in arrays]
+        count = sum(size * array.dtype.itemsize for size, array in zip(sizes, arrays, strict=True))
+        cells.append(size_and_bytes(sum(sizes), count) if arrays else "")
+    return cells
+
+
+def _cost_cells(call: Call) -> list[str]:
+    each = [call.forward, call.backward]
+    flops = ["-" if cost is None else _short(cost.flops) for cost in each]
+    return flops + ["-" if cost is None else _short(cost.bytes) for cost in each]
+
+
+def _short(number: int) -> str:
+    for unit, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= scale:
+            return f"{number / scale:.3g} {unit}"
+    return str(number)
+
+
+def _text(rich: Any, title: str, heads: list[str], rows: Rows, total: list[str], width: int | None) -> str:
+    table = rich.table.Table(title=title, box=rich.box.SIMPLE, show_footer=True, title_style="bold", title_justify="left")
+    several_lines = any("\n" in cell for row in rows for cell in row)
+    for place, head in enumerate(heads):
+        justify = "left" if place < len(HEADS) or head not in COSTS else "right"
+        footer = total[place] if place < len(total) else ""
+        table.add_column(head, footer=footer, justify=justify, overflow="fold")
+    for row in rows:
+        table.add_row(*row, end_section=several_lines)
+    # Wide enough for any table: rich would cut it to 80 characters where there is no terminal.
+    plain = {"force_terminal": False, "no_color": True, "width": width or 10_000}
+    return "\n".join(map(str.rstrip, drawn(rich, table, plain).rstrip().splitlines()))
+
+
+_STYLE = """
+body { font-family: system-ui, sans-serif; margin: 2em; color: #222; background: #fff; }
+table { border-collapse: collapse; font-size: 13px; }
+caption { font-weight: bold; font-size: 16px; padding: 0.5em; text-align: left; }
+th, td { padding: 4px 10px; border-bottom: 1px solid #ddd; text-align: left; vertical-align: top; }
+td { font-family: ui-monospace, monospace; white-space: pre; }
+th { white-space: pre-line; }
+td.number, th.number { text-align: right; }
+tfoot td { font-weight: bold; border-top: 2px solid #888; }
+tbody tr:hover { background: #f3f6fa; }
+"""
+
+
+def _page(rich: Any, title: str, heads: list[str], rows: Rows, total: list[str]) -> str:
+    def cells(tag: str, texts: list[str]) -> str:
+        plain = (rich.text.Text.from_markup(text).plain if tag == "td" else text for text in texts)
+        look = ["" if place < len(HEADS) else ' class="number"' for place in range(len(texts))]
+        return "".join(f"<{tag}{style}>{html.escape(text)}</{tag}>" for style, text in zip(look, plain, strict=True))
+
+    body = "\n".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    foot = cells("td", total + [""] * (len(heads) - len(total)))
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8"/><title>{html.escape(title)}</title>'
+        f"<style>{_STYLE}</style></head>\n<body>\n<table>\n<caption>{html.escape(title)}</caption>\n"
+        f"<thead><tr>{cells('th', heads)}</tr></thead>\n<tbody>\n{body}\n</tbody>\n"
+        f"<tfoot><tr>{foot}</tr></tfoot>\n</table>\n</body>\n</html>\n"
+    )
