@@ -30,6 +30,7 @@ from weft.core.edge import trees
 from weft.core.errors import FrozenError, StructureError
 from weft.core.records.configuration import Mixed, stored, stored_static
 from weft.core.records.exporting import exportable
+from weft.core.records.printing import printed
 from weft.core.records.statics import Static
 
 E = TypeVar("E", bound=eqx.Module)
@@ -151,6 +152,10 @@ class Module(eqx.Module):
                 at=f"{cls.__module__}.{cls.__qualname__}: {', '.join(field.name for field in fields)}",
                 fix="define it in a module that both processes import, not in the script or notebook itself",
             )
+
+    def __pdoc__(self, **options: Any) -> Any:
+        # `wadler_lindig`'s, by which equinox prints. A subclass's own `__repr__` or `__pdoc__` goes first.
+        return printed(self, **options)
 
     def replace(self, **changes: Any) -> Self:
         """A copy with other values in the named fields; nothing else is checked or run.

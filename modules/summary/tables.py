@@ -122,7 +122,9 @@ def _short(number: int) -> str:
 
 
 def _text(rich: Any, title: str, heads: list[str], rows: Rows, total: list[str], width: int | None) -> str:
-    table = rich.table.Table(title=title, box=rich.box.SIMPLE, show_footer=True, title_style="bold", title_justify="left")
+    table = rich.table.Table(
+        title=title, box=rich.box.SIMPLE, show_footer=True, title_style="bold", title_justify="left"
+    )
     several_lines = any("\n" in cell for row in rows for cell in row)
     for place, head in enumerate(heads):
         justify = "left" if place < len(HEADS) or head not in COSTS else "right"

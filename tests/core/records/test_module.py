@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import treescope
+import wadler_lindig
 import weft
 from weft.core.errors import StaticError
 
@@ -177,3 +179,28 @@ def test_a_function_that_is_a_fields_default_is_itself():
     assert net.after is _halved
     assert float(net.after(3.0)) == 1.5
     assert jax.tree.structure(net) == jax.tree.structure(Net(jnp.ones(2), _halved))
+
+
+class Printed(weft.Module):
+    scale: jax.Array | None
+    size: int = weft.static()
+    rate: float = weft.static()
+    name: str | None = weft.static()
+    again: bool = weft.static(default=True)
+
+    def __init__(self, size: int, *, rate: float = 0.5, name: str | None = "a", scale: Any = None):
+        self.size, self.rate, self.name, self.scale = size, rate, name, scale
+
+
+def test_a_record_is_printed_without_what_is_as_it_is_by_default():
+    assert repr(Printed(3)) == "Printed(size=3)"
+    assert repr(Printed(3, rate=0.25, scale=jnp.ones(2))) == "Printed(scale=f32[2], size=3, rate=0.25)"
+    assert repr([Printed(3, name=None).replace(again=False)]) == "[Printed(size=3, name=None, again=False)]"
+    everything = "Printed(scale=None, size=3, rate=0.5, name='a', again=True)"
+    assert wadler_lindig.pformat(Printed(3), hide_defaults=False) == everything
+
+
+def test_treescope_shows_a_records_fields():
+    text = treescope.render_to_text(Printed(3, scale=jnp.ones(2)))
+    assert text.startswith("Printed(")
+    assert all(part in text for part in ("scale=<jax.Array([1., 1.]", "size=3", "name='a'"))

@@ -1,0 +1,47 @@
+"""How a record is printed: its fields without those that are as they are by default.
+
+A field's default is its own, or that of the constructor's argument of its name. A field without one that holds None
+says as little: there is no cache, no norm.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import Any
+
+import wadler_lindig as wl
+from weft.core.caches import kept_with_class
+from weft.core.records.leaves import is_array
+
+
+def printed(record: Any, **options: Any) -> wl.AbstractDoc:
+    """A record for `wadler_lindig`, which lays it out; `hide_defaults=False` in its options shows every field."""
+    fields = [field.name for field in dataclasses.fields(record) if field.repr and hasattr(record, field.name)]
+    values = {name: getattr(record, name) for name in fields}
+    if options["hide_defaults"]:
+        defaults = _defaults(type(record))
+        values = {name: value for name, value in values.items() if not _is_default(value, defaults.get(name))}
+    return wl.bracketed(
+        begin=wl.TextDoc(f"{type(record).__name__}("),
+        docs=wl.named_objs(list(values.items()), **options),
+        sep=wl.comma,
+        end=wl.TextDoc(")"),
+        indent=options["indent"],
+    )
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    if value is default or is_array(value):
+        return value is default
+    try:
+        return type(value) is type(default) and bool(value == default)
+    except Exception:  # what cannot be compared is shown
+        return False
+
+
+@kept_with_class
+def _defaults(cls: type) -> dict[str, Any]:
+    own = {field.name: field.default for field in dataclasses.fields(cls) if field.default is not dataclasses.MISSING}
+    parameters = inspect.signature(cls).parameters
+    return own | {name: one.default for name, one in parameters.items() if one.default is not inspect.Parameter.empty}
