@@ -15,7 +15,7 @@ from harness import environment, read_arguments
 
 HERE = Path(__file__).resolve().parent
 SCRIPTS = (
-    "dispatch.py", "state.py", "init.py", "training.py", "eager.py", "tracing.py", "contracts.py", "memory.py",
+    "dispatch.py", "state.py", "init.py", "training.py", "eager.py", "tracing.py", "decode.py", "contracts.py", "memory.py",
     "checkpoints.py", "imports.py",
 )  # fmt: skip
 

@@ -19,6 +19,7 @@ BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
         ("dispatch.py", "| weft.jit, record in and successor out"),
         ("eager.py", "| weft.nnx.cond "),
         ("tracing.py", "| weft "),
+        ("decode.py", "| weft records "),
         ("contracts.py", "| contracts on "),
         ("memory.py", "| donated "),
         ("checkpoints.py", "| weft "),
