@@ -21,6 +21,7 @@ from weft.modules.construct import ConfigError
 from weft.modules.convolutions.conv import Conv, Conv1d, Conv2d, Conv3d
 from weft.modules.convolutions.conv_transpose import ConvTranspose, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from weft.modules.convolutions.pooling import adaptive_avg_pool, adaptive_max_pool, avg_pool, max_pool, min_pool
+from weft.modules.convolutions.pooling_layers import AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, MaxPool, MinPool
 from weft.modules.dense.general import Einsum, LinearGeneral
 from weft.modules.dense.linear import Embed, Linear
 from weft.modules.dense.low_rank import LoRA, lora
@@ -43,6 +44,9 @@ from weft.modules.summary import tabulate
 __all__ = [
     "MLP",
     "RNN",
+    "AdaptiveAvgPool",
+    "AdaptiveMaxPool",
+    "AvgPool",
     "BatchNorm",
     "Bidirectional",
     "CacheError",
@@ -74,6 +78,8 @@ __all__ = [
     "LinearGeneral",
     "LoRA",
     "LoadReport",
+    "MaxPool",
+    "MinPool",
     "MoE",
     "MultiHeadAttention",
     "OptimizedLSTMCell",

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypedDict, Unpack
+from typing import Annotated, Any, TypedDict, Unpack
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.nn import initializers
-from jaxtyping import Array, Float
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Shaped
+from weft.core.records.kinds import Buffer
 from weft.core.records.module import Module, static
 from weft.modules.construct import (
     ConfigError,
@@ -167,6 +169,7 @@ class Conv(Module):
         strides, padding, input_dilation, kernel_dilation, feature_group_count: as in `conv`.
         key: a typed key, for the parameters.
         use_bias: whether to add a bias.
+        mask: of the kernel's shape; multiplies it at each call, so that what it hides is never seen.
         kernel_init: initialiser from `jax.nn.initializers`.
         bias_init: likewise.
         dtype: the dtype to compute in; by default what input and parameters promote to.
@@ -186,6 +189,7 @@ class Conv(Module):
 
     kernel: Float[Array, "*window group_in out"]
     bias: Float[Array, "out"] | None
+    mask: Annotated[Shaped[Array, "*window group_in out"] | None, Buffer]
     strides: tuple[int, ...] = static()
     padding: Any = static()
     input_dilation: tuple[int, ...] = static()
@@ -208,6 +212,7 @@ class Conv(Module):
         kernel_dilation: int | Sequence[int] = 1,
         feature_group_count: int = 1,
         use_bias: bool = True,
+        mask: ArrayLike | None = None,
         kernel_init: Initializer = default_kernel_init,
         bias_init: Initializer = initializers.zeros,
         dtype: Any = None,
@@ -236,6 +241,7 @@ class Conv(Module):
         self.feature_group_count = groups
         self.kernel = kernel_init(kernel_key, (*window, in_features // groups, out_features), param_dtype)
         self.bias = bias_init(bias_key, (out_features,), param_dtype) if use_bias else None
+        self.mask = kernel_mask(layer, mask, self.kernel)
         self.dtype, self.out_dtype, self.precision = option_dtype(dtype), option_dtype(out_dtype), precision
 
     def __call__(
@@ -250,7 +256,7 @@ class Conv(Module):
         check_features(self, x, self.kernel.shape[-2] * self.feature_group_count)
         return conv(
             x,
-            self.kernel,
+            masked(self.kernel, self.mask),
             self.bias,
             strides=self.strides,
             padding=self.padding,
@@ -261,6 +267,33 @@ class Conv(Module):
             out_dtype=self.out_dtype,
             precision=self.precision,
         )
+
+
+def kernel_mask(  # weft: skip(it refuses)
+    layer: str, mask: ArrayLike | None, kernel: Float[Array, "*window group_in out"]
+) -> Shaped[Array, "*window group_in out"] | None:
+    """A mask of a kernel as an array.
+
+    Raises:
+        ConfigError: if its shape is not the kernel's.
+    """
+    if mask is None:
+        return None
+    array = jnp.asarray(mask)
+    if array.shape != kernel.shape:
+        raise ConfigError(
+            f"{layer}: the mask must have the shape of the kernel",
+            at=f"mask: {array.shape}, kernel: {kernel.shape}",
+            fix="jnp.broadcast_to(mask, kernel_shape)",
+        )
+    return array
+
+
+def masked(
+    kernel: Float[Array, "*window group_in out"], mask: Shaped[Array, "*window group_in out"] | None
+) -> Float[Array, "*window group_in out"]:
+    """The kernel where the mask is 1, and nothing where it is 0."""
+    return kernel if mask is None else kernel * mask.astype(kernel.dtype)
 
 
 def window_of(layer: str, kernel_size: Sequence[int]) -> tuple[int, ...]:
@@ -296,6 +329,7 @@ class ConvOptions(TypedDict, total=False):
     kernel_dilation: int | Sequence[int]
     feature_group_count: int
     use_bias: bool
+    mask: ArrayLike | None
     kernel_init: Initializer
     bias_init: Initializer
     dtype: Any

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypedDict, Unpack, cast
+from typing import Annotated, Any, TypedDict, Unpack, cast
 
 import jax.numpy as jnp
 from jax import lax
 from jax.nn import initializers
-from jaxtyping import Array, Float
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Shaped
+from weft.core.records.kinds import Buffer
 from weft.core.records.module import Module, static
 from weft.modules.construct import (
     Initializer,
@@ -22,7 +24,15 @@ from weft.modules.construct import (
     parameter_keys,
     per_axis,
 )
-from weft.modules.convolutions.conv import Padding, PaddingError, as_sizes, lax_padding, window_of
+from weft.modules.convolutions.conv import (
+    Padding,
+    PaddingError,
+    as_sizes,
+    kernel_mask,
+    lax_padding,
+    masked,
+    window_of,
+)
 from weft.modules.dense.linear import add_bias, default_kernel_init
 from weft.modules.dtypes import promote
 from weft.modules.op import op
@@ -111,6 +121,7 @@ class ConvTranspose(Module):
         transpose_kernel: whether to flip the window and swap the features, as the gradient of a convolution does.
         key: a typed key, for the parameters.
         use_bias: whether to add a bias.
+        mask: as in `Conv`.
         kernel_init, bias_init: initialisers from `jax.nn.initializers`.
         dtype: the dtype to compute in; by default what input and parameters promote to.
         param_dtype: the dtype of the parameters.
@@ -129,6 +140,7 @@ class ConvTranspose(Module):
     # Which of the last two is which goes by `transpose_kernel`.
     kernel: Float[Array, "*window features other_features"]
     bias: Float[Array, "{self.out_features}"] | None
+    mask: Annotated[Shaped[Array, "*window features other_features"] | None, Buffer]
     in_features: int = static()
     out_features: int = static()
     strides: tuple[int, ...] = static()
@@ -151,6 +163,7 @@ class ConvTranspose(Module):
         kernel_dilation: int | Sequence[int] = 1,
         transpose_kernel: bool = False,
         use_bias: bool = True,
+        mask: ArrayLike | None = None,
         kernel_init: Initializer = default_kernel_init,
         bias_init: Initializer = initializers.zeros,
         dtype: Any = None,
@@ -169,6 +182,7 @@ class ConvTranspose(Module):
         features = (out_features, in_features) if transpose_kernel else (in_features, out_features)
         self.kernel = kernel_init(kernel_key, (*window, *features), param_dtype)
         self.bias = bias_init(bias_key, (out_features,), param_dtype) if use_bias else None
+        self.mask = kernel_mask(layer, mask, self.kernel)
         self.transpose_kernel, self.dtype = transpose_kernel, option_dtype(dtype)
         self.out_dtype, self.precision = option_dtype(out_dtype), precision
 
@@ -184,7 +198,7 @@ class ConvTranspose(Module):
         check_features(self, x, self.in_features)
         return conv_transpose(
             x,
-            self.kernel,
+            masked(self.kernel, self.mask),
             self.bias,
             strides=self.strides,
             padding=self.padding,
@@ -216,6 +230,7 @@ class ConvTransposeOptions(TypedDict, total=False):
     kernel_dilation: int | Sequence[int]
     transpose_kernel: bool
     use_bias: bool
+    mask: ArrayLike | None
     kernel_init: Initializer
     bias_init: Initializer
     dtype: Any

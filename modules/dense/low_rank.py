@@ -17,6 +17,7 @@ from weft.modules.dense.linear import Linear
 from weft.modules.dense.quantized import QuantizedLinear
 from weft.modules.dtypes import promote
 from weft.modules.op import op
+from weft.transforms.mapping import vmap
 
 M = TypeVar("M", bound=Module)
 default_down_init = initializers.he_uniform()
@@ -70,13 +71,21 @@ class LoRA(Module):
     down: Annotated[Float[Array, "in rank"], LoRAParam]
     up: Annotated[Float[Array, "rank out"], LoRAParam]
 
-    def __init__(self, base: Linear, rank: int, *, key: Key[Array, ""], down_init: Initializer = default_down_init):
+    def __init__(
+        self,
+        base: Linear | QuantizedLinear,
+        rank: int,
+        *,
+        key: Key[Array, ""],
+        down_init: Initializer = default_down_init,
+    ):
         check_positive("LoRA", rank=rank)
         check_key(key, "LoRA")
+        dtype = base.scale.dtype if isinstance(base, QuantizedLinear) else base.kernel.dtype
         inputs, outputs = base.kernel.shape[-2:]
         self.base = base
-        self.down = down_init(key, (inputs, rank), base.kernel.dtype)
-        self.up = jnp.zeros((rank, outputs), base.kernel.dtype)
+        self.down = down_init(key, (inputs, rank), dtype)
+        self.up = jnp.zeros((rank, outputs), dtype)
 
     def __call__(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
         """Adds what the adapter gives to what the base gives, in the base's dtype."""
@@ -98,7 +107,8 @@ def lora(  # weft: skip(of any model)
         model: any record.
         rank: of the adapters.
         key: a typed key, split among the adapters.
-        where: which layers, by class: every `Linear`. For a part of a model, give that part:
+        where: which layers, by class: every `Linear`, or every `QuantizedLinear`; each layer of a `Stack` gets an
+            adapter of its own. For a part of a model, give that part:
             `at(model).encoder.apply(lambda part: lora(part, 4, key=key))`.
 
     Raises:
@@ -115,4 +125,14 @@ def lora(  # weft: skip(of any model)
     found: list[Any] = []
     at(model, where).apply(lambda base: found.append(base) or base)
     keys = iter(jax.random.split(key, len(found)))
-    return at(model, where).apply(lambda base: LoRA(base, rank, key=next(keys)))
+    return at(model, where).apply(lambda base: _adapted(base, rank, next(keys)))
+
+
+def _adapted(base: Any, rank: int, key: Any) -> LoRA:
+    def make(base: Any, key: Any) -> LoRA:
+        return LoRA(base, rank, key=key)
+
+    copies = base.kernel.shape[:-2]  # in a stack each layer has an adapter of its own
+    for _ in copies:
+        make = vmap(make)
+    return make(base, jax.random.split(key, copies) if copies else key)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import weft
 from flax import nnx
 from weft.core import AxisError
 from weft.modules import ConfigError, Conv, Conv1d, Conv2d, Conv3d, ops
@@ -144,3 +145,18 @@ def test_a_window_that_does_not_fit_is_refused(layer, size, message):
 def test_an_image_without_channels_is_refused_by_a_conv_over_images(unchecked):
     with pytest.raises(AxisError, match="a window of 2 axes needs 2 spatial axes and one of features, not 2 axes"):
         Conv2d(28, 4, 3, key=jax.random.key(0))(inputs(28, 28))
+
+
+@pytest.mark.parametrize(("make", "theirs"), [(weft.Conv2d, nnx.Conv), (weft.ConvTranspose2d, nnx.ConvTranspose)])
+def test_a_mask_hides_a_part_of_the_kernel_as_flaxs_does(make, theirs):
+    mask = jnp.tril(jnp.ones((3, 3)))[:, :, None, None] * jnp.ones((3, 3, 2, 4))
+    layer = make(2, 4, 3, mask=mask, key=jax.random.key(0))
+    twin = theirs(2, 4, (3, 3), mask=mask, rngs=nnx.Rngs(0))
+    twin.kernel[...], twin.bias[...] = layer.kernel, layer.bias
+    x = jax.random.normal(jax.random.key(1), (1, 5, 5, 2))
+    np.testing.assert_allclose(layer(x), twin(x), rtol=1e-6, atol=1e-6)
+    gradient = weft.grad(lambda layer, x: (layer(x) ** 2).sum())(layer, x)
+    assert gradient.mask is None  # it is no parameter
+    np.testing.assert_array_equal(gradient.kernel[mask == 0], 0)
+    with pytest.raises(weft.ConfigError, match=r"the mask must have the shape of the kernel"):
+        make(2, 4, 3, mask=mask[0], key=jax.random.key(0))

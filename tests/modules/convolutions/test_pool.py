@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import weft
 from flax import nnx
 from weft.core import AxisError
 from weft.modules import ConfigError, adaptive_avg_pool, adaptive_max_pool, avg_pool, max_pool, min_pool
@@ -63,3 +64,40 @@ def test_adaptive_pooling_refuses_what_makes_no_sense(unchecked):
         adaptive_avg_pool(jnp.ones((4, 3)), (0,))
     with pytest.raises(AxisError, match="a window of 2 axes needs 2 spatial axes"):
         adaptive_max_pool(jnp.ones((4, 3)), (1, 1))
+
+
+X = jax.random.normal(jax.random.key(0), (2, 6, 5, 3))
+
+
+@pytest.mark.parametrize(
+    ("layer", "expected"),
+    [
+        (weft.MaxPool((2, 2)), lambda: max_pool(X, (2, 2), strides=2)),
+        (weft.MinPool((3, 2), strides=1, padding="SAME"), lambda: min_pool(X, (3, 2), padding="SAME")),
+        (weft.AvgPool((2, 3), padding=[(1, 0), (0, 1)]), lambda: avg_pool(X, (2, 3), (2, 3), ((1, 0), (0, 1)))),
+        (
+            weft.AvgPool((2, 2), padding="SAME", count_include_pad=False),
+            lambda: avg_pool(X, (2, 2), 2, "SAME", count_include_pad=False),
+        ),
+        (weft.AdaptiveAvgPool([2, 3]), lambda: adaptive_avg_pool(X, (2, 3))),
+        (weft.AdaptiveMaxPool((1, 1)), lambda: adaptive_max_pool(X, (1, 1))),
+    ],
+    ids=repr,
+)
+def test_a_layer_pools_as_its_function_does(layer, expected):
+    np.testing.assert_array_equal(weft.Sequential(layer, weft.relu)(X), weft.relu(expected()))
+    assert jax.tree.leaves(layer) == []
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: weft.MaxPool(2), r"MaxPool: window=2 does not say over how many spatial axes"),
+        (lambda: weft.AvgPool((2, 0)), "AvgPool: window must be positive"),
+        (lambda: weft.MaxPool((2, 2), strides=(1, 1, 1)), "strides"),
+        (lambda: weft.AdaptiveAvgPool((0,)), "AdaptiveAvgPool: sizes must be positive"),
+    ],
+)
+def test_a_layer_that_cannot_pool_is_refused(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()

@@ -1,0 +1,158 @@
+"""Pooling as records: what a chain of layers holds where a function would need its options bound."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jaxtyping import Array, Float
+from weft.core.records.module import Module, static
+from weft.modules.construct import ConfigError, check_positive, per_axis
+from weft.modules.convolutions.pooling import adaptive_avg_pool, adaptive_max_pool, avg_pool, max_pool, min_pool
+
+
+class Pool(Module):
+    """Base of the layers that reduce a window; a subclass says how.
+
+    Args:
+        window: size of the window on each spatial axis.
+        strides: step of the window, for all axes or each; by default the window itself, so that none overlap.
+        padding: as in `max_pool`.
+
+    Raises:
+        ConfigError: if a size is not positive, or options do not fit the window.
+    """
+
+    window: tuple[int, ...] = static()
+    strides: tuple[int, ...] = static()
+    padding: Any = static()
+
+    def __init__(self, window: Sequence[int], *, strides: int | Sequence[int] | None = None, padding: Any = "VALID"):
+        layer = type(self).__name__
+        self.window = sizes_of(layer, "window", window)
+        self.strides = per_axis(self.window if strides is None else strides, len(self.window), "strides")
+        check_positive(layer, strides=min(self.strides))
+        self.padding = padding if isinstance(padding, str | int) else tuple(map(_pair, padding))
+
+
+class MaxPool(Pool):
+    """The largest value of each window; arguments as in `Pool`, and the function is `max_pool`.
+
+    >>> import jax.numpy as jnp
+    >>> MaxPool((2,))(jnp.arange(4.0)[:, None]).ravel().tolist()
+    [1.0, 3.0]
+    """
+
+    def __call__(self, x: Float[Array, "*batch_space features"]) -> Float[Array, "*batch_out_space features"]:
+        """Pools the spatial axes; leading batch axes are kept."""
+        return max_pool(x, self.window, strides=self.strides, padding=self.padding)
+
+
+class MinPool(Pool):
+    """The smallest value of each window; arguments as in `Pool`, and the function is `min_pool`.
+
+    >>> import jax.numpy as jnp
+    >>> MinPool((2,))(jnp.arange(4.0)[:, None]).ravel().tolist()
+    [0.0, 2.0]
+    """
+
+    def __call__(self, x: Float[Array, "*batch_space features"]) -> Float[Array, "*batch_out_space features"]:
+        """Pools the spatial axes; leading batch axes are kept."""
+        return min_pool(x, self.window, strides=self.strides, padding=self.padding)
+
+
+class AvgPool(Pool):
+    """The mean of each window; arguments as in `Pool`, and the function is `avg_pool`.
+
+    Args:
+        count_include_pad: whether padding counts as zeros, or not at all.
+
+    >>> import jax.numpy as jnp
+    >>> AvgPool((2,))(jnp.arange(4.0)[:, None]).ravel().tolist()
+    [0.5, 2.5]
+    """
+
+    count_include_pad: bool = static()
+
+    def __init__(
+        self,
+        window: Sequence[int],
+        *,
+        strides: int | Sequence[int] | None = None,
+        padding: Any = "VALID",
+        count_include_pad: bool = True,
+    ):
+        super().__init__(window, strides=strides, padding=padding)
+        self.count_include_pad = count_include_pad
+
+    def __call__(self, x: Float[Array, "*batch_space features"]) -> Float[Array, "*batch_out_space features"]:
+        """Pools the spatial axes; leading batch axes are kept."""
+        options = {"padding": self.padding, "count_include_pad": self.count_include_pad}
+        return avg_pool(x, self.window, strides=self.strides, **options)
+
+
+class AdaptiveAvgPool(Module):
+    """The means of as many bins as are asked for; the function is `adaptive_avg_pool`.
+
+    Args:
+        sizes: the output's size on each spatial axis: `(1, 1)` is global pooling of images.
+
+    Raises:
+        ConfigError: if a size is not positive.
+
+    >>> import jax.numpy as jnp
+    >>> AdaptiveAvgPool((3,))(jnp.arange(6.0)[:, None]).ravel().tolist()
+    [0.5, 2.5, 4.5]
+    """
+
+    sizes: tuple[int, ...] = static()
+
+    def __init__(self, sizes: Sequence[int]):
+        self.sizes = sizes_of("AdaptiveAvgPool", "sizes", sizes)
+
+    def __call__(self, x: Float[Array, "*batch_space features"]) -> Float[Array, "*batch_out_space features"]:
+        """Pools the spatial axes to the layer's sizes."""
+        return adaptive_avg_pool(x, self.sizes)
+
+
+class AdaptiveMaxPool(Module):
+    """The largest values of as many bins as are asked for; the function is `adaptive_max_pool`.
+
+    Args:
+        sizes: the output's size on each spatial axis.
+
+    Raises:
+        ConfigError: if a size is not positive.
+
+    >>> import jax.numpy as jnp
+    >>> AdaptiveMaxPool((2,))(jnp.arange(5.0)[:, None]).ravel().tolist()
+    [2.0, 4.0]
+    """
+
+    sizes: tuple[int, ...] = static()
+
+    def __init__(self, sizes: Sequence[int]):
+        self.sizes = sizes_of("AdaptiveMaxPool", "sizes", sizes)
+
+    def __call__(self, x: Float[Array, "*batch_space features"]) -> Float[Array, "*batch_out_space features"]:
+        """Pools the spatial axes to the layer's sizes."""
+        return adaptive_max_pool(x, self.sizes)
+
+
+def sizes_of(layer: str, name: str, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Sizes of spatial axes, checked.
+
+    Raises:
+        ConfigError: for one number, which does not say how many axes there are, for none, or one that is not positive.
+    """
+    if not isinstance(sizes, Sequence) or not sizes:
+        raise ConfigError(
+            f"{layer}: {name}={sizes!r} does not say over how many spatial axes it goes",
+            fix=f"{name}=(2, 2) for images, (2,) for sequences",
+        )
+    check_positive(layer, **{name: min(sizes)})
+    return tuple(sizes)
+
+
+def _pair(pad: Any) -> Any:
+    return pad if isinstance(pad, int) else tuple(pad)
