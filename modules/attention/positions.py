@@ -154,12 +154,19 @@ class RoPE(Module):
         """Turns each place by its position.
 
         Args:
-            x: queries or keys. Of an odd number of features the last is left as it is.
+            x: queries or keys.
             positions: of each place; by default 0, 1, 2 and so on.
 
         Raises:
-            AxisError: if the positions are not those of `x`.
+            AxisError: if the positions are not those of `x`, or the features are no pairs.
         """
+        # A symbolic size stands for those that fit.
+        if isinstance(x.shape[-1], int) and x.shape[-1] % 2:
+            raise AxisError(
+                f"RoPE turns pairs of features, and {x.shape[-1]} are no pairs",
+                at=f"x: {jax.typeof(x)}",
+                fix="an even head_features",
+            )
         if positions is None:
             positions = jnp.arange(x.shape[-3])
         check_places(positions, x.shape[:-2], "RoPE")

@@ -298,8 +298,7 @@ class Einsum(Module):  # weft: skip(the equation decides the shapes)
         """Sums.
 
         Raises:
-            AxisError: if `x` has not the equation's number of axes.
-            ValueError: of JAX's, if sizes under one letter differ.
+            AxisError: if `x` has not the equation's number of axes, or not the kernel's size under one of its letters.
         """
         first = self.equation.split(",")[0]
         hidden = jnp.ndim(x) - len(first.replace(_ELLIPSIS, ""))
@@ -309,6 +308,7 @@ class Einsum(Module):  # weft: skip(the equation decides the shapes)
                 at=f"x: {jax.typeof(x)}",
                 fix="check what comes before it; an ellipsis stands for any leading axes",
             )
+        self._check_sizes(x, first.replace(_ELLIPSIS, "." * hidden))
         return einsum(
             x,
             self.kernel,
@@ -318,3 +318,20 @@ class Einsum(Module):  # weft: skip(the equation decides the shapes)
             out_dtype=self.out_dtype,
             precision=self.precision,
         )
+
+    def _check_sizes(self, x: Any, labels: str) -> None:
+        second = self.equation.split("->")[0].split(",")[1]
+        hidden = self.kernel.ndim - len(second.replace(_ELLIPSIS, ""))
+        kernel = zip(second.replace(_ELLIPSIS, "." * hidden), self.kernel.shape, strict=True)
+        sizes = {label: size for label, size in kernel if label != "."}
+        wrong = [
+            f"{label}: {size} in x, {sizes[label]} in the kernel"
+            for label, size in zip(labels, jnp.shape(x), strict=True)
+            if label in sizes and size != sizes[label]
+        ]
+        if wrong:
+            raise AxisError(
+                f"Einsum: the sizes in {self.equation!r} differ",
+                at=[*wrong, f"x: {jax.typeof(x)}, kernel: {jax.typeof(self.kernel)}"],
+                fix="check what comes before it, or the kernel_shape",
+            )

@@ -87,6 +87,7 @@ def moments(
     x = as_array(x)
     x = cast(x, jnp.promote_types(dtype if dtype is not None else x.dtype, jnp.float32))
     axes = canonical_axes(axes, x.ndim)
+    check_mask(mask, x.shape)
 
     def mean_of(*values: Any) -> list[Any]:
         means = [_mean(value, axes, mask) for value in values]
@@ -108,6 +109,26 @@ def moments(
     # Rounding may make the difference negative.
     variance = lax.sub(mean_of_squares, _squared(mean))
     return mean, lax.max(variance, np.zeros((), variance.dtype))
+
+
+def check_mask(mask: Any, shape: tuple[Any, ...]) -> None:
+    """Refuses a mask that does not broadcast to a shape.
+
+    Raises:
+        AxisError: naming both shapes.
+    """
+    if mask is None:
+        return
+    try:
+        fits = jnp.broadcast_shapes(jnp.shape(mask), shape) == tuple(shape)
+    except ValueError:
+        fits = False
+    if not fits:
+        raise AxisError(
+            "the mask of a norm does not broadcast to its input",
+            at=f"mask: {jnp.shape(mask)}, x: {tuple(shape)}",
+            fix="mask[..., None] for a mask without the axis of features",
+        )
 
 
 def _mean(x: Any, axes: tuple[int, ...], mask: Any) -> Any:

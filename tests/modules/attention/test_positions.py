@@ -54,10 +54,9 @@ def test_rope_keeps_lengths_and_dtypes_and_far_positions_apart():
     assert not np.allclose(near.astype(jnp.float32), far.astype(jnp.float32))
 
 
-def test_rope_leaves_an_odd_feature_as_it_is():
-    turned = RoPE()(X[..., :7])
-    np.testing.assert_array_equal(turned[..., 6], X[..., 6])
-    np.testing.assert_allclose(turned[..., :6], RoPE()(X[..., :6]), atol=1e-6)
+def test_rope_refuses_a_head_whose_features_are_no_pairs():
+    with pytest.raises(AxisError, match="RoPE turns pairs of features, and 7 are no pairs"):
+        RoPE()(X[..., :7])
 
 
 @pytest.mark.parametrize("shape", [(4,), (1,), (3, 5), (2, 3, 5), ()])

@@ -73,3 +73,11 @@ def test_what_makes_no_sense_is_named(unchecked):
         weft.Einsum("bi,ij->bj", (3, 4, 5), key=KEY)
     with pytest.raises(weft.core.AxisError, match="Einsum takes inputs with the axes 'bi'"):
         weft.Einsum("bi,ij->bj", (3, 4), key=KEY)(X)
+
+
+@pytest.mark.parametrize("equation", ["abc,cd->abd", "...c,cd->...d"])
+def test_einsum_refuses_another_size_under_a_letter_of_the_kernels(equation):
+    layer = weft.Einsum(equation, (8, 4), key=jax.random.key(0))
+    assert layer(jnp.ones((2, 5, 8))).shape == (2, 5, 4)
+    with pytest.raises(weft.AxisError, match=r"the sizes in .* differ\n  at: c: 7 in x, 8 in the kernel"):
+        layer(jnp.ones((2, 5, 7)))

@@ -164,3 +164,8 @@ def test_a_batch_norm_outside_of_its_axis_says_which_and_what_to_do(axis_name):
     y, after = layer(inputs(4, 3), inference=True)
     assert after is layer
     assert y.shape == (4, 3)
+
+
+def test_a_mask_that_does_not_broadcast_is_refused():
+    with pytest.raises(AxisError, match=r"does not broadcast to its input\n  at: mask: \(3, 8\), x: \(2, 5, 8\)"):
+        BatchNorm(8)(jnp.ones((2, 5, 8)), mask=jnp.ones((3, 8), bool))
