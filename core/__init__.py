@@ -23,6 +23,7 @@ from weft.core.errors import (
     WeftError,
 )
 from weft.core.interpreter.retraces import RetraceWarning, explain_retraces
+from weft.core.records.axis_names import Sharded
 from weft.core.records.exporting import exportable
 from weft.core.records.filters import All, Any, Filter, Inside, InstanceOf, Maybe, Not, PathContains, WithTag
 from weft.core.records.keys import Keys, KeyStream, SeedError, StreamError, debug_keys
@@ -86,6 +87,7 @@ __all__ = [
     "RngKey",
     "RngState",
     "SeedError",
+    "Sharded",
     "StaticError",
     "StreamError",
     "Structure",

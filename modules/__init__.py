@@ -40,6 +40,7 @@ from weft.modules.recurrence.cells import GRUCell, LSTMCell, OptimizedLSTMCell, 
 from weft.modules.recurrence.rnn import RNN, Bidirectional
 from weft.modules.recurrence.state_space import DiagonalSSM
 from weft.modules.summary import tabulate
+from weft.modules.sharding.placing import named_shardings, shard
 
 __all__ = [
     "MLP",
@@ -117,10 +118,12 @@ __all__ = [
     "max_pool",
     "metrics",
     "min_pool",
+    "named_shardings",
     "ops",
     "quantize",
     "relu",
     "save_checkpoint",
+    "shard",
     "sigmoid",
     "silu",
     "sinusoidal",

@@ -59,6 +59,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "recurrence": {"", "dense"},
         "attention": {"", "dense", "norms"},
         "checkpoints": {"", "attention", "combinators", "convolutions", "dense", "norms"},
+        "sharding": {"", "attention", "dense", "learning", "norms"},
         "ops": {"", "attention", "convolutions", "dense", "norms", "recurrence"},
     },
     # The checker of calls and the prover do not know each other.

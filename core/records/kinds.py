@@ -27,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from weft.core.caches import kept_with_class
 from weft.core.errors import StaticError
+from weft.core.records.axis_names import NO_NAMES, AxisNames, Sharded
 
 
 class Kind:
@@ -123,19 +124,22 @@ class Role:
         kind: the kind, if the field or one around it declares one.
         tags: the strings.
         frozen: the kind that parameters have instead of their own, if a field around declares `FrozenParam`.
+        axes: the logical names of its axes.
     """
 
     kind: type[Kind] | None = None
     tags: frozenset[str] = frozenset()
     frozen: type[FrozenParam] | None = None
+    axes: AxisNames = NO_NAMES
 
     def inside(self, outer: Role) -> Role:
         """This role, in a field whose own role is `outer`: the nearest kind holds, tags add up, frozen stays frozen."""
         if outer == NO_ROLE:
             return self
         if outer.kind is not None and issubclass(outer.kind, FrozenParam):
-            outer = Role(None, outer.tags, outer.kind)
-        return Role(self.kind or outer.kind, self.tags | outer.tags, outer.frozen or self.frozen)
+            outer = Role(None, outer.tags, outer.kind, outer.axes)
+        axes = self.axes if outer.axes is NO_NAMES else self.axes.inside(outer.axes)
+        return Role(self.kind or outer.kind, self.tags | outer.tags, outer.frozen or self.frozen, axes)
 
     def kind_of(self, value: Any) -> type[Kind]:
         """The kind of an array with this role."""
@@ -202,25 +206,32 @@ def _resolve(annotation: Any, cls: type, name: str) -> Any:
 
 
 def _role_of_annotation(annotation: Any, where: str) -> Role:
-    kinds, tags = _labels(annotation)
+    kinds, tags, sharded = _labels(annotation)
     if len(set(kinds)) > 1:
         names = ", ".join(sorted(kind.__name__ for kind in set(kinds)))
         raise StaticError(f"a field has one kind, but this one declares {names}", at=where, fix="split the field")
-    return Role(kinds[0] if kinds else None, frozenset(tags))
+    if len(set(sharded)) > 1:
+        names = ", ".join(sorted(map(repr, set(sharded))))
+        raise StaticError(f"a field names its axes once, but this one says {names}", at=where, fix="split the field")
+    return Role(kinds[0] if kinds else None, frozenset(tags), axes=sharded[0].axes if sharded else NO_NAMES)
 
 
-def _labels(annotation: Any) -> tuple[list[type[Kind]], list[str]]:
+def _labels(annotation: Any) -> tuple[list[type[Kind]], list[str], list[Sharded]]:
     kinds: list[type[Kind]] = []
     tags: list[str] = []
+    sharded: list[Sharded] = []
     if get_origin(annotation) is Annotated:
         for extra in annotation.__metadata__:
             if isinstance(extra, type) and issubclass(extra, Kind):
                 kinds.append(extra)
             elif isinstance(extra, str):
                 tags.append(extra)
+            elif isinstance(extra, Sharded):
+                sharded.append(extra)
         annotation = annotation.__origin__
     for argument in get_args(annotation):
-        inner_kinds, inner_tags = _labels(argument)
+        inner_kinds, inner_tags, inner_sharded = _labels(argument)
         kinds += inner_kinds
         tags += inner_tags
-    return kinds, tags
+        sharded += inner_sharded
+    return kinds, tags, sharded

@@ -7,13 +7,14 @@ run by one scan, so that twelve layers are traced and compiled as one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Self, cast, overload
+from typing import Annotated, Any, Self, cast, overload
 
 import equinox as eqx
 import jax
 from weft.core.caches import kept
 from weft.core.errors import AxisError
 from weft.core.interpreter.rides import Carry
+from weft.core.records.axis_names import Sharded
 from weft.core.records.leaves import is_array
 from weft.core.records.module import Module, static
 from weft.core.records.partition import changes, take_apart, update
@@ -53,7 +54,7 @@ class Stack(Combinator[L_co]):
     (3, (4, 4), 2)
     """
 
-    layers: L_co
+    layers: Annotated[L_co, Sharded("layers", ...)]
     n: int = static()
     remat: bool | Callable[..., Any] = static()
     unroll: int | bool = static()

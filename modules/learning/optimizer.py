@@ -18,7 +18,7 @@ would bring the model's configuration and its fields' kinds along, so that a swi
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, cast
 
 import jax
@@ -48,17 +48,38 @@ class Layout:
     """What an optimizer's arrays are laid out like.
 
     Attributes:
-        paths: of the parameters, in order.
+        leaves: the parameters, in order, with shapes in place of arrays: what kind they are and how their axes are
+            called. It follows from the rest, so it is not compared.
+        paths: of the parameters.
         parameters: the definition of the sparse model that optax sees.
         state: the definition of optax's state.
     """
 
     # Not a dataclass, of which a printed Optimizer would show all definitions.
-    def __init__(self, paths: tuple[Path, ...], parameters: TreeDef, state: TreeDef):
-        self.paths, self.parameters, self.state = paths, parameters, state
+    def __init__(self, leaves: Sequence[Leaf], parameters: TreeDef, state: TreeDef):
+        self.leaves = {leaf.path: replace(leaf, value=_abstract(leaf.value)) for leaf in leaves}
+        self.paths, self.parameters, self.state = tuple(self.leaves), parameters, state
+
+    def parameter_of(self, path: Path, shape: tuple[int, ...]) -> Leaf | None:
+        """The parameter that an array of the optimizer is for, such as a moment; None if it is for none, or is of
+        another shape.
+
+        Args:
+            path: in the optimizer.
+            shape: of the array; axes in front, of a mapped constructor, do not count.
+        """
+        for start in range(1, len(path) + 1):
+            leaf = self.leaves.get(path[start:])
+            if leaf is not None:
+                own = leaf.value.shape
+                return leaf if shape[len(shape) - len(own) :] == own else None
+        return None
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is Layout and vars(self) == vars(other)
+        return (
+            type(other) is Layout
+            and (self.paths, self.parameters, self.state) == (other.paths, other.parameters, other.state)
+        )
 
     def __hash__(self) -> int:
         return hash((self.parameters, self.state))
@@ -150,8 +171,7 @@ class Optimizer(Module):  # weft: skip(of any model)
             self.transformation = transformation
         parameters = only_leaves(model, {leaf.path: leaf.value for leaf in leaves})
         state = self.transformation.init(parameters)
-        paths = tuple(leaf.path for leaf in leaves)
-        self.layout = Layout(paths, trees.structure(parameters), trees.structure(state))
+        self.layout = Layout(leaves, trees.structure(parameters), trees.structure(state))
         self.state = _by_path(_owned(state, model))
         self.step = jnp.zeros((), jnp.int32)
 
@@ -272,6 +292,10 @@ class Optimizer(Module):  # weft: skip(of any model)
     def _with_parameters(self, model: M, tree: Any) -> M:
         values = self.layout.parameters.flatten_up_to(tree)
         return with_leaves(model, dict(zip(self.layout.paths, values, strict=True)))
+
+
+def _abstract(value: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(jnp.shape(value), jnp.result_type(value))
 
 
 def _parameters(model: Any, wrt: Filter) -> list[Leaf]:

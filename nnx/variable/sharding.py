@@ -7,18 +7,19 @@ Variable's metadata (`sharding_rules`) or in the context (`logical_axis_rules`),
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
 
 import jax
 from jax.experimental.layout import Format
 from jax.sharding import NamedSharding, PartitionSpec
+from weft.modules.sharding.rules import Rules as LogicalRules
+from weft.modules.sharding.rules import on_mesh, read_rules
 from weft.nnx.errors import StructureError
 
 PARTITION_NAME = "partition_name"
 
-LogicalRules = Sequence[tuple[str, Any]]
 _rules: ContextVar[LogicalRules] = ContextVar("weft_logical_axis_rules", default=())
 
 
@@ -47,8 +48,8 @@ def apply_rules(sharding: Any, own_rules: LogicalRules | None = None) -> Any:
     Raises:
         StructureError: if the two disagree about a name.
     """
-    rules = dict(get_logical_axis_rules())
-    for name, axis in own_rules or ():
+    rules = read_rules(get_logical_axis_rules())
+    for name, axis in read_rules(own_rules).items():
         if rules.get(name, axis) != axis:
             raise StructureError(
                 f"the logical axis {name!r} lies on {rules[name]!r} by the context, on {axis!r} by the Variable",
@@ -58,12 +59,12 @@ def apply_rules(sharding: Any, own_rules: LogicalRules | None = None) -> Any:
     return _rename(sharding, rules)
 
 
-def _rename(sharding: Any, rules: dict[str, Any]) -> Any:
+def _rename(sharding: Any, rules: Mapping[Any, Any]) -> Any:
     if isinstance(sharding, NamedSharding):
         return NamedSharding(sharding.mesh, _rename(sharding.spec, rules))
     if isinstance(sharding, Format):
         return Format(sharding.layout, _rename(sharding.sharding, rules))
-    return PartitionSpec(*(rules.get(axis, axis) for axis in sharding))
+    return on_mesh(sharding, rules)
 
 
 def shard_value(value: Any, out_sharding: Any, rules: LogicalRules | None, mesh: Any) -> Any:

@@ -1,0 +1,98 @@
+"""Axis names: what the axes of an array mean for how a model lies over devices.
+
+They are declared on the field, beside the shape and the kind, and say nothing of any mesh:
+
+    kernel: Annotated[Float[Array, "in out"], Sharded("embed", "mlp")]
+    bias: Annotated[Float[Array, "out"], Sharded("mlp")]
+    blocks: Annotated[Block, Sharded("layers", ...)]      # an axis in front of what is declared inside
+
+Which axis of a mesh a *logical* name lies on is said by rules, where the model is placed (`weft.shard`). Names of a field
+that holds a record are the default for what is inside, aligned at the last axis as in broadcasting, so that
+`Annotated[Linear, Sharded("embed", "mlp")]` names the kernel's axes and the bias's. What is inside may declare its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from types import EllipsisType
+from typing import Any
+
+from weft.core.errors import StaticError
+
+Name = str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AxisNames:
+    """The names of the axes of the arrays in a field.
+
+    Attributes:
+        before: those of axes in front, which containers add: of layers, of members.
+        names: those of the array itself; None if nobody has declared any.
+        inherited: whether they were declared for a record around it, and so for arrays of any rank.
+    """
+
+    before: tuple[Name, ...] = ()
+    names: tuple[Name, ...] | None = None
+    inherited: bool = False
+
+    def inside(self, outer: AxisNames) -> AxisNames:
+        """These names, in a field with other ones: the nearest hold, axes in front add up."""
+        before = outer.before + self.before
+        if self.names is not None or outer.names is None:
+            return replace(self, before=before)
+        return AxisNames(before, outer.names, inherited=True)
+
+    def of_rank(self, rank: int) -> tuple[Name, ...] | None:
+        """A name, or None, for each axis of an array; None if the array has fewer axes than were declared."""
+        names = self.names or ()
+        if self.names is None or self.inherited:
+            before = self.before[:rank]
+            names = names[max(0, len(names) - (rank - len(before))) :]
+            return (*before, *(None,) * (rank - len(before) - len(names)), *names)
+        # Those further in front are of a constructor that was mapped: the field knows nothing of them.
+        further = rank - len(self.before) - len(names)
+        return None if further < 0 else (*(None,) * further, *self.before, *names)
+
+
+NO_NAMES = AxisNames()
+
+
+class Sharded:
+    """Logical names for the axes of an array, in a field's annotation: `Annotated[Float[Array, "in out"],
+    Sharded("embed", "mlp")]`.
+
+    Args:
+        names: one for each axis, or None for an axis that is never divided. With `...` at the end they are names of
+            axes in front of what is declared inside: `Annotated[Block, Sharded("layers", ...)]`.
+
+    Raises:
+        StaticError: if a name is no text, or `...` is not the last.
+
+    >>> Sharded("embed", "mlp"), Sharded("layers", ...)
+    (Sharded('embed', 'mlp'), Sharded('layers', ...))
+    """
+
+    __slots__ = ("axes",)
+
+    def __init__(self, *names: str | None | EllipsisType):
+        own = names[:-1] if names and names[-1] is ... else names
+        wrong: list[Any] = [name for name in own if name is not None and not isinstance(name, str)]
+        if wrong:
+            raise StaticError(
+                f"a logical axis has a name or None, not {wrong[0]!r}",
+                fix='write Sharded("embed", "mlp"), or Sharded("layers", ...) for axes in front',
+            )
+        texts = tuple(name for name in own if name is None or isinstance(name, str))
+        self.axes = AxisNames(names=texts) if len(own) == len(names) else AxisNames(before=texts)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sharded) and self.axes == other.axes
+
+    def __hash__(self) -> int:
+        return hash(self.axes)
+
+    def __repr__(self) -> str:
+        if self.axes.names is None:
+            return f"Sharded({', '.join(map(repr, self.axes.before))}, ...)"
+        return f"Sharded({', '.join(map(repr, self.axes.names))})"

@@ -1,0 +1,64 @@
+"""The logical names of weft's own layers, where the field has settled on them.
+
+A `Linear` cannot name its axes: whether its output is an MLP's hidden axis or a model's features is known to what holds
+it. So the names stand here in one table, by who holds a layer in which place. They are those of T5X and MaxText, and
+every array that the table does not know has none: its axes are divided only if a field, or `names=`, names them.
+
+| name | axis |
+| --- | --- |
+| `embed` | a model's features |
+| `mlp` | the hidden features of an `MLP` |
+| `heads` | the heads of an attention, each with its features |
+| `vocab` | the rows of an embedding |
+| `norm` | the features that a norm scales |
+| `layers` | the copies in a `Stack`, whose field says so |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from weft.core.paths import Path
+from weft.core.records.axis_names import Name
+from weft.core.records.leaves import Leaf
+from weft.modules.attention.multi_head import MultiHeadAttention
+from weft.modules.attention.positions import LearnedPositions
+from weft.modules.dense.linear import Embed, Linear
+from weft.modules.dense.mlp import MLP
+from weft.modules.norms.group_norm import GroupNorm
+from weft.modules.norms.norm import BatchNorm, LayerNorm, RMSNorm
+
+Names = tuple[Name, ...]
+
+_UP, _DOWN = ("embed", "mlp"), ("mlp", "embed")
+_INWARD, _OUTWARD = ("embed", "heads"), ("heads", "embed")
+
+
+def _of_attention(part: Path) -> Names:
+    return _OUTWARD if part == ("out",) else _INWARD
+
+
+def _of_mlp(part: Path) -> Names:
+    # Linear layers and activations take turns, and so do the layers that widen and those that come back.
+    index = part[-1]
+    return _UP if isinstance(index, int) and index % 4 == 0 else _DOWN
+
+
+# The classes around the array, innermost last, and the names by the part of the path between them. Names are aligned
+# at the last axis: a bias has the last of them.
+_TABLE: tuple[tuple[tuple[type | tuple[type, ...], ...], int, Callable[[Path], Names]], ...] = (
+    ((Embed,), 0, lambda part: ("vocab", "embed")),
+    ((LearnedPositions,), 0, lambda part: (None, "embed")),
+    (((LayerNorm, RMSNorm, BatchNorm, GroupNorm),), 0, lambda part: ("norm",)),
+    ((MultiHeadAttention, Linear), 1, _of_attention),
+    ((MLP, Linear), 2, _of_mlp),
+)
+
+
+def conventional_names(leaf: Leaf) -> Names | None:
+    """The names of an array of weft's own layers, for its last axes; None if there is no convention for it."""
+    for classes, length, names in _TABLE:
+        owners = leaf.owners[-len(classes) :]
+        if len(owners) == len(classes) and all(map(issubclass, owners, classes)):
+            return names(leaf.path[-1 - length : -1])
+    return None

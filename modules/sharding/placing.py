@@ -1,0 +1,253 @@
+"""shard: a model laid over the devices of a mesh, by the names of its axes and rules for them.
+
+    mesh = jax.make_mesh((2, 4), ("data", "model"))
+    rules = {"embed": "data", "mlp": "model", "heads": "model", "vocab": "model", ...: None}
+    model = weft.shard(model, mesh, rules)
+
+The model says what its axes are (`Sharded` on a field), the rules what that means on this mesh; so another way to
+train is another table. The arrays of an optimizer lie as the parameters that they are for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from jax.core import Tracer
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+from weft.core.errors import AxisError
+from weft.core.paths import Path, format_path
+from weft.core.records.axis_names import AxisNames, Name, Sharded
+from weft.core.records.filters import Filter, sort_leaves
+from weft.core.records.leaves import NUMBERS, Leaf, iter_leaves
+from weft.core.records.partition import with_leaves
+from weft.core.records.surgery import part_at
+from weft.modules.learning.optimizer import Optimizer
+from weft.modules.sharding.conventions import conventional_names
+from weft.modules.sharding.rules import Rules, Table, axes_of, on_mesh, read_rules
+
+T = TypeVar("T")
+AnyMesh = Mesh | AbstractMesh
+NamesByFilter = Mapping[Any, Any]
+
+
+def shard(tree: T, mesh: AnyMesh, rules: Rules, *, names: NamesByFilter | None = None) -> T:
+    """Places the arrays of a tree on a mesh, each axis where its logical name says.
+
+    Inside a compiled function it says where values are to be, as `jax.lax.with_sharding_constraint` does (on an
+    explicit mesh `jax.sharding.reshard`); `jax.ShapeDtypeStruct`s get the sharding.
+
+    Args:
+        tree: a model, an `Optimizer`, a tuple of both, any tree. Arrays without names are on every device, and so are
+            the axes that a stack or a mapped constructor has put in front, unless they have names (`layers`).
+        mesh: of `jax.make_mesh`; its axes may be automatic or explicit.
+        rules: from logical names to axes of the mesh: a name, a tuple of names, or None, as a mapping or as pairs. The
+            rule for `...` holds for the names that have none. A name that an axis of the mesh has needs no rule.
+        names: logical names from outside, from filters to `Sharded(...)` or tuples, in place of those that are
+            declared, and aligned at the last axis; those of `Sharded("members", ...)` are put in front of them.
+
+    Returns:
+        The tree, with its arrays in place.
+
+    Raises:
+        AxisError: naming all paths with the names and sizes of their axes: for a name without a rule, a rule for an
+            axis that the mesh has not, an axis that the mesh does not divide, or one axis of the mesh used twice.
+        FilterError: if a filter of `names` matches nothing.
+
+    >>> from weft.modules import MLP
+    >>> mesh = jax.make_mesh((1,), ("model",))
+    >>> mlp = shard(MLP(4, 8, 2, key=jax.random.key(0)), mesh, {"mlp": "model", "embed": None})
+    >>> mlp.layers[0].kernel.sharding.spec
+    PartitionSpec(None, 'model')
+    """
+    places = _places(tree, mesh, read_rules(rules), names)
+    placed: dict[Path, Any] = {}
+    # One array in two places stays one.
+    kept: dict[tuple[int, NamedSharding], Any] = {}
+    for leaf, sharding in places:
+        key = id(leaf.value), sharding
+        if key not in kept:
+            kept[key] = _put(leaf.value, sharding)
+        placed[leaf.path] = kept[key]
+    return with_leaves(tree, placed)
+
+
+def named_shardings(tree: T, mesh: AnyMesh, rules: Rules, *, names: NamesByFilter | None = None) -> T:
+    """Where `shard` would put each array: the tree with a `jax.sharding.NamedSharding` in place of each.
+
+    It goes wherever shardings are asked for, such as `out_shardings` of `weft.jit` or `shardings` of `weft.init`.
+
+    Args:
+        tree: as for `shard`; `jax.ShapeDtypeStruct`s will do.
+        mesh, rules, names: as for `shard`.
+
+    Raises:
+        AxisError, FilterError: as `shard`.
+
+    >>> from weft.modules import MLP, init
+    >>> mesh = jax.make_mesh((1,), ("model",))
+    >>> rules = {"mlp": "model", "embed": None}
+    >>> mlp = init(
+    ...     MLP, 4, 8, 2, key=jax.random.key(0), shardings=lambda model: named_shardings(model, mesh, rules)
+    ... )
+    >>> mlp.layers[2].kernel.sharding.spec
+    PartitionSpec('model',)
+    """
+    return with_leaves(tree, {leaf.path: where for leaf, where in _places(tree, mesh, read_rules(rules), names)})
+
+
+def _put(value: Any, sharding: NamedSharding) -> Any:
+    if isinstance(value, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding)
+    if not isinstance(value, Tracer):
+        return jax.device_put(value, sharding)
+    if AxisType.Explicit in sharding.mesh.axis_types:
+        return jax.sharding.reshard(value, sharding)
+    return jax.lax.with_sharding_constraint(value, sharding)
+
+
+# ---- names of arrays -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Named:
+    """An array with what its axes are called."""
+
+    leaf: Leaf
+    axes: tuple[Name, ...] | None
+    declared: AxisNames
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return np.shape(self.leaf.value)
+
+    def __str__(self) -> str:
+        path = format_path(self.leaf.path)
+        if self.axes is None:
+            return f"{path}: {(*self.declared.before, *(self.declared.names or ()))} for the shape {self.shape}"
+        written = ", ".join(f"{name or '_'}={size}" for name, size in zip(self.axes, self.shape, strict=True))
+        return f"{path}: ({written})"
+
+
+def _named_arrays(tree: Any, names: NamesByFilter | None) -> Iterator[_Named]:
+    leaves = [leaf for leaf in iter_leaves(tree) if leaf.dynamic and type(leaf.value) not in NUMBERS]
+    models = list(_as_in_the_model(tree, leaves))
+    given = [_axes_of_names(value) for value in (names or {}).values()]
+    filters: list[Filter] = list(names or {})
+    wanted = sort_leaves(models, filters, require_all=False) if filters else [None] * len(leaves)
+    for leaf, model, place in zip(leaves, models, wanted, strict=True):
+        axes = model.role.axes
+        if axes.names is None and (usual := conventional_names(model)) is not None:
+            axes = AxisNames(axes.before, usual, inherited=True)
+        if place is not None:
+            outside = given[place]
+            before = outside.before + axes.before
+            axes = replace(axes if outside.names is None else outside, before=before)
+        yield _Named(leaf, axes.of_rank(np.ndim(leaf.value)), axes)
+
+
+def _axes_of_names(value: Any) -> AxisNames:
+    axes = value.axes if isinstance(value, Sharded) else Sharded(*value).axes
+    return replace(axes, inherited=True)
+
+
+def _as_in_the_model(tree: Any, leaves: list[Leaf]) -> Iterator[Leaf]:
+    """The leaves, with the arrays of optimizers as the parameters that they are for: by path, kind and names."""
+    optimizers: dict[Path, Optimizer | None] = {}
+    for leaf in leaves:
+        if not any(issubclass(owner, Optimizer) for owner in leaf.owners):
+            yield leaf
+            continue
+        for length in range(len(leaf.path)):
+            start = leaf.path[:length]
+            if start not in optimizers:
+                part = part_at(tree, start)
+                optimizers[start] = part if isinstance(part, Optimizer) else None
+            if (optimizer := optimizers[start]) is not None:
+                parameter = optimizer.layout.parameter_of(leaf.path[length:], np.shape(leaf.value))
+                yield leaf if parameter is None else replace(parameter, value=leaf.value)
+                break
+        else:
+            yield leaf
+
+
+# ---- from names to places --------------------------------------------------------------------------------------------
+
+
+def _places(tree: Any, mesh: AnyMesh, table: Table, names: NamesByFilter | None) -> list[tuple[Leaf, NamedSharding]]:
+    arrays = list(_named_arrays(tree, names))
+    _check_rules(mesh, table)
+    specs = [on_mesh(one.axes or (), _complete(one.axes or (), table)) for one in arrays]
+    problems: dict[str, list[str]] = {}
+    for one, spec in zip(arrays, specs, strict=True):
+        found = _problem(one, spec, mesh)
+        if found is not None:
+            fix, line = found
+            problems.setdefault(fix, []).append(line)
+    if problems:
+        raise AxisError(
+            f"a tree cannot lie on this mesh as the rules say: {_show(mesh)}",
+            at=[line for lines in problems.values() for line in lines],
+            fix="; ".join(problems),
+        )
+    shardings = {spec: NamedSharding(mesh, _shortest(spec)) for spec in specs}
+    return [(one.leaf, shardings[spec]) for one, spec in zip(arrays, specs, strict=True)]
+
+
+def _shortest(spec: PartitionSpec) -> PartitionSpec:
+    # As compiled functions return it: another spelling of one place would compile them a second time.
+    length = max((i for i, entry in enumerate(spec, 1) if axes_of(entry)), default=0)
+    return PartitionSpec(*spec[:length])
+
+
+def _complete(axes: tuple[Name, ...], table: Table) -> Mapping[Any, Any]:
+    if ... not in table:
+        return table
+    return {**{name: table[...] for name in axes if name is not None}, **table}
+
+
+def _check_rules(mesh: AnyMesh, table: Table) -> None:
+    unknown = [
+        f"{name if name is ... else repr(name)}: {entry!r}"
+        for name, entry in table.items()
+        if any(axis not in mesh.shape for axis in axes_of(entry))
+    ]
+    if unknown:
+        raise AxisError(
+            f"rules speak of axes that the mesh has not: {_show(mesh)}",
+            at=unknown,
+            fix="correct the rule, give None for what is not divided, or make a mesh with this axis",
+        )
+
+
+def _problem(one: _Named, spec: Any, mesh: AnyMesh) -> tuple[str, str] | None:
+    """A way out and a line about what does not fit, if something does not."""
+    if one.axes is None:
+        return "name as many axes as the array has", f"{one}: more names than axes"
+    used: list[Any] = []
+    for name, size, entry in zip(one.axes, one.shape, spec, strict=True):
+        axes = axes_of(entry)
+        missing = [axis for axis in axes if axis not in mesh.shape]
+        if missing:
+            fix = f"add a rule for {name!r} (None: not divided), or one for the rest, `...: None`"
+            return fix, f"{one}: no rule for {name!r}"
+        parts = math.prod(mesh.shape[axis] for axis in axes)
+        if size % parts:
+            fix = "make the size a multiple, or give the name another rule, None if it is not to be divided"
+            return fix, f"{one}: {size} is no multiple of {parts}, the size of {entry!r}"
+        twice = [axis for axis in axes if axis in used]
+        if twice:
+            return (
+                "give one of the names another rule: an array's axes lie on different axes of the mesh",
+                f"{one}: two of its axes lie on {twice[0]!r}",
+            )
+        used += axes
+    return None
+
+
+def _show(mesh: AnyMesh) -> str:
+    return ", ".join(f"{name}={size}" for name, size in mesh.shape.items())
