@@ -8,6 +8,7 @@ from weft.modules.attention.multi_head import MultiHeadAttention
 from weft.modules.attention.positions import LearnedPositions, RoPE, SinusoidalPositions, sinusoidal
 from weft.modules.attention.transformer import TransformerBlock
 from weft.modules.checkpoints.checkpoint import LoadReport, load_checkpoint, save_checkpoint
+from weft.modules.checkpoints.folders import Checkpoints, load_orbax
 from weft.modules.checkpoints.format import CheckpointError
 from weft.modules.checkpoints.importing import import_weights
 from weft.modules.combinators.ensemble import Ensemble
@@ -52,6 +53,7 @@ __all__ = [
     "Bidirectional",
     "CacheError",
     "CheckpointError",
+    "Checkpoints",
     "ConfigError",
     "Conv",
     "Conv1d",
@@ -113,6 +115,7 @@ __all__ = [
     "init",
     "leaky_relu",
     "load_checkpoint",
+    "load_orbax",
     "log_softmax",
     "lora",
     "max_pool",

@@ -99,7 +99,7 @@ FLAX_ROOM = "nnx/bridge/"
 # and the launcher loads one room of it without the rest.
 OUTSIDE = (("typecheck", "pytest_plugin"), ("typecheck", "launcher"))
 # Slow to import and needed by few programs: loaded where they are used.
-LOADED_ON_USE = ("weft.nnx", "weft.typecheck", "optax", "treescope", "rich", "flax", "matplotlib", "sklearn")
+LOADED_ON_USE = ("weft.nnx", "weft.typecheck", "optax", "treescope", "rich", "flax", "orbax", "matplotlib", "sklearn")
 
 
 def library_files() -> list[Path]:

@@ -30,25 +30,29 @@ class AxisNames:
         before: those of axes in front, which containers add: of layers, of members.
         names: those of the array itself; None if nobody has declared any.
         inherited: whether they were declared for a record around it, and so for arrays of any rank.
+        rank: how many axes the field's shape has, if it says so: a bias that was made by a mapped constructor is no
+            kernel.
     """
 
     before: tuple[Name, ...] = ()
     names: tuple[Name, ...] | None = None
     inherited: bool = False
+    rank: int | None = None
 
     def inside(self, outer: AxisNames) -> AxisNames:
         """These names, in a field with other ones: the nearest hold, axes in front add up."""
         before = outer.before + self.before
         if self.names is not None or outer.names is None:
             return replace(self, before=before)
-        return AxisNames(before, outer.names, inherited=True)
+        return AxisNames(before, outer.names, inherited=True, rank=self.rank)
 
     def of_rank(self, rank: int) -> tuple[Name, ...] | None:
         """A name, or None, for each axis of an array; None if the array has fewer axes than were declared."""
         names = self.names or ()
         if self.names is None or self.inherited:
             before = self.before[:rank]
-            names = names[max(0, len(names) - (rank - len(before))) :]
+            own = rank - len(before) if self.rank is None else min(self.rank, rank - len(before))
+            names = names[max(0, len(names) - own) :]
             return (*before, *(None,) * (rank - len(before) - len(names)), *names)
         # Those further in front are of a constructor that was mapped: the field knows nothing of them.
         further = rank - len(self.before) - len(names)

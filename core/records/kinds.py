@@ -19,7 +19,7 @@ import dataclasses
 import inspect
 import sys
 import typing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, get_args, get_origin
 
 import jax
@@ -138,7 +138,7 @@ class Role:
             return self
         if outer.kind is not None and issubclass(outer.kind, FrozenParam):
             outer = Role(None, outer.tags, outer.kind, outer.axes)
-        axes = self.axes if outer.axes is NO_NAMES else self.axes.inside(outer.axes)
+        axes = self.axes if outer.axes.names is None and not outer.axes.before else self.axes.inside(outer.axes)
         return Role(self.kind or outer.kind, self.tags | outer.tags, outer.frozen or self.frozen, axes)
 
     def kind_of(self, value: Any) -> type[Kind]:
@@ -213,7 +213,17 @@ def _role_of_annotation(annotation: Any, where: str) -> Role:
     if len(set(sharded)) > 1:
         names = ", ".join(sorted(map(repr, set(sharded))))
         raise StaticError(f"a field names its axes once, but this one says {names}", at=where, fix="split the field")
-    return Role(kinds[0] if kinds else None, frozenset(tags), axes=sharded[0].axes if sharded else NO_NAMES)
+    axes = replace(sharded[0].axes if sharded else NO_NAMES, rank=_rank(annotation))
+    return Role(kinds[0] if kinds else None, frozenset(tags), axes=axes)
+
+
+def _rank(annotation: Any) -> int | None:
+    """How many axes the arrays of a field have, if all its array types say the same."""
+    shape = getattr(annotation, "dim_str", None)
+    if isinstance(shape, str):
+        return None if "*" in shape or "..." in shape else len(shape.split())
+    ranks = {_rank(argument) for argument in get_args(annotation)} - {None}
+    return ranks.pop() if len(ranks) == 1 else None
 
 
 def _labels(annotation: Any) -> tuple[list[type[Kind]], list[str], list[Sharded]]:

@@ -79,7 +79,7 @@ def save_checkpoint(path: str | os.PathLike[str], tree: Any) -> None:
 
     Source: the format, https://github.com/huggingface/safetensors.
     """
-    leaves = _by_name(leaf for leaf in iter_leaves(tree) if leaf.dynamic)
+    leaves = by_name(leaf for leaf in iter_leaves(tree) if leaf.dynamic)
     contents = {name: content_of(leaf.value, name) for name, leaf in leaves.items()}
     told = {path: description for path, description in configuration(tree).items() if path not in leaves}
     with replacing(path) as file:
@@ -174,7 +174,7 @@ def load_checkpoint(  # weft: skip(it reads a file)
     """
     cast = cast_of(dtype)
     structure, leaves = take_apart(like)
-    wanted = {name: as_leaf(leaf.value) for name, leaf in _by_name(leaves).items()}
+    wanted = {name: as_leaf(leaf.value) for name, leaf in by_name(leaves).items()}
     with form.opened(Path(path)) as source:
         saved = _saved_configuration(source)
         paths = renamed(rename, {**dict.fromkeys(entry.name for entry in source.entries), **saved}, source.path)
@@ -187,11 +187,11 @@ def load_checkpoint(  # weft: skip(it reads a file)
         lines = _differing_data(entries, wanted, targets, partial)
         if strict and saved:
             told = {place: one for place, one in configuration(like).items() if place not in wanted}
-            lines = _differing_configuration(saved, told, paths, partial or rename is not None) + lines
+            lines = differing_configuration(saved, told, paths, partial or rename is not None) + lines
         if lines:
             # What does not fit may have been damaged, and then that is what should be said.
             source.check()
-            raise _misfit(source.path, lines)
+            raise misfit(source.path, lines)
         fitting = {name: target for name, target in targets.items() if target is not None}
         _refuse_narrowing(fitting, wanted)
         values = _read(source, fitting, wanted)
@@ -204,7 +204,12 @@ def load_checkpoint(  # weft: skip(it reads a file)
     return (tree, report) if partial else tree
 
 
-def _by_name(leaves: Iterable[Leaf]) -> dict[str, Leaf]:
+def by_name(leaves: Iterable[Leaf]) -> dict[str, Leaf]:
+    """Leaves by their paths in words.
+
+    Raises:
+        CheckpointError: if two have one.
+    """
     by_name: dict[str, Leaf] = {}
     twice: list[str] = []
     for leaf in leaves:
@@ -256,7 +261,7 @@ def _show_like(wanted: Mapping[str, Any], name: str) -> str:
     return show_type(kind_of(wanted[name]), np.shape(wanted[name])) if name in wanted else "nothing"
 
 
-def _differing_configuration(
+def differing_configuration(
     saved: Mapping[str, Description],
     here: Mapping[str, Description],
     paths: Mapping[str, str | None],
@@ -300,7 +305,8 @@ def _show(description: Description | None) -> str:
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 
-def _misfit(path: str, lines: list[str]) -> CheckpointError:
+def misfit(path: str, lines: list[str]) -> CheckpointError:
+    """The error that says at which paths a checkpoint does not fit."""
     more = [f"and {len(lines) - _LINES} more"] if len(lines) > _LINES else []
     return CheckpointError(
         f"{path} holds another tree",

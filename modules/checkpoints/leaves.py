@@ -64,7 +64,7 @@ def content_of(value: Any, name: str) -> Content:  # weft: skip(of any leaf)
         number = _number_as_array(value)
         return Content(kind_of(value), (), (number.dtype, number.shape), lambda: number)
     value = as_leaf(value)
-    _refuse_unstorable(value, name)
+    refuse_unstorable(value, name)
     weak = bool(getattr(value, "weak_type", False))
     if is_key(value):
         data = _data_type(value)
@@ -80,7 +80,12 @@ def _number_as_array(value: complex) -> np.ndarray[Any, Any]:
     return np.asarray(value, _NUMBER_KINDS[type(value).__name__])
 
 
-def _refuse_unstorable(value: Any, name: str) -> None:
+def refuse_unstorable(value: Any, name: str, *, whole: bool = True) -> None:
+    """Refuses what has no value, or of which this process has a part where it needs the whole.
+
+    Raises:
+        CheckpointError: naming it.
+    """
     what = fix = None
     if isinstance(value, Tracer):
         what, fix = "an array that is being traced has no value to store", "save outside of jit and other transforms"
@@ -95,9 +100,9 @@ def _refuse_unstorable(value: Any, name: str) -> None:
     elif isinstance(value, jax.Array):
         if value.is_deleted():
             what, fix = "this array was donated or deleted", "save what the call returned that it was donated to"
-        elif not (value.is_fully_addressable or value.is_fully_replicated):
+        elif whole and not (value.is_fully_addressable or value.is_fully_replicated):
             what = "this process holds only a part of this array"
-            fix = "gather it first: jax.experimental.multihost_utils.process_allgather(tree, tiled=True)"
+            fix = "save it with weft.Checkpoints, which writes each process's part"
     if what is not None:
         raise CheckpointError(what, at=name, fix=fix)
 

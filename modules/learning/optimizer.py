@@ -76,9 +76,10 @@ class Layout:
         return None
 
     def __eq__(self, other: object) -> bool:
-        return (
-            type(other) is Layout
-            and (self.paths, self.parameters, self.state) == (other.paths, other.parameters, other.state)
+        return type(other) is Layout and (self.paths, self.parameters, self.state) == (
+            other.paths,
+            other.parameters,
+            other.state,
         )
 
     def __hash__(self) -> int:

@@ -142,11 +142,11 @@ def _named_arrays(tree: Any, names: NamesByFilter | None) -> Iterator[_Named]:
     for leaf, model, place in zip(leaves, models, wanted, strict=True):
         axes = model.role.axes
         if axes.names is None and (usual := conventional_names(model)) is not None:
-            axes = AxisNames(axes.before, usual, inherited=True)
+            axes = replace(axes, names=usual, inherited=True)
         if place is not None:
             outside = given[place]
             before = outside.before + axes.before
-            axes = replace(axes if outside.names is None else outside, before=before)
+            axes = replace(axes if outside.names is None else outside, before=before, rank=axes.rank)
         yield _Named(leaf, axes.of_rank(np.ndim(leaf.value)), axes)
 
 
@@ -194,12 +194,14 @@ def _places(tree: Any, mesh: AnyMesh, table: Table, names: NamesByFilter | None)
             at=[line for lines in problems.values() for line in lines],
             fix="; ".join(problems),
         )
-    shardings = {spec: NamedSharding(mesh, _shortest(spec)) for spec in specs}
+    shardings = {spec: NamedSharding(mesh, _spelled(spec, mesh)) for spec in specs}
     return [(one.leaf, shardings[spec]) for one, spec in zip(arrays, specs, strict=True)]
 
 
-def _shortest(spec: PartitionSpec) -> PartitionSpec:
-    # As compiled functions return it: another spelling of one place would compile them a second time.
+def _spelled(spec: PartitionSpec, mesh: AnyMesh) -> PartitionSpec:
+    # As compiled functions return it: another spelling of one place could compile them a second time.
+    if AxisType.Explicit in mesh.axis_types:
+        return spec
     length = max((i for i, entry in enumerate(spec, 1) if axes_of(entry)), default=0)
     return PartitionSpec(*spec[:length])
 

@@ -1,0 +1,193 @@
+"""A model lies where the names of its axes and the rules say, and everything that is for it lies beside it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+import weft
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float
+from weft import AxisError, Embed, InstanceOf, Linear, PathContains, Sharded, StaticError, named_shardings, shard
+
+RULES = {"embed": "data", "mlp": "model", "heads": "model", "vocab": "model", ...: None}
+KEY = jax.random.key(0)
+
+
+class Block(weft.Module):
+    inward: Annotated[Float[Array, "embed mlp"], Sharded("embed", "mlp")]
+    outward: Annotated[Linear, Sharded("mlp", "embed")]
+    shift: Float[Array, "embed"]
+
+    def __init__(self, key: Any):
+        self.inward, self.shift = jax.random.normal(key, (4, 8)), jnp.zeros(4)
+        self.outward = Linear(8, 4, key=key)
+
+    def __call__(self, x: Float[Array, "*batch embed"]) -> Float[Array, "*batch embed"]:
+        return x + self.outward(jax.nn.relu(x @ self.inward)) + self.shift
+
+
+@pytest.fixture(params=[AxisType.Auto, AxisType.Explicit], ids=["automatic", "explicit"])
+def mesh(request: pytest.FixtureRequest) -> Any:
+    return jax.make_mesh((2, 4), ("data", "model"), axis_types=(request.param,) * 2)
+
+
+def specs(tree: Any) -> dict[str, PartitionSpec]:
+    """Where each array lies; on explicit meshes specs have a None for each axis that is not divided."""
+    found = {jax.tree_util.keystr(path): tuple(leaf.sharding.spec) for path, leaf in jax.tree.leaves_with_path(tree)}
+    return {
+        path: P(*spec[: max((i for i, axis in enumerate(spec, 1) if axis), default=0)]) for path, spec in found.items()
+    }
+
+
+P = PartitionSpec
+BLOCK = {
+    ".inward": P("data", "model"),
+    ".outward.kernel": P("model", "data"),
+    ".outward.bias": P("data"),
+    ".shift": P(),
+}
+
+
+def test_a_field_says_how_its_axes_are_called(mesh: Any):
+    block = Block(KEY)
+    placed = shard(block, mesh, RULES)
+    assert specs(placed) == BLOCK
+    assert all(map(jnp.array_equal, jax.tree.leaves(placed), jax.tree.leaves(block)))
+
+
+def test_pairs_say_the_same_as_a_mapping(mesh: Any):
+    assert specs(named_shardings_of(Block(KEY), mesh, list(RULES.items()))) == BLOCK
+
+
+def named_shardings_of(tree: Any, mesh: Any, rules: Any) -> Any:
+    """The tree with what stands for arrays that lie so."""
+    abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
+    return shard(abstract, mesh, rules)
+
+
+def test_layers_of_a_stack_and_of_a_mapped_constructor_have_an_axis_in_front(mesh: Any):
+    stack = weft.Stack(Block, 4, key=KEY)
+    in_front = {f".layers{path}": P(None, *spec) if any(spec) else P() for path, spec in BLOCK.items()}
+    assert specs(shard(stack, mesh, RULES)) == in_front
+    assert specs(shard(weft.vmap(Block)(jax.random.split(KEY, 4)), mesh, RULES)) == {
+        path.removeprefix(".layers"): spec for path, spec in in_front.items()
+    }
+    rules = {"layers": "model", "embed": "data", ...: None}
+    assert specs(shard(stack, mesh, rules))[".layers.inward"] == P("model", "data")
+    assert specs(shard(stack, mesh, rules))[".layers.shift"] == P("model")
+
+
+def test_wefts_layers_are_named_by_convention(mesh: Any):
+    model = {
+        "embed": Embed(8, 4, key=KEY),
+        "block": weft.TransformerBlock(4, 4, key=KEY),
+        "head": Linear(4, 8, key=KEY),
+    }
+    found = specs(shard(model, mesh, RULES))
+    assert found["['embed'].embedding"] == P("model", "data")
+    assert found["['block'].attention.value.kernel"] == P("data", "model")
+    assert found["['block'].attention.value.bias"] == P("model")
+    assert found["['block'].attention.out.kernel"] == P("model", "data")
+    assert found["['block'].mlp.layers[0].kernel"] == P("data", "model")
+    assert found["['block'].mlp.layers[2].bias"] == P("data")
+    assert found["['block'].mlp_norm.scale"] == found["['head'].kernel"] == P()
+
+
+def test_names_from_outside_hold_before_what_is_declared(mesh: Any):
+    names = {PathContains("inward"): (None, "vocab"), InstanceOf(Linear): Sharded("layers", ...)}
+    copies = weft.vmap(Block)(jax.random.split(KEY, 4))
+    found = specs(shard(copies, mesh, {**RULES, "layers": None, "embed": None, "mlp": "data"}, names=names))
+    assert found == {
+        ".inward": P(None, None, "model"),
+        ".outward.kernel": P(None, "data"),
+        ".outward.bias": P(),
+        ".shift": P(),
+    }
+
+
+def test_an_optimizers_state_follows_its_parameters(mesh: Any):
+    with jax.set_mesh(mesh):
+        block = shard(Block(KEY), mesh, RULES)
+        optimizer = shard(weft.Optimizer(block, optax.adam(0.1)), mesh, RULES)
+    found = specs(optimizer)
+    for moment in ("mu", "nu"):
+        assert found[f".state[0]['{moment}']['inward']"] == P("data", "model")
+        assert found[f".state[0]['{moment}']['outward']['kernel']"] == P("model", "data")
+    assert found[".state[0]['count']"] == found[".step"] == P()
+    factored = shard(weft.Optimizer(Linear(256, 128, key=KEY), optax.adafactor(0.1)), mesh, {"embed": "data"})
+    assert set(specs(factored).values()) == {P()}  # its rows and columns have no parameter's shape
+
+
+def test_init_makes_a_model_in_place(mesh: Any):
+    made = weft.init(Block, key=KEY, shardings=lambda model: named_shardings(model, mesh, RULES))
+    assert specs(made) == BLOCK
+    assert made.inward.sharding == NamedSharding(mesh, P("data", "model"))
+
+
+def test_a_compiled_step_keeps_its_successor_in_place(mesh: Any):
+    @weft.jit
+    def step(block: Block, optimizer: weft.Optimizer, x: Any) -> Any:
+        def loss(block: Block, x: Any) -> Any:
+            return (shard(block, mesh, {...: None})(x) ** 2).mean()
+
+        value, block, optimizer = optimizer.minimize(loss, block, x)
+        return value, *shard((block, optimizer), mesh, RULES)
+
+    with jax.set_mesh(mesh):
+        block = shard(Block(KEY), mesh, RULES)
+        optimizer = shard(weft.Optimizer(block, optax.adam(0.1)), mesh, RULES)
+        x = jax.device_put(jnp.ones((4, 4)), NamedSharding(mesh, P()))
+        before = specs((block, optimizer))
+        first, block, optimizer = step(block, optimizer, x)
+        second, block, optimizer = step(block, optimizer, x)
+    assert specs((block, optimizer)) == before
+    assert float(second) < float(first)
+
+
+def test_one_array_in_two_places_stays_one(mesh: Any):
+    w = jnp.ones(4)
+    placed = shard({"a": w, "b": w, "n": 3, "key": KEY}, mesh, {"x": "data"}, names={PathContains("a"): ("x",)})
+    assert placed["n"] == 3
+    assert specs(placed["a"]) == {"": P("data")}
+    same = shard({"a": w, "b": w}, mesh, {})
+    assert same["a"] is same["b"]
+
+
+@pytest.mark.parametrize(
+    ("rules", "fragments"),
+    [
+        ({"embed": "data"}, ["inward: (embed=4, mlp=8): no rule for 'mlp'", "add a rule for 'mlp'", "`...: None`"]),
+        ({"embed": "dat", ...: None}, ["axes that the mesh has not: data=2, model=4", "'embed': 'dat'"]),
+        ({"embed": "model", "mlp": ("data", "model")}, ["two of its axes lie on 'model'", "another rule"]),
+        ({"embed": ("data", "model"), "mlp": None}, ["outward.bias: (embed=4): 4 is no multiple of 8", "a multiple"]),
+    ],
+    ids=["no rule", "no axis", "one axis twice", "not divided"],
+)
+def test_what_cannot_lie_so_is_named(rules: Any, fragments: list[str]):
+    mesh = jax.make_mesh((2, 4), ("data", "model"))
+    with pytest.raises(AxisError) as error:
+        shard(Block(KEY), mesh, rules)
+    assert [fragment for fragment in fragments if fragment not in str(error.value)] == []
+
+
+def test_more_names_than_axes_are_an_error():
+    class Narrow(weft.Module):
+        w: Annotated[Float[Array, "in"], Sharded("embed", "mlp")]
+
+    with pytest.raises(AxisError, match=r"w: \('embed', 'mlp'\) for the shape \(2,\): more names than axes"):
+        shard(Narrow(jnp.ones(2)), jax.make_mesh((1,), ("data",)), {...: None})
+
+
+def test_a_name_is_a_text_and_a_field_has_one_set_of_names():
+    with pytest.raises(StaticError, match="a name or None, not 3"):
+        Sharded("embed", 3)  # pyright: ignore
+
+    class Twice(weft.Module):
+        w: Annotated[Float[Array, "in"], Sharded("embed"), Sharded("mlp")]
+
+    with pytest.raises(StaticError, match="names its axes once"):
+        shard(Twice(jnp.ones(2)), jax.make_mesh((1,), ("data",)), {...: None})
