@@ -25,17 +25,41 @@ import weft
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Key
 
-# The shape of the mesh over its axes `data` and `model`, and what lies on them. A batch is divided over `data` always.
+# What lies on the axis `model` of a mesh: where parameters are when a layer is called, in each of the tables.
+IN_USE: dict[Any, Any] = {"mlp": "model", "heads": "model", "vocab": "model", ...: None}
+# The shape of the mesh over `data` and `model`, and where parameters and moments rest between calls. A batch is divided
+# over `data` always.
 RULES: dict[str, tuple[tuple[int, int], dict[Any, Any]]] = {
     "single": ((1, 1), {...: None}),
     "data": ((8, 1), {...: None}),
     "fsdp": ((8, 1), {"embed": "data", ...: None}),
-    "tensor": ((1, 8), {"mlp": "model", "heads": "model", "vocab": "model", ...: None}),
-    "product": ((4, 2), {"embed": "data", "mlp": "model", "heads": "model", "vocab": "model", ...: None}),
+    "tensor": ((1, 8), IN_USE),
+    "product": ((4, 2), {"embed": "data", **IN_USE}),
 }
 VOCAB, LENGTH, BATCH = 64, 16, 16
 FEATURES, HEADS, LAYERS = 32, 8, 2
 ADAM = optax.adamw(3e-3)
+
+
+def in_use(part: Any) -> Any:
+    """A layer with its parameters gathered from `data`, for one call.
+
+    Left to itself the compiler may divide the features over `data` as the parameters are, and the batch no more.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    return part if mesh.empty else weft.shard(part, mesh, IN_USE)
+
+
+class Block(weft.Module):
+    """A block of a transformer that gathers its parameters when it is called: one layer's at a time."""
+
+    inner: weft.TransformerBlock[None]
+
+    def __init__(self, *, key: Key[Array, ""]):
+        self.inner = weft.TransformerBlock(FEATURES, HEADS, causal=True, key=key)
+
+    def __call__(self, x: Float[Array, "batch time features"]) -> Float[Array, "batch time features"]:
+        return in_use(self.inner)(x)
 
 
 class GPT(weft.Module):
@@ -50,13 +74,13 @@ class GPT(weft.Module):
         embed, positions, blocks = jax.random.split(key, 3)
         self.embed = weft.Embed(VOCAB, FEATURES, key=embed)
         self.positions = weft.LearnedPositions(LENGTH, FEATURES, key=positions)
-        self.blocks = weft.Stack(
-            lambda key: weft.TransformerBlock(FEATURES, HEADS, causal=True, key=key), LAYERS, key=blocks
-        )
+        # Computed again on the way back: else what was gathered would be kept for it, all layers of it.
+        self.blocks = weft.Stack(lambda key: Block(key=key), LAYERS, key=blocks, remat=True)
         self.norm = weft.LayerNorm(FEATURES)
 
     def __call__(self, tokens: Int[Array, "batch time"]) -> Float[Array, "batch time vocab"]:
-        return self.embed.attend(self.norm(self.blocks(self.positions(self.embed(tokens)))))
+        embed, positions, norm = in_use((self.embed, self.positions, self.norm))
+        return embed.attend(norm(self.blocks(positions(embed(tokens)))))
 
 
 def loss(model: GPT, tokens: Int[Array, "batch time"]) -> Float[Array, ""]:

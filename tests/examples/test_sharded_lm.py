@@ -1,0 +1,131 @@
+"""One model, one step, and a table of rules for each way to train: the numbers are the same, and nothing else moves."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = Path(__file__).resolve().parents[2] / "examples" / "sharded_lm.py"
+STEPS = 3
+COLLECTIVE = re.compile(
+    r"= (\(?[^ ]+).* (all-reduce|all-gather|reduce-scatter|collective-permute|all-to-all)(?:-start)?\("
+)
+
+
+@pytest.fixture(scope="module")
+def program() -> Any:
+    spec = importlib.util.spec_from_file_location("sharded_lm", PROGRAM)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["sharded_lm"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def on_one_device(program: Any) -> list[float]:
+    return program.train("single", STEPS)
+
+
+@pytest.fixture
+def compiled() -> Iterator[Callable[[], int]]:
+    """How many programs XLA has compiled, or JAX has loaded, since the test began."""
+    count = 0
+
+    def listen(event: str, duration: float, **_: Any) -> None:
+        nonlocal count
+        count += event.endswith("backend_compile_duration")
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield lambda: count
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+# Forward 8 arrays of a layer have an axis that is divided over `data`, and backward 7 of them are needed: a bias has no
+# part in its own gradient. The two embeddings are gathered once.
+GATHERS = {"data": 0, "fsdp": 8 + 7 + 2, "tensor": 0, "product": 8 + 7 + 2}
+
+
+@pytest.mark.parametrize(
+    ("rules", "explicit"),
+    [("data", False), ("fsdp", False), ("tensor", False), ("product", False), ("product", True)],
+    ids=["data", "fsdp", "tensor", "product", "product on an explicit mesh"],
+)
+def test_a_table_of_rules_changes_where_and_not_what(
+    rules: str, explicit: bool, program: Any, on_one_device: list[float], compiled: Callable[[], int]
+):
+    mesh = program.make_mesh(rules, explicit=explicit)
+    losses: list[Any] = []
+    with jax.set_mesh(mesh):
+        state, step = program.make_state(rules, mesh, jax.random.key(0)), program.make_step(rules, mesh)
+        places = [leaf.sharding for leaf in jax.tree.leaves(state)]
+        batches = [program.place(tokens, mesh) for tokens in program.batches(STEPS)]
+        before = compiled()
+        for batch in batches:
+            given = state
+            with jax.transfer_guard("disallow"):
+                loss, state = step(state, batch)
+            losses.append(loss)
+            assert all(leaf.is_deleted() for leaf in jax.tree.leaves(given))
+        assert compiled() == before + 1
+        text = step.lower(state, batches[0]).compile().as_text()
+    assert [leaf.sharding for leaf in jax.tree.leaves(state)] == places
+    assert np.allclose([float(loss) for loss in losses], on_one_device, atol=1e-5, rtol=0)
+    found = COLLECTIVE.findall(text)
+    assert {kind for _, kind in found} <= {"all-reduce", "all-gather", "reduce-scatter"}
+    gathered = [shape for shape, kind in found if kind == "all-gather"]
+    assert len(gathered) == GATHERS[rules]
+    # What is as long as a sequence is an activation: only tensor-parallel layers add those up, and nobody gathers them.
+    length = re.compile(rf"[\[,]{program.LENGTH - 1}[,\]]")
+    assert [shape for shape in gathered if length.search(shape)] == []
+    added = [shape for shape, kind in found if kind == "all-reduce" and length.search(shape)]
+    assert bool(added) == (rules in ("tensor", "product"))
+
+
+def test_parameters_and_moments_are_divided_at_rest(program: Any):
+    mesh = program.make_mesh("product")
+    state = program.make_state("product", mesh, jax.random.key(0))
+    held = sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(state))
+    whole = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+    assert held < whole / 6  # of eight devices; norms and some biases are everywhere
+
+
+def test_two_processes_train_as_one_does(on_one_device: list[float]):
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    command = functools.partial(
+        "{python} {program} --rules product --steps {steps} --coordinator {address} --processes 2 --process {n}".format,
+        python=sys.executable,
+        program=PROGRAM,
+        steps=STEPS,
+        address=address,
+    )
+    # Four devices each, which the program asks for.
+    flags = " ".join(flag for flag in os.environ["XLA_FLAGS"].split() if "device_count" not in flag)
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    pipes["env"] = {**os.environ, "XLA_FLAGS": flags}
+    runs = [subprocess.Popen(command(n=n).split(), **pipes) for n in range(2)]
+    try:
+        outputs = [run.communicate(timeout=500) for run in runs]
+    finally:
+        for run in runs:
+            run.kill()
+    assert [run.returncode for run in runs] == [0, 0], outputs[0][1][-2000:]
+    losses = outputs[0][0].splitlines()[-1]  # behind what gloo says
+    assert np.allclose([float(text) for text in losses.split()], on_one_device, atol=1e-5, rtol=0)
