@@ -176,6 +176,29 @@ class JitFunction(Generic[P, R]):
         """Traces and lowers the function for these arguments; see `jax.stages.Lowered`."""
         return self.trace(*args, **kwargs).lower()
 
+    def load(self, data: bytes, /, *args: P.args, **kwargs: P.kwargs) -> Stage:
+        """What `lower(...).compile().serialize()` gave in another process: it is traced here, and not compiled.
+
+        Args:
+            data: as it was given. It holds machine code: load only what you trust.
+            args: of the function, or `ShapeDtypeStruct`s, as for `lower`.
+            kwargs: likewise.
+
+        Returns:
+            A compiled function, as `lower(...).compile()` gives it.
+
+        Raises:
+            StructureError: if it was made from another program, or by other versions.
+
+        >>> import jax.numpy as jnp
+        >>> double = jit(lambda model: {**model, "w": model["w"] * 2})
+        >>> model = {"w": jnp.ones(2), "name": "scale"}
+        >>> data = double.lower(model).compile().serialize()
+        >>> double.load(data, model)(model)
+        {'name': 'scale', 'w': Array([2., 2.], dtype=float32)}
+        """
+        return self.trace(*args, **kwargs).load(data)
+
     def eval_shape(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """The output as `ShapeDtypeStruct`s, without running or compiling anything."""
         call = (self._interpreted.functions, *self._with_statics(args, kwargs))

@@ -5,10 +5,17 @@ A stage is that of JAX, of the function over lanes, with what turns a call into 
 
 from __future__ import annotations
 
+import hashlib
+import re
+import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+import jaxlib
+from jax.experimental import serialize_executable
+from weft.core.edge import trees
 from weft.core.errors import StaticError, StructureError
 from weft.core.interpreter.boundary import AnyCrossing
 from weft.core.interpreter.interpret import Interpreted
@@ -17,6 +24,12 @@ from weft.core.records.agree import Described
 from weft.core.records.leaves import iter_leaves
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
+
+_MAGIC = b"weft compiled 1\n"
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+untyped_serialize: Any = serialize_executable.serialize
+untyped_executable: Any = jax.stages.Compiled.runtime_executable
+untyped_load: Any = serialize_executable.deserialize_and_load
 
 
 @dataclass(frozen=True)
@@ -53,6 +66,7 @@ class Stage:
         complete: from the arguments that a compiled function is called with to those of the function.
         before: what the lifted function takes before lanes.
         export: traces the function as one of plain pytrees, for `jax.export`.
+        traced: the stage of JAX that this one was made from.
     """
 
     def __init__(
@@ -63,6 +77,7 @@ class Stage:
         complete: Callable[[tuple[Any, ...], Mapping[str, Any]], Arguments],
         before: tuple[Any, ...] = ((),),
         export: Callable[[], Any] | None = None,
+        traced: Any = None,
     ):
         self.stage = stage
         self._interpreted = interpreted
@@ -70,12 +85,13 @@ class Stage:
         self._complete = complete
         self._before = before
         self._export = export
+        self._traced = stage if traced is None else traced
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stage, name)
 
     def _next(self, stage: Any) -> Stage:
-        return Stage(stage, self._interpreted, self._crossing, self._complete, self._before)
+        return Stage(stage, self._interpreted, self._crossing, self._complete, self._before, traced=self._traced)
 
     def lower(self, **options: Any) -> Stage:
         """Lowers what was traced; the options are those of `jax.stages.Traced.lower`.
@@ -91,6 +107,42 @@ class Stage:
     def compile(self, *args: Any, **kwargs: Any) -> Stage:
         """Compiles what was lowered."""
         return self._next(self.stage.compile(*args, **kwargs))
+
+    def serialize(self) -> bytes:
+        """What was compiled, for `weft.jit(f).load` in another process, of the same versions and on like devices.
+
+        Raises:
+            StructureError: if it was not compiled yet.
+        """
+        if not isinstance(self.stage, jax.stages.Compiled):
+            raise StructureError("only what was compiled can be serialized", fix=".lower(...).compile().serialize()")
+        # JAX would load it for all the devices that there are.
+        numbers = [device.id for device in untyped_executable(self.stage).local_devices()]
+        devices = struct.pack(f"<{1 + len(numbers)}q", len(numbers), *numbers)
+        return b"".join((_MAGIC, _digest(self._traced), devices, untyped_serialize(self.stage)[0]))
+
+    def load(self, data: bytes) -> Stage:
+        """What `serialize` has given, for what was traced here.
+
+        Raises:
+            StructureError: if it is something else, or was made from another program.
+        """
+        start = len(_MAGIC) + hashlib.sha256().digest_size
+        if not data.startswith(_MAGIC):
+            raise StructureError("this is no compiled function of weft's", fix="pass what .serialize() has given")
+        if data[len(_MAGIC) : start] != _digest(self._traced):
+            raise StructureError(
+                "this was compiled from another program: the function, the structure or shapes of its arguments, or a "
+                "version differ",
+                fix="compile it anew: .lower(...).compile().serialize()",
+            )
+        # JAX gives the two definitions back to be kept; those of this trace are the same, and nothing of a record's is
+        # read from a file.
+        shapes = (trees.structure(info) for info in (self._traced.args_info, self._traced.out_info))
+        (count,) = struct.unpack_from("<q", data, start)
+        by_number = {device.id: device for device in jax.devices()}
+        devices = [by_number[number] for number in struct.unpack_from(f"<{count}q", data, start + 8)]
+        return self._next(untyped_load(data[start + 8 + 8 * count :], *shapes, execution_devices=devices))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs what was compiled.
@@ -108,6 +160,14 @@ class Stage:
             )
         out, updates, outcome = self.stage(*self._before, *plan.crossing.group(values))
         return interpreted.boundary.hand_over(entered, outcome.value, values, (*out, *updates))
+
+
+def _digest(traced: Any) -> bytes:
+    """What tells one program from another, in every process: its text, and what it was compiled with."""
+    text = _ADDRESS.sub("", str(traced.jaxpr))
+    donated = [info.donated for info in trees.flatten(traced.args_info)[0]]
+    made_with = (jax.__version__, jaxlib.__version__, jax.default_backend(), jax.device_count())
+    return hashlib.sha256(repr((text, donated, made_with)).encode()).digest()
 
 
 def refuse_statics(described: Described, crossing: AnyCrossing) -> None:

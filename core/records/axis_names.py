@@ -79,7 +79,7 @@ class Sharded:
 
     __slots__ = ("axes",)
 
-    def __init__(self, *names: str | None | EllipsisType):
+    def __init__(self, *names: str | EllipsisType | None):
         own = names[:-1] if names and names[-1] is ... else names
         wrong: list[Any] = [name for name in own if name is not None and not isinstance(name, str)]
         if wrong:

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
-import orbax.checkpoint  # before the fork, as it takes long
 import weft
 
 SIZE = 50_000
