@@ -1,8 +1,8 @@
 """How a step grows with the number of Variables and of devices: dispatch, tracing and memory, beside the peers.
 
-Every model is a tree of pairs, a matrix and a vector, and every step adds to each; so nearly all that a call takes is what
-a library does to get arrays into a compiled program and out again. `jax.jit` over a flat list of the same arrays is the
-limit. The number of devices is how many a mesh has that each matrix is divided over.
+Every model is a tree of pairs, a matrix and a vector, and every step adds to each; so nearly all that a call takes is
+what a library does to get arrays into a compiled program and out again. `jax.jit` over a flat list of the same arrays
+is the limit. The number of devices is how many a mesh has that each matrix is divided over.
 
     python benchmarks/scale.py --quick
 """

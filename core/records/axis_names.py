@@ -6,8 +6,8 @@ They are declared on the field, beside the shape and the kind, and say nothing o
     bias: Annotated[Float[Array, "out"], Sharded("mlp")]
     blocks: Annotated[Block, Sharded("layers", ...)]      # an axis in front of what is declared inside
 
-Which axis of a mesh a *logical* name lies on is said by rules, where the model is placed (`weft.shard`). Names of a field
-that holds a record are the default for what is inside, aligned at the last axis as in broadcasting, so that
+Which axis of a mesh a *logical* name lies on is said by rules, where the model is placed (`weft.shard`). Names of a
+field that holds a record are the default for what is inside, aligned at the last axis as in broadcasting, so that
 `Annotated[Linear, Sharded("embed", "mlp")]` names the kernel's axes and the bias's. What is inside may declare its own.
 """
 

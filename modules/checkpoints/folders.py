@@ -4,9 +4,9 @@
 are to hold, so a checkpoint can be loaded onto another mesh or another number of processes. Orbax writes each step
 beside its place and moves it there: a step is whole, or is not there.
 
-Beside the arrays lies a *manifest* (JSON): the kind of each array, its path, Python numbers, and the configuration, which
-is compared with the tree that one loads into, as for files. What has no manifest was written by another program, such
-as flax: its arrays are read by their names.
+Beside the arrays lies a *manifest* (JSON): the kind of each array, its path, Python numbers, and the configuration,
+which is compared with the tree that one loads into, as for files. What has no manifest was written by another program,
+such as flax: its arrays are read by their names.
 """
 
 from __future__ import annotations

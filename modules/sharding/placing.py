@@ -62,7 +62,7 @@ def shard(tree: T, mesh: AnyMesh, rules: Rules, *, names: NamesByFilter | None =
     >>> mesh = jax.make_mesh((1,), ("model",))
     >>> mlp = shard(MLP(4, 8, 2, key=jax.random.key(0)), mesh, {"mlp": "model", "embed": None})
     >>> mlp.layers[0].kernel.sharding.spec
-    PartitionSpec(None, 'model')
+    P(None, 'model')
     """
     places = _places(tree, mesh, read_rules(rules), names)
     placed: dict[Path, Any] = {}
@@ -95,7 +95,7 @@ def named_shardings(tree: T, mesh: AnyMesh, rules: Rules, *, names: NamesByFilte
     ...     MLP, 4, 8, 2, key=jax.random.key(0), shardings=lambda model: named_shardings(model, mesh, rules)
     ... )
     >>> mlp.layers[2].kernel.sharding.spec
-    PartitionSpec('model',)
+    P('model', None)
     """
     return with_leaves(tree, {leaf.path: where for leaf, where in _places(tree, mesh, read_rules(rules), names)})
 

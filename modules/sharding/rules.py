@@ -1,7 +1,7 @@
 """Rules: which axis of a mesh each logical axis lies on.
 
-Rules are a mapping from names to axes of the mesh, or the same as pairs. An axis of the mesh is a name, a tuple of names
-(the array's axis is divided by all of them), or None, which divides nothing. `weft.nnx` reads the same form.
+Rules are a mapping from names to axes of the mesh, or the same as pairs. An axis of the mesh is a name, a tuple of
+names (the array's axis is divided by all of them), or None, which divides nothing. `weft.nnx` reads the same form.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def on_mesh(names: Iterable[Any], table: Mapping[Any, Any]) -> PartitionSpec:
     """The spec of an array whose axes have these names. A name without a rule stands for itself.
 
     >>> on_mesh(("embed", None, "model"), {"embed": ("data", "model")})
-    PartitionSpec(('data', 'model'), None, 'model')
+    P(('data', 'model'), None, 'model')
     """
     return PartitionSpec(*(table.get(name, name) if isinstance(name, Hashable) else name for name in names))
 

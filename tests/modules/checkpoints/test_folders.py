@@ -99,7 +99,7 @@ def test_what_does_not_fit_is_named_and_so_is_other_configuration(saved: Checkpo
         saved.restore({**state(), "model": Linear(4, 9, key=KEY)})
     with pytest.raises(CheckpointError, match="half: bfloat16"):
         saved.restore({**state(), "half": jnp.ones(2)})
-    with pytest.raises(CheckpointError, match="model.dtype: "):
+    with pytest.raises(CheckpointError, match=r"model\.dtype: "):
         saved.restore({**state(), "model": Linear(4, 8, dtype=jnp.bfloat16, key=KEY)})
 
 
