@@ -10,12 +10,13 @@ import re
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 import jax
-import jaxlib
 from jax.experimental import serialize_executable
 from weft.core.edge import trees
+from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import StaticError, StructureError
 from weft.core.interpreter.boundary import AnyCrossing
 from weft.core.interpreter.interpret import Interpreted
@@ -27,9 +28,8 @@ Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 _MAGIC = b"weft compiled 1\n"
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-untyped_serialize: Any = serialize_executable.serialize
-untyped_executable: Any = jax.stages.Compiled.runtime_executable
-untyped_load: Any = serialize_executable.deserialize_and_load
+# Partly untyped.
+_executables: Any = serialize_executable
 
 
 @dataclass(frozen=True)
@@ -116,10 +116,11 @@ class Stage:
         """
         if not isinstance(self.stage, jax.stages.Compiled):
             raise StructureError("only what was compiled can be serialized", fix=".lower(...).compile().serialize()")
+        stage: Any = self.stage
         # JAX would load it for all the devices that there are.
-        numbers = [device.id for device in untyped_executable(self.stage).local_devices()]
+        numbers = [device.id for device in stage.runtime_executable().local_devices()]
         devices = struct.pack(f"<{1 + len(numbers)}q", len(numbers), *numbers)
-        return b"".join((_MAGIC, _digest(self._traced), devices, untyped_serialize(self.stage)[0]))
+        return b"".join((_MAGIC, _digest(self._traced), devices, _executables.serialize(self.stage)[0]))
 
     def load(self, data: bytes) -> Stage:
         """What `serialize` has given, for what was traced here.
@@ -140,9 +141,11 @@ class Stage:
         # read from a file.
         shapes = (trees.structure(info) for info in (self._traced.args_info, self._traced.out_info))
         (count,) = struct.unpack_from("<q", data, start)
-        by_number = {device.id: device for device in jax.devices()}
+        by_number = {device.id: device for device in untyped_jax.devices()}
         devices = [by_number[number] for number in struct.unpack_from(f"<{count}q", data, start + 8)]
-        return self._next(untyped_load(data[start + 8 + 8 * count :], *shapes, execution_devices=devices))
+        return self._next(
+            _executables.deserialize_and_load(data[start + 8 + 8 * count :], *shapes, execution_devices=devices)
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs what was compiled.
@@ -166,7 +169,7 @@ def _digest(traced: Any) -> bytes:
     """What tells one program from another, in every process: its text, and what it was compiled with."""
     text = _ADDRESS.sub("", str(traced.jaxpr))
     donated = [info.donated for info in trees.flatten(traced.args_info)[0]]
-    made_with = (jax.__version__, jaxlib.__version__, jax.default_backend(), jax.device_count())
+    made_with = (jax.__version__, version("jaxlib"), jax.default_backend(), untyped_jax.device_count())
     return hashlib.sha256(repr((text, donated, made_with)).encode()).digest()
 
 
