@@ -248,7 +248,11 @@ def _sizes(value: Any) -> Iterator[int]:
     if type(value) is int:
         yield value
     elif not callable(value) or has_own_dims(type(value)):
-        for leaf in jax.tree.leaves(opened(value)):
+        try:
+            leaves = jax.tree.leaves(opened(value))
+        except ValueError:  # a dict whose keys have no order, such as rules with `...`, is no tree
+            return
+        for leaf in leaves:
             if is_array(leaf):
                 yield from leaf.shape
             elif type(leaf) is int:
