@@ -49,7 +49,7 @@ def in_use(part: Any) -> Any:
     return part if mesh.empty else weft.shard(part, mesh, IN_USE)
 
 
-class Block(weft.Module):
+class Block(weft.Module):  # weft: skip(the features are those that its parts were made for)
     """A block of a transformer that gathers its parameters when it is called: one layer's at a time."""
 
     inner: weft.TransformerBlock[None]
@@ -61,7 +61,7 @@ class Block(weft.Module):
         return in_use(self.inner)(x)
 
 
-class GPT(weft.Module):
+class GPT(weft.Module):  # weft: skip(a sequence is no longer than its positions)
     """A causal transformer over tokens; the embedding is the output's map too."""
 
     embed: weft.Embed
@@ -115,7 +115,7 @@ class State(weft.Module):
         self.optimizer = weft.Optimizer(self.model, ADAM)
 
 
-def make_state(name: str, mesh: Mesh, key: Key[Array, ""]) -> State:
+def make_state(name: str, mesh: Mesh, key: Key[Array, ""]) -> State:  # weft: skip(of a table by its name)
     """Model and optimizer, made in place: no device ever holds what it is not to keep."""
     return weft.init(State, key=key, shardings=lambda state: weft.named_shardings(state, mesh, RULES[name][1]))
 

@@ -211,7 +211,7 @@ def load_orbax(
 def load_orbax(
     path: str | os.PathLike[str], like: T, *, rename: Rename | None = None, partial: bool, strict: bool = True
 ) -> T | tuple[T, LoadReport]: ...
-def load_orbax(
+def load_orbax(  # weft: skip(it reads a folder)
     path: str | os.PathLike[str],
     like: T,
     *,

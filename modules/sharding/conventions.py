@@ -55,7 +55,7 @@ _TABLE: tuple[tuple[tuple[type | tuple[type, ...], ...], int, Callable[[Path], N
 )
 
 
-def conventional_names(leaf: Leaf) -> Names | None:
+def conventional_names(leaf: Leaf) -> Names | None:  # weft: skip(of any leaf)
     """The names of an array of weft's own layers, for its last axes; None if there is no convention for it."""
     for classes, length, names in _TABLE:
         owners = leaf.owners[-len(classes) :]
