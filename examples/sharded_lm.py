@@ -88,7 +88,7 @@ def loss(model: GPT, tokens: Int[Array, "batch time"]) -> Float[Array, ""]:
     return optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:]).mean()
 
 
-def batches(steps: int) -> Iterator[np.ndarray[Any, Any]]:  # weft: skip(NumPy arrays)
+def batches(steps: int) -> Iterator[np.ndarray[Any, Any]]:
     """Sequences that count upwards in strides, from anywhere."""
     generator = np.random.default_rng(0)
     for _ in range(steps):
@@ -139,7 +139,7 @@ def is_explicit(mesh: Mesh) -> bool:
     return AxisType.Explicit in mesh.axis_types
 
 
-def place(tokens: np.ndarray[Any, Any], mesh: Mesh) -> Any:  # weft: skip(NumPy arrays)
+def place(tokens: np.ndarray[Any, Any], mesh: Mesh) -> Any:
     """A batch, divided over `data`; each process puts its part on its devices."""
     sharding = NamedSharding(mesh, PartitionSpec("data"))
     return jax.make_array_from_callback(tokens.shape, sharding, lambda index: tokens[index])
