@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from weft.typecheck.arguments.abstract import abstractly
 from weft.typecheck.arguments.builder import BUILDERS, Builder, Scope, Unbuildable, key_dtype
 from weft.typecheck.arguments.constructors import counts_of_class, signature_of_class
-from weft.typecheck.arguments.values import BY_NAME, holds_objects, is_last
+from weft.typecheck.arguments.values import BY_NAME, holds_objects, is_last, number
 from weft.typecheck.language.annotations import (
     ANY_DTYPE,
     NONE,
@@ -43,6 +43,9 @@ from weft.typecheck.language.names import names_of_class, names_of_fields, names
 from weft.typecheck.language.objects import closed, is_library, opened
 from weft.typecheck.language.signatures import Parameter, Signature, fields_of
 
+# The packages of whose arrays JAX's stand for.
+_PLAIN = ("jax", "jaxlib", "numpy", "jaxtyping")
+
 _DTYPES = (
     "float32",
     "int32",
@@ -59,6 +62,9 @@ _DTYPES = (
 
 
 def _array(builder: Builder, spec: ArrayOf, place: str, scope: Scope) -> Any:
+    cls = spec.array_type
+    if isinstance(cls, type) and not issubclass(jax.Array, cls) and cls.__module__.partition(".")[0] not in _PLAIN:
+        raise Unbuildable(f"{place}: no {cls.__name__} can be made from a shape and a dtype alone")
     shape = builder.shape(spec.shape, place, scope)
     if any(isinstance(size, int) and size < 0 for size in shape):
         raise Unbuildable(f"{place}: {spec} has a negative size at {dict(builder.sizes)}")
@@ -128,6 +134,9 @@ def _tree(builder: Builder, spec: TreeOf, place: str, scope: Scope) -> Any:
     """
     builder.vague.add(place)
     named = [name for name in spec.structure if name != "..."]
+    if builder.choose(f"{named[0] if named else place} tree", 2) == 1:
+        leaf = ArrayOf(jax.Array, ANY_DTYPE, Shape.parse("...")) if isinstance(spec.leaf, Anything) else spec.leaf
+        return builder.build(leaf, place, scope)
     return _levels(builder, spec, place, dataclasses.replace(scope, many=True), "tree", named or [""])
 
 
@@ -193,7 +202,7 @@ def build_module(builder: Builder, cls: type, place: str, scope: Scope, given: M
     Raises:
         Unbuildable: if the class is abstract, or its arguments cannot be built.
     """
-    if inspect.isabstract(cls):
+    if is_abstract(cls):
         raise Unbuildable(f"{place}: {cls.__qualname__} is abstract")
     signature = signature_of_class(cls)
     if is_library(cls) and not any(one.required for one in signature.parameters):
@@ -205,6 +214,12 @@ def build_module(builder: Builder, cls: type, place: str, scope: Scope, given: M
             raise
         return _of_fields(builder, cls, scope)
     return _constructed(builder, cls, args, kwargs)
+
+
+def is_abstract(cls: type) -> bool:
+    """Whether a class has something for its subclasses to bring: methods, or fields (equinox's `AbstractVar`)."""
+    left_open = (getattr(cls, name, None) for name in ("__abstractvars__", "__abstractclassvars__"))
+    return inspect.isabstract(cls) or any(left_open)
 
 
 def _constructed(builder: Builder, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -305,7 +320,7 @@ def _defaulted(builder: Builder, parameter: Parameter, place: str, scope: Scope,
     if isinstance(default, bool):
         return default if builder.choose(place, 2) == 0 else not default
     if isinstance(default, int) and parameter.name in dims:
-        return builder.size(parameter.name, scope)
+        return number(builder, parameter.name, scope)
     if isinstance(annotation, LiteralOf):
         others = tuple(one for one in annotation.values if one != default)
         return (default, *others)[builder.choose(place, 1 + len(others))]

@@ -90,6 +90,8 @@ class Builder:
             of them outside is taken to be the same, and so is no other dim of that contract.
         known, made: abstract instances by class and arguments: those of earlier trials, and those of this one.
         vague: the arguments whose annotation leaves open what the code may rely on.
+        open_keys: the keys of the axes of arrays whose annotation gives no shape.
+        numbers: the keys of what is given as an integer, too.
     """
 
     def __init__(
@@ -107,6 +109,8 @@ class Builder:
         self.ranks: dict[str, tuple[int, bool]] = {}
         self.options: dict[str, int] = {}
         self.vague: set[str] = set()
+        self.open_keys: dict[str, str] = {}
+        self.numbers: set[str] = set()
         self.vocabulary: dict[str, frozenset[str]] = {}
 
     def size(self, name: str, scope: Scope) -> Any:
@@ -203,14 +207,17 @@ class Builder:
             rank = self.assignment.ranks.get(scope.path + key if self.assignment.apart else key, 2)
             self.ranks[scope.path + key if self.assignment.apart else key] = rank, True
             # No contract: its axes may be any other dim.
-            return scope.lead + tuple(self.size(f"{key}.{axis}", self._alone(key, axis, scope)) for axis in range(rank))
+            names = [f"{key}.{axis}" for axis in range(rank)]
+            for name in names:
+                self.open_keys[scope.path + name if self.assignment.apart else name] = place
+            return scope.lead + tuple(self.size(name, self._alone(name, scope)) for name in names)
         axes = [self.dim(dim, f"{place}[{number}]", scope) for number, dim in enumerate(shape.dims)]
         if scope.contract == "" and len(axes) > 1 and axes[0]:
             self.leading |= {key for key, size in self.sizes.items() if size is axes[0][0] or size == axes[0][0]}
         return scope.lead + tuple(size for part in axes for size in part)
 
-    def _alone(self, key: str, axis: int, scope: Scope) -> Scope:
-        return Scope(scope.path, f"{scope.path}{key}.{axis}")
+    def _alone(self, name: str, scope: Scope) -> Scope:
+        return Scope(scope.path, f"{scope.path}{name}")
 
     def build(self, annotation: Annotation, place: str, scope: Scope) -> Any:
         """A value of an annotation.

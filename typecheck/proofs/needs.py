@@ -28,6 +28,9 @@ class Needs:
         apart: whether records keep their names to themselves.
         ranks: how many axes variadic names need.
         least: pairs (key, the least size that the program takes).
+        strict: pairs (small, big) of `order` that may not be equal either.
+        products: (key, number, other): the number times the other key divides it.
+        among: pairs (key, sizes): all that is known is that it holds at these; see `conditions`.
     """
 
     multiples: tuple[tuple[str, str | int], ...] = ()
@@ -37,6 +40,9 @@ class Needs:
     apart: bool = False
     ranks: tuple[tuple[str, int], ...] = ()
     least: tuple[tuple[str, int], ...] = ()
+    strict: frozenset[tuple[str, str]] = frozenset()
+    products: tuple[tuple[str, int, str], ...] = ()
+    among: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     def plus(self, **more: tuple[Any, ...]) -> Needs:
         """These and one more: `needs.plus(order=("k", "n", 1))`."""
@@ -48,12 +54,19 @@ class Needs:
 
     def words(self) -> tuple[str, ...]:
         """Each need as the end of "holds when ..."."""
+        unknown = dict(self.among)
         return (
-            *(f"{one} = {other}" for one, other in self.merged),
-            *(f"{factor} divides {key}" for key, factor in self.multiples),
-            *(f"{f'{factor}*' * (factor > 1)}{small} <= {big}" for small, big, factor in self.order),
-            *(f"{key} = {number}" for key, number in self.equal),
-            *(f"{key} >= {number}" for key, number in self.least),
+            *_merged_in_words(self.merged),
+            *(f"{factor} divides {key}" for key, factor in self.multiples if key not in unknown),
+            *(f"{number}*{other} divides {key}" for key, number, other in self.products if key not in unknown),
+            *(
+                f"{f'{factor}*' * (factor > 1)}{small} {'<' if (small, big) in self.strict else '<='} {big}"
+                for small, big, factor in self.order
+                if not {small, big} <= unknown.keys()
+            ),
+            *(f"{key} = {number}" for key, number in self.equal if key not in unknown),
+            *(f"{key} >= {number}" for key, number in self.least if key not in unknown),
+            *(f"{key} is among the sizes tried: {', '.join(map(str, sizes))}" for key, sizes in self.among),
         )
 
     def allows(self, sizes: Mapping[str, int]) -> bool:
@@ -65,12 +78,28 @@ class Needs:
         return (
             all(sizes.get(key, 0) % (value(factor) or 1) == 0 for key, factor in self.multiples)
             and all(
-                small not in sizes or big not in sizes or factor * sizes[small] <= sizes[big]
+                small not in sizes
+                or big not in sizes
+                or factor * sizes[small] + ((small, big) in self.strict) <= sizes[big]
                 for small, big, factor in self.order
             )
             and all(sizes.get(key, number) == number for key, number in self.equal)
             and all(sizes.get(key, number) >= number for key, number in self.least)
+            and all(sizes.get(key, 0) % (number * value(other) or 1) == 0 for key, number, other in self.products)
+            and all(key not in sizes or sizes[key] in known for key, known in self.among)
         )
+
+
+def _merged_in_words(merged: tuple[tuple[str, str], ...]) -> Iterator[str]:
+    """Keys that are one size; arrays without a shape of their own (`x....0`) by their names."""
+    arrays: dict[str, None] = {}
+    for one, other in merged:
+        if "...." in one and "...." in other:
+            arrays |= dict.fromkeys((other.partition("....")[0], one.partition("....")[0]))
+        else:
+            yield f"{one} = {other}"
+    if arrays:
+        yield f"{' and '.join(arrays)} are of one shape"
 
 
 # How primes are dealt to keys: in order, in reverse, and from further up in an order of its own.
@@ -126,9 +155,13 @@ class Dealer:
         if key in self.sizes or key in above:
             return self.sizes.get(key, 1)
         fixed = dict(self.needs.equal).get(key)
+        if fixed is None and key in (among := dict(self.needs.among)):
+            taken = set(self.sizes.values())
+            fixed = next((one for one in among[key] if one not in taken), among[key][0])
         if fixed is None:
             unit = math.lcm(
                 1,
+                *(number * self._size(one, (*above, key)) for big, number, one in self.needs.products if big == key),
                 *(
                     self._size(one, (*above, key)) if isinstance(one, str) else one
                     for one in self.needs.divisors(key)
@@ -137,7 +170,7 @@ class Dealer:
             )
             least = max(
                 (
-                    factor * self._size(small, (*above, key))
+                    factor * self._size(small, (*above, key)) + ((small, big) in self.needs.strict)
                     for small, big, factor in self.needs.order
                     if big == key and small in self.keys
                 ),

@@ -164,10 +164,16 @@ def _undecided(target: Target, outcome: Outcome) -> Contract:
 def _beyond_annotations(trial: Trial) -> str | None:
     """Why a failure says nothing of the contract, if so: what it is about is not in the annotations."""
     if trial.violations:
-        return None
+        return _of_open(trial)
     what = f"{type(trial.error).__name__}: {(str(trial.error).strip().splitlines() or [''])[0]}"
     if isinstance(trial.error, _NOT_ABSTRACT):
         return f"it needs the numbers in an array, not only its shape ({what})"
+    if trial.guard:
+        return f"{trial.guard}: no arguments were found that pass ({what}); pass some in `args`"
+    if isinstance(trial.error, NotImplementedError):
+        return f"it is not implemented ({what})"
+    if isinstance(trial.error, RecursionError):
+        return f"it goes deeper than can be followed ({what})"
     if trial.vague and (isinstance(trial.error, _UNSPECIFIC) or _speaks_of_vague(trial)):
         return f"{', '.join(sorted(trial.vague))}: the annotation leaves its contents open ({what}); pass it in `args`"
     return None
@@ -175,7 +181,17 @@ def _beyond_annotations(trial: Trial) -> str | None:
 
 def _speaks_of_vague(trial: Trial) -> bool:
     """Whether a failure is about the shape of an array whose annotation gives none."""
-    return any(key.startswith(f"{place}...") for key in trial.spoken_of for place in trial.vague)
+    return any(key in trial.open_keys for key in trial.spoken_of)
+
+
+def _of_open(trial: Trial) -> str | None:
+    """Why a violation says nothing of the contract, if so: it is about an array whose annotation gives no shape."""
+    first = trial.violations[0]
+    keys = [key for key, size in trial.assignment.sizes.items() if size in first.sizes and key in trial.open_keys]
+    if not keys and not (first.of_rank and trial.open_keys):
+        return None
+    places = ", ".join(sorted({trial.open_keys[key] for key in keys or trial.open_keys}))
+    return f"{places}: the annotation gives no shape ({first.where}: {first.message}); pass it in `args`"
 
 
 def _findings(target: Target, trial: Trial) -> list[Finding]:

@@ -66,6 +66,44 @@ def _constants(
                 yield needs.plus(equal=(key, number))
 
 
+def _joined_numbers(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    """What a guard may ask of sizes that are given as integers: to be one, or to be the size of an array's axis."""
+    if not trial.guard:
+        return
+    given = [key for key in sizes if key in trial.numbers]
+    pairs = [(one, other) for one in sizes for other in given if one != other]
+    for one, other in sorted(pairs, key=lambda pair: (pair[0] not in nearby) + (pair[1] not in nearby)):
+        if (other, one) not in pairs or one < other:
+            yield needs.plus(merged=(other, one))
+    for one in given if len(given) > 2 else ():
+        rest = tuple((other, one) for other in given if other != one)
+        yield dataclasses.replace(needs, merged=(*needs.merged, *rest))
+
+
+def _same_shapes(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    """All arrays whose annotations give no shape, of one number of axes, or of one shape."""
+    keys = [key for key in trial.open_keys if key in sizes]
+    names = dict.fromkeys(key.rpartition(".")[0] for key in keys)
+    open_ranks = {key: rank for key, (rank, anonymous) in trial.ranks.items() if anonymous}
+    if needs.merged or not open_ranks:
+        return
+    together = tuple(
+        (f"{name}.{axis}", f"{next(iter(names))}.{axis}")
+        for name in list(names)[1:]
+        for axis in range(max(open_ranks.values()))
+        if {f"{name}.{axis}", f"{next(iter(names))}.{axis}"} <= set(keys)
+    )
+    if together:
+        yield dataclasses.replace(needs, merged=together)
+    for rank in (1, 2, 0) if len(open_ranks) > 1 and not needs.ranks else ():
+        if set(open_ranks.values()) != {rank}:
+            yield dataclasses.replace(needs, ranks=tuple((key, rank) for key in open_ranks))
+
+
 def _written(
     trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
 ) -> Iterator[Needs]:
@@ -102,9 +140,15 @@ def _divisors(
     trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
 ) -> Iterator[Needs]:
     fixed = dict(needs.equal)
-    for big, small in _pairs(trial, sizes, nearby):
-        if big not in fixed and sizes[big] % sizes[small] and not _reaches(small, big, needs):
-            yield needs.plus(multiples=(big, small))
+    pairs = [
+        (big, small)
+        for big, small in _pairs(trial, sizes, nearby)
+        if big not in fixed and sizes[big] % sizes[small] and not _reaches(small, big, needs)
+    ]
+    yield from (needs.plus(multiples=pair) for pair in pairs)
+    # Such as `dim % (4 * heads)`; `Search.weaken` finds the number, and `conditions` that it is their product.
+    for big, small in pairs if trial.guard else ():
+        yield dataclasses.replace(needs, multiples=(*needs.multiples, (big, small), (big, 48)))
 
 
 def _common_divisors(
@@ -177,6 +221,8 @@ def _larger(
 
 
 _RULES: tuple[Rule, ...] = (
+    _joined_numbers,
+    _same_shapes,
     _merges,
     _ranks_needed,
     _orders,

@@ -15,11 +15,15 @@ from typing import Any
 from weft.typecheck.arguments.builder import Assignment, Unbuildable
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.proofs.budget import Budget, Exhausted, Meter
+from weft.typecheck.proofs.conditions import confirmed
 from weft.typecheck.proofs.needs import DEALS, Deal, Needs, ascending, assignment_for
 from weft.typecheck.proofs.rules import candidates
 from weft.typecheck.proofs.trial import Target, Trial, run_trial
 
 _DEPTH = 24
+
+# How many pairs of options are tried.
+_PAIRS = 40
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,8 @@ class Search:
         # that stands must not fall with it.
         self._meter: Meter | None = Meter(budget)
         self._known: dict[Any, Trial] = {}
+        self._settled: set[str] = set()  # places whose options have been spoken of
+        self.passed_beside: list[Trial] = []
 
     def attempt(self, assignment: Assignment) -> Trial:
         """The trial of an assignment.
@@ -110,7 +116,13 @@ class Search:
             return
         if not base.ok:
             self.pending = base
-            needs = self.explain(base, Needs(), ascending)
+            other = self._with_other_options(base) if base.guard or _open_options(base) else base
+            needs = Needs() if other.ok else self.explain(other, Needs(), ascending)
+            if needs is not None:
+                base = other
+                self.notes += self._chosen(base, needs)
+            elif other is not base:
+                needs = self.explain(base, Needs(), ascending)
             if needs is None:
                 needs = self.explain_apart(base)
             if needs is None:
@@ -130,9 +142,56 @@ class Search:
                 self.needs = needs
                 trial = self.with_needs(base, self.needs, deal)
             self.passed.append(trial)
-        for vary in (self._options, self._ranks, self._ones):
+        for vary in (self._options, self._ranks, self._pairs, self._ones):
             if not self.failed:
                 self.needs = vary(self.passed, self.failed, self.notes, self.needs)
+        if not self.failed and self.needs.words():
+            self.needs = confirmed(self.passed[0], self.needs, self._at, frozenset(self.dims))
+
+    def _at(self, sizes: Mapping[str, int], needs: Needs) -> Trial:
+        return self.attempt(dataclasses.replace(self.passed[0].assignment, sizes=dict(sizes)))
+
+    def _with_other_options(self, base: Trial) -> Trial:
+        """The trial with one option, or two, taken otherwise that holds, or gets furthest beyond what a guard refuses."""
+        others = [{place: option} for place, count in base.options.items() for option in range(1, min(count, 4))]
+        pairs = [{**one, **two} for n, one in enumerate(others) for two in others[n + 1 :] if one.keys() != two.keys()]
+        best = base
+        for options in (*others, *pairs[:_PAIRS]):
+            taken = {**base.assignment.options, **options}
+            try:
+                trial = self.attempt(dataclasses.replace(base.assignment, options=taken))
+            except Unbuildable:
+                continue
+            if trial.ok:
+                return trial
+            if trial.place != base.place and trial.progress > best.progress:
+                best = trial
+        return best
+
+    def _chosen(self, base: Trial, needs: Needs) -> list[str]:
+        """What the options of a trial that holds say, where the usual ones do not hold."""
+        taken = {place: option for place, option in base.assignment.options.items() if option}
+
+        def fails(*given: str) -> Trial | None:
+            """With only these of the optional arguments given."""
+            options = {place: int(place not in given) for place in (one, other)}
+            trial = self._option(base, options, needs)[0]
+            return None if trial.ok else trial
+
+        if len(taken) == 1:
+            (one,) = taken
+            for other in base.options if one.endswith((" given", " present")) else ():
+                both = fails(one, other) if other != one and other.endswith((" given", " present")) else None
+                if both is None or fails(one):
+                    continue
+                self._settled |= {one, other}
+                self.passed_beside.append(self._option(base, {one: 0, other: 1}, needs)[0])
+                names = " and ".join(_argument(place) for place in base.options if place in (one, other))
+                neither = fails()
+                words = f"exactly one of {names} is given" if neither else f"{names} are not both given"
+                return [words + _at_guard(both)]
+        self._settled |= taken.keys()
+        return [taken_option(place, option) for place, option in taken.items()]
 
     def explain(self, trial: Trial, needs: Needs, deal: Deal) -> Needs | None:
         """The needs under which a failing trial holds, or None where no need that is known of explains it."""
@@ -229,8 +288,9 @@ class Search:
     def _options(self, passed: list[Trial], failed: list[Trial], notes: list[str], needs: Needs) -> Needs:
         """Each option taken once, all else as in a trial that held."""
         base = passed[0]
-        seen: set[str] = set()
+        seen: set[str] = set(self._settled)
         queue = [base]
+        passed += self.passed_beside
         while queue:
             current = queue.pop(0)
             for place, count in current.options.items():
@@ -244,9 +304,11 @@ class Search:
                         needs = further
                         queue.append(trial)  # options that only turn up behind this one
                     elif (
-                        trial.raised_by_user or place.endswith(" length") or self._helped(current, place, option, needs)
+                        trial.guard
+                        or place.endswith((" length", " tree"))
+                        or self._helped(current, place, option, needs)
                     ):
-                        notes.append(without_option(place, option))
+                        notes.append(without_option(place, option) + _at_guard(trial))
                     else:
                         failed.append(trial)
         return needs
@@ -273,9 +335,42 @@ class Search:
                     return True
         return False
 
+    def _pairs(self, passed: list[Trial], failed: list[Trial], notes: list[str], needs: Needs) -> Needs:
+        """Two options, or an option and another number of axes, of those that hold alone."""
+        base = passed[0]
+        alone = [_difference(base, one) for one in passed[1:]]
+        single = list({repr(one): one for one in alone if len(one) == 1}.values())
+        pairs = [(one, two) for n, one in enumerate(single) for two in single[n + 1 :] if one.keys() != two.keys()]
+        for one, two in pairs[:_PAIRS]:
+            changed = {**one, **two}
+            options = {place: to for (what, place), to in changed.items() if what == "option"}
+            ranks = {place: to for (what, place), to in changed.items() if what == "rank"}
+            assignment = base.assignment
+            assignment = dataclasses.replace(
+                assignment, options={**assignment.options, **options}, ranks={**assignment.ranks, **ranks}
+            )
+            try:
+                trial = self.attempt(assignment)
+                if not trial.ok:
+                    trial = self.attempt(assignment_for(trial.assignment.sizes, needs, ascending, trial.assignment))
+            except Unbuildable:
+                continue
+            if trial.ok:
+                passed.append(trial)
+            elif trial.violations and not any(key in trial.open_keys for key in trial.spoken_of):
+                failed.append(trial)
+                break
+            elif trial.guard:
+                said = [describe_option(place, option) for place, option in options.items()]
+                said += [f"{key} of {rank} axes" for key, rank in ranks.items()]
+                notes.append(f"not both {' and '.join(said)}{_at_guard(trial)}")
+        return needs
+
     def _ranks(self, passed: list[Trial], failed: list[Trial], notes: list[str], needs: Needs) -> Needs:
         """Other numbers of axes for each variadic name."""
         base = passed[0]
+        if any(key in base.open_keys for key, _ in needs.merged):
+            return needs  # of arrays that are of one shape, none has a number of axes by itself
         for key, (rank, anonymous) in base.ranks.items():
             for other in (0, 2, 1):
                 if other == rank or any(one == key for one, _ in needs.ranks):
@@ -288,8 +383,8 @@ class Search:
                     continue
                 if trial.ok:
                     passed.append(trial)
-                elif anonymous or trial.raised_by_user or (other == 0 and trial.error is not None):
-                    notes.append(f"{'`...`' if anonymous else '*' + key} is not of {other} axes")
+                elif anonymous or trial.guard or (other == 0 and trial.error is not None):
+                    notes.append(f"{'`...`' if anonymous else '*' + key} is not of {other} axes{_at_guard(trial)}")
                 else:
                     failed.append(trial)
         return needs
@@ -318,6 +413,38 @@ class Search:
         return self.attempt(dataclasses.replace(base.assignment, sizes={**base.assignment.sizes, key: 2})).ok
 
 
+def _open_options(trial: Trial) -> bool:
+    """Whether an error may be one of a tree of the wrong kind: annotations do not say what is in it."""
+    return not trial.violations and any(place.endswith(" tree") for place in trial.options)
+
+
+def _difference(base: Trial, trial: Trial) -> dict[tuple[str, str], int]:
+    """The options and ranks in which a trial differs from another."""
+    options, usual = trial.assignment.options, base.assignment.options
+    found = {("option", one): options.get(one, 0) for one in options if options.get(one, 0) != usual.get(one, 0)}
+    ranks = base.assignment.ranks
+    return found | {("rank", k): n for k, n in trial.assignment.ranks.items() if k in ranks and ranks[k] != n}
+
+
+def _at_guard(trial: Trial) -> str:
+    """The place of the guard that a trial ended at, in brackets."""
+    return f" ({': '.join(trial.guard.split(': ')[:1])})" if trial.guard else ""
+
+
+def _argument(place: str) -> str:
+    return place.rpartition(" ")[0].removeprefix("self.")
+
+
+def taken_option(place: str, option: int) -> str:
+    """That an option is taken, as the end of "holds when ..."."""
+    name, _, what = place.rpartition(" ")
+    if what in ("given", "present") and name:
+        return f"{_argument(place)} is {'left out' if what == 'given' else 'None'}"
+    if what == "tree" and name:
+        return f"{name} is one array"
+    return f"{'it is ' if not name else ''}{describe_option(place, option)}"
+
+
 def describe_option(place: str, option: int) -> str:
     """An option as a reader knows it: `mask given` is taken or not."""
     name, _, what = place.rpartition(" ")
@@ -329,6 +456,8 @@ def describe_option(place: str, option: int) -> str:
         return f"{name} of size 1"
     if what == "length" and name:
         return f"{name} of {(2, 1, 3)[option]} items"
+    if what == "tree" and name:
+        return f"{name} of one array"
     return f"{place} as option {option + 1}"
 
 
@@ -341,4 +470,6 @@ def without_option(place: str, option: int) -> str:
         return f"{name} is not None"
     if what == "length" and name:
         return f"{name} has not {(2, 1, 3)[option]} items"
+    if what == "tree" and name:
+        return f"{name} is not one array"
     return f"it is not {describe_option(place, option)}"

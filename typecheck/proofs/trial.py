@@ -11,7 +11,6 @@ import inspect
 import itertools
 import re
 import threading
-import traceback
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -26,11 +25,11 @@ from weft.typecheck.language import objects
 from weft.typecheck.matching.scopes import records_in
 from weft.typecheck.modes import mode
 from weft.typecheck.proofs.following import paused
+from weft.typecheck.proofs.guards import raised_at
 from weft.typecheck.proofs.kept_shapes import changes, shapes_of
 from weft.typecheck.proofs.reshapes import impossible_reshape
 from weft.typecheck.proofs.violations import Violation
 from weft.typecheck.proofs.watch import Watch
-from weft.typecheck.proofs.whose import is_users
 
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
@@ -89,9 +88,11 @@ class Trial:
         violations: contracts that did not hold.
         error: what the program raised.
         error_at: the user's file and line that raised it.
-        raised_by_user: whether the user's own code raised it on purpose.
+        guard: the place and text of the statement of the program's own that raised it on purpose, if one did.
         progress: how far it got before the first thing went wrong.
         jaxpr: what was traced, if nothing was raised.
+        open_keys: the argument of each key of an axis that its annotation says nothing of.
+        numbers: the keys of what is given as an integer, too.
     """
 
     assignment: Assignment
@@ -105,9 +106,16 @@ class Trial:
     violations: tuple[Violation, ...] = ()
     error: Exception | None = None
     error_at: tuple[str, int] = ("", 0)
-    raised_by_user: bool = False
+    guard: str = ""
     progress: tuple[int, int, int] = (0, 0, 0)
     jaxpr: Any = field(default=None, repr=False)
+    open_keys: Mapping[str, str] = field(default_factory=dict)
+    numbers: frozenset[str] = frozenset()
+
+    @property
+    def raised_by_user(self) -> bool:
+        """Whether a guard of the program's own raised it."""
+        return bool(self.guard)
 
     @property
     def ok(self) -> bool:
@@ -175,7 +183,7 @@ def run_trial(target: Target, assignment: Assignment, dims: Mapping[str, Any] | 
         Unbuildable: if its arguments cannot be built.
     """
     builder = Builder(assignment, dims, target.made)
-    error, at, own_raise, jaxpr, called = None, ("", 0), False, None, False
+    error, at, guard, jaxpr, called = None, ("", 0), "", None, False
     with (
         one_at_a_time,
         mode("off"),  # the watch checks, and goes on after the first finding
@@ -202,7 +210,7 @@ def run_trial(target: Target, assignment: Assignment, dims: Mapping[str, Any] | 
             error = raised
     error = error or watch.unreadable
     if error is not None:
-        at, own_raise = _where(error, target.own)
+        at, guard = raised_at(error, target.own)
     elif jaxpr is not None and (impossible := impossible_reshape(jaxpr, target.own)) is not None:
         error, at = impossible
     complete = Assignment(
@@ -225,9 +233,11 @@ def run_trial(target: Target, assignment: Assignment, dims: Mapping[str, Any] | 
         tuple(watch.violations),
         error,
         at,
-        own_raise,
+        guard,
         (int(called), calls, 0 if watch.violations else at[1]),
         jaxpr,
+        dict(builder.open_keys),
+        frozenset(builder.numbers),
     )
 
 
@@ -333,13 +343,3 @@ def closed(tree: Any) -> Any:
         return instance
 
     return objects.closed(jax.tree.map(close, tree, is_leaf=lambda node: isinstance(node, _Opened)))
-
-
-def _where(error: BaseException, own: frozenset[str]) -> tuple[tuple[str, int], bool]:
-    """The innermost line of the user's, and whether it is the very line that raised."""
-    frames = traceback.extract_tb(error.__traceback__)
-    users = [frame for frame in frames if is_users(frame.filename, own)]
-    if not users:
-        return ("", 0), False
-    last = users[-1]
-    return (last.filename, last.lineno or 0), frames[-1] is last and (last.line or "").startswith(("raise", "assert"))

@@ -24,6 +24,7 @@ class Violation:
         sizes: the two sizes that should have been one, if that is what is wrong.
         called_from: file and line of the user's code that passed the value.
         inside: where the record is whose field it is, if the value holds one: "return.b".
+        of_rank: whether it is about the number of axes.
     """
 
     function: str
@@ -34,6 +35,7 @@ class Violation:
     sizes: tuple[int, ...] = ()
     called_from: tuple[str, int] | None = None
     inside: str = ""
+    of_rank: bool = False
 
     @property
     def place(self) -> tuple[str, int, str]:

@@ -222,6 +222,7 @@ class Watch:
             sizes_of(mismatch),
             _caller(frame, self.own),
             inside_of(mismatch),
+            mismatch.reason == "rank",
         )
         if violation.place not in {one.place for one in self.violations}:
             self.violations.append(violation)

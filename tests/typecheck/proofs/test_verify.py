@@ -186,7 +186,8 @@ def test_an_option_that_the_code_refuses_is_a_note():
 
     report = verify(needs_key)
     assert report.ok
-    assert report.assumptions == ("key is given",)
+    line = needs_key.__code__.co_firstlineno + 2
+    assert report.assumptions == (f"key is given (guard at test_verify.py:{line})",)
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,6 @@ def halves(x: Float[Array, "n"], w: Float[Array, "modes"]) -> Float[Array, "mode
 
 
 def test_what_only_small_sizes_break_is_an_assumption():
-    assert "holds when n >= 2" in str(verify(smooth))
+    assert "holds when n >= 3" in str(verify(smooth))
     assert verify(smooth).ok
     assert verify(halves).ok

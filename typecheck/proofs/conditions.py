@@ -1,0 +1,215 @@
+"""What a program needs, tried at its edge: a need is stated for all sizes only where that could not be refuted.
+
+The search finds needs from few samples, and several needs explain one sample: `n >= 8` holds at 10, and so does "2
+divides n". So each need is tried where it just holds, where it just does not, and beyond; what is said of one size alone
+is read off a *profile*, the sizes up to 17 and some larger ones. Then sizes are drawn at random of all that the needs
+allow. What cannot be confirmed is not stated: the sizes that were tried are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping
+
+from weft.typecheck.arguments.builder import Unbuildable
+from weft.typecheck.proofs.needs import Needs
+from weft.typecheck.proofs.trial import Trial
+
+_SMALL = range(1, 18)
+_LARGER = (23, 24, 32, 33, 48, 60, 65, 97, 128)
+_DRAWS = 6
+_ROUNDS = 4
+
+Sizes = Mapping[str, int]
+# Whether a program holds at some sizes under some needs; None where no arguments can be made.
+Holds = Callable[[Sizes, Needs], bool | None]
+
+
+def confirmed(base: Trial, needs: Needs, attempt: Callable[[Sizes, Needs], Trial], fixed: frozenset[str]) -> Needs:
+    """Needs that could be confirmed, in place of those that a search has found.
+
+    Args:
+        base: a trial that held.
+        needs: what the search found.
+        attempt: the trial at some sizes under some needs.
+        fixed: keys that are not to be varied.
+    """
+
+    def holds(sizes: Sizes, under: Needs) -> bool | None:
+        try:
+            return attempt(sizes, under).ok
+        except Unbuildable:
+            return None
+
+    given = {key: size for key, size in base.assignment.sizes.items() if isinstance(size, int)}
+    for key in _with_numbers(needs):
+        if key in given and key not in fixed:
+            needs = _profiled(key, given, needs, holds)
+    needs = _related(given, needs, holds, fixed)
+    source = random.Random(0)
+    for _ in range(_ROUNDS):
+        wrong = next(
+            (sizes for sizes in _draws(given, needs, source, fixed) if holds(sizes, needs) is False),
+            None,
+        )
+        if wrong is None:
+            return needs
+        needs = _mended(wrong, given, needs, holds)
+    return needs
+
+
+def _with_numbers(needs: Needs) -> list[str]:
+    keys = [key for key, factor in needs.multiples if isinstance(factor, int)]
+    return list(dict.fromkeys([*keys, *(key for key, _ in needs.least), *(key for key, _ in needs.equal)]))
+
+
+def _without_numbers(key: str, needs: Needs) -> Needs:
+    return dataclasses.replace(
+        needs,
+        multiples=tuple(one for one in needs.multiples if one[0] != key or isinstance(one[1], str)),
+        least=tuple(one for one in needs.least if one[0] != key),
+        equal=tuple(one for one in needs.equal if one[0] != key),
+    )
+
+
+def _profiled(key: str, given: Sizes, needs: Needs, holds: Holds) -> Needs:
+    """The needs with what a profile says of one key in place of what was found of it."""
+    rest = _without_numbers(key, needs)
+    numbers = [number for one, number in (*needs.least, *needs.equal) if one == key]
+    equal = dict(needs.equal).get(key)
+    if equal is not None and holds({**given, key: equal}, rest):
+        if not any(holds({**given, key: one}, rest) for one in (equal - 1, equal + 1, 2 * equal) if one > 0):
+            return needs
+    unit = math.lcm(1, *(given.get(one, 1) for one in rest.divisors(key) if isinstance(one, str)))
+    near = [one for number in numbers for one in (number - 1, number, number + 1, 2 * number + 1)]
+    least_only = numbers == [2] and len(_entries(key, needs)) == 1
+    wanted = (1, 2, 3, 4, 6, 8, 9, 16, 25) if least_only else sorted({*_SMALL, *_LARGER, *near})
+    found: dict[int, bool] = {}
+    for number in wanted:
+        sizes = {**given, key: unit * number}
+        if number > 0 and rest.allows(sizes):
+            held = holds(sizes, rest)
+            if held is not None:
+                found[unit * number] = held
+    return _read_off(key, found, unit, rest) or rest.plus(
+        among=(key, tuple(one for one, held in found.items() if held))
+    )
+
+
+def _entries(key: str, needs: Needs) -> list[tuple[object, ...]]:
+    return [one for one in (*needs.multiples, *needs.least, *needs.equal) if one[0] == key]
+
+
+def _read_off(key: str, found: Mapping[int, bool], unit: int, needs: Needs) -> Needs | None:
+    """What a profile says: from which size on, and which multiples of what; None if it is neither."""
+    held = [size for size, one in found.items() if one]
+    if len(held) < 2:
+        return needs.plus(equal=(key, held[0])) if held and max(found) > held[0] else None
+    step, least = math.gcd(*held), min(held)
+    if not all(one for size, one in found.items() if size % step == 0 and size >= least):
+        return None
+    if step // unit > 1:
+        needs = needs.plus(multiples=(key, step // unit))
+    return needs.plus(least=(key, least)) if least > max(step, 1) else needs
+
+
+def _related(given: Sizes, needs: Needs, holds: Holds, fixed: frozenset[str]) -> Needs:
+    """The needs between two keys, each tried where it just holds and where it just does not."""
+    for small, big, factor in needs.order:
+        if not {small, big} <= given.keys() - fixed:
+            continue
+        others = dataclasses.replace(needs, order=tuple(one for one in needs.order if one != (small, big, factor)))
+        least = max([1, *(number for key, number in needs.least if key in (small, big))])
+        below = _tried(given, others, holds, ({small: n, big: factor * n - 1} for n in (least + 2, 7 + least)))
+        at = _tried(given, others, holds, ({small: n, big: factor * n} for n in (least, least + 3)))
+        beyond = _tried(
+            given, others, holds, ({small: n, big: factor * n + more} for n, more in ((3, 1), (4, 6), (5, 40)))
+        )
+        if True in below and False not in (*at, *beyond):
+            needs = others
+        elif False in at and False not in beyond:
+            needs = dataclasses.replace(needs, strict=needs.strict | {(small, big)})
+        elif False in beyond:
+            needs = _among((small, big), given, needs)
+    for key, factor in needs.multiples:
+        if isinstance(factor, int) or not {key, factor} <= given.keys() - fixed:
+            continue
+        others = dataclasses.replace(needs, multiples=tuple(one for one in needs.multiples if one != (key, factor)))
+        at = _tried(given, others, holds, ({factor: n, key: n * m} for n in (2, 3, 4, 6) for m in (1, 2, 3)))
+        off = _tried(given, others, holds, ({factor: n, key: n * m + 1} for n in (3, 4) for m in (2, 5)))
+        if True in off and False not in (*at, *off):
+            needs = others
+    return needs
+
+
+def _tried(given: Sizes, needs: Needs, holds: Holds, several: Iterator[dict[str, int]]) -> list[bool | None]:
+    """Whether it holds at some sizes, of those that the other needs allow."""
+    return [holds(sizes, needs) for sizes in ({**given, **one} for one in several) if needs.allows(sizes)]
+
+
+def _draws(given: Sizes, needs: Needs, source: random.Random, fixed: frozenset[str]) -> Iterator[dict[str, int]]:
+    """Sizes that the needs allow: the smallest, and some at random."""
+    for number in range(_DRAWS + 1):
+        wanted = {key: source.randrange(1, (4, 12, 40)[number % 3]) if number else 1 for key in given}
+        sizes = {key: given[key] for key in fixed & given.keys()}
+        for key in given:
+            _draw(key, wanted, needs, sizes, ())
+        if needs.allows(sizes):
+            yield sizes
+
+
+def _draw(key: str, wanted: Sizes, needs: Needs, sizes: dict[str, int], above: tuple[str, ...]) -> int:
+    """The first size from a wanted one on that the needs allow."""
+    if key in sizes or key in above or key not in wanted:
+        return sizes.get(key, 1)
+    among, equal = dict(needs.among).get(key), dict(needs.equal).get(key)
+    if among:
+        sizes[key] = among[wanted[key] % len(among)]
+    elif equal is not None:
+        sizes[key] = equal
+    else:
+        above = (*above, key)
+        divisors = needs.divisors(key)
+        unit = math.lcm(
+            1, *(one if isinstance(one, int) else _draw(one, wanted, needs, sizes, above) for one in divisors)
+        )
+        unit = math.lcm(
+            unit, *(n * _draw(one, wanted, needs, sizes, above) for big, n, one in needs.products if big == key)
+        )
+        least = [wanted[key], *(number for one, number in needs.least if one == key)]
+        for small, big, factor in needs.order:
+            if big == key:
+                least.append(factor * _draw(small, wanted, needs, sizes, above) + ((small, big) in needs.strict))
+        sizes[key] = -(-max(least) // unit) * unit
+    return sizes[key]
+
+
+def _mended(wrong: Sizes, given: Sizes, needs: Needs, holds: Holds) -> Needs:
+    """The needs without what a draw has refuted: more of one key, a product, or the sizes tried of those it is about."""
+    for key, factor in needs.multiples:
+        numbers = [one for one in needs.divisors(key) if isinstance(one, int)]
+        if isinstance(factor, str) and factor in wrong and numbers and wrong[key] % (numbers[0] * wrong[factor]):
+            product = dataclasses.replace(
+                needs,
+                multiples=tuple(one for one in needs.multiples if one[0] != key or one[1] not in (factor, numbers[0])),
+                products=(*needs.products, (key, numbers[0], factor)),
+            )
+            draws = ({**wrong, key: numbers[0] * wrong[factor] * more} for more in (1, 2, 3))
+            if all(holds(sizes, product) for sizes in draws if product.allows(sizes)):
+                return product
+    for key in wrong:
+        nearer = {**wrong, key: given[key]}
+        if wrong[key] != given[key] and needs.allows(nearer) and holds(nearer, needs):
+            more = _profiled(key, {**given, **{one: wrong[one] for one in wrong if one != key}}, needs, holds)
+            if not more.allows(wrong):
+                return more
+            return _among((key,), given, needs)
+    responsible = [key for key in wrong if wrong[key] != given[key]]
+    return _among(tuple(responsible), given, needs)
+
+
+def _among(keys: tuple[str, ...], given: Sizes, needs: Needs) -> Needs:
+    known = dict(needs.among)
+    return dataclasses.replace(needs, among=(*needs.among, *((key, (given[key],)) for key in keys if key not in known)))

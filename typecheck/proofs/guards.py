@@ -1,0 +1,59 @@
+"""Guards: statements by which a program refuses arguments on purpose, and where an error was raised.
+
+A `raise` or `assert` of the package's own, `eqx.error_if`, and the checks of chex and beartype ask for something that
+annotations cannot say. What they refuse is a precondition of the contract and no fault of the program.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+import traceback
+from pathlib import Path
+
+from weft.core.caches import kept
+from weft.typecheck.proofs.whose import is_users
+
+_RAISES = re.compile(r"(^|:\s*)(raise|assert)\b")
+_CHECKS = re.compile(r"\b(error_if|branched_error_if|die_if_unbearable|checkify\.check|chex\.assert_\w+)\(")
+_CHECKERS = re.compile(r"/(equinox/_errors|chex/|beartype/)")
+
+
+def raised_at(error: BaseException, own: frozenset[str]) -> tuple[tuple[str, int], str]:
+    """The innermost line of the user's, and the guard that raised there, as `guard at FILE:LINE: TEXT`, if one did."""
+    frames = traceback.extract_tb(error.__traceback__)
+    users = [frame for frame in frames if is_users(frame.filename, own)]
+    place = (users[-1].filename, users[-1].lineno or 0) if users else ("", 0)
+    of_package = [n for n, frame in enumerate(frames) if frame in users or frame.filename.startswith(_packages(own))]
+    if not of_package:
+        return place, ""
+    last, inner = frames[of_package[-1]], frames[of_package[-1] + 1 :]
+    text = last.line or ""
+    by_statement = not inner and _RAISES.search(text)
+    by_checker = inner and (_CHECKS.search(text) or _CHECKERS.search(inner[-1].filename))
+    if not by_statement and not by_checker:
+        return place, ""
+    return (
+        place,
+        f"guard at {Path(last.filename).name}:{last.lineno}: {_condition(last.filename, last.lineno or 0, text)}",
+    )
+
+
+@kept("files")
+def _packages(own: frozenset[str]) -> tuple[str, ...]:
+    """The folders of the packages that some files are in."""
+    found: list[str] = []
+    for folder in (Path(name).parent for name in sorted(own)):
+        top = None
+        while (folder / "__init__.py").exists() and folder != folder.parent:
+            top, folder = folder, folder.parent
+        found += [f"{top}/"] if top is not None else []
+    return tuple(found)
+
+
+def _condition(file: str, line: int, text: str) -> str:
+    """The statement, or the condition that it stands under, where that is on the line before."""
+    if not text.startswith("raise"):
+        return text
+    before = linecache.getline(file, line - 1).strip()
+    return before.rstrip(":") if before.startswith(("if ", "elif ")) else text
