@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from weft.typecheck.arguments.abstract import abstractly
 from weft.typecheck.arguments.builder import BUILDERS, Builder, Scope, Unbuildable, key_dtype
 from weft.typecheck.arguments.constructors import counts_of_class, signature_of_class
-from weft.typecheck.arguments.values import BY_NAME, holds_objects, is_last, number
+from weft.typecheck.arguments.values import BY_NAME, holds_objects, integer, is_last
 from weft.typecheck.language.annotations import (
     ANY_DTYPE,
     NONE,
@@ -213,7 +213,9 @@ def build_module(builder: Builder, cls: type, place: str, scope: Scope, given: M
         if given or not _is_told_by_fields(cls):
             raise
         return _of_fields(builder, cls, scope)
-    return _constructed(builder, cls, args, kwargs)
+    made = _constructed(builder, cls, args, kwargs)
+    builder.calls.append((made, cls, args, kwargs))
+    return made
 
 
 def is_abstract(cls: type) -> bool:
@@ -320,7 +322,7 @@ def _defaulted(builder: Builder, parameter: Parameter, place: str, scope: Scope,
     if isinstance(default, bool):
         return default if builder.choose(place, 2) == 0 else not default
     if isinstance(default, int) and parameter.name in dims:
-        return number(builder, parameter.name, scope)
+        return integer(builder, parameter.name, scope)
     if isinstance(annotation, LiteralOf):
         others = tuple(one for one in annotation.values if one != default)
         return (default, *others)[builder.choose(place, 1 + len(others))]

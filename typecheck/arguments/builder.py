@@ -92,6 +92,7 @@ class Builder:
         vague: the arguments whose annotation leaves open what the code may rely on.
         open_keys: the keys of the axes of arrays whose annotation gives no shape.
         numbers: the keys of what is given as an integer, too.
+        calls: the records that were made: each with its class, and the arguments that it was called with.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class Builder:
         self.vague: set[str] = set()
         self.open_keys: dict[str, str] = {}
         self.numbers: set[str] = set()
+        self.calls: list[tuple[Any, type, tuple[Any, ...], dict[str, Any]]] = []
         self.vocabulary: dict[str, frozenset[str]] = {}
 
     def size(self, name: str, scope: Scope) -> Any:

@@ -41,10 +41,10 @@ def _integer(builder: Builder, place: str, scope: Scope) -> Any:
     name = place.removeprefix(scope.path)
     if name.partition("[")[0] in ("axis", "axes", "dimension", "dimensions"):
         return (-1, 0)[builder.choose(place, 2)]
-    return number(builder, name, scope)
+    return integer(builder, name, scope)
 
 
-def number(builder: Builder, name: str, scope: Scope) -> Any:
+def integer(builder: Builder, name: str, scope: Scope) -> Any:
     """A size that is given as an integer."""
     size = builder.size(name, scope)
     builder.numbers |= {key for key, known in builder.sizes.items() if known is size or known == size}

@@ -1,7 +1,7 @@
 """What a program needs, tried at its edge: a need is stated for all sizes only where that could not be refuted.
 
-The search finds needs from few samples, and several needs explain one sample: `n >= 8` holds at 10, and so does "2
-divides n". So each need is tried where it just holds, where it just does not, and beyond; what is said of one size alone
+The search finds needs from few samples, and several needs explain one sample: `n >= 8` holds at 10, and so does
+"2 divides n". So each need is tried where it just holds, where it just does not, and beyond; what is said of one size
 is read off a *profile*, the sizes up to 17 and some larger ones. Then sizes are drawn at random of all that the needs
 allow. What cannot be confirmed is not stated: the sizes that were tried are.
 """
@@ -79,9 +79,10 @@ def _profiled(key: str, given: Sizes, needs: Needs, holds: Holds) -> Needs:
     rest = _without_numbers(key, needs)
     numbers = [number for one, number in (*needs.least, *needs.equal) if one == key]
     equal = dict(needs.equal).get(key)
-    if equal is not None and holds({**given, key: equal}, rest):
-        if not any(holds({**given, key: one}, rest) for one in (equal - 1, equal + 1, 2 * equal) if one > 0):
-            return needs
+    if equal is not None and not any(
+        holds({**given, key: one}, rest) for one in (equal - 1, equal + 1, 2 * equal) if one > 0
+    ):
+        return needs
     unit = math.lcm(1, *(given.get(one, 1) for one in rest.divisors(key) if isinstance(one, str)))
     near = [one for number in numbers for one in (number - 1, number, number + 1, 2 * number + 1)]
     least_only = numbers == [2] and len(_entries(key, needs)) == 1
@@ -187,7 +188,7 @@ def _draw(key: str, wanted: Sizes, needs: Needs, sizes: dict[str, int], above: t
 
 
 def _mended(wrong: Sizes, given: Sizes, needs: Needs, holds: Holds) -> Needs:
-    """The needs without what a draw has refuted: more of one key, a product, or the sizes tried of those it is about."""
+    """The needs without what a draw has refuted: more of one key, a product, or the sizes that were tried."""
     for key, factor in needs.multiples:
         numbers = [one for one in needs.divisors(key) if isinstance(one, int)]
         if isinstance(factor, str) and factor in wrong and numbers and wrong[key] % (numbers[0] * wrong[factor]):

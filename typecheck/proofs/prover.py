@@ -26,12 +26,14 @@ from weft.typecheck.proofs.budget import USUAL, Budget
 from weft.typecheck.proofs.following import listening
 from weft.typecheck.proofs.lints import lint
 from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for
+from weft.typecheck.proofs.programs import program_of
 from weft.typecheck.proofs.report import Contract, Finding, Report, Verdict
 from weft.typecheck.proofs.search import Outcome, Search, describe_option
 from weft.typecheck.proofs.targets import targets_of
 from weft.typecheck.proofs.trial import Target, Trial, one_at_a_time, run_trial
 from weft.typecheck.proofs.violations import Violation
 from weft.typecheck.proofs.watched import forget_closures
+from weft.typecheck.proofs.whose import is_users
 
 
 def verify(
@@ -139,7 +141,13 @@ def _failed(target: Target, search: Search, outcome: Outcome, assumptions: tuple
     )
     if reason is not None:
         return Contract(target.name, target.file, target.line, Verdict.SKIPPED, reason=reason)
-    findings = [one for failure in outcome.failed for one in _findings(target, search.shrink(failure, outcome.needs))]
+    shown = [_shown(target, search.shrink(failure, outcome.needs), search.dims) for failure in outcome.failed]
+    findings = [one for found, _ in shown for one in found]
+    doubts = [doubt for _, doubt in shown]
+    if all(doubts):
+        tried = tuple(one.assignment.sizes for one in outcome.passed)
+        reason = f"{findings[0]}: {doubts[0]}"
+        return Contract(target.name, target.file, target.line, Verdict.UNDECIDED, tried=tried, reason=reason)
     return Contract(
         target.name,
         target.file,
@@ -149,6 +157,19 @@ def _failed(target: Target, search: Search, outcome: Outcome, assumptions: tuple
         assumptions=assumptions,
         failures=tuple({(one.rule, one.file, one.line, one.message): one for one in findings}.values()),
     )
+
+
+def _shown(target: Target, trial: Trial, dims: Mapping[str, Any]) -> tuple[list[Finding], str]:
+    """What a failing trial is to a reader, with the program that shows it, and why it is doubtful, if it is."""
+    program = program_of(target, trial, dims)
+    findings = [dataclasses.replace(one, program=program.text) for one in _findings(target, trial)]
+    if program.shows is not False:
+        return findings, ""
+    if trial.violations and is_users(target.file):
+        # Seen through the dims of an instance, or of a number called like a dim: what weft adds to jaxtyping. Whoever
+        # wrote an installed package has not asked for that.
+        return [dataclasses.replace(one, program=f"{program.plain}  # {one.message}") for one in findings], ""
+    return findings, f"the program that should show it does not: {program.why}"
 
 
 def _undecided(target: Target, outcome: Outcome) -> Contract:

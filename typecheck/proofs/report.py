@@ -33,6 +33,7 @@ class Finding:
         file, line: where: the function whose annotation it is, or the operation.
         sizes: the smallest sizes found that show it.
         options: which optional arguments were given or not, where that matters.
+        program: one of at most ten lines, without weft, that shows it; "" where none could be written.
     """
 
     rule: str
@@ -41,6 +42,7 @@ class Finding:
     line: int
     sizes: Mapping[str, Any] = field(default_factory=dict)
     options: tuple[str, ...] = ()
+    program: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         parts = [f"{name}={size}" for name, size in self.sizes.items()] + list(self.options)

@@ -152,7 +152,7 @@ class Search:
         return self.attempt(dataclasses.replace(self.passed[0].assignment, sizes=dict(sizes)))
 
     def _with_other_options(self, base: Trial) -> Trial:
-        """The trial with one option, or two, taken otherwise that holds, or gets furthest beyond what a guard refuses."""
+        """The trial with one option, or two, taken otherwise that holds, or gets furthest beyond a guard."""
         others = [{place: option} for place, count in base.options.items() for option in range(1, min(count, 4))]
         pairs = [{**one, **two} for n, one in enumerate(others) for two in others[n + 1 :] if one.keys() != two.keys()]
         best = base

@@ -1,0 +1,206 @@
+"""Programs that show a failure without weft: plain JAX, or jaxtyping with beartype, in at most ten lines.
+
+`program_of` writes one from the arguments of the failing trial and runs it, on shapes alone (`jax.eval_shape`). A
+failure whose program runs through is none that anybody else could see; what becomes of it, the prover says.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import inspect
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from weft.typecheck.arguments.builder import Builder, Unbuildable, key_dtype
+from weft.typecheck.modes import mode
+from weft.typecheck.proofs.trial import Target, Trial, one_at_a_time
+
+_MOST_LINES = 10
+
+
+class Unwritable(Exception):
+    """There is no short expression for a value."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program that should show a failure.
+
+    Attributes:
+        text: the program, or "" where none can be written.
+        shows: whether running it did show the failure; None where it was not run.
+        why: why it does not, or why there is none.
+        plain: the same call without checks, for what only weft refuses.
+    """
+
+    text: str = ""
+    shows: bool | None = None
+    why: str = ""
+    plain: str = ""
+
+
+def program_of(target: Target, trial: Trial, dims: Mapping[str, Any] | None = None) -> Program:
+    """The program for a failing trial, tried out.
+
+    Args:
+        target: what failed.
+        trial: the smallest trial that shows it.
+        dims: sizes that were kept fixed.
+    """
+    writer = _Writer()
+    violated = trial.violations[0] if trial.violations else None
+    own = violated is None or violated.place[:2] == (target.file, target.line)
+    if target.instead is not None:
+        return Program(why="it is about arrays from outside of the function")
+    if target.axes:
+        return Program(why="it runs under a named axis")
+    with one_at_a_time, mode("off"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            writer.builder = Builder(trial.assignment, dims)
+            function, args, kwargs = target.prepare(writer.builder)
+            text = writer.program(function, args, kwargs, checked=violated is not None, whole=not own)
+        except (Unwritable, Unbuildable) as reason:
+            return Program(why=str(reason))
+        except Exception as error:  # as it was while its arguments were made
+            return Program(why=f"its arguments cannot be made: {type(error).__name__}")
+        if not own:
+            return Program(text)
+        plain = writer.program(function, args, kwargs, checked=False, whole=False)
+        return dataclasses.replace(_tried(text, writer.names, trial), plain=plain)
+
+
+def _tried(text: str, names: Mapping[str, Any], trial: Trial) -> Program:
+    lines = (line for line in text.splitlines() if not line.startswith("#"))
+    try:
+        exec(compile("\n".join(lines), "<program>", "exec"), dict(names))
+    except Exception as raised:
+        message = (str(raised).strip().splitlines() or [""])[0]
+        if not trial.violations:
+            same = type(raised).__name__ == type(trial.error).__name__
+            return Program(text, same, "" if same else f"it ends with {type(raised).__name__}: {message}")
+        part = "return value" if trial.violations[0].where == "return" else "parameters"
+        if "Type-check error" not in message or part in message:
+            return Program(text, "Type-check error" in message, f"it ends with {type(raised).__name__}: {message}")
+        return Program(text, False, f"jaxtyping with beartype refuses its arguments: {message}")
+    return Program(text, False, "it runs through")
+
+
+class _Writer:
+    """Writes values as expressions.
+
+    Attributes:
+        builder: that made the values; it knows how records were constructed.
+        names: what the names of the program stand for.
+    """
+
+    builder: Builder
+
+    def __init__(self) -> None:
+        self.names: dict[str, Any] = {}
+        self.modules: dict[str, str] = {}
+
+    def program(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        checked: bool,
+        whole: bool,
+    ) -> str:
+        """The text of a call; `checked` by jaxtyping, or the `whole` module by its import hook."""
+        plain = inspect.unwrap(function)
+        called = self.named(plain)
+        written = [self.expression(one) for one in args]
+        written += [f"{name}={self.expression(one)}" for name, one in kwargs.items()]
+        call = f"{called}({', '.join(written)})"
+        imports = ["import jax", "import jax.numpy as jnp"]
+        bound = [f"from {module} import {name}" for name, module in self.modules.items()]
+        if checked and whole:
+            hooked = f'jaxtyping.install_import_hook("{plain.__module__.partition(".")[0]}", "beartype.beartype")'
+            lines = [*imports, "import jaxtyping", hooked, *bound]
+        elif checked:
+            call = f"jaxtyped(typechecker=beartype)({called})({', '.join(written)})"
+            lines = [*imports, "from beartype import beartype", "from jaxtyping import jaxtyped", *bound]
+        else:
+            lines = [*imports, *bound]
+        lines += [f"# {name} is defined inside a function" for name in self.names.keys() - self.modules.keys()]
+        if len(lines) >= _MOST_LINES:
+            raise Unwritable("it needs more than ten lines")
+        return "\n".join([*lines, f"jax.eval_shape(lambda: {call})"])
+
+    def named(self, thing: Any) -> str:
+        """The name of a function or class, imported."""
+        module, qualname = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+        if not isinstance(module, str) or not isinstance(qualname, str):
+            raise Unwritable(f"{thing!r} has no name")
+        parts = qualname.split(".")
+        found: Any = sys.modules.get(module)
+        for part in parts:
+            found = inspect.getattr_static(found, part, None)
+            found = getattr(found, "__func__", found)
+        reached = found is not None and inspect.unwrap(found) is inspect.unwrap(thing)
+        name, value = (parts[0], getattr(sys.modules.get(module), parts[0], None)) if reached else (parts[-1], thing)
+        if not name.isidentifier() or self.names.setdefault(name, value) is not value:
+            raise Unwritable(f"{qualname} is one of two things called {name}")
+        if reached and module != "builtins":
+            self.modules[name] = module
+        return qualname if reached else name
+
+    def expression(self, value: Any) -> str:
+        """An expression that makes a value.
+
+        Raises:
+            Unwritable: if there is none.
+        """
+        for classes, write in _EXPRESSIONS:
+            if isinstance(value, classes):
+                return write(self, value)
+        known = next((one for one in self.builder.calls if one[0] is value), None)
+        if known is not None:
+            _, cls, args, kwargs = known
+            given = [*map(self.expression, args), *(f"{name}={self.expression(one)}" for name, one in kwargs.items())]
+            return f"{self.named(cls)}({', '.join(given)})"
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            names = [one.name for one in dataclasses.fields(value) if one.init]
+            given = [f"{name}={self.expression(getattr(value, name))}" for name in names]
+            return f"{self.named(type(value))}({', '.join(given)})"
+        if isinstance(value, type) or inspect.isfunction(value):
+            return self.named(value)
+        raise Unwritable(f"a {type(value).__name__} is not made by a short expression")
+
+    def array(self, value: jax.ShapeDtypeStruct) -> str:
+        """An array of a shape and dtype."""
+        if value.dtype == key_dtype():
+            return f"jax.random.split(jax.random.key(0), {value.shape})" if value.shape else "jax.random.key(0)"
+        return f'jnp.ones({value.shape}, "{value.dtype}")'
+
+    def mapping(self, value: Mapping[Any, Any]) -> str:
+        """A dict."""
+        return f"{{{', '.join(f'{key!r}: {self.expression(one)}' for key, one in value.items())}}}"
+
+    def items(self, value: tuple[Any, ...] | list[Any]) -> str:
+        """A tuple, a named one too, or a list."""
+        inside = ", ".join(map(self.expression, value))
+        if isinstance(value, list):
+            return f"[{inside}]"
+        if type(value) is not tuple:
+            return f"{self.named(type(value))}({inside})"
+        return f"({inside}{',' * (len(value) == 1)})"
+
+
+_EXPRESSIONS: tuple[tuple[Any, Callable[[_Writer, Any], str]], ...] = (
+    (jax.ShapeDtypeStruct, _Writer.array),
+    (enum.Enum, lambda writer, one: f"{writer.named(type(one))}.{one.name}"),
+    (np.dtype, lambda writer, one: f'jnp.dtype("{one}")'),
+    ((type(None), bool, int, float, complex, str, bytes), lambda writer, one: repr(one)),
+    ((tuple, list), _Writer.items),
+    (dict, lambda writer, one: writer.mapping(one)),
+)
