@@ -1,0 +1,201 @@
+"""What a contract "holds when": each condition is tried at its edge, and what is not confirmed is not stated."""
+
+import itertools
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+from equinox import AbstractVar
+from jaxtyping import Array, Float, PyTree
+from weft.typecheck.proofs.prover import verify
+from weft.typecheck.proofs.report import Verdict
+
+
+def line_of(function: Any, of: int) -> int:
+    return function.__code__.co_firstlineno + of
+
+
+def long_enough(x: Float[Array, "n"]) -> Float[Array, "n"]:
+    if x.shape[0] < 8:
+        raise ValueError("too short")
+    return x
+
+
+def even(x: Float[Array, "n"]) -> Float[Array, "n"]:
+    assert x.shape[0] % 2 == 0
+    return x
+
+
+def a_power(x: Float[Array, "n"]) -> Float[Array, "n"]:
+    if x.shape[0] & (x.shape[0] - 1): raise ValueError("a power of two")  # noqa: E701  # fmt: skip
+    return x
+
+
+def fewer(x: Float[Array, "n"], y: Float[Array, "k"]) -> Float[Array, "n"]:
+    if y.shape[0] >= x.shape[0]:
+        raise ValueError("k is less than n")
+    return x
+
+
+class Attention(eqx.Module):
+    weight: Float[Array, "dim dim"]
+
+    def __init__(self, dim: int, heads: int):
+        if dim % (4 * heads):
+            raise ValueError("dim must be divisible by 4 * heads")
+        self.weight = jnp.zeros((dim, dim))
+
+    def __call__(self, x: Float[Array, "b dim"]) -> Float[Array, "b dim"]:
+        return x @ self.weight
+
+
+class Residual(eqx.Module):
+    weight: Float[Array, "i o"]
+
+    def __init__(self, i: int, o: int, channels: int):
+        if i != o or i != channels:
+            raise ValueError("in = out = channels")
+        self.weight = jnp.zeros((i, o))
+
+    def __call__(self, x: Float[Array, "b i"]) -> Float[Array, "b o"]:
+        return x + x @ self.weight
+
+
+@pytest.mark.parametrize(
+    ("thing", "words"),
+    [
+        (long_enough, ("n >= 8",)),
+        (even, ("2 divides n",)),
+        (fewer, ("k < n",)),
+        (Attention, ("4*heads divides dim",)),
+        (Residual, ("o = i", "channels = i")),
+    ],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+def test_a_condition_is_what_holds_at_its_edge_and_beyond(thing: Any, words: tuple[str, ...]):
+    report = verify(thing)
+    assert report.ok, str(report)
+    assert report.assumptions == words
+
+
+def test_what_cannot_be_confirmed_is_said_of_the_sizes_tried_only():
+    report = verify(a_power)
+    assert report.verdict is Verdict.HOLDS
+    (words,) = report.assumptions
+    assert words.startswith("n is among the sizes tried: ")
+    sizes = [int(one) for one in words.partition(": ")[2].split(", ")]
+    assert all(size & (size - 1) == 0 for size in sizes)
+
+
+@pytest.mark.parametrize("n", [8, 9, 31, 32])
+def test_a_stated_condition_is_true_at_sizes_that_were_not_tried(n: int):
+    assert long_enough(jnp.ones(n)).shape == (n,)
+    with pytest.raises(ValueError, match="too short"):
+        long_enough(jnp.ones(7))
+
+
+def one_of_two(a: Float[Array, "n"] | None = None, b: Float[Array, "n"] | None = None) -> Float[Array, "n"]:
+    if (a is None) == (b is None):
+        raise ValueError("one of them")
+    return b if a is None else a  # pyright: ignore[reportReturnType]
+
+
+def test_exactly_one_of_two_optional_arguments_is_a_condition_with_its_guard():
+    report = verify(one_of_two)
+    assert report.proved
+    at = f"test_conditions.py:{line_of(one_of_two, 2)}"
+    assert report.assumptions == (f"exactly one of a and b is given (guard at {at})",)
+
+
+def test_a_guard_that_nothing_passes_is_no_failure():
+    def refuses(x: Float[Array, "n"]) -> Float[Array, "n"]:
+        raise ValueError("never")
+
+    (contract,) = verify(refuses).contracts
+    assert contract.verdict is Verdict.SKIPPED
+    assert f'guard at test_conditions.py:{line_of(refuses, 1)}: raise ValueError("never")' in contract.reason
+
+
+def of_two_options(
+    x: Float[Array, "n"], mask: Float[Array, "n"] | None = None, keep: bool = False
+) -> Float[Array, "n"]:
+    return x[None] if mask is None and keep else x
+
+
+def of_an_option_and_a_rank(x: Float[Array, "*b n"], keep: bool = False) -> Float[Array, "*b n"]:
+    return x[0] if keep and x.ndim == 3 else x
+
+
+@pytest.mark.parametrize("function", [of_two_options, of_an_option_and_a_rank], ids=lambda one: one.__name__)
+def test_options_are_varied_in_pairs_and_with_ranks(function: Any):
+    (failure,) = verify(function).failures
+    assert "return: expected" in failure.message
+
+
+def test_a_tree_without_annotated_contents_is_tried_as_one_array():
+    def activated(ys: PyTree) -> PyTree:
+        return jnp.tanh(ys)
+
+    report = verify(activated)
+    assert report.ok
+    assert "ys is one array" in report.assumptions
+
+
+def test_arrays_without_a_shape_are_tried_with_one_shape():
+    def scaled(x: Array, y: Array) -> Array:
+        return x * y
+
+    assert verify(scaled).assumptions == ("x and y are of one shape",)
+
+
+class Abstract(eqx.Module):
+    weight: AbstractVar[Array]
+
+    def __call__(self, x: Float[Array, "n"]) -> Float[Array, "n"]:
+        return x * self.weight
+
+
+class Physical(eqx.Module):
+    """An array type of a package's own."""
+
+    value: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.value.shape
+
+    @property
+    def dtype(self) -> Any:
+        return self.value.dtype
+
+
+def of_a_quantity(x: Float[Physical, "n"]) -> Float[Array, "n"]:
+    return x.value
+
+
+@pytest.mark.parametrize(
+    ("thing", "reason"),
+    [
+        (Abstract, "self: Abstract is abstract"),
+        (of_a_quantity, "x: no Physical can be made from a shape and a dtype alone"),
+    ],
+)
+def test_what_cannot_be_made_is_no_failure(thing: Any, reason: str):
+    (contract,) = verify(thing).contracts
+    assert contract.verdict is Verdict.SKIPPED
+    assert contract.reason.startswith(reason)
+
+
+def test_every_condition_of_one_size_is_exact():
+    """A small sweep: guards of one size, and whether the words say just what the guard lets pass."""
+    for least, step in itertools.product((1, 3), (1, 3)):
+
+        def guarded(x: Float[Array, "n"], least: float = least, step: float = step) -> Float[Array, "n"]:
+            if x.shape[0] < least or x.shape[0] % step:
+                raise ValueError("refused")
+            return jax.nn.relu(x)
+
+        expected = [f"{step} divides n"] * (step > 1) + [f"n >= {least}"] * (least > step)
+        assert list(verify(guarded).assumptions) == expected

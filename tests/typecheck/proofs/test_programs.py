@@ -1,0 +1,81 @@
+"""The program that comes with a failure: short, without weft, and run before the failure is said."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import pytest
+from jaxtyping import Array, Float
+from weft.typecheck.proofs.prover import verify
+from weft.typecheck.proofs.report import Finding
+
+
+def swapped(x: Float[Array, "b i"], w: Float[Array, "o i"]) -> Float[Array, "b o"]:
+    return x @ w
+
+
+def pooled(x: Float[Array, "b s d"]) -> Float[Array, "b d"]:
+    return x.mean(axis=0)
+
+
+class Linear(eqx.Module):
+    weight: Float[Array, "o i"]
+
+    def __init__(self, i: int, o: int, *, key: jaxtyping.PRNGKeyArray):
+        self.weight = jax.random.normal(key, (o, i))
+
+    def __call__(self, x: Float[Array, "i"]) -> Float[Array, "o"]:
+        return self.weight.T @ x
+
+    def passed_on(self, x: Float[Array, "i"]) -> Float[Array, "o"]:
+        return x
+
+
+def shown(failure: Finding) -> BaseException:
+    assert "weft" not in failure.program.replace(__name__, "")
+    assert len(failure.program.splitlines()) <= 10
+    try:
+        exec(failure.program, {})
+    except Exception as raised:
+        return raised
+    pytest.fail("the program runs through")
+
+
+def test_an_error_of_jax_is_shown_by_plain_jax():
+    (failure,) = verify(swapped).failures
+    assert isinstance(shown(failure), TypeError)
+    assert failure.program.splitlines()[-1] == (
+        'jax.eval_shape(lambda: swapped(jnp.ones((1, 1), "float32"), jnp.ones((2, 1), "float32")))'
+    )
+
+
+def test_a_broken_annotation_is_shown_by_jaxtyping_with_beartype():
+    (failure,) = verify(pooled).failures
+    assert isinstance(shown(failure), jaxtyping.TypeCheckError)
+
+
+def test_records_are_constructed_as_the_failing_trial_did():
+    error, _ = verify(Linear).failures
+    assert isinstance(shown(error), TypeError)
+    assert "Linear(1, 2, key=jax.random.key(0))" in error.program
+
+
+def test_what_only_the_dims_of_an_instance_show_is_called_plainly_and_said():
+    _, failure = verify(Linear).failures
+    assert "Linear.passed_on(" in failure.program
+    assert failure.program.endswith("o is 2, not 1")
+    exec(failure.program, {})
+
+
+def test_a_function_within_another_is_checked_by_the_import_hook():
+    (failure,) = verify(outer).failures
+    assert 'jaxtyping.install_import_hook("' in failure.program
+
+
+def outer(xs: Float[Array, "t n"]) -> Float[Array, "n"]:
+    def step(carry: Float[Array, "n"], x: Float[Array, "n 1"]) -> tuple[Float[Array, "n"], None]:
+        return carry + x, None
+
+    return jax.lax.scan(step, jnp.zeros(xs.shape[1]), xs)[0]
