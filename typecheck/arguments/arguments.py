@@ -70,6 +70,8 @@ def _array(builder: Builder, spec: ArrayOf, place: str, scope: Scope) -> Any:
         raise Unbuildable(f"{place}: {spec} has a negative size at {dict(builder.sizes)}")
     if spec.dtype.accepted == ("prng_key",):
         return jax.ShapeDtypeStruct(shape, key_dtype())
+    if spec.dtype.accepted is None and builder.choose(f"{place} dtype", 2) == 1:
+        return jax.ShapeDtypeStruct(shape, jnp.dtype("int32"))
     for name in (*_DTYPES, *(one for one in spec.dtype.accepted or () if isinstance(one, str))):
         if spec.dtype.accepts(name):
             return jax.ShapeDtypeStruct(shape, jnp.dtype(name))

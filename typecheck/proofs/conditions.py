@@ -19,7 +19,7 @@ from weft.typecheck.proofs.trial import Trial
 
 _SMALL = range(1, 18)
 _LARGER = (23, 24, 32, 33, 48, 60, 65, 97, 128)
-_DRAWS = 6
+_DRAWS = 5
 _ROUNDS = 4
 
 Sizes = Mapping[str, int]
@@ -138,8 +138,8 @@ def _related(given: Sizes, needs: Needs, holds: Holds, fixed: frozenset[str]) ->
         if isinstance(factor, int) or not {key, factor} <= given.keys() - fixed:
             continue
         others = dataclasses.replace(needs, multiples=tuple(one for one in needs.multiples if one != (key, factor)))
-        at = _tried(given, others, holds, ({factor: n, key: n * m} for n in (2, 3, 4, 6) for m in (1, 2, 3)))
-        off = _tried(given, others, holds, ({factor: n, key: n * m + 1} for n in (3, 4) for m in (2, 5)))
+        at = _tried(given, others, holds, ({factor: n, key: n * m} for n in (2, 3, 4) for m in (1, 3)))
+        off = _tried(given, others, holds, ({factor: n, key: n * m + 1} for n, m in ((3, 2), (4, 5))))
         if True in off and False not in (*at, *off):
             needs = others
     return needs

@@ -127,7 +127,9 @@ class _Writer:
             hooked = f'jaxtyping.install_import_hook("{plain.__module__.partition(".")[0]}", "beartype.beartype")'
             lines = [*imports, "import jaxtyping", hooked, *bound]
         elif checked:
-            call = f"jaxtyped(typechecker=beartype)({called})({', '.join(written)})"
+            # As it was written: jaxtyping cannot decorate what `jit` has made of it.
+            written_as = called + ".__wrapped__" * _wrappers(_reached(called, self.names, function))
+            call = f"jaxtyped(typechecker=beartype)({written_as})({', '.join(written)})"
             lines = [*imports, "from beartype import beartype", "from jaxtyping import jaxtyped", *bound]
         else:
             lines = [*imports, *bound]
@@ -194,6 +196,22 @@ class _Writer:
         if type(value) is not tuple:
             return f"{self.named(type(value))}({inside})"
         return f"({inside}{',' * (len(value) == 1)})"
+
+
+def _reached(called: str, names: Mapping[str, Any], function: Any) -> Any:
+    """What the name of a function stands for in its module, with the transforms and checkers around it."""
+    first, *rest = called.split(".")
+    found = names.get(first, function)
+    for part in rest:
+        found = getattr(found, part)
+    return found
+
+
+def _wrappers(function: Any) -> int:
+    count = 0
+    while hasattr(function, "__wrapped__"):
+        function, count = function.__wrapped__, count + 1
+    return count
 
 
 _EXPRESSIONS: tuple[tuple[Any, Callable[[_Writer, Any], str]], ...] = (

@@ -8,6 +8,7 @@ exactly what a contract forbids. Needs are tried one by one; one that lets the t
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -123,6 +124,11 @@ class Search:
                 self.notes += self._chosen(base, needs)
             elif other is not base:
                 needs = self.explain(base, Needs(), ascending)
+            if needs is None and self.furthest is not None and _open_options(self.furthest):
+                further = self._with_other_options(self.furthest)
+                if further.ok:
+                    base, needs = further, Needs()
+                    self.notes += self._chosen(base, needs)
             if needs is None:
                 needs = self.explain_apart(base)
             if needs is None:
@@ -294,7 +300,7 @@ class Search:
         while queue:
             current = queue.pop(0)
             for place, count in current.options.items():
-                if place in seen:
+                if place in seen or place.endswith(" dtype"):
                     continue
                 seen.add(place)
                 for option in range(1, count):
@@ -414,8 +420,9 @@ class Search:
 
 
 def _open_options(trial: Trial) -> bool:
-    """Whether an error may be one of a tree of the wrong kind: annotations do not say what is in it."""
-    return not trial.violations and any(place.endswith(" tree") for place in trial.options)
+    """Whether an error may be one of a tree or a dtype of the wrong kind, where annotations leave that open."""
+    kinds = (" tree", " dtype") if re.search("dtype|integer|type", str(trial.error)) else (" tree",)
+    return not trial.violations and any(place.endswith(kinds) for place in trial.options)
 
 
 def _difference(base: Trial, trial: Trial) -> dict[tuple[str, str], int]:
@@ -442,6 +449,8 @@ def taken_option(place: str, option: int) -> str:
         return f"{_argument(place)} is {'left out' if what == 'given' else 'None'}"
     if what == "tree" and name:
         return f"{name} is one array"
+    if what == "dtype" and name:
+        return f"{name} is of integers"
     return f"{'it is ' if not name else ''}{describe_option(place, option)}"
 
 
