@@ -123,6 +123,8 @@ def prove(target: Target, dims: Mapping[str, Any], budget: Budget) -> Contract:
 
 # What a program raises that needs the numbers in an array, not only its shape.
 _NOT_ABSTRACT = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)
+# A class that an error names.
+_NAMED = re.compile(r"'(\w+)'")
 _UNSPECIFIC = (KeyError, AttributeError, IndexError)
 
 
@@ -191,6 +193,9 @@ def _beyond_annotations(trial: Trial) -> str | None:
         return f"it needs the numbers in an array, not only its shape ({what})"
     if trial.guard:
         return f"{trial.guard}: no arguments were found that pass ({what}); pass some in `args`"
+    wrapped = trial.held & set(_NAMED.findall(what)) if isinstance(trial.error, TypeError | AttributeError) else ()
+    if wrapped:
+        return f"it holds a {', '.join(sorted(wrapped))} where it computes with an array ({what})"
     if isinstance(trial.error, NotImplementedError):
         return f"it is not implemented ({what})"
     if isinstance(trial.error, RecursionError):

@@ -93,6 +93,7 @@ class Trial:
         jaxpr: what was traced, if nothing was raised.
         open_keys: the argument of each key of an axis that its annotation says nothing of.
         numbers: the keys of what is given as an integer, too.
+        held: the classes of records that other ones among the arguments hold.
     """
 
     assignment: Assignment
@@ -111,6 +112,7 @@ class Trial:
     jaxpr: Any = field(default=None, repr=False)
     open_keys: Mapping[str, str] = field(default_factory=dict)
     numbers: frozenset[str] = frozenset()
+    held: frozenset[str] = frozenset()
 
     @property
     def raised_by_user(self) -> bool:
@@ -184,6 +186,7 @@ def run_trial(target: Target, assignment: Assignment, dims: Mapping[str, Any] | 
     """
     builder = Builder(assignment, dims, target.made)
     error, at, guard, jaxpr, called = None, ("", 0), "", None, False
+    held: set[str] = set()
     with (
         one_at_a_time,
         mode("off"),  # the watch checks, and goes on after the first finding
@@ -202,6 +205,8 @@ def run_trial(target: Target, assignment: Assignment, dims: Mapping[str, Any] | 
                 called, watch.calls = True, 0  # what preparing calls differs, for some of it is kept
             with paused():
                 _check_records(watch, (args, kwargs))
+                held = {type(one).__name__ for one in records_in(objects.opened((args, kwargs)))}
+                held -= {type(one).__name__ for one in (*args, *kwargs.values())}
             with _trace_context(next(_numbers)):
                 jaxpr = trace(function, args, kwargs, lambda *given: _around(target, watch, *given), target.axes)
         except Unbuildable:
@@ -238,6 +243,7 @@ def run_trial(target: Target, assignment: Assignment, dims: Mapping[str, Any] | 
         jaxpr,
         dict(builder.open_keys),
         frozenset(builder.numbers),
+        frozenset(held),
     )
 
 
