@@ -142,6 +142,8 @@ def _failed(target: Target, search: Search, outcome: Outcome, assumptions: tuple
         _beyond_annotations(search.furthest) if search.furthest is not None and not outcome.passed else None
     )
     if reason is not None:
+        if outcome.failed[0].guard and search.unbuilt is not None:  # what passes the guard asks for more
+            reason = f"{search.unbuilt}; pass it in `args`"
         return Contract(target.name, target.file, target.line, Verdict.SKIPPED, reason=reason)
     shown = [_shown(target, search.shrink(failure, outcome.needs), search.dims) for failure in outcome.failed]
     findings = [one for found, _ in shown for one in found]

@@ -57,6 +57,7 @@ class Search:
 
     Attributes:
         furthest: the trial that got furthest of those that nothing explained.
+        unbuilt: why no arguments could be made where a need was tried, if so.
         passed, failed, needs, notes: what was found so far; see `Outcome`.
         pending: the failure that an explanation is being looked for.
     """
@@ -64,6 +65,7 @@ class Search:
     def __init__(self, target: Target, dims: Mapping[str, Any], budget: Budget):
         self.target, self.dims = target, dims
         self.furthest: Trial | None = None
+        self.unbuilt: Unbuildable | None = None
         self.passed: list[Trial] = []
         self.failed: list[Trial] = []
         self.notes: list[str] = []
@@ -117,7 +119,7 @@ class Search:
             return
         if not base.ok:
             self.pending = base
-            other = self._with_other_options(base) if base.guard or _open_options(base) else base
+            other = self._otherwise(base)
             needs = Needs() if other.ok else self.explain(other, Needs(), ascending)
             if needs is not None:
                 base = other
@@ -156,6 +158,17 @@ class Search:
 
     def _at(self, sizes: Mapping[str, int], needs: Needs) -> Trial:
         return self.attempt(dataclasses.replace(self.passed[0].assignment, sizes=dict(sizes)))
+
+    def _otherwise(self, base: Trial) -> Trial:
+        """The trial with options taken otherwise, one after another, as long as a guard or an open annotation asks."""
+        for _ in range(3):
+            if base.ok or not (base.guard or _open_options(base)):
+                break
+            other = self._with_other_options(base)
+            if other is base:
+                break
+            base = other
+        return base
 
     def _with_other_options(self, base: Trial) -> Trial:
         """The trial with one option, or two, taken otherwise that holds, or gets furthest beyond a guard."""
@@ -216,7 +229,8 @@ class Search:
             for candidate in candidates(trial, needs, self.target.constants):
                 try:
                     found = self.with_needs(trial, candidate, deal)
-                except Unbuildable:
+                except Unbuildable as reason:
+                    self.unbuilt = self.unbuilt or reason
                     continue
                 if found.ok:
                     return self.weaken(trial, candidate, deal, first)
