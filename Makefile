@@ -13,6 +13,7 @@ PINS := constraints.txt pyproject.toml
 
 .PHONY: help demo test test-slow quick test-debug fuzz fuzz-records flax-suite lint format typecheck bench wheel freeze clean
 .PHONY: help demo demo-lm test quick test-debug fuzz fuzz-records flax-suite lint format typecheck bench wheel freeze clean
+.PHONY: help demo test quick test-debug fuzz fuzz-records flax-suite check-field lint format typecheck bench wheel freeze clean
 .DEFAULT_GOAL := help
 
 help:
@@ -27,6 +28,7 @@ help:
 	@echo 'make fuzz N=5000 compare random programs under flax.nnx and weft.nnx'
 	@echo 'make fuzz-records N=2000 compare random programs over records with plain JAX'
 	@echo 'make flax-suite run flax'\''s own tests of NNX over weft.nnx'
+	@echo 'make check-field judge released packages that annotate with jaxtyping, by what is known of them'
 	@echo 'make lint       ruff check and ruff format --check'
 	@echo 'make format     let ruff mend what it can'
 	@echo 'make typecheck  pyright over the installed wheel, strict on core and the transforms'
@@ -63,6 +65,9 @@ fuzz-records: $(VENV)/stamp-test
 
 flax-suite: $(VENV)/stamp-test
 	$(BIN)/python tests/nnx/flax_suite.py $(ARGS)
+
+check-field: $(VENV)/stamp-test
+	$(BIN)/python tests/typecheck/field/field.py $(ARGS)
 
 lint: $(VENV)/stamp-dev
 	$(BIN)/ruff check .

@@ -26,9 +26,10 @@ from weft.typecheck.proofs.budget import USUAL, Budget
 from weft.typecheck.proofs.following import listening
 from weft.typecheck.proofs.lints import lint
 from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for
+from weft.typecheck.proofs.options import describe_option
 from weft.typecheck.proofs.programs import program_of
 from weft.typecheck.proofs.report import Contract, Finding, Report, Verdict
-from weft.typecheck.proofs.search import Outcome, Search, describe_option
+from weft.typecheck.proofs.search import Outcome, Search
 from weft.typecheck.proofs.targets import targets_of
 from weft.typecheck.proofs.trial import Target, Trial, one_at_a_time, run_trial
 from weft.typecheck.proofs.violations import Violation

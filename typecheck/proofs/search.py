@@ -8,7 +8,6 @@ exactly what a contract forbids. Needs are tried one by one; one that lets the t
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,15 @@ from weft.typecheck.errors import AnnotationError
 from weft.typecheck.proofs.budget import Budget, Exhausted, Meter
 from weft.typecheck.proofs.conditions import confirmed
 from weft.typecheck.proofs.needs import DEALS, Deal, Needs, ascending, assignment_for
+from weft.typecheck.proofs.options import (
+    argument_of,
+    at_guard,
+    describe_option,
+    difference,
+    leaves_kinds_open,
+    taken_option,
+    without_option,
+)
 from weft.typecheck.proofs.rules import candidates
 from weft.typecheck.proofs.trial import Target, Trial, run_trial
 
@@ -126,7 +134,7 @@ class Search:
                 self.notes += self._chosen(base, needs)
             elif other is not base:
                 needs = self.explain(base, Needs(), ascending)
-            if needs is None and self.furthest is not None and _open_options(self.furthest):
+            if needs is None and self.furthest is not None and leaves_kinds_open(self.furthest):
                 further = self._with_other_options(self.furthest)
                 if further.ok:
                     base, needs = further, Needs()
@@ -162,7 +170,7 @@ class Search:
     def _otherwise(self, base: Trial) -> Trial:
         """The trial with options taken otherwise, one after another, as long as a guard or an open annotation asks."""
         for _ in range(3):
-            if base.ok or not (base.guard or _open_options(base)):
+            if base.ok or not (base.guard or leaves_kinds_open(base)):
                 break
             other = self._with_other_options(base)
             if other is base:
@@ -205,10 +213,10 @@ class Search:
                     continue
                 self._settled |= {one, other}
                 self.passed_beside.append(self._option(base, {one: 0, other: 1}, needs)[0])
-                names = " and ".join(_argument(place) for place in base.options if place in (one, other))
+                names = " and ".join(argument_of(place) for place in base.options if place in (one, other))
                 neither = fails()
                 words = f"exactly one of {names} is given" if neither else f"{names} are not both given"
-                return [words + _at_guard(both)]
+                return [words + at_guard(both)]
         self._settled |= taken.keys()
         return [taken_option(place, option) for place, option in taken.items()]
 
@@ -328,7 +336,7 @@ class Search:
                         or place.endswith((" length", " tree"))
                         or self._helped(current, place, option, needs)
                     ):
-                        notes.append(without_option(place, option) + _at_guard(trial))
+                        notes.append(without_option(place, option) + at_guard(trial))
                     else:
                         failed.append(trial)
         return needs
@@ -358,7 +366,7 @@ class Search:
     def _pairs(self, passed: list[Trial], failed: list[Trial], notes: list[str], needs: Needs) -> Needs:
         """Two options, or an option and another number of axes, of those that hold alone."""
         base = passed[0]
-        alone = [_difference(base, one) for one in passed[1:]]
+        alone = [difference(base, one) for one in passed[1:]]
         single = list({repr(one): one for one in alone if len(one) == 1}.values())
         pairs = [(one, two) for n, one in enumerate(single) for two in single[n + 1 :] if one.keys() != two.keys()]
         for one, two in pairs[:_PAIRS]:
@@ -383,7 +391,7 @@ class Search:
             elif trial.guard:
                 said = [describe_option(place, option) for place, option in options.items()]
                 said += [f"{key} of {rank} axes" for key, rank in ranks.items()]
-                notes.append(f"not both {' and '.join(said)}{_at_guard(trial)}")
+                notes.append(f"not both {' and '.join(said)}{at_guard(trial)}")
         return needs
 
     def _ranks(self, passed: list[Trial], failed: list[Trial], notes: list[str], needs: Needs) -> Needs:
@@ -404,7 +412,7 @@ class Search:
                 if trial.ok:
                     passed.append(trial)
                 elif anonymous or trial.guard or (other == 0 and trial.error is not None):
-                    notes.append(f"{'`...`' if anonymous else '*' + key} is not of {other} axes{_at_guard(trial)}")
+                    notes.append(f"{'`...`' if anonymous else '*' + key} is not of {other} axes{at_guard(trial)}")
                 else:
                     failed.append(trial)
         return needs
@@ -431,68 +439,3 @@ class Search:
     def _is_of_one(self, base: Trial, key: str) -> bool:
         """Whether what fails at size 1 is a matter of 1, as a squeezed axis is, and not of small sizes."""
         return self.attempt(dataclasses.replace(base.assignment, sizes={**base.assignment.sizes, key: 2})).ok
-
-
-def _open_options(trial: Trial) -> bool:
-    """Whether an error may be one of a tree or a dtype of the wrong kind, where annotations leave that open."""
-    kinds = (" tree", " dtype") if re.search("dtype|integer|type", str(trial.error)) else (" tree",)
-    return not trial.violations and any(place.endswith(kinds) for place in trial.options)
-
-
-def _difference(base: Trial, trial: Trial) -> dict[tuple[str, str], int]:
-    """The options and ranks in which a trial differs from another."""
-    options, usual = trial.assignment.options, base.assignment.options
-    found = {("option", one): options.get(one, 0) for one in options if options.get(one, 0) != usual.get(one, 0)}
-    ranks = base.assignment.ranks
-    return found | {("rank", k): n for k, n in trial.assignment.ranks.items() if k in ranks and ranks[k] != n}
-
-
-def _at_guard(trial: Trial) -> str:
-    """The place of the guard that a trial ended at, in brackets."""
-    return f" ({': '.join(trial.guard.split(': ')[:1])})" if trial.guard else ""
-
-
-def _argument(place: str) -> str:
-    return place.rpartition(" ")[0].removeprefix("self.")
-
-
-def taken_option(place: str, option: int) -> str:
-    """That an option is taken, as the end of "holds when ..."."""
-    name, _, what = place.rpartition(" ")
-    if what in ("given", "present") and name:
-        return f"{_argument(place)} is {'left out' if what == 'given' else 'None'}"
-    if what == "tree" and name:
-        return f"{name} is one array"
-    if what == "dtype" and name:
-        return f"{name} is of integers"
-    return f"{'it is ' if not name else ''}{describe_option(place, option)}"
-
-
-def describe_option(place: str, option: int) -> str:
-    """An option as a reader knows it: `mask given` is taken or not."""
-    name, _, what = place.rpartition(" ")
-    if what == "given" and name:
-        return f"{name} left out"
-    if what == "present" and name:
-        return f"{name} is None"
-    if what == "broadcast" and name:
-        return f"{name} of size 1"
-    if what == "length" and name:
-        return f"{name} of {(2, 1, 3)[option]} items"
-    if what == "tree" and name:
-        return f"{name} of one array"
-    return f"{place} as option {option + 1}"
-
-
-def without_option(place: str, option: int) -> str:
-    """That an option is not taken, as the end of "holds when ..."."""
-    name, _, what = place.rpartition(" ")
-    if what == "given" and name:
-        return f"{name} is given"
-    if what == "present" and name:
-        return f"{name} is not None"
-    if what == "length" and name:
-        return f"{name} has not {(2, 1, 3)[option]} items"
-    if what == "tree" and name:
-        return f"{name} is not one array"
-    return f"it is not {describe_option(place, option)}"

@@ -1,0 +1,93 @@
+"""`weft check` on released packages: `python tests/typecheck/field/field.py [PACKAGE...]` (`make check-field`).
+
+The pinned packages are installed into an environment of their own in a cache folder (`WEFT_FIELD`, by default
+`~/.cache/weft-field`), every module of theirs that imports jaxtyping is judged (`judge.py`), and the counts of verdicts
+are compared with `verdicts.json`. `--update` writes that file anew. Exit code 1 if more contracts fail, or fewer are
+decided, than it says.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+CACHE = Path(os.environ.get("WEFT_FIELD", Path.home() / ".cache" / "weft-field"))
+VERDICTS = HERE / "verdicts.json"
+DECIDED = ("proved", "holds", "fails")
+
+
+def environment() -> Path:
+    """The interpreter of the environment with the packages; made on first use, and when they change."""
+    folder, stamp = CACHE / "venv", CACHE / "stamp"
+    python = folder / "bin" / "python"
+    pins = (HERE / "packages.txt").read_text() + (ROOT / "constraints.txt").read_text() + sys.version
+    if not stamp.exists() or stamp.read_text() != pins:
+        venv.create(folder, with_pip=True, clear=True)
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--constraint", str(ROOT / "constraints.txt")]
+        subprocess.run([*pip, "--requirement", str(HERE / "packages.txt"), "beartype", "optax"], check=True)
+        stamp.write_text(pins)
+    return python
+
+
+def modules_of(package: str, python: Path) -> Iterator[str]:
+    """The modules of an installed package that speak of jaxtyping."""
+    (site,) = (python.parents[1] / "lib").glob("python*/site-packages")
+    for path in sorted((site / package).rglob("*.py")):
+        parts = path.relative_to(site).with_suffix("").parts
+        if "jaxtyping" in path.read_text(errors="replace"):
+            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def judged(package: str, python: Path) -> list[dict[str, Any]]:
+    """The contracts of a package, each once: a method in the class that writes it."""
+    out = CACHE / f"{package}.jsonl"
+    import_weft = CACHE / "weft-here"  # this checkout, under its name
+    import_weft.mkdir(exist_ok=True)
+    if not (import_weft / "weft").exists():
+        (import_weft / "weft").symlink_to(ROOT)
+    subprocess.run(
+        [str(python), str(HERE / "judge.py"), str(out), *modules_of(package, python)],
+        check=False,
+        cwd=CACHE,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(import_weft), "JAX_PLATFORMS": "cpu"},
+    )
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    return list({(row["name"], row.get("place", row["module"])): row for row in reversed(rows)}.values())[::-1]
+
+
+def main(arguments: list[str]) -> int:
+    """Judges packages, prints what fails, and compares the counts."""
+    update = "--update" in arguments
+    python = environment()
+    known: dict[str, dict[str, int]] = json.loads(VERDICTS.read_text()) if VERDICTS.exists() else {}
+    worse = False
+    for package in [one for one in arguments if not one.startswith("-")] or list(known):
+        rows = judged(package, python)
+        counts = dict(sorted(collections.Counter(row["verdict"] for row in rows).items()))
+        for row in rows:
+            for failure in row.get("failures", ()):
+                print(f"{row['module']}: {row['name']}: {failure}")
+        print(f"{package}: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}", flush=True)
+        if update:
+            known[package] = counts
+        elif counts != (before := known.get(package, {})):
+            print(f"  was: {', '.join(f'{count} {verdict}' for verdict, count in before.items())}")
+            decided = [sum(one.get(verdict, 0) for verdict in DECIDED) for one in (counts, before)]
+            worse |= counts.get("fails", 0) > before.get("fails", 0) or decided[0] < decided[1]
+    if update:
+        VERDICTS.write_text(json.dumps(known, indent=2) + "\n")
+    return int(worse)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,82 @@
+"""Judges modules in the process that it runs in, a JSON line for each contract: `python judge.py OUT MODULE...`.
+
+A definition that takes longer than its limit of processor time is *over*, and the next one is judged. What a module
+prints does not matter, for the lines go to a file.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from weft.typecheck.command.linter import definitions
+from weft.typecheck.language.forms import has_own_dims
+from weft.typecheck.proofs.prover import verify
+from weft.typecheck.proofs.targets import public_methods
+
+SECONDS = 40
+
+
+class Over(BaseException):
+    """The limit is reached; no `except Exception` on the way is to take it."""
+
+
+def rows_of(name: str) -> list[dict[str, Any]]:
+    """What is found of one module."""
+    try:
+        module = importlib.import_module(name)
+    except BaseException as error:  # whatever it does on import, even SystemExit
+        return [{"name": "import", "verdict": "unusable", "reason": f"{type(error).__name__}: {error}"}]
+    rows = [
+        {"name": method.__qualname__, "verdict": "skipped", "reason": "its own class is abstract"}
+        for cls in vars(module).values()
+        if isinstance(cls, type) and cls.__module__ == name and has_own_dims(cls) and inspect.isabstract(cls)
+        for method in public_methods(cls)
+        if method.__qualname__.startswith(f"{cls.__qualname__}.")
+    ]
+    for defined, thing in definitions(module):
+        rows += _judged(defined, thing)
+    return rows
+
+
+def _judged(name: str, thing: Any) -> list[dict[str, Any]]:
+    start = time.process_time()
+    try:
+        signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
+        report = verify(thing)
+    except BaseException as error:  # one definition is not to cost the others
+        return [{"name": name, "verdict": "over" if isinstance(error, Over) else "crash", "reason": repr(error)}]
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    took = (time.process_time() - start) / max(1, len(report.contracts))
+    return [
+        {
+            "name": one.name,
+            "place": f"{one.file.rpartition('site-packages/')[2]}:{one.line}",
+            "verdict": one.verdict.name.lower(),
+            "reason": one.reason,
+            "failures": [str(failure) for failure in one.failures],
+            "programs": [failure.program for failure in one.failures],
+            "assumptions": one.assumptions,
+            "seconds": round(took, 2),
+        }
+        for one in report.contracts
+    ]
+
+
+def _over(*_: Any) -> None:
+    raise Over(f"{SECONDS} seconds")
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGVTALRM, _over)
+    with Path(sys.argv[1]).open("w") as out:
+        for name in sys.argv[2:]:
+            for row in rows_of(name):
+                print(json.dumps({"module": name, **row}), file=out, flush=True)
