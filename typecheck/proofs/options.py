@@ -66,9 +66,9 @@ def without_option(place: str, option: int) -> str:
     """That an option is not taken, as the end of "holds when ..."."""
     name, _, what = place.rpartition(" ")
     if what == "given" and name:
-        return f"{name} is given"
+        return f"{argument_of(place)} is given"
     if what == "present" and name:
-        return f"{name} is not None"
+        return f"{argument_of(place)} is not None"
     if what == "length" and name:
         return f"{name} has not {(2, 1, 3)[option]} items"
     if what == "tree" and name:

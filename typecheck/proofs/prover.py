@@ -143,7 +143,9 @@ def _failed(target: Target, search: Search, outcome: Outcome, assumptions: tuple
         _beyond_annotations(search.furthest) if search.furthest is not None and not outcome.passed else None
     )
     if reason is not None:
-        if outcome.failed[0].guard and search.unbuilt is not None:  # what passes the guard asks for more
+        if (
+            outcome.failed[0].guard and reason.startswith("guard") and search.unbuilt is not None
+        ):  # what passes the guard asks for more
             reason = f"{search.unbuilt}; pass it in `args`"
         return Contract(target.name, target.file, target.line, Verdict.SKIPPED, reason=reason)
     shown = [_shown(target, search.shrink(failure, outcome.needs), search.dims) for failure in outcome.failed]
@@ -194,13 +196,13 @@ def _beyond_annotations(trial: Trial) -> str | None:
     what = f"{type(trial.error).__name__}: {(str(trial.error).strip().splitlines() or [''])[0]}"
     if isinstance(trial.error, _NOT_ABSTRACT):
         return f"it needs the numbers in an array, not only its shape ({what})"
+    if isinstance(trial.error, NotImplementedError):
+        return f"it is not implemented ({what})"
     if trial.guard:
         return f"{trial.guard}: no arguments were found that pass ({what}); pass some in `args`"
     wrapped = trial.held & set(_NAMED.findall(what)) if isinstance(trial.error, TypeError | AttributeError) else ()
     if wrapped:
         return f"it holds a {', '.join(sorted(wrapped))} where it computes with an array ({what})"
-    if isinstance(trial.error, NotImplementedError):
-        return f"it is not implemented ({what})"
     if isinstance(trial.error, RecursionError):
         return f"it goes deeper than can be followed ({what})"
     if trial.vague and (isinstance(trial.error, _UNSPECIFIC) or _speaks_of_vague(trial)):

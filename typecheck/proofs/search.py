@@ -182,18 +182,22 @@ class Search:
         """The trial with one option, or two, taken otherwise that holds, or gets furthest beyond a guard."""
         others = [{place: option} for place, count in base.options.items() for option in range(1, min(count, 4))]
         pairs = [{**one, **two} for n, one in enumerate(others) for two in others[n + 1 :] if one.keys() != two.keys()]
-        best = base
+        best, sideways = base, base
         for options in (*others, *pairs[:_PAIRS]):
             taken = {**base.assignment.options, **options}
             try:
                 trial = self.attempt(dataclasses.replace(base.assignment, options=taken))
-            except Unbuildable:
+            except Unbuildable as reason:
+                self.unbuilt = self.unbuilt or reason
                 continue
             if trial.ok:
                 return trial
-            if trial.place != base.place and trial.progress > best.progress:
+            if trial.progress > best.progress:
                 best = trial
-        return best
+            kinds = all(place.endswith((" tree", " dtype")) for place in options)
+            if kinds and sideways is base and trial.progress >= base.progress and trial.complaint != base.complaint:
+                sideways = trial  # what it says now is not about the kind of value that it was given
+        return sideways if best is base else best
 
     def _chosen(self, base: Trial, needs: Needs) -> list[str]:
         """What the options of a trial that holds say, where the usual ones do not hold."""
