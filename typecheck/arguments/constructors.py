@@ -19,7 +19,7 @@ from weft.typecheck.language.forms import OBJECT, form_of
 from weft.typecheck.language.key_names import with_keys
 from weft.typecheck.language.names import names_of_class
 from weft.typecheck.language.objects import layer_of
-from weft.typecheck.language.signatures import Parameter, Signature, fields_of, signature_of
+from weft.typecheck.language.signatures import Parameter, Signature, fields_of, has_converter, signature_of
 
 
 def signature_of_class(cls: type) -> Signature:
@@ -29,7 +29,7 @@ def signature_of_class(cls: type) -> Signature:
         parameters = with_keys(written.parameters[1:])
         if form_of(cls) is OBJECT:
             load_values(cls)
-        parameters = tuple(_named_like_a_dim(one, names_of_class(cls)) for one in parameters)
+        parameters = tuple(_named_like_a_dim(_of_field(one, cls), names_of_class(cls)) for one in parameters)
         return Signature(written.function, parameters, NONE, owner=cls)
     annotations = {one.name: one.annotation for one in fields_of(cls)}
     parameters = tuple(
@@ -37,6 +37,14 @@ def signature_of_class(cls: type) -> Signature:
         for p in list(inspect.signature(cls.__init__).parameters.values())[1:]
     )
     return Signature(cls.__init__, parameters, NONE, owner=cls)
+
+
+def _of_field(parameter: Parameter, cls: type) -> Parameter:
+    """A parameter that a field's converter takes, as what the field holds."""
+    if not has_converter(cls, parameter.name):
+        return parameter
+    annotation = next(one.annotation for one in fields_of(cls) if one.name == parameter.name)
+    return dataclasses.replace(parameter, annotation=annotation)
 
 
 def _named_like_a_dim(parameter: Parameter, dims: frozenset[str]) -> Parameter:

@@ -106,11 +106,31 @@ def signature_of(
         owner, target = owner or type(target), inspect.unwrap(type(target).__call__)
     scope = Scope(getattr(target, "__globals__", {}), _names_of_function(target, owner, names), owner)
     parameters = tuple(
-        Parameter(p.name, _or_none(_read_at(p.annotation, scope, target, p.name), p.default), p.kind, p.default)
+        Parameter(
+            p.name, _or_none(_read_at(_own(p, target, owner), scope, target, p.name), p.default), p.kind, p.default
+        )
         for p in inspect.signature(target, follow_wrapped=False).parameters.values()
     )
     returns = _read_at(inspect.signature(target, follow_wrapped=False).return_annotation, scope, target, "return")
     return Signature(target, parameters, returns, _flavour(target), owner)
+
+
+def _own(parameter: inspect.Parameter, function: Any, owner: type | None) -> Any:
+    """The hint that a parameter was written with.
+
+    Equinox writes the hint of a converter into `__init__`, over what stood there. Its names are the converter's alone:
+    those of two converters would share a scope.
+    """
+    if getattr(function, "__name__", "") == "__init__" and has_converter(owner, parameter.name):
+        return inspect.Parameter.empty
+    return parameter.annotation
+
+
+def has_converter(cls: type | None, name: str) -> bool:
+    """Whether a class of records passes what a field is given through a converter of its own annotations."""
+    known = getattr(cls, "__dataclass_fields__", {}).get(name)
+    converter = None if known is None else known.metadata.get("converter")
+    return bool(getattr(converter, "__annotations__", None))
 
 
 def _or_none(annotation: Annotation, default: Any) -> Annotation:

@@ -170,6 +170,8 @@ def _shown(target: Target, trial: Trial, dims: Mapping[str, Any]) -> tuple[list[
     """What a failing trial is to a reader, with the program that shows it, and why it is doubtful, if it is."""
     program = program_of(target, trial, dims)
     findings = [dataclasses.replace(one, program=program.text) for one in _findings(target, trial)]
+    if trial.violations and trial.violations[0].of_instances and not is_users(target.file):
+        return findings, "only the dims of records show it, which jaxtyping does not bind"
     if program.shows is not False:
         return findings, ""
     if trial.violations and is_users(target.file):

@@ -25,6 +25,7 @@ class Violation:
         called_from: file and line of the user's code that passed the value.
         inside: where the record is whose field it is, if the value holds one: "return.b".
         of_rank: whether it is about the number of axes.
+        of_instances: whether it is about the dims of records, as only weft binds them: stacks, and links.
     """
 
     function: str
@@ -36,6 +37,7 @@ class Violation:
     called_from: tuple[str, int] | None = None
     inside: str = ""
     of_rank: bool = False
+    of_instances: bool = False
 
     @property
     def place(self) -> tuple[str, int, str]:

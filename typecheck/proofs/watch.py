@@ -223,6 +223,7 @@ class Watch:
             _caller(frame, self.own),
             inside_of(mismatch),
             mismatch.reason == "rank",
+            mismatch.reason in ("batched", "unbatched", "overmapped", "link"),
         )
         if violation.place not in {one.place for one in self.violations}:
             self.violations.append(violation)

@@ -199,3 +199,23 @@ def test_every_condition_of_one_size_is_exact():
 
         expected = [f"{step} divides n"] * (step > 1) + [f"n >= {least}"] * (least > step)
         assert list(verify(guarded).assumptions) == expected
+
+
+def _as_points(x: Float[Array, "n d"] | Float[Array, "n"]) -> Float[Array, "n d"]:
+    return x if x.ndim == 2 else x[:, None]
+
+
+class Pairs(eqx.Module):
+    data: Float[Array, "n d"] = eqx.field(converter=_as_points)
+    labels: Float[Array, "n p"] = eqx.field(converter=_as_points)
+
+    def __init__(self, data: Float[Array, "n d"], labels: Float[Array, "n p"]):
+        self.data, self.labels = data, labels
+
+
+def paired(data: Float[Array, "n d"], labels: Float[Array, "n p"]) -> Pairs:
+    return Pairs(data, labels)
+
+
+def test_the_names_of_two_converters_are_not_one():
+    assert verify(paired).proved
