@@ -11,19 +11,17 @@ N ?= 1000
 JOBS ?= logical
 PINS := constraints.txt pyproject.toml
 
-.PHONY: help demo test test-slow quick test-debug fuzz fuzz-records flax-suite lint format typecheck bench wheel freeze clean
-.PHONY: help demo demo-lm test quick test-debug fuzz fuzz-records flax-suite lint format typecheck bench wheel freeze clean
+.PHONY: help demo demo-lm test test-slow quick test-debug fuzz fuzz-records flax-suite check-field lint format typecheck \
+    bench wheel freeze clean
 .PHONY: help demo test quick test-debug fuzz fuzz-records flax-suite check-field lint format typecheck bench wheel freeze clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make demo       train a ConvNet on the digits, and write a figure and a checkpoint to out/'
+	@echo 'make demo-lm    train a small GPT on the standard library, and let it write'
 	@echo 'make test       run the tests, but for the slow ones'
 	@echo 'make test-slow  run the slow ones: proofs of whole corpora, whole programs, many processes'
 	@echo 'make quick      run the tests that matter most: all but the slow and the wide ones'
-	@echo 'make demo-lm    train a small GPT on the standard library, and let it write'
-	@echo 'make test       run the tests'
-	@echo 'make quick      run the tests that matter most: all but the slow ones'
 	@echo 'make test-debug run the tests of records with lost successors and reused keys as errors'
 	@echo 'make fuzz N=5000 compare random programs under flax.nnx and weft.nnx'
 	@echo 'make fuzz-records N=2000 compare random programs over records with plain JAX'

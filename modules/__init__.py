@@ -40,8 +40,8 @@ from weft.modules.norms.weight_norms import SpectralNorm, WeightNorm
 from weft.modules.recurrence.cells import GRUCell, LSTMCell, OptimizedLSTMCell, RecurrentCell, SimpleCell
 from weft.modules.recurrence.rnn import RNN, Bidirectional
 from weft.modules.recurrence.state_space import DiagonalSSM
-from weft.modules.summary import tabulate
 from weft.modules.sharding.placing import named_shardings, shard
+from weft.modules.summary import tabulate
 
 __all__ = [
     "MLP",
