@@ -12,40 +12,30 @@ such as flax: its arrays are read by their names.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
 
-import jax
-import numpy as np
-from weft.core.paths import format_path
-from weft.core.records.leaves import NUMBERS, Leaf, iter_leaves
 from weft.core.records.partition import take_apart
 from weft.modules.checkpoints.checkpoint import LoadReport, by_name, differing_configuration, misfit
-from weft.modules.checkpoints.configuration import configuration, is_description
+from weft.modules.checkpoints.configuration import configuration
 from weft.modules.checkpoints.format import CheckpointError
-from weft.modules.checkpoints.leaves import as_leaf, is_key, kind_of, placement, refuse_unstorable, show_type
+from weft.modules.checkpoints.leaves import as_leaf
+from weft.modules.checkpoints.manifests import (
+    ARRAYS,
+    MANIFEST,
+    content,
+    differing,
+    entries_in,
+    entries_of,
+    orbax,
+    read_arrays,
+    read_manifest,
+    registry,
+)
 from weft.modules.checkpoints.names import Rename, refuse_two_at_one_path, renamed
 
 T = TypeVar("T")
-Keys = tuple[str, ...]
-
-_FORMAT = 1
-_ARRAYS, _MANIFEST = "arrays", "manifest"
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """An array of a checkpoint: where Orbax has it, and what it is."""
-
-    keys: Keys
-    kind: str
-    shape: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return show_type(self.kind, self.shape)
 
 
 class Checkpoints:
@@ -76,14 +66,14 @@ class Checkpoints:
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, keep: int | None = None):
-        ocp = _orbax()
+        ocp = orbax()
         if keep is not None and keep < 1:
             raise CheckpointError(f"keep={keep} would keep no checkpoint", fix="keep=None keeps all, keep=1 the newest")
         self.folder = Path(folder).absolute()
         self._manager: Any = ocp.CheckpointManager(
             self.folder,
             options=ocp.CheckpointManagerOptions(max_to_keep=keep, cleanup_tmp_directories=True),
-            handler_registry=_registry(),
+            handler_registry=registry(),
         )
 
     @property
@@ -109,14 +99,14 @@ class Checkpoints:
             CheckpointError: if something in it cannot be stored, naming its path; if the step is there already.
             Exception: what has gone wrong with the last save, in its thread.
         """
-        ocp = _orbax()
+        ocp = orbax()
         self.wait()
         if step in self._manager.all_steps():
             raise CheckpointError(
                 f"there is a checkpoint of step {step} already", at=str(self.folder), fix="save a later step"
             )
-        arrays, manifest = _content(tree)
-        args = {_ARRAYS: ocp.args.PyTreeSave(arrays), _MANIFEST: ocp.args.JsonSave(manifest)}
+        arrays, manifest = content(tree)
+        args = {ARRAYS: ocp.args.PyTreeSave(arrays), MANIFEST: ocp.args.JsonSave(manifest)}
         self._manager.save(step, args=ocp.args.Composite(**args), force=True)
 
     @overload
@@ -243,9 +233,9 @@ def load_orbax(  # weft: skip(it reads a folder)
     >>> folder.cleanup()
     """
     folder = Path(path).absolute()
-    manifest = _read_manifest(folder)
-    source = folder / _ARRAYS if (folder / _ARRAYS).is_dir() else folder
-    saved = _entries_of(manifest) if manifest is not None else _entries_in(source)
+    manifest = read_manifest(folder)
+    source = folder / ARRAYS if (folder / ARRAYS).is_dir() else folder
+    saved = entries_of(manifest) if manifest is not None else entries_in(source)
     numbers: dict[str, Any] = {} if manifest is None else manifest["numbers"]
     told: dict[str, Any] = {} if manifest is None else manifest["configuration"]
     paths = renamed(rename, [*saved, *numbers, *told], str(folder))
@@ -256,215 +246,14 @@ def load_orbax(  # weft: skip(it reads a folder)
             found[place] = entry
     structure, leaves = take_apart(like)
     wanted = {name: as_leaf(leaf.value) for name, leaf in by_name(leaves).items()}
-    lines = _differing(found, wanted, partial, own=manifest is not None)
+    lines = differing(found, wanted, partial, own=manifest is not None)
     if strict and manifest is not None:
         here = {place: one for place, one in configuration(like).items() if place not in wanted}
         lines = differing_configuration(told, here, paths, partial or rename is not None) + lines
     if lines:
         raise misfit(str(folder), lines)
-    values = _read(source, {name: found[name] for name in wanted if name in found}, wanted)
+    values = read_arrays(source, {name: found[name] for name in wanted if name in found}, wanted)
     tree = structure.build([values.get(name, value) for name, value in wanted.items()])
     if not partial:
         return tree
     return tree, LoadReport(tuple(name for name in wanted if name not in found), tuple(sorted(found.keys() - wanted)))
-
-
-# ---- what is written -------------------------------------------------------------------------------------------------
-
-
-def _content(tree: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arrays of a tree as Orbax takes them, and the manifest."""
-    leaves = by_name(leaf for leaf in iter_leaves(tree) if leaf.dynamic)
-    told = {path: description for path, description in configuration(tree).items() if path not in leaves}
-    numbers = {name: _number(leaf.value) for name, leaf in leaves.items() if type(leaf.value) in NUMBERS}
-    arrays = {name: leaf for name, leaf in leaves.items() if name not in numbers}
-    entries: dict[str, Any] = {}
-    nested: dict[str, Any] = {}
-    for name, leaf in arrays.items():
-        value = as_leaf(leaf.value)
-        refuse_unstorable(value, name, whole=False)
-        entries[name] = {
-            "keys": (keys := _keys_of(leaf)),
-            "dtype": kind_of(value),
-            "shape": list(value.shape),
-            "kind": leaf.kind.__name__,
-        }
-        _set(nested, keys, jax.random.key_data(value) if is_key(value) else _owned(value), name)
-    return nested, {"format": _FORMAT, "configuration": told, "numbers": numbers, "arrays": entries}
-
-
-def _owned(value: Any) -> Any:
-    # NumPy's arrays are written by a thread, and may be changed in place meanwhile.
-    return np.array(value) if isinstance(value, np.ndarray | np.generic) else value
-
-
-def _number(value: complex) -> list[str]:
-    return [type(value).__name__, repr(value)]
-
-
-def _keys_of(leaf: Leaf) -> Keys:
-    # A tree that is one array has no name, and Orbax wants one.
-    return tuple(map(str, leaf.path)) or ("root",)
-
-
-def _set(nested: dict[str, Any], keys: Keys, value: Any, name: str) -> None:
-    for key in keys[:-1]:
-        nested = nested.setdefault(key, {})
-    if keys[-1] in nested:
-        raise CheckpointError("two arrays have one name", at=name, fix='rename one: Orbax tells 0 and "0" not apart')
-    nested[keys[-1]] = value
-
-
-# ---- what is read ----------------------------------------------------------------------------------------------------
-
-
-def _read_manifest(folder: Path) -> dict[str, Any] | None:
-    if not folder.is_dir():
-        raise CheckpointError("there is no checkpoint of Orbax here", at=str(folder), fix="pass the folder of a step")
-    if not (folder / _MANIFEST).is_dir():
-        return None
-    ocp = _orbax()
-    try:
-        with ocp.Checkpointer(ocp.JsonCheckpointHandler()) as reader:
-            manifest = reader.restore(folder / _MANIFEST)
-        if manifest["format"] > _FORMAT:
-            raise CheckpointError("this checkpoint is of a newer format", at=str(folder), fix="update weft")
-        if not all(map(is_description, manifest["configuration"].values())):
-            raise ValueError("configuration")
-        manifest["numbers"] = {name: _NUMBERS[kind](text) for name, (kind, text) in manifest["numbers"].items()}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, CheckpointError):
-            raise
-        raise CheckpointError("the manifest is damaged", at=f"{folder}: {error!r:.200}") from error
-    return manifest
-
-
-_NUMBERS = {"bool": lambda text: text == "True", "int": int, "float": float, "complex": complex}
-
-
-def _entries_of(manifest: Mapping[str, Any]) -> dict[str, _Entry]:
-    return {
-        name: _Entry(tuple(one["keys"]), one["dtype"], tuple(one["shape"])) for name, one in manifest["arrays"].items()
-    }
-
-
-def _entries_in(source: Path) -> dict[str, _Entry]:
-    """The arrays of another program's checkpoint, by names that are written as paths."""
-    ocp = _orbax()
-    try:
-        with ocp.PyTreeCheckpointer() as reader:
-            tree = reader.metadata(source).item_metadata.tree
-    except (FileNotFoundError, ValueError, AttributeError) as error:
-        raise CheckpointError("this is no checkpoint of Orbax's", at=f"{source}: {error!r:.200}") from error
-    found = list(_arrays_in(tree, ()))
-    of_variables = bool(found) and all(keys[-1] == "value" for keys, _ in found)
-    named: dict[str, _Entry] = {}
-    for keys, value in found:
-        parts = [int(key) if key.isdigit() else key for key in (keys[:-1] if of_variables else keys)]
-        named[format_path(tuple(parts))] = _Entry(keys, str(value.dtype), tuple(value.shape))
-    return named
-
-
-def _arrays_in(node: Any, keys: Keys) -> Iterator[tuple[Keys, Any]]:
-    if isinstance(node, Mapping):
-        for key, child in node.items():
-            yield from _arrays_in(child, (*keys, str(key)))
-    elif isinstance(node, Sequence) and not isinstance(node, str):
-        for index, child in enumerate(node):
-            yield from _arrays_in(child, (*keys, str(index)))
-    elif hasattr(node, "shape") and hasattr(node, "dtype"):
-        yield keys, node
-
-
-def _differing(found: Mapping[str, Any], wanted: Mapping[str, Any], partial: bool, *, own: bool) -> list[str]:
-    lines: list[str] = []
-    for name in sorted({*wanted, *found}):
-        if name not in wanted or name not in found:
-            if not partial:
-                lines.append(f"{name}: {found.get(name, 'nothing')}, not {_show_like(wanted.get(name))}")
-        elif not _fits(found[name], wanted[name], own):
-            lines.append(f"{name}: {found[name]}, not {_show_like(wanted[name])}")
-    return lines
-
-
-def _show_like(value: Any) -> str:
-    return "nothing" if value is None else show_type(kind_of(value), np.shape(value))
-
-
-def _fits(entry: Any, like: Any, own: bool) -> bool:
-    if not isinstance(entry, _Entry):
-        return type(entry) is type(like)
-    if type(like) in NUMBERS:
-        return False
-    if is_key(like) and not own:
-        data = _key_data(like)
-        return (entry.kind, entry.shape) == (str(data.dtype), data.shape)
-    return (entry.kind, entry.shape) == (kind_of(like), tuple(like.shape))
-
-
-def _key_data(key: Any) -> jax.ShapeDtypeStruct:
-    return jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(key.shape, key.dtype))
-
-
-def _read(source: Path, entries: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    values = {name: entry for name, entry in entries.items() if not isinstance(entry, _Entry)}
-    arrays = {name: entry for name, entry in entries.items() if isinstance(entry, _Entry)}
-    if not arrays:
-        return values
-    ocp = _orbax()
-    item: dict[str, Any] = {}
-    restore: dict[str, Any] = {}
-    for name, entry in arrays.items():
-        like = wanted[name]
-        shape = _key_data(like) if is_key(like) else like
-        where = None if is_key(like) else placement(like)
-        _set(item, entry.keys, jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=where), name)
-        on_host = where is None
-        args = ocp.RestoreArgs(restore_type=np.ndarray) if on_host else ocp.ArrayRestoreArgs(sharding=where)
-        _set(restore, entry.keys, args, name)
-    with ocp.PyTreeCheckpointer() as reader:
-        args = ocp.args.PyTreeRestore(item=item, restore_args=restore, partial_restore=True)
-        read = reader.restore(source, args=args)
-    return values | {name: _placed(_at(read, entry.keys), wanted[name]) for name, entry in arrays.items()}
-
-
-def _at(nested: Any, keys: Keys) -> Any:
-    for key in keys:
-        nested = nested[key]
-    return nested
-
-
-def _placed(value: Any, like: Any) -> Any:
-    if isinstance(like, np.ndarray):
-        return value
-    if isinstance(like, np.generic):
-        return value[()]
-    if is_key(like):
-        key = jax.random.wrap_key_data(jax.device_put(value), impl=like.dtype)
-        where = placement(like)
-        return key if where is None else jax.device_put(key, where)
-    return value if isinstance(value, jax.Array) else jax.device_put(value)
-
-
-# ---- Orbax -----------------------------------------------------------------------------------------------------------
-
-
-def _orbax() -> Any:
-    try:
-        import orbax.checkpoint
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("checkpoints in folders need Orbax: pip install weft[orbax]") from error
-    return orbax.checkpoint
-
-
-def _registry() -> Any:
-    ocp = _orbax()
-    registry = ocp.DefaultCheckpointHandlerRegistry()
-    arrays, manifest = ocp.PyTreeCheckpointHandler(), ocp.JsonCheckpointHandler()
-    for item, save, restore, handler in (
-        (_ARRAYS, ocp.args.PyTreeSave, ocp.args.PyTreeRestore, arrays),
-        (_MANIFEST, ocp.args.JsonSave, ocp.args.JsonRestore, manifest),
-    ):
-        registry.add(item, save, handler)
-        registry.add(item, restore, handler)
-    return registry
