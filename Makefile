@@ -13,6 +13,8 @@ PINS := constraints.txt pyproject.toml
 
 .PHONY: help demo demo-lm test test-slow quick test-debug fuzz fuzz-records flax-suite check-field lint format typecheck \
     bench wheel freeze clean
+    bench docs docs-serve wheel freeze clean
+.PHONY: help demo test quick test-debug fuzz fuzz-records flax-suite check-field lint format typecheck bench wheel freeze clean
 .DEFAULT_GOAL := help
 
 help:
@@ -30,6 +32,8 @@ help:
 	@echo 'make format     let ruff mend what it can'
 	@echo 'make typecheck  pyright over the installed wheel, strict on core and the transforms'
 	@echo 'make bench      run the benchmarks and append a section to benchmarks/RESULTS.md'
+	@echo 'make docs       build the site into site/, strictly: a broken link fails'
+	@echo 'make docs-serve show the site, and build it again as one writes'
 	@echo 'make wheel      build dist/*.whl'
 	@echo 'make freeze     write constraints.txt anew from a fresh environment'
 	@echo 'make clean      remove what was built, but not .venv'
@@ -80,6 +84,12 @@ typecheck: $(VENV)/stamp-dev wheel
 bench: $(VENV)/stamp-test
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
+docs: $(VENV)/stamp-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
+
+docs-serve: $(VENV)/stamp-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve $(ARGS)
+
 wheel: $(VENV)/stamp-train
 	.ci/wheel $(BIN)
 
@@ -87,7 +97,7 @@ freeze:
 	.ci/freeze
 
 clean:
-	rm -rf build dist out *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist site out *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 # The stamp of a set of extras is written after pip has finished, so an interrupted install is never taken for a whole one.
