@@ -1,8 +1,8 @@
 """What of the site is made and not written: the API pages, the gallery, the benchmarks with their pictures.
 
 The API pages come from the public names: a page for each room, so that no name can be forgotten. mkdocstrings reads the
-sources of a package in a folder of its name; the repository is the package and may lie in any folder, so the sources are
-copied to `build/docs/weft` first.
+sources of a package in a folder of its name; the repository is the package and may lie in any folder, so the sources
+are copied to `build/docs/weft` first.
 """
 
 from __future__ import annotations
