@@ -29,10 +29,11 @@ def thread(record: R) -> Thread[R]:
     def __call__(self, x, flag):
         with weft.thread(self) as t:
             x = t.conv(x)                                 # a pure layer: its value
-            x = t.bn(x)                                   # (y, successor): y; the successor is remembered under its
-            path key = t.rngs("dropout")                       # a draw, and the stream that follows it x, weights =
-            t.attention(x)                   # (y, aux, successor): (y, aux) t.cache.clear()
-            # a successor alone: None for layer in t.layers:                        # lists, tuples and dicts of records
+            x = t.bn(x)                                   # (y, successor): y; the successor is kept under its path
+            key = t.keys.next("dropout")                  # a draw, and the stream that follows it
+            x, weights = t.attention(x)                   # (y, aux, successor): (y, aux)
+            t.cache.clear()                               # a successor alone: None
+            for layer in t.layers:                        # lists, tuples and dicts of records
                 x = layer.decode(x)                       # any public method
             x = weft.scan(weft.remat(t.blocks))(x)        # a stack of records, one after another
             x = weft.vmap(t.norm, axis_name="batch")(x)   # one record for all examples

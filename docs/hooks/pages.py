@@ -39,7 +39,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     # Names are looked up where they are written; what this file computes for its `__all__` cannot be read off it.
     (target / "nnx" / "__init__.py").write_text("")
     pages = api_pages()
-    api = [{"Names": "api/index.md"}]
+    api: list[dict[str, Any]] = [{"Names": "api/index.md"}]
     for namespace in [*NAMESPACES, *SHORT]:
         api.append({namespace: [path for path in pages if path.startswith(f"api/{folder(namespace)}/")]})
     for entry in config.nav or []:
@@ -260,7 +260,8 @@ def pictures() -> dict[str, bytes]:
 def benchmarks() -> str:
     """The newest results, each table below its picture."""
     intro = newest().partition("\n### ")[0].strip()
-    lines = [f"Measured {intro}", ""]
+    date, _, versions = intro.partition("\n")
+    lines = [f"Measured on {date}, with {versions.strip()}.", ""]
     for title, table in tables().items():
         lines += [f"## {title}", ""]
         if ratios(table):
