@@ -77,7 +77,9 @@ def names_of(module: ModuleType) -> list[str]:
     """The public names, of which modules are no entries of their own."""
     if hasattr(module, "__all__"):
         return sorted(name for name in module.__all__ if not inspect.ismodule(getattr(module, name)))
-    own = {name for name, thing in vars(module).items() if getattr(thing, "__module__", "") == module.__name__}
+    # A package gathers what its files hold; a file's own names are those that it defines.
+    home = "weft." if hasattr(module, "__path__") else module.__name__
+    own = {name for name, thing in vars(module).items() if getattr(thing, "__module__", "").startswith(home)}
     return sorted(name for name in own if not name.startswith("_"))
 
 
@@ -109,9 +111,7 @@ def api_pages() -> dict[str, str]:
             pages[f"api/{folder(namespace)}/{file}.md"] = page_of(namespace, room, names)
     for namespace, title in SHORT.items():
         module = importlib.import_module(namespace)
-        own = [name for name in names_of(module) if is_described(getattr(module, name))]
-        text = page_of(namespace, namespace, own, title=title)
-        pages[f"api/{folder(namespace)}/index.md"] = text
+        pages[f"api/{folder(namespace)}/index.md"] = page_of(namespace, namespace, names_of(module), title=title)
     return pages
 
 
