@@ -12,9 +12,7 @@ JOBS ?= logical
 PINS := constraints.txt pyproject.toml
 
 .PHONY: help demo demo-lm test test-slow quick test-debug fuzz fuzz-records flax-suite check-field lint format typecheck \
-    bench wheel freeze clean
     bench docs docs-serve wheel freeze clean
-.PHONY: help demo test quick test-debug fuzz fuzz-records flax-suite check-field lint format typecheck bench wheel freeze clean
 .DEFAULT_GOAL := help
 
 help:
