@@ -2,8 +2,11 @@
 
 The search finds needs from few samples, and several needs explain one sample: `n >= 8` holds at 10, and so does
 "2 divides n". So each need is tried where it just holds, where it just does not, and beyond; what is said of one size
-is read off a *profile*, the sizes up to 17 and some larger ones. Then sizes are drawn at random of all that the needs
+is read off a *profile*, small sizes, some larger ones, and those around the number itself. Then sizes are drawn at random of all that the needs
 allow. What cannot be confirmed is not stated: the sizes that were tried are.
+
+Every trial is a trace of the whole program, so the profile is coarse, and what lies between the last size that fails
+and the first that holds is halved until they touch.
 """
 
 from __future__ import annotations
@@ -17,9 +20,10 @@ from weft.typecheck.arguments.builder import Unbuildable
 from weft.typecheck.proofs.needs import Needs
 from weft.typecheck.proofs.trial import Trial
 
-_SMALL = range(1, 18)
-_LARGER = (23, 24, 32, 33, 48, 60, 65, 97, 128)
-_DRAWS = 5
+_PROFILE = (1, 2, 3, 4, 5, 6, 8, 9, 12, 15, 16, 25, 33, 60, 97, 128)
+# Where all that is known is that size 1 is refused.
+_SHORT_PROFILE = (1, 2, 3, 4, 6, 9, 16, 25)
+_DRAWS = 3
 _ROUNDS = 4
 
 Sizes = Mapping[str, int]
@@ -84,19 +88,38 @@ def _profiled(key: str, given: Sizes, needs: Needs, holds: Holds) -> Needs:
     ):
         return needs
     unit = math.lcm(1, *(given.get(one, 1) for one in rest.divisors(key) if isinstance(one, str)))
+    factors = [factor for one, factor in needs.multiples if one == key and isinstance(factor, int)]
     near = [one for number in numbers for one in (number - 1, number, number + 1, 2 * number + 1)]
+    near += [more for factor in factors for more in (factor, 2 * factor, 3 * factor, 3 * factor + 1)]
     least_only = numbers == [2] and len(_entries(key, needs)) == 1
-    wanted = (1, 2, 3, 4, 6, 8, 9, 16, 25) if least_only else sorted({*_SMALL, *_LARGER, *near})
     found: dict[int, bool] = {}
-    for number in wanted:
+
+    def tried(number: int) -> None:
         sizes = {**given, key: unit * number}
-        if number > 0 and rest.allows(sizes):
+        if number > 0 and unit * number not in found and rest.allows(sizes):
             held = holds(sizes, rest)
             if held is not None:
                 found[unit * number] = held
+
+    for number in _SHORT_PROFILE if least_only else sorted({*_PROFILE, *near}):
+        tried(number)
+    _close_in(found, unit, tried)
     return _read_off(key, found, unit, rest) or rest.plus(
         among=(key, tuple(one for one, held in found.items() if held))
     )
+
+
+def _close_in(found: Mapping[int, bool], unit: int, tried: Callable[[int], None]) -> None:
+    """Tries sizes between the largest that fails and the next that holds, if all larger ones do, until they touch."""
+    while True:
+        failing = max((size for size, one in found.items() if not one), default=0)
+        beyond = min((size for size in found if size > failing), default=0)
+        middle = (failing + beyond) // 2 // unit
+        if not failing or beyond - failing <= unit or unit * middle in found or not middle:
+            return
+        tried(middle)
+        if unit * middle not in found:
+            return
 
 
 def _entries(key: str, needs: Needs) -> list[tuple[object, ...]]:
@@ -138,8 +161,8 @@ def _related(given: Sizes, needs: Needs, holds: Holds, fixed: frozenset[str]) ->
         if isinstance(factor, int) or not {key, factor} <= given.keys() - fixed:
             continue
         others = dataclasses.replace(needs, multiples=tuple(one for one in needs.multiples if one != (key, factor)))
-        at = _tried(given, others, holds, ({factor: n, key: n * m} for n in (2, 3, 4) for m in (1, 3)))
-        off = _tried(given, others, holds, ({factor: n, key: n * m + 1} for n, m in ((3, 2), (4, 5))))
+        at = _tried(given, others, holds, ({factor: n, key: n * m} for n, m in ((2, 3), (3, 1), (4, 6))))
+        off = _tried(given, others, holds, iter([{factor: 4, key: 21}]))
         if True in off and False not in (*at, *off):
             needs = others
     return needs
