@@ -2,8 +2,8 @@
 
 The search finds needs from few samples, and several needs explain one sample: `n >= 8` holds at 10, and so does
 "2 divides n". So each need is tried where it just holds, where it just does not, and beyond; what is said of one size
-is read off a *profile*, small sizes, some larger ones, and those around the number itself. Then sizes are drawn at random of all that the needs
-allow. What cannot be confirmed is not stated: the sizes that were tried are.
+is read off a *profile*: small sizes, some larger ones, and those around the number itself. Then sizes are drawn at
+random of all that the needs allow. What cannot be confirmed is not stated: the sizes that were tried are.
 
 Every trial is a trace of the whole program, so the profile is coarse, and what lies between the last size that fails
 and the first that holds is halved until they touch.

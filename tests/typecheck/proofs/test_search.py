@@ -81,7 +81,7 @@ def test_the_sizes_that_are_tried_are_distinct_and_those_that_are_given_stay():
 def test_a_failure_is_shown_at_the_smallest_sizes():
     search = Search(target(lambda x, y: x + y, "n", "m"), {}, USUAL)
     (failure,) = search.run().failed
-    small = search.shrink(failure, search.needs)
+    small = search.shrink(failure, search.found.needs)
     assert sorted(small.assignment.sizes.values()) == [2, 3]
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from weft.typecheck.__main__ import main
 from weft.typecheck.arguments.generalise import generalise
 from weft.typecheck.errors import BudgetError
-from weft.typecheck.proofs import search as verify_search
+from weft.typecheck.proofs import explaining
 from weft.typecheck.proofs.budget import Budget
 from weft.typecheck.proofs.prover import prove, verify
 from weft.typecheck.proofs.report import Contract, Verdict
@@ -58,8 +58,8 @@ def proof(program: Callable[..., Any], budget: Budget) -> Contract:
 def tried(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The assignments of all trials that searches make, in their order."""
     assignments: list[Any] = []
-    run = verify_search.run_trial
-    monkeypatch.setattr(verify_search, "run_trial", lambda *args: assignments.append(args[1]) or run(*args))
+    run = explaining.run_trial
+    monkeypatch.setattr(explaining, "run_trial", lambda *args: assignments.append(args[1]) or run(*args))
     return assignments
 
 
@@ -177,7 +177,8 @@ def test_the_command_tells_of_it_in_each_format(strict: bool, program: str, caps
     told = json.loads(capsys.readouterr().out)
     assert (told["summary"], told["exit_code"]) == (summary, int(strict))
     level = "error" if strict else "undecided"
-    assert told["findings"] == [{"level": level, "file": program, "line": 5, "name": "project", "message": WHY}]
+    found = {"level": level, "file": program, "line": 5, "name": "project", "message": WHY, "rule": "undecided"}
+    assert told["findings"] == [found]
 
 
 def test_the_command_refuses_a_budget_in_one_line(program: str, capsys: pytest.CaptureFixture[str]):
