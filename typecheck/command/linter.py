@@ -17,7 +17,6 @@ from types import ModuleType
 from typing import Any
 
 from weft.core.errors import ForeignObjectError, WeftError
-from weft.typecheck.arguments.generalise import generalise
 from weft.typecheck.command.config import Settings
 from weft.typecheck.command.flax_programs import flax_over_weft
 from weft.typecheck.command.lines import Checked, Line, joined, one_line, undecided
@@ -30,17 +29,12 @@ from weft.typecheck.language.forms import has_own_dims
 from weft.typecheck.language.objects import is_foreign_class
 from weft.typecheck.proofs.budget import USUAL, Budget
 from weft.typecheck.proofs.following import listening
-from weft.typecheck.proofs.prover import prove
-from weft.typecheck.proofs.report import Contract, Finding, Verdict
-from weft.typecheck.proofs.targets import is_annotated, public_methods, targets_of
-from weft.typecheck.proofs.trial import Target, one_at_a_time
-from weft.typecheck.proofs.watched import forget_closures
+from weft.typecheck.proofs.prover import Proof, proofs_of
+from weft.typecheck.proofs.report import Cause, Contract, Finding, Verdict
+from weft.typecheck.proofs.targets import is_annotated, public_methods
 from weft.typecheck.proofs.whose import place_of
 
 Announce = Callable[[int, str, str, int], None]
-
-# How deep calls may go is the interpreter's business, and weft's own calls are among them.
-_TOO_DEEP = "its calls go deeper than Python's limit of recursion"
 
 
 def check(names: Iterable[str], *, only: str | None = None, strict: bool = False, budget: Budget = USUAL) -> Checked:
@@ -184,27 +178,25 @@ def _definition(unit: Unit, name: str, thing: Any, settings: Settings, steps: St
     if reason is not None:
         yield one_line("skipped", shown(file), line, name, reason, "skipped")
         return
-    targets: list[Target] = []
-    trouble = _guarded(
-        steps, (name, file, line), settings.strict, lambda: targets.extend(_targets(thing, settings, key))
-    )
+    proofs: list[Proof] = []
+    trouble = _guarded(steps, (name, file, line), settings.strict, lambda: proofs.extend(_proofs(thing, settings, key)))
     if trouble is not None:
         yield trouble
         return
-    for target in targets:
+    for proof in proofs:
+        target = proof.target
         if not steps.enter(target.name, target.file, target.line):
             continue
         reason = skip_reason(target.file, target.line)
         if reason is not None:
             yield one_line("skipped", shown(target.file), target.line, target.name, reason, "skipped")
         else:
-            yield _proved(target, settings, key, steps)
+            yield _proved(proof, settings, steps)
 
 
-def _targets(thing: Any, settings: Settings, key: str) -> list[Target]:
+def _proofs(thing: Any, settings: Settings, key: str) -> list[Proof]:
     given = {name: _value(one) for name, one in settings.args.get(key, {}).items()}
-    with one_at_a_time:  # a trial in another thread may have put abstract arrays among a module's globals
-        return targets_of(thing, given, generalise)
+    return proofs_of(thing, given, settings.dims.get(key, {}), Budget(settings.trials, settings.seconds))
 
 
 def _value(given: Any) -> Any:
@@ -220,27 +212,17 @@ def _value(given: Any) -> Any:
         raise AnnotationError(f"the configuration's import = {given['import']!r}: {_first(error)}") from None
 
 
-def _proved(target: Target, settings: Settings, key: str, steps: Steps) -> Checked:
+def _proved(proof: Proof, settings: Settings, steps: Steps) -> Checked:
     found: list[Contract] = []
-    budget = Budget(settings.trials, settings.seconds)
-
-    def work() -> None:
-        try:
-            found.append(prove(target, dict(settings.dims.get(key, {})), budget))
-        finally:
-            forget_closures()
-
-    trouble = _guarded(steps, (target.name, target.file, target.line), settings.strict, work)
+    target = proof.target
+    place = target.name, target.file, target.line
+    trouble = _guarded(steps, place, settings.strict, lambda: found.append(proof.contract()))
     if trouble is not None:
         return trouble
     contract = found[0]
-    reason = ""
-    if steps.refusals and contract.verdict in (Verdict.FAILS, Verdict.SKIPPED):
-        reason = _refused(steps.refusals[0])
-    elif any(one.message.startswith("RecursionError") for one in contract.failures):
-        reason = _TOO_DEEP
-    if not reason:
+    if not steps.refusals or contract.verdict not in (Verdict.FAILS, Verdict.SKIPPED):
         return _part(contract, settings.strict)
+    reason = _refused(steps.refusals[0])
     return undecided(shown(contract.file), contract.line, contract.name, reason, strict=settings.strict, lasting=True)
 
 
@@ -258,7 +240,7 @@ def _guarded(steps: Steps, place: tuple[str, str, int], strict: bool, work: Call
     except RefusedError:
         return undecided(file, line, name, _refused(steps.refusals[0]), strict=strict, lasting=True)
     except RecursionError:
-        return undecided(file, line, name, _TOO_DEEP, strict=strict, lasting=True)
+        return undecided(file, line, name, Cause.RECURSION.value, strict=strict, lasting=True)
     except MemoryError:
         return undecided(file, line, name, "it took more memory than there is", strict=strict)
     except Exception as error:
@@ -307,8 +289,7 @@ def _part(contract: Contract, strict: bool) -> Checked:
         told = verdict.value
     assumptions = tuple(f"{contract.name} holds when {what}" for what in contract.assumptions)
     # What ended with its time may have more of it on another machine; what ended with its trials does so everywhere.
-    lasting = contract.verdict is not Verdict.UNDECIDED or " seconds (" not in contract.reason
-    return Checked(tuple(lines), (told,), assumptions, marks=tuple(marks), lasting=lasting)
+    return Checked(tuple(lines), (told,), assumptions, marks=tuple(marks), lasting=contract.cause is not Cause.SECONDS)
 
 
 def _lines(contract: Contract, strict: bool) -> Iterator[tuple[Line, str]]:

@@ -41,7 +41,15 @@ USUAL = Budget()
 
 
 class Exhausted(Exception):
-    """A search has come to the end of its budget; the message says of which part of it."""
+    """A search has come to the end of its budget; the message says of which part of it.
+
+    Attributes:
+        of_time: whether it was its time, which another machine may have more of.
+    """
+
+    def __init__(self, message: str, *, of_time: bool = False):
+        super().__init__(message)
+        self.of_time = of_time
 
 
 class Meter:
@@ -62,5 +70,5 @@ class Meter:
             raise Exhausted(f"{self.spent} trials (`trials=` of `verify`, `--trials` of `weft check`)")
         if self.budget.clock() >= self._end:
             limit = f"{self.budget.seconds:g} seconds (`seconds=` of `verify`, `--seconds` of `weft check`)"
-            raise Exhausted(f"{limit} and {self.spent} trials")
+            raise Exhausted(f"{limit} and {self.spent} trials", of_time=True)
         self.spent += 1

@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -28,7 +29,7 @@ from weft.typecheck.proofs.lints import lint
 from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for
 from weft.typecheck.proofs.options import describe_option
 from weft.typecheck.proofs.programs import program_of
-from weft.typecheck.proofs.report import Contract, Finding, Report, Verdict
+from weft.typecheck.proofs.report import Cause, Contract, Finding, Report, Verdict
 from weft.typecheck.proofs.search import Outcome, Search
 from weft.typecheck.proofs.targets import targets_of
 from weft.typecheck.proofs.trial import Target, Trial, one_at_a_time, run_trial
@@ -72,14 +73,40 @@ def verify(
     >>> print(verify(project))
     project: proved for all b, i, o
     """
-    budget = Budget(trials, seconds)
+    proofs = proofs_of(thing, args or {}, dims or {}, Budget(trials, seconds))
+    with listening():
+        return Report(tuple(proof.contract() for proof in proofs), strict)
+
+
+@dataclass(frozen=True)
+class Proof:
+    """A contract that is still to be found out about; see `prove`."""
+
+    target: Target
+    dims: Mapping[str, Any]
+    budget: Budget
+
+    def contract(self) -> Contract:
+        """What can be found out.
+
+        Raises:
+            AnnotationError: if an annotation cannot be read or evaluated.
+        """
+        try:
+            return prove(self.target, self.dims, self.budget)
+        finally:
+            forget_closures()
+
+
+def proofs_of(thing: Any, args: Mapping[str, Any], dims: Mapping[str, Any], budget: Budget) -> list[Proof]:
+    """What there is to prove of a thing, in order; nothing is tried yet. See `verify` for the arguments.
+
+    Raises:
+        AnnotationError: in one line, for an annotation that cannot be read.
+        TypeError: if it is nothing that can be verified.
+    """
     with one_at_a_time:  # a trial in another thread may have put abstract arrays among a module's globals
-        targets = targets_of(thing, dict(args or {}), generalise)
-    try:
-        with listening():
-            return Report(tuple(prove(target, dict(dims or {}), budget) for target in targets), strict)
-    finally:
-        forget_closures()
+        return [Proof(target, dict(dims), budget) for target in targets_of(thing, dict(args), generalise)]
 
 
 def prove(target: Target, dims: Mapping[str, Any], budget: Budget) -> Contract:
@@ -105,7 +132,7 @@ def prove(target: Target, dims: Mapping[str, Any], budget: Budget) -> Contract:
     assumptions = (*outcome.needs.words(), *outcome.notes, *under)
     if outcome.failed:
         return _failed(target, search, outcome, assumptions)
-    if outcome.ended:
+    if outcome.ended is not None:
         return _undecided(target, outcome)
     symbolic, sampled, reason = _symbolically(target, outcome, dims)
     return Contract(
@@ -139,6 +166,8 @@ _UNBOUND_AXIS = re.compile(r"unbound axis name: (\w+)")
 
 
 def _failed(target: Target, search: Search, outcome: Outcome, assumptions: tuple[str, ...]) -> Contract:
+    if any(isinstance(one.error, RecursionError) for one in outcome.failed):
+        return _open(target, Cause.RECURSION, Cause.RECURSION.value, ())
     reason = _beyond_annotations(outcome.failed[0]) or (
         _beyond_annotations(search.furthest) if search.furthest is not None and not outcome.passed else None
     )
@@ -154,7 +183,7 @@ def _failed(target: Target, search: Search, outcome: Outcome, assumptions: tuple
     if all(doubts):
         tried = tuple(one.assignment.sizes for one in outcome.passed)
         reason = f"{findings[0]}: {doubts[0]}"
-        return Contract(target.name, target.file, target.line, Verdict.UNDECIDED, tried=tried, reason=reason)
+        return _open(target, Cause.DOUBT, reason, tried)
     return Contract(
         target.name,
         target.file,
@@ -187,8 +216,14 @@ def _undecided(target: Target, outcome: Outcome) -> Contract:
     found = f"it held on the {len(tried)} assignments of sizes that were tried" if tried else "nothing is known yet"
     if outcome.pending is not None:
         found = f"what is not explained yet: {_findings(target, outcome.pending)[0]}"
-    reason = f"the search ended after {outcome.ended}; {found}"
-    return Contract(target.name, target.file, target.line, Verdict.UNDECIDED, tried=tried, reason=reason)
+    assert outcome.ended is not None
+    cause = Cause.SECONDS if outcome.ended.of_time else Cause.TRIALS
+    return _open(target, cause, f"the search ended after {outcome.ended}; {found}", tried)
+
+
+def _open(target: Target, cause: Cause, reason: str, tried: tuple[Mapping[str, Any], ...]) -> Contract:
+    place = target.name, target.file, target.line
+    return Contract(*place, Verdict.UNDECIDED, tried=tried, reason=reason, cause=cause)
 
 
 def _beyond_annotations(trial: Trial) -> str | None:
@@ -205,8 +240,6 @@ def _beyond_annotations(trial: Trial) -> str | None:
     wrapped = trial.held & set(_NAMED.findall(what)) if isinstance(trial.error, TypeError | AttributeError) else ()
     if wrapped:
         return f"it holds a {', '.join(sorted(wrapped))} where it computes with an array ({what})"
-    if isinstance(trial.error, RecursionError):
-        return f"it goes deeper than can be followed ({what})"
     if trial.vague and (isinstance(trial.error, _UNSPECIFIC) or _speaks_of_vague(trial)):
         return f"{', '.join(sorted(trial.vague))}: the annotation leaves its contents open ({what}); pass it in `args`"
     return None

@@ -22,6 +22,15 @@ class Verdict(enum.Enum):
     SKIPPED = "not checked"
 
 
+class Cause(enum.Enum):
+    """Why a contract is undecided."""
+
+    TRIALS = "the search took all its trials"
+    SECONDS = "the search took all its time"
+    RECURSION = "its calls go deeper than Python's limit of recursion"
+    DOUBT = "what shows its failure could not be confirmed"
+
+
 @dataclass(frozen=True)
 class Finding:
     """One thing that is wrong, or looks wrong.
@@ -64,6 +73,7 @@ class Contract:
         failures: what is wrong.
         warnings: what the lints say.
         reason: why it was not checked, not decided, or not proved.
+        cause: the same as one of a few, if it is undecided.
     """
 
     name: str
@@ -77,6 +87,7 @@ class Contract:
     failures: tuple[Finding, ...] = ()
     warnings: tuple[Finding, ...] = ()
     reason: str = ""
+    cause: Cause | None = None
 
     def __str__(self) -> str:
         lines = [f"{self.name}: {self.verdict.value}{self._way()}"]

@@ -47,7 +47,7 @@ class Outcome:
     failed: tuple[Trial, ...]
     needs: Needs
     notes: tuple[str, ...] = ()
-    ended: str = ""
+    ended: Exhausted | None = None
     pending: Trial | None = None
 
 
@@ -68,11 +68,11 @@ class Search(Explainer):
         Raises:
             Unbuildable: if the arguments cannot be built.
         """
-        ended, found = "", self.found
+        ended, found = None, self.found
         try:
             self._decide()
         except Exhausted as exhausted:
-            ended = str(exhausted)
+            ended = exhausted
         self._meter = None
         passed, notes = (one for one in found.passed if one.ok), dict.fromkeys(found.notes)
         return Outcome(tuple(passed), tuple(found.failed), found.needs, tuple(notes), ended, self.pending)

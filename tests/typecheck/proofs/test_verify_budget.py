@@ -12,14 +12,13 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 from jaxtyping import Array, Float
-from weft.typecheck.__main__ import main
-from weft.typecheck.arguments.generalise import generalise
+from weft.typecheck.__main__ import main as command
+from weft.typecheck.command.linter import judge_here
 from weft.typecheck.errors import BudgetError
 from weft.typecheck.proofs import explaining
 from weft.typecheck.proofs.budget import Budget
-from weft.typecheck.proofs.prover import prove, verify
+from weft.typecheck.proofs.prover import proofs_of, verify
 from weft.typecheck.proofs.report import Contract, Verdict
-from weft.typecheck.proofs.targets import targets_of
 
 
 def plain(x: Float[Array, "n m"]) -> Float[Array, "m n"]:
@@ -50,8 +49,8 @@ PROGRAMS: dict[Callable[..., Any], Verdict] = {
 
 
 def proof(program: Callable[..., Any], budget: Budget) -> Contract:
-    (target,) = targets_of(program, {}, generalise)
-    return prove(target, {}, budget)
+    (one,) = proofs_of(program, {}, {}, budget)
+    return one.contract()
 
 
 @pytest.fixture
@@ -168,12 +167,12 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_the_command_tells_of_it_in_each_format(strict: bool, program: str, capsys: pytest.CaptureFixture[str]):
     options = ["check", "--trials", "2", *(["--strict"] if strict else []), program]
     summary = "1 contracts: 0 proved, 0 hold on the sizes tried, 0 fail, 1 undecided"
-    assert main(options) == int(strict)
+    assert command(options, judge=judge_here) == int(strict)
     assert capsys.readouterr().out.splitlines() == [f"{program}:5: project: {WHY}", summary]
-    assert main([*options, "--format", "github"]) == int(strict)
-    command = f"::{'error' if strict else 'warning'} file={program},line=5,title=project::{WHY}"
-    assert capsys.readouterr().out.splitlines() == [command, summary]
-    assert main([*options, "--format", "json"]) == int(strict)
+    assert command([*options, "--format", "github"], judge=judge_here) == int(strict)
+    said = f"::{'error' if strict else 'warning'} file={program},line=5,title=project::{WHY}"
+    assert capsys.readouterr().out.splitlines() == [said, summary]
+    assert command([*options, "--format", "json"], judge=judge_here) == int(strict)
     told = json.loads(capsys.readouterr().out)
     assert (told["summary"], told["exit_code"]) == (summary, int(strict))
     level = "error" if strict else "undecided"
@@ -182,5 +181,5 @@ def test_the_command_tells_of_it_in_each_format(strict: bool, program: str, caps
 
 
 def test_the_command_refuses_a_budget_in_one_line(program: str, capsys: pytest.CaptureFixture[str]):
-    assert main(["check", "--trials", "0", program]) == 2
+    assert command(["check", "--trials", "0", program]) == 2
     assert capsys.readouterr().err == "a proof cannot be tried in 0 trials\n"
