@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from weft.typecheck.arguments.abstract import abstractly
 from weft.typecheck.arguments.builder import BUILDERS, Builder, Scope, Unbuildable, key_dtype
 from weft.typecheck.arguments.constructors import counts_of_class, signature_of_class
+from weft.typecheck.arguments.subclasses import concrete_subclasses, is_abstract
 from weft.typecheck.arguments.values import BY_NAME, holds_objects, integer, is_last
 from weft.typecheck.language.annotations import (
     ANY_DTYPE,
@@ -202,10 +203,10 @@ def build_module(builder: Builder, cls: type, place: str, scope: Scope, given: M
     """An abstract instance of a class of records or objects: it is called with what its own annotations say.
 
     Raises:
-        Unbuildable: if the class is abstract, or its arguments cannot be built.
+        Unbuildable: if the class is abstract and has no other, or its arguments cannot be built.
     """
     if is_abstract(cls):
-        raise Unbuildable(f"{place}: {cls.__qualname__} is abstract")
+        return _of_subclass(builder, cls, place, scope, given)
     signature = signature_of_class(cls)
     if is_library(cls) and not any(one.required for one in signature.parameters):
         raise Unbuildable(f"{place}: {cls.__name__} alone does not say what is in it")
@@ -220,10 +221,31 @@ def build_module(builder: Builder, cls: type, place: str, scope: Scope, given: M
     return made
 
 
-def is_abstract(cls: type) -> bool:
-    """Whether a class has something for its subclasses to bring: methods, or fields (equinox's `AbstractVar`)."""
-    left_open = (getattr(cls, name, None) for name in ("__abstractvars__", "__abstractclassvars__"))
-    return inspect.isabstract(cls) or any(left_open)
+def _of_subclass(builder: Builder, cls: type, place: str, scope: Scope, given: Mapping[str, Any] | None) -> Any:
+    """An instance of the subclass that the assignment takes; where it takes none, of the first that can be made."""
+    classes = concrete_subclasses(cls)
+    if not classes:
+        raise Unbuildable(f"{place}: {cls.__qualname__} is abstract")
+    option = f"{place} class"
+    builder.classes[option] = tuple(one.__name__ for one in classes)
+    chosen = builder.choose(option, len(classes))
+    refused: list[str] = []
+    for number in range(chosen, len(classes)) if option not in builder.assignment.options else (chosen,):
+        one, state = classes[number], builder.state()
+        inner = dataclasses.replace(
+            scope, bound=dict(scope.bound), variadics=dict(scope.variadics), values=dict(scope.values)
+        )
+        try:
+            made = build_module(
+                builder, one, place, inner, {**dict.fromkeys(counts_of_class(one), 2), **(given or {})} or None
+            )
+        except Unbuildable as reason:
+            builder.restore(state)
+            refused.append(str(reason))
+            continue
+        builder.taken[option] = number
+        return made
+    raise Unbuildable(f"{place}: {cls.__qualname__} is abstract; for {classes[chosen].__name__}, {refused[0]}")
 
 
 def _constructed(builder: Builder, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -300,6 +322,7 @@ def _values(
     if name in given:
         return [given[name]]
     if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+        builder.vague.add(f"**{place}")
         return []
     if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
         if isinstance(annotation, Anything):

@@ -10,6 +10,7 @@ A *key* names a size: the dim's name, after the path of the record that it belon
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -92,6 +93,8 @@ class Builder:
         vague: the arguments whose annotation leaves open what the code may rely on.
         open_keys: the keys of the axes of arrays whose annotation gives no shape.
         numbers: the keys of what is given as an integer, too.
+        classes, taken: where an abstract class is annotated, the names of those that may stand there, and the number of
+            the one that does.
         calls: the records that were made: each with its class, and the arguments that it was called with.
     """
 
@@ -114,6 +117,17 @@ class Builder:
         self.numbers: set[str] = set()
         self.calls: list[tuple[Any, type, tuple[Any, ...], dict[str, Any]]] = []
         self.vocabulary: dict[str, frozenset[str]] = {}
+        self.classes: dict[str, tuple[str, ...]] = {}
+        self.taken: dict[str, int] = {}
+
+    def state(self) -> dict[str, Any]:
+        """What was noted so far, to go back to if what is tried next cannot be made."""
+        noted = {name: copy.copy(one) for name, one in vars(self).items() if isinstance(one, dict | set | list)}
+        return {**noted, "scopes": {key: set(one) for key, one in self.scopes.items()}}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes back to a `state`."""
+        vars(self).update(state)
 
     def size(self, name: str, scope: Scope) -> Any:
         """The size of a dim in a scope."""

@@ -157,9 +157,7 @@ def _is_checkable(module: ModuleType, value: Any) -> bool:
     if getattr(inspect.unwrap(value), "__module__", None) != module.__name__:
         return False
     if isinstance(value, type):
-        return (
-            (has_own_dims(value) or is_foreign_class(value)) and not inspect.isabstract(value) and _has_contract(value)
-        )
+        return (has_own_dims(value) or is_foreign_class(value)) and _has_contract(value)
     return not has_own_dims(type(value)) and not is_foreign_class(type(value)) and is_annotated(value)
 
 

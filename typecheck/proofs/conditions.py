@@ -103,6 +103,9 @@ def _profiled(key: str, given: Sizes, needs: Needs, holds: Holds) -> Needs:
 
     for number in _SHORT_PROFILE if least_only else sorted({*_PROFILE, *near}):
         tried(number)
+    if least_only and not all(held for size, held in found.items() if size > unit):
+        for number in _PROFILE:
+            tried(number)
     _close_in(found, unit, tried)
     return _read_off(key, found, unit, rest) or rest.plus(
         among=(key, tuple(one for one, held in found.items() if held))

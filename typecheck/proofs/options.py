@@ -7,6 +7,7 @@ length`, `ys tree` (a tree, or one array), `x dtype` (numbers or integers), `x[0
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from weft.typecheck.proofs.trial import Trial
 
@@ -46,9 +47,16 @@ def taken_option(place: str, option: int) -> str:
     return f"{'it is ' if not name else ''}{describe_option(place, option)}"
 
 
-def describe_option(place: str, option: int) -> str:
-    """An option as a reader knows it: `mask given` is taken or not."""
+def is_class(place: str) -> bool:
+    """Whether an option is one of the classes that may stand for an abstract one."""
+    return place.endswith(" class")
+
+
+def describe_option(place: str, option: int, classes: Mapping[str, tuple[str, ...]] | None = None) -> str:
+    """An option as a reader knows it: `mask given` is taken or not; `kernel class` is one of some classes."""
     name, _, what = place.rpartition(" ")
+    if is_class(place) and classes is not None:
+        return f"{name} of class {classes[place][option]}"
     if what == "given" and name:
         return f"{name} left out"
     if what == "present" and name:

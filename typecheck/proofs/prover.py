@@ -27,7 +27,7 @@ from weft.typecheck.proofs.budget import USUAL, Budget
 from weft.typecheck.proofs.following import listening
 from weft.typecheck.proofs.lints import lint
 from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for
-from weft.typecheck.proofs.options import describe_option
+from weft.typecheck.proofs.options import describe_option, is_class
 from weft.typecheck.proofs.programs import program_of
 from weft.typecheck.proofs.report import Cause, Contract, Finding, Report, Verdict
 from weft.typecheck.proofs.search import Outcome, Search
@@ -153,6 +153,8 @@ def prove(target: Target, dims: Mapping[str, Any], budget: Budget) -> Contract:
 _NOT_ABSTRACT = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)
 # A class that an error names.
 _NAMED = re.compile(r"'(\w+)'")
+# What is said where a keyword was not given.
+_LACKING = re.compile(r"missing \d+ required|NoneType")
 _UNSPECIFIC = (KeyError, AttributeError, IndexError)
 
 
@@ -240,8 +242,12 @@ def _beyond_annotations(trial: Trial) -> str | None:
     wrapped = trial.held & set(_NAMED.findall(what)) if isinstance(trial.error, TypeError | AttributeError) else ()
     if wrapped:
         return f"it holds a {', '.join(sorted(wrapped))} where it computes with an array ({what})"
-    if trial.vague and (isinstance(trial.error, _UNSPECIFIC) or _speaks_of_vague(trial)):
-        return f"{', '.join(sorted(trial.vague))}: the annotation leaves its contents open ({what}); pass it in `args`"
+    hidden = sorted(one for one in trial.vague if one.startswith("**"))
+    if hidden and (isinstance(trial.error, KeyError) or (isinstance(trial.error, TypeError) and _LACKING.search(what))):
+        return f"{', '.join(hidden)}: the annotations do not say what it takes ({what}); pass it in `args`"
+    vague = sorted(trial.vague - {*hidden})
+    if vague and (isinstance(trial.error, _UNSPECIFIC) or _speaks_of_vague(trial)):
+        return f"{', '.join(vague)}: the annotation leaves its contents open ({what}); pass it in `args`"
     return None
 
 
@@ -262,7 +268,11 @@ def _of_open(trial: Trial) -> str | None:
 
 def _findings(target: Target, trial: Trial) -> list[Finding]:
     sizes = dict(trial.assignment.sizes)
-    options = tuple(describe_option(place, option) for place, option in trial.assignment.options.items() if option)
+    options = tuple(
+        describe_option(place, option, trial.classes)
+        for place, option in trial.assignment.options.items()
+        if option or is_class(place)
+    )
     findings = [
         Finding("contract", f"{_place_of(one)}: {one.message}", one.file, one.line, sizes, options)
         for one in trial.violations[:1]

@@ -17,11 +17,12 @@ from weft.typecheck.proofs.budget import Budget, Exhausted
 from weft.typecheck.proofs.conditions import confirmed
 from weft.typecheck.proofs.explaining import Explainer
 from weft.typecheck.proofs.needs import DEALS, Needs, ascending
-from weft.typecheck.proofs.options import argument_of, at_guard, leaves_kinds_open, taken_option
+from weft.typecheck.proofs.options import argument_of, at_guard, is_class, leaves_kinds_open, taken_option
 from weft.typecheck.proofs.trial import Target, Trial
 from weft.typecheck.proofs.variations import (
     MOST_PAIRS,
     Found,
+    vary_classes,
     vary_ones,
     vary_options,
     vary_pairs,
@@ -87,7 +88,7 @@ class Search(Explainer):
         if started is None or not self._dealt(*started):
             return
         found = self.found
-        for vary in (vary_options, vary_ranks, vary_pairs, vary_ones):
+        for vary in (vary_classes, vary_options, vary_ranks, vary_pairs, vary_ones):
             if not found.failed:
                 vary(self, found)
         if not found.failed and found.needs.words():
@@ -141,7 +142,7 @@ class Search(Explainer):
     def _otherwise(self, base: Trial) -> Trial:
         """The trial with options taken otherwise, one after another, as long as a guard or an open annotation asks."""
         for _ in range(3):
-            if base.ok or not (base.guard or leaves_kinds_open(base)):
+            if base.ok or not (base.guard or leaves_kinds_open(base) or base.classes):
                 break
             other = self._with_other_options(base)
             if other is base:
@@ -151,7 +152,12 @@ class Search(Explainer):
 
     def _with_other_options(self, base: Trial) -> Trial:
         """The trial with one option, or two, taken otherwise that holds, or gets furthest beyond a guard."""
-        others = [{place: option} for place, count in base.options.items() for option in range(1, min(count, 4))]
+        others = [
+            {place: option}
+            for place, count in base.options.items()
+            for option in (range(count) if is_class(place) else range(1, min(count, 4)))
+            if option != base.assignment.options.get(place, 0)
+        ]
         pairs = [{**one, **two} for n, one in enumerate(others) for two in others[n + 1 :] if one.keys() != two.keys()]
         best, sideways = base, base
         for options in (*others, *pairs[:MOST_PAIRS]):
@@ -163,6 +169,8 @@ class Search(Explainer):
                 continue
             if trial.ok:
                 return trial
+            if isinstance(trial.error, NotImplementedError) and any(map(is_class, options)):
+                continue  # what a class does not bring says nothing of the program
             if trial.progress > best.progress:
                 best = trial
             kinds = all(place.endswith((" tree", " dtype")) for place in options)
@@ -172,7 +180,7 @@ class Search(Explainer):
 
     def _chosen(self, base: Trial, needs: Needs) -> list[str]:
         """What the options of a trial that holds say, where the usual ones do not hold."""
-        taken = {place: option for place, option in base.assignment.options.items() if option}
+        taken = {place: option for place, option in base.assignment.options.items() if option and not is_class(place)}
 
         def fails(*given: str) -> Trial | None:
             """With only these of the optional arguments given."""

@@ -18,7 +18,7 @@ import equinox as eqx
 import jax
 from weft.core.records.leaves import is_array
 from weft.typecheck.arguments.arguments import build_arguments, build_module
-from weft.typecheck.arguments.builder import Assignment, Builder, Scope
+from weft.typecheck.arguments.builder import Assignment, Builder, Scope, Unbuildable
 from weft.typecheck.arguments.constructors import counts_of_class
 from weft.typecheck.arguments.outside import abstract_outside, outside_values, with_outside
 from weft.typecheck.errors import AnnotationError
@@ -162,6 +162,8 @@ def _of_method(
     attribute = written.function if form_of(cls) is OBJECT else getattr(cls, function.__name__)
 
     def prepare(builder: Builder) -> Call:
+        if getattr(function, "__isabstractmethod__", False):
+            raise Unbuildable(f"{function.__name__} is abstract: it is judged in the classes that bring it")
         record = make(builder)
         own = dims_of_instance(record, PROOF)
         scope = Scope(
@@ -190,13 +192,16 @@ def public_methods(cls: type) -> Iterator[Callable[..., Any]]:
     for base in cls.__mro__:
         if base is eqx.Module or base.__module__.startswith(("equinox.", "weft.core.", *own)):
             break
+        fields = vars(base).get("__annotations__", {})
         for name, value in vars(base).items():
-            if isinstance(value, staticmethod | classmethod):
-                continue
+            if isinstance(value, staticmethod | classmethod) or name in fields:
+                continue  # `norm: Callable = layer_norm` is a field
             function = inspect.unwrap(value) if callable(value) else None
             if name in seen or not isinstance(function, FunctionType):
                 continue
             seen.add(name)
+            if not hasattr(cls, function.__name__):
+                continue  # a function from elsewhere, under a name of its own here
             if (name == "__call__" or not name.startswith("_")) and is_annotated(function, cls):
                 yield function
 

@@ -93,6 +93,7 @@ class Trial:
         jaxpr: what was traced, if nothing was raised.
         open_keys: the argument of each key of an axis that its annotation says nothing of.
         numbers: the keys of what is given as an integer, too.
+        classes: the names of the classes that may stand for an abstract one, by place.
         held: the classes of records that other ones among the arguments hold.
     """
 
@@ -113,6 +114,7 @@ class Trial:
     open_keys: Mapping[str, str] = field(default_factory=dict)
     numbers: frozenset[str] = frozenset()
     held: frozenset[str] = frozenset()
+    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def raised_by_user(self) -> bool:
@@ -221,7 +223,7 @@ def run_trial(target: Target, assignment: Assignment, dims: Mapping[str, Any] | 
     complete = Assignment(
         dict(builder.sizes),
         {key: rank for key, (rank, _) in builder.ranks.items()},
-        assignment.options,
+        {**assignment.options, **builder.taken},
         assignment.merged,
         assignment.apart,
     )
@@ -244,6 +246,7 @@ def run_trial(target: Target, assignment: Assignment, dims: Mapping[str, Any] | 
         dict(builder.open_keys),
         frozenset(builder.numbers),
         frozenset(held),
+        dict(builder.classes),
     )
 
 

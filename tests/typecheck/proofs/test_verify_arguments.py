@@ -148,3 +148,31 @@ def test_what_only_small_sizes_break_is_an_assumption():
     assert "holds when n >= 3" in str(verify(smooth))
     assert verify(smooth).ok
     assert verify(halves).ok
+
+
+def scaled(x: Float[Array, "n"], **kwargs: Any) -> Float[Array, "n"]:
+    return x * kwargs["scale"]
+
+
+def test_what_a_program_takes_from_its_keywords_is_asked_for():
+    (contract,) = verify(scaled).contracts
+    assert contract.verdict is Verdict.SKIPPED
+    assert contract.reason.startswith("**kwargs: the annotations do not say what it takes (KeyError: 'scale')")
+    assert verify(scaled, args={"kwargs": {"scale": 2.0}}).proved
+
+
+def doubled(x: Float[Array, "n"]) -> Float[Array, "n"]:
+    return 2 * x
+
+
+class Normed(eqx.Module):
+    norm: Callable[..., Any] = doubled
+
+    def __call__(self, x: Float[Array, "n"]) -> Float[Array, "n"]:
+        return self.norm(x)
+
+
+def test_an_annotated_function_in_a_field_is_no_method():
+    (contract,) = verify(Normed).contracts
+    assert contract.name == "Normed.__call__"
+    assert contract.verdict is Verdict.PROVED

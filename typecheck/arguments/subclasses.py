@@ -1,0 +1,57 @@
+"""Concrete classes in place of abstract ones: those that the same package has.
+
+What an abstract class stands for, its package's subclasses show. Each is an *option* of its place, `kernel class`; a
+proof says for which it holds.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+# Of a class with more subclasses, the first ones are tried.
+_MOST = 8
+
+
+def is_abstract(cls: type) -> bool:
+    """Whether a class has something for its subclasses to bring: methods, or fields (equinox's `AbstractVar`)."""
+    left_open = (getattr(cls, name, None) for name in ("__abstractvars__", "__abstractclassvars__"))
+    return inspect.isabstract(cls) or any(left_open)
+
+
+def concrete_subclasses(cls: type) -> list[type]:
+    """The public subclasses of a class that its own package defines and that are not abstract, by module and line.
+
+    Only what is imported is known, and what can be found under its name.
+    """
+    package = cls.__module__.partition(".")[0]
+    found = [
+        one
+        for one in dict.fromkeys(_below(cls))
+        if one.__module__.partition(".")[0] == package and not is_abstract(one) and _is_public(one, cls)
+    ]
+    return sorted(found, key=lambda one: (one.__module__ != cls.__module__, one.__module__, _line(one)))[:_MOST]
+
+
+def _below(cls: type) -> Iterator[type]:
+    for one in cls.__subclasses__():
+        yield one
+        yield from _below(one)
+
+
+def _is_public(cls: type, base: type) -> bool:
+    if cls.__name__.startswith("_"):
+        return False
+    if "<locals>" in cls.__qualname__:
+        return cls.__qualname__.rpartition(".")[0] == base.__qualname__.rpartition(".")[0]
+    found: Any = sys.modules.get(cls.__module__)
+    for name in cls.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is cls
+
+
+def _line(cls: type) -> int:
+    lines = [one.__code__.co_firstlineno for one in vars(cls).values() if inspect.isfunction(one)]
+    return min(lines, default=0)

@@ -1,0 +1,166 @@
+"""What would have made a failing trial hold: needs, tried one by one.
+
+A failure is a fault of the program unless a *need* explains it: a divisor, an order, a size fixed from outside, dims of
+two records that the program joins. Dims of one scope are never joined: that the code forces two names to be one size is
+exactly what a contract forbids. A need that lets the trace get further is kept, and others are tried beside it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from weft.typecheck.arguments.builder import Assignment, Unbuildable
+from weft.typecheck.proofs.budget import Budget, Meter
+from weft.typecheck.proofs.needs import DEALS, Deal, Needs, ascending, assignment_for
+from weft.typecheck.proofs.rules import candidates
+from weft.typecheck.proofs.trial import Target, Trial, run_trial
+
+_DEPTH = 24
+
+
+def _key(assignment: Assignment) -> tuple[object, ...]:
+    return tuple(tuple(sorted(one.items())) if isinstance(one, Mapping) else one for one in vars(assignment).values())
+
+
+class _Step:
+    """What to go on from, of the trials with one need more."""
+
+    def __init__(self, trial: Trial, needs: Needs, complaints: set[str]):
+        self.trial, self.needs, self.complaints = trial, needs, complaints
+        self.best: tuple[Trial, Needs] | None = None
+        self.joined: tuple[Trial, Needs] | None = None
+        self.sideways: tuple[Trial, Needs] | None = None
+
+    def see(self, found: Trial, candidate: Needs) -> None:
+        """Takes note of a trial that failed."""
+        trial = self.trial
+        merges = len(candidate.merged) > len(self.needs.merged)
+        if merges and self.joined is None and found.progress >= trial.progress and found.spoken_of != trial.spoken_of:
+            self.joined = found, candidate  # the sizes that disagreed are one now, and it went on to something else
+        if found.progress > (trial if self.best is None else self.best[0]).progress:
+            self.best = found, candidate
+        if self.sideways is None and found.progress == trial.progress and found.complaint not in self.complaints:
+            self.sideways = found, candidate  # on one line, a library may have gone on to its next demand
+
+    @property
+    def taken(self) -> tuple[Trial, Needs] | None:
+        return self.best or self.joined or self.sideways
+
+
+class Explainer:
+    """Trials of one target within a budget; equal trials are run, and paid for, once.
+
+    Attributes:
+        furthest: the trial that got furthest of those that nothing explained.
+        unbuilt: why no arguments could be made where a need was tried, if so.
+        pending: the failure that an explanation is being looked for.
+    """
+
+    def __init__(self, target: Target, dims: Mapping[str, Any], budget: Budget):
+        self.target, self.dims = target, dims
+        self.furthest: Trial | None = None
+        self.unbuilt: Unbuildable | None = None
+        self.pending: Trial | None = None
+        # None once the search has ended: what comes then (smaller sizes of what failed, lints) is little, and a verdict
+        # that stands must not fall with it.
+        self._meter: Meter | None = Meter(budget)
+        self._known: dict[Any, Trial] = {}
+
+    def attempt(self, assignment: Assignment) -> Trial:
+        """The trial of an assignment.
+
+        Raises:
+            Exhausted: if it would be a new one, and the budget has no more.
+        """
+        key = _key(assignment)
+        if key not in self._known:
+            if self._meter is not None:
+                self._meter.spend()
+            trial = run_trial(self.target, assignment, self.dims)
+            self._known[key] = self._known[_key(trial.assignment)] = trial
+        return self._known[key]
+
+    def with_needs(self, trial: Trial, needs: Needs, deal: Deal) -> Trial:
+        """A trial like another, with sizes dealt under some needs."""
+        return self.attempt(assignment_for(trial.assignment.sizes, needs, deal, trial.assignment))
+
+    def explain(self, trial: Trial, needs: Needs, deal: Deal) -> Needs | None:
+        """The needs under which a failing trial holds, or None where no need that is known of explains it."""
+        outer, self.pending = self.pending, trial
+        found = self._explained(trial, needs, deal)
+        self.pending = outer  # left as it is where the budget ends the search
+        return found
+
+    def _explained(self, trial: Trial, needs: Needs, deal: Deal) -> Needs | None:
+        complaints = {trial.complaint}
+        first = trial
+        for _ in range(_DEPTH):
+            step = _Step(trial, needs, complaints)
+            for candidate in candidates(trial, needs, self.target.constants):
+                try:
+                    found = self.with_needs(trial, candidate, deal)
+                except Unbuildable as reason:
+                    self.unbuilt = self.unbuilt or reason
+                    continue
+                if found.ok:
+                    return self.weaken(trial, candidate, deal, first)
+                step.see(found, candidate)
+            if step.taken is None:
+                self.furthest = trial if self.furthest is None else max(self.furthest, trial, key=lambda t: t.progress)
+                return None
+            trial, needs = step.taken
+            complaints.add(trial.complaint)
+        return None
+
+    def weaken(self, trial: Trial, needs: Needs, deal: Deal, first: Trial) -> Needs:
+        """Needs that suffice: divisors that nothing needed are dropped, numbers made smaller, equal made no larger."""
+        for one, other in needs.merged:
+            apart = dataclasses.replace(needs, merged=tuple(pair for pair in needs.merged if pair != (one, other)))
+            for order in ((one, other, 1), (other, one, 1)):
+                candidate = apart.plus(order=order)
+                # Of the first trial, in which the two still have sizes of their own.
+                if all(self.with_needs(first, candidate, each).ok for each in (deal, *DEALS)):
+                    needs = candidate
+                    break
+        for entry in needs.order if len(needs.order) > 1 else ():
+            candidate = dataclasses.replace(needs, order=tuple(one for one in needs.order if one != entry))
+            if all(self.with_needs(first, candidate, each).ok for each in (deal, *DEALS)):
+                needs = candidate
+        for entry in needs.multiples:
+            key, number = entry
+            others = tuple(one for one in needs.multiples if one != entry)
+            numbers = range(2, number) if isinstance(number, int) else ()
+            smaller = [((key, one),) for one in numbers if int(number) % one == 0]
+            for weaker in ((), *smaller):
+                candidate = dataclasses.replace(needs, multiples=others + weaker)
+                if self.with_needs(trial, candidate, deal).ok:
+                    needs = candidate
+                    break
+        return needs
+
+    def explain_apart(self, base: Trial) -> Needs | None:
+        """The same with records that keep their names to themselves, if what fails is about a name of several."""
+        spoken_of = base.spoken_of or tuple(base.scopes)
+        if all(len(base.scopes.get(key, ())) < 2 for key in spoken_of):
+            return None
+        needs = Needs(apart=True)
+        trial = self.attempt(Assignment(ranks=base.assignment.ranks, options=base.assignment.options, apart=True))
+        return needs if trial.ok else self.explain(trial, needs, ascending)
+
+    def shrink(self, trial: Trial, needs: Needs) -> Trial:
+        """The same failure at the smallest sizes that show it."""
+        for key in trial.assignment.sizes:
+            for size in (1, 2, 3, 4):
+                sizes = {**trial.assignment.sizes, key: size}
+                if key in self.dims or size >= trial.assignment.sizes[key] or not needs.allows(sizes):
+                    continue
+                try:
+                    smaller = self.attempt(dataclasses.replace(trial.assignment, sizes=sizes))
+                except Unbuildable:
+                    continue
+                if not smaller.ok and smaller.place == trial.place:
+                    trial = smaller
+                    break
+        return trial

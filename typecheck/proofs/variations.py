@@ -1,0 +1,195 @@
+"""What else may vary, once a program holds: options, two of them, numbers of axes, and sizes of 1.
+
+Each function takes what was found so far, adds the trials that hold and those that fail, or what the program asks for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from weft.typecheck.arguments.builder import Unbuildable
+from weft.typecheck.proofs.explaining import Explainer
+from weft.typecheck.proofs.needs import Needs, ascending, assignment_for
+from weft.typecheck.proofs.options import argument_of, at_guard, describe_option, difference, is_class, without_option
+from weft.typecheck.proofs.trial import Trial
+
+# How many pairs of options are tried.
+MOST_PAIRS = 40
+
+
+@dataclass
+class Found:
+    """What a search has found so far.
+
+    Attributes:
+        passed, failed, needs, notes: see `Outcome`.
+        settled: the places whose options have been spoken of.
+        beside: trials that hold with options of these.
+    """
+
+    passed: list[Trial] = field(default_factory=list)
+    failed: list[Trial] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    needs: Needs = field(default_factory=Needs)
+    settled: set[str] = field(default_factory=set)
+    beside: list[Trial] = field(default_factory=list)
+
+
+def vary_classes(explainer: Explainer, found: Found) -> None:
+    """Each class that may stand for an abstract one; those for which the program holds are named."""
+    base = found.passed[0]
+    for place, names in base.classes.items():
+        holding, failing = [base.assignment.options.get(place, 0)], list[str]()
+        for option in range(len(names)):
+            if option in holding:
+                continue
+            try:
+                trial, further = with_option(explainer, base, {place: option}, found.needs)
+            except Unbuildable:
+                continue
+            if trial.ok:
+                found.passed.append(trial)
+                found.needs = further
+                holding.append(option)
+            else:
+                failing.append(names[option])
+        listed = " or ".join(names[option] for option in sorted(holding))
+        fails = f", not {' or '.join(failing)}" if failing else ""
+        found.notes.append(f"{argument_of(place) or place} is {listed}{fails}")
+
+
+def vary_options(explainer: Explainer, found: Found) -> None:
+    """Each option taken once, all else as in a trial that held."""
+    base = found.passed[0]
+    seen: set[str] = set(found.settled)
+    queue = [base]
+    found.passed += found.beside
+    while queue:
+        current = queue.pop(0)
+        for place, count in current.options.items():
+            if place in seen or place.endswith((" dtype", " class")):
+                continue
+            seen.add(place)
+            for option in range(1, count):
+                trial, further = with_option(explainer, current, {place: option}, found.needs)
+                given = place.endswith((" length", " tree"))
+                if trial.ok:
+                    found.passed.append(trial)
+                    found.needs = further
+                    queue.append(trial)  # options that only turn up behind this one
+                elif trial.guard or given or _helped(explainer, current, place, option, found.needs):
+                    found.notes.append(without_option(place, option) + at_guard(trial))
+                else:
+                    found.failed.append(trial)
+
+
+def with_option(explainer: Explainer, base: Trial, options: Mapping[str, int], needs: Needs) -> tuple[Trial, Needs]:
+    """The trial with some options taken otherwise, and the needs that it holds under, if it does."""
+    assignment = dataclasses.replace(base.assignment, options={**base.assignment.options, **options})
+    trial = explainer.attempt(assignment)
+    if trial.ok:
+        return trial, needs
+    keys = list(trial.assignment.sizes)
+    fresh = explainer.attempt(assignment_for(keys, needs, ascending, trial.assignment))
+    if fresh.ok:
+        return fresh, needs
+    further = explainer.explain(fresh, needs, ascending)
+    if further is None:
+        return fresh, needs
+    return explainer.with_needs(fresh, further, ascending), further
+
+
+def _helped(explainer: Explainer, base: Trial, place: str, option: int, needs: Needs) -> bool:
+    """Whether an option that fails alone holds beside another one."""
+    for other, count in base.options.items():
+        for taken in range(1, count):
+            if other != place and with_option(explainer, base, {place: option, other: taken}, needs)[0].ok:
+                return True
+    return False
+
+
+def vary_pairs(explainer: Explainer, found: Found) -> None:
+    """Two options, or an option and another number of axes, of those that hold alone."""
+    base = found.passed[0]
+    alone = [difference(base, one) for one in found.passed[1:]]
+    single = list({repr(one): one for one in alone if len(one) == 1}.values())
+    pairs = [(one, two) for n, one in enumerate(single) for two in single[n + 1 :] if one.keys() != two.keys()]
+    for one, two in pairs[:MOST_PAIRS]:
+        changed = {**one, **two}
+        options = {place: to for (what, place), to in changed.items() if what == "option"}
+        ranks = {place: to for (what, place), to in changed.items() if what == "rank"}
+        assignment = base.assignment
+        assignment = dataclasses.replace(
+            assignment, options={**assignment.options, **options}, ranks={**assignment.ranks, **ranks}
+        )
+        try:
+            trial = explainer.attempt(assignment)
+            if not trial.ok:
+                trial = explainer.attempt(
+                    assignment_for(trial.assignment.sizes, found.needs, ascending, trial.assignment)
+                )
+        except Unbuildable:
+            continue
+        if trial.ok:
+            found.passed.append(trial)
+        elif not trial.guard and any(is_class(place) for place in options):
+            found.notes.append(f"not both {_in_words(trial, options, ranks)}")
+        elif trial.violations and not any(key in trial.open_keys for key in trial.spoken_of):
+            found.failed.append(trial)
+            break
+        elif trial.guard:
+            found.notes.append(f"not both {_in_words(trial, options, ranks)}{at_guard(trial)}")
+
+
+def _in_words(trial: Trial, options: Mapping[str, int], ranks: Mapping[str, int]) -> str:
+    said = [describe_option(place, option, trial.classes) for place, option in options.items()]
+    return " and ".join([*said, *(f"{key} of {rank} axes" for key, rank in ranks.items())])
+
+
+def vary_ranks(explainer: Explainer, found: Found) -> None:
+    """Other numbers of axes for each variadic name."""
+    base = found.passed[0]
+    if any(key in base.open_keys for key, _ in found.needs.merged):
+        return  # of arrays that are of one shape, none has a number of axes by itself
+    for key, (rank, anonymous) in base.ranks.items():
+        for other in (0, 2, 1):
+            if other == rank or any(one == key for one, _ in found.needs.ranks):
+                continue
+            try:
+                trial = explainer.attempt(
+                    dataclasses.replace(base.assignment, ranks={**base.assignment.ranks, key: other})
+                )
+            except Unbuildable:
+                continue
+            if trial.ok:
+                found.passed.append(trial)
+            elif anonymous or trial.guard or (other == 0 and trial.error is not None):
+                found.notes.append(f"{'`...`' if anonymous else '*' + key} is not of {other} axes{at_guard(trial)}")
+            else:
+                found.failed.append(trial)
+
+
+def vary_ones(explainer: Explainer, found: Found) -> None:
+    """Each size 1, where the program takes that."""
+    base = found.passed[0]
+    for key in base.assignment.sizes:
+        sizes = {**base.assignment.sizes, key: 1}
+        if key in explainer.dims or not found.needs.allows(sizes):
+            continue
+        try:
+            trial = explainer.attempt(dataclasses.replace(base.assignment, sizes=sizes))
+        except Unbuildable:
+            continue
+        if trial.ok:
+            found.passed.append(trial)
+        elif trial.violations and min(trial.violations[0].sizes, default=0) >= 0 and _is_of_one(explainer, base, key):
+            found.failed.append(trial)
+        else:  # it raises, or the annotation itself (`h-2`) makes no sense there, or it needs some more
+            found.needs = found.needs.plus(least=(key, 2))
+
+
+def _is_of_one(explainer: Explainer, base: Trial, key: str) -> bool:
+    """Whether what fails at size 1 is a matter of 1, as a squeezed axis is, and not of small sizes."""
+    return explainer.attempt(dataclasses.replace(base.assignment, sizes={**base.assignment.sizes, key: 2})).ok
