@@ -223,7 +223,8 @@ def build_module(builder: Builder, cls: type, place: str, scope: Scope, given: M
 
 def _of_subclass(builder: Builder, cls: type, place: str, scope: Scope, given: Mapping[str, Any] | None) -> Any:
     """An instance of the subclass that the assignment takes; where it takes none, of the first that can be made."""
-    classes = concrete_subclasses(cls)
+    # A sum of operators is an operator: what holds others of its own kind would go on for ever.
+    classes = [] if cls in builder.standing_in else concrete_subclasses(cls)
     if not classes:
         raise Unbuildable(f"{place}: {cls.__qualname__} is abstract")
     option = f"{place} class"
@@ -232,6 +233,7 @@ def _of_subclass(builder: Builder, cls: type, place: str, scope: Scope, given: M
     refused: list[str] = []
     for number in range(chosen, len(classes)) if option not in builder.assignment.options else (chosen,):
         one, state = classes[number], builder.state()
+        builder.standing_in = (*builder.standing_in, cls)
         inner = dataclasses.replace(
             scope, bound=dict(scope.bound), variadics=dict(scope.variadics), values=dict(scope.values)
         )
@@ -243,6 +245,8 @@ def _of_subclass(builder: Builder, cls: type, place: str, scope: Scope, given: M
             builder.restore(state)
             refused.append(str(reason))
             continue
+        finally:
+            builder.standing_in = builder.standing_in[:-1]
         builder.taken[option] = number
         return made
     raise Unbuildable(f"{place}: {cls.__qualname__} is abstract; for {classes[chosen].__name__}, {refused[0]}")

@@ -95,6 +95,7 @@ class Builder:
         numbers: the keys of what is given as an integer, too.
         classes, taken: where an abstract class is annotated, the names of those that may stand there, and the number of
             the one that does.
+        standing_in: the abstract classes that something is being made for.
         calls: the records that were made: each with its class, and the arguments that it was called with.
     """
 
@@ -119,6 +120,7 @@ class Builder:
         self.vocabulary: dict[str, frozenset[str]] = {}
         self.classes: dict[str, tuple[str, ...]] = {}
         self.taken: dict[str, int] = {}
+        self.standing_in: tuple[type, ...] = ()
 
     def state(self) -> dict[str, Any]:
         """What was noted so far, to go back to if what is tried next cannot be made."""

@@ -39,6 +39,14 @@ class Linear(Kernel):
         return self.scale * (x @ y)
 
 
+class Sum(Kernel):
+    one: Kernel
+    scale: Float[Array, ""]
+
+    def __call__(self, x: Float[Array, "d"], y: Float[Array, "d"]) -> Float[Array, ""]:
+        return self.one(x, y) + self.scale
+
+
 class Unfinished(Kernel):
     scale: Float[Array, ""]
 
