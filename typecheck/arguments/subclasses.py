@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 # Of a class with more subclasses, the first ones are tried.
-_MOST = 8
+_MOST = 4
 
 
 def is_abstract(cls: type) -> bool:
@@ -53,5 +53,7 @@ def _is_public(cls: type, base: type) -> bool:
 
 
 def _line(cls: type) -> int:
-    lines = [one.__code__.co_firstlineno for one in vars(cls).values() if inspect.isfunction(one)]
-    return min(lines, default=0)
+    functions = (inspect.unwrap(one) for one in vars(cls).values() if inspect.isroutine(one))
+    codes = [one.__code__ for one in functions if inspect.isfunction(one) and one.__module__ == cls.__module__]
+    # What dataclasses generate has no place in a file.
+    return min((one.co_firstlineno for one in codes if not one.co_filename.startswith("<")), default=1 << 30)
