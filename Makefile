@@ -13,7 +13,6 @@ PINS := constraints.txt pyproject.toml
 
 .PHONY: help demo demo-lm test test-slow quick test-debug fuzz fuzz-records flax-suite check-field lint format typecheck \
     bench wheel freeze clean
-.PHONY: help demo test quick test-debug fuzz fuzz-records flax-suite check-field lint format typecheck bench wheel freeze clean
 .DEFAULT_GOAL := help
 
 help:

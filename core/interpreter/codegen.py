@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import equinox as eqx
 import jax
-from weft.core.edge import trees
+from weft.core.edge import trees, untyped
 from weft.core.edge.untyped import jnp
 from weft.core.records.leaves import MISSING, NUMBERS, array_types, keeps_numbers
 from weft.core.records.partition import Structure
@@ -277,7 +277,8 @@ def make_builder(structure: Structure, sources: Sequence[tuple[int, int]]) -> Ca
 def _array_type() -> type:
     # JAX names the class nowhere in public. To make an array of it is no transfer of the user's, and compiles nothing.
     with jax.transfer_guard("allow"):
-        return type(jax.device_put(0))
+        ready: jax.Array = untyped.jax.device_put(0)
+        return type(ready)
 
 
 class _Writer:

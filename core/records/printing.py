@@ -14,17 +14,20 @@ import wadler_lindig as wl
 from weft.core.caches import kept_with_class
 from weft.core.records.leaves import is_array
 
+_wl: Any = wl  # `named_objs` is annotated in part
+
 
 def printed(record: Any, **options: Any) -> wl.AbstractDoc:
     """A record for `wadler_lindig`, which lays it out; `hide_defaults=False` in its options shows every field."""
     fields = [field.name for field in dataclasses.fields(record) if field.repr and hasattr(record, field.name)]
     values = {name: getattr(record, name) for name in fields}
     if options["hide_defaults"]:
-        defaults = _defaults(type(record))
+        cls: type[Any] = type(record)
+        defaults = _defaults(cls)
         values = {name: value for name, value in values.items() if not _is_default(value, defaults.get(name))}
     return wl.bracketed(
         begin=wl.TextDoc(f"{type(record).__name__}("),
-        docs=wl.named_objs(list(values.items()), **options),
+        docs=_wl.named_objs(list(values.items()), **options),
         sep=wl.comma,
         end=wl.TextDoc(")"),
         indent=options["indent"],

@@ -19,6 +19,7 @@ SKIPPED = {
         "content_of",
         "import_weights",
         "load_checkpoint",
+        "load_orbax",
         "needs_x64",
         "restored",
         "target_of",
@@ -31,9 +32,10 @@ SKIPPED = {
     "modules/norms": {"SpectralNorm", "batch_norm", "norm", "normalize", "weight_norm"},
     "modules/ops": set(),
     "modules/recurrence": {"Bidirectional", "RNN", "flip_sequences", "last_step"},
+    "modules/sharding": {"conventional_names"},
     "modules/summary": {"tabulate"},
     "modules": {"check_key"},
-    "examples": {"train", "bits", "load_and_compare", "draw", "gpt2", "llama"},
+    "examples": {"Block", "GPT", "bits", "draw", "gpt2", "llama", "load_and_compare", "make_state", "train"},
 }
 
 
