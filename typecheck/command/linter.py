@@ -18,6 +18,7 @@ from typing import Any
 
 from weft.core.errors import ForeignObjectError, WeftError
 from weft.typecheck.arguments.generalise import generalise
+from weft.typecheck.command.called import Recorded
 from weft.typecheck.command.config import Settings
 from weft.typecheck.command.flax_programs import flax_over_weft
 from weft.typecheck.command.lines import Checked, Line, joined, one_line, undecided
@@ -114,13 +115,31 @@ def judged(unit: Unit, settings: Settings, steps: Steps | None = None) -> Iterat
             yield one_line("unusable", file, line, "import", f"{type(error).__name__}: {_first(error)}", "import")
             return
         failed: dict[str, Exception] = {}
-        found = [*definitions(module, failed)]
+        recorded = Recorded(unit, module, settings)
+        found = [] if settings.only_calls else [*definitions(module, failed)]
         for name, error in failed.items():
             if _is_asked(name, settings):
                 yield _crash(shown(unit.file), 0, name, error)
         for name, thing in found:
             if _is_asked(name, settings):
-                yield from _definition(unit, name, thing, settings, steps)
+                yield from _definition(unit, name, thing, settings, steps, recorded)
+        for name, function, owner in recorded.others():
+            if _is_asked(name, settings):
+                yield from _called(unit, name, function, owner, settings, steps, recorded)
+
+
+def _called(
+    unit: Unit, name: str, function: Any, owner: type | None, settings: Settings, steps: Steps, recorded: Recorded
+) -> Iterator[Checked]:
+    """The verdict of a function from its recorded calls alone."""
+    file, line = place_of(inspect.unwrap(function))
+    reason = skip_reason(file, line) or (skip_reason(*place_of(owner)) if owner is not None else None)
+    if reason is not None or not steps.enter(name, file, line):
+        return
+    key = f"{unit.module}:{name.partition('.')[0]}"
+    yield Checked(targets=(key,))
+    dims, budget = dict(settings.dims.get(key, {})), Budget(settings.trials, settings.seconds)
+    yield from _verdict(steps, (name, file, line), settings, lambda: recorded.contract(name, function, owner, dims, budget))
 
 
 def _is_asked(name: str, settings: Settings) -> bool:
@@ -173,7 +192,9 @@ def _has_contract(cls: type) -> bool:
     return any(True for _ in public_methods(cls))
 
 
-def _definition(unit: Unit, name: str, thing: Any, settings: Settings, steps: Steps) -> Iterator[Checked]:
+def _definition(
+    unit: Unit, name: str, thing: Any, settings: Settings, steps: Steps, recorded: Recorded
+) -> Iterator[Checked]:
     """The parts of one function or class."""
     file, line = place_of(thing)
     key = f"{unit.module}:{name}"
@@ -192,13 +213,14 @@ def _definition(unit: Unit, name: str, thing: Any, settings: Settings, steps: St
         yield trouble
         return
     for target in targets:
+        recorded.judged.add(target.name)
         if not steps.enter(target.name, target.file, target.line):
             continue
         reason = skip_reason(target.file, target.line)
         if reason is not None:
             yield one_line("skipped", shown(target.file), target.line, target.name, reason, "skipped")
         else:
-            yield _proved(target, settings, key, steps)
+            yield _proved(target, thing, settings, key, steps, recorded)
 
 
 def _targets(thing: Any, settings: Settings, key: str) -> list[Target]:
@@ -220,28 +242,45 @@ def _value(given: Any) -> Any:
         raise AnnotationError(f"the configuration's import = {given['import']!r}: {_first(error)}") from None
 
 
-def _proved(target: Target, settings: Settings, key: str, steps: Steps) -> Checked:
-    found: list[Contract] = []
-    budget = Budget(settings.trials, settings.seconds)
+def _proved(target: Target, thing: Any, settings: Settings, key: str, steps: Steps, recorded: Recorded) -> Checked:
+    budget, dims = Budget(settings.trials, settings.seconds), dict(settings.dims.get(key, {}))
 
-    def work() -> None:
+    def work() -> Contract:
+        return recorded.instead(prove(target, dims, budget), thing, dims, budget)
+
+    (part,) = _verdict(steps, (target.name, target.file, target.line), settings, work)
+    return part
+
+
+def _verdict(
+    steps: Steps, place: tuple[str, str, int], settings: Settings, work: Callable[[], Contract | None]
+) -> Iterator[Checked]:
+    """The part that one contract gives; none if there is nothing to say of it."""
+    found: list[Contract | None] = []
+
+    def prove_it() -> None:
         try:
-            found.append(prove(target, dict(settings.dims.get(key, {})), budget))
+            found.append(work())
         finally:
             forget_closures()
 
-    trouble = _guarded(steps, (target.name, target.file, target.line), settings.strict, work)
+    trouble = _guarded(steps, place, settings.strict, prove_it)
     if trouble is not None:
-        return trouble
+        yield trouble
+        return
     contract = found[0]
+    if contract is None:
+        return
     reason = ""
     if steps.refusals and contract.verdict in (Verdict.FAILS, Verdict.SKIPPED):
         reason = _refused(steps.refusals[0])
     elif any(one.message.startswith("RecursionError") for one in contract.failures):
         reason = _TOO_DEEP
-    if not reason:
-        return _part(contract, settings.strict)
-    return undecided(shown(contract.file), contract.line, contract.name, reason, strict=settings.strict, lasting=True)
+    if reason:
+        name, file, line = contract.name, shown(contract.file), contract.line
+        yield undecided(file, line, name, reason, strict=settings.strict, lasting=True)
+    else:
+        yield _part(contract, settings.strict)
 
 
 def _guarded(steps: Steps, place: tuple[str, str, int], strict: bool, work: Callable[[], None]) -> Checked | None:
@@ -314,11 +353,11 @@ def _part(contract: Contract, strict: bool) -> Checked:
 def _lines(contract: Contract, strict: bool) -> Iterator[tuple[Line, str]]:
     """The lines of a contract, each with the whole path of its file."""
 
-    def line(level: str, file: str, number: int, message: str, rule: str) -> tuple[Line, str]:
-        return Line(level, shown(file), number, contract.name, message, rule), file
+    def line(level: str, file: str, number: int, message: str, rule: str, program: str = "") -> tuple[Line, str]:
+        return Line(level, shown(file), number, contract.name, message, rule, program), file
 
     def of(level: str, one: Finding) -> tuple[Line, str]:
-        return line(level, one.file, one.line, f"{one.rule}: {one}", one.rule)
+        return line(level, one.file, one.line, f"{one.rule}: {one}", one.rule, one.program)
 
     if contract.verdict is Verdict.SKIPPED:
         yield line("unbuilt", contract.file, contract.line, f"not checked: {contract.reason}", "unbuilt")
