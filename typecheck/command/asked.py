@@ -73,14 +73,14 @@ def explained(part: Checked, name: str) -> Checked:
     lines = [one for one in part.lines if one.name == name or one.name.startswith(f"{name}.")]
     lines += [one for one in part.lines if one.level in ("unusable", "crash") and one not in lines]
     told = [
-        dataclasses.replace(one, message=f"{one.message}\n\n{_indented(one.program)}\n") if one.program else one
+        dataclasses.replace(one, message=f"{one.message}\n\n{_indented(one.program)}\n") if one.level == "error" else one
         for one in lines
     ]
     return dataclasses.replace(part, lines=tuple(told))
 
 
 def _indented(program: str) -> str:
-    return "\n".join(f"    {line}" for line in program.splitlines())
+    return "\n".join(f"    {line}" for line in (program or "# no program of ten lines shows it").splitlines())
 
 
 def calls_for(options: argparse.Namespace, config: Config) -> Asked:

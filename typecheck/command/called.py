@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from weft.typecheck.command.config import Settings
-from weft.typecheck.command.recorded import read_calls
+from weft.typecheck.command.recorded import paths_of, read_calls
 from weft.typecheck.command.units import Unit
 from weft.typecheck.proofs.budget import Budget
 from weft.typecheck.proofs.report import Contract, Verdict
@@ -27,6 +28,8 @@ class Recorded:
 
     def __init__(self, unit: Unit, module: ModuleType, settings: Settings):
         self.calls = read_calls(Path(settings.calls)) if settings.calls else {}
+        if settings.calls:
+            sys.path += paths_of(Path(settings.calls))  # until this unit is judged (`loading.importable`)
         self.module, self.judged = module, set[str]()
         # A script has another name while it is checked, and a test may have been what called it.
         self._names = {module.__name__: unit.module}

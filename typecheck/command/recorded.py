@@ -1,8 +1,9 @@
 """The file of recorded calls, `.weft/calls.json`: written whole or not at all, and refused if it is another one's.
 
-    {"format": 1, "calls": {"module:qualname": [structure, ...]}}
+    {"format": 1, "paths": ["tests"], "calls": {"module:qualname": [structure, ...]}}
 
-The structures are those of `typecheck/recording`; here they are only JSON.
+The structures are those of `typecheck/recording`; here they are only JSON. The paths, relative to the project, are where
+modules were found that a structure may name: those of tests, which define classes of their own.
 """
 
 from __future__ import annotations
@@ -27,17 +28,21 @@ Calls = Mapping[str, list[Any]]
 
 
 def joined_calls(parts: Iterable[Calls]) -> dict[str, list[Any]]:
-    """What several processes recorded, in their order: of each function a few structures, each once."""
-    found: dict[str, list[Any]] = {}
+    """What several processes recorded: of each function a few structures, each once, in an order that is always the same."""
+    found: dict[str, dict[str, Any]] = {}
     for part in parts:
         for name, calls in part.items():
-            known = found.setdefault(name, [])
-            known += [one for one in calls if one not in known][: _MOST - len(known)]
-    return found
+            found.setdefault(name, {}).update((json.dumps(one), one) for one in calls)
+    return {name: [calls[text] for text in sorted(calls)][:_MOST] for name, calls in sorted(found.items())}
 
 
-def write_calls(file: Path, calls: Calls) -> None:
+def write_calls(file: Path, calls: Calls, paths: Iterable[str] = ()) -> None:
     """Writes a file in one step, so that no reader finds half of it.
+
+    Args:
+        file: where; `.weft/calls.json` below the project's folder.
+        calls: what was recorded.
+        paths: of `sys.path`; those in the project's folder are kept.
 
     Raises:
         OSError: if it cannot be written.
@@ -47,7 +52,11 @@ def write_calls(file: Path, calls: Calls) -> None:
     if file.parent.name == ".weft" and not ignoring.exists():
         ignoring.write_text("*\n")
     beside = file.with_suffix(f".{os.getpid()}")
-    beside.write_text(json.dumps({"format": FORMAT, "calls": dict(sorted(calls.items()))}, separators=(",", ":")))
+    root = file.resolve().parents[1]
+    whole = [Path(one).resolve() for one in paths]
+    below = [one.relative_to(root).as_posix() for one in whole if one.is_relative_to(root)]
+    content = {"format": FORMAT, "paths": sorted(set(below)), "calls": calls}
+    beside.write_text(json.dumps(content, separators=(",", ":")))
     beside.replace(file)
 
 
@@ -57,7 +66,12 @@ def read_calls(file: Path) -> dict[str, list[Any]]:
     Raises:
         ConfigError: in one line, for a file that is not there, that does not parse, or of another version.
     """
-    return _read(str(file), digest_of(file))
+    return _read(str(file), digest_of(file))[0]
+
+
+def paths_of(file: Path) -> list[str]:
+    """The folders that the modules of a file's structures may be found in."""
+    return [str(file.resolve().parents[1] / one) for one in _read(str(file), digest_of(file))[1]]
 
 
 def digest_of(file: Path) -> str:
@@ -73,11 +87,11 @@ def digest_of(file: Path) -> str:
 
 
 @functools.lru_cache(maxsize=2)
-def _read(path: str, digest: str) -> dict[str, list[Any]]:
+def _read(path: str, digest: str) -> tuple[dict[str, list[Any]], list[str]]:
     try:
         found = json.loads(Path(path).read_text())
-        version, calls = found["format"], found["calls"]
-    except (OSError, ValueError, RecursionError, KeyError, TypeError):
+        version, calls, paths = found["format"], found.get("calls"), found.get("paths", [])
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
         raise ConfigError(f"{path}: this is no file of recorded calls; `pytest --weft-record` writes one") from None
     if version != FORMAT:
         raise ConfigError(
@@ -85,9 +99,9 @@ def _read(path: str, digest: str) -> dict[str, list[Any]]:
             "(`pytest --weft-record`)"
         )
     usable = isinstance(calls, dict) and all(isinstance(one, list) and all(map(_is_call, one)) for one in calls.values())
-    if not usable:
+    if not usable or not isinstance(paths, list) or not all(isinstance(one, str) for one in paths):
         raise ConfigError(f"{path}: this is no file of recorded calls; `pytest --weft-record` writes one")
-    return calls
+    return calls, paths
 
 
 def _is_call(one: Any) -> bool:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -37,7 +38,8 @@ _HOOK = pytest.StashKey[Any]()
 # The recorder of `--weft-record`, and what the workers of pytest-xdist have recorded.
 _RECORDER = pytest.StashKey[Any]()
 _RECORDED = pytest.StashKey[list[dict[str, list[Any]]]]()
-_SAID = pytest.StashKey[list[str]]()
+_SAID, _PATHS = pytest.StashKey[list[str]](), pytest.StashKey[list[str]]()
+_NO_PACKAGES = ("tests", "test", "docs", "examples")
 _MODES = ("off", "on", "strict")
 
 
@@ -124,9 +126,9 @@ def _record(config: pytest.Config, named: str) -> None:
         pytest.UsageError: if there is no such package, or it is imported already.
     """
     names = [one for one in named.split(",") if one] or _packages_of(config.rootpath)
-    wrong = [one for one in names if not all(part.isidentifier() for part in one.split("."))]
+    wrong = [one for one in names if not all(part.isidentifier() for part in one.split(".")) or _is_of_tests(Path(one))]
     if wrong or not names:
-        why = f"{wrong[0]!r} is no package" if wrong else f"{config.rootpath} has no package, here or below `src`"
+        why = f"{wrong[0]!r} is no package to record" if wrong else f"{config.rootpath} has no package, here or below `src`"
         raise pytest.UsageError(f"--weft-record: {why}; name them: --weft-record=PACKAGE,...")
     from weft.typecheck.calls.importing import ImportHookError
     from weft.typecheck.recording.recorder import Recorder
@@ -137,11 +139,16 @@ def _record(config: pytest.Config, named: str) -> None:
         raise pytest.UsageError(f"--weft-record: {', '.join(names)}: {error.what}; {error.fix}") from None
 
 
+def _is_of_tests(path: Path) -> bool:
+    """Whether it was meant as a path, as in `pytest --weft-record tests`."""
+    return path.name in _NO_PACKAGES or (path.is_dir() and not (path / "__init__.py").exists() and any(path.glob("test_*")))
+
+
 def _packages_of(root: Path) -> list[str]:
     """The packages of a project: below `src`, or beside its `pyproject.toml`; those of its tests are none."""
     for folder in (root / "src", root):
         found = sorted(one.parent.name for one in folder.glob("*/__init__.py"))
-        names = [one for one in found if one.isidentifier() and one not in ("tests", "test", "docs", "examples")]
+        names = [one for one in found if one.isidentifier() and one not in _NO_PACKAGES]
         if names:
             return names
     return []
@@ -152,8 +159,10 @@ def pytest_testnodedown(node: Any, error: object) -> None:
     """Takes what a worker of pytest-xdist has recorded."""
     output = getattr(node, "workeroutput", None) or {}
     if "weft_calls" in output:
-        node.config.stash.setdefault(_RECORDED, []).append(json.loads(output["weft_calls"]))
-        node.config.stash.setdefault(_SAID, []).extend(json.loads(output["weft_said"]))
+        found = json.loads(output["weft_calls"])
+        node.config.stash.setdefault(_RECORDED, []).append(found["calls"])
+        node.config.stash.setdefault(_SAID, []).extend(found["said"])
+        node.config.stash.setdefault(_PATHS, []).extend(found["paths"])
 
 
 @pytest.hookimpl(trylast=True)
@@ -164,17 +173,21 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if recorder is None:
         return
     said = [f"{name}: not recorded: another import hook has loaded it" for name in recorder.missed()]
+    said += [f"{name}: nothing imported it" for name in recorder.packages if name not in sys.modules]
     said += ["there was more than a file should have"] * recorder.full
     output = getattr(config, "workeroutput", None)
     if output is not None:
-        output["weft_calls"], output["weft_said"] = json.dumps(recorder.calls), json.dumps(said)
+        output["weft_calls"] = json.dumps({"calls": recorder.calls, "said": said, "paths": sys.path})
         return
     from weft.typecheck.command.recorded import PLACE, joined_calls, write_calls
 
-    calls = joined_calls([recorder.calls, *config.stash.get(_RECORDED, [])])
+    workers = config.stash.get(_RECORDED, [])
+    if workers:  # this process has only given the tests out
+        said = []
+    calls = joined_calls([recorder.calls, *workers])
     count = sum(map(len, calls.values()))
     try:
-        write_calls(config.rootpath / PLACE, calls)
+        write_calls(config.rootpath / PLACE, calls, [*sys.path, *config.stash.get(_PATHS, [])])
         said.insert(0, f"{len(calls)} functions, {count} structures: {PLACE}")
     except OSError as error:
         said.insert(0, f"{PLACE} cannot be written: {error.strerror}")

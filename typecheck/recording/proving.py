@@ -79,11 +79,13 @@ def prove_recorded(
         why = next(iter([*(one.reason for one in contracts), *reasons]), "nothing was recorded")
         return Contract(name, file, line, Verdict.SKIPPED, reason=f"of {len(calls)} recorded calls none says more: {why}")
     failing = next((one for one in decided if one.verdict is Verdict.FAILS), None)
-    worst = min(decided, key=lambda one: _WEAKER.index(one.verdict))
     if failing is not None:
         failures = [dataclasses.replace(one, options=(*one.options, "called as recorded")) for one in failing.failures]
         return dataclasses.replace(failing, failures=tuple(failures))
-    told = f"it is called as recorded ({_counted(len(decided), 'structure')} of arguments)"
+    worst = min(decided, key=lambda one: _WEAKER.index(one.verdict))
+    reasons += [one.reason for one in contracts if one.verdict is Verdict.SKIPPED]
+    rest = f"; {len(reasons)} not used: {reasons[0]}" if reasons else ""
+    told = f"it is called as recorded ({_counted(len(decided), 'structure')} of arguments{rest})"
     return dataclasses.replace(
         worst,
         assumptions=tuple(dict.fromkeys([told, *(what for one in decided for what in one.assumptions)])),
