@@ -184,8 +184,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
 def decorate(tree: ast.Module, all_of_it: bool = False) -> None:
     """Puts the decorator on the annotated functions and the classes of a module, at any depth.
 
-    Left alone, with all that is in them: what `no_type_check` is on, and, unless `all_of_it` is asked for, what jaxtyping's
-    `jaxtyped` checks already.
+    Left alone, with all that is in them: what `no_type_check` is on, and, but for `all_of_it`, what `jaxtyped` checks.
     """
     pending: list[ast.AST] = [tree]
     while pending:

@@ -73,7 +73,9 @@ def explained(part: Checked, name: str) -> Checked:
     lines = [one for one in part.lines if one.name == name or one.name.startswith(f"{name}.")]
     lines += [one for one in part.lines if one.level in ("unusable", "crash") and one not in lines]
     told = [
-        dataclasses.replace(one, message=f"{one.message}\n\n{_indented(one.program)}\n") if one.level == "error" else one
+        dataclasses.replace(one, message=f"{one.message}\n\n{_indented(one.program)}\n")
+        if one.level == "error"
+        else one
         for one in lines
     ]
     return dataclasses.replace(part, lines=tuple(told))
@@ -105,13 +107,14 @@ def _of(file: Path, **more: Any) -> Asked:
 
 
 def _called(options: argparse.Namespace, config: Config) -> Asked:
-    calls = _started(config, {"call": options.call, "roots": [os.getcwd()]})
-    if not calls:
-        raise ConfigError("weft check: --call could not be used, as said above")
+    answer = _started(config, {"call": options.call, "roots": [os.getcwd()]})
+    calls, file = answer["calls"], answer["file"]
     (name,) = calls
+    if file is None:
+        raise ConfigError(f"weft check: --call: {name} is not Python's to read: its module has no file")
     options.only = f"^{re.escape(name.partition(':')[2])}$"
     asked = _of(_kept(config, calls), only_calls=True)
-    return dataclasses.replace(asked, paths=(name.partition(":")[0],))
+    return dataclasses.replace(asked, paths=(os.path.relpath(file),))
 
 
 def _ran(options: argparse.Namespace, config: Config) -> Asked:
@@ -123,14 +126,14 @@ def _ran(options: argparse.Namespace, config: Config) -> Asked:
         raise ConfigError("weft check: --run needs a script")
     units, _ = units_of(config.paths, config.exclude, config.root)
     script = Path(arguments[0]).resolve()
-    aliases = {"__main__": unit.module for unit in units if Path(unit.file).resolve() == script}
+    modules = [unit.module for unit in units if Path(unit.file).resolve() == script]
     request = {
         "run": arguments,
         "packages": sorted({unit.module.partition(".")[0] for unit in units}),
-        "aliases": aliases,
+        "aliases": dict(zip(["__main__"], modules, strict=False)),
         "roots": sorted({unit.root for unit in units}),
     }
-    return _of(_kept(config, _started(config, request)))
+    return _of(_kept(config, _started(config, request)["calls"]))
 
 
 def _kept(config: Config, calls: Mapping[str, list[Any]]) -> Path:
@@ -143,7 +146,7 @@ def _kept(config: Config, calls: Mapping[str, list[Any]]) -> Path:
     return file
 
 
-def _started(config: Config, request: Mapping[str, Any]) -> dict[str, list[Any]]:
+def _started(config: Config, request: Mapping[str, Any]) -> dict[str, Any]:
     """What a process recorded; one that fails is said, and what it has recorded until then is used."""
     folder = (config.root / PLACE).parent
     answer = folder / f"answer.{os.getpid()}.json"
@@ -156,17 +159,21 @@ def _started(config: Config, request: Mapping[str, Any]) -> dict[str, list[Any]]
             stdout=sys.stderr if _has_number(sys.stderr) else None,
             check=False,
         )
-        calls = json.loads(answer.read_text()) if answer.exists() else {}
+        found: dict[str, Any] = json.loads(answer.read_text()) if answer.exists() else {}
     except (OSError, ValueError) as error:
         raise ConfigError(f"weft check: calls could not be recorded: {error}") from None
     finally:
         answer.unlink(missing_ok=True)
+    if "error" in found:
+        raise ConfigError(f"weft check: --call: {found['error']}")
     if done.returncode:
         what = "the call" if "call" in request else f"{' '.join(request['run'])}"
-        if not calls:
+        if not found.get("calls"):
             raise ConfigError(f"weft check: {what} ended with exit code {done.returncode}, and nothing was recorded")
         print(f"{what} ended with exit code {done.returncode}; its calls until then are used", file=sys.stderr)
-    return calls
+    elif not found["calls"]:
+        print("nothing was recorded: no annotated function of what is checked was called", file=sys.stderr)
+    return found
 
 
 def _has_number(stream: Any) -> bool:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from .baseline import Baseline
 from .asked import Asked, calls_for, check_options, explained
+from .baseline import Baseline
 from .config import Config, ConfigError, Settings, checked, nearest, read
 from .formats import FORMATS, STREAMED, WHOLE
 from .lines import Checked, Line, joined

@@ -139,7 +139,9 @@ def _called(
     key = f"{unit.module}:{name.partition('.')[0]}"
     yield Checked(targets=(key,))
     dims, budget = dict(settings.dims.get(key, {})), Budget(settings.trials, settings.seconds)
-    yield from _verdict(steps, (name, file, line), settings, lambda: recorded.contract(name, function, owner, dims, budget))
+    yield from _verdict(
+        steps, (name, file, line), settings, lambda: recorded.contract(name, function, owner, dims, budget)
+    )
 
 
 def _is_asked(name: str, settings: Settings) -> bool:
@@ -357,7 +359,9 @@ def _lines(contract: Contract, strict: bool) -> Iterator[tuple[Line, str]]:
         return Line(level, shown(file), number, contract.name, message, rule, program), file
 
     def of(level: str, one: Finding) -> tuple[Line, str]:
-        return line(level, one.file, one.line, f"{one.rule}: {one}", one.rule, one.program)
+        # A file that is no part of a package is loaded under a name of ours (`loading.load`).
+        program = one.program.replace("from weft_check_", "from ")
+        return line(level, one.file, one.line, f"{one.rule}: {one}", one.rule, program)
 
     if contract.verdict is Verdict.SKIPPED:
         yield line("unbuilt", contract.file, contract.line, f"not checked: {contract.reason}", "unbuilt")

@@ -2,8 +2,8 @@
 
     {"format": 1, "paths": ["tests"], "calls": {"module:qualname": [structure, ...]}}
 
-The structures are those of `typecheck/recording`; here they are only JSON. The paths, relative to the project, are where
-modules were found that a structure may name: those of tests, which define classes of their own.
+The structures are those of `typecheck/recording`; here they are only JSON. The paths, relative to the project, are
+where modules were found that a structure may name: those of tests, which define classes of their own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Calls = Mapping[str, list[Any]]
 
 
 def joined_calls(parts: Iterable[Calls]) -> dict[str, list[Any]]:
-    """What several processes recorded: of each function a few structures, each once, in an order that is always the same."""
+    """What several processes recorded: of each function a few structures, each once, in one order."""
     found: dict[str, dict[str, Any]] = {}
     for part in parts:
         for name, calls in part.items():
@@ -98,7 +98,9 @@ def _read(path: str, digest: str) -> tuple[dict[str, list[Any]], list[str]]:
             f"{path}: calls of format {version!r}, and this weft reads format {FORMAT}; record them again "
             "(`pytest --weft-record`)"
         )
-    usable = isinstance(calls, dict) and all(isinstance(one, list) and all(map(_is_call, one)) for one in calls.values())
+    usable = isinstance(calls, dict) and all(
+        isinstance(one, list) and all(map(_is_call, one)) for one in calls.values()
+    )
     if not usable or not isinstance(paths, list) or not all(isinstance(one, str) for one in paths):
         raise ConfigError(f"{path}: this is no file of recorded calls; `pytest --weft-record` writes one")
     return calls, paths

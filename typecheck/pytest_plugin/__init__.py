@@ -64,8 +64,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         const="",
         default=None,
         metavar="PACKAGES",
-        help="record the structure of the arguments of each annotated function that is called, for `weft check`: of these "
-        "packages, separated by commas (write --weft-record=NAME), or of those that the project has",
+        help="record the structure of the arguments of each annotated function that is called, for `weft check`: "
+        "of these packages, separated by commas (write --weft-record=NAME), or of those that the project has",
     )
     group.addoption(
         "--weft-typecheck",
@@ -128,7 +128,11 @@ def _record(config: pytest.Config, named: str) -> None:
     names = [one for one in named.split(",") if one] or _packages_of(config.rootpath)
     wrong = [one for one in names if not all(part.isidentifier() for part in one.split(".")) or _is_of_tests(Path(one))]
     if wrong or not names:
-        why = f"{wrong[0]!r} is no package to record" if wrong else f"{config.rootpath} has no package, here or below `src`"
+        why = (
+            f"{wrong[0]!r} is no package to record"
+            if wrong
+            else f"{config.rootpath} has no package, here or below `src`"
+        )
         raise pytest.UsageError(f"--weft-record: {why}; name them: --weft-record=PACKAGE,...")
     from weft.typecheck.calls.importing import ImportHookError
     from weft.typecheck.recording.recorder import Recorder
@@ -141,7 +145,9 @@ def _record(config: pytest.Config, named: str) -> None:
 
 def _is_of_tests(path: Path) -> bool:
     """Whether it was meant as a path, as in `pytest --weft-record tests`."""
-    return path.name in _NO_PACKAGES or (path.is_dir() and not (path / "__init__.py").exists() and any(path.glob("test_*")))
+    return path.name in _NO_PACKAGES or (
+        path.is_dir() and not (path / "__init__.py").exists() and any(path.glob("test_*"))
+    )
 
 
 def _packages_of(root: Path) -> list[str]:
@@ -195,7 +201,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Says what was recorded, and of which functions the annotations could not be read, so that nobody takes them for checked."""
+    """Says what was recorded, and which functions nobody should take for checked: their annotations cannot be read."""
     hook = config.stash.get(_HOOK, None)
     if hook is not None and hook.unread:
         terminalreporter.section("contracts that were not checked")

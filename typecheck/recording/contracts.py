@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from weft.typecheck.calls.importing import ImportHook, ImportHookError, install_import_hook
-from weft.typecheck.recording.scripts import STARTING, run_program
+from weft.typecheck.recording.scripts import STARTING, of_the_program, run_program
 
-USAGE = "usage: weft check --contracts PACKAGE[,...] SCRIPT [ARGS...]\n       weft check --contracts PACKAGE[,...] -m MODULE [ARGS...]"
+USAGE = (
+    "usage: weft check --contracts PACKAGE[,...] SCRIPT [ARGS...]\n"
+    "       weft check --contracts PACKAGE[,...] -m MODULE [ARGS...]"
+)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -20,14 +23,12 @@ def main(arguments: Sequence[str]) -> int:
 
 def _show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
     """An error of the program, without the frames that started it."""
-    while traceback is not None and not _is_of_the_program(traceback):
-        traceback = traceback.tb_next
-    sys.__excepthook__(kind, error.with_traceback(traceback), traceback)
-
-
-def _is_of_the_program(traceback: TracebackType) -> bool:
-    name = traceback.tb_frame.f_globals.get("__name__", "")
-    return traceback.tb_frame.f_code.co_filename not in STARTING and not name.startswith(("weft.", "weft_", "runpy"))
+    started = traceback
+    while started is not None and started.tb_frame.f_code.co_filename != STARTING[-1]:
+        started = started.tb_next
+    # What fails before the program runs is ours.
+    shown = of_the_program(started) or traceback
+    sys.__excepthook__(kind, error.with_traceback(shown), shown)
 
 
 def run_under_contracts(packages: str, arguments: Sequence[str]) -> int:

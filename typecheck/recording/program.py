@@ -3,7 +3,7 @@
 A request is JSON in the last argument; what was recorded goes to the file that it names, whatever the script does, and
 what the script prints to standard error.
 
-    {"run": ["train.py", "--steps", "3"], "packages": ["pkg"], "aliases": {"__main__": "train"}, "roots": [], "to": file}
+    {"run": ["train.py", "--steps", "3"], "packages": ["pkg"], "aliases": {}, "roots": [], "to": file}
     {"call": "pkg.layers.attend(f32[3,4], n=2)", "roots": [], "to": file}
 """
 
@@ -41,18 +41,22 @@ def main() -> int:
         try:
             calls = dict([described(request["call"])])
         except CallError as error:
-            print(f"weft check: --call: {error.what}", file=sys.stderr)
+            Path(request["to"]).write_text(json.dumps({"error": error.what}))
             return 2
-        Path(request["to"]).write_text(json.dumps(calls))
+        (name,) = calls
+        file = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
+        Path(request["to"]).write_text(json.dumps({"calls": calls, "file": file}))
         return 0
     recorder = Recorder(request["packages"], request["aliases"]).install()
     is_checked = "__main__" in request["aliases"]
     try:
-        return run_program(request["run"], "weft check", "weft check --run SCRIPT", recorder.decorated if is_checked else None)
+        return run_program(
+            request["run"], "weft check", "weft check --run SCRIPT", recorder.decorated if is_checked else None
+        )
     finally:
         for module in recorder.missed():
             print(f"{module}: its calls were not recorded: another import hook has loaded it", file=sys.stderr)
-        Path(request["to"]).write_text(json.dumps(recorder.calls))
+        Path(request["to"]).write_text(json.dumps({"calls": recorder.calls}))
 
 
 class _Dtype:
@@ -69,7 +73,10 @@ class _Dtype:
 _SHORT = {
     **{f"f{bits}": f"float{bits}" for bits in (16, 32, 64)},
     **{f"{short}{bits}": f"{name}{bits}" for short, name in (("i", "int"), ("u", "uint")) for bits in (8, 16, 32, 64)},
-    **{"bf16": "bfloat16", "c64": "complex64", "c128": "complex128", "b1": "bool"},
+    "bf16": "bfloat16",
+    "c64": "complex64",
+    "c128": "complex128",
+    "b1": "bool",
 }
 _NAMES: dict[str, Any] = {"jax": jax, "jnp": jnp, "np": np, **{short: _Dtype(name) for short, name in _SHORT.items()}}
 
@@ -78,7 +85,7 @@ def described(expression: str) -> tuple[str, list[Node]]:
     """The call that an expression describes: the function's name, and the structure of its arguments. It is not made.
 
     Args:
-        expression: a call of a function or method, by its dotted name; arguments may use `jax`, `jnp`, `np`, whatever is
+        expression: a call of a function or method, by its dotted name; arguments may use `jax`, `jnp`, `np`, what is
             named by its module, and `f32[3,4]` for an array.
 
     Raises:

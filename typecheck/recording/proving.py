@@ -20,7 +20,9 @@ from weft.typecheck.recording.targets import Unusable, recorded_target
 _WEAKER = (Verdict.SKIPPED, Verdict.UNDECIDED, Verdict.HOLDS, Verdict.PROVED)
 
 
-def called_as(function: Any, cls: type | None, calls: Mapping[str, Sequence[Node]], names: Mapping[str, str]) -> list[Node]:
+def called_as(
+    function: Any, cls: type | None, calls: Mapping[str, Sequence[Node]], names: Mapping[str, str]
+) -> list[Node]:
     """The recorded calls of a function; of a method, those on instances of a class.
 
     Args:
@@ -77,7 +79,9 @@ def prove_recorded(
     if not decided:
         file, line = place_of(plain)
         why = next(iter([*(one.reason for one in contracts), *reasons]), "nothing was recorded")
-        return Contract(name, file, line, Verdict.SKIPPED, reason=f"of {len(calls)} recorded calls none says more: {why}")
+        return Contract(
+            name, file, line, Verdict.SKIPPED, reason=f"of {len(calls)} recorded calls none says more: {why}"
+        )
     failing = next((one for one in decided if one.verdict is Verdict.FAILS), None)
     if failing is not None:
         failures = [dataclasses.replace(one, options=(*one.options, "called as recorded")) for one in failing.failures]
@@ -97,7 +101,9 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
-def others(module: ModuleType, calls: Mapping[str, Sequence[Node]], judged: set[str]) -> Iterator[tuple[str, Any, type | None]]:
+def others(
+    module: ModuleType, calls: Mapping[str, Sequence[Node]], judged: set[str]
+) -> Iterator[tuple[str, Any, type | None]]:
     """What was recorded of a module and is judged by no proof from annotations: methods of abstract and plain classes.
 
     Args:
@@ -119,5 +125,3 @@ def others(module: ModuleType, calls: Mapping[str, Sequence[Node]], judged: set[
             owner, found = None, found.__func__
         if callable(found) and not isinstance(found, type | classmethod):
             yield name, found, owner if isinstance(owner, type) else None
-
-

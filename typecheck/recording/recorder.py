@@ -22,7 +22,7 @@ from weft.typecheck.language.annotations import Anything, holds_arrays
 from weft.typecheck.language.signatures import signature_of
 from weft.typecheck.recording.structures import Encoder, Node
 
-# Of one function: how many structures are kept, how many of its first calls are looked at, and how many looks there are.
+# Of one function: how many structures are kept, how many first calls are looked at, and how many looks there are.
 MOST_CALLS, FIRST, MOST_LOOKS = 4, 8, 16
 # How many characters a call may have, and all of them.
 MOST_OF_CALL, MOST_OF_ALL = 40_000, 20_000_000
@@ -127,9 +127,7 @@ class Recorder(ImportHook):
 def _is_public(qualname: str) -> bool:
     """Whether a name is one of those that `weft check` judges."""
     *owners, last = qualname.split(".")
-    return "<locals>" not in owners and all(
-        not one.startswith("_") or one == "__call__" for one in (*owners, last)
-    )
+    return "<locals>" not in owners and all(not one.startswith("_") or one == "__call__" for one in (*owners, last))
 
 
 def _names_arrays(function: Callable[..., Any]) -> bool:

@@ -1,7 +1,7 @@
 """Structures: what a value is made of, as JSON, and an abstract value from that again.
 
-Of an array there is the shape and the dtype; of a record, a dataclass or any other object its class and its fields; of a
-function or a class its name; numbers, strings and flags are configuration, and kept. Numbers in arrays never are. What
+Of an array there is the shape and the dtype; of a record, a dataclass or any other object its class and its fields; of
+a function or a class its name; numbers, strings and flags are configuration, and kept. What arrays hold never is. What
 has no name to find it by (a lambda, an object of native code) is `Opaque`: an argument with one in it is left to its
 annotation.
 
@@ -198,7 +198,9 @@ class Decoder:
 
     def _array(self, node: Node) -> Any:
         name = node["array"]
-        dtype = jax.eval_shape(lambda: jax.random.key(0, impl=_KEYS.get(name))).dtype if name.startswith("key<") else name
+        dtype = (
+            jax.eval_shape(lambda: jax.random.key(0, impl=_KEYS.get(name))).dtype if name.startswith("key<") else name
+        )
         return jax.ShapeDtypeStruct(tuple(node["shape"]), dtype if name.startswith("key<") else jnp.dtype(name))
 
     def _object(self, node: Node) -> Any:
@@ -244,7 +246,9 @@ def is_plain_object(value: Any) -> bool:
         hasattr(value, "__dict__")
         and form_of(type(value)) is None
         and not callable(getattr(value, "tree_flatten", None))
-        and not isinstance(value, type | types.FunctionType | types.ModuleType | functools.partial | jax.ShapeDtypeStruct)
+        and not isinstance(
+            value, type | types.FunctionType | types.ModuleType | functools.partial | jax.ShapeDtypeStruct
+        )
         and not inspect.isbuiltin(value)
         and jax.tree.structure(value) == _LEAF
     )

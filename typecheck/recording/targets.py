@@ -1,9 +1,9 @@
-"""Targets from recorded calls: arguments of the structure that a call had, at all the sizes that their annotations allow.
+"""Targets from recorded calls: arguments of the structure that a call had, at all sizes that their annotations allow.
 
 The names of the annotations are bound by the recorded arguments, as a check would bind them; a call that does not fit
-its annotations says nothing about them. Each name then takes any size: arrays get the shapes that their annotation gives
-them, records become abstract copies of themselves (`arguments.abstract_copies`), an integer called like a dim is that
-dim. What no annotation names stays as it was recorded, and an argument without a structure is built from its annotation.
+its annotations says nothing about them. Each name then takes any size: arrays get the shapes that their annotation
+gives them, records become abstract copies of themselves (`abstract_copies`), an integer called like a dim is that dim.
+What no annotation names stays as it was recorded, and an argument without a structure is built from its annotation.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ def recorded_target(
     recorded = _Recorded(function, call, decoder, owner)
     file, line = place_of(function)
     given = recorded.arguments()
-    constants = {size for value in given.values() for leaf in jax.tree.leaves(value) for size in getattr(leaf, "shape", ())}
+    constants = {
+        size for value in given.values() for leaf in jax.tree.leaves(value) for size in getattr(leaf, "shape", ())
+    }
     return Target(
         name or function.__qualname__,
         file,
