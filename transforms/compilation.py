@@ -28,7 +28,7 @@ from weft.core.records.statics import Bound, Static
 from weft.core.threads.proxies import Returned, Transform
 from weft.transforms._wrap import decorate, named_like, numbers_and_names, titled, with_statics
 from weft.transforms.parts import call_part
-from weft.transforms.stages import Arguments, Stage, StaticArguments, refuse_statics, without_statics
+from weft.transforms.stages import Arguments, Stage, StaticArguments, refuse_statics, refuse_writes, without_statics
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -161,11 +161,16 @@ class JitFunction(Generic[P, R]):
         complete: Callable[[tuple[Any, ...], Mapping[str, Any]], Arguments],
     ) -> Any:
         """Traces the function as one of plain pytrees: what is exported is called without weft."""
-        refuse_statics(crossing.structure.described(), crossing)
-        _, args, kwargs = crossing.structure.build(shapes)
+        refuse_statics(crossing)
+        _, args, kwargs = crossing.structure.rebuilt(shapes)
+        writes = self._interpreted.boundary.has_updates
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            return without_statics(self._interpreted(*complete(args, kwargs)))
+            before: list[Any] = untyped_jax.tree.leaves((args, kwargs)) if writes else []
+            out = self._interpreted(*complete(args, kwargs))
+            if writes:
+                refuse_writes(before, (args, kwargs))
+            return without_statics(out)
 
         numbers, names = self._options.static_numbers, self._options.static_names
         args = tuple(argument for i, argument in enumerate(args) if i not in numbers)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -21,7 +21,6 @@ from weft.core.errors import StaticError, StructureError
 from weft.core.interpreter.boundary import AnyCrossing
 from weft.core.interpreter.interpret import Interpreted
 from weft.core.paths import format_path
-from weft.core.records.agree import Described
 from weft.core.records.leaves import iter_leaves
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
@@ -173,19 +172,34 @@ def _digest(traced: Any) -> bytes:
     return hashlib.sha256(repr((text, donated, made_with)).encode()).digest()
 
 
-def refuse_statics(described: Described, crossing: AnyCrossing) -> None:
+def refuse_statics(crossing: AnyCrossing) -> None:
     """Refuses to export a function of static leaves that no record holds: plain JAX cannot be called with them.
 
     Raises:
         StaticError: naming them.
     """
-    leaves = {crossing.structure.paths[i] for i in crossing.structure.static_positions}
-    found = [f"{format_path(path)}: {value}" for path, value in described.leaves if path in leaves]
+    found = [f"{format_path(path)}: {value}" for path, value in crossing.structure.loose_statics().items()]
     if found:
         raise StaticError(
             "a function cannot be exported for arguments that hold something static outside of records",
             at=found,
             fix="put it into a record, or name the argument in static_argnames",
+        )
+
+
+def refuse_writes(before: Sequence[Any], arguments: Any) -> None:
+    """Refuses to export a function that writes into its arguments: nobody is there to write into the caller's.
+
+    Raises:
+        StructureError: naming what has changed.
+    """
+    leaves, _ = untyped_jax.tree_util.tree_flatten_with_path(arguments)
+    found = [path for (path, leaf), old in zip(leaves, before, strict=False) if leaf is not old]
+    if found or len(leaves) != len(before):
+        raise StructureError(
+            "a function cannot be exported that changes the objects that it is given",
+            at=[f"arguments{untyped_jax.tree_util.keystr(path)}" for path in found],
+            fix="split them, and return the state: merge inside, and return nnx.state(model)",
         )
 
 

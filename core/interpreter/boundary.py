@@ -39,6 +39,14 @@ class CallStructure(Protocol):
         """The arguments that the user has said to be static as a whole."""
         ...
 
+    def loose_statics(self) -> Mapping[Path, Any]:
+        """The static leaves of the arguments that no record or object holds: strings, functions, numbers by choice."""
+        ...
+
+    def rebuilt(self, values: Sequence[Any]) -> Call:
+        """The call again: the same trees around other values, of fresh objects."""
+        ...
+
     def sparse(self, values: Mapping[int, Any]) -> Call:
         """The call's trees with values at some leaves and nothing elsewhere: how (co)tangents are given."""
         ...

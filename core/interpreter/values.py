@@ -67,6 +67,15 @@ class CallOfRecords(Structure):
         skeleton = self.build([None] * len(self.dynamic_positions))
         return frozenset(path for path, one in _named_arguments(skeleton) if type(one) is Static)
 
+    def loose_statics(self) -> Mapping[Path, Any]:
+        """The static leaves that no record holds."""
+        leaves = {self.paths[i] for i in self.static_positions}
+        return {path: value for path, value in self.described().leaves if path in leaves}
+
+    def rebuilt(self, values: Sequence[Any]) -> Call:
+        """The call again, around other values."""
+        return self.build(values)
+
     def sparse(self, values: Mapping[int, Any]) -> Call:
         """The call's trees with values at some leaves, and `None` at all others."""
         leaves: list[Any] = [None] * len(self.paths)

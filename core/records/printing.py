@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from typing import Any
+from typing import Any, cast
 
 import wadler_lindig as wl
 from weft.core.caches import kept_with_class
@@ -22,7 +22,7 @@ def printed(record: Any, **options: Any) -> wl.AbstractDoc:
     fields = [field.name for field in dataclasses.fields(record) if field.repr and hasattr(record, field.name)]
     values = {name: getattr(record, name) for name in fields}
     if options["hide_defaults"]:
-        cls: type[Any] = type(record)
+        cls = cast("type[Any]", type(record))
         defaults = _defaults(cls)
         values = {name: value for name, value in values.items() if not _is_default(value, defaults.get(name))}
     return wl.bracketed(

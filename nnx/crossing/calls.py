@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
 from weft.core.interpreter.boundary import Call
-from weft.core.paths import Path
-from weft.core.records.agree import Described
+from weft.core.paths import Path, key_part
+from weft.core.records.agree import Described, Fixed
 from weft.nnx.crossing.apart import ARRAY, NODE, RefStructure, build, named, take_apart
 from weft.nnx.crossing.described import describe_arguments
 from weft.nnx.crossing.modes import Mode
@@ -40,6 +41,17 @@ class RefCall(RefStructure):
     def meant(self) -> frozenset[Path]:
         """The arguments that the user has said to be static: JAX's `static_argnums`, and nothing of an object."""
         return frozenset()
+
+    def loose_statics(self) -> Mapping[Path, Any]:
+        """The static leaves that no object holds."""
+        leaves, _ = jax.tree_util.tree_flatten_with_path(self.treedef.unflatten(range(len(self.items))))
+        paths = [named(tuple(map(key_part, path)), self.mode.names(self.functions)) for path, _ in leaves]
+        return {path: item.value for path, item in zip(paths, self.items, strict=True) if isinstance(item, Fixed)}
+
+    def rebuilt(self, values: Sequence[Any]) -> Call:
+        """The call again, of fresh objects around other values."""
+        args, kwargs = build(self, values)[0]
+        return (), args, kwargs
 
     def sparse(self, values: Mapping[int, Any]) -> Call:
         """The call's trees as (co)tangents: States with updates, else objects like the arguments."""
