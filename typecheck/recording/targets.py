@@ -129,7 +129,7 @@ class _Recorded:
                 try:
                     check(value, bindings)
                     settle(bindings, finally_=False)
-                except Mismatch:
+                except (Mismatch, AnnotationError):
                     raise Unusable(f"argument {parameter.name} was not as annotated") from None
         return {name: size for name, size in bindings.sizes.items() if isinstance(size, int)}
 
