@@ -71,7 +71,9 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "calls": {*MATCHING, "messages"},
         "arguments": MATCHING,
         "proofs": {*MATCHING, "arguments"},
-        "command": {*MATCHING, "arguments", "proofs"},
+        # What was called while the checker's hook was installed, and proofs that start from it: it knows both.
+        "recording": {*MATCHING, "messages", "calls", "arguments", "proofs"},
+        "command": {*MATCHING, "arguments", "proofs", "recording"},
     },
     "nnx": {
         "": set(),

@@ -47,7 +47,10 @@ class ImportHook(MetaPathFinder):
     Attributes:
         packages: whose contracts are checked.
         unread: the functions and classes that are not checked, each with the reason.
+        decorates_all: whether the decorator is for what checks itself, too.
     """
+
+    decorates_all = False
 
     def __init__(self, packages: Sequence[str]):
         self.packages = tuple(packages)
@@ -83,6 +86,16 @@ class ImportHook(MetaPathFinder):
     def covers(self, module: str) -> bool:
         """Whether a module is one of the packages, or in one."""
         return any(module == package or module.startswith(f"{package}.") for package in self.packages)
+
+    def has_loaded(self, spec: importlib.machinery.ModuleSpec) -> bool:
+        """Whether a module was loaded with the decorator."""
+        return isinstance(spec.loader, _Loader) and spec.loader.hook is self
+
+    def decorated(self, tree: ast.Module, module: ModuleType) -> ast.Module:
+        """A module's source with the decorator in it, ready to run in the module."""
+        setattr(module, _NAME, self.checked)
+        decorate(tree, all_of_it=self.decorates_all)
+        return tree
 
     def checked(self, thing: Any) -> Any:
         """The decorator: a function or a class with its contracts."""
@@ -152,7 +165,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
     def __init__(self, name: str, path: str, hook: ImportHook):
         super().__init__(name, path)
-        self._hook = hook
+        self.hook = hook
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
@@ -160,18 +173,18 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
     def source_to_code(self, data: Any, path: Any, *, _optimize: int = -1) -> CodeType:  # pyright: ignore[reportIncompatibleMethodOverride]
         tree = ast.parse(importlib.util.decode_source(data) if isinstance(data, bytes) else data, str(path))
-        decorate(tree)
+        decorate(tree, all_of_it=self.hook.decorates_all)
         return compile(tree, path, "exec", dont_inherit=True, optimize=_optimize)
 
     def exec_module(self, module: ModuleType) -> None:
-        setattr(module, _NAME, self._hook.checked)
+        setattr(module, _NAME, self.hook.checked)
         super().exec_module(module)
 
 
-def decorate(tree: ast.Module) -> None:
+def decorate(tree: ast.Module, all_of_it: bool = False) -> None:
     """Puts the decorator on the annotated functions and the classes of a module, at any depth.
 
-    Left alone, with all that is in them: what `no_type_check` is on, and what jaxtyping's `jaxtyped` checks already.
+    Left alone, with all that is in them: what `no_type_check` is on, and, but for `all_of_it`, what `jaxtyped` checks.
     """
     pending: list[ast.AST] = [tree]
     while pending:
@@ -179,7 +192,7 @@ def decorate(tree: ast.Module) -> None:
         if isinstance(node, _Definition):
             if any(_name(one) == "no_type_check" for one in node.decorator_list):
                 continue
-            if not any(_checks_itself(one) for one in node.decorator_list):
+            if all_of_it or not any(_checks_itself(one) for one in node.decorator_list):
                 _decorate(node)
         pending += ast.iter_child_nodes(node)
     ast.fix_missing_locations(tree)

@@ -60,7 +60,12 @@ class Config:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a verdict depends on beside the sources: the part of the configuration that workers are told."""
+    """What a verdict depends on beside the sources: the part of the configuration that workers are told.
+
+    Attributes:
+        calls, digest: the file of recorded calls, and what tells its content from another; "" for none.
+        only_calls: whether nothing but these calls is judged.
+    """
 
     only: str | None = None
     strict: bool = False
@@ -68,6 +73,9 @@ class Settings:
     seconds: float = 60.0
     dims: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     args: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    calls: str = ""
+    digest: str = ""
+    only_calls: bool = False
 
     @classmethod
     def of(cls, config: Config, only: str | None) -> Settings:

@@ -15,11 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+from .asked import Asked, calls_for, check_options, explained
 from .baseline import Baseline
 from .config import Config, ConfigError, Settings, checked, nearest, read
 from .formats import FORMATS, STREAMED, WHOLE
 from .lines import Checked, Line, joined
 from .markers import ignores_in
+from .recorded import PLACE
 from .units import Unit, shown, units_of
 
 # What judges units in place of workers: one list of parts for each, in order.
@@ -62,6 +64,13 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--memory", type=float, metavar="MB", help=memory)
     command.add_argument("--baseline", metavar="FILE", help="accepted failures: only others fail")
     command.add_argument("--write-baseline", action="store_true", help="accept what fails now, in --baseline's file")
+    calls = f"recorded calls, for what annotations leave open (default: {PLACE}, if it is there)"
+    command.add_argument("--calls", metavar="FILE", help=calls)
+    command.add_argument("--run", metavar="SCRIPT", help='record calls while "SCRIPT ARGS..." runs, and use those')
+    command.add_argument("--call", metavar="EXPRESSION", help='judge one call: "pkg.mod.f(f32[3,4], n=3)"')
+    command.add_argument("--explain", metavar="TARGET", help="show a program for each failure of NAME or MODULE:NAME")
+    contracts = "run a script under the contracts of packages: --contracts PACKAGE SCRIPT [ARGS...], and nothing else"
+    command.add_argument("--contracts", metavar="PACKAGE", help=contracts)
     command.add_argument("--no-cache", action="store_true", help="judge everything, and keep nothing in .weft/cache")
     return top
 
@@ -73,12 +82,20 @@ def main(argv: Sequence[str] | None = None, judge: Judge | None = None) -> int:
         argv: the arguments; by default the process's.
         judge: who judges, in place of workers; nothing is kept then.
     """
-    options = parser().parse_args(argv)
+    given = list(sys.argv[1:] if argv is None else argv)
+    after = given[1:] if given[:1] == ["check"] else given
+    if after[:1] == ["--contracts"]:
+        return _under_contracts(after[1:])
+    options = parser().parse_args(given)
     usable = _usable_mode()
     try:
+        if options.contracts:
+            raise ConfigError("weft check: --contracts comes first: weft check --contracts PACKAGE SCRIPT [ARGS...]")
+        check_options(options)
         config = _configured(options)
         _check_pattern(options.only)
-        run = Run(options, config)
+        asked = calls_for(options, config)
+        run = Run(options, dataclasses.replace(config, paths=asked.paths or config.paths), asked)
         code = run.go(judge)
     except ConfigError as error:
         print(error, file=sys.stderr)
@@ -98,6 +115,13 @@ def _usable_mode() -> bool:
     return given in _MODES
 
 
+def _under_contracts(arguments: Sequence[str]) -> int:
+    """Runs a program, in this process; it is no check."""
+    from weft.typecheck.recording.contracts import main
+
+    return main(arguments)
+
+
 def _check_pattern(only: str | None) -> None:
     try:
         re.compile(only or "")
@@ -113,7 +137,7 @@ def _configured(options: argparse.Namespace) -> Config:
     """
     config = read(Path.cwd())
     names = options.names or [_from_here(config.root, path) for path in config.paths]
-    if not names:
+    if not names and not options.call:
         raise ConfigError(
             "weft check: nothing to check: name files, folders or modules, here or as `paths` of a table "
             "[tool.weft.check] in pyproject.toml"
@@ -144,13 +168,14 @@ class Run:
 
     options: argparse.Namespace
     config: Config
+    calls: Asked = field(default_factory=Asked)
     parts: list[Checked] = field(default_factory=list)
     printed: set[Line] = field(default_factory=set)
 
     def go(self, judge: Judge | None) -> int:
         """Judges, prints, and returns the exit code."""
         config, only = self.config, self.options.only
-        settings = Settings.of(config, only)
+        settings = dataclasses.replace(Settings.of(config, only), **self.calls.settings)
         units, troubles = units_of(config.paths, config.exclude, config.root)
         file = Path(config.baseline) if config.baseline else None
         baseline = Baseline(file) if file and self.options.write_baseline else Baseline.read(file) if file else None
@@ -178,6 +203,8 @@ class Run:
     def _say(self, part: Checked) -> None:
         """Takes a part in, and prints it if the format has it printed at once; a line that was there is not again."""
         part = dataclasses.replace(part, lines=tuple(line for line in part.lines if line not in self.printed))
+        if self.options.explain:
+            part = explained(part, self.options.explain)
         self.printed |= set(part.lines)
         self.parts.append(part)
         if self.options.format in STREAMED:
@@ -213,6 +240,8 @@ class Run:
             code = 0 if code == 1 else code
         if self.options.format in STREAMED:
             print(found.summary)
+            if self.options.explain and not found.lines:
+                print(f"{self.options.explain}: nothing fails")
         else:
             print(WHOLE[self.options.format](found, code, Path.cwd()))
         if unfinished is not None:

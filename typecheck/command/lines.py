@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 # Verdicts by the words of `proofs.report.Verdict`, and two that the command adds: what its owner has accepted.
@@ -37,6 +37,7 @@ class Line:
         name: the function or class.
         message: what there is to say.
         rule: what was violated: `contract`, `error`, the name of a lint, or what kind of line it is.
+        program: one without weft that shows it, if there is one.
     """
 
     level: str
@@ -45,6 +46,7 @@ class Line:
     name: str
     message: str
     rule: str = ""
+    program: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.name}: {self.message}"

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from weft.core.errors import ForeignObjectError, WeftError
+from weft.typecheck.command.called import Recorded
 from weft.typecheck.command.config import Settings
 from weft.typecheck.command.flax_programs import flax_over_weft
 from weft.typecheck.command.lines import Checked, Line, joined, one_line, undecided
@@ -32,6 +33,7 @@ from weft.typecheck.proofs.following import listening
 from weft.typecheck.proofs.prover import Proof, proofs_of
 from weft.typecheck.proofs.report import Cause, Contract, Finding, Verdict
 from weft.typecheck.proofs.targets import is_annotated, public_methods
+from weft.typecheck.proofs.watched import forget_closures
 from weft.typecheck.proofs.whose import place_of
 
 Announce = Callable[[int, str, str, int], None]
@@ -108,13 +110,33 @@ def judged(unit: Unit, settings: Settings, steps: Steps | None = None) -> Iterat
             yield one_line("unusable", file, line, "import", f"{type(error).__name__}: {_first(error)}", "import")
             return
         failed: dict[str, Exception] = {}
-        found = [*definitions(module, failed)]
+        recorded = Recorded(unit, module, settings)
+        found = [] if settings.only_calls else [*definitions(module, failed)]
         for name, error in failed.items():
             if _is_asked(name, settings):
                 yield _crash(shown(unit.file), 0, name, error)
         for name, thing in found:
             if _is_asked(name, settings):
-                yield from _definition(unit, name, thing, settings, steps)
+                yield from _definition(unit, name, thing, settings, steps, recorded)
+        for name, function, owner in recorded.others():
+            if _is_asked(name, settings):
+                yield from _called(unit, name, function, owner, settings, steps, recorded)
+
+
+def _called(
+    unit: Unit, name: str, function: Any, owner: type | None, settings: Settings, steps: Steps, recorded: Recorded
+) -> Iterator[Checked]:
+    """The verdict of a function from its recorded calls alone."""
+    file, line = place_of(inspect.unwrap(function))
+    reason = skip_reason(file, line) or (skip_reason(*place_of(owner)) if owner is not None else None)
+    if reason is not None or not steps.enter(name, file, line):
+        return
+    key = f"{unit.module}:{name.partition('.')[0]}"
+    yield Checked(targets=(key,))
+    dims, budget = dict(settings.dims.get(key, {})), Budget(settings.trials, settings.seconds)
+    yield from _verdict(
+        steps, (name, file, line), settings, lambda: recorded.contract(name, function, owner, dims, budget)
+    )
 
 
 def _is_asked(name: str, settings: Settings) -> bool:
@@ -165,7 +187,9 @@ def _has_contract(cls: type) -> bool:
     return any(True for _ in public_methods(cls))
 
 
-def _definition(unit: Unit, name: str, thing: Any, settings: Settings, steps: Steps) -> Iterator[Checked]:
+def _definition(
+    unit: Unit, name: str, thing: Any, settings: Settings, steps: Steps, recorded: Recorded
+) -> Iterator[Checked]:
     """The parts of one function or class."""
     file, line = place_of(thing)
     key = f"{unit.module}:{name}"
@@ -183,13 +207,14 @@ def _definition(unit: Unit, name: str, thing: Any, settings: Settings, steps: St
         return
     for proof in proofs:
         target = proof.target
+        recorded.judged.add(target.name)
         if not steps.enter(target.name, target.file, target.line):
             continue
         reason = skip_reason(target.file, target.line)
         if reason is not None:
             yield one_line("skipped", shown(target.file), target.line, target.name, reason, "skipped")
         else:
-            yield _proved(proof, settings, steps)
+            yield _proved(proof, thing, settings, steps, recorded)
 
 
 def _proofs(thing: Any, settings: Settings, key: str) -> list[Proof]:
@@ -210,18 +235,41 @@ def _value(given: Any) -> Any:
         raise AnnotationError(f"the configuration's import = {given['import']!r}: {_first(error)}") from None
 
 
-def _proved(proof: Proof, settings: Settings, steps: Steps) -> Checked:
-    found: list[Contract] = []
+def _proved(proof: Proof, thing: Any, settings: Settings, steps: Steps, recorded: Recorded) -> Checked:
     target = proof.target
-    place = target.name, target.file, target.line
-    trouble = _guarded(steps, place, settings.strict, lambda: found.append(proof.contract()))
+
+    def work() -> Contract:
+        return recorded.instead(proof.contract(), thing, proof.dims, proof.budget)
+
+    (part,) = _verdict(steps, (target.name, target.file, target.line), settings, work)
+    return part
+
+
+def _verdict(
+    steps: Steps, place: tuple[str, str, int], settings: Settings, work: Callable[[], Contract | None]
+) -> Iterator[Checked]:
+    """The part that one contract gives; none if there is nothing to say of it."""
+    found: list[Contract | None] = []
+
+    def prove_it() -> None:
+        try:
+            found.append(work())
+        finally:
+            forget_closures()
+
+    trouble = _guarded(steps, place, settings.strict, prove_it)
     if trouble is not None:
-        return trouble
+        yield trouble
+        return
     contract = found[0]
-    if not steps.refusals or contract.verdict not in (Verdict.FAILS, Verdict.SKIPPED):
-        return _part(contract, settings.strict)
-    reason = _refused(steps.refusals[0])
-    return undecided(shown(contract.file), contract.line, contract.name, reason, strict=settings.strict, lasting=True)
+    if contract is None:
+        return
+    if steps.refusals and contract.verdict in (Verdict.FAILS, Verdict.SKIPPED):
+        name, file, line = contract.name, shown(contract.file), contract.line
+        reason = _refused(steps.refusals[0])
+        yield undecided(file, line, name, reason, strict=settings.strict, lasting=True)
+    else:
+        yield _part(contract, settings.strict)
 
 
 def _guarded(steps: Steps, place: tuple[str, str, int], strict: bool, work: Callable[[], None]) -> Checked | None:
@@ -293,11 +341,13 @@ def _part(contract: Contract, strict: bool) -> Checked:
 def _lines(contract: Contract, strict: bool) -> Iterator[tuple[Line, str]]:
     """The lines of a contract, each with the whole path of its file."""
 
-    def line(level: str, file: str, number: int, message: str, rule: str) -> tuple[Line, str]:
-        return Line(level, shown(file), number, contract.name, message, rule), file
+    def line(level: str, file: str, number: int, message: str, rule: str, program: str = "") -> tuple[Line, str]:
+        return Line(level, shown(file), number, contract.name, message, rule, program), file
 
     def of(level: str, one: Finding) -> tuple[Line, str]:
-        return line(level, one.file, one.line, f"{one.rule}: {one}", one.rule)
+        # A file that is no part of a package is loaded under a name of ours (`loading.load`).
+        program = one.program.replace("from weft_check_", "from ")
+        return line(level, one.file, one.line, f"{one.rule}: {one}", one.rule, program)
 
     if contract.verdict is Verdict.SKIPPED:
         yield line("unbuilt", contract.file, contract.line, f"not checked: {contract.reason}", "unbuilt")

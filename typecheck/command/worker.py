@@ -16,12 +16,14 @@ import linecache
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, TextIO
 
 import jax
 from weft.typecheck.command.config import Settings
 from weft.typecheck.command.lines import to_json
 from weft.typecheck.command.linter import Steps, judged
+from weft.typecheck.command.recorded import read_calls
 from weft.typecheck.command.sandbox import Sandbox
 from weft.typecheck.command.units import Unit, installed_roots
 
@@ -31,6 +33,8 @@ def main() -> None:
     asked, answers = _channels()
     first = json.loads(asked.readline())
     settings = Settings(**first["settings"])
+    if settings.calls:
+        read_calls(Path(settings.calls))  # before files that are read count as read by what is checked
     config: Any = jax.config
     compiled: str | None = config.jax_compilation_cache_dir
     caches = [*first["caches"], *filter(None, [compiled])]

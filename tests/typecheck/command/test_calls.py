@@ -1,0 +1,151 @@
+"""`weft check` with recorded calls, a script, one call; scripts under contracts; explanations."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+
+import pytest
+from weft.typecheck.command.front import main as command
+from weft.typecheck.command.linter import judge_here
+from weft.typecheck.command.recorded import joined_calls, read_calls, write_calls
+
+SOURCE = """
+    import jax.numpy as jnp
+    from jaxtyping import Array, Float
+
+    def named(x: Float[Array, "n m"], name: str) -> Float[Array, "n m"]:
+        return x.T if name == "turned" else x
+
+    class Plain:
+        def twice(self, x: Float[Array, "n"]) -> Float[Array, "n"]:
+            return x + x
+
+    def wrong(x: Float[Array, "n m"]) -> Float[Array, "n m"]:
+        return x.T
+
+    def unreadable(x: Float[Array, "n {"]) -> None:
+        pass
+
+    if __name__ == "__main__":
+        print("in the script")
+        named(jnp.ones((2, 3)), "as it is")
+        Plain().twice(jnp.ones(3))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "with_calls.py").write_text(textwrap.dedent(SOURCE))
+    return tmp_path
+
+
+def check(*arguments: str) -> int:
+    return command(["check", *arguments], judge=judge_here)
+
+
+def called(name: str, shape: list[int]) -> dict[str, list[object]]:
+    call = {"args": [{"array": "float32", "shape": shape}, name], "kwargs": {}}
+    return {"with_calls:named": [call]}
+
+
+def test_what_was_skipped_gets_its_verdict_from_recorded_calls(folder: Path, capsys: pytest.CaptureFixture[str]):
+    arguments = ("with_calls.py", "--only", "named")
+    assert check(*arguments) == 0
+    assert "not checked: name: no str" in capsys.readouterr().out
+    write_calls(folder / ".weft" / "calls.json", called("as it is", [2, 3]))
+    assert check(*arguments) == 0
+    assert "named holds when it is called as recorded" in capsys.readouterr().out
+    write_calls(folder / "others.json", called("turned", [3, 3]))
+    assert check(*arguments, "--calls", "others.json") == 1
+    assert "called as recorded)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "No such file"),
+        ("{", "this is no file of recorded calls"),
+        ('{"format": 1, "calls": {"f": [3]}}', "this is no file of recorded calls"),
+        ('{"format": 99, "calls": {}}', "calls of format 99, and this weft reads format 1"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_one_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], content: str | None, why: str
+):
+    if content is not None:
+        (folder / "calls.json").write_text(content)
+    assert check("with_calls.py", "--calls", "calls.json") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "calls.json: " in line
+    assert why in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("--calls", "a", "--run", "b", "."), "--calls and --run are not used together"),
+        (("--call", "f()", "."), "leave out the paths"),
+        (("--explain", "f", "--only", "g", "."), "--explain takes"),
+        ((".", "--contracts", "p"), "--contracts comes first"),
+        (("--run", "'", "."), "No closing quotation"),
+    ],
+)
+def test_options_that_do_not_go_together_are_one_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], why: str
+):
+    assert check(*arguments) == 2
+    assert why in capsys.readouterr().err
+
+
+def test_what_processes_recorded_is_joined_alike_in_any_order(folder: Path):
+    one, two = called("a", [2, 3]), called("b", [2, 3])
+    assert joined_calls([one, two, one]) == joined_calls([two, one])
+    write_calls(folder / ".weft" / "calls.json", joined_calls([one, two]), [str(folder / "tests"), "/elsewhere"])
+    assert read_calls(folder / ".weft" / "calls.json") == joined_calls([one, two])
+    assert json.loads((folder / ".weft" / "calls.json").read_text())["paths"] == ["tests"]
+    assert (folder / ".weft" / ".gitignore").read_text() == "*\n"
+
+
+def test_a_failure_is_explained_by_a_program_without_weft(folder: Path, capsys: pytest.CaptureFixture[str]):
+    assert check("--explain", "with_calls.py:wrong") == 1
+    out = capsys.readouterr().out
+    assert "from with_calls import wrong" in out
+    assert "weft" not in out.partition("\n\n")[2].rpartition("\n\n")[0]
+
+
+@pytest.mark.slow
+def test_a_script_and_a_call_give_the_calls(folder: Path, capfd: pytest.CaptureFixture[str]):
+    assert check("--run", "with_calls.py", "with_calls.py", "--only", "named|Plain", "--format", "json") == 0
+    found = capfd.readouterr()
+    assert "2 contracts: " in json.loads(found.out)["summary"]
+    assert "in the script" in found.err
+    assert check("--call", "with_calls.named(f32[3,3], name='turned')") == 1
+    assert check("--call", "with_calls.named(f32[3,3], name='other')") == 0
+    assert check("--call", "with_calls.nothing(3)") == 2
+    assert "AttributeError" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_program_runs_under_the_contracts_of_a_package(folder: Path):
+    import subprocess
+    import sys
+
+    (folder / "program.py").write_text(
+        "import sys\nfrom with_calls import *\nunreadable(3)\nwrong(jnp.ones((2, int(sys.argv[1]))))"
+    )
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "weft.typecheck", "--contracts", "with_calls", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    result = run("program.py", "3")
+    assert result.returncode == 1
+    assert "return value of wrong" in result.stderr
+    assert "recording" not in result.stderr
+    right = run("program.py", "2")
+    assert (right.returncode, right.stdout) == (0, "")
+    assert "not checked: with_calls.unreadable: " in right.stderr
+    assert run().returncode == run("no_such.py").returncode == 2

@@ -1,0 +1,257 @@
+"""Structures: what a value is made of, as JSON, and an abstract value from that again.
+
+Of an array there is the shape and the dtype; of a record, a dataclass or any other object its class and its fields; of
+a function or a class its name; numbers, strings and flags are configuration, and kept. What arrays hold never is. What
+has no name to find it by (a lambda, an object of native code) is `Opaque`: an argument with one in it is left to its
+annotation.
+
+    3, "relu", None, true       themselves
+    {"array": "float32", "shape": [3, 4]}
+    {"tuple": [...]}, {"list": [...]}, {"dict": [[key, value], ...]}
+    {"of": "module:Class", "fields": {...}}, {"name": "module:function"}, {"member": ["module:Enum", "RED"]}
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import importlib
+import inspect
+import sys
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from weft.core.records.leaves import is_array
+from weft.typecheck.language.forms import MODULE, NAMEDTUPLE, form_of
+from weft.typecheck.language.objects import layer_of
+
+# What a structure may have at most: of nodes, and of characters in a string.
+MOST_NODES, MOST_CHARACTERS = 1500, 200
+
+Node = Any
+
+
+class Opaque(Exception):
+    """A value has no structure that could be written down."""
+
+
+class Unresolved(Exception):
+    """What a structure names is not there any more."""
+
+
+class Encoder:
+    """Writes structures down.
+
+    Args:
+        aliases: other names for modules: the script's own for `__main__`.
+    """
+
+    def __init__(self, aliases: Mapping[str, str] | None = None):
+        self.aliases = aliases or {}
+        self._left = MOST_NODES
+        self._inside: list[Any] = []
+
+    def argument(self, value: Any) -> Node:
+        """The structure of one argument; `{"opaque": reason}` if it has none."""
+        try:
+            return self.node(value)
+        except Opaque as reason:
+            return {"opaque": str(reason)}
+
+    def node(self, value: Any) -> Node:
+        """The structure of a value.
+
+        Raises:
+            Opaque: with the reason.
+        """
+        self._left -= 1
+        if self._left < 0:
+            raise Opaque("it has too many parts")
+        if value is None or type(value) in (bool, int):
+            return value
+        if type(value) is str:
+            if len(value) > MOST_CHARACTERS:
+                raise Opaque("it has a long text in it")
+            return value
+        for cls, encode in _ENCODED:
+            if isinstance(value, cls):
+                return encode(self, value)
+        if is_array(value) and hasattr(value, "dtype"):
+            return _array(self, value)
+        if callable(value) and hasattr(value, "__qualname__"):
+            return self._named(value)
+        return self._within(value)
+
+    def _within(self, value: Any) -> Node:
+        """A container or an object, which may not hold itself."""
+        if any(one is value for one in self._inside):
+            raise Opaque("it refers to itself")
+        self._inside.append(value)
+        try:
+            for cls, name in ((tuple, "tuple"), (list, "list")):
+                if type(value) is cls:
+                    return {name: [self.node(one) for one in value]}
+            if type(value) is dict:
+                return {"dict": [[self.node(key), self.node(one)] for key, one in value.items()]}
+            return self._object(value)
+        finally:
+            self._inside.pop()
+
+    def _object(self, value: Any) -> Node:
+        cls = type(value)
+        if layer_of(cls) is not None:
+            raise Opaque(f"a {cls.__name__} is mutable, and may be shared")
+        form = form_of(cls)
+        if form is None and not hasattr(value, "__dict__"):
+            raise Opaque(f"a {cls.__name__} has nothing to read")
+        fields = dict(form.values(value)) if form in (MODULE, NAMEDTUPLE) and form is not None else dict(vars(value))
+        return {**self._of(cls), "fields": {name: self.node(one) for name, one in fields.items()}}
+
+    def _of(self, cls: type) -> dict[str, Any]:
+        return {"of": self._named(cls)["name"]}
+
+    def _named(self, thing: Any) -> Node:
+        if isinstance(thing, types.MethodType):
+            return {"method": thing.__name__, "self": self.node(thing.__self__)}
+        module = getattr(thing, "__module__", None) or ""
+        for name in (getattr(thing, "__qualname__", ""), getattr(thing, "__name__", "")):
+            if module in sys.modules and _reached(sys.modules[module], name) is thing:
+                return {"name": f"{self.aliases.get(module, module)}:{name}"}
+        raise Opaque(f"{getattr(thing, '__qualname__', type(thing).__name__)} cannot be found by its name")
+
+
+def _array(_: Encoder, value: Any) -> Node:
+    return {"array": str(value.dtype), "shape": [int(size) for size in value.shape]}
+
+
+_ENCODED: tuple[tuple[Any, Callable[[Encoder, Any], Node]], ...] = (
+    (jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct, _array),
+    (enum.Enum, lambda encoder, value: {"member": [encoder._named(type(value))["name"], value.name]}),
+    (float, lambda encoder, value: {"float": repr(float(value))}),
+    (complex, lambda encoder, value: {"complex": repr(complex(value))}),
+    (np.dtype, lambda encoder, value: {"dtype": str(value)}),
+    (slice, lambda encoder, value: {"slice": [encoder.node(getattr(value, one)) for one in ("start", "stop", "step")]}),
+    (
+        functools.partial,
+        lambda encoder, value: {
+            "partial": [encoder.node(one) for one in (value.func, value.args, dict(value.keywords))],
+            "tree": isinstance(value, jax.tree_util.Partial),
+        },
+    ),
+)
+
+
+def _reached(module: Any, qualname: str) -> Any:
+    found: Any = module
+    for name in qualname.split("."):
+        found = getattr(found, name, None)
+    return found
+
+
+class Decoder:
+    """Makes abstract values from structures; each time new ones.
+
+    Args:
+        modules: modules that are called otherwise than they were imported as: a script that is checked.
+    """
+
+    def __init__(self, modules: Mapping[str, Any] | None = None):
+        self.modules = modules or {}
+
+    def value(self, node: Node) -> Any:
+        """The value of a structure; its arrays are `ShapeDtypeStruct`s.
+
+        Raises:
+            Opaque: if it has none.
+            Unresolved: if a class or function that it names is not there.
+        """
+        if not isinstance(node, dict):
+            return node
+        kind = next(iter(node), "")
+        try:
+            decode = _DECODED[kind]
+        except KeyError:
+            raise Unresolved(f"a structure of an unknown kind, {kind!r}") from None
+        try:
+            return decode(self, node)
+        except (TypeError, ValueError, AttributeError, KeyError) as error:
+            raise Unresolved(f"{type(error).__name__}: {error}") from None
+
+    def named(self, name: str) -> Any:
+        """What has a name, `module:qualname`."""
+        module, _, qualname = name.partition(":")
+        try:
+            found = self.modules.get(module) or importlib.import_module(module)
+        except Exception as error:
+            raise Unresolved(f"{module} cannot be imported: {type(error).__name__}: {error}") from None
+        reached = _reached(found, qualname)
+        if reached is None:
+            raise Unresolved(f"there is no {qualname} in {module}")
+        return reached
+
+    def _opaque(self, node: Node) -> Any:
+        raise Opaque(node["opaque"])
+
+    def _array(self, node: Node) -> Any:
+        name = node["array"]
+        dtype = (
+            jax.eval_shape(lambda: jax.random.key(0, impl=_KEYS.get(name))).dtype if name.startswith("key<") else name
+        )
+        return jax.ShapeDtypeStruct(tuple(node["shape"]), dtype if name.startswith("key<") else jnp.dtype(name))
+
+    def _object(self, node: Node) -> Any:
+        cls = self.named(node["of"])
+        fields = {name: self.value(one) for name, one in node["fields"].items()}
+        form = form_of(cls)
+        if form in (MODULE, NAMEDTUPLE) and form is not None:
+            return form.make(cls, fields)
+        made = object.__new__(cls)
+        for name, value in fields.items():
+            object.__setattr__(made, name, value)
+        return made
+
+    def _partial(self, node: Node) -> Any:
+        function, args, kwargs = map(self.value, node["partial"])
+        return (jax.tree_util.Partial if node["tree"] else functools.partial)(function, *args, **kwargs)
+
+
+# The implementations of random keys, by the names of their dtypes.
+_KEYS = {"key<fry>": "threefry2x32", "key<rbg>": "rbg", "key<urbg>": "unsafe_rbg"}
+
+_DECODED: dict[str, Callable[[Decoder, Node], Any]] = {
+    "opaque": Decoder._opaque,
+    "array": Decoder._array,
+    "tuple": lambda decoder, node: tuple(map(decoder.value, node["tuple"])),
+    "list": lambda decoder, node: list(map(decoder.value, node["list"])),
+    "dict": lambda decoder, node: {decoder.value(key): decoder.value(one) for key, one in node["dict"]},
+    "of": Decoder._object,
+    "name": lambda decoder, node: decoder.named(node["name"]),
+    "method": lambda decoder, node: getattr(decoder.value(node["self"]), node["method"]),
+    "member": lambda decoder, node: decoder.named(node["member"][0])[node["member"][1]],
+    "float": lambda decoder, node: float(node["float"]),
+    "complex": lambda decoder, node: complex(node["complex"]),
+    "dtype": lambda decoder, node: jnp.dtype(node["dtype"]),
+    "slice": lambda decoder, node: slice(*map(decoder.value, node["slice"])),
+    "partial": Decoder._partial,
+}
+
+
+def is_plain_object(value: Any) -> bool:
+    """Whether a value is an object that neither JAX nor a proof looks into by itself."""
+    return (
+        hasattr(value, "__dict__")
+        and form_of(type(value)) is None
+        and not callable(getattr(value, "tree_flatten", None))
+        and not isinstance(
+            value, type | types.FunctionType | types.ModuleType | functools.partial | jax.ShapeDtypeStruct
+        )
+        and not inspect.isbuiltin(value)
+        and jax.tree.structure(value) == _LEAF
+    )
+
+
+_LEAF = jax.tree.structure(0)

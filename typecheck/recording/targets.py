@@ -1,0 +1,249 @@
+"""Targets from recorded calls: arguments of the structure that a call had, at all sizes that their annotations allow.
+
+The names of the annotations are bound by the recorded arguments, as a check would bind them; a call that does not fit
+its annotations says nothing about them. Each name then takes any size: arrays get the shapes that their annotation
+gives them, records become abstract copies of themselves (`abstract_copies`), an integer called like a dim is that dim.
+What no annotation names stays as it was recorded, and an argument without a structure is built from its annotation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+from weft.core.records.leaves import is_array
+from weft.typecheck.arguments.abstract_copies import abstract_copy
+from weft.typecheck.arguments.arguments import build_arguments
+from weft.typecheck.arguments.builder import Builder, Scope
+from weft.typecheck.arguments.generalise import generalise
+from weft.typecheck.arguments.new_shapes import new_shape
+from weft.typecheck.errors import AnnotationError
+from weft.typecheck.language.annotations import Annotation, Anything
+from weft.typecheck.language.forms import form_of_value, has_own_dims
+from weft.typecheck.language.names import names_of_signature, products_in
+from weft.typecheck.language.signatures import Signature, fields_of, signature_of
+from weft.typecheck.matching.arrays import settle
+from weft.typecheck.matching.bindings import Bindings, Mismatch, Slot
+from weft.typecheck.matching.compiling import check_of
+from weft.typecheck.matching.policies import PROOF
+from weft.typecheck.matching.records import dims_of_instance
+from weft.typecheck.proofs.trial import Call, Target
+from weft.typecheck.proofs.whose import place_of
+from weft.typecheck.recording.structures import Decoder, Node, Opaque, Unresolved, is_plain_object
+
+
+class Unusable(Exception):
+    """A recorded call from which nothing can be proved, with the reason."""
+
+
+def recorded_target(
+    function: Callable[..., Any], call: Node, decoder: Decoder, owner: type | None = None, name: str = ""
+) -> Target:
+    """What there is to prove of a function that was called like this.
+
+    Args:
+        function: as it was written.
+        call: the structure of its arguments, as a recorder wrote it.
+        decoder: finds what the structure names.
+        owner: the class that it is a method of; the first argument is then the instance.
+        name: what to call the target, by default its qualified name.
+
+    Raises:
+        Unusable: if the call does not fit the annotations, or what it names is not there any more.
+        AnnotationError: for an annotation that cannot be read.
+    """
+    recorded = _Recorded(function, call, decoder, owner)
+    file, line = place_of(function)
+    given = recorded.arguments()
+    constants = {
+        size for value in given.values() for leaf in jax.tree.leaves(value) for size in getattr(leaf, "shape", ())
+    }
+    return Target(
+        name or function.__qualname__,
+        file,
+        line,
+        recorded.prepare,
+        frozenset({file}),
+        frozenset(size for size in constants if isinstance(size, int)),
+        products_in(recorded.signature),
+    )
+
+
+class _Recorded:
+    """One call, of which arguments can be made again and again."""
+
+    def __init__(self, function: Callable[..., Any], call: Node, decoder: Decoder, owner: type | None):
+        self.function, self.call, self.decoder = function, call, decoder
+        written = signature_of(function, owner)
+        self.is_method = owner is not None and bool(written.parameters)
+        self.first = written.parameters[0].name if self.is_method else ""
+        parameters = written.parameters[1:] if self.is_method else written.parameters
+        self.signature = Signature(written.function, parameters, written.returns, written.flavour, owner)
+        self.nodes = self._by_name()
+        self.dims = self._bound(self.arguments())
+
+    def _by_name(self) -> dict[str, Node]:
+        """The structures of the arguments, by parameter; those of `*args` and `**kwargs` in a tuple and a dict."""
+        try:
+            bound = inspect.signature(self.function).bind(*self.call["args"], **self.call["kwargs"])
+        except (TypeError, KeyError) as error:
+            raise Unusable(f"the function takes other arguments now: {error}") from None
+        return dict(bound.arguments)
+
+    def arguments(self) -> dict[str, Any]:
+        """The recorded arguments, abstract, at their own sizes; new ones each time."""
+        kinds = {one.name: one.kind for one in self.signature.parameters}
+        found: dict[str, Any] = {}
+        for name, node in self.nodes.items():
+            try:
+                if kinds.get(name) is inspect.Parameter.VAR_POSITIONAL:
+                    found[name] = tuple(map(self.decoder.value, node))
+                elif kinds.get(name) is inspect.Parameter.VAR_KEYWORD:
+                    found[name] = {key: self.decoder.value(one) for key, one in node.items()}
+                else:
+                    found[name] = self.decoder.value(node)
+            except Opaque as reason:
+                if name == self.first:
+                    raise Unusable(f"{name}: {reason}") from None
+            except Unresolved as reason:
+                raise Unusable(str(reason)) from None
+        return found
+
+    def _bound(self, given: Mapping[str, Any]) -> dict[str, int]:
+        """The sizes that the recorded arguments bind names to."""
+        bindings = Bindings(Slot("argument", "", self.function, Anything()), lambda: given)
+        if self.is_method and has_own_dims(type(given[self.first])):
+            own = dims_of_instance(given[self.first], PROOF)
+            bindings.sizes.update(own.sizes)
+            bindings.variadics.update(own.variadics)
+        bindings.numpy = True
+        for parameter in self.signature.parameters:
+            check = check_of(parameter.annotation, PROOF)
+            if check is None or parameter.name not in given or given[parameter.name] is parameter.default:
+                continue
+            several = parameter.kind is inspect.Parameter.VAR_POSITIONAL
+            for value in given[parameter.name] if several else (given[parameter.name],):
+                try:
+                    check(value, bindings)
+                    settle(bindings, finally_=False)
+                except (Mismatch, AnnotationError):
+                    raise Unusable(f"argument {parameter.name} was not as annotated") from None
+        return {name: size for name, size in bindings.sizes.items() if isinstance(size, int)}
+
+    def prepare(self, builder: Builder) -> Call:
+        """The function and its arguments under an assignment."""
+        given, scope = self.arguments(), Scope()
+        if self.is_method:
+            given[self.first] = self._instance(builder, given[self.first], scope)
+        names = names_of_signature(self.signature)
+        for name, size in self.dims.items():
+            if name not in scope.bound:
+                scope.bound[name] = builder.keyed(name, name, scope, original=size)
+        for parameter in self.signature.parameters:
+            if parameter.name in given:
+                value = given[parameter.name]
+                if type(value) is int and parameter.name in names and parameter.name in scope.bound:
+                    value = scope.bound[parameter.name]
+                else:
+                    value = _generalised(builder, parameter.annotation, value, parameter.name, scope)
+                given[parameter.name] = scope.values[parameter.name] = value
+        variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        rest = [one for one in self.signature.parameters if one.kind not in variadic]
+        taken = dataclasses.replace(self.signature, parameters=tuple(self._left_out(rest, given)))
+        args, kwargs = build_arguments(builder, taken, scope, given)
+        for one in self.signature.parameters:
+            if one.name in given and one.kind is inspect.Parameter.VAR_POSITIONAL:
+                args += given[one.name]
+            elif one.name in given and one.kind is inspect.Parameter.VAR_KEYWORD:
+                kwargs |= given[one.name]
+        if self.is_method:
+            args = (given[self.first], *args)
+        return _opened_call(self.function, args, kwargs)
+
+    def _left_out(self, parameters: list[Any], given: Mapping[str, Any]) -> list[Any]:
+        """The parameters that get an argument: what the call left to a default stays left."""
+        return [one for one in parameters if one.name in given or one.name in self.nodes or one.required]
+
+    def _instance(self, builder: Builder, instance: Any, scope: Scope) -> Any:
+        if not has_own_dims(type(instance)):
+            scope.values[self.first] = instance
+            return instance
+        record = generalise(instance)(builder)
+        own = dims_of_instance(record, PROOF)
+        scope.bound |= own.sizes
+        scope.variadics |= {name: one.shape for name, one in own.variadics.items()}
+        scope.values["self"] = record
+        for size in own.sizes.values():
+            builder.used(size, scope)
+        builder.names |= own.sizes.keys()
+        builder.names_outside |= own.sizes.keys() & names_of_signature(self.signature)
+        return record
+
+
+def _generalised(builder: Builder, annotation: Annotation, value: Any, place: str, scope: Scope) -> Any:
+    """A recorded value with the shapes that its annotation gives it at the sizes of the assignment."""
+
+    def ends(node: Any) -> bool:
+        return is_array(node) or form_of_value(node) is not None
+
+    def changed(keys: Any, leaf: Any) -> Any:
+        where = place + jax.tree_util.keystr(keys)
+        if has_own_dims(type(leaf)):
+            return abstract_copy(builder, leaf, where)
+        form = form_of_value(leaf)
+        if form is not None:
+            annotations = _annotations(type(leaf))
+            return form.make(
+                type(leaf),
+                {
+                    name: _generalised(builder, annotations.get(name, Anything()), one, f"{where}.{name}", scope)
+                    for name, one in form.values(leaf).items()
+                },
+            )
+        if not is_array(leaf):
+            return leaf
+        return jax.ShapeDtypeStruct(new_shape(builder, annotation, leaf, where, scope), leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(changed, value, is_leaf=ends)
+
+
+def _annotations(cls: type) -> dict[str, Annotation]:
+    try:
+        return {one.name: one.annotation for one in fields_of(cls)}
+    except (AnnotationError, TypeError):
+        return {}
+
+
+def _opened_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    """A call whose arrays are all seen by JAX: those in the attributes of plain objects go in front."""
+    objects: list[tuple[Any, str]] = []
+
+    def look(value: Any) -> None:
+        if is_plain_object(value) and not any(value is one for one, _ in objects):
+            for name, held in vars(value).items():
+                if any(map(is_array, jax.tree.leaves(held))):
+                    objects.append((value, name))
+                look_in(held)
+
+    def look_in(tree: Any) -> None:
+        for leaf in jax.tree.leaves(tree):
+            look(leaf)
+
+    look_in((args, kwargs))
+    if not objects:
+        return function, args, kwargs
+    before = [vars(one)[name] for one, name in objects]
+
+    def call(held: list[Any], *args: Any, **kwargs: Any) -> Any:
+        for (one, name), value in zip(objects, held, strict=True):
+            object.__setattr__(one, name, value)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            for (one, name), value in zip(objects, before, strict=True):
+                object.__setattr__(one, name, value)
+
+    return call, (before, *args), kwargs
