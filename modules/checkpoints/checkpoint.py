@@ -21,7 +21,14 @@ from weft.core.records.leaves import Leaf, iter_leaves
 from weft.core.records.partition import take_apart
 from weft.modules.checkpoints import format as form
 from weft.modules.checkpoints.atomic import replacing
-from weft.modules.checkpoints.configuration import Description, configuration, difference, is_description, show
+from weft.modules.checkpoints.configuration import (
+    Description,
+    configuration,
+    difference,
+    is_description,
+    is_empty_field,
+    show,
+)
 from weft.modules.checkpoints.format import CheckpointError, Entry, Source, Target
 from weft.modules.checkpoints.leaves import (
     as_leaf,
@@ -150,8 +157,9 @@ def load_checkpoint(  # weft: skip(it reads a file)
         partial: loads what the file and `like` both have, and returns a report of the rest. Shapes and dtypes must fit
             still, and so must the configuration at the paths that both have.
         strict: compares the configuration: the numbers, texts, functions and dtypes of records, their classes, and
-            containers. With False nothing of it is compared, and **that of `like` is taken**. (What changes as training
-            goes on, such as a step, belongs into an array, or beside the records as a Python number.)
+            containers. A field that is None in `like` may be missing in the file, which was then written before the
+            class had it. With False nothing of it is compared, and **that of `like` is taken**. (What changes as
+            training goes on, such as a step, belongs into an array, or beside the records as a Python number.)
 
     Returns:
         The tree; with `partial=True` the tree and a `LoadReport`.
@@ -281,6 +289,8 @@ def differing_configuration(
     for path in sorted({*moved, *here}):
         missing = path not in moved or path not in here
         if (missing and only_common) or (last is not None and is_inside(path, last)):
+            continue
+        if path not in moved and is_empty_field(path, here):
             continue
         line = _difference_at(path, moved.get(path), here.get(path))
         if line is not None:

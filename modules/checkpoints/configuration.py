@@ -39,7 +39,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from weft.core.edge import trees
-from weft.core.paths import Path, format_path, key_part
+from weft.core.paths import Path, format_path, key_part, parse_path
 from weft.core.records.configuration import Mixed, iter_configuration
 from weft.core.records.leaves import is_array, record_children
 from weft.core.records.statics import Static
@@ -55,6 +55,23 @@ def configuration(tree: Any) -> dict[str, Description]:
     """The description of everything of a tree that is not an array, by path."""
     values = ((path, describe(value)) for path, value in iter_configuration(tree))
     return {format_path(path): description for path, description in (*_nodes(tree, ()), *values)}
+
+
+def is_empty_field(path: str, told: Mapping[str, Description]) -> bool:
+    """Whether a path is that of a record's field that is None.
+
+    A class that gets such a field still reads what was saved before: its file has nothing there, and nothing is wanted.
+
+    >>> from weft.modules import Linear
+    >>> told = configuration({"layer": Linear(2, 2, key=jax.random.key(0), use_bias=False), "bias": None})
+    >>> is_empty_field("layer.bias", told), is_empty_field("bias", told)
+    (True, False)
+    """
+    if told.get(path) != describe(None):
+        return False
+    holder = told.get(format_path(parse_path(path)[:-1]))
+    cls = None if holder is None or isinstance(holder, str) else _found(holder["name"])
+    return isinstance(cls, type) and issubclass(cls, eqx.Module)
 
 
 def _nodes(node: Any, path: Path) -> Iterator[tuple[Path, Description]]:

@@ -15,7 +15,8 @@ import pytest
 import weft
 from jaxtyping import Array, Float
 from weft.modules import CheckpointError, Linear, Sequential, load_checkpoint, save_checkpoint
-from weft.modules.checkpoints.configuration import agree, describe
+from weft.modules.checkpoints import checkpoint
+from weft.modules.checkpoints.configuration import agree, configuration, describe
 
 
 class Layer(weft.Module):
@@ -313,3 +314,24 @@ def test_addresses_are_no_part_of_a_description():
             return f"Shown at {hex(id(self))}"
 
     assert agree(describe(Shown()), describe(Shown()))
+
+
+def test_a_file_from_before_a_field_was_there_loads_where_it_is_none(file, monkeypatch):
+    conv = weft.Conv1d(2, 3, 2, key=jax.random.key(0))
+
+    def without_the_mask(tree):
+        return {path: told for path, told in configuration(tree).items() if path != "conv.mask"}
+
+    with monkeypatch.context() as then:
+        then.setattr(checkpoint, "configuration", without_the_mask)
+        save_checkpoint(file, {"conv": conv})
+    back = load_checkpoint(file, {"conv": jax.tree.map(jnp.zeros_like, conv)})["conv"]
+    assert back.mask is None
+    assert (back.kernel == conv.kernel).all()
+    with pytest.raises(CheckpointError, match=r"conv\.mask: nothing, not float32\[2,2,3\]"):
+        load_checkpoint(file, {"conv": weft.Conv1d(2, 3, 2, mask=jnp.ones((2, 2, 3)), key=jax.random.key(0))})
+
+
+def test_none_that_is_no_field_of_a_record_is_still_compared(loaded):
+    with pytest.raises(CheckpointError, match="b: nothing, not None"):
+        loaded({"a": jnp.ones(2)}, {"a": jnp.ones(2), "b": None})
