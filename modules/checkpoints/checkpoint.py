@@ -196,20 +196,12 @@ def load_checkpoint(  # weft: skip(it reads a file)
         if strict and saved:
             told = {place: one for place, one in configuration(like).items() if place not in wanted}
             lines = differing_configuration(saved, told, paths, partial or rename is not None) + lines
-        if lines:
-            # What does not fit may have been damaged, and then that is what should be said.
-            source.check()
-            raise misfit(source.path, lines)
-        fitting = {name: target for name, target in targets.items() if target is not None}
-        _refuse_narrowing(fitting, wanted)
-        values = _read(source, fitting, wanted)
+        values, used = _read_fitting(source, targets, wanted, lines)
     tree = structure.build([values.get(name, value) for name, value in wanted.items()])
-    used = {target.entry.name for target in fitting.values()}
-    report = LoadReport(
-        missing=tuple(name for name in wanted if name not in values),
-        left_over=tuple(sorted(entry.name for entry in source.entries if entry.name not in used)),
-    )
-    return (tree, report) if partial else tree
+    if not partial:
+        return tree
+    left_over = sorted({entry.name for entry in source.entries} - used)
+    return tree, LoadReport(tuple(name for name in wanted if name not in values), tuple(left_over))
 
 
 def by_name(leaves: Iterable[Leaf]) -> dict[str, Leaf]:
@@ -334,6 +326,19 @@ def _refuse_narrowing(targets: Mapping[str, Target], wanted: Mapping[str, Any]) 
             at=wide,
             fix='jax.config.update("jax_enable_x64", True), or load into arrays of 32 bits with dtype="like"',
         )
+
+
+def _read_fitting(
+    source: Source, targets: Mapping[str, Target | None], wanted: Mapping[str, Any], lines: list[str]
+) -> tuple[dict[str, Any], set[str]]:
+    """The values of all targets by path, and the names in the file that they come from; nothing if anything differs."""
+    if lines:
+        # What does not fit may have been damaged, and then that is what should be said.
+        source.check()
+        raise misfit(source.path, lines)
+    fitting = {name: target for name, target in targets.items() if target is not None}
+    _refuse_narrowing(fitting, wanted)
+    return _read(source, fitting, wanted), {target.entry.name for target in fitting.values()}
 
 
 def _read(source: Source, targets: Mapping[str, Target], wanted: Mapping[str, Any]) -> dict[str, Any]:

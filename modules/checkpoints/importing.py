@@ -124,21 +124,23 @@ def import_weights(  # weft: skip(of any leaf)
     for name, renamed in paths.items():
         if renamed is not None:
             filling.add(name, renamed, arrays[name])
-    missing = [path for path in goals.places if path not in filling.pieces]
-    report = LoadReport(
-        tuple(map(format_path, missing)),
-        tuple(name for name in arrays if paths[name] is None or name in filling.left_over),
-    )
     lines = [f"rename: {pattern} fits no name" for pattern in unused] + filling.wrong
     if strict:
         lines += [f"{name}: left over, and rename gives {paths[name]}" for name in filling.left_over]
-        lines += [f"{format_path(path)}: missing, {goals.show(path)}" for path in missing]
+        lines += [f"{format_path(path)}: missing, {goals.show(path)}" for path in filling.missing()]
     else:
-        some = {goals.places[path].leaf for path in filling.pieces}
-        half = [
-            path for path in missing if _is_abstract(like[goals.places[path].leaf]) and goals.places[path].leaf in some
-        ]
+        half = filling.missing_in_abstract_stacks(like)
         lines += [f"{format_path(path)}: missing in an abstract stack, {goals.show(path)}" for path in half]
+    _refuse_misfits(lines)
+    filled = filling.arrays(like)
+    made = structure.build([filled.get(leaf.path, leaf.value) for leaf in leaves])
+    if strict:
+        return made
+    left_over = tuple(name for name in arrays if paths[name] is None or name in filling.left_over)
+    return made, LoadReport(tuple(map(format_path, filling.missing())), left_over)
+
+
+def _refuse_misfits(lines: list[str]) -> None:
     if lines:
         raise CheckpointError(
             "these weights do not fit the model",
@@ -146,9 +148,6 @@ def import_weights(  # weft: skip(of any leaf)
             fix="name their layers in rename=, with None for what is left out, and in layout= how they are stored; or "
             "strict=False reports what is left over and missing",
         )
-    filled = filling.arrays(like)
-    made = structure.build([filled.get(leaf.path, leaf.value) for leaf in leaves])
-    return made if strict else (made, report)
 
 
 # --- where arrays go -------------------------------------------------------------------------------------------------
@@ -240,6 +239,16 @@ class _Filling:
             elif piece.dtype != place.dtype and not (_is_float(piece.dtype) and _is_float(place.dtype)):
                 self.wrong.append(f"{name}: {piece.dtype}, not {format_path(path)}: {self.goals.show(path)}")
             self.pieces[path], self._names[path] = piece, name
+
+    def missing(self) -> list[PathInTree]:
+        """The places that get nothing."""
+        return [path for path in self.goals.places if path not in self.pieces]
+
+    def missing_in_abstract_stacks(self, like: Mapping[PathInTree, Any]) -> list[PathInTree]:
+        """Of those the ones whose leaf gets something elsewhere, and has no numbers of its own to keep."""
+        some = {self.goals.places[path].leaf for path in self.pieces}
+        leaves = ((path, self.goals.places[path].leaf) for path in self.missing())
+        return [path for path, leaf in leaves if leaf in some and _is_abstract(like[leaf])]
 
     def arrays(self, like: Mapping[PathInTree, Any]) -> dict[PathInTree, Any]:
         """The leaves that get something, whole."""

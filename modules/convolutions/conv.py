@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, TypedDict, Unpack
+from typing import Annotated, Any, ClassVar, TypedDict, Unpack
 
 import jax.numpy as jnp
 import numpy as np
@@ -92,16 +92,9 @@ def conv(
     """
     x, kernel, bias = promote(x, kernel, bias, dtype=dtype)
     rank = kernel.ndim - 2
-    check_space(x, rank)
-    window, batch = kernel.shape[:rank], x.shape[: x.ndim - rank - 1]
-    if len(batch) != 1:
-        x = lax.reshape(x, (math.prod(batch), *x.shape[len(batch) :]))
+    x, batch = one_batch_axis(x, rank)
     kernel_dilation = per_axis(kernel_dilation, rank, "kernel_dilation")
-    extent = [(size - 1) * dilation + 1 for size, dilation in zip(window, kernel_dilation, strict=True)]
-    pads = lax_padding(padding, extent)
-    if isinstance(pads, str) and pads in _PAD_MODES:
-        around = [(0, 0), *(((size - 1) // 2, size // 2) for size in extent), (0, 0)]
-        x, pads = jnp.pad(x, around, mode=_PAD_MODES[pads]), "VALID"
+    x, pads = _padded(x, padding, dilated(kernel.shape[:rank], kernel_dilation))
     y = conv_general_dilated(
         x,
         kernel,
@@ -114,9 +107,46 @@ def conv(
         precision=precision,
         **product_options(out_dtype, out_sharding),
     )
-    if bias is not None:
-        y = add_bias(y, bias)
+    return biased(y, bias, batch)
+
+
+def one_batch_axis(x: Float[Array, "*batch_space features"], rank: int) -> tuple[Float[Array, "..."], tuple[int, ...]]:
+    """What is convolved, with one batch axis for all of them; and their sizes.
+
+    Raises:
+        AxisError: if there are fewer axes than `rank` of space and one of features.
+    """
+    check_space(x, rank)
+    batch = x.shape[: x.ndim - rank - 1]
+    return (x if len(batch) == 1 else lax.reshape(x, (math.prod(batch), *x.shape[len(batch) :]))), batch
+
+
+def biased(
+    y: Float[Array, "n *space out"], bias: Float[Array, "out"] | None, batch: tuple[int, ...]
+) -> Float[Array, "*batch_space out"]:
+    """What was convolved, with its bias and its batch axes."""
+    y = y if bias is None else add_bias(y, bias)
     return y if len(batch) == 1 else lax.reshape(y, (*batch, *y.shape[1:]))
+
+
+def dilated(window: Sequence[int], dilation: Sequence[int]) -> list[int]:
+    """How far a window reaches on each axis.
+
+    >>> dilated((3, 2), (1, 4))
+    [3, 5]
+    """
+    return [(size - 1) * step + 1 for size, step in zip(window, dilation, strict=True)]
+
+
+def _padded(
+    x: Float[Array, "n *space features"], padding: Padding, extent: Sequence[int]
+) -> tuple[Float[Array, "n *padded features"], str | list[tuple[int, int]]]:
+    """The input and the padding that is left for XLA: by what lies at the other end, or by a mirror, it cannot pad."""
+    pads = lax_padding(padding, extent)
+    if not isinstance(pads, str) or pads not in _PAD_MODES:
+        return x, pads
+    around = [(0, 0), *(((size - 1) // 2, size // 2) for size in extent), (0, 0)]
+    return jnp.pad(x, around, mode=_PAD_MODES[pads]), "VALID"
 
 
 def channels_last(rank: int) -> lax.ConvDimensionNumbers:
@@ -223,21 +253,13 @@ class Conv(Module):
         layer = type(self).__name__
         window = window_of(layer, kernel_size)
         rank, groups = len(window), feature_group_count
-        check_positive(layer, in_features=in_features, out_features=out_features, feature_group_count=groups)
+        _check_groups(layer, in_features, out_features, groups)
         check_positive(layer, kernel_size=min(window, default=1))
-        if in_features % groups or out_features % groups:
-            raise ConfigError(
-                f"{layer}: {groups} groups do not divide {in_features} in and {out_features} out features"
-            )
         kernel_key, bias_key = parameter_keys(key, 2, layer)
         self.strides = per_axis(strides, rank, "strides")
         self.input_dilation = per_axis(input_dilation, rank, "input_dilation")
         self.kernel_dilation = per_axis(kernel_dilation, rank, "kernel_dilation")
-        extent = [(size - 1) * dilation + 1 for size, dilation in zip(window, self.kernel_dilation, strict=True)]
-        pads = lax_padding(padding, extent)
-        if isinstance(pads, str) and pads not in _PAD_MODES and set(self.input_dilation) != {1}:
-            raise ConfigError(f"padding {pads!r} and input_dilation do not go together", fix="give pairs (low, high)")
-        self.padding = pads if isinstance(pads, str) else tuple(pads)
+        self.padding = _kept_padding(padding, dilated(window, self.kernel_dilation), self.input_dilation)
         self.feature_group_count = groups
         self.kernel = kernel_init(kernel_key, (*window, in_features // groups, out_features), param_dtype)
         self.bias = bias_init(bias_key, (out_features,), param_dtype) if use_bias else None
@@ -267,6 +289,22 @@ class Conv(Module):
             out_dtype=self.out_dtype,
             precision=self.precision,
         )
+
+
+def _check_groups(layer: str, in_features: int, out_features: int, groups: int) -> None:
+    check_positive(layer, in_features=in_features, out_features=out_features, feature_group_count=groups)
+    if in_features % groups or out_features % groups:
+        raise ConfigError(f"{layer}: {groups} groups do not divide {in_features} in and {out_features} out features")
+
+
+def _kept_padding(padding: Padding, extent: Sequence[int], input_dilation: Sequence[int]) -> Any:
+    """A padding as a layer keeps it: a name that needs the input's size, or pairs."""
+    pads = lax_padding(padding, extent)
+    if not isinstance(pads, str):
+        return tuple(pads)
+    if pads not in _PAD_MODES and set(input_dilation) != {1}:
+        raise ConfigError(f"padding {pads!r} and input_dilation do not go together", fix="give pairs (low, high)")
+    return pads
 
 
 def kernel_mask(  # weft: skip(it refuses)
@@ -318,8 +356,8 @@ def as_sizes(kernel_size: int | Sequence[int]) -> int | tuple[int, ...]:
     return int(kernel_size) if isinstance(kernel_size, int | np.integer) else tuple(map(int, kernel_size))
 
 
-# For checkers. The three classes below each write `__init__` out: a class that inherits one has, for checkers, the
-# constructor of a dataclass.
+# For checkers, as `init=False` of the three classes below is: without it a class that inherits a constructor has, for
+# them, that of a dataclass.
 class ConvOptions(TypedDict, total=False):
     """The options of a `Conv`."""
 
@@ -338,7 +376,28 @@ class ConvOptions(TypedDict, total=False):
     precision: Any
 
 
-class Conv1d(Conv):
+class ConvOfRank(Conv):
+    """What `Conv1d`, `Conv2d` and `Conv3d` share: the class says how many spatial axes there are."""
+
+    rank: ClassVar[int]
+
+    def __init_subclass__(cls, *, init: bool = True, **options: Any):
+        super().__init_subclass__(**options)  # `init=False` tells checkers that the constructor is inherited
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        kernel_size: int | Sequence[int],
+        *,
+        key: KeyLike,
+        **options: Unpack[ConvOptions],
+    ):
+        window = per_axis(as_sizes(kernel_size), self.rank, f"{type(self).__name__}: kernel_size")
+        super().__init__(in_features, out_features, window, key=key, **options)
+
+
+class Conv1d(ConvOfRank, init=False):
     """A `Conv` over one spatial axis, such as time: `(*batch, time, features)`.
 
     Args:
@@ -350,20 +409,10 @@ class Conv1d(Conv):
     (2, 10, 8)
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        kernel_size: int | Sequence[int],
-        *,
-        key: KeyLike,
-        **options: Unpack[ConvOptions],
-    ):
-        window = per_axis(as_sizes(kernel_size), 1, "Conv1d: kernel_size")
-        super().__init__(in_features, out_features, window, key=key, **options)
+    rank = 1
 
 
-class Conv2d(Conv):
+class Conv2d(ConvOfRank, init=False):
     """A `Conv` over two spatial axes: images, `(*batch, height, width, features)`.
 
     Args:
@@ -376,20 +425,10 @@ class Conv2d(Conv):
     ((3, 3, 3, 8), (2, 16, 16, 8))
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        kernel_size: int | Sequence[int],
-        *,
-        key: KeyLike,
-        **options: Unpack[ConvOptions],
-    ):
-        window = per_axis(as_sizes(kernel_size), 2, "Conv2d: kernel_size")
-        super().__init__(in_features, out_features, window, key=key, **options)
+    rank = 2
 
 
-class Conv3d(Conv):
+class Conv3d(ConvOfRank, init=False):
     """A `Conv` over three spatial axes: volumes or videos, `(*batch, depth, height, width, features)`.
 
     Args:
@@ -401,14 +440,4 @@ class Conv3d(Conv):
     (2, 4, 8, 8, 4)
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        kernel_size: int | Sequence[int],
-        *,
-        key: KeyLike,
-        **options: Unpack[ConvOptions],
-    ):
-        window = per_axis(as_sizes(kernel_size), 3, "Conv3d: kernel_size")
-        super().__init__(in_features, out_features, window, key=key, **options)
+    rank = 3

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Annotated, Any, TypedDict, Unpack, cast
+from typing import Annotated, Any, ClassVar, TypedDict, Unpack, cast
 
 import jax.numpy as jnp
 from jax import lax
@@ -19,7 +18,6 @@ from weft.modules.construct import (
     check_features,
     check_positive,
     check_single,
-    check_space,
     option_dtype,
     parameter_keys,
     per_axis,
@@ -28,12 +26,14 @@ from weft.modules.convolutions.conv import (
     Padding,
     PaddingError,
     as_sizes,
+    biased,
     kernel_mask,
     lax_padding,
     masked,
+    one_batch_axis,
     window_of,
 )
-from weft.modules.dense.linear import add_bias, default_kernel_init
+from weft.modules.dense.linear import default_kernel_init
 from weft.modules.dtypes import promote
 from weft.modules.op import op
 
@@ -73,10 +73,7 @@ def conv_transpose(
     """
     x, kernel, bias = promote(x, kernel, bias, dtype=dtype)
     rank = kernel.ndim - 2
-    check_space(x, rank)
-    batch = x.shape[: x.ndim - rank - 1]
-    if len(batch) != 1:
-        x = lax.reshape(x, (math.prod(batch), *x.shape[len(batch) :]))
+    x, batch = one_batch_axis(x, rank)
     steps = per_axis(strides, rank, "strides")
     circular = padding == "CIRCULAR"
     y = lax.conv_transpose(
@@ -91,9 +88,7 @@ def conv_transpose(
     )
     if circular:
         y = _wrapped(y, [size * step for size, step in zip(x.shape[1:-1], steps, strict=True)], transpose_kernel)
-    if bias is not None:
-        y = add_bias(y, bias)
-    return y if len(batch) == 1 else lax.reshape(y, (*batch, *y.shape[1:]))
+    return biased(y, bias, batch)
 
 
 def _wrapped(y: Array, periods: Sequence[int], transpose_kernel: bool) -> Array:
@@ -221,7 +216,7 @@ def _padding(padding: Padding, window: Sequence[int]) -> Any:
     return tuple(lax_padding(padding, window))
 
 
-# As in `conv`: for checkers, the three classes below write `__init__` out.
+# As in `conv`: for checkers.
 class ConvTransposeOptions(TypedDict, total=False):
     """The options of a `ConvTranspose`."""
 
@@ -239,7 +234,28 @@ class ConvTransposeOptions(TypedDict, total=False):
     precision: Any
 
 
-class ConvTranspose1d(ConvTranspose):
+class ConvTransposeOfRank(ConvTranspose):
+    """What `ConvTranspose1d` to `ConvTranspose3d` share: the class says how many spatial axes there are."""
+
+    rank: ClassVar[int]
+
+    def __init_subclass__(cls, *, init: bool = True, **options: Any):
+        super().__init_subclass__(**options)  # `init=False` tells checkers that the constructor is inherited
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        kernel_size: int | Sequence[int],
+        *,
+        key: KeyLike,
+        **options: Unpack[ConvTransposeOptions],
+    ):
+        window = per_axis(as_sizes(kernel_size), self.rank, f"{type(self).__name__}: kernel_size")
+        super().__init__(in_features, out_features, window, key=key, **options)
+
+
+class ConvTranspose1d(ConvTransposeOfRank, init=False):
     """A `ConvTranspose` over one spatial axis, such as time: `(*batch, time, features)`.
 
     Args:
@@ -251,20 +267,10 @@ class ConvTranspose1d(ConvTranspose):
     (2, 20, 4)
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        kernel_size: int | Sequence[int],
-        *,
-        key: KeyLike,
-        **options: Unpack[ConvTransposeOptions],
-    ):
-        window = per_axis(as_sizes(kernel_size), 1, "ConvTranspose1d: kernel_size")
-        super().__init__(in_features, out_features, window, key=key, **options)
+    rank = 1
 
 
-class ConvTranspose2d(ConvTranspose):
+class ConvTranspose2d(ConvTransposeOfRank, init=False):
     """A `ConvTranspose` over two spatial axes: images: `(*batch, height, width, features)`.
 
     Args:
@@ -276,20 +282,10 @@ class ConvTranspose2d(ConvTranspose):
     (2, 10, 10, 4)
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        kernel_size: int | Sequence[int],
-        *,
-        key: KeyLike,
-        **options: Unpack[ConvTransposeOptions],
-    ):
-        window = per_axis(as_sizes(kernel_size), 2, "ConvTranspose2d: kernel_size")
-        super().__init__(in_features, out_features, window, key=key, **options)
+    rank = 2
 
 
-class ConvTranspose3d(ConvTranspose):
+class ConvTranspose3d(ConvTransposeOfRank, init=False):
     """A `ConvTranspose` over three spatial axes: volumes or videos: `(*batch, depth, height, width, features)`.
 
     Args:
@@ -301,14 +297,4 @@ class ConvTranspose3d(ConvTranspose):
     (2, 4, 6, 6, 4)
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        kernel_size: int | Sequence[int],
-        *,
-        key: KeyLike,
-        **options: Unpack[ConvTransposeOptions],
-    ):
-        window = per_axis(as_sizes(kernel_size), 3, "ConvTranspose3d: kernel_size")
-        super().__init__(in_features, out_features, window, key=key, **options)
+    rank = 3
