@@ -1,4 +1,4 @@
-"""What layers' constructors share: keys for parameters, and checks of their options."""
+"""What layers' constructors share: checks of keys, and of their options."""
 
 from __future__ import annotations
 
@@ -20,21 +20,6 @@ KeyLike = Key[Array, ""]
 
 class ConfigError(WeftError, ValueError):
     """An option of a layer that makes no sense."""
-
-
-def parameter_keys(key: KeyLike | None, count: int, layer: str = "a layer") -> list[Any]:
-    """Keys for a layer's parameters.
-
-    Args:
-        key: a typed key, which is split.
-        count: how many parameters there are.
-        layer: its name, for errors.
-
-    Raises:
-        SeedError: if it is anything else.
-    """
-    check_key(key, layer)
-    return list(jax.random.split(key, count))  # pyright: ignore[reportArgumentType]
 
 
 def check_key(key: KeyLike | None, layer: str) -> None:  # weft: skip(it refuses)

@@ -32,9 +32,10 @@ from weft.modules.attention.dot_product import (
     weighted_values,
 )
 from weft.modules.attention.kv_cache import CacheError, KeyValueCache, check_room
-from weft.modules.construct import ConfigError, Initializer, KeyLike, check_positive, parameter_keys
+from weft.modules.construct import ConfigError, Initializer, KeyLike, check_positive
 from weft.modules.dense.linear import Linear, default_kernel_init
 from weft.modules.dense.low_rank import LoRA
+from weft.modules.drawing import parameter_keys
 from weft.modules.dropout import Dropout
 from weft.modules.dtypes import promote
 

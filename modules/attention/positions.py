@@ -32,9 +32,9 @@ from weft.modules.construct import (
     KeyLike,
     check_features,
     check_positive,
-    parameter_keys,
 )
 from weft.modules.dense.linear import embed
+from weft.modules.drawing import draw
 from weft.modules.dtypes import as_array
 from weft.modules.op import op
 
@@ -280,8 +280,7 @@ class LearnedPositions(_Positions):
         param_dtype: Any = jnp.float32,
     ):
         check_positive("LearnedPositions", max_length=max_length, features=features)
-        (embedding_key,) = parameter_keys(key, 1, "LearnedPositions")
-        self.embedding = embedding_init(embedding_key, (max_length, features), param_dtype)
+        (self.embedding,) = draw(key, "LearnedPositions", (embedding_init, (max_length, features), param_dtype))
 
     def __call__(
         self, x: Float[Array, "*batch seq features"], *, offset: int | Int[Array, ""] = 0

@@ -12,8 +12,9 @@ from weft.core.records.module import Module, static
 from weft.modules.attention.kv_cache import KeyValueCache
 from weft.modules.attention.multi_head import C, MultiHeadAttention
 from weft.modules.calling import call_layer
-from weft.modules.construct import KeyLike, parameter_keys
+from weft.modules.construct import KeyLike
 from weft.modules.dense.mlp import MLP
+from weft.modules.drawing import parameter_keys
 from weft.modules.dropout import Dropout
 from weft.modules.norms.norm import LayerNorm
 

@@ -20,7 +20,8 @@ from weft.core.records.module import Module, static
 from weft.core.sowing.capturing import sow
 from weft.modules.calling import L_co, call_layer
 from weft.modules.combinators.stack import make_copies
-from weft.modules.construct import ConfigError, Initializer, KeyLike, check_features, check_positive, parameter_keys
+from weft.modules.construct import ConfigError, Initializer, KeyLike, check_features, check_positive
+from weft.modules.drawing import parameter_keys
 from weft.modules.op import op
 from weft.transforms.mapping import vmap
 

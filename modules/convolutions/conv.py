@@ -28,10 +28,10 @@ from weft.modules.construct import (
     check_single,
     check_space,
     option_dtype,
-    parameter_keys,
     per_axis,
 )
 from weft.modules.dense.linear import add_bias, default_kernel_init, product_options
+from weft.modules.drawing import draw
 from weft.modules.dtypes import promote
 from weft.modules.op import op
 
@@ -255,14 +255,14 @@ class Conv(Module):
         rank, groups = len(window), feature_group_count
         _check_groups(layer, in_features, out_features, groups)
         check_positive(layer, kernel_size=min(window, default=1))
-        kernel_key, bias_key = parameter_keys(key, 2, layer)
         self.strides = per_axis(strides, rank, "strides")
         self.input_dilation = per_axis(input_dilation, rank, "input_dilation")
         self.kernel_dilation = per_axis(kernel_dilation, rank, "kernel_dilation")
         self.padding = _kept_padding(padding, dilated(window, self.kernel_dilation), self.input_dilation)
         self.feature_group_count = groups
-        self.kernel = kernel_init(kernel_key, (*window, in_features // groups, out_features), param_dtype)
-        self.bias = bias_init(bias_key, (out_features,), param_dtype) if use_bias else None
+        kernel = kernel_init, (*window, in_features // groups, out_features), param_dtype
+        bias = (bias_init, (out_features,), param_dtype) if use_bias else None
+        self.kernel, self.bias = draw(key, layer, kernel, bias)
         self.mask = kernel_mask(layer, mask, self.kernel)
         self.dtype, self.out_dtype, self.precision = option_dtype(dtype), option_dtype(out_dtype), precision
 

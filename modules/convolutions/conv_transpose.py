@@ -19,7 +19,6 @@ from weft.modules.construct import (
     check_positive,
     check_single,
     option_dtype,
-    parameter_keys,
     per_axis,
 )
 from weft.modules.convolutions.conv import (
@@ -34,6 +33,7 @@ from weft.modules.convolutions.conv import (
     window_of,
 )
 from weft.modules.dense.linear import default_kernel_init
+from weft.modules.drawing import draw
 from weft.modules.dtypes import promote
 from weft.modules.op import op
 
@@ -169,14 +169,13 @@ class ConvTranspose(Module):
         layer = type(self).__name__
         window = window_of(layer, kernel_size)
         check_positive(layer, in_features=in_features, out_features=out_features, kernel_size=min(window, default=1))
-        kernel_key, bias_key = parameter_keys(key, 2, layer)
         self.strides = per_axis(strides, len(window), "strides")
         self.kernel_dilation = per_axis(kernel_dilation, len(window), "kernel_dilation")
         self.padding = _padding(padding, window)
         self.in_features, self.out_features = in_features, out_features
         features = (out_features, in_features) if transpose_kernel else (in_features, out_features)
-        self.kernel = kernel_init(kernel_key, (*window, *features), param_dtype)
-        self.bias = bias_init(bias_key, (out_features,), param_dtype) if use_bias else None
+        bias = (bias_init, (out_features,), param_dtype) if use_bias else None
+        self.kernel, self.bias = draw(key, layer, (kernel_init, (*window, *features), param_dtype), bias)
         self.mask = kernel_mask(layer, mask, self.kernel)
         self.transpose_kernel, self.dtype = transpose_kernel, option_dtype(dtype)
         self.out_dtype, self.precision = option_dtype(out_dtype), precision

@@ -14,8 +14,9 @@ from jax.nn import initializers
 from jaxtyping import Array, Float
 from weft.core.errors import AxisError
 from weft.core.records.module import Module, static
-from weft.modules.construct import ConfigError, Initializer, KeyLike, check_positive, option_dtype, parameter_keys
+from weft.modules.construct import ConfigError, Initializer, KeyLike, check_positive, option_dtype
 from weft.modules.dense.linear import default_kernel_init, product_options
+from weft.modules.drawing import draw
 from weft.modules.dtypes import cast, promote
 from weft.modules.op import op
 
@@ -199,11 +200,11 @@ class LinearGeneral(Module):  # weft: skip(the axes decide the shapes)
                 f"LinearGeneral maps {len(axes)} axes, but was given {len(inputs)} sizes of them",
                 at=f"in_features={inputs}, axes={axes}",
             )
-        kernel_key, bias_key = parameter_keys(key, 2, "LinearGeneral")
         matrix = (math.prod(batch) * math.prod(inputs), math.prod(outputs))
-        self.kernel = kernel_init(kernel_key, matrix, param_dtype).reshape(*batch, *inputs, *outputs)
-        flat = (math.prod(batch) * math.prod(outputs),)
-        self.bias = bias_init(bias_key, flat, param_dtype).reshape(*batch, *outputs) if use_bias else None
+        vector = (bias_init, (math.prod(batch) * math.prod(outputs),), param_dtype) if use_bias else None
+        kernel, bias = draw(key, "LinearGeneral", (kernel_init, matrix, param_dtype), vector)
+        self.kernel = kernel.reshape(*batch, *inputs, *outputs)
+        self.bias = None if bias is None else bias.reshape(*batch, *outputs)
         self.in_features, self.axes, self.batch = inputs, axes, batch
         self.dtype, self.out_dtype, self.precision = option_dtype(dtype), option_dtype(out_dtype), precision
 
@@ -286,12 +287,11 @@ class Einsum(Module):  # weft: skip(the equation decides the shapes)
             raise ConfigError(
                 f"Einsum: the second operand of {self.equation!r} has not as many axes as kernel_shape={kernel_shape}"
             )
-        kernel_key, bias_key = parameter_keys(key, 2, "Einsum")
-        self.kernel = kernel_init(kernel_key, kernel_shape, param_dtype)
         free = [letter for letter in string.printable if letter not in self.equation][:hidden]
         sizes = dict(zip(_spelled(letters, free, hidden), kernel_shape, strict=True))
         shape = tuple(sizes[label] for label in _spelled(output, free, hidden) if label in sizes)
-        self.bias = bias_init(bias_key, shape, param_dtype) if use_bias else None
+        bias = (bias_init, shape, param_dtype) if use_bias else None
+        self.kernel, self.bias = draw(key, "Einsum", (kernel_init, kernel_shape, param_dtype), bias)
         self.dtype, self.out_dtype, self.precision = option_dtype(dtype), option_dtype(out_dtype), precision
 
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -16,8 +16,8 @@ from weft.modules.construct import (
     check_features,
     check_positive,
     option_dtype,
-    parameter_keys,
 )
+from weft.modules.drawing import draw
 from weft.modules.dtypes import as_array, cast, promote
 from weft.modules.op import op
 
@@ -146,9 +146,9 @@ class Linear(Module):
         precision: Any = None,
     ):
         check_positive("Linear", in_features=in_features, out_features=out_features)
-        kernel_key, bias_key = parameter_keys(key, 2, "Linear")
-        self.kernel = kernel_init(kernel_key, (in_features, out_features), param_dtype)
-        self.bias = bias_init(bias_key, (out_features,), param_dtype) if use_bias else None
+        kernel = kernel_init, (in_features, out_features), param_dtype
+        bias = (bias_init, (out_features,), param_dtype) if use_bias else None
+        self.kernel, self.bias = draw(key, "Linear", kernel, bias)
         self.dtype, self.out_dtype, self.precision = option_dtype(dtype), option_dtype(out_dtype), precision
 
     def __call__(self, x: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
@@ -193,8 +193,7 @@ class Embed(Module):
         param_dtype: Any = jnp.float32,
     ):
         check_positive("Embed", vocab=vocab, features=features)
-        (embedding_key,) = parameter_keys(key, 1, "Embed")
-        self.embedding = embedding_init(embedding_key, (vocab, features), param_dtype)
+        (self.embedding,) = draw(key, "Embed", (embedding_init, (vocab, features), param_dtype))
         self.dtype = option_dtype(dtype) or self.embedding.dtype
 
     def __call__(self, ids: Int[Array, "*batch"]) -> Float[Array, "*batch features"]:

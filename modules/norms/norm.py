@@ -9,7 +9,8 @@ from jax.nn import initializers
 from jaxtyping import Array, Bool, Float
 from weft.core.records.kinds import BatchStat
 from weft.core.records.module import Module, static
-from weft.modules.construct import Initializer, KeyLike, check_features, check_positive, option_dtype, parameter_keys
+from weft.modules.construct import Initializer, KeyLike, check_features, check_positive, option_dtype
+from weft.modules.drawing import draw
 from weft.modules.norms.moments import batch_norm, check_bound, norm
 from weft.modules.op import hashable
 
@@ -19,9 +20,9 @@ def affine_parameters(
 ) -> tuple[Any, Any]:
     """A norm's scale and bias; a key is needed only where their initialisers use one."""
     check_positive(layer, features=features)
-    keys = (None, None) if key is None else parameter_keys(key, 2, layer)
-    used = zip((use_scale, use_bias), inits, keys, strict=True)
-    scale, bias = (init(key, (features,), param_dtype) if use else None for use, init, key in used)
+    used = zip((use_scale, use_bias), inits, strict=True)
+    wanted = ((init, (features,), param_dtype) if use else None for use, init in used)
+    scale, bias = draw(key, layer, *wanted, keyless=True)
     return scale, bias
 
 

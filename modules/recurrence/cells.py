@@ -15,8 +15,9 @@ import jax.numpy as jnp
 from jax.nn import initializers
 from jaxtyping import Array, Float
 from weft.core.records.module import Module, static
-from weft.modules.construct import Initializer, KeyLike, check_positive, parameter_keys
+from weft.modules.construct import Initializer, KeyLike, check_positive
 from weft.modules.dense.linear import Linear, default_kernel_init
+from weft.modules.drawing import parameter_keys
 from weft.modules.dtypes import compute_dtype
 from weft.modules.recurrence.recurrent import gru_step, lstm_step, simple_step
 

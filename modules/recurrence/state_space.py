@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Complex, Float, Inexact
 from weft.core.records.module import Module
-from weft.modules.construct import ConfigError, KeyLike, check_features, check_positive, parameter_keys
+from weft.modules.construct import ConfigError, KeyLike, check_features, check_positive
+from weft.modules.drawing import parameter_keys
 from weft.modules.op import op
 
 

@@ -34,6 +34,7 @@ from jax.nn.initializers import xavier_normal as xavier_normal
 from jax.nn.initializers import xavier_uniform as xavier_uniform
 from jax.nn.initializers import zeros as zeros
 from weft.core.caches import kept
+from weft.modules.drawing import has_same_bits, make_of, of_make
 from weft.modules.untouched import watch
 from weft.nnx.variable.metadata import VariableMetadata
 
@@ -64,52 +65,23 @@ def reshaped(init: Initializer, flat: tuple[int, ...], key: Any, shape: tuple[in
     return jnp.reshape(value, shape)
 
 
-# What an initializer of JAX's `variance_scaling` closes over. One that closes over anything else is called as it is.
-_SCALING = ("batch_axis", "distribution", "in_axis", "mode", "out_axis", "scale")
-_scaling: Any = variance_scaling(1.0, "fan_in", "uniform")
-_scaling_code: Any = _scaling.__code__
-# Not `"normal"`: its numbers are products with two constants, of which the compiler makes one, and rounds once.
-_SAME_BITS = ("truncated_normal", "uniform")
-
-
-def make_of(init: Any) -> Hashable | None:
-    """What tells an initializer from those that give other numbers, or None if it has to be called as it is.
-
-    Most models make an initializer anew for each layer, so that its identity says nothing.
-    """
-    if init is zeros or init is ones:
-        return init
-    if type(init) is functools.partial and init.func is reshaped and not init.keywords and len(init.args) == 2:
-        inner = make_of(init.args[0])
-        return None if inner is None else _Reshaped(inner, init.args[1])
-    if getattr(init, "__code__", None) is not _scaling_code or _scaling_code.co_freevars != _SCALING:
-        return None
-    cells: Any = getattr(init, "__closure__", ())
-    values = tuple(_as_key(cell.cell_contents) for cell in cells)
-    return values if values[_SCALING.index("distribution")] in _SAME_BITS and _has_hash(values) else None
-
-
 class _Reshaped(NamedTuple):
     make: Hashable
     flat: tuple[int, ...]
 
 
+def _make_of(init: Any) -> Hashable | None:
+    """What tells an initializer from those that give other numbers, or None if it has to be called as it is."""
+    if type(init) is functools.partial and init.func is reshaped and not init.keywords and len(init.args) == 2:
+        inner = _make_of(init.args[0])
+        return None if inner is None else _Reshaped(inner, init.args[1])
+    return make_of(init)
+
+
 def _of_make(make: Any) -> Initializer:
     if isinstance(make, _Reshaped):
         return functools.partial(reshaped, _of_make(make.make), make.flat)
-    return make if make is zeros or make is ones else variance_scaling(**dict(zip(_SCALING, make, strict=True)))
-
-
-def _as_key(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _has_hash(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
+    return of_make(make)
 
 
 def compiled(init: Any, shape: Sequence[int], dtype: Any) -> Callable[[Any, Any], Any] | None:
@@ -129,10 +101,8 @@ def compiled(init: Any, shape: Sequence[int], dtype: Any) -> Callable[[Any, Any]
     >>> value.shape, int(count), compiled(normal(), (2, 3), jnp.float32)
     ((2, 3), 5, None)
     """
-    make = make_of(init)
-    if make is None or not all(type(size) is int for size in shape):
-        return None
-    if not jnp.issubdtype(dtype, jnp.floating) or not _untouched()():
+    make = _make_of(init)
+    if make is None or not has_same_bits(shape, dtype) or not _untouched()():
         return None
     return _compiled(make, tuple(shape), jnp.dtype(dtype))
 
