@@ -23,7 +23,7 @@ import abc
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast, overload
 
 import equinox as eqx
 import jax
@@ -122,6 +122,16 @@ class Layers(Module):
             at=f"layers[{index}]",
             fix=f"use Stateful{name}, whose call returns {returns}",
         )
+
+
+def as_layers(layers: tuple[Layer | Sequence[Layer], ...]) -> tuple[Layer, ...]:
+    """The layers that a combinator was given, one after another, or as one list or tuple of them, as in equinox.
+
+    >>> len(as_layers(([jax.nn.relu, jax.nn.tanh],))), len(as_layers((jax.nn.relu,)))
+    (2, 1)
+    """
+    given: Any = layers[0] if len(layers) == 1 else None
+    return tuple(given) if isinstance(given, list | tuple) and not callable(given) else cast(Any, layers)
 
 
 def call_layer(layer: Layer, where: str, /, *args: Any, **kwargs: Any) -> tuple[Any, Any]:

@@ -8,11 +8,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, Self, TypeVar, overload
 
 from jaxtyping import PyTree
-from weft.modules.calling import Layer, Layers, call_layer, check_call_key, split_among
+from weft.modules.calling import Layer, Layers, as_layers, call_layer, check_call_key, split_among
 
 M_co = TypeVar("M_co", covariant=True)
 N = TypeVar("N")
@@ -49,11 +49,11 @@ class Parallel(_Branches[M_co]):
     """
 
     @overload
-    def __init__(self: Parallel[tuple[Any, ...]], *layers: Layer, merge: None = None) -> None: ...
+    def __init__(self: Parallel[tuple[Any, ...]], *layers: Layer | Sequence[Layer], merge: None = None) -> None: ...
     @overload
-    def __init__(self: Parallel[N], *layers: Layer, merge: Merge[N]) -> None: ...
-    def __init__(self, *layers: Layer, merge: Any = None):
-        self.layers, self.merge = layers, merge
+    def __init__(self: Parallel[N], *layers: Layer | Sequence[Layer], merge: Merge[N]) -> None: ...
+    def __init__(self, *layers: Layer | Sequence[Layer], merge: Any = None):
+        self.layers, self.merge = as_layers(layers), merge
 
     def __call__(self, x: PyTree, /, *args: Any, key: Any = None, **kwargs: Any) -> M_co:
         """Calls each layer with the same arguments.
@@ -91,11 +91,13 @@ class StatefulParallel(_Branches[M_co]):
     """
 
     @overload
-    def __init__(self: StatefulParallel[tuple[Any, ...]], *layers: Layer, merge: None = None) -> None: ...
+    def __init__(
+        self: StatefulParallel[tuple[Any, ...]], *layers: Layer | Sequence[Layer], merge: None = None
+    ) -> None: ...
     @overload
-    def __init__(self: StatefulParallel[N], *layers: Layer, merge: Merge[N]) -> None: ...
-    def __init__(self, *layers: Layer, merge: Any = None):
-        self.layers, self.merge = layers, merge
+    def __init__(self: StatefulParallel[N], *layers: Layer | Sequence[Layer], merge: Merge[N]) -> None: ...
+    def __init__(self, *layers: Layer | Sequence[Layer], merge: Any = None):
+        self.layers, self.merge = as_layers(layers), merge
 
     def __call__(self, x: PyTree, /, *args: Any, key: Any = None, **kwargs: Any) -> tuple[M_co, Self]:
         """Calls each layer with the same arguments, and keeps the successors.

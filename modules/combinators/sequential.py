@@ -10,11 +10,11 @@ Whether a chain has state shows in its class, so that readers and type checkers 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 from jaxtyping import Array, Key, PyTree
-from weft.modules.calling import Layer, Layers, PureOutput, call_layer, check_call_key, split_among
+from weft.modules.calling import Layer, Layers, PureOutput, as_layers, call_layer, check_call_key, split_among
 
 
 class _Chain(Layers):
@@ -30,7 +30,7 @@ class Sequential(_Chain):
     """Pure layers and functions, one after another: `y = chain(x)`.
 
     Args:
-        layers: records or plain functions, such as `jax.nn.relu`.
+        layers: records or plain functions, such as `jax.nn.relu`; one list or tuple of them does too.
 
     >>> import jax, jax.numpy as jnp
     >>> from weft.modules import Dropout, Linear
@@ -40,8 +40,8 @@ class Sequential(_Chain):
     (5, 2)
     """
 
-    def __init__(self, *layers: Layer):
-        self.layers = layers
+    def __init__(self, *layers: Layer | Sequence[Layer]):
+        self.layers = as_layers(layers)
 
     def __call__(self, x: PyTree, *, key: Key[Array, ""] | None = None) -> PureOutput:
         """Calls each layer with what the one before returned.
@@ -74,8 +74,8 @@ class StatefulSequential(_Chain):
     (5, 4)
     """
 
-    def __init__(self, *layers: Layer):
-        self.layers = layers
+    def __init__(self, *layers: Layer | Sequence[Layer]):
+        self.layers = as_layers(layers)
 
     def __call__(self, x: PyTree, *, key: Key[Array, ""] | None = None) -> tuple[Any, Self]:
         """Calls each layer with what the one before returned, and keeps the successors.

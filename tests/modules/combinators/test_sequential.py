@@ -7,7 +7,17 @@ import numpy as np
 import pytest
 from weft.core import Module, SuccessorError
 from weft.core.records.keys import Keys, SeedError
-from weft.modules import BatchNorm, Dropout, Linear, Sequential, StatefulSequential, inference
+from weft.modules import (
+    BatchNorm,
+    Dropout,
+    Linear,
+    Parallel,
+    Sequential,
+    StatefulParallel,
+    StatefulSequential,
+    inference,
+)
+from weft.typecheck.errors import ContractError
 
 KEYS = jax.random.split(jax.random.key(0), 3)
 
@@ -87,3 +97,17 @@ def test_a_successor_of_another_structure_is_refused():
 
     with pytest.raises(SuccessorError, match=r"layers\[0\].state: float32\[1\] -> float32\[2\]"):
         StatefulSequential(Growing(jnp.zeros(1)))(1)
+
+
+@pytest.mark.parametrize("of", [list, tuple])
+@pytest.mark.parametrize("combinator", [Sequential, StatefulSequential, Parallel, StatefulParallel])
+def test_one_list_or_tuple_of_layers_is_those_layers(combinator, of):
+    layers = Linear(3, 3, key=KEYS[0]), jax.nn.relu
+    given, spelled = combinator(of(layers)), combinator(*layers)
+    assert given.layers == spelled.layers
+    assert jax.tree.structure(given) == jax.tree.structure(spelled)
+
+
+def test_a_list_beside_a_layer_is_still_refused():
+    with pytest.raises(ContractError, match=r"Sequential\.layers\[1\]"):
+        Sequential(jax.nn.relu, [jax.nn.relu])
