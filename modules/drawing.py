@@ -70,7 +70,9 @@ def has_same_bits(shape: Sequence[int], dtype: Any) -> bool:
     return all(type(size) is int for size in shape) and jnp.issubdtype(dtype, jnp.floating)
 
 
-def draw(key: KeyLike | None, layer: str, *wanted: Wanted | None, keyless: bool = False) -> list[Any]:
+def draw(  # weft: skip(the shapes are arguments)
+    key: KeyLike | None, layer: str, *wanted: Wanted | None, keyless: bool = False
+) -> list[Any]:
     """A layer's parameters, each by a key of its own.
 
     Args:

@@ -110,7 +110,9 @@ def conv(
     return biased(y, bias, batch)
 
 
-def one_batch_axis(x: Float[Array, "*batch_space features"], rank: int) -> tuple[Float[Array, "..."], tuple[int, ...]]:
+def one_batch_axis(  # weft: skip(the rank says which axes are space)
+    x: Float[Array, "*batch_space features"], rank: int
+) -> tuple[Float[Array, "..."], tuple[int, ...]]:
     """What is convolved, with one batch axis for all of them; and their sizes.
 
     Raises:
@@ -121,7 +123,7 @@ def one_batch_axis(x: Float[Array, "*batch_space features"], rank: int) -> tuple
     return (x if len(batch) == 1 else lax.reshape(x, (math.prod(batch), *x.shape[len(batch) :]))), batch
 
 
-def biased(
+def biased(  # weft: skip(the batch axes are given as numbers)
     y: Float[Array, "n *space out"], bias: Float[Array, "out"] | None, batch: tuple[int, ...]
 ) -> Float[Array, "*batch_space out"]:
     """What was convolved, with its bias and its batch axes."""
@@ -379,7 +381,7 @@ class ConvOptions(TypedDict, total=False):
 class ConvOfRank(Conv):
     """What `Conv1d`, `Conv2d` and `Conv3d` share: the class says how many spatial axes there are."""
 
-    rank: ClassVar[int]
+    rank: ClassVar[int] = 1
 
     def __init_subclass__(cls, *, init: bool = True, **options: Any):
         super().__init_subclass__(**options)  # `init=False` tells checkers that the constructor is inherited

@@ -236,7 +236,7 @@ class ConvTransposeOptions(TypedDict, total=False):
 class ConvTransposeOfRank(ConvTranspose):
     """What `ConvTranspose1d` to `ConvTranspose3d` share: the class says how many spatial axes there are."""
 
-    rank: ClassVar[int]
+    rank: ClassVar[int] = 1
 
     def __init_subclass__(cls, *, init: bool = True, **options: Any):
         super().__init_subclass__(**options)  # `init=False` tells checkers that the constructor is inherited
