@@ -19,7 +19,7 @@ import dataclasses
 import inspect
 import sys
 import typing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, get_args, get_origin
 
 import jax
@@ -130,11 +130,12 @@ class Role:
     kind: type[Kind] | None = None
     tags: frozenset[str] = frozenset()
     frozen: type[FrozenParam] | None = None
-    axes: AxisNames = NO_NAMES
+    # Arrays of one kind are of one role, whatever their axes are called: they ride together in a stack.
+    axes: AxisNames = field(default=NO_NAMES, compare=False)
 
     def inside(self, outer: Role) -> Role:
         """This role, in a field whose own role is `outer`: the nearest kind holds, tags add up, frozen stays frozen."""
-        if outer == NO_ROLE:
+        if outer == NO_ROLE and outer.axes == NO_NAMES:
             return self
         if outer.kind is not None and issubclass(outer.kind, FrozenParam):
             outer = Role(None, outer.tags, outer.kind, outer.axes)

@@ -176,7 +176,15 @@ def test_the_command_tells_of_it_in_each_format(strict: bool, program: str, caps
     told = json.loads(capsys.readouterr().out)
     assert (told["summary"], told["exit_code"]) == (summary, int(strict))
     level = "error" if strict else "undecided"
-    found = {"level": level, "file": program, "line": 5, "name": "project", "message": WHY, "rule": "undecided"}
+    found = {
+        "level": level,
+        "file": program,
+        "line": 5,
+        "name": "project",
+        "message": WHY,
+        "rule": "undecided",
+        "program": "",
+    }
     assert told["findings"] == [found]
 
 
