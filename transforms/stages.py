@@ -16,6 +16,7 @@ from typing import Any
 import jax
 from jax.experimental import serialize_executable
 from weft.core.edge import trees
+from weft.core.edge.executables import compiling_anew, keeps_executables
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import StaticError, StructureError
 from weft.core.interpreter.boundary import AnyCrossing
@@ -66,6 +67,7 @@ class Stage:
         before: what the lifted function takes before lanes.
         export: traces the function as one of plain pytrees, for `jax.export`.
         traced: the stage of JAX that this one was made from.
+        options: what it was compiled with.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Stage:
         before: tuple[Any, ...] = ((),),
         export: Callable[[], Any] | None = None,
         traced: Any = None,
+        options: Mapping[str, Any] | None = None,
     ):
         self.stage = stage
         self._interpreted = interpreted
@@ -85,12 +88,14 @@ class Stage:
         self._before = before
         self._export = export
         self._traced = stage if traced is None else traced
+        self._options = options or {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stage, name)
 
-    def _next(self, stage: Any) -> Stage:
-        return Stage(stage, self._interpreted, self._crossing, self._complete, self._before, traced=self._traced)
+    def _next(self, stage: Any, options: Mapping[str, Any] | None = None) -> Stage:
+        crossing, complete = self._crossing, self._complete
+        return Stage(stage, self._interpreted, crossing, complete, self._before, traced=self._traced, options=options)
 
     def lower(self, **options: Any) -> Stage:
         """Lowers what was traced; the options are those of `jax.stages.Traced.lower`.
@@ -103,9 +108,14 @@ class Stage:
             return self.stage.lower(**options)
         return self._next(self.stage.lower(**options))
 
-    def compile(self, *args: Any, **kwargs: Any) -> Stage:
-        """Compiles what was lowered."""
-        return self._next(self.stage.compile(*args, **kwargs))
+    def compile(self, compiler_options: Mapping[str, Any] | None = None, **options: Any) -> Stage:
+        """Compiles what was lowered; the options are those of `jax.stages.Lowered.compile`."""
+        options = {"compiler_options": compiler_options, **options}
+        return self._next(self.stage.compile(**options), options)
+
+    def _told_again(self) -> dict[str, Any]:
+        # JAX keeps what it has lowered with its executable, and compiles again where options are given: this is off.
+        return {"xla_embed_ir_in_executable": False, **(self._options.get("compiler_options") or {})}
 
     def serialize(self) -> bytes:
         """What was compiled, for `weft.jit(f).load` in another process, of the same versions and on like devices.
@@ -116,10 +126,14 @@ class Stage:
         if not isinstance(self.stage, jax.stages.Compiled):
             raise StructureError("only what was compiled can be serialized", fix=".lower(...).compile().serialize()")
         stage: Any = self.stage
+        if keeps_executables():
+            # What JAX has read from its cache on disk XLA writes again without its code, at least on the CPU.
+            with compiling_anew():
+                stage = self._traced.lower().compile(**{**self._options, "compiler_options": self._told_again()})
         # JAX would load it for all the devices that there are.
         numbers = [device.id for device in stage.runtime_executable().local_devices()]
         devices = struct.pack(f"<{1 + len(numbers)}q", len(numbers), *numbers)
-        return b"".join((_MAGIC, _digest(self._traced), devices, _executables.serialize(self.stage)[0]))
+        return b"".join((_MAGIC, _digest(self._traced), devices, _executables.serialize(stage)[0]))
 
     def load(self, data: bytes) -> Stage:
         """What `serialize` has given, for what was traced here.

@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import pytest
 import weft
@@ -30,6 +31,16 @@ def test_what_was_serialized_takes_and_gives_records():
     assert (y.tolist(), model["w"].tolist(), model["name"]) == ([0.0, 3.0, 6.0], [1.0, 2.0, 3.0], "scale")
     with pytest.raises(StructureError, match="another structure"):
         loaded({**MODEL, "name": "other"}, 3.0)
+
+
+def test_what_jax_has_read_from_its_cache_on_disk_is_serialized_whole():
+    def scale(model: Any, x: Any) -> Any:
+        return model["w"] * x + 17.25  # an executable of its own
+
+    for _ in range(2):  # the second is read from the cache, where there is one: every run of the tests has it
+        jax.clear_caches()
+        data = weft.jit(scale).lower(MODEL, 2.0).compile().serialize()
+        assert weft.jit(scale).load(data, MODEL, 2.0)(MODEL, 2.0).tolist() == [17.25, 19.25, 21.25]
 
 
 def test_objects_are_changed_by_what_was_serialized():
