@@ -19,6 +19,7 @@ import jax
 import numpy as np
 from weft.typecheck.arguments.builder import Builder, Unbuildable, key_dtype
 from weft.typecheck.modes import mode
+from weft.typecheck.proofs.reshapes import REFUSED
 from weft.typecheck.proofs.trial import Target, Trial, one_at_a_time
 
 _MOST_LINES = 10
@@ -89,6 +90,8 @@ def _tried(text: str, names: Mapping[str, Any], trial: Trial) -> Program:
         if "Type-check error" not in message or part in message:
             return Program(text, "Type-check error" in message, f"it ends with {type(raised).__name__}: {message}")
         return Program(text, False, f"jaxtyping with beartype refuses its arguments: {message}")
+    if str(trial.error).startswith(REFUSED):
+        return Program(text)  # JAX looks at this as it compiles, and what runs here are shapes alone
     return Program(text, False, "it runs through")
 
 

@@ -9,6 +9,9 @@ from typing import Any
 from weft.typecheck.proofs.axis_lints import frames, nested_jaxprs, shape_of
 from weft.typecheck.proofs.whose import is_users
 
+# How JAX begins, when it compiles such a reshape.
+REFUSED = "cannot reshape array"
+
 
 def impossible_reshape(closed: Any, own: frozenset[str]) -> tuple[Exception, tuple[str, int]] | None:
     """The error of the first reshape in a jaxpr that changes the number of elements, and the user's file and line.
@@ -21,7 +24,7 @@ def impossible_reshape(closed: Any, own: frozenset[str]) -> tuple[Exception, tup
         old, new = shape_of(eqn.invars[0]), shape_of(eqn.outvars[0])
         if all(isinstance(size, int) for size in (*old, *new)) and math.prod(old) != math.prod(new):
             at = next(((file, line) for file, _, line in frames(eqn) if is_users(file, own)), ("", 0))
-            return TypeError(f"cannot reshape array of shape {old} into shape {new}"), at
+            return TypeError(f"{REFUSED} of shape {old} into shape {new}"), at
     return None
 
 

@@ -39,6 +39,14 @@ SKIPPED = {
 }
 
 
+# What nobody can make arguments for, and what is abstract: judged where it is used, and in the classes that bring it.
+NOT_CHECKED = {
+    "modules/checkpoints": {"by_name", "entries_in", "entries_of"},
+    "modules/learning": {"Metric.all_reduce", "Metric.of_batch", "Metric.of_both"},
+    "modules/summary": {"backward_cost", "estimate", "forward_cost", "record_calls"},
+}
+
+
 def test_every_room_is_checked():
     rooms = {f"modules/{path.parent.name}" for path in (ROOT / "modules").glob("*/__init__.py")}
     assert rooms | {"modules", "examples"} == SKIPPED.keys()
@@ -50,7 +58,8 @@ def test_weft_passes_its_own_check(room: str, monkeypatch: pytest.MonkeyPatch):
     files = [str(path) for path in sorted(Path(room).glob("*.py"))] if room == "modules" else [room]
     checked = check(files)
     assert {line.name for line in checked.lines if line.level == "skipped"} == SKIPPED[room]
-    assert [str(line) for line in checked.lines if line.level != "skipped"] == []
+    assert {line.name for line in checked.lines if line.level == "unbuilt"} == NOT_CHECKED.get(room, set())
+    assert [str(line) for line in checked.lines if line.level not in ("skipped", "unbuilt")] == []
     assert checked.exit_code == 0
-    without_shapes = {"modules/ops", "modules/checkpoints"}
+    without_shapes = {"modules/ops", "modules/checkpoints", "modules/sharding", "modules/summary"}
     assert (checked.verdicts.count(Verdict.PROVED.value) >= 2) is (room not in without_shapes)
