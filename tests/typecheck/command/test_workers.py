@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import signal
@@ -16,7 +15,9 @@ import pytest
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[3]
+# A run of tests in the background ignores ^C, and so would what it starts.
 LAUNCH = f"""
+import signal; signal.signal(signal.SIGINT, signal.default_int_handler)
 import sys; sys.path.insert(0, {str(ROOT / "typecheck")!r}); sys.argv[0] = "weft"
 from launcher import main
 code = main()
@@ -97,8 +98,6 @@ def command(folder: Path, *arguments: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A run of tests in the background ignores ^C, and so would what it starts.
-        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
 
 
