@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from types import CodeType, ModuleType
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from weft.core.errors import WeftError
 from weft.core.records.module import Module
@@ -52,6 +52,12 @@ class ImportHook(MetaPathFinder):
 
     decorates_all = False
 
+    # What is said where a package is imported already, and the way out.
+    too_late = (
+        "contracts are put into a package as it is imported, and this one is",
+        "install the hook before the first import of it",
+    )
+
     def __init__(self, packages: Sequence[str]):
         self.packages = tuple(packages)
         self.unread: dict[str, str] = {}
@@ -61,6 +67,19 @@ class ImportHook(MetaPathFinder):
 
     def __exit__(self, *_: object) -> None:
         self.uninstall()
+
+    def install(self) -> Self:
+        """Checks what is imported from now on.
+
+        Raises:
+            ImportHookError: if a package is imported already.
+        """
+        imported = sorted(filter(self.covers, sys.modules))
+        if imported:
+            what, fix = self.too_late
+            raise ImportHookError(what, at=imported[:3], fix=fix)
+        sys.meta_path.insert(0, self)
+        return self
 
     def uninstall(self) -> None:
         """Leaves modules that are imported from now on as they are; those that were, go on checking."""
@@ -246,16 +265,7 @@ def install_import_hook(packages: str | Sequence[str], *more: str) -> ImportHook
     ('this_package', 'that_package.layers')
     """
     names = (*((packages,) if isinstance(packages, str) else packages), *more)
-    hook = ImportHook(names)
-    imported = sorted(filter(hook.covers, sys.modules))
-    if imported:
-        raise ImportHookError(
-            "contracts are put into a package as it is imported, and this one is",
-            at=imported[:3],
-            fix="install the hook before the first import of it",
-        )
-    sys.meta_path.insert(0, hook)
-    return hook
+    return ImportHook(names).install()
 
 
 __all__ = ["ImportHook", "ImportHookError", "decorate", "install_import_hook"]

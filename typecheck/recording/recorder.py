@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from weft.typecheck.calls.importing import ImportHook, ImportHookError
+from weft.typecheck.calls.importing import ImportHook
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import Anything, holds_arrays
 from weft.typecheck.language.signatures import signature_of
@@ -38,28 +38,17 @@ class Recorder(ImportHook):
 
     decorates_all = True
 
+    too_late = (
+        "calls are recorded of packages that are imported from now on, and this one is already",
+        "import it later: not in a plugin, nor with `-p`",
+    )
+
     def __init__(self, packages: Sequence[str], aliases: Mapping[str, str] | None = None):
         super().__init__(packages)
         self.aliases = dict(aliases or {})
         self.calls: dict[str, list[Node]] = {}
         self.full = False
         self._size = 0
-
-    def install(self) -> Recorder:
-        """Records what is imported from now on.
-
-        Raises:
-            ImportHookError: if a package is imported already.
-        """
-        imported = sorted(filter(self.covers, sys.modules))
-        if imported:
-            raise ImportHookError(
-                "calls are recorded of packages that are imported from now on, and this one is already",
-                at=imported[:3],
-                fix="import it later: not in a plugin, nor with `-p`",
-            )
-        sys.meta_path.insert(0, self)
-        return self
 
     def missed(self) -> list[str]:
         """The modules of the packages that something else has loaded: another import hook, say jaxtyping's."""
