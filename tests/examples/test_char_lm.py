@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import re
-import runpy
 import signal
 import subprocess
 import sys
@@ -104,20 +103,6 @@ def test_the_nucleus_holds_the_most_likely_characters(example):
         [False, True, True, True],
         [True, True, True, True],
     ]
-
-
-@pytest.fixture
-def fails(monkeypatch, tmp_path):
-    """Runs the script in this process until it exits, and gives what it exits with."""
-
-    def run_until_exit(*arguments):
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit:
-            runpy.run_path(str(SCRIPT), run_name="__main__")
-        return exit.value.code
-
-    return run_until_exit
 
 
 def damaged(folder):

@@ -2,7 +2,6 @@
 
 import os
 import re
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -54,20 +53,6 @@ def test_it_goes_on_from_a_checkpoint_under_strict_contracts(whole_run, tmp_path
     assert result.returncode == 0, result.stderr
     assert accuracy_of(result.stdout) >= 95  # one epoch from the start reaches 90 at most
     assert (tmp_path / "b" / "digits.safetensors").exists()
-
-
-@pytest.fixture
-def fails(monkeypatch, tmp_path):
-    """Runs the script in this process until it exits, and gives what it exits with."""
-
-    def run_until_exit(*arguments):
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit:
-            runpy.run_path(str(SCRIPT), run_name="__main__")
-        return exit.value.code
-
-    return run_until_exit
 
 
 def damaged(folder):
