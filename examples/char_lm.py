@@ -122,7 +122,7 @@ def nucleus(logits: Float[Array, "*batch vocab"], top_p: float) -> Float[Array, 
 
 
 @weft.jit(static_argnames=("length", "temperature", "top_p"))
-def sample(  # weft: skip(the room of its caches depends on two sizes)
+def sample(
     model: GPT, prompt: Int[Array, "seq"], key: Key[Array, ""], *, length: int, temperature: float, top_p: float
 ) -> Int[Array, "length"]:
     """Characters behind a prompt; a temperature of zero takes the most likely one each time."""

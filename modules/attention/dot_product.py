@@ -20,6 +20,7 @@ from weft.modules.op import op
 
 Queries = Float[Array, "*batch q heads depth"]
 Keys = Float[Array, "*batch kv kv_heads depth"]
+NewKeys = Float[Array, "*batch q kv_heads depth"]  # those of the steps that ask
 Weights = Float[Array, "*batch heads q kv"]
 Mask = Num[Array, "..."] | Bool[Array, "..."]
 
@@ -166,8 +167,8 @@ def cache_step(
     cached_key: Keys,
     cached_value: Keys,
     index: Int[Array, ""],
-    key: Keys,
-    value: Keys,
+    key: NewKeys,
+    value: NewKeys,
     *,
     window: tuple[int, int] | None = None,
 ) -> tuple[Keys, Keys, Bool[Array, "*batch 1 q kv"]]:

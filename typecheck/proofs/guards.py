@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 
 from weft.core.caches import kept
-from weft.typecheck.proofs.whose import is_users
+from weft.typecheck.proofs.whose import installed_roots, is_users
 
 _RAISES = re.compile(r"(^|:\s*)(raise|assert)\b")
 _CHECKS = re.compile(r"\b(error_if|branched_error_if|die_if_unbearable|checkify\.check|chex\.assert_\w+)\(")
@@ -24,7 +24,7 @@ def raised_at(error: BaseException, own: frozenset[str]) -> tuple[tuple[str, int
     frames = traceback.extract_tb(error.__traceback__)
     users = [frame for frame in frames if is_users(frame.filename, own)]
     place = (users[-1].filename, users[-1].lineno or 0) if users else ("", 0)
-    of_package = [n for n, frame in enumerate(frames) if frame in users or frame.filename.startswith(_packages(own))]
+    of_package = [n for n, frame in enumerate(frames) if frame in users or _is_packages(frame.filename, own)]
     if not of_package:
         return place, ""
     last, inner = frames[of_package[-1]], frames[of_package[-1] + 1 :]
@@ -36,6 +36,14 @@ def raised_at(error: BaseException, own: frozenset[str]) -> tuple[tuple[str, int
     return (
         place,
         f"guard at {Path(last.filename).name}:{last.lineno}: {_condition(last.filename, last.lineno or 0, text)}",
+    )
+
+
+def _is_packages(file: str, own: frozenset[str]) -> bool:
+    """Whether a file is of the packages that some files are in, and not of an environment that lies among them."""
+    return any(
+        file.startswith(top) and not file.startswith(tuple(root for root in installed_roots() if root.startswith(top)))
+        for top in _packages(own)
     )
 
 

@@ -20,14 +20,20 @@ from weft.core.caches import kept
 
 
 @kept("nothing", most=1)
-def _library_roots() -> tuple[str, ...]:
+def installed_roots() -> tuple[str, ...]:
+    """The folders of the standard library and of installed packages."""
     paths = sysconfig.get_paths()
     roots = {paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], *site.getsitepackages()}
+    return tuple(f"{Path(root)}/" for root in sorted(roots))
+
+
+@kept("nothing", most=1)
+def _library_roots() -> tuple[str, ...]:
     weft = Path(__file__).parents[2]
-    roots |= {str(weft / part) for part in ("core", "transforms", "typecheck", "nnx")}
+    of_weft = (f"{weft / part}/" for part in ("core", "transforms", "typecheck", "nnx"))
     # How an op runs is machinery; ops and layers are programs like any other.
     machinery = (str(weft / "modules" / name) for name in ("op.py", "untouched.py"))
-    return (*(str(Path(root)) + "/" for root in roots), *machinery)
+    return (*installed_roots(), *of_weft, *machinery)
 
 
 @kept("file")
