@@ -6,6 +6,7 @@ And within what: a process that has grown by 400 MB drops what JAX keeps, and Py
 from __future__ import annotations
 
 import atexit
+import collections
 import contextlib
 import ctypes
 import gc
@@ -48,6 +49,19 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 hypothesis.settings.register_profile("weft", deadline=None, max_examples=30, print_blob=True)
 hypothesis.settings.register_profile("quick", parent=hypothesis.settings.get_profile("weft"), max_examples=5)
 hypothesis.settings.load_profile("weft")
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` is asked
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of tests that are `one_in(n)`, marks all but each n-th as slow."""
+    seen: collections.Counter[str] = collections.Counter()
+    for item in items:
+        marker = item.get_closest_marker("one_in")
+        if marker is not None:
+            of_function = item.nodeid.partition("[")[0]
+            if seen[of_function] % marker.args[0]:
+                item.add_marker(pytest.mark.slow)
+            seen[of_function] += 1
 
 
 # Tracing makes a thousand objects that last for one that is garbage; at Python's usual thresholds, a tenth of the time

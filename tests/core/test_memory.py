@@ -101,6 +101,7 @@ MAKERS: list[Callable[[Scale], list[Any]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("make", MAKERS)
 def test_a_fresh_function_in_each_call_leaves_nothing_behind(make: Callable[[Scale], list[Any]]):
     def once() -> list[weakref.ref[Any]]:

@@ -108,6 +108,7 @@ UNDER: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("under", UNDER)
 @pytest.mark.parametrize("kind", MAKERS)
 def test_the_derivative_is_the_rules_under_every_transform(kind: str, under: str):

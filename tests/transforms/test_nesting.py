@@ -172,6 +172,7 @@ def assert_agrees(found: Any, names: tuple[str, ...]) -> None:
     assert (found[1].activation, found[1].name, found[1].rate) == (jnp.tanh, "net", 0.5)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("outer", "inner"), PAIRS)
 def test_weft_in_weft(outer: str, inner: str):
     f = WEFT[outer](WEFT[inner](base))

@@ -58,6 +58,7 @@ def test_the_types_that_are_revealed(answers: dict[Line, str]):
     assert revealed == dict(wanted)
 
 
+@pytest.mark.slow
 def test_the_calls_that_are_refused(answers: dict[Line, str]):
     wanted = lines(r"# error: (.*)$")
     assert [(line, text) for line, text in wanted if text not in answers.get(line, "")] == []

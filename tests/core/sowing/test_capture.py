@@ -101,6 +101,7 @@ def rank(*names: str) -> int:
     return sum(name in STACKED for name in names)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("outer", "inner"), PAIRS)
 def test_a_sown_value_comes_out_of_every_pair_of_transforms(outer: str, inner: str):
     fun = WRAPPERS[outer](WRAPPERS[inner](double))
@@ -109,6 +110,7 @@ def test_a_sown_value_comes_out_of_every_pair_of_transforms(outer: str, inner: s
     check(sown, {"h": (np.full((1,) * rank(outer, inner), 6.0),)})
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("outer", "inner"), REVERSIBLE_PAIRS)
 def test_a_sown_value_comes_out_once_of_a_function_that_differentiates_inside(outer: str, inner: str):
     fun = WRAPPERS[outer](WRAPPERS[inner](double))
@@ -118,6 +120,7 @@ def test_a_sown_value_comes_out_once_of_a_function_that_differentiates_inside(ou
     check(sown, {"h": (np.full((1,) * rank(outer, inner), 6.0),)})
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("outer", "inner"), REVERSIBLE_PAIRS)
 def test_the_gradient_by_a_perturbation_comes_out_of_every_pair_of_transforms(outer: str, inner: str):
     fun = WRAPPERS[outer](WRAPPERS[inner](lambda x: perturb("p", 2 * x) ** 2))

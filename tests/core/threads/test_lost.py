@@ -398,6 +398,7 @@ weft.jit(step)(weft.Keys(0))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", ["1", "0"])
 def test_the_environment_turns_it_on_for_the_whole_process(value: str):
     environment = {**os.environ, "WEFT_DEBUG_SUCCESSORS": value}

@@ -32,6 +32,7 @@ def decoded(layer, x, chunks):
     return jnp.concatenate(results, -2), layer
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("chunks", [(1,) * 6, (4, 1, 1), (6,), (2, 3, 1)])
 @pytest.mark.parametrize(
     "options",

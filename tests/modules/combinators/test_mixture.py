@@ -41,6 +41,7 @@ def test_what_finds_no_room_is_zero_and_first_choices_come_first():
     assert not y[1:].any()
 
 
+@pytest.mark.slow
 def test_the_loss_is_sown_and_returned_and_trains_the_router():
     moe = make()
     y, loss = moe.with_loss(X)
@@ -52,6 +53,7 @@ def test_the_loss_is_sown_and_returned_and_trains_the_router():
     np.testing.assert_allclose(even.with_loss(X)[1], 1.0, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_it_stands_in_a_stack_a_residual_and_half_precision():
     stack = weft.Stack(
         lambda key: weft.Residual(weft.MoE(lambda k: weft.Linear(4, 4, key=k), 2, 4, key=key)), 2, key=KEY

@@ -67,6 +67,7 @@ def test_arrays_and_flags_beside_the_input_go_to_every_layer_and_flags_stay_flag
     np.testing.assert_array_equal(stack(X, skip=True), X)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("unroll", [1, True])
 @pytest.mark.parametrize("remat", [False, True, jax.checkpoint_policies.dots_saveable], ids=["none", "all", "policy"])
 def test_values_gradients_and_state_are_those_of_the_layers_by_hand(remat, unroll):

@@ -31,6 +31,7 @@ def one_by_one(stack, x):
     return x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [adapted, weft.quantize, quantized_then_adapted], ids=lambda change: change.__name__)
 def test_a_stack_is_changed_as_its_layers_are(change):
     stack = change(weft.Stack(lambda key: weft.MLP(4, 6, 4, key=key), 3, key=KEYS[0]))

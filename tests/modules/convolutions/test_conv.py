@@ -31,6 +31,7 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_conv_equals_flax(options, rank, draws):

@@ -30,6 +30,7 @@ def assert_same(ours, theirs):
     np.testing.assert_allclose(np.asarray(ours, np.float32), np.asarray(theirs, np.float32), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("x_dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options) or "plain")
 def test_batch_norm_equals_flax_over_steps_and_in_inference(options, x_dtype, draws):
@@ -111,6 +112,7 @@ def test_rms_norm_equals_flax(options):
     assert_same(ours(inputs(2, 3, 5)), theirs(inputs(2, 3, 5)))
 
 
+@pytest.mark.slow
 def test_the_op_normalises_other_axes_like_flax():
     x = inputs(2, 3, 4, 5)
     options = {"reduction_axes": (1, 2), "feature_axes": (1, 3)}

@@ -19,6 +19,7 @@ def stepped(layer, x):
     return jnp.stack(ys, 1)
 
 
+@pytest.mark.slow
 def test_a_sequence_at_once_equals_step_by_step_with_gradients():
     layer = weft.DiagonalSSM(3, 4, key=KEY)
     np.testing.assert_allclose(layer(X), stepped(layer, X), rtol=1e-4, atol=1e-5)
@@ -42,6 +43,7 @@ def test_decays_lie_within_the_radii_and_what_comes_later_changes_nothing_before
     np.testing.assert_allclose(layer(X.at[:, 5:].set(0.0))[:, :5], layer(X)[:, :5], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_vmap_stacks_and_half_precision():
     layer = weft.DiagonalSSM(3, 4, key=KEY)
     np.testing.assert_allclose(jax.vmap(layer)(X), layer(X), rtol=1e-4, atol=1e-5)

@@ -42,6 +42,7 @@ def cells(name, **options):
     return twins(lambda library: getattr(library, name)(3, 4, **options, rngs=library.Rngs(3, carry=5)))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("name", CELLS)
 def test_a_cell_is_made_and_makes_a_step_like_flaxs(name, options):

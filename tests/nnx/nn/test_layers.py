@@ -181,6 +181,7 @@ def tolerance_of(y):
     return {jnp.dtype(jnp.bfloat16): 1e-2, jnp.dtype(jnp.float16): 1e-3}.get(y.dtype, 1e-6)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("layer", "args", "options", "shapes"), CASES)
 def test_a_layer_is_made_and_called_like_flaxs(layer, args, options, shapes):
     theirs, ours = made(layer, args, options)
@@ -204,6 +205,7 @@ def test_what_a_layer_keeps_cannot_change_behind_a_plans_back(layer, args, optio
     assert [name for name, value in vars(made).items() if not (is_data(value) or is_stable(value))] == []
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("layer", TABLE)
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.int32])
 def test_inputs_of_other_dtypes_promote_as_in_flax(layer, dtype):

@@ -39,6 +39,7 @@ def rnns(name="GRUCell", **options):
     return twins(make)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", CELLS)
 def test_gradients_through_a_sequence_are_flaxs(name):
     def loss(rnn, x):
@@ -65,6 +66,7 @@ CALLS = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("time_major", [False, True], ids=["batch major", "time major"])
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_a_sequence_is_run_like_flaxs_whether_options_are_the_layers_or_the_calls(call, time_major):

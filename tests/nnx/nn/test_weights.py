@@ -191,6 +191,7 @@ def input_of(inner):
     return x_of(2, 5, 5, 2) if inner is conv else x_of(2, 4)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("name", "inner", "options"), NORMS)
 def test_weights_are_normalised_like_flaxs(name, inner, options):
     theirs, ours = norms(name, inner, options)

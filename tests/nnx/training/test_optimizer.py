@@ -74,6 +74,7 @@ def gradients(library, model, graph):
     return result
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("graph", [True, False], ids=["graph", "tree"])
 @pytest.mark.parametrize(("name", "make"), [*((name, small_model_of) for name in TRANSFORMATIONS), ("adam", model_of)])
 def test_three_steps_under_jit_are_flaxs(name, make, graph):

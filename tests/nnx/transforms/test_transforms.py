@@ -147,6 +147,7 @@ TRIPLES = [
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("transform", "mutation", "mode"), TRIPLES)
 def test_a_mutation_inside_a_transform(transform, mutation, mode):
     def theirs_or_ours(nnx):
@@ -861,6 +862,7 @@ def array_refs_as_arguments(nnx, make, kw):
     return nnx.jit(f, **kw)(m, X), m.n[...]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program(name, mode):
@@ -869,6 +871,7 @@ def test_a_program(name, mode):
     assert (found or "").startswith(expected or "\0") if expected else found is None, found
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_nothing_leaks(name, mode, checking_leaks):

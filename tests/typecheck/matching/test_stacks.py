@@ -101,6 +101,7 @@ CROSSINGS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("transform", CROSSINGS)
 @pytest.mark.parametrize("stack", STACKS)
 def test_stacks_cross_every_transform(stack: str, transform: str):

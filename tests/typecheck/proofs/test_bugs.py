@@ -17,19 +17,15 @@ from .. import corpus
 MISSED = {"held_ppo": "an outer product asked for with `[:, None]`, as pairwise distances are"}
 
 
-def marks(index: int, program: Path) -> list[pytest.MarkDecorator]:
-    """One program in twelve is in every run, the others in the slow one."""
-    missed = [pytest.mark.xfail(reason=MISSED[program.stem], strict=True)] if program.stem in MISSED else []
-    return missed if index % 12 == 0 else [*missed, pytest.mark.slow]
+def marks(program: Path) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.xfail(reason=MISSED[program.stem], strict=True)] if program.stem in MISSED else []
 
 
-WRONG_ONES = [pytest.param(one, id=one.stem, marks=marks(i, one)) for i, one in enumerate(corpus.PROGRAMS)]
-PROGRAMS = [
-    pytest.param(one.values[0], id=one.id, marks=[m for m in one.marks if m.name == "slow"]) for one in WRONG_ONES
-]
+WRONG_ONES = [pytest.param(one, id=one.stem, marks=marks(one)) for one in corpus.PROGRAMS]
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.one_in(30)
+@pytest.mark.parametrize("program", corpus.PROGRAMS, ids=lambda one: one.stem)
 def test_the_right_version_runs_and_raises_no_alarm(program: Path, tmp_path: Path):
     module = corpus.load(corpus.write(program, "right", tmp_path))
     # Traced and not run: compiling its operations takes longer than all else here.
@@ -39,6 +35,7 @@ def test_the_right_version_runs_and_raises_no_alarm(program: Path, tmp_path: Pat
     assert not report.warnings, str(report)
 
 
+@pytest.mark.one_in(30)
 @pytest.mark.parametrize("program", WRONG_ONES)
 def test_the_wrong_version_is_found(program: Path, tmp_path: Path):
     assert corpus.source(program, "wrong") != corpus.source(program, "right")

@@ -62,6 +62,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return assignments
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_search_without_enough_trials_is_undecided_and_nothing_else(program: Callable[..., Any], tried: list[Any]):
     whole = proof(program, Budget())
