@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import jax
+from weft.core.caches import kept
 from weft.core.records.leaves import is_array
-from weft.typecheck.language.objects import closed, opened
+from weft.typecheck.language import objects
+from weft.typecheck.language.forms import form_of
 
 
 def abstractly(function: Callable[[Any], Any], given: Any) -> Any:
@@ -27,3 +31,69 @@ def abstractly(function: Callable[[Any], Any], given: Any) -> Any:
     structure, static, arrays = found
     live = [next(shapes) if traced else leaf for leaf, traced in zip(static, arrays, strict=True)]
     return closed(structure.unflatten(live))
+
+
+# ---------------------------------------------------------------------------------------- instances that JAX looks past
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class _Opened:
+    """The attributes of an instance of a class that JAX does not know as a pytree."""
+
+    fields: dict[str, Any]
+    cls: type = dataclasses.field(metadata={"static": True})
+
+
+def opened(tree: Any) -> Any:
+    """A tree in which objects, and instances of dataclasses and plain classes, are pytrees: their arrays are traced."""
+    return _opened(tree, ())
+
+
+def _opened(tree: Any, around: tuple[Any, ...]) -> Any:
+    def open_leaf(leaf: Any) -> Any:
+        cls = type(leaf)
+        if not (dataclasses.is_dataclass(cls) or is_plain_class(cls)) or not hasattr(leaf, "__dict__"):
+            return leaf
+        if any(one is leaf for one in around):  # it refers to itself, which no tree can say
+            return leaf
+        fields = {name: _opened(value, (*around, leaf)) for name, value in vars(leaf).items()}
+        # What has no arrays stays the one that it is: others may go by its identity.
+        if not dataclasses.is_dataclass(cls) and not any(map(_is_an_array, jax.tree.leaves(fields))):
+            return leaf
+        return _Opened(fields, cls)
+
+    return jax.tree.map(open_leaf, objects.opened(tree))
+
+
+def closed(tree: Any) -> Any:
+    """The inverse of `opened`."""
+
+    def close(node: Any) -> Any:
+        if not isinstance(node, _Opened):
+            return node
+        instance = object.__new__(node.cls)
+        for name, value in node.fields.items():
+            object.__setattr__(instance, name, closed(value))
+        return instance
+
+    return objects.closed(jax.tree.map(close, tree, is_leaf=lambda node: isinstance(node, _Opened)))
+
+
+def _is_an_array(leaf: Any) -> bool:
+    return is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
+
+
+# What their classes hold is their own affair.
+_LIBRARIES = sys.stdlib_module_names | {"jax", "jaxlib", "numpy", "equinox", "jaxtyping", "beartype"}
+
+
+@kept("class")
+def is_plain_class(cls: type) -> bool:
+    """Whether a class is the user's own, and neither JAX nor a form knows what its instances hold."""
+    return (
+        form_of(cls) is None
+        and cls.__module__.partition(".")[0] not in _LIBRARIES
+        and not issubclass(cls, BaseException | type)
+        and not objects.is_foreign_class(cls)
+    )

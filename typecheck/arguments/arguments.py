@@ -14,11 +14,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from weft.typecheck.arguments.abstract import abstractly
+from weft.typecheck.arguments.abstract import abstractly, closed, is_plain_class, opened
 from weft.typecheck.arguments.builder import BUILDERS, Builder, Scope, Unbuildable, key_dtype
 from weft.typecheck.arguments.constructors import counts_of_class, signature_of_class
 from weft.typecheck.arguments.subclasses import concrete_subclasses, is_abstract
-from weft.typecheck.arguments.values import BY_NAME, holds_objects, integer, is_last
+from weft.typecheck.arguments.uses import keys_read, strings_compared
+from weft.typecheck.arguments.values import BY_NAME, holds_objects, integer, is_last, is_made_of_its_own, value_of
 from weft.typecheck.language.annotations import (
     ANY_DTYPE,
     NONE,
@@ -41,7 +42,7 @@ from weft.typecheck.language.dims import Shape
 from weft.typecheck.language.forms import OBJECT, form_of, has_own_dims
 from weft.typecheck.language.key_names import with_keys
 from weft.typecheck.language.names import names_of_class, names_of_fields, names_of_signature
-from weft.typecheck.language.objects import closed, is_library, opened
+from weft.typecheck.language.objects import is_library
 from weft.typecheck.language.signatures import Parameter, Signature, fields_of
 
 # The packages of whose arrays JAX's stand for.
@@ -121,7 +122,7 @@ def _sequence(builder: Builder, spec: SequenceOf, place: str, scope: Scope) -> A
 def _mapping(builder: Builder, spec: MappingOf, place: str, scope: Scope) -> Any:
     builder.vague.add(place)
     scope = dataclasses.replace(scope, many=True)
-    keys: tuple[Any, ...] = ("a", "b")
+    keys: tuple[Any, ...] = keys_read(scope.function, place.removeprefix(scope.path)) or ("a", "b")
     if isinstance(spec.key, LiteralOf):
         keys = spec.key.values
         builder.vague.discard(place)
@@ -168,6 +169,7 @@ def _box(builder: Builder, spec: BoxOf, place: str, scope: Scope) -> Any:
 
 
 def _literal(builder: Builder, spec: LiteralOf, place: str, scope: Scope) -> Any:
+    builder.values[place] = tuple(map(repr, spec.values))
     return spec.values[builder.choose(place, len(spec.values))]
 
 
@@ -197,6 +199,30 @@ def _record(builder: Builder, spec: RecordOf, place: str, scope: Scope) -> Any:
         if one.required or builder.choose(f"{inner.path}{one.name} given", 2) == 0
     }
     return spec.cls(**values)
+
+
+def _instance(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any:
+    if spec.cls is str:
+        return _string(builder, place, scope)
+    if is_made_of_its_own(spec.cls) or not is_plain_class(spec.cls):
+        return value_of(builder, spec, place, scope)
+    if spec.cls in builder.inside:
+        raise Unbuildable(f"{place}: a {spec.cls.__name__} takes another one")
+    builder.inside = (*builder.inside, spec.cls)
+    try:
+        return build_module(builder, spec.cls, place, Scope(f"{place}.", f"{place}.", lead=scope.lead))
+    finally:
+        builder.inside = builder.inside[:-1]
+
+
+def _string(builder: Builder, place: str, scope: Scope, *default: str | None) -> Any:
+    """One of the strings that the function asks for."""
+    name = place.removeprefix(scope.path)
+    known = tuple(dict.fromkeys((*default, *strings_compared(scope.function, name))))
+    if not known:
+        raise Unbuildable(f"{place}: no str can be made from its annotation, and the body compares it with none")
+    builder.values[place] = tuple(map(repr, known))
+    return known[builder.choose(place, len(known))]
 
 
 def build_module(builder: Builder, cls: type, place: str, scope: Scope, given: Mapping[str, Any] | None = None) -> Any:
@@ -293,6 +319,7 @@ def build_arguments(
     """
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
+    scope.function = signature.function
     for parameter in signature.parameters:
         if not parameter.required and parameter.default is not inspect.Parameter.empty:
             scope.values.setdefault(parameter.name, parameter.default)
@@ -316,7 +343,10 @@ def build_arguments(
 def _dims_of_owner(signature: Signature) -> frozenset[str]:
     if signature.owner is None:
         return frozenset()
-    return names_of_class(signature.owner) if form_of(signature.owner) is OBJECT else names_of_fields(signature.owner)
+    form = form_of(signature.owner)
+    if form is None:
+        return frozenset()
+    return names_of_class(signature.owner) if form is OBJECT else names_of_fields(signature.owner)
 
 
 def _values(
@@ -349,12 +379,16 @@ def _defaulted(builder: Builder, parameter: Parameter, place: str, scope: Scope,
     """What is given for a parameter with a default: arrays both ways, flags both ways, sizes as sizes."""
     default, annotation = parameter.default, parameter.annotation
     if isinstance(default, bool):
+        builder.values[place] = (str(default), str(not default))
         return default if builder.choose(place, 2) == 0 else not default
     if isinstance(default, int) and parameter.name in dims:
         return integer(builder, parameter.name, scope)
     if isinstance(annotation, LiteralOf):
         others = tuple(one for one in annotation.values if one != default)
+        builder.values[place] = tuple(map(repr, (default, *others)))
         return (default, *others)[builder.choose(place, 1 + len(others))]
+    if Instance(str) in members_of(annotation) and (default is None or isinstance(default, str)):
+        return _string(builder, place, scope, default)
     if not holds_arrays(annotation) and not holds_objects(annotation):
         return default
     if default is None and isinstance(annotation, OneOf):
@@ -386,5 +420,6 @@ BUILDERS.update(
         BatchedOf: _batched,
         BoxOf: _box,
         LiteralOf: _literal,
+        Instance: _instance,
     }
 )

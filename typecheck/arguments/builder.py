@@ -58,6 +58,7 @@ class Scope:
         lead: axes in front of every array.
         leaf: which leaf of a pytree, for dims that differ from leaf to leaf.
         many: whether it is about one of several values of a kind, in a list say; records in it keep their names.
+        function: whose parameters they are; its body shows what some of them may be.
         loose: whether its names may stand for one size: those of a library's layer, which say nothing of a program.
     """
 
@@ -70,6 +71,7 @@ class Scope:
     leaf: str = ""
     many: bool = False
     loose: bool = False
+    function: Callable[..., Any] | None = None
 
     def contract_of(self, name: str) -> str:
         """The contract that a name of this scope is under."""
@@ -95,7 +97,9 @@ class Builder:
         numbers: the keys of what is given as an integer, too.
         classes, taken: where an abstract class is annotated, the names of those that may stand there, and the number of
             the one that does.
+        values: what each option of a place is, as written, where it is one of some values.
         standing_in: the abstract classes that something is being made for.
+        inside: the plain classes that something is being made for.
         calls: the records that were made: each with its class, and the arguments that it was called with.
     """
 
@@ -120,7 +124,9 @@ class Builder:
         self.vocabulary: dict[str, frozenset[str]] = {}
         self.classes: dict[str, tuple[str, ...]] = {}
         self.taken: dict[str, int] = {}
+        self.values: dict[str, tuple[str, ...]] = {}
         self.standing_in: tuple[type, ...] = ()
+        self.inside: tuple[type, ...] = ()
 
     def state(self) -> dict[str, Any]:
         """What was noted so far, to go back to if what is tried next cannot be made."""

@@ -13,12 +13,23 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from weft.typecheck.arguments.builder import BUILDERS, Builder, Scope, Unbuildable
+from weft.typecheck.arguments.builder import Builder, Scope, Unbuildable
 from weft.typecheck.language.annotations import Annotation, Instance, members_of
 from weft.typecheck.language.objects import is_foreign_class, layer_of
 
 
-def _number(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any:
+def is_made_of_its_own(cls: type) -> bool:
+    """Whether there is a rule for the values of a class, its constructor aside."""
+    load_values(cls)
+    return cls in VALUES or cls in OBJECTS or issubclass(cls, enum.Enum) or layer_of(cls) is not None
+
+
+def value_of(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any:
+    """A value of a plain class, or an object of another layer.
+
+    Raises:
+        Unbuildable: if there is no rule for its class.
+    """
     cls = spec.cls
     load_values(cls)
     if cls in VALUES:
@@ -26,6 +37,7 @@ def _number(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any:
     if cls in OBJECTS:
         return OBJECTS[cls](builder, spec, place, scope)
     if issubclass(cls, enum.Enum) and len(cls):
+        builder.values[place] = tuple(map(str, cls))
         return list(cls)[builder.choose(place, len(cls))]
     if is_foreign_class(cls):
         raise Unbuildable(f"{place}: {cls.__name__} is a Module of the real flax.nnx, not of weft.nnx")
@@ -33,6 +45,7 @@ def _number(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any:
 
 
 def _flag(builder: Builder, place: str, scope: Scope) -> bool:
+    builder.values[place] = ("False", "True")
     return bool(builder.choose(place, 2))
 
 
@@ -113,6 +126,3 @@ def is_last(annotation: Annotation) -> bool:
         if isinstance(one, Instance):
             load_values(one.cls)
     return any(isinstance(one, Instance) and one.cls in LAST for one in members)
-
-
-BUILDERS[Instance] = _number

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from weft.core.errors import ForeignObjectError, WeftError
+from weft.typecheck.arguments.abstract import is_plain_class
 from weft.typecheck.command.called import Recorded
 from weft.typecheck.command.config import Settings
 from weft.typecheck.command.flax_programs import flax_over_weft
@@ -179,7 +180,7 @@ def _is_checkable(module: ModuleType, value: Any) -> bool:
     if getattr(inspect.unwrap(value), "__module__", None) != module.__name__:
         return False
     if isinstance(value, type):
-        return (has_own_dims(value) or is_foreign_class(value)) and _has_contract(value)
+        return (has_own_dims(value) or is_foreign_class(value) or is_plain_class(value)) and _has_contract(value)
     return not has_own_dims(type(value)) and not is_foreign_class(type(value)) and is_annotated(value)
 
 

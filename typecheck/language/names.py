@@ -66,7 +66,7 @@ def names_of_class(cls: type) -> frozenset[str]:
     layer = layer_of(cls)
     own = [base for base in cls.__mro__ if layer is None or not base.__module__.startswith(layer.package)]
     functions = [inspect.unwrap(value) for base in own for value in vars(base).values() if callable(value)]
-    found = names_of_fields(cls)
+    found = frozenset() if form_of(cls) is None else names_of_fields(cls)
     for function in functions:
         if isinstance(function, FunctionType) and function.__annotations__:
             with contextlib.suppress(AnnotationError):

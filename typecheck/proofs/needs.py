@@ -25,6 +25,7 @@ class Needs:
         order: (small, big, factor): the second is at least the factor times the first.
         equal: pairs (key, number).
         merged: pairs (key, key that it stands for), for dims of different records that the program joins.
+        alike: those of `merged` by which arrays without a shape of their own are of one shape.
         apart: whether records keep their names to themselves.
         ranks: how many axes variadic names need.
         least: pairs (key, the least size that the program takes).
@@ -37,6 +38,7 @@ class Needs:
     order: tuple[tuple[str, str, int], ...] = ()
     equal: tuple[tuple[str, int], ...] = ()
     merged: tuple[tuple[str, str], ...] = ()
+    alike: tuple[tuple[str, str], ...] = ()
     apart: bool = False
     ranks: tuple[tuple[str, int], ...] = ()
     least: tuple[tuple[str, int], ...] = ()
@@ -56,7 +58,8 @@ class Needs:
         """Each need as the end of "holds when ..."."""
         unknown = dict(self.among)
         return (
-            *_merged_in_words(self.merged),
+            *self._merged_in_words(),
+            *(f"{array_of(key)} is of {rank} {'axis' if rank == 1 else 'axes'}" for key, rank in self.ranks),
             *(f"{factor} divides {key}" for key, factor in self.multiples if key not in unknown),
             *(f"{number}*{other} divides {key}" for key, number, other in self.products if key not in unknown),
             *(
@@ -68,6 +71,19 @@ class Needs:
             *(f"{key} >= {number}" for key, number in self.least if key not in unknown),
             *(f"{key} is among the sizes tried: {', '.join(map(str, sizes))}" for key, sizes in self.among),
         )
+
+    @property
+    def of_one_shape(self) -> bool:
+        """Whether arrays without a shape of their own are of one shape: none has a number of axes by itself."""
+        return bool(self.alike) and {*self.alike} <= {*self.merged}
+
+    def _merged_in_words(self) -> Iterator[str]:
+        """Keys that are one size."""
+        alike = self.alike if self.of_one_shape else ()
+        yield from (f"{_size_of(one)} = {_size_of(other)}" for one, other in self.merged if (one, other) not in alike)
+        if alike:
+            arrays = dict.fromkeys(key.partition("....")[0] for one, other in alike for key in (other, one))
+            yield f"{' and '.join(arrays)} are of one shape"
 
     def allows(self, sizes: Mapping[str, int]) -> bool:
         """Whether sizes respect them all."""
@@ -90,16 +106,17 @@ class Needs:
         )
 
 
-def _merged_in_words(merged: tuple[tuple[str, str], ...]) -> Iterator[str]:
-    """Keys that are one size; arrays without a shape of their own (`x....0`) by their names."""
-    arrays: dict[str, None] = {}
-    for one, other in merged:
-        if "...." in one and "...." in other:
-            arrays |= dict.fromkeys((other.partition("....")[0], one.partition("....")[0]))
-        else:
-            yield f"{one} = {other}"
-    if arrays:
-        yield f"{' and '.join(arrays)} are of one shape"
+def array_of(key: str) -> str:
+    """What has a number of axes: an array without a shape of its own (`x`), a `*name`, the `...` of a shape."""
+    if key.endswith("..."):
+        return key.removesuffix("...")
+    return f"the `...` of {key.rpartition('[')[0]}" if key.endswith("]") else f"*{key}"
+
+
+def _size_of(key: str) -> str:
+    """A size; that of an axis of an array without a shape of its own as the code would ask for it."""
+    array, dots, axis = key.partition("....")
+    return f"{array}.shape[{axis}]" if dots else key
 
 
 # How primes are dealt to keys: in order, in reverse, and from further up in an order of its own.

@@ -7,7 +7,6 @@ length`, `ys tree` (a tree, or one array), `x dtype` (numbers or integers), `x[0
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 from weft.typecheck.proofs.trial import Trial
 
@@ -35,16 +34,18 @@ def argument_of(place: str) -> str:
     return place.rpartition(" ")[0].removeprefix("self.")
 
 
-def taken_option(place: str, option: int) -> str:
+def taken_option(trial: Trial, place: str, option: int) -> str:
     """That an option is taken, as the end of "holds when ..."."""
     name, _, what = place.rpartition(" ")
+    if place in trial.values:
+        return f"{place} = {trial.values[place][option]}"
     if what in ("given", "present") and name:
         return f"{argument_of(place)} is {'left out' if what == 'given' else 'None'}"
     if what == "tree" and name:
         return f"{name} is one array"
     if what == "dtype" and name:
         return f"{name} is of integers"
-    return f"{'it is ' if not name else ''}{describe_option(place, option)}"
+    return f"{'it is ' if not name else ''}{describe_option(trial, place, option)}"
 
 
 def is_class(place: str) -> bool:
@@ -52,11 +53,13 @@ def is_class(place: str) -> bool:
     return place.endswith(" class")
 
 
-def describe_option(place: str, option: int, classes: Mapping[str, tuple[str, ...]] | None = None) -> str:
+def describe_option(trial: Trial, place: str, option: int) -> str:
     """An option as a reader knows it: `mask given` is taken or not; `kernel class` is one of some classes."""
     name, _, what = place.rpartition(" ")
-    if is_class(place) and classes is not None:
-        return f"{name} of class {classes[place][option]}"
+    if is_class(place):
+        return f"{name} of class {trial.classes[place][option]}"
+    if place in trial.values:
+        return f"{place} = {trial.values[place][option]}"
     if what == "given" and name:
         return f"{name} left out"
     if what == "present" and name:
@@ -70,9 +73,11 @@ def describe_option(place: str, option: int, classes: Mapping[str, tuple[str, ..
     return f"{place} as option {option + 1}"
 
 
-def without_option(place: str, option: int) -> str:
+def without_option(trial: Trial, place: str, option: int) -> str:
     """That an option is not taken, as the end of "holds when ..."."""
     name, _, what = place.rpartition(" ")
+    if place in trial.values:
+        return f"{place} is not {trial.values[place][option]}"
     if what == "given" and name:
         return f"{argument_of(place)} is given"
     if what == "present" and name:
@@ -81,4 +86,4 @@ def without_option(place: str, option: int) -> str:
         return f"{name} has not {(2, 1, 3)[option]} items"
     if what == "tree" and name:
         return f"{name} is not one array"
-    return f"it is not {describe_option(place, option)}"
+    return f"it is not {describe_option(trial, place, option)}"

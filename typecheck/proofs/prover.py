@@ -269,7 +269,7 @@ def _of_open(trial: Trial) -> str | None:
 def _findings(target: Target, trial: Trial) -> list[Finding]:
     sizes = dict(trial.assignment.sizes)
     options = tuple(
-        describe_option(place, option, trial.classes)
+        describe_option(trial, place, option)
         for place, option in trial.assignment.options.items()
         if option or is_class(place)
     )

@@ -98,7 +98,7 @@ def _same_shapes(
         if {f"{name}.{axis}", f"{next(iter(names))}.{axis}"} <= set(keys)
     )
     if together:
-        yield dataclasses.replace(needs, merged=together)
+        yield dataclasses.replace(needs, merged=together, alike=together)
     for rank in (1, 2, 0) if len(open_ranks) > 1 and not needs.ranks else ():
         if set(open_ranks.values()) != {rank}:
             yield dataclasses.replace(needs, ranks=tuple((key, rank) for key in open_ranks))

@@ -201,4 +201,4 @@ class Search(Explainer):
                 words = f"exactly one of {names} is given" if neither else f"{names} are not both given"
                 return [words + at_guard(both)]
         self.found.settled |= taken.keys()
-        return [taken_option(place, option) for place, option in taken.items()]
+        return [taken_option(base, place, option) for place, option in taken.items()]

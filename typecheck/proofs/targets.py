@@ -17,12 +17,13 @@ from typing import Any
 import equinox as eqx
 import jax
 from weft.core.records.leaves import is_array
+from weft.typecheck.arguments.abstract import is_plain_class
 from weft.typecheck.arguments.arguments import build_arguments, build_module
 from weft.typecheck.arguments.builder import Assignment, Builder, Scope, Unbuildable
 from weft.typecheck.arguments.constructors import counts_of_class
 from weft.typecheck.arguments.outside import abstract_outside, outside_values, with_outside
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.language.annotations import Annotation, Anything, RecordOf, SequenceOf, holds_arrays
+from weft.typecheck.language.annotations import Annotation, Anything, Instance, RecordOf, SequenceOf, holds_arrays
 from weft.typecheck.language.forms import OBJECT, TYPEDDICT, form_of, has_own_dims
 from weft.typecheck.language.names import names_of_signature, products_in
 from weft.typecheck.language.objects import (
@@ -99,7 +100,7 @@ def _class_of(method: Any) -> type | None:
     found: Any = None
     for i, owner in enumerate(owners):
         found = getattr(plain, "__globals__", {}).get(owner) if i == 0 else getattr(found, owner, None)
-    if not isinstance(found, type) or not _has_fields(found):
+    if not isinstance(found, type) or not _is_made(found):
         return None
     return found if any(one is plain for one in public_methods(found)) else None
 
@@ -109,6 +110,11 @@ def _has_fields(cls: type) -> bool:
     return form_of(cls) not in (None, TYPEDDICT)
 
 
+def _is_made(cls: type) -> bool:
+    """Whether instances of a class can be made: from its fields, or by its constructor."""
+    return _has_fields(cls) or is_plain_class(cls)
+
+
 def _of_partial(partial: Any, given: Mapping[str, Any]) -> list[Target]:
     inner = inspect.unwrap(partial.func)
     bound = inspect.signature(inner).bind_partial(*partial.args, **partial.keywords).arguments
@@ -116,13 +122,13 @@ def _of_partial(partial: Any, given: Mapping[str, Any]) -> list[Target]:
 
 
 def _of_class(cls: type, given: Mapping[str, Any], method: str | None = None) -> list[Target]:
-    if not _has_fields(cls):
+    if not _is_made(cls):
         raise TypeError(f"{cls.__qualname__} has no annotated fields; verify its functions one by one")
     counts = dict.fromkeys(counts_of_class(cls), 2) if has_own_dims(cls) else {}
 
     def make(builder: Builder) -> Any:
         if not has_own_dims(cls):
-            return builder.build(RecordOf(cls), "self", Scope("self.", "self."))
+            return builder.build(RecordOf(cls) if _has_fields(cls) else Instance(cls), "self", Scope("self.", "self."))
         return build_module(builder, cls, "self", Scope("self.", "self."), {**counts, **given})
 
     functions = [one for one in public_methods(cls) if method in (None, one.__name__)]
@@ -165,16 +171,15 @@ def _of_method(
         if getattr(function, "__isabstractmethod__", False):
             raise Unbuildable(f"{function.__name__} is abstract: it is judged in the classes that bring it")
         record = make(builder)
-        own = dims_of_instance(record, PROOF)
-        scope = Scope(
-            bound=dict(own.sizes),
-            variadics={name: one.shape for name, one in own.variadics.items()},
-            values={"self": record},
-        )
-        for size in own.sizes.values():
-            builder.used(size, scope)
-        builder.names |= own.sizes.keys()
-        builder.names_outside |= own.sizes.keys() & names_of_signature(signature)
+        scope = Scope(values={"self": record})
+        if _has_fields(cls):
+            own = dims_of_instance(record, PROOF)
+            scope.bound = dict(own.sizes)
+            scope.variadics = {name: one.shape for name, one in own.variadics.items()}
+            for size in own.sizes.values():
+                builder.used(size, scope)
+            builder.names |= own.sizes.keys()
+            builder.names_outside |= own.sizes.keys() & names_of_signature(signature)
         args, kwargs = build_arguments(builder, signature, scope, given)
         return attribute, (record, *args), kwargs
 

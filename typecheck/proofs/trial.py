@@ -6,7 +6,6 @@ it traced for equal shapes, and nothing would run that could be watched).
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import itertools
 import re
@@ -20,6 +19,7 @@ import jax
 from weft.core.edge import _jax
 from weft.core.records.leaves import is_array
 from weft.core.tracebacks import whole_tracebacks
+from weft.typecheck.arguments.abstract import closed, opened
 from weft.typecheck.arguments.builder import Assignment, Builder, Unbuildable
 from weft.typecheck.language import objects
 from weft.typecheck.matching.scopes import records_in
@@ -94,6 +94,7 @@ class Trial:
         open_keys: the argument of each key of an axis that its annotation says nothing of.
         numbers: the keys of what is given as an integer, too.
         classes: the names of the classes that may stand for an abstract one, by place.
+        values: what each option of a place is, as written, where it is one of some values.
         held: the classes of records that other ones among the arguments hold.
     """
 
@@ -115,6 +116,7 @@ class Trial:
     numbers: frozenset[str] = frozenset()
     held: frozenset[str] = frozenset()
     classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def raised_by_user(self) -> bool:
@@ -247,6 +249,7 @@ def run_trial(target: Target, assignment: Assignment, dims: Mapping[str, Any] | 
         frozenset(builder.numbers),
         frozenset(held),
         dict(builder.classes),
+        dict(builder.values),
     )
 
 
@@ -318,37 +321,3 @@ def _ran(result: Any) -> Any:
         result.close()
         raise Unbuildable("it awaits what only an event loop can give")
     return result
-
-
-@jax.tree_util.register_dataclass
-@dataclass
-class _Opened:
-    """The fields of an instance of a dataclass that JAX does not know as a pytree."""
-
-    fields: dict[str, Any]
-    cls: type = field(metadata={"static": True})
-
-
-def opened(tree: Any) -> Any:
-    """A tree in which plain dataclasses and objects are pytrees too, so that the arrays in them are traced."""
-
-    def open_leaf(leaf: Any) -> Any:
-        if not dataclasses.is_dataclass(leaf) or isinstance(leaf, type):
-            return leaf
-        return _Opened({name: opened(value) for name, value in vars(leaf).items()}, type(leaf))
-
-    return jax.tree.map(open_leaf, objects.opened(tree))
-
-
-def closed(tree: Any) -> Any:
-    """The inverse of `opened`."""
-
-    def close(node: Any) -> Any:
-        if not isinstance(node, _Opened):
-            return node
-        instance = object.__new__(node.cls)
-        for name, value in node.fields.items():
-            object.__setattr__(instance, name, closed(value))
-        return instance
-
-    return objects.closed(jax.tree.map(close, tree, is_leaf=lambda node: isinstance(node, _Opened)))

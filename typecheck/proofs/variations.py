@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from weft.typecheck.arguments.builder import Unbuildable
 from weft.typecheck.proofs.explaining import Explainer
-from weft.typecheck.proofs.needs import Needs, ascending, assignment_for
+from weft.typecheck.proofs.needs import Needs, array_of, ascending, assignment_for
 from weft.typecheck.proofs.options import argument_of, at_guard, describe_option, difference, is_class, without_option
 from weft.typecheck.proofs.trial import Trial
 
@@ -80,7 +80,7 @@ def vary_options(explainer: Explainer, found: Found) -> None:
                     found.needs = further
                     queue.append(trial)  # options that only turn up behind this one
                 elif trial.guard or given or _helped(explainer, current, place, option, found.needs):
-                    found.notes.append(without_option(place, option) + at_guard(trial))
+                    found.notes.append(without_option(trial, place, option) + at_guard(trial))
                 else:
                     found.failed.append(trial)
 
@@ -144,15 +144,15 @@ def vary_pairs(explainer: Explainer, found: Found) -> None:
 
 
 def _in_words(trial: Trial, options: Mapping[str, int], ranks: Mapping[str, int]) -> str:
-    said = [describe_option(place, option, trial.classes) for place, option in options.items()]
+    said = [describe_option(trial, place, option) for place, option in options.items()]
     return " and ".join([*said, *(f"{key} of {rank} axes" for key, rank in ranks.items())])
 
 
 def vary_ranks(explainer: Explainer, found: Found) -> None:
     """Other numbers of axes for each variadic name."""
     base = found.passed[0]
-    if any(key in base.open_keys for key, _ in found.needs.merged):
-        return  # of arrays that are of one shape, none has a number of axes by itself
+    if found.needs.of_one_shape:
+        return
     for key, (rank, anonymous) in base.ranks.items():
         for other in (0, 2, 1):
             if other == rank or any(one == key for one, _ in found.needs.ranks):
@@ -166,7 +166,7 @@ def vary_ranks(explainer: Explainer, found: Found) -> None:
             if trial.ok:
                 found.passed.append(trial)
             elif anonymous or trial.guard or (other == 0 and trial.error is not None):
-                found.notes.append(f"{'`...`' if anonymous else '*' + key} is not of {other} axes{at_guard(trial)}")
+                found.notes.append(f"{array_of(key)} is not of {other} axes{at_guard(trial)}")
             else:
                 found.failed.append(trial)
 

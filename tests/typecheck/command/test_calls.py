@@ -16,7 +16,7 @@ SOURCE = """
     from jaxtyping import Array, Float
 
     def named(x: Float[Array, "n m"], name: str) -> Float[Array, "n m"]:
-        return x.T if name == "turned" else x
+        return x.T if name.startswith("turned") else x
 
     class Plain:
         def twice(self, x: Float[Array, "n"]) -> Float[Array, "n"]:

@@ -1,0 +1,121 @@
+"""Arguments that annotations alone do not make: plain classes, strings, keys of mappings, arrays without a shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import pytest
+from jaxtyping import Array, Float
+from weft.typecheck import verify
+
+
+class Affine:
+    """A plain class: no record, no dataclass."""
+
+    def __init__(self, scale: float, shift: Float[Array, "n"]):
+        self.scale, self.shift = scale, shift
+
+    def apply(self, x: Float[Array, "b n"]) -> Float[Array, "b n"]:
+        return x * self.scale + self.shift
+
+    def turned(self, x: Float[Array, "b n"]) -> Float[Array, "n b"]:
+        return x * self.scale + self.shift
+
+
+class Inside(eqx.Module):
+    affine: Affine
+
+    def __call__(self, x: Float[Array, "b n"]) -> Float[Array, "n b"]:
+        return self.affine.apply(x)
+
+
+class Itself:
+    def __init__(self, w: Float[Array, "n"]):
+        self.me, self.w = self, w
+
+    def add(self, x: Float[Array, "n"]) -> Float[Array, "n"]:
+        return x + self.w
+
+
+class Unsaid:
+    def __init__(self, environment):
+        self.environment = environment
+
+    def step(self, x: Float[Array, "n"]) -> Float[Array, "n"]:
+        return self.environment(x)
+
+
+def takes_plain(affine: Affine, x: Float[Array, "b n"]) -> Float[Array, "b n"]:
+    return affine.apply(x)
+
+
+def reduced(x: Float[Array, "n m"], how: str) -> Float[Array, "n"]:
+    if how == "mean":
+        return x.mean(-1)
+    return {"sum": x.sum(0), "max": x.max(-1)}[how]
+
+
+def matched(x: Float[Array, "n m"], how: str = "mean") -> Float[Array, "n"]:
+    match how.lower():
+        case "mean" | "average":
+            return x.mean(-1)
+        case "none":
+            return x
+    raise ValueError(how)
+
+
+def keyed(batch: dict[str, Float[Array, "n"]]) -> Float[Array, "n"]:
+    return batch["x"] + batch["y"]
+
+
+def product(x: Array, y: Array) -> Float[Array, "n m"]:
+    return x @ y
+
+
+def summed(x: Float[Array, "..."]) -> Float[Array, "a b"]:
+    return x.sum(0)
+
+
+def added(x: Array, y: Array) -> Array:
+    return jnp.add(x, y)
+
+
+@pytest.mark.parametrize("thing", [Affine.apply, takes_plain, Itself, keyed])
+def test_what_holds_is_proved_of_instances_and_keys_that_the_code_asks_for(thing: Any):
+    report = verify(thing)
+    assert report.ok, str(report)
+    assert [one.verdict.value for one in report.contracts] == ["proved"]
+
+
+@pytest.mark.parametrize("thing", [Affine.turned, Inside])
+def test_a_plain_class_that_breaks_its_annotation_is_found(thing: Any):
+    assert "found f32[2,1]: n is 1, not 2" in str(verify(thing))
+
+
+@pytest.mark.parametrize(("function", "option"), [(reduced, "how = 'sum'"), (matched, "how = 'none'")])
+def test_each_string_that_the_body_asks_for_is_tried(function: Callable[..., Any], option: str):
+    report = verify(function)
+    assert not report.ok
+    assert option in str(report)
+
+
+def test_what_nothing_says_is_not_made_up():
+    (contract,) = verify(Unsaid).contracts
+    assert contract.verdict.value == "not checked"
+    assert contract.reason.startswith("self.environment: it has no annotation")
+
+
+@pytest.mark.parametrize(
+    ("function", "conditions"),
+    [
+        (product, ["y.shape[0] = x.shape[1]", "x is not of 0 axes", "x is not of 1 axes"]),
+        (summed, ["x is of 3 axes"]),
+        (added, ["x and y are of one shape"]),
+    ],
+)
+def test_what_arrays_without_a_shape_must_be_is_said(function: Callable[..., Any], conditions: list[str]):
+    (contract,) = verify(function).contracts
+    assert set(conditions) <= set(contract.assumptions)

@@ -1,0 +1,71 @@
+"""What the body of a function shows of its parameters: the strings that it compares them with, the keys that it reads.
+
+Where an annotation says `str` or `dict[str, ...]` only, these are what a caller gives. Read off the source; a function
+without one shows nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from types import CodeType
+from typing import Any
+
+from weft.core.caches import kept
+
+
+def strings_compared(function: Callable[..., Any] | None, name: str) -> tuple[str, ...]:
+    """The strings that a parameter is compared with, looked up among, or matched against, in order."""
+    found: list[ast.expr] = []
+    for node in _nodes(function):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            if any(_is_name(one, name) for one in sides):
+                found += sides
+        elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Dict) and _is_name(node.slice, name):
+            found += [key for key in node.value.keys if key is not None]
+        elif isinstance(node, ast.Match) and _is_name(node.subject, name):
+            found += [
+                one.value for case in node.cases for one in ast.walk(case.pattern) if isinstance(one, ast.MatchValue)
+            ]
+    return tuple(dict.fromkeys(text for one in found for text in _strings(one)))
+
+
+def keys_read(function: Callable[..., Any] | None, name: str) -> tuple[str, ...]:
+    """The strings by which a parameter is indexed, in order."""
+    found: list[ast.expr] = []
+    for node in _nodes(function):
+        if isinstance(node, ast.Subscript) and _is_name(node.value, name):
+            found.append(node.slice)
+    return tuple(dict.fromkeys(text for one in found for text in _strings(one)))
+
+
+def _strings(node: ast.expr) -> Iterator[str]:
+    for one in node.elts if isinstance(node, ast.Tuple | ast.List | ast.Set) else [node]:
+        if isinstance(one, ast.Constant) and isinstance(one.value, str):
+            yield one.value
+
+
+def _is_name(node: ast.expr, name: str) -> bool:
+    """Whether an expression is a name, or a method of it without arguments, such as `mode.lower()`."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.args:
+        node = node.func.value
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def _nodes(function: Callable[..., Any] | None) -> tuple[ast.expr | ast.Match, ...]:
+    """The expressions and matches in a function's source, in the order in which they are written."""
+    code = getattr(function, "__code__", None)
+    return () if code is None else _nodes_of(code)
+
+
+@kept("code")
+def _nodes_of(code: CodeType) -> tuple[ast.expr | ast.Match, ...]:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
+    except (OSError, TypeError, SyntaxError):
+        return ()
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.expr | ast.Match)]
+    return tuple(sorted(found, key=lambda node: (node.lineno, node.col_offset)))
