@@ -1,4 +1,4 @@
-"""What the body of a function shows of its parameters: the strings that it compares them with, the keys that it reads.
+"""What the body of a function shows of its parameters: what it compares them with, and the keys that it reads.
 
 Where an annotation says `str` or `dict[str, ...]` only, these are what a caller gives. Read off the source; a function
 without one shows nothing.
@@ -40,6 +40,21 @@ def keys_read(function: Callable[..., Any] | None, name: str) -> tuple[str, ...]
         if isinstance(node, ast.Subscript) and _is_name(node.value, name):
             found.append(node.slice)
     return tuple(dict.fromkeys(text for one in found for text in _strings(one)))
+
+
+def numbers_compared(function: Callable[..., Any] | None) -> frozenset[int]:
+    """The whole numbers that something in the body is compared with, but for numbers of axes."""
+    found: set[int] = set()
+    for node in _nodes(function):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            if not any(isinstance(one, ast.Attribute) and one.attr == "ndim" for one in sides):
+                found |= {one.value for one in sides if isinstance(one, ast.Constant) and type(one.value) is int}
+    return frozenset(one for one in found if 1 <= one <= _LARGEST)
+
+
+# Of what is compared with a larger number, a trial would be about memory.
+_LARGEST = 4096
 
 
 def _strings(node: ast.expr) -> Iterator[str]:

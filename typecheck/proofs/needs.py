@@ -139,6 +139,11 @@ def interleaved(count: int) -> list[int]:
     return [further[(number // 2) + (number % 2) * ((count + 1) // 2)] for number in range(count)]
 
 
+def multiples(factor: int) -> Deal:
+    """Multiples of a number, each of another prime: what asks for a remainder goes the other way than for primes."""
+    return lambda count: [factor * one for one in _primes(count)]
+
+
 DEALS: tuple[Deal, ...] = (ascending, descending, interleaved)
 
 

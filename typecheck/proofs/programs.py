@@ -66,6 +66,8 @@ def program_of(target: Target, trial: Trial, dims: Mapping[str, Any] | None = No
         try:
             writer.builder = Builder(trial.assignment, dims)
             function, args, kwargs = target.prepare(writer.builder)
+            if inspect.iscoroutinefunction(inspect.unwrap(function)):
+                return Program(why="jaxtyping checks the coroutine, and not what it returns")
             text = writer.program(function, args, kwargs, checked=violated is not None, whole=not own)
         except (Unwritable, Unbuildable) as reason:
             return Program(why=str(reason))

@@ -23,10 +23,12 @@ from weft.typecheck.proofs.variations import (
     MOST_PAIRS,
     Found,
     vary_classes,
+    vary_compared,
     vary_ones,
     vary_options,
     vary_pairs,
     vary_ranks,
+    vary_remainders,
     with_option,
 )
 
@@ -91,6 +93,16 @@ class Search(Explainer):
         for vary in (vary_classes, vary_options, vary_ranks, vary_pairs, vary_ones):
             if not found.failed:
                 vary(self, found)
+        self._confirm()
+        for vary in (vary_remainders, vary_compared):
+            needs = found.needs
+            if not found.failed:
+                vary(self, found)
+            if found.needs is not needs:
+                self._confirm()
+
+    def _confirm(self) -> None:
+        found = self.found
         if not found.failed and found.needs.words():
             found.needs = confirmed(found.passed[0], found.needs, self._at, frozenset(self.dims))
 

@@ -22,6 +22,7 @@ from weft.typecheck.arguments.arguments import build_arguments, build_module
 from weft.typecheck.arguments.builder import Assignment, Builder, Scope, Unbuildable
 from weft.typecheck.arguments.constructors import counts_of_class
 from weft.typecheck.arguments.outside import abstract_outside, outside_values, with_outside
+from weft.typecheck.arguments.uses import numbers_compared
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import Annotation, Anything, Instance, RecordOf, SequenceOf, holds_arrays
 from weft.typecheck.language.forms import OBJECT, TYPEDDICT, form_of, has_own_dims
@@ -242,7 +243,8 @@ def _target(
     products: tuple[tuple[str, ...], ...] = (),
 ) -> Target:
     file, line = place_of(owner)
-    return Target(name, file, line, prepare, frozenset({file}), constants, products)
+    compared = numbers_compared(owner)
+    return Target(name, file, line, prepare, frozenset({file}), constants, products, compared=compared)
 
 
 def _constants(function: Any) -> Iterator[int]:

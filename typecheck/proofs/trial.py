@@ -58,6 +58,7 @@ class Target:
         products: the products of dims that its annotations write, in order.
         instead: what to prove if this one cannot be traced: the same, with arrays from outside as they are.
         constants: sizes that the program is tied to from outside (arrays that it closes over).
+        compared: numbers that its body compares something with, a size perhaps.
         axes: names of axes that it runs under, as inside a `vmap` that names one.
         made: the instances that its trials have made, by class and arguments.
     """
@@ -70,6 +71,7 @@ class Target:
     constants: frozenset[int] = frozenset()
     products: tuple[tuple[str, ...], ...] = ()
     instead: Target | None = None
+    compared: frozenset[int] = frozenset()
     axes: tuple[str, ...] = ()
     made: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 

@@ -5,13 +5,14 @@ Each function takes what was found so far, adds the trials that hold and those t
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from weft.typecheck.arguments.builder import Unbuildable
 from weft.typecheck.proofs.explaining import Explainer
-from weft.typecheck.proofs.needs import Needs, array_of, ascending, assignment_for
+from weft.typecheck.proofs.needs import Needs, array_of, ascending, assignment_for, multiples
 from weft.typecheck.proofs.options import argument_of, at_guard, describe_option, difference, is_class, without_option
 from weft.typecheck.proofs.trial import Trial
 
@@ -188,6 +189,57 @@ def vary_ones(explainer: Explainer, found: Found) -> None:
             found.failed.append(trial)
         else:  # it raises, or the annotation itself (`h-2`) makes no sense there, or it needs some more
             found.needs = found.needs.plus(least=(key, 2))
+
+
+def vary_remainders(explainer: Explainer, found: Found) -> None:
+    """Even sizes, and multiples of twelve, for what branches on a remainder: all other sizes are odd primes.
+
+    JAX's symbolic sizes do not tell: whether `n % 4` is zero counts as no.
+    """
+    for factor in (2, 12):
+        deal = multiples(factor)
+        try:
+            trial = explainer.with_needs(found.passed[0], found.needs, deal)
+            more = None if trial.ok or trial.guard else explainer.explain(trial, found.needs, deal)
+            if more is not None:
+                explained = explainer.with_needs(trial, more, deal)
+                if all(size % factor == 0 for size in explained.assignment.sizes.values()):
+                    found.needs = more
+                    trial = explained
+        except Unbuildable:
+            continue
+        _take(found, trial, f"not all sizes are multiples of {factor}")
+
+
+# Trials of sizes that a body compares with, at most.
+_MOST_COMPARED = 24
+
+
+def vary_compared(explainer: Explainer, found: Found) -> None:
+    """Each size at the numbers that the body compares with, and beside them: the branches that they decide."""
+    base = found.passed[0]
+    numbers = dict.fromkeys(n + near for n in sorted(explainer.target.compared) for near in (0, -1, 1))
+    pairs = [(key, number) for number in numbers for key in base.assignment.sizes if key not in explainer.dims]
+    for key, number in pairs[:_MOST_COMPARED]:
+        sizes = {**base.assignment.sizes, key: number}
+        if number < 2 or not found.needs.allows(sizes) or found.failed:
+            continue
+        with contextlib.suppress(Unbuildable):
+            trial = explainer.attempt(dataclasses.replace(base.assignment, sizes=sizes))
+            if not trial.ok and not trial.guard:
+                more = explainer.explain(trial, found.needs, ascending)
+                if more is not None and explainer.with_needs(trial, more, ascending).assignment.sizes[key] == number:
+                    continue  # it holds at this number, too, where something else is so
+            _take(found, trial, f"{key} is not {number}")
+
+
+def _take(found: Found, trial: Trial, refused: str) -> None:
+    if trial.ok:
+        found.passed.append(trial)
+    elif trial.guard:
+        found.notes.append(f"{refused}{at_guard(trial)}")
+    else:
+        found.failed.append(trial)
 
 
 def _is_of_one(explainer: Explainer, base: Trial, key: str) -> bool:

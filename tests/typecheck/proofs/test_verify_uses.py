@@ -119,3 +119,29 @@ def test_what_nothing_says_is_not_made_up():
 def test_what_arrays_without_a_shape_must_be_is_said(function: Callable[..., Any], conditions: list[str]):
     (contract,) = verify(function).contracts
     assert set(conditions) <= set(contract.assumptions)
+
+
+def padded(x: Float[Array, "n"], kernel: Float[Array, "k"]) -> Float[Array, "n"]:
+    return jnp.convolve(jnp.pad(x, kernel.shape[0] // 2), kernel, "valid")
+
+
+def quartered(x: Float[Array, "n"]) -> Float[Array, "n"]:
+    return x.reshape(4, -1)[0] if x.shape[0] % 4 == 0 else x
+
+
+def clipped(x: Float[Array, "n"]) -> Float[Array, "n"]:
+    return x[:8] if x.shape[0] > 8 else x
+
+
+def turned_at_eight(x: Float[Array, "n m"]) -> Float[Array, "n"]:
+    return x.sum(0) if x.shape[1] == 8 else x.sum(1)
+
+
+@pytest.mark.parametrize(
+    ("function", "sizes"),
+    [(padded, "n=1, k=2"), (quartered, "n=4"), (clipped, "n=13"), (turned_at_eight, "n=1, m=8")],
+)
+def test_what_branches_on_a_size_is_tried_on_both_sides(function: Callable[..., Any], sizes: str):
+    report = verify(function)
+    assert not report.ok
+    assert f"(at {sizes})" in str(report)
