@@ -32,6 +32,16 @@ def test_every_fence_of_the_readme_is_read():
     assert len(blocks()) == README.read_text().count("```python") > 0
 
 
+def test_the_pictures_are_there_and_show_the_numbers_of_the_table():
+    text = README.read_text()
+    pictures = [README.parent / name for name in re.findall(r"!\[[^]]*\]\(([^)]+)\)", text)]
+    assert len(pictures) == 2
+    drawn = [picture.read_text() for picture in pictures]
+    row = next(line for line in text.splitlines() if line.startswith("| a call, 600 leaves"))
+    for number in re.findall(r"\d+\.\d+", row):
+        assert any(f">{float(number):.2f}<" in picture for picture in drawn), f"run docs/pictures/draw.py: {number}"
+
+
 PACKAGES = ("core", "transforms", "modules", "typecheck", "nnx")
 ROOMS = sorted(file for package in PACKAGES for file in (README.parent / package).rglob("README.md"))
 

@@ -1,0 +1,103 @@
+"""Draws the README's two pictures anew: `python docs/pictures/draw.py`.
+
+`dispatch.svg` shows the first row of the README's table of times, `contract.svg` what weft prints for a wrong program.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("svg")
+import matplotlib.pyplot as plt
+from rich.console import Console
+from rich.syntax import Syntax
+from rich.text import Text
+
+HERE = Path(__file__).parent
+README = HERE.parents[1] / "README.md"
+
+WRONG = """
+    import jax
+    import jax.numpy as jnp
+    import weft
+    from jaxtyping import Array, Float
+
+
+    class Attention(weft.Module):
+        query: Float[Array, "dim head"]
+        key: Float[Array, "dim head"]
+
+        def __call__(self, x: Float[Array, "seq dim"]) -> Float[Array, "seq seq"]:
+            return jax.nn.softmax((x @ self.query) @ (x @ self.key).T, axis=-1)
+
+
+    def pooled(attention: Attention, x: Float[Array, "seq dim"]) -> Float[Array, "dim"]:
+        return (attention(x) @ x).mean(axis=1)
+"""
+CALL = """
+    attention = Attention(jnp.ones((4, 4)), jnp.ones((4, 4)))
+    weft.jit(weft.vmap(attention))(jnp.ones((2, 3, 5)))
+"""
+
+
+def bars() -> list[tuple[str, float]]:
+    """The times of a call with all leaves changed, by the limit."""
+    row = next(line for line in README.read_text().splitlines() if line.startswith("| a call, 600 leaves"))
+    numbers = [float(one) for one in re.findall(r"\d+\.\d+", row)]
+    names = ["weft", "weft.nnx", "equinox with jax.jit", "equinox filter_jit", "flax.nnx", "flax.nnx, tree mode"]
+    return [("jax.jit, flat arrays", 1.0), *zip(names, numbers, strict=True)]
+
+
+def draw_dispatch() -> None:
+    """Bars, less is better; no date inside, so that drawing again changes nothing."""
+    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "weft", "font.family": "sans-serif"})
+    names, values = zip(*reversed(bars()), strict=True)
+    figure, axes = plt.subplots(figsize=(7, 2.8), layout="constrained")
+    colors = ["#3f51b5" if name.startswith("weft") else "#b0b4c8" for name in names]
+    axes.bar_label(axes.barh(names, values, color=colors), fmt="%.2f", padding=3)
+    axes.set_xlabel("time of a call over 301 objects, by the limit; less is better")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.margins(x=0.1)
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None}, facecolor="white")
+    (HERE / "dispatch.svg").write_text("\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n")
+
+
+def draw_contract() -> None:
+    """What a run and `weft check` say of a program with two faults."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "attention.py"
+        program.write_text(textwrap.dedent(WRONG).strip() + "\n")
+        script = Path(folder) / "run.py"
+        script.write_text("from attention import *\n" + textwrap.dedent(CALL))
+        raised = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=folder)
+        weft = Path(sys.executable).with_name("weft")
+        checked = subprocess.run(
+            [str(weft), "check", "--no-cache", "attention.py"], capture_output=True, text=True, cwd=folder
+        )
+    error = raised.stderr.partition("weft.typecheck.errors.ContractError: ")[2] or raised.stderr
+    console = Console(record=True, width=104, file=io.StringIO())
+    console.print(Syntax(textwrap.dedent(WRONG).strip().split("\n\n\n", 1)[1], "python", background_color="default"))
+    for command, output in (
+        ("weft.jit(weft.vmap(attention))(jnp.ones((2, 3, 5)))", error),
+        ("weft check attention.py", checked.stdout),
+    ):
+        console.print(Text(f"\n$ {command}" if command.startswith("weft check") else f"\n>>> {command}", style="bold"))
+        console.print(Text(output.strip(), style="red" if command.startswith("weft.") else ""))
+    picture = re.sub(
+        r"@font-face \{.*?\n    \}\n", "", console.export_svg(title="weft", unique_id="weft"), flags=re.DOTALL
+    )
+    (HERE / "contract.svg").write_text(picture)  # without fonts of another host
+
+
+if __name__ == "__main__":
+    draw_dispatch()
+    draw_contract()
