@@ -34,56 +34,50 @@ def argument_of(place: str) -> str:
     return place.rpartition(" ")[0].removeprefix("self.")
 
 
+# What is open about an argument, and what its other options are called: beside sizes, after "holds when", and after
+# "holds when" where they are not taken. `{of}` is the argument, without the record that it is of.
+_WORDS = {
+    "given": ("{name} left out", "{of} is left out", "{of} is given"),
+    "present": ("{name} is None", "{of} is None", "{of} is not None"),
+    "broadcast": ("{name} of size 1", "{name} is of size 1", "{name} is not of size 1"),
+    "length": ("{name} of {items} items", "{name} has {items} items", "{name} has not {items} items"),
+    "tree": ("{name} of one array", "{name} is one array", "{name} is not one array"),
+    "dtype": ("{name} of integers", "{name} is of integers", "{name} is not of integers"),
+}
+
+
+def _words(trial: Trial, place: str, option: int) -> tuple[str, str, str]:
+    """The three phrases for an option."""
+    name, _, what = place.rpartition(" ")
+    if is_class(place):
+        cls = trial.classes[place][option]
+        return f"{name} of class {cls}", f"{name} is of class {cls}", f"{name} is not of class {cls}"
+    if place in trial.values:
+        value = trial.values[place][option]
+        return f"{place} = {value}", f"{place} = {value}", f"{place} is not {value}"
+    if name and what in _WORDS:
+        described, taken, refused = _WORDS[what]
+        filling = {"name": name, "of": argument_of(place), "items": (2, 1, 3)[option]}
+        return described.format(**filling), taken.format(**filling), refused.format(**filling)
+    described = f"{place} as option {option + 1}"
+    return described, f"{place} is option {option + 1}", f"{place} is not option {option + 1}"
+
+
+def describe_option(trial: Trial, place: str, option: int) -> str:
+    """An option as a reader knows it: `mask given` is taken or not; `kernel class` is one of some classes."""
+    return _words(trial, place, option)[0]
+
+
 def taken_option(trial: Trial, place: str, option: int) -> str:
     """That an option is taken, as the end of "holds when ..."."""
-    name, _, what = place.rpartition(" ")
-    if place in trial.values:
-        return f"{place} = {trial.values[place][option]}"
-    if what in ("given", "present") and name:
-        return f"{argument_of(place)} is {'left out' if what == 'given' else 'None'}"
-    if what == "tree" and name:
-        return f"{name} is one array"
-    if what == "dtype" and name:
-        return f"{name} is of integers"
-    return f"{'it is ' if not name else ''}{describe_option(trial, place, option)}"
+    return _words(trial, place, option)[1]
+
+
+def without_option(trial: Trial, place: str, option: int) -> str:
+    """That an option is not taken, as the end of "holds when ..."."""
+    return _words(trial, place, option)[2]
 
 
 def is_class(place: str) -> bool:
     """Whether an option is one of the classes that may stand for an abstract one."""
     return place.endswith(" class")
-
-
-def describe_option(trial: Trial, place: str, option: int) -> str:
-    """An option as a reader knows it: `mask given` is taken or not; `kernel class` is one of some classes."""
-    name, _, what = place.rpartition(" ")
-    if is_class(place):
-        return f"{name} of class {trial.classes[place][option]}"
-    if place in trial.values:
-        return f"{place} = {trial.values[place][option]}"
-    if what == "given" and name:
-        return f"{name} left out"
-    if what == "present" and name:
-        return f"{name} is None"
-    if what == "broadcast" and name:
-        return f"{name} of size 1"
-    if what == "length" and name:
-        return f"{name} of {(2, 1, 3)[option]} items"
-    if what == "tree" and name:
-        return f"{name} of one array"
-    return f"{place} as option {option + 1}"
-
-
-def without_option(trial: Trial, place: str, option: int) -> str:
-    """That an option is not taken, as the end of "holds when ..."."""
-    name, _, what = place.rpartition(" ")
-    if place in trial.values:
-        return f"{place} is not {trial.values[place][option]}"
-    if what == "given" and name:
-        return f"{argument_of(place)} is given"
-    if what == "present" and name:
-        return f"{argument_of(place)} is not None"
-    if what == "length" and name:
-        return f"{name} has not {(2, 1, 3)[option]} items"
-    if what == "tree" and name:
-        return f"{name} is not one array"
-    return f"it is not {describe_option(trial, place, option)}"
