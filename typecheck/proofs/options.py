@@ -49,7 +49,7 @@ _WORDS = {
 def _words(trial: Trial, place: str, option: int) -> tuple[str, str, str]:
     """The three phrases for an option."""
     name, _, what = place.rpartition(" ")
-    if is_class(place):
+    if place in trial.classes:  # not if it failed before it came to that argument
         cls = trial.classes[place][option]
         return f"{name} of class {cls}", f"{name} is of class {cls}", f"{name} is not of class {cls}"
     if place in trial.values:

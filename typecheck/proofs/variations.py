@@ -196,6 +196,8 @@ def vary_remainders(explainer: Explainer, found: Found) -> None:
 
     JAX's symbolic sizes do not tell: whether `n % 4` is zero counts as no.
     """
+    if not explainer.with_needs(found.passed[0], found.needs, ascending).ok:
+        return  # they are the needs of another class than the one that this trial has
     for factor in (2, 12):
         deal = multiples(factor)
         try:
