@@ -73,7 +73,8 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "proofs": {*MATCHING, "arguments"},
         # What was called while the checker's hook was installed, and proofs that start from it: it knows both.
         "recording": {*MATCHING, "messages", "calls", "arguments", "proofs"},
-        "command": {*MATCHING, "arguments", "proofs", "recording"},
+        "shapes": {*MATCHING, "arguments", "proofs"},
+        "command": {*MATCHING, "arguments", "proofs", "recording", "shapes"},
     },
     "nnx": {
         "": set(),

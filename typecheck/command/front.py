@@ -22,6 +22,7 @@ from .formats import FORMATS, STREAMED, WHOLE
 from .lines import Checked, Line, joined
 from .markers import ignores_in
 from .recorded import PLACE
+from .shapes_front import add_shapes, show_shapes
 from .units import Unit, shown, units_of
 
 # What judges units in place of workers: one list of parts for each, in order.
@@ -72,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
     contracts = "run a script under the contracts of packages: --contracts PACKAGE SCRIPT [ARGS...], and nothing else"
     command.add_argument("--contracts", metavar="PACKAGE", help=contracts)
     command.add_argument("--no-cache", action="store_true", help="judge everything, and keep nothing in .weft/cache")
+    add_shapes(commands)
     return top
 
 
@@ -89,6 +91,8 @@ def main(argv: Sequence[str] | None = None, judge: Judge | None = None) -> int:
     options = parser().parse_args(given)
     usable = _usable_mode()
     try:
+        if options.command == "shapes":
+            return show_shapes(options)
         if options.contracts:
             raise ConfigError("weft check: --contracts comes first: weft check --contracts PACKAGE SCRIPT [ARGS...]")
         check_options(options)

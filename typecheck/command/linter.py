@@ -108,7 +108,7 @@ def judged(unit: Unit, settings: Settings, steps: Steps | None = None) -> Iterat
             if isinstance(error, KeyboardInterrupt) and not steps.walled:
                 raise
             file, line = _raised_at(error, unit.file)
-            yield one_line("unusable", file, line, "import", f"{type(error).__name__}: {_first(error)}", "import")
+            yield one_line("unusable", file, line, "import", f"{type(error).__name__}: {first_line(error)}", "import")
             return
         failed: dict[str, Exception] = {}
         recorded = Recorded(unit, module, settings)
@@ -144,17 +144,20 @@ def _is_asked(name: str, settings: Settings) -> bool:
     return settings.only is None or re.search(settings.only, name) is not None
 
 
-def definitions(module: ModuleType, failed: dict[str, Exception] | None = None) -> Iterator[tuple[str, Any]]:
+def definitions(
+    module: ModuleType, failed: dict[str, Exception] | None = None, *, private: bool = False
+) -> Iterator[tuple[str, Any]]:
     """The public functions and Modules that a module defines itself, in the order of its lines.
 
     Args:
         module: where to look.
         failed: is given the errors of what cannot be looked at, by name; without it they are raised.
+        private: whether those are given too whose names begin with an underscore.
     """
     found: list[tuple[int, str, Any]] = []
     own = {id(value): name for name, value in vars(module).items() if _own_name(value) == name}
     for name, value in vars(module).items():
-        if name.startswith("_") or own.get(id(value), name) != name:
+        if (name.startswith("_") and not private) or own.get(id(value), name) != name:
             continue  # private, or another name for what is found under its own
         try:
             if _is_checkable(module, value):
@@ -202,7 +205,9 @@ def _definition(
         yield one_line("skipped", shown(file), line, name, reason, "skipped")
         return
     proofs: list[Proof] = []
-    trouble = _guarded(steps, (name, file, line), settings.strict, lambda: proofs.extend(_proofs(thing, settings, key)))
+    trouble = guarded(
+        steps, (name, file, line), settings.strict, lambda: proofs.extend(proofs_in(thing, settings, key))
+    )
     if trouble is not None:
         yield trouble
         return
@@ -218,7 +223,8 @@ def _definition(
             yield _proved(proof, thing, settings, steps, recorded)
 
 
-def _proofs(thing: Any, settings: Settings, key: str) -> list[Proof]:
+def proofs_in(thing: Any, settings: Settings, key: str) -> list[Proof]:
+    """What there is to prove of a thing, with the sizes and arguments that the configuration has for it."""
     given = {name: _value(one) for name, one in settings.args.get(key, {}).items()}
     return proofs_of(thing, given, settings.dims.get(key, {}), Budget(settings.trials, settings.seconds))
 
@@ -233,7 +239,7 @@ def _value(given: Any) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise AnnotationError(f"the configuration's import = {given['import']!r}: {_first(error)}") from None
+        raise AnnotationError(f"the configuration's import = {given['import']!r}: {first_line(error)}") from None
 
 
 def _proved(proof: Proof, thing: Any, settings: Settings, steps: Steps, recorded: Recorded) -> Checked:
@@ -258,7 +264,7 @@ def _verdict(
         finally:
             forget_closures()
 
-    trouble = _guarded(steps, place, settings.strict, prove_it)
+    trouble = guarded(steps, place, settings.strict, prove_it)
     if trouble is not None:
         yield trouble
         return
@@ -273,17 +279,17 @@ def _verdict(
         yield _part(contract, settings.strict)
 
 
-def _guarded(steps: Steps, place: tuple[str, str, int], strict: bool, work: Callable[[], None]) -> Checked | None:
+def guarded(steps: Steps, place: tuple[str, str, int], strict: bool, work: Callable[[], None]) -> Checked | None:
     """Does the work of one step, and says so if it ended otherwise than with a verdict."""
     name, file, line = place[0], shown(place[1]), place[2]
     try:
         work()
     except AnnotationError as error:
-        return one_line("unusable", file, line, name, _first(error), "annotation")
+        return one_line("unusable", file, line, name, first_line(error), "annotation")
     except ForeignObjectError as error:
         return one_line("unbuilt", file, line, name, f"not checked: {error.what}", "unbuilt")
     except WeftError as error:
-        return one_line("unusable", file, line, name, f"{type(error).__name__}: {_first(error)}", "annotation")
+        return one_line("unusable", file, line, name, f"{type(error).__name__}: {first_line(error)}", "annotation")
     except RefusedError:
         return undecided(file, line, name, _refused(steps.refusals[0]), strict=strict, lasting=True)
     except RecursionError:
@@ -302,7 +308,7 @@ def _guarded(steps: Steps, place: tuple[str, str, int], strict: bool, work: Call
 
 def _crash(file: str, line: int, name: str, error: Exception) -> Checked:
     """What an internal error of weft's leaves of a contract."""
-    message = f"undecided: weft failed: {type(error).__name__}: {_first(error)} ({_place(error)}); please report it"
+    message = f"undecided: weft failed: {type(error).__name__}: {first_line(error)} ({_place(error)}); please report it"
     return Checked((Line("crash", file, line, name, message, "internal"),), (Verdict.UNDECIDED.value,), lasting=False)
 
 
@@ -360,7 +366,8 @@ def _lines(contract: Contract, strict: bool) -> Iterator[tuple[Line, str]]:
         yield from (of("error" if strict else "warning", one) for one in contract.warnings)
 
 
-def _first(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 

@@ -4,13 +4,16 @@ It is asked in lines of JSON on its standard input and answers on what was its s
 goes to standard error, also where it is printed by native code.
 
     asked:      {"settings": ..., "temporary": folder, "caches": [...]}, then {"unit": ..., "after": number} each
+                a request may have more: "texts": {path: what to read in its place}, "only": a pattern of names, and
+                "shapes": {"lines": [first, last] or null} to be told shapes in place of verdicts
     answered:   {"ready": true}, then for a unit {"at": number, "name", "file", "line"} and {"part": ...} as they come,
-                and {"end": true, "reads": [...]} at its end
+                and {"end": true, "reads": [...]} at its end; {"shapes": ...} for each function that they are asked of
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import linecache
 import os
@@ -21,11 +24,14 @@ from typing import Any, TextIO
 
 import jax
 from weft.typecheck.command.config import Settings
-from weft.typecheck.command.lines import to_json
+from weft.typecheck.command.lines import to_json as lines_to_json
 from weft.typecheck.command.linter import Steps, judged
+from weft.typecheck.command.loading import reading_instead
 from weft.typecheck.command.recorded import read_calls
 from weft.typecheck.command.sandbox import Sandbox
+from weft.typecheck.command.shaping import shaped
 from weft.typecheck.command.units import Unit, installed_roots
+from weft.typecheck.shapes.notes import to_json
 
 
 def main() -> None:
@@ -46,7 +52,7 @@ def main() -> None:
     for line in asked:
         request = json.loads(line)
         with _as_before(home, environment):
-            _judge(Unit(**request["unit"]), settings, sandbox, request["after"], answers)
+            _answer(request, settings, sandbox, answers)
         say(answers, {"end": True, "reads": sorted(sandbox.reads)})
 
 
@@ -56,15 +62,26 @@ def say(answers: TextIO, message: Mapping[str, Any]) -> None:
     answers.flush()
 
 
-def _judge(unit: Unit, settings: Settings, sandbox: Sandbox, after: int, answers: TextIO) -> None:
+def _answer(request: Mapping[str, Any], settings: Settings, sandbox: Sandbox, answers: TextIO) -> None:
+    unit, after, texts = Unit(**request["unit"]), request["after"], request.get("texts", {})
+
     def announce(number: int, name: str, file: str, line: int) -> None:
         _limit_processor_time(settings.seconds)
         say(answers, {"at": number, "name": name, "file": file, "line": line})
 
     steps = Steps(after, announce, sandbox.refusals, walled=True)
-    for part in judged(unit, settings, steps):
-        if steps.number > after or part.targets:
-            say(answers, {"part": to_json(part)})
+    with reading_instead(texts):
+        if request.get("only"):
+            settings = dataclasses.replace(settings, only=request["only"])
+        if "shapes" in request:
+            lines = request["shapes"]["lines"]
+            text = texts.get(str(Path(unit.file).resolve())) or Path(unit.file).read_text(encoding="utf-8")
+            for one in shaped(unit, settings, text, range(lines[0], lines[1] + 1) if lines else None, steps):
+                say(answers, {"shapes": to_json(one)})
+            return
+        for part in judged(unit, settings, steps):
+            if steps.number > after or part.targets:
+                say(answers, {"part": lines_to_json(part)})
 
 
 def _channels() -> tuple[TextIO, TextIO]:

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,9 +79,9 @@ class Worker:
             self.end()
             raise ConfigError(f"weft check: a worker did not start: {self.why()}")
 
-    def ask(self, unit: Unit, after: int) -> None:
-        """Asks for the verdicts of a unit, from the step after a number."""
-        self._ask({"unit": dataclasses.asdict(unit), "after": after})
+    def ask(self, unit: Unit, after: int, more: Mapping[str, Any] | None = None) -> None:
+        """Asks for the verdicts of a unit, from the step after a number; `worker` says what more can be asked."""
+        self._ask({**(more or {}), "unit": dataclasses.asdict(unit), "after": after})
 
     def _ask(self, request: dict[str, Any]) -> None:
         assert self.process.stdin is not None

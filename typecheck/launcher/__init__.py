@@ -1,8 +1,8 @@
 """The script `weft`: the command, without `import weft`, which would import JAX.
 
-A package of its own, `weft_launcher`, for that reason. It loads the room `typecheck/command` from where weft lies, by
-a name of its own: of that room, what the command itself needs knows of no other room, and imports its own files
-relatively. Workers import weft in the usual way.
+A package of its own, `weft_launcher`, for that reason. It loads the rooms of `typecheck` that the command itself needs
+from where weft lies, by a name of its own: they import each other relatively, and nothing else of weft. Workers import
+weft in the usual way.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-_NAME = "weft_check_command"
+_NAME = "weft_check"
 
 
 def main() -> int:
@@ -20,10 +20,10 @@ def main() -> int:
     weft = importlib.util.find_spec("weft")  # looks for it only
     if weft is None or weft.origin is None:
         raise ImportError("weft is not installed beside its launcher")
-    folder = Path(weft.origin).parent / "typecheck" / "command"
+    folder = Path(weft.origin).parent / "typecheck"
     spec = importlib.util.spec_from_file_location(
         _NAME, folder / "__init__.py", submodule_search_locations=[str(folder)]
     )
     assert spec is not None
-    sys.modules[_NAME] = importlib.util.module_from_spec(spec)
-    return importlib.import_module(f"{_NAME}.front").main()
+    sys.modules[_NAME] = importlib.util.module_from_spec(spec)  # and not run: it would import JAX
+    return importlib.import_module(f"{_NAME}.command.front").main()

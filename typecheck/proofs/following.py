@@ -41,6 +41,14 @@ class Follower(Protocol):
         """A call that was wanted has ended, or stands at a `yield`."""
         ...
 
+    def reads(self, code: CodeType) -> bool:
+        """Whether to say of each line of a function that a call of it comes to it."""
+        ...
+
+    def at_line(self, frame: FrameType) -> None:
+        """A call of a function that is read comes to the line that its frame is at."""
+        ...
+
 
 def following(follower: Follower) -> AbstractContextManager[None]:
     """Follows the calls of this thread for the length of a `with` block; who was told before is not, meanwhile."""
@@ -68,13 +76,16 @@ def _traced(follower: Follower) -> Iterator[None]:
         if follower.ignores(frame.f_code):
             return None
         follower.called(frame, thrown=_instruction(frame) != "RESUME")
-        if not follower.wants(frame):
+        reads = follower.reads(frame.f_code)
+        if not reads and not follower.wants(frame):
             return None
-        frame.f_trace_lines = False
+        frame.f_trace_lines = reads
         return returned
 
     def returned(frame: FrameType, event: str, value: Any) -> Any:
-        if event == "return":
+        if event == "line":
+            follower.at_line(frame)
+        elif event == "return" and follower.wants(frame):
             at = _instruction(frame)
             follower.left(
                 frame, "return" if at.startswith("RETURN") else "yield" if at == "YIELD_VALUE" else "raises", value
@@ -101,6 +112,8 @@ _lock = threading.Lock()
 # How many `listening` blocks are open, and the tool's number while any is.
 _depth = 0
 _tool = -1
+# The functions whose lines are followed.
+_read: list[CodeType] = []
 # What the places that are passed over were passed over for.
 _ignored: frozenset[str] | None = None
 
@@ -136,6 +149,8 @@ def _monitored(follower: Follower) -> Iterator[None]:
             yield
         finally:
             _told = before
+            while _read:
+                sys.monitoring.set_local_events(_tool, _read.pop(), 0)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _listen(monitoring: Any) -> int:
@@ -151,7 +166,7 @@ def _listen(monitoring: Any) -> int:
         raise RuntimeError(f"a proof follows calls by sys.monitoring, whose places are all taken: {', '.join(holders)}")
     monitoring.use_tool_id(tool, "weft")
     events = 0
-    for name, callback in _callbacks(monitoring.DISABLE).items():
+    for name, callback in _callbacks(monitoring, tool).items():
         event = getattr(monitoring.events, name)
         monitoring.register_callback(tool, event, callback)
         events |= event
@@ -159,8 +174,9 @@ def _listen(monitoring: Any) -> int:
     return tool
 
 
-def _callbacks(disable: object) -> dict[str, Callable[..., Any]]:
-    """What is called for each event; an exception's cannot be disabled."""
+def _callbacks(monitoring: Any, tool: int) -> dict[str, Callable[..., Any]]:
+    """What is called for each event; an exception's cannot be disabled. Lines are only followed where they are read."""
+    disable = monitoring.DISABLE
 
     def called(*, thrown: bool) -> Callable[..., Any]:
         def callback(code: CodeType, offset: int, error: object = None) -> Any:
@@ -168,6 +184,9 @@ def _callbacks(disable: object) -> dict[str, Callable[..., Any]]:
                 return None
             if _told[0].ignores(code):
                 return None if thrown else disable
+            if _told[0].reads(code) and code not in _read:
+                _read.append(code)
+                monitoring.set_local_events(tool, code, monitoring.events.LINE)
             return _told[0].called(sys._getframe(1), thrown=thrown)  # pyright: ignore[reportPrivateUsage]
 
         return callback
@@ -185,6 +204,11 @@ def _callbacks(disable: object) -> dict[str, Callable[..., Any]]:
 
         return callback
 
+    def at_line(code: CodeType, line: int) -> None:
+        if _told is not None and _told[1] == threading.get_ident() and _told[0].reads(code):
+            _told[0].at_line(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+
+    monitoring.register_callback(tool, monitoring.events.LINE, at_line)
     return {
         "PY_START": called(thrown=False),
         "PY_RESUME": called(thrown=False),

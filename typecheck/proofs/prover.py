@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,11 +123,9 @@ def prove(target: Target, dims: Mapping[str, Any], budget: Budget) -> Contract:
     if outcome.failed and isinstance(outcome.failed[0].error, AnnotationError):
         raise outcome.failed[0].error
     wrong = outcome.failed or ((outcome.pending,) if outcome.pending is not None else ())
-    if wrong and target.instead is not None and isinstance(wrong[0].error, _NOT_ABSTRACT):
-        return prove(target.instead, dims, budget)
-    axis = _missing_axis(wrong)
-    if axis is not None and axis not in target.axes:
-        return prove(dataclasses.replace(target, axes=(*target.axes, axis)), dims, budget)
+    other = target_instead(target, wrong)
+    if other is not None:
+        return prove(other, dims, budget)
     under = (f"it runs under an axis named {axis!r}" for axis in target.axes)
     assumptions = (*outcome.needs.words(), *outcome.notes, *under)
     if outcome.failed:
@@ -156,6 +154,16 @@ _NAMED = re.compile(r"'(\w+)'")
 # What is said where a keyword was not given.
 _LACKING = re.compile(r"missing \d+ required|NoneType")
 _UNSPECIFIC = (KeyError, AttributeError, IndexError)
+
+
+def target_instead(target: Target, wrong: Sequence[Trial]) -> Target | None:
+    """What to look at in place of a target whose trials went wrong, if they say so: it needs numbers, or an axis."""
+    if wrong and target.instead is not None and isinstance(wrong[0].error, _NOT_ABSTRACT):
+        return target.instead
+    axis = _missing_axis(wrong)
+    if axis is not None and axis not in target.axes:
+        return dataclasses.replace(target, axes=(*target.axes, axis))
+    return None
 
 
 def _missing_axis(failed: Iterable[Trial]) -> str | None:
@@ -200,7 +208,7 @@ def _failed(target: Target, search: Search, outcome: Outcome, assumptions: tuple
 def _shown(target: Target, trial: Trial, dims: Mapping[str, Any]) -> tuple[list[Finding], str]:
     """What a failing trial is to a reader, with the program that shows it, and why it is doubtful, if it is."""
     program = program_of(target, trial, dims)
-    findings = [dataclasses.replace(one, program=program.text) for one in _findings(target, trial)]
+    findings = [dataclasses.replace(one, program=program.text) for one in findings_of(target, trial)]
     if trial.violations and trial.violations[0].of_instances and not is_users(target.file):
         return findings, "only the dims of records show it, which jaxtyping does not bind"
     if program.shows is not False:
@@ -217,7 +225,7 @@ def _undecided(target: Target, outcome: Outcome) -> Contract:
     tried = tuple(one.assignment.sizes for one in outcome.passed)
     found = f"it held on the {len(tried)} assignments of sizes that were tried" if tried else "nothing is known yet"
     if outcome.pending is not None:
-        found = f"what is not explained yet: {_findings(target, outcome.pending)[0]}"
+        found = f"what is not explained yet: {findings_of(target, outcome.pending)[0]}"
     assert outcome.ended is not None
     cause = Cause.SECONDS if outcome.ended.of_time else Cause.TRIALS
     return _open(target, cause, f"the search ended after {outcome.ended}; {found}", tried)
@@ -266,7 +274,8 @@ def _of_open(trial: Trial) -> str | None:
     return f"{places}: the annotation gives no shape ({first.where}: {first.message}); pass it in `args`"
 
 
-def _findings(target: Target, trial: Trial) -> list[Finding]:
+def findings_of(target: Target, trial: Trial) -> list[Finding]:
+    """What a failing trial is to a reader."""
     sizes = dict(trial.assignment.sizes)
     options = tuple(
         describe_option(trial, place, option)
@@ -317,14 +326,7 @@ def _attempt_symbolic(target: Target, outcome: Outcome, free: list[str], dims: M
     for trial in variants.values():
         keys = [key for key in trial.assignment.sizes if key in free or key not in outcome.passed[0].assignment.sizes]
         try:
-            sizes = symbolic_sizes(keys, {key: _known(needs.divisors(key), keys) for key in keys}, needs.order)
-            assignment = Assignment(
-                {**trial.assignment.sizes, **sizes},
-                trial.assignment.ranks,
-                trial.assignment.options,
-                trial.assignment.merged,
-                trial.assignment.apart,
-            )
+            assignment = symbolic_assignment(trial, needs, keys)
             found = run_trial(target, assignment, dims)
         except (Unbuildable, AnnotationError, ValueError, TypeError) as error:
             return str(error).splitlines()[0]
@@ -333,6 +335,16 @@ def _attempt_symbolic(target: Target, outcome: Outcome, free: list[str], dims: M
         if found.violations:
             return f"{found.violations[0].where}: {found.violations[0].message}"
     return None
+
+
+def symbolic_assignment(trial: Trial, needs: Needs, keys: list[str]) -> Assignment:
+    """That of a trial, with symbols for the sizes of some keys.
+
+    Raises:
+        ValueError: if JAX has no symbols that need so.
+    """
+    sizes = symbolic_sizes(keys, {key: _known(needs.divisors(key), keys) for key in keys}, needs.order)
+    return dataclasses.replace(trial.assignment, sizes={**trial.assignment.sizes, **sizes})
 
 
 def _known(factors: tuple[str | int, ...], keys: list[str]) -> list[str | int]:

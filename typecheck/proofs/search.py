@@ -6,6 +6,7 @@ other ways; then all else is varied (`variations`); at last each need is tried a
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -64,6 +65,18 @@ class Search(Explainer):
     def __init__(self, target: Target, dims: Mapping[str, Any], budget: Budget):
         super().__init__(target, dims, budget)
         self.found = Found()
+
+    def begin(self) -> tuple[Trial, Needs]:
+        """The first trial that holds, with what it needs; one that fails, if nothing is found within the budget.
+
+        Raises:
+            Unbuildable: if the arguments cannot be built.
+        """
+        base, started = self.attempt(Assignment()), None
+        if not base.ok and not isinstance(base.error, AnnotationError):
+            with contextlib.suppress(Exhausted):
+                started = self._started(base)
+        return (base, Needs()) if started is None else (self.with_needs(*started, ascending), started[1])
 
     def run(self) -> Outcome:
         """The whole search, once.

@@ -184,8 +184,19 @@ def clashing(message: str) -> set[int]:
     }
 
 
-def run_trial(target: Target, assignment: Assignment, dims: Mapping[str, Any] | None = None) -> Trial:
+def run_trial(
+    target: Target,
+    assignment: Assignment,
+    dims: Mapping[str, Any] | None = None,
+    watching: Callable[..., Watch] = Watch,
+) -> Trial:
     """Traces a target under an assignment.
+
+    Args:
+        target: what is traced.
+        assignment: sizes, ranks and options.
+        dims: sizes that are kept fixed.
+        watching: makes what follows the trace, given what a `Watch` is.
 
     Raises:
         Unbuildable: if its arguments cannot be built.
@@ -198,7 +209,7 @@ def run_trial(target: Target, assignment: Assignment, dims: Mapping[str, Any] | 
         mode("off"),  # the watch checks, and goes on after the first finding
         _jax.whole_tracebacks(),
         whole_tracebacks(),
-        Watch(target.own, apart=assignment.apart, about=(target.file, target.line)) as watch,
+        watching(target.own, apart=assignment.apart, about=(target.file, target.line)) as watch,
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")

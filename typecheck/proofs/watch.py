@@ -80,9 +80,20 @@ class Watch:
             frame.f_code.co_name == "__init__" and self._whose[file_of_init(frame)] != "plain"
         )
 
+    def bindings_of(self, frame: FrameType) -> Bindings | None:
+        """What the names of an annotated function stand for in a call of it that runs now."""
+        opened = self._open.get(id(frame))
+        return None if opened is None else opened[1]
+
     def called(self, frame: FrameType, *, thrown: bool) -> None:
         if self._whose[frame.f_code.co_filename] == "user":
             self._called(frame, thrown)
+
+    def reads(self, code: CodeType) -> bool:
+        return False
+
+    def at_line(self, frame: FrameType) -> None:
+        pass
 
     def _called(self, frame: FrameType, thrown: bool) -> None:
         if id(frame) in self._suspended:

@@ -28,6 +28,12 @@ class Log:
     def wants(self, frame):
         return True
 
+    def reads(self, code):
+        return code.co_name == "lines"
+
+    def at_line(self, frame):
+        self.told.append(("line", frame.f_lineno - frame.f_code.co_firstlineno, dict(frame.f_locals)))
+
     def called(self, frame, *, thrown):
         self.told.append(("throws" if thrown else "calls", frame.f_code.co_name))
 
@@ -49,6 +55,13 @@ def counts():
         yield 2
     finally:
         double(3)
+
+
+def lines():
+    x = double(1)
+    for _ in range(2):
+        x = x + 1
+    return x
 
 
 @pytest.fixture(params=WAYS)
@@ -101,3 +114,9 @@ def test_nothing_is_said_while_paused_or_of_other_threads(log):
         thread.join()
 
     assert [one for one in log(run) if one[1] == "double"] == []
+
+
+def test_lines_are_told_before_they_run_and_only_of_what_is_read(log):
+    told = [one[1:] for one in log(lines) if one[0] == "line"]
+    assert [number for number, _ in told] == [1, 2, 3, 2, 3, 2, 4]
+    assert [names.get("x") for _, names in told] == [None, 2, 2, 3, 3, 4, 4]

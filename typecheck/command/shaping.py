@@ -1,0 +1,92 @@
+"""The shapes of a unit, in a worker: which functions of a file are read, and what stands where one cannot be."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from weft.typecheck.command.config import Settings
+from weft.typecheck.command.flax_programs import flax_over_weft
+from weft.typecheck.command.linter import Steps, definitions, first_line, guarded, proofs_in
+from weft.typecheck.command.loading import importable, load
+from weft.typecheck.command.units import Unit
+from weft.typecheck.proofs.following import listening
+from weft.typecheck.proofs.prover import Proof
+from weft.typecheck.proofs.watched import forget_closures
+from weft.typecheck.proofs.whose import place_of
+from weft.typecheck.shapes.notes import Shapes
+from weft.typecheck.shapes.reading import shapes_of
+from weft.typecheck.shapes.statements import Statements
+
+
+def shaped(unit: Unit, settings: Settings, text: str, lines: range | None, steps: Steps) -> Iterator[Shapes]:
+    """What can be told of each function of a unit, private ones included; of one that fails, why.
+
+    Args:
+        unit: the file.
+        settings: sizes and arguments that are fixed, and the budget of each function.
+        text: its source.
+        lines: only what is defined on some of these, if given; everything, where nothing is.
+        steps: what was done before, and what is told of each step.
+    """
+    file = str(Path(unit.file).resolve())
+    with flax_over_weft(), listening(), importable(unit):
+        steps.begin(unit.file)
+        try:
+            module = load(unit)
+            source = Statements(file, text)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and not steps.walled:
+                raise
+            yield Shapes("import", 1, 1, reason=f"{type(error).__name__}: {first_line(error)}", traced=False)
+            return
+        found = [
+            (proof, place)
+            for name, thing in definitions(module, {}, private=True)
+            for proof, place in _proofs(unit, name, thing, settings, steps)
+            if isinstance(proof, Shapes) or proof.target.file == file
+        ]
+        wanted = [one for one in found if lines is None or _stands_on(source, one[1], lines)]
+        for proof, _ in wanted or found:
+            yield from _one(proof, source, settings, steps)
+
+
+def _stands_on(source: Statements, place: int, lines: range) -> bool:
+    function = source.function_at(place)
+    first, last = (place, place) if function is None else (function.line, function.last)
+    return first <= lines[0] <= last or first in lines
+
+
+def _proofs(
+    unit: Unit, name: str, thing: Any, settings: Settings, steps: Steps
+) -> Iterator[tuple[Proof | Shapes, int]]:
+    proofs: list[Proof] = []
+    file, line = place_of(inspect.unwrap(thing))
+    trouble = guarded(
+        steps, (name, file, line), True, lambda: proofs.extend(proofs_in(thing, settings, f"{unit.module}:{name}"))
+    )
+    if trouble is not None:
+        yield Shapes(name, line, line, reason=trouble.lines[0].message, traced=False), line
+    yield from ((proof, proof.target.line) for proof in proofs)
+
+
+def _one(proof: Proof | Shapes, source: Statements, settings: Settings, steps: Steps) -> Iterator[Shapes]:
+    if isinstance(proof, Shapes):
+        yield proof
+        return
+    target = proof.target
+    place = target.name, target.file, target.line
+    if not steps.enter(*place):
+        return
+    read: list[Shapes] = []
+    try:
+        work = lambda: read.append(shapes_of(target, source, proof.dims, proof.budget))  # noqa: E731
+        trouble = guarded(steps, place, True, work)
+    finally:
+        forget_closures()
+    if trouble is not None:
+        reason = trouble.lines[0].message.removeprefix("undecided: ")
+        yield Shapes(target.name, target.line, target.line, reason=reason, traced=False)
+    yield from read

@@ -1,0 +1,122 @@
+"""Shapes beside their source: as text with aligned comments, as a page, and as JSON.
+
+Like all that the command itself needs, this file imports neither JAX nor weft.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from .notes import Shapes, to_json
+
+# Comments begin no further right than this, but for lines that are longer.
+_FURTHEST = 60
+
+
+@dataclass(frozen=True)
+class Page:
+    """A file, or a part of it.
+
+    Attributes:
+        file: as it is to be printed.
+        source: its lines, all of them.
+        shapes: what is known, each line told once (`notes.joined`).
+        first, last: the lines that are shown.
+    """
+
+    file: str
+    source: Sequence[str]
+    shapes: Sequence[Shapes]
+    first: int
+    last: int
+
+    @property
+    def beside(self) -> Mapping[int, list[str]]:
+        """What stands beside each line."""
+        found: defaultdict[int, list[str]] = defaultdict(list)
+        for one in self.shapes:
+            if one.needs and self.first <= one.line <= self.last:
+                found[one.line].append(f"when {', '.join(one.needs)}")
+            if one.reason and self.first <= one.line <= self.last:
+                found[one.line].append(one.reason)
+        notes = {note for one in self.shapes for note in one.notes if self.first <= note.line <= self.last}
+        for note in sorted(notes, key=lambda note: (note.line, note.column)):
+            found[note.line].append(str(note))
+        return found
+
+
+def as_text(page: Page) -> str:
+    """The source, with a comment at each line that assigns something."""
+    beside = page.beside
+    widths = [len(page.source[line - 1].rstrip()) for line in beside]
+    column = min(max(widths, default=0), _FURTHEST)
+    lines: list[str] = []
+    for number in range(page.first, page.last + 1):
+        line = page.source[number - 1].rstrip()
+        told = " · ".join(beside.get(number, ()))
+        lines.append(f"{line:<{column}}  # {told}" if told else line)
+    return "\n".join(lines)
+
+
+def as_json(page: Page) -> str:
+    """An object with the file and its functions."""
+    return json.dumps({"file": page.file, "functions": [to_json(one) for one in page.shapes]}, indent=2)
+
+
+_STYLE = """
+:root { color-scheme: light dark; --back: #fff; --text: #1f2328; --dim: #6e7781; --note: #0550ae; --shade: #f6f8fa }
+@media (prefers-color-scheme: dark) {
+  :root { --back: #0d1117; --text: #e6edf3; --dim: #7d8590; --note: #79c0ff; --shade: #161b22 }
+}
+body { margin: 0; padding: 1rem; background: var(--back); color: var(--text); font: 15px/1.5 system-ui, sans-serif }
+h1 { font-size: 1.1rem; overflow-wrap: anywhere }
+main { font: 13px/1.5 ui-monospace, Menlo, Consolas, monospace }
+.line { display: flex; gap: 0 1.5rem; padding: 0 .25rem }
+.line:hover { background: var(--shade) }
+.line a { flex: none; width: 3em; text-align: right; color: var(--dim); text-decoration: none }
+.line code { flex: 1 1 60%; font: inherit; white-space: pre-wrap; overflow-wrap: anywhere }
+.line span { flex: 0 1 40%; color: var(--note); overflow-wrap: anywhere }
+@media (max-width: 50rem) {
+  .line { flex-wrap: wrap; gap: 0 .5rem }
+  .line a { width: 2em }
+  .line code { flex-basis: calc(100% - 3em) }
+  .line span { flex-basis: 100%; padding-left: 3.5em; box-sizing: border-box }
+}
+"""
+
+
+def as_html(page: Page) -> str:
+    """One page that needs nothing else: for reviews, on any width, light and dark."""
+    beside = page.beside
+    rows = [_row(number, page.source[number - 1].rstrip(), beside.get(number, ())) for number in _lines(page)]
+    title = html.escape(page.file)
+    return "\n".join(
+        [
+            "<!DOCTYPE html>",
+            '<html lang="en"><head><meta charset="utf-8"/>',
+            '<meta name="viewport" content="width=device-width, initial-scale=1"/>',
+            f"<title>Shapes of {title}</title><style>{_STYLE}</style></head>",
+            f"<body><h1>{title}</h1><main>",
+            *rows,
+            "</main></body></html>",
+        ]
+    )
+
+
+def _lines(page: Page) -> range:
+    return range(page.first, page.last + 1)
+
+
+def _row(number: int, line: str, told: Sequence[str]) -> str:
+    notes = f"<span>{'<br/>'.join(map(html.escape, told))}</span>" if told else ""
+    return (
+        f'<div class="line" id="L{number}"><a href="#L{number}">{number}</a>'
+        f"<code>{html.escape(line)}</code>{notes}</div>"
+    )
+
+
+FORMATS: Mapping[str, Callable[[Page], str]] = {"text": as_text, "html": as_html, "json": as_json}

@@ -1,0 +1,175 @@
+"""What the lines of a source assign, read off its syntax: names, attributes, loop variables, returned values.
+
+A *statement* here is what one look at a frame is for: a simple statement, or the head of a compound one. Several on one
+line are one, for Python's events are of lines.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """A place that a statement gives a value: `x`, `self.w`; `return` and `yield` for what leaves a function.
+
+    Attributes:
+        path: the name, and the attributes after it.
+        line, column: where it ends, lines from 1 and columns (of bytes) from 0.
+    """
+
+    path: tuple[str, ...]
+    line: int
+    column: int
+
+    @property
+    def text(self) -> str:
+        """As it is written."""
+        return ".".join(self.path)
+
+
+@dataclass
+class Statement:
+    """What stands on some lines; the names are in the order of the text."""
+
+    assigned: list[Assigned] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Function:
+    """A `def` of the source.
+
+    Attributes:
+        name: qualified, as Python has it.
+        line, body, last: the line of the `def`, of the first statement in it, and its last line.
+        bare: its parameters without annotations, but for `self` and `cls`.
+    """
+
+    name: str
+    line: int
+    body: int
+    last: int
+    bare: tuple[Assigned, ...]
+
+
+class Statements:
+    """The statements and functions of a source.
+
+    Args:
+        file: its path, as code objects have it.
+        text: the source.
+
+    Raises:
+        SyntaxError: if it is none.
+    """
+
+    def __init__(self, file: str, text: str):
+        self.file = file
+        self.text = text
+        self.by_line: dict[int, Statement] = {}
+        self.functions: list[Function] = []
+        for node in ast.parse(text, file).body:
+            self._enter(node, "")
+
+    def function_at(self, line: int) -> Function | None:
+        """The innermost function that a line is in, its head and decorators not included."""
+        around = [one for one in self.functions if one.line <= line <= one.last]
+        return max(around, key=lambda one: one.line, default=None)
+
+    def _enter(self, node: ast.stmt, scope: str) -> None:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            self._note_function(node, scope)
+            inner = f"{scope}{node.name}.<locals>."
+        elif isinstance(node, ast.ClassDef):
+            inner = f"{scope}{node.name}."
+        else:
+            self._note(node)
+            inner = scope
+        for child in _inner_statements(node):
+            self._enter(child, inner)
+
+    def _note_function(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: str) -> None:
+        arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        bare = tuple(
+            Assigned((one.arg,), one.end_lineno or one.lineno, one.end_col_offset or 0)
+            for one in arguments
+            if one.annotation is None and one.arg not in ("self", "cls")
+        )
+        last = node.end_lineno or node.lineno
+        self.functions.append(Function(scope + node.name, node.lineno, node.body[0].lineno, last, bare))
+
+    def _note(self, node: ast.stmt) -> None:
+        inner = [*_inner_statements(node)]
+        last = node.end_lineno or node.lineno
+        if inner:
+            last = max(node.lineno, min(one.lineno for one in inner) - 1)
+        statement = next((self.by_line[line] for line in range(node.lineno, last + 1) if line in self.by_line), None)
+        statement = statement or Statement()
+        statement.assigned += _assigned(node)
+        for line in range(node.lineno, last + 1):
+            self.by_line[line] = statement
+
+
+def _inner_statements(node: ast.stmt) -> Iterator[ast.stmt]:
+    for name in ("body", "orelse", "finalbody"):
+        yield from getattr(node, name, ())
+    for handler in getattr(node, "handlers", ()):
+        yield from handler.body
+    for case in getattr(node, "cases", ()):
+        yield from case.body
+
+
+def _assigned(node: ast.stmt) -> Iterator[Assigned]:
+    heads: list[ast.expr | None] = []
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            heads = [value, *targets]
+        case ast.AugAssign(target=target, value=value) | ast.AnnAssign(target=target, value=value):
+            heads = [value, target]
+            if value is None:
+                return
+        case ast.For(target=target, iter=value) | ast.AsyncFor(target=target, iter=value):
+            heads = [value, target]
+        case ast.With(items=items) | ast.AsyncWith(items=items):
+            heads = [expression for item in items for expression in (item.context_expr, item.optional_vars)]
+        case ast.If(test=value) | ast.While(test=value) | ast.Expr(value=value) | ast.Assert(test=value):
+            heads = [value]
+        case ast.Match(subject=value):
+            heads = [value]
+        case ast.Return(value=value):
+            heads = [value]
+        case _:
+            return
+    for head in heads:
+        if head is not None:
+            yield from _targets(head)
+    if isinstance(node, ast.Return) and node.value is not None:
+        yield Assigned(("return",), node.end_lineno or node.lineno, node.end_col_offset or 0)
+
+
+def _targets(node: ast.expr) -> Iterator[Assigned]:
+    """What an expression stores, `:=` included; not what belongs to a function or comprehension in it."""
+    if isinstance(node, ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+        return
+    path = _path(node)
+    if path is not None and isinstance(getattr(node, "ctx", None), ast.Store):
+        yield Assigned(path, node.end_lineno or node.lineno, node.end_col_offset or 0)
+        return
+    if isinstance(node, ast.Yield):
+        yield Assigned(("yield",), node.end_lineno or node.lineno, node.end_col_offset or 0)
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr):
+            yield from _targets(child)
+        elif isinstance(child, ast.keyword):
+            yield from _targets(child.value)
+
+
+def _path(node: ast.expr) -> tuple[str, ...] | None:
+    if isinstance(node, ast.Name):
+        return (node.id,)
+    if isinstance(node, ast.Attribute):
+        inner = _path(node.value)
+        return None if inner is None else (*inner, node.attr)
+    return None
