@@ -75,6 +75,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "recording": {*MATCHING, "messages", "calls", "arguments", "proofs"},
         "shapes": {*MATCHING, "arguments", "proofs"},
         "command": {*MATCHING, "arguments", "proofs", "recording", "shapes"},
+        "server": {*MATCHING, "shapes", "command"},
     },
     "nnx": {
         "": set(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from weft.typecheck.command.front import main
+from weft.typecheck.server.serving import serve
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(serve=serve))

@@ -73,6 +73,12 @@ class Conversation:
                 return
             after = at["at"]
 
+    def restart(self) -> None:
+        """Ends the worker; the next question starts another."""
+        if self._worker is not None:
+            self._worker.end()
+            self._worker = None
+
     def close(self) -> None:
         """Ends the worker."""
         self._closed = True

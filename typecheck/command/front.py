@@ -24,6 +24,7 @@ from .markers import ignores_in
 from .recorded import PLACE
 from .shapes_front import add_shapes, show_shapes
 from .units import Unit, shown, units_of
+from .watching import watch
 
 # What judges units in place of workers: one list of parts for each, in order.
 Judge = Callable[[Sequence[Unit], Settings], Iterator[list[Checked]]]
@@ -72,17 +73,26 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--explain", metavar="TARGET", help="show a program for each failure of NAME or MODULE:NAME")
     contracts = "run a script under the contracts of packages: --contracts PACKAGE SCRIPT [ARGS...], and nothing else"
     command.add_argument("--contracts", metavar="PACKAGE", help=contracts)
+    command.add_argument("--watch", action="store_true", help="judge again whenever a file changes, until ^C")
     command.add_argument("--no-cache", action="store_true", help="judge everything, and keep nothing in .weft/cache")
     add_shapes(commands)
+    server = commands.add_parser("lsp", help="a language server on standard input and output, for editors")
+    server.add_argument("--stdio", action="store_true", help="what some editors say; there is no other way")
+    server.add_argument("--undecided", action="store_true", help="say, as information, what is not decided, too")
     return top
 
 
-def main(argv: Sequence[str] | None = None, judge: Judge | None = None) -> int:
+def main(
+    argv: Sequence[str] | None = None,
+    judge: Judge | None = None,
+    serve: Callable[[argparse.Namespace], int] | None = None,
+) -> int:
     """Runs the command and returns its exit code.
 
     Args:
         argv: the arguments; by default the process's.
         judge: who judges, in place of workers; nothing is kept then.
+        serve: the language server, which is built on this room.
     """
     given = list(sys.argv[1:] if argv is None else argv)
     after = given[1:] if given[:1] == ["check"] else given
@@ -90,6 +100,8 @@ def main(argv: Sequence[str] | None = None, judge: Judge | None = None) -> int:
         return _under_contracts(after[1:])
     options = parser().parse_args(given)
     usable = _usable_mode()
+    if options.command == "lsp" and serve is not None:
+        return serve(options)
     try:
         if options.command == "shapes":
             return show_shapes(options)
@@ -99,8 +111,10 @@ def main(argv: Sequence[str] | None = None, judge: Judge | None = None) -> int:
         config = _configured(options)
         _check_pattern(options.only)
         asked = calls_for(options, config)
-        run = Run(options, dataclasses.replace(config, paths=asked.paths or config.paths), asked)
-        code = run.go(judge)
+        config = dataclasses.replace(config, paths=asked.paths or config.paths)
+        if options.watch:
+            return watch(lambda: Run(options, config, asked).go(judge), config)
+        code = Run(options, config, asked).go(judge)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2

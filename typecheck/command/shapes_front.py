@@ -43,7 +43,8 @@ def show_shapes(options: argparse.Namespace) -> int:
     file, name = (file, name) if file else (name, "")
     text = _text(file)
     lines = _lines_of(file, text, name) if name else None
-    found = [*_told(file, text, lines, config)]
+    parsed(file, text)  # what is no source is no worker's business
+    found = _told(file, lines, config)
     source = text.splitlines() or [""]
     first, last = (lines[0], lines[-1]) if lines else (1, len(source))
     about = [one for one in found if lines is None or _is_about(one, lines)]
@@ -113,13 +114,16 @@ def _definitions(node: ast.AST, scope: str) -> Iterator[tuple[str, range]]:
             yield from _definitions(child, scope)
 
 
-def _told(file: str, text: str, lines: range | None, config: Config) -> list[Shapes]:
-    parsed(file, text)  # what is no source is no worker's business
+def _told(file: str, lines: range | None, config: Config) -> list[Shapes]:
     settings = Settings(None, False, min(config.trials, _TRIALS), config.seconds, config.dims, config.args)
     conversation = Conversation(settings, config.memory)
-    asked = {"shapes": {"lines": [lines[0], lines[-1]] if lines else None}}
+    unit = unit_of(Path(file))
     try:
-        return joined([*heard(conversation.ask(unit_of(Path(file)), asked))])
+        alone = {"shapes": {"lines": [[lines[0], lines[-1]]] if lines else None}}
+        found = [*heard(conversation.ask(unit, alone))]
+        if lines is not None and not found:  # it has no annotations; what calls it may have
+            found = [*heard(conversation.ask(unit, {"shapes": {"lines": None}}))]
+        return joined(found)
     finally:
         conversation.close()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,14 @@ from weft.typecheck.shapes.reading import shapes_of
 from weft.typecheck.shapes.statements import Statements
 
 
-def shaped(unit: Unit, settings: Settings, text: str, lines: range | None, steps: Steps) -> Iterator[Shapes]:
+def shaped(unit: Unit, settings: Settings, text: str, lines: Sequence[range] | None, steps: Steps) -> Iterator[Shapes]:
     """What can be told of each function of a unit, private ones included; of one that fails, why.
 
     Args:
         unit: the file.
         settings: sizes and arguments that are fixed, and the budget of each function.
         text: its source.
-        lines: only what is defined on some of these, if given; everything, where nothing is.
+        lines: only what is defined on some of these, if given.
         steps: what was done before, and what is told of each step.
     """
     file = str(Path(unit.file).resolve())
@@ -42,21 +42,21 @@ def shaped(unit: Unit, settings: Settings, text: str, lines: range | None, steps
                 raise
             yield Shapes("import", 1, 1, reason=f"{type(error).__name__}: {first_line(error)}", traced=False)
             return
-        found = [
+        wanted = [
             (proof, place)
             for name, thing in definitions(module, {}, private=True)
             for proof, place in _proofs(unit, name, thing, settings, steps)
             if isinstance(proof, Shapes) or proof.target.file == file
+            if lines is None or _stands_on(source, place, lines)
         ]
-        wanted = [one for one in found if lines is None or _stands_on(source, one[1], lines)]
-        for proof, _ in wanted or found:
+        for proof, _ in wanted:
             yield from _one(proof, source, settings, steps)
 
 
-def _stands_on(source: Statements, place: int, lines: range) -> bool:
+def _stands_on(source: Statements, place: int, lines: Sequence[range]) -> bool:
     function = source.function_at(place)
     first, last = (place, place) if function is None else (function.line, function.last)
-    return first <= lines[0] <= last or first in lines
+    return any(first <= one[0] <= last or first in one for one in lines)
 
 
 def _proofs(

@@ -5,7 +5,7 @@ goes to standard error, also where it is printed by native code.
 
     asked:      {"settings": ..., "temporary": folder, "caches": [...]}, then {"unit": ..., "after": number} each
                 a request may have more: "texts": {path: what to read in its place}, "only": a pattern of names, and
-                "shapes": {"lines": [first, last] or null} to be told shapes in place of verdicts
+                "shapes": {"lines": [[first, last], ...] or null} to be told shapes in place of verdicts
     answered:   {"ready": true}, then for a unit {"at": number, "name", "file", "line"} and {"part": ...} as they come,
                 and {"end": true, "reads": [...]} at its end; {"shapes": ...} for each function that they are asked of
 """
@@ -76,7 +76,8 @@ def _answer(request: Mapping[str, Any], settings: Settings, sandbox: Sandbox, an
         if "shapes" in request:
             lines = request["shapes"]["lines"]
             text = texts.get(str(Path(unit.file).resolve())) or Path(unit.file).read_text(encoding="utf-8")
-            for one in shaped(unit, settings, text, range(lines[0], lines[1] + 1) if lines else None, steps):
+            places = None if lines is None else [range(one, last + 1) for one, last in lines]
+            for one in shaped(unit, settings, text, places, steps):
                 say(answers, {"shapes": to_json(one)})
             return
         for part in judged(unit, settings, steps):

@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import sys
 from pathlib import Path
+from typing import Any
 
 _NAME = "weft_check"
 
@@ -26,4 +27,8 @@ def main() -> int:
     )
     assert spec is not None
     sys.modules[_NAME] = importlib.util.module_from_spec(spec)  # and not run: it would import JAX
-    return importlib.import_module(f"{_NAME}.command.front").main()
+    return importlib.import_module(f"{_NAME}.command.front").main(serve=_serve)
+
+
+def _serve(options: Any) -> int:
+    return importlib.import_module(f"{_NAME}.server.serving").serve(options)

@@ -49,7 +49,7 @@ class Here:
 
     def ask(self, unit, asked):
         lines = asked["shapes"]["lines"]
-        lines = range(lines[0], lines[1] + 1) if lines else None
+        lines = [range(one, last + 1) for one, last in lines] if lines else None
         for one in shaped(unit, self.settings, Path(unit.file).read_text(), lines, Steps()):
             yield {"shapes": json.loads(json.dumps(to_json(one)))}
 

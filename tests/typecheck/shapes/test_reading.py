@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 import textwrap
 from pathlib import Path
@@ -233,4 +232,3 @@ def test_what_sizes_have_to_be_is_said_and_both_branches_of_a_flag_are_read(read
     )
     assert [one.partition(" | ")[2] for one in notes] == ["y f32[t*d]", "y f32[t,n,d//n]"]
     assert found["heads"].needs == ("n divides d",)
-    assert importlib.util.find_spec("weft_check_program") is None

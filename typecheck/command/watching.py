@@ -1,0 +1,55 @@
+"""`weft check --watch`: run after run, whenever something that is checked has changed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .config import Config, nearest
+from .sources import Sources
+from .units import units_of
+
+# How often files are looked at, in seconds.
+_LOOK = 0.3
+
+# Of each file its time and size.
+_State = Mapping[str, tuple[int, int]]
+
+
+def watch(run: Callable[[], int], config: Config) -> int:
+    """Runs, and again whenever a file that is checked, or that one of them imports, changes; until ^C.
+
+    Args:
+        run: one run; 130 if it was interrupted.
+        config: what is checked.
+    """
+    memory: dict[str, list[Any]] = {}
+    try:
+        while True:
+            before = _state(config, memory)
+            if run() == 130:
+                return 0
+            print(f"watching {len(before)} files; ^C ends", file=sys.stderr, flush=True)
+            while _state(config, memory) == before:
+                time.sleep(_LOOK)
+            print(f"\n{time.strftime('%H:%M:%S')} something has changed", file=sys.stderr, flush=True)
+    except KeyboardInterrupt:
+        return 0
+
+
+def _state(config: Config, memory: dict[str, list[Any]]) -> _State:
+    units, _ = units_of(config.paths, config.exclude, config.root)
+    sources = Sources(memory)
+    files = {path for unit in units for path in sources.closure(unit)}
+    files |= {str(one) for one in (nearest(config.root), config.baseline) if one}
+    found: dict[str, tuple[int, int]] = {}
+    for path in files:
+        try:
+            stat = os.stat(path)
+            found[path] = stat.st_mtime_ns, stat.st_size
+        except OSError:  # it is being written anew
+            found[path] = 0, 0
+    return found

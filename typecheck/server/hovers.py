@@ -1,0 +1,71 @@
+"""What is said of the word under the cursor: where a dim was bound, what a parameter binds, the shape of a name."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+
+from .judging import Document
+
+_WORD = re.compile(r"\w+")
+
+
+def hover(document: Document, line: int, column: int) -> str | None:
+    """In Markdown; None if there is nothing to say.
+
+    Args:
+        document: where.
+        line, column: from 1, and in characters from 0.
+    """
+    lines = document.judged.split("\n")
+    text = lines[line - 1] if line <= len(lines) else ""
+    word = next((one[0] for one in _WORD.finditer(text) if one.start() <= column <= one.end()), None)
+    if word is None:
+        return None
+    notes = [
+        note
+        for (number, _, _), note in document.notes().items()
+        if number == line and note.name.rpartition(".")[2] == word
+    ]
+    if notes:
+        return f"`{notes[0].name}`: `{notes[0].shape}`"
+    scopes = [*_scopes(document, line)]
+    for name, dims in scopes:
+        found = dims.get(word) or dims.get(f"*{word}")
+        if found is not None and not _is_parameter(word, found):
+            return f"dim `{word}` of `{name}`: bound by {found}"
+    for name, dims in scopes:
+        bound = [f"`{dim}` ({where})" for dim, where in dims.items() if _is_parameter(word, where)]
+        if bound:
+            return f"`{word}` of `{name}` binds {', '.join(bound)}"
+    return None
+
+
+def _is_parameter(word: str, where: str) -> bool:
+    return re.match(rf"(argument|config|field) ([\w.]*\.)?{re.escape(word)}(\W|$)", where) is not None
+
+
+def _scopes(document: Document, line: int) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """The functions that a line is in, innermost first, with their dims; of a class, those of its methods."""
+    dims = document.dims()
+    try:
+        around = [*_around(ast.parse(document.judged), line, "")]
+    except (SyntaxError, ValueError):
+        return
+    for name in reversed(around):
+        if name in dims:
+            yield name, dims[name]
+        else:
+            yield from ((one, found) for one, found in dims.items() if one.startswith(f"{name}."))
+
+
+def _around(node: ast.AST, line: int, scope: str) -> Iterator[str]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            if child.lineno <= line <= (child.end_lineno or child.lineno):
+                yield f"{scope}{child.name}"
+                inner = "." if isinstance(child, ast.ClassDef) else ".<locals>."
+                yield from _around(child, line, f"{scope}{child.name}{inner}")
+        elif isinstance(child, ast.stmt):
+            yield from _around(child, line, scope)

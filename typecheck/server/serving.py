@@ -1,0 +1,187 @@
+"""The language server, on standard input and output: documents in, diagnostics, inlay hints and hovers out.
+
+pygls, which the extra `lsp` has, speaks the protocol; what is said is found out by `judging`, in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..command.lines import Line
+from .hovers import hover
+from .judging import Document, Judge
+
+_MISSING = "weft lsp: the language server needs pygls, which the extra `lsp` has: pip install 'weft[lsp]'"
+
+
+def serve(options: argparse.Namespace) -> int:
+    """Answers until the editor says that it ends, and returns the exit code."""
+    try:
+        import pygls.lsp.server
+    except ImportError:
+        print(_MISSING, file=sys.stderr)
+        return 2
+    del pygls
+    server = Server(undecided=options.undecided)
+    try:
+        server.pygls.start_io()
+    finally:
+        server.judge.stop()
+    return 0
+
+
+class Server:
+    """The server and what it knows.
+
+    Args:
+        undecided: whether what is undecided, and what cannot be checked, is said too, as information.
+    """
+
+    def __init__(self, *, undecided: bool):
+        from lsprotocol import types
+        from pygls.lsp.server import LanguageServer
+
+        self.types: Any = types
+        severity = types.DiagnosticSeverity
+        self.severities = {"error": severity.Error, "unusable": severity.Error, "warning": severity.Warning}
+        if undecided:
+            told = ("undecided", "unbuilt", "crash")
+            self.severities |= dict.fromkeys(told, severity.Information)
+        self.pygls: Any = LanguageServer("weft", "1", text_document_sync_kind=types.TextDocumentSyncKind.Incremental)
+        self.judge = Judge(self._told)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        for name, answer in self._features().items():
+            self.pygls.feature(name)(answer)
+
+    def _features(self) -> dict[str, Callable[..., Any]]:
+        types = self.types
+
+        # pygls looks at the parameters' names and at whether it is to wait.
+        async def started(params: Any) -> None:
+            self._loop = asyncio.get_running_loop()
+            self.judge.start()
+            self.judge.warm(self.pygls.workspace.root_path or str(Path.cwd()))
+
+        async def opened(params: Any) -> None:
+            self._edited(params.text_document.uri, at_once=True)
+
+        async def changed(params: Any) -> None:
+            self._edited(params.text_document.uri)
+
+        async def saved(params: Any) -> None:
+            self._edited(params.text_document.uri, at_once=True)
+            path = self._path(params.text_document.uri)
+            if path is not None:
+                await asyncio.get_running_loop().run_in_executor(None, self.judge.saved, path)
+
+        async def closed(params: Any) -> None:
+            path = self._path(params.text_document.uri)
+            if path is not None:
+                self.judge.close_document(path)
+            self._publish(params.text_document.uri, None, [])
+
+        async def hints(params: Any) -> Any:
+            return self._hints(params)
+
+        async def hovered(params: Any) -> Any:
+            return self._hover(params)
+
+        return {
+            types.INITIALIZED: started,
+            types.TEXT_DOCUMENT_DID_OPEN: opened,
+            types.TEXT_DOCUMENT_DID_CHANGE: changed,
+            types.TEXT_DOCUMENT_DID_SAVE: saved,
+            types.TEXT_DOCUMENT_DID_CLOSE: closed,
+            types.TEXT_DOCUMENT_INLAY_HINT: hints,
+            types.TEXT_DOCUMENT_HOVER: hovered,
+        }
+
+    def _path(self, uri: str) -> str | None:
+        """The whole path of a document that is a Python file; None for others."""
+        document = self.pygls.workspace.get_text_document(uri)
+        if not uri.startswith("file:") or not document.path.endswith(".py"):
+            return None
+        return str(Path(document.path).resolve())
+
+    def _edited(self, uri: str, *, at_once: bool = False) -> None:
+        path = self._path(uri)
+        if path is not None:
+            document = self.pygls.workspace.get_text_document(uri)
+            self.judge.edit(path, document.source, document.version, uri, at_once=at_once)
+
+    def _told(self, document: Document, shapes: bool) -> None:
+        """Called in the judge's thread; what goes to the editor goes from the loop's."""
+        version, uri = document.judged_version, document.uri
+        found = [] if shapes else [self._diagnostic(document, number, line) for number, line in document.lines()]
+
+        def send() -> None:
+            if not shapes:
+                self._publish(uri, version, [one for one in found if one is not None])
+            elif self._refreshes():
+                self.pygls.workspace_inlay_hint_refresh(None)
+
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(send)
+
+    def _refreshes(self) -> bool:
+        workspace = self.pygls.client_capabilities.workspace
+        return bool(workspace and workspace.inlay_hint and workspace.inlay_hint.refresh_support)
+
+    def _publish(self, uri: str, version: int | None, found: list[Any]) -> None:
+        told = self.types.PublishDiagnosticsParams(uri=uri, diagnostics=found, version=version)
+        self.pygls.text_document_publish_diagnostics(told)
+
+    def _diagnostic(self, document: Document, number: int, line: Line) -> Any:
+        types = self.types
+        severity = self.severities.get(line.level)
+        if severity is None:
+            return None
+        lines = document.judged.split("\n")
+        row = min(max(number - 1, 0), len(lines) - 1)
+        here = Path(line.file).resolve() == Path(document.path)
+        elsewhere = "" if here else f"{line.file}:{line.line}: "
+        text = lines[row].rstrip("\r")
+        return types.Diagnostic(
+            range=types.Range(
+                start=types.Position(row, self._units(text[: len(text) - len(text.lstrip())])),
+                end=types.Position(row, self._units(text)),
+            ),
+            message=f"{elsewhere}{line.name}: {line.message}" if line.name else f"{elsewhere}{line.message}",
+            severity=severity,
+            source="weft",
+            code=line.rule,
+        )
+
+    def _units(self, text: str) -> int:
+        """The length of a text as the editor counts."""
+        return self.pygls.workspace.position_codec.client_num_units(text)
+
+    def _hints(self, params: Any) -> list[Any] | None:
+        types = self.types
+        document = self.judge.documents.get(self._path(params.text_document.uri) or "")
+        if document is None:
+            return None
+        lines = document.judged.split("\n")
+        found: list[Any] = []
+        for (number, column, _), note in sorted(document.notes().items()):
+            if params.range.start.line <= number - 1 <= params.range.end.line and number <= len(lines):
+                before = lines[number - 1].encode()[:column].decode(errors="ignore")
+                label = f"-> {note.shape}" if note.name in ("return", "yield") else note.shape
+                place = types.Position(number - 1, self._units(before))
+                found.append(types.InlayHint(place, label, kind=types.InlayHintKind.Type, padding_left=True))
+        return found
+
+    def _hover(self, params: Any) -> Any:
+        types = self.types
+        document = self.judge.documents.get(self._path(params.text_document.uri) or "")
+        if document is None:
+            return None
+        lines = document.judged.split("\n")
+        at = self.pygls.workspace.position_codec.position_from_client_units(lines, params.position)
+        found = hover(document, at.line + 1, at.character)
+        return None if found is None else types.Hover(types.MarkupContent(types.MarkupKind.Markdown, found))
