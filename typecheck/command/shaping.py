@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from weft.typecheck.command.config import Settings
@@ -31,11 +30,11 @@ def shaped(unit: Unit, settings: Settings, text: str, lines: Sequence[range] | N
         lines: only what is defined on some of these, if given.
         steps: what was done before, and what is told of each step.
     """
-    file = str(Path(unit.file).resolve())
     with flax_over_weft(), listening(), importable(unit):
         steps.begin(unit.file)
         try:
             module = load(unit)
+            file = str(module.__file__)  # as its code has it: a folder may be reached through a link
             source = Statements(file, text)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and not steps.walled:
@@ -55,7 +54,7 @@ def shaped(unit: Unit, settings: Settings, text: str, lines: Sequence[range] | N
 
 def _stands_on(source: Statements, place: int, lines: Sequence[range]) -> bool:
     function = source.function_at(place)
-    first, last = (place, place) if function is None else (function.line, function.last)
+    first, last = (place, place) if function is None else (function.first, function.last)
     return any(first <= one[0] <= last or first in one for one in lines)
 
 
@@ -88,5 +87,7 @@ def _one(proof: Proof | Shapes, source: Statements, settings: Settings, steps: S
         forget_closures()
     if trouble is not None:
         reason = trouble.lines[0].message.removeprefix("undecided: ")
-        yield Shapes(target.name, target.line, target.line, reason=reason, traced=False)
+        function = source.function_at(target.line)
+        line = target.line if function is None else function.line
+        yield Shapes(target.name, line, line, reason=reason, traced=False)
     yield from read

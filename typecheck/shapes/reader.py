@@ -24,11 +24,12 @@ Found = tuple[Value, tuple[Bindings, ...]]
 
 
 class _Call:
-    """A call that runs, with the statement that it is at."""
+    """A call that runs, with the statement that it is at, and the last `return` that it came to."""
 
     def __init__(self, frame: FrameType, known: tuple[Bindings, ...]):
         self.frame, self.known = frame, known
         self.statement: Statement | None = None
+        self.returning: Statement | None = None
 
 
 class Reader(Watch):
@@ -88,12 +89,16 @@ class Reader(Watch):
             return
         self._look(call)
         call.statement = statement
+        if statement is not None and any(place.text == "return" for place in statement.assigned):
+            call.returning = statement
 
     def left(self, frame: FrameType, how: Left, value: Any) -> None:
         call = self._call(frame)
         if call is not None and how != "raises":
             self._look(call)
-            for place in call.statement.assigned if call.statement is not None else ():
+            # A `with` around a `return` is left after it, and is where the frame stands then.
+            statement = call.returning if how == "return" else call.statement
+            for place in statement.assigned if statement is not None else ():
                 if place.text == how:
                     self._keep(call, place, value)
         if call is not None and how != "yield":

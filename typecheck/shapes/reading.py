@@ -46,12 +46,12 @@ def shapes_of(target: Target, source: Statements, dims: Mapping[str, Any], budge
         AnnotationError: if an annotation cannot be read or evaluated.
     """
     function = source.function_at(target.line)
-    last = target.line if function is None else function.last
+    line, last = (target.line, target.line) if function is None else (function.line, function.last)
     search = Search(target, dims, budget)
     try:
         trial, needs = search.begin()
     except Unbuildable as reason:
-        return Shapes(target.name, target.line, last, reason=f"{reason}", traced=False)
+        return Shapes(target.name, line, last, reason=f"{reason}", traced=False)
     if isinstance(trial.error, AnnotationError):
         raise trial.error
     other = None if trial.ok else target_instead(target, (trial,))
@@ -63,7 +63,7 @@ def shapes_of(target: Target, source: Statements, dims: Mapping[str, Any], budge
         notes = {**_notes([further], target.products), **notes}
     return Shapes(
         target.name,
-        target.line,
+        line,
         last,
         tuple(sorted(notes.values(), key=lambda note: (note.line, note.column))),
         _dims(traces[0][1]),
@@ -193,7 +193,7 @@ def _names(
     for key in trials[0].assignment.sizes:
         each = tuple(trial.assignment.sizes.get(key) for trial in trials)
         if [*map(str, each)] not in ([*map(str, one)] for one in sizes.values()):
-            sizes.setdefault(key.removeprefix("self.") if key not in sizes else f"{key}'", each)
+            sizes.setdefault(_spoken(key) if _spoken(key) not in sizes else f"{_spoken(key)}'", each)
     return Names(tuple(sizes.items()), tuple(variadics.items()), orders)
 
 
@@ -214,3 +214,8 @@ def _bound_at(origin: Origin) -> str:
     path = format_path(origin.path, "") if origin.path else ""
     where = f"{slot.role} {owner}{slot.name}{path}"
     return where if axis is None else f"{where}, axis {axis}"
+
+
+def _spoken(key: str) -> str:
+    """A key of a proof as a name: an axis of an array whose annotation gives no shape is `x.0`."""
+    return key.removeprefix("self.").replace("....", ".")

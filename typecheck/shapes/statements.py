@@ -43,13 +43,13 @@ class Function:
 
     Attributes:
         name: qualified, as Python has it.
-        line, body, last: the line of the `def`, of the first statement in it, and its last line.
+        first, line, last: the line of its first decorator, if it has any, of the `def`, and its last line.
         bare: its parameters without annotations, but for `self` and `cls`.
     """
 
     name: str
+    first: int
     line: int
-    body: int
     last: int
     bare: tuple[Assigned, ...]
 
@@ -74,8 +74,8 @@ class Statements:
             self._enter(node, "")
 
     def function_at(self, line: int) -> Function | None:
-        """The innermost function that a line is in, its head and decorators not included."""
-        around = [one for one in self.functions if one.line <= line <= one.last]
+        """The innermost function that a line is in, decorators included."""
+        around = [one for one in self.functions if one.first <= line <= one.last]
         return max(around, key=lambda one: one.line, default=None)
 
     def _enter(self, node: ast.stmt, scope: str) -> None:
@@ -98,7 +98,8 @@ class Statements:
             if one.annotation is None and one.arg not in ("self", "cls")
         )
         last = node.end_lineno or node.lineno
-        self.functions.append(Function(scope + node.name, node.lineno, node.body[0].lineno, last, bare))
+        first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+        self.functions.append(Function(scope + node.name, first, node.lineno, last, bare))
 
     def _note(self, node: ast.stmt) -> None:
         inner = [*_inner_statements(node)]

@@ -232,3 +232,17 @@ def test_what_sizes_have_to_be_is_said_and_both_branches_of_a_flag_are_read(read
     )
     assert [one.partition(" | ")[2] for one in notes] == ["y f32[t*d]", "y f32[t,n,d//n]"]
     assert found["heads"].needs == ("n divides d",)
+
+
+def test_decorators_and_a_with_around_what_is_returned(read):
+    found, notes = read(
+        """
+        @jax.jit
+        @jax.named_scope("whole")
+        def whole(x: Float[Array, "n"]):
+            with jax.named_scope("inner"):
+                return jnp.outer(x, x)
+        """
+    )
+    assert [one.partition(" | ")[2] for one in notes] == ["-> f32[n,n]"]
+    assert found["whole"].line == 9
