@@ -62,19 +62,19 @@ class Names:
         return _Writer([(name, one) for name, one in factors if one], self.orders).write(_parsed(str(size)))
 
     def _integer(self, sizes: tuple[Any, ...]) -> str:
-        if not all(isinstance(one, int) for one in sizes):
+        if not sizes or not all(isinstance(one, int) for one in sizes):
             return UNKNOWN
         known = [(name, one) for name, one in self.sizes if all(isinstance(size, int) for size in one)]
         known = [(name, one) for name, one in known if len(one) == len(sizes)]
-        constant = len(set(sizes)) == 1
-        exact = next((name for name, one in known if one == sizes and (not constant or sizes[0] > 1)), None)
+        constant, first = len(set(sizes)) == 1, next(iter(sizes))
+        exact = next((name for name, one in known if one == sizes and (not constant or first > 1)), None)
         if exact is not None:
             return exact
-        if constant and (len(sizes) > 1 or sizes[0] <= 4):
-            return str(sizes[0])
+        if constant and (len(sizes) > 1 or first <= 4):
+            return str(first)
         free = {name: one for name, one in known if len(set(one)) > 1 or len(one) == 1}
         found = next((text for text, values in _candidates(free) if values == sizes), None)
-        return found or (UNKNOWN if len(sizes) > 1 else str(sizes[0]))
+        return found or (UNKNOWN if len(sizes) > 1 else str(first))
 
 
 def _same(one: Sequence[tuple[Any, ...]], other: Sequence[tuple[Any, ...]]) -> bool:

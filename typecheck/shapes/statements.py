@@ -156,6 +156,8 @@ def _targets(node: ast.expr) -> Iterator[Assigned]:
         return
     path = _path(node)
     if path is not None and isinstance(getattr(node, "ctx", None), ast.Store):
+        if path == ("_",):
+            return  # nobody wants it
         yield Assigned(path, node.end_lineno or node.lineno, node.end_col_offset or 0)
         return
     if isinstance(node, ast.Yield):

@@ -193,3 +193,21 @@ def test_an_internal_error_is_reported_and_the_run_goes_on(tmp_path: Path):
     assert " (typecheck/language/" in first
     assert first.endswith("please report it")
     assert summary.endswith("2 proved, 0 hold on the sizes tried, 0 fail, 1 undecided, 1 internal errors")
+
+
+def test_watching_judges_again_what_has_changed_and_ends_at_an_interrupt(tmp_path: Path):
+    write(
+        tmp_path,
+        {"used.py": "N = 1", "uses.py": 'import used\ndef f(x: Float[Array, "n"]) -> Float[Array, "n"]: return x'},
+    )
+    run = command(tmp_path, "--watch", "uses.py")
+    said = iter(run.stdout.readline, "")
+    assert next(said) == "1 contracts: 1 proved, 0 hold on the sizes tried, 0 fail\n"
+    write(tmp_path, {"used.py": "import nothing_such"})
+    assert next(said) == "uses.py:3: import: ModuleNotFoundError: No module named 'nothing_such'\n"
+    next(said)
+    run.send_signal(signal.SIGINT)
+    _, err = run.communicate(timeout=60)
+    assert run.returncode == 0
+    assert "Traceback" not in err
+    assert "watching 2 files; ^C ends" in err
