@@ -178,14 +178,8 @@ _UNBOUND_AXIS = re.compile(r"unbound axis name: (\w+)")
 def _failed(target: Target, search: Search, outcome: Outcome, assumptions: tuple[str, ...]) -> Contract:
     if any(isinstance(one.error, RecursionError) for one in outcome.failed):
         return _open(target, Cause.RECURSION, Cause.RECURSION.value, ())
-    reason = _beyond_annotations(outcome.failed[0]) or (
-        _beyond_annotations(search.furthest) if search.furthest is not None and not outcome.passed else None
-    )
+    reason = reason_beyond(search, outcome.failed[0], none_passed=not outcome.passed)
     if reason is not None:
-        if (
-            outcome.failed[0].guard and reason.startswith("guard") and search.unbuilt is not None
-        ):  # what passes the guard asks for more
-            reason = f"{search.unbuilt}; pass it in `args`"
         return Contract(target.name, target.file, target.line, Verdict.SKIPPED, reason=reason)
     shown = [_shown(target, search.shrink(failure, outcome.needs), search.dims) for failure in outcome.failed]
     findings = [one for found, _ in shown for one in found]
@@ -234,6 +228,16 @@ def _undecided(target: Target, outcome: Outcome) -> Contract:
 def _open(target: Target, cause: Cause, reason: str, tried: tuple[Mapping[str, Any], ...]) -> Contract:
     place = target.name, target.file, target.line
     return Contract(*place, Verdict.UNDECIDED, tried=tried, reason=reason, cause=cause)
+
+
+def reason_beyond(search: Search, failed: Trial, *, none_passed: bool) -> str | None:
+    """Why a failure says nothing of the contract, if what it is about is not in the annotations."""
+    reason = _beyond_annotations(failed) or (
+        _beyond_annotations(search.furthest) if search.furthest is not None and none_passed else None
+    )
+    if reason is not None and failed.guard and reason.startswith("guard") and search.unbuilt is not None:
+        return f"{search.unbuilt}; pass it in `args`"  # what passes the guard asks for more
+    return reason
 
 
 def _beyond_annotations(trial: Trial) -> str | None:

@@ -17,7 +17,7 @@ from weft.typecheck.errors import AnnotationError
 from weft.typecheck.matching.bindings import Bindings, Origin
 from weft.typecheck.proofs.budget import Budget
 from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for
-from weft.typecheck.proofs.prover import findings_of, symbolic_assignment, target_instead
+from weft.typecheck.proofs.prover import findings_of, reason_beyond, symbolic_assignment, target_instead
 from weft.typecheck.proofs.search import Search
 from weft.typecheck.proofs.trial import Target, Trial, run_trial
 from weft.typecheck.shapes.notes import Note, Shapes
@@ -68,12 +68,12 @@ def shapes_of(target: Target, source: Statements, dims: Mapping[str, Any], budge
         tuple(sorted(notes.values(), key=lambda note: (note.line, note.column))),
         _dims(traces[0][1]),
         needs.words(),
-        "" if trial.ok else _reason(target, trial),
+        "" if trial.ok else reason_beyond(search, trial, none_passed=True) or _found(target, trial),
         trial.error is None,
     )
 
 
-def _reason(target: Target, trial: Trial) -> str:
+def _found(target: Target, trial: Trial) -> str:
     first = findings_of(target, trial)[0]
     return f"line {first.line}: {first}" if first.file == target.file else str(first)
 
