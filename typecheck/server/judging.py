@@ -61,6 +61,7 @@ class Document:
         definitions: of the last text that could be parsed.
         known: by definition.
         trouble: what is wrong with the whole: no syntax, no import.
+        is_stale: whether nothing that is known holds any more, for what it imports has changed.
     """
 
     path: str
@@ -72,6 +73,7 @@ class Document:
     definitions: dict[str, Definition] = field(default_factory=dict)
     known: dict[str, Known] = field(default_factory=dict)
     trouble: list[Line] = field(default_factory=list)
+    is_stale: bool = False
 
     def lines(self) -> list[tuple[int, Line]]:
         """What there is to say, at the lines where it stands now."""
@@ -130,7 +132,7 @@ class Judge(threading.Thread):
                 if other.path == path and not _is_weft(path):
                     continue
                 if other.path == path or path in Sources({}).closure(unit_of(Path(other.path))):
-                    other.known.clear()
+                    other.is_stale = True
                     self._due[other.path] = time.monotonic()
             self._changed.notify()
 
@@ -176,15 +178,13 @@ class Judge(threading.Thread):
     def _next(self) -> str | None:
         with self._changed:
             while not self._stopped:
-                if self._due:
-                    path, due = max(self._due.items(), key=lambda one: one[1])
-                    ahead = due - time.monotonic()
-                    if ahead <= 0:
-                        del self._due[path]
-                        return path
-                    self._changed.wait(ahead)
-                else:
-                    self._changed.wait()
+                now = time.monotonic()
+                ready = [path for path, due in self._due.items() if due <= now]
+                if ready:
+                    path = max(ready, key=lambda one: self._due[one])
+                    del self._due[path]
+                    return path
+                self._changed.wait(min(self._due.values()) - now if self._due else None)
             return None
 
     def _conversation(self, folder: Path) -> tuple[Config, Conversation]:
@@ -203,6 +203,8 @@ class Judge(threading.Thread):
         with self._changed:
             text = document.judged = document.text
             document.judged_version = document.version
+            if document.is_stale:
+                document.known, document.is_stale = {}, False
             # What else is not saved may be imported by it.
             texts = {path: one.text for path, one in self.documents.items() if not _is_weft(path)}
         try:

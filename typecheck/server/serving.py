@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ..command.lines import Line
+from ..command.units import installed_roots
 from .hovers import hover
 from .judging import Document, Judge
 
@@ -54,6 +56,8 @@ class Server:
             self.severities |= dict.fromkeys(told, severity.Information)
         self.pygls: Any = LanguageServer("weft", "1", text_document_sync_kind=types.TextDocumentSyncKind.Incremental)
         self.judge = Judge(self._told)
+        # With a separator behind: what lies beside such a folder is not in it.
+        self._installed = tuple(os.path.join(one, "") for one in installed_roots())
         self._loop: asyncio.AbstractEventLoop | None = None
         for name, answer in self._features().items():
             self.pygls.feature(name)(answer)
@@ -102,11 +106,12 @@ class Server:
         }
 
     def _path(self, uri: str) -> str | None:
-        """The whole path of a document that is a Python file; None for others."""
+        """The whole path of a document that is a Python file of the user's; None for others."""
         document = self.pygls.workspace.get_text_document(uri)
         if not uri.startswith("file:") or not document.path.endswith(".py"):
             return None
-        return str(Path(document.path).resolve())
+        path = str(Path(document.path).resolve())
+        return None if path.startswith(self._installed) else path
 
     def _edited(self, uri: str, *, at_once: bool = False) -> None:
         path = self._path(uri)

@@ -90,15 +90,20 @@ def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             told.append([(number, line.message) for number, line in document.lines()])
             news.release()
 
-    judge = Judge(hear)
+    class Edited(Judge):
+        """Judges one file; called with its text, it gives what is said of it."""
+
+        def __call__(self, text: str) -> list[tuple[int, str]]:
+            self.edit(str(tmp_path / "net.py"), text, None)
+            return self.news()
+
+        def news(self) -> list[tuple[int, str]]:
+            assert news.acquire(timeout=60)
+            return told[-1]
+
+    judge = Edited(hear)
     judge.start()
-
-    def edit(text: str) -> list[tuple[int, str]]:
-        judge.edit(str(tmp_path / "net.py"), text, None)
-        assert news.acquire(timeout=60)
-        return told[-1]
-
-    yield edit
+    yield judge
     judge.stop()
     judge.join(timeout=60)
 
@@ -115,6 +120,18 @@ def test_while_there_is_no_syntax_what_was_known_stays(judge):
     assert judge(TEXT + "def broken(:")[-1] == (15, "SyntaxError: invalid syntax")
     assert judge(TEXT + "def broken(:")[0] == (4, "says first")
     assert len(CONVERSATIONS[0].asked) == 1
+
+
+def test_what_imports_a_file_that_was_saved_is_judged_again(judge, tmp_path: Path):
+    (tmp_path / "other.py").write_text("")
+    (tmp_path / "net.py").write_text("import other")
+    judge(TEXT)
+    judge.saved(str(tmp_path / "other.py"))
+    judge.news()
+    assert CONVERSATIONS[0].asked == [["first", "helper", "Net", "Other"]] * 2
+    judge.saved(str(tmp_path / "unrelated.py"))
+    judge(TEXT)
+    assert len(CONVERSATIONS[0].asked) == 2
 
 
 def test_what_is_gone_says_nothing(judge):
