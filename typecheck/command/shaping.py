@@ -80,11 +80,14 @@ def _one(proof: Proof | Shapes, source: Statements, settings: Settings, steps: S
     if not steps.enter(*place):
         return
     read: list[Shapes] = []
-    try:
-        work = lambda: read.append(shapes_of(target, source, proof.dims, proof.budget))  # noqa: E731
-        trouble = guarded(steps, place, True, work)
-    finally:
-        forget_closures()
+
+    def work() -> None:
+        try:
+            read.append(shapes_of(target, source, proof.dims, proof.budget))
+        finally:
+            forget_closures()
+
+    trouble = guarded(steps, place, True, work)
     if trouble is not None:
         reason = trouble.lines[0].message.removeprefix("undecided: ")
         function = source.function_at(target.line)

@@ -145,11 +145,12 @@ def _monitored(follower: Follower) -> Iterator[None]:
             _ignored = follower.own
             sys.monitoring.restart_events()  # pyright: ignore[reportAttributeAccessIssue]
         before, _told = _told, (follower, threading.get_ident())
+        count = len(_read)
         try:
             yield
         finally:
             _told = before
-            while _read:
+            while len(_read) > count:
                 sys.monitoring.set_local_events(_tool, _read.pop(), 0)  # pyright: ignore[reportAttributeAccessIssue]
 
 
