@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
-from typing import Any
+from typing import Any, NamedTuple
 
 from weft.typecheck.language.symbolic import is_symbolic
 
@@ -58,8 +58,9 @@ class Names:
         exact = next((name for name, (one,) in self.sizes if is_symbolic(one) and str(one) == str(size)), None)
         if exact is not None:
             return exact
-        factors = [(name, _factors(str(one))) for name, (one,) in self.sizes if is_symbolic(one)]
-        return _Writer([(name, one) for name, one in factors if one], self.orders).write(_parsed(str(size)))
+        products = [(name, _product(_parsed(str(one)))) for name, (one,) in self.sizes if is_symbolic(one)]
+        known = [_Dim(name, *one) for name, one in products if one is not None]
+        return _Writer(known, self.orders).write(_parsed(str(size)))
 
     def _integer(self, sizes: tuple[Any, ...]) -> str:
         if not sizes or not all(isinstance(one, int) for one in sizes):
@@ -121,10 +122,12 @@ def _parsed(text: str) -> ast.expr:
     return ast.parse(text.strip().replace("^", "**"), mode="eval").body
 
 
-def _factors(text: str) -> Counter[str] | None:
-    """The symbols that a size is the product of; None if it is none."""
-    found = _product(_parsed(text))
-    return found[1] if found is not None and found[0] == 1 else None
+class _Dim(NamedTuple):
+    """A dim whose size is the product of a number and symbols."""
+
+    name: str
+    number: int
+    symbols: Counter[str]
 
 
 def _product(node: ast.expr) -> tuple[int, Counter[str]] | None:
@@ -146,15 +149,15 @@ class _Writer:
     """Writes JAX's expressions in the names of dims.
 
     Args:
-        names: of each name the symbols that its size is the product of; what counts most comes first.
+        dims: what counts most first.
         orders: products of names as they are to be written.
     """
 
-    def __init__(self, names: Sequence[tuple[str, Counter[str]]], orders: Sequence[tuple[str, ...]] = ()):
+    def __init__(self, dims: Sequence[_Dim], orders: Sequence[tuple[str, ...]] = ()):
         self.orders = orders
         # A dim that is a product takes its factors' place where it can.
-        self.names = sorted(names, key=lambda one: -one[1].total())
-        self.order = {name: number for number, (name, _) in enumerate(names)}
+        self.dims = sorted(dims, key=lambda one: (-one.symbols.total(), -one.number))
+        self.order = {one.name: place for place, one in enumerate(dims)}
 
     def write(self, node: ast.expr) -> str:
         terms = [*self._terms(node, 1)]
@@ -196,19 +199,20 @@ class _Writer:
 
     def _named(self, number: int, symbols: Counter[str]) -> str:
         left, words = Counter(symbols), list[str]()
-        for name, factors in self.names:
-            while factors and all(left[one] >= count for one, count in factors.items()):
-                left -= factors
-                words.append(name)
+        for dim in self.dims:
+            while dim.symbols and number % dim.number == 0 and dim.symbols <= left:
+                number, left = number // dim.number, left - dim.symbols
+                words.append(dim.name)
         words += [self._part(one) for one in left.elements()]
         words.sort(key=lambda one: self.order.get(one, len(self.order)))
         words = next((list(one) for one in self.orders if sorted(one) == sorted(words)), words)
-        return "*".join([*([str(number)] if number != 1 or not words else []), *words])
+        words = [*([str(number)] if number != 1 or not words else []), *words]
+        return "*".join(words if len(words) == 1 else [f"({one})" if "//" in one else one for one in words])
 
     def _part(self, symbol: str) -> str:
         """A symbol that has no name: what is left of a dim when its divisors are taken out."""
-        for name, factors in self.names:
-            if factors[symbol] == 1 and factors.total() > 1:
-                rest = self._named(1, factors - Counter([symbol]))
-                return f"{name}//{f'({rest})' if '*' in rest else rest}"
+        for dim in self.dims:
+            if dim.symbols[symbol] == 1 and (dim.symbols.total() > 1 or dim.number > 1):
+                rest = self._named(dim.number, dim.symbols - Counter([symbol]))
+                return f"{dim.name}//{f'({rest})' if '*' in rest or '/' in rest else rest}"
         return symbol

@@ -246,3 +246,24 @@ def test_decorators_and_a_with_around_what_is_returned(read):
     )
     assert [one.partition(" | ")[2] for one in notes] == ["-> f32[n,n]"]
     assert found["whole"].line == 9
+
+
+def test_parts_of_a_dim_that_something_divides(read):
+    notes = notes_of(
+        read,
+        """
+        def halves(x: Float[Array, "t d"]):
+            angles = jnp.outer(x[:, 0], jnp.ones(x.shape[1] // 2))
+            whole = jnp.concatenate([angles, angles], -1)
+            return whole + x
+
+        def patches(image: Float[Array, "h w"], p: int):
+            h, w = image.shape
+            grid = image.reshape(h // p, p, w // p, p).swapaxes(1, 2)
+            return grid.reshape(h // p * (w // p), p * p)
+        """,
+    )
+    assert notes == [
+        *("angles f32[t,d//2]", "whole f32[t,d]", "-> f32[t,d]"),
+        *("grid f32[h//p,w//p,p,p]", "-> f32[(h//p)*(w//p),p*p]"),
+    ]
