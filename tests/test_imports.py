@@ -100,7 +100,7 @@ PRIVATE_JAX = "core/edge/_jax.py"
 # The one room that may import flax: what joins NNX with Linen, and is loaded on use.
 FLAX_ROOM = "nnx/bridge/"
 # Installed beside weft, as `weft_pytest` and `weft_launcher`: what the plugin loads of weft is up to pytest's options,
-# and the launcher loads one room of it without the rest.
+# and the launcher loads a few rooms of it without the rest.
 OUTSIDE = (("typecheck", "pytest_plugin"), ("typecheck", "launcher"))
 # Slow to import and needed by few programs: loaded where they are used.
 LOADED_ON_USE = ("weft.nnx", "weft.typecheck", "optax", "treescope", "rich", "flax", "orbax", "matplotlib", "sklearn")
