@@ -74,7 +74,9 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         # What was called while the checker's hook was installed, and proofs that start from it: it knows both.
         "recording": {*MATCHING, "messages", "calls", "arguments", "proofs"},
         "shapes": {*MATCHING, "arguments", "proofs"},
-        "command": {*MATCHING, "arguments", "proofs", "recording", "shapes"},
+        # It reads files, and asks weft.nnx what it has, by name.
+        "migrate": set(),
+        "command": {*MATCHING, "arguments", "proofs", "recording", "shapes", "migrate"},
         "server": {*MATCHING, "shapes", "command"},
     },
     "nnx": {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib
 import os
 import re
 import sys
@@ -33,6 +34,10 @@ INTERRUPTED, BROKEN_PIPE = 130, 141
 # Of `modes.MODES`, which is not read here: it would import JAX.
 _MODES = ("off", "on", "strict")
 _DEFAULTS = Config()
+# Commands of their own, loaded when they are asked for; they import weft.
+_OTHERS = {
+    "migrate": ("weft.typecheck.migrate.front", "rewrite a code base of flax.nnx or equinox, where that is safe"),
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -45,6 +50,8 @@ def parser() -> argparse.ArgumentParser:
     """The command line; what is not given there is None, and the configuration's."""
     top = _Parser("weft", description="Tools for weft programs.")
     commands = top.add_subparsers(dest="command", required=True)
+    for name, (_, what) in _OTHERS.items():
+        commands.add_parser(name, help=what, add_help=False)
     command = commands.add_parser(
         "check",
         help="verify the shape contracts of files and modules, for all sizes",
@@ -98,6 +105,8 @@ def main(
     after = given[1:] if given[:1] == ["check"] else given
     if after[:1] == ["--contracts"]:
         return _under_contracts(after[1:])
+    if given and given[0] in _OTHERS:
+        return importlib.import_module(_OTHERS[given[0]][0]).main(given[1:])
     options = parser().parse_args(given)
     usable = _usable_mode()
     if options.command == "lsp" and serve is not None:

@@ -1,0 +1,3 @@
+import flax.nnx as nnx
+
+Array = nnx.Variable

@@ -1,0 +1,261 @@
+"""flax.nnx to weft.nnx: imports, and the names that they bind.
+
+A program over weft.nnx is the same program, so nothing but imports and `flax.nnx` itself is rewritten. What may not
+happen is that both meet: a file in which flax.nnx has to stay keeps all files that it is imported with.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Collection
+from functools import cache
+from pathlib import Path
+
+import libcst as cst
+
+from .findings import Changes, Left, written
+from .imports import move_from, replace_statement
+from .nnx_names import has, is_neutral, module_for
+from .project import Project, Source
+from .reading import Reader, as_node, dotted, names_of
+
+_NNX = "flax.nnx"
+_NAME = re.compile(r"flax\.(experimental\.)?nnx(\.\w+)*")
+_WRITTEN_OUT = re.compile(r"\bflax\.nnx\b")
+# How flax.nnx keeps its objects: who overrides or reads these means flax's own.
+_PRIVATE = re.compile(r"_(pytree__|graph_node_|object__)\w*")
+_LIBRARY = re.compile(rb"^\s*(from flax import .*\bnnx\b|import flax\.nnx|from flax\.nnx)", re.MULTILINE)
+# Known to work on what they are given, or to have no more than an experiment that imports flax.nnx.
+_KNOWN = ("flax", "weft", "jax", "jaxlib", "numpy", "scipy", "optax", "orbax", "etils", "chex", "equinox", "jaxtyping")
+_STAYS = "objects of flax.nnx and of weft.nnx must not meet"
+
+
+def uses_nnx(source: Source) -> bool:
+    """Whether a file may have to do with flax.nnx."""
+    return source.mentions("flax")
+
+
+def changes_of(reader: Reader, project: Project) -> Changes:
+    """What of a file's flax.nnx is moved, and what is left."""
+    return _FlaxFile(reader, project).changes
+
+
+class _FlaxFile:
+    def __init__(self, reader: Reader, project: Project):
+        self.reader, self.project = reader, project
+        self.changes = Changes()
+        self.parts: list[cst.Attribute] = []  # where `flax.nnx` is written out
+        self.texts: list[cst.SimpleString] = []  # and in annotations that are strings
+        self.keeps_root = False  # whether `flax` itself is used
+        self._said: set[str] = set()  # parts of flax that stay
+        self.imports: list[cst.Import | cst.ImportFrom] = []
+        for node in reader.nodes:
+            self._look(node)
+        for node in self.imports:
+            if isinstance(node, cst.ImportFrom):
+                self._import_from(node)
+            else:
+                self._import(node)
+        self._write_out()
+
+    def _left(self, node: cst.CSTNode, why: str, fix: str = "", holds: bool = True, what: str = "") -> None:
+        found = Left(self.reader.source.path, self.reader.line(node), what or written(node), why, fix, holds)
+        self.changes.left.append(found)
+
+    def _look(self, node: cst.CSTNode) -> None:
+        match node:
+            case cst.Import() | cst.ImportFrom():
+                self.imports.append(node)
+            case cst.Attribute() | cst.Name():
+                self._reference(node)
+            case cst.SimpleString() if not self.reader.is_docstring(node):
+                self._string(node)
+            case cst.Del() | cst.AssignTarget() | cst.AugAssign():
+                target = node.target
+                if isinstance(target, cst.Attribute) and _NNX in self.reader.imported(target.value):
+                    self._left(target, "flax.nnx is changed from outside", "do without, or do so to weft.nnx")
+            case _:
+                pass
+
+    def _string(self, node: cst.SimpleString) -> None:
+        """A string that names a module: an annotation is rewritten, anything else may be looked up."""
+        value = node.evaluated_value
+        if any(isinstance(one, cst.Annotation) for one in self.reader.around(node)):
+            if _WRITTEN_OUT.search(node.value):
+                self.texts.append(node)
+        elif isinstance(value, str) and _NAME.fullmatch(value):
+            self._left(node, "a module is named in a string", "name weft's, if it is to be that")
+
+    def _reference(self, node: cst.Attribute | cst.Name) -> None:
+        above = self.reader.parent(node)
+        if isinstance(above, (cst.ImportAlias, cst.AsName)) or self._in_import(node):
+            return
+        if isinstance(node, cst.Name) and _PRIVATE.fullmatch(node.value):
+            self._left(node, "it is how flax.nnx keeps its objects; weft.nnx keeps them otherwise")
+        for name in self.reader.imported(node):
+            if name == _NNX and isinstance(node, cst.Attribute):
+                self.parts.append(node)
+            is_base = isinstance(above, cst.Attribute) and above.value is node
+            if name == "flax" and isinstance(node, cst.Name) and not (is_base and _names(above) == "nnx"):
+                self.keeps_root = True
+            if name.startswith(f"{_NNX}.") and not is_base and not has(name):
+                self._left(node, f"weft.nnx has no {name.removeprefix(_NNX + '.')}", "use what both have")
+            if name == _NNX and not is_base:
+                self._whole(node, above)
+            if (
+                name.startswith("flax.")
+                and not name.startswith(_NNX)
+                and not is_base
+                and isinstance(node, cst.Attribute)
+            ):
+                self._other_use(node, name)
+
+    def _other_use(self, node: cst.Attribute, name: str) -> None:
+        """`flax.struct.dataclass`, by way of `import flax`; what is imported by name is said at its import."""
+        if dotted(node).split(".")[0] == "flax":
+            part = ".".join(name.split(".")[:2])
+            if not is_neutral(name) or part not in self._said:
+                self._said.add(part)
+                self._other(node, name)
+
+    def _whole(self, node: cst.CSTNode, above: cst.CSTNode | None) -> None:
+        """The module as a value: what is looked up in it later is not known."""
+        if isinstance(above, cst.Arg):
+            call = self.reader.parent(above)
+            if isinstance(call, cst.Call) and isinstance(call.func, cst.Name) and call.func.value == "setattr":
+                self._left(call, "flax.nnx is changed from outside", "do without, or do so to weft.nnx")
+                return
+        self._left(node, "what is looked up in it is not known; weft.nnx has every public name", holds=False)
+
+    def _in_import(self, node: cst.CSTNode) -> bool:
+        return any(isinstance(one, (cst.Import, cst.ImportFrom)) for one in self.reader.around(node)[:6])
+
+    def _other(self, node: cst.CSTNode, name: str) -> None:
+        """A part of flax that is not NNX: it stays, and so may all else."""
+        if is_neutral(name):
+            self._left(node, "it stays flax's", holds=False, what=name)
+        elif name == "flax.config" or name.startswith(("flax.config.", "flax.configurations")):
+            self._left(node, "it switches flax.nnx; weft.nnx has switches of its own", "weft.nnx.config.config")
+        elif name.startswith("flax.experimental.nnx"):
+            self._left(node, "a name that flax has given up", "import flax.nnx, and migrate then")
+        else:
+            why = "it may look at objects of flax.nnx, and does not know those of weft.nnx"
+            self._left(node, why, "see to it first", what=name)
+
+    def _import_from(self, node: cst.ImportFrom) -> None:
+        module = "." * len(node.relative) + dotted(node.module)
+        names = names_of(node)
+        if module.split(".")[0] != "flax":
+            if "flax" in names and self.project.meant(f"{module}.flax", self.reader.source):
+                self._left(node, "another file's `flax` is imported", "import flax itself here")
+            return
+        if names == ["*"]:
+            if module.startswith(_NNX) or module == "flax":
+                self._left(node, "what a star brings is not known", "import by name")
+            return
+        to: dict[str, tuple[str, str]] = {}
+        for name in names:
+            whole = f"{module}.{name}"
+            if whole == _NNX:
+                to[name] = ("weft", "nnx")
+            elif module == _NNX or module.startswith(f"{_NNX}."):
+                ours = module_for(module, name)
+                if ours is None:
+                    self._left(node, f"weft.nnx has no {whole.removeprefix(_NNX + '.')}", "use what both have")
+                else:
+                    to[name] = (ours, name)
+            else:
+                self._other(node, whole)
+        if to:
+            move_from(self.reader, node, to, self.changes)
+
+    def _import(self, node: cst.Import) -> None:
+        """`import flax`, `import flax.nnx`, `import flax.nnx as nnx`, among others in one statement."""
+        new: list[cst.ImportAlias] = []
+        for alias in node.names:
+            name = dotted(alias.name)
+            of_nnx = name == _NNX or name.startswith(f"{_NNX}.")
+            ours = module_for(name) if of_nnx else None
+            if of_nnx and ours is None:
+                self._left(node, f"weft.nnx has no {name.removeprefix(_NNX + '.')}", "use what both have")
+            if name.startswith("flax.") and not of_nnx:
+                self._other(node, name)
+            if not (name == "flax" or name.startswith("flax.")) or (alias.asname and not of_nnx and name != "flax"):
+                new.append(alias)
+            elif alias.asname and of_nnx:
+                new.append(alias.with_changes(name=as_node(ours or name)))
+            elif of_nnx:
+                kept = [alias.with_changes(name=cst.Name("flax"))] if self.keeps_root else []
+                new += [*kept, alias.with_changes(name=as_node(ours or name))]
+            else:
+                # `import flax` is used for `flax.nnx`, for all else, or for both.
+                keeps = self.keeps_root or not self._is_written_out or name != "flax"
+                new += [alias] if keeps else []
+                new += [cst.ImportAlias(as_node("weft.nnx"))] if self._is_written_out else []
+        if [dotted(one.name) for one in new] == [dotted(one.name) for one in node.names]:
+            return
+        plain = [one.with_changes(comma=cst.MaybeSentinel.DEFAULT) for one in new]
+        if len(node.names) == 1 and len(plain) > 1:
+            replace_statement(self.reader, node, [cst.Import([one]) for one in plain], self.changes)
+        else:
+            self.changes.edits[node] = lambda old: old.with_changes(names=plain)
+
+    def _write_out(self) -> None:
+        """`flax.nnx.X` becomes `weft.nnx.X`, where `weft` means weft."""
+        written_out = [*self.parts, *self.texts, *self._roots()]
+        if not written_out:
+            return
+        where, stored = written_out[0], self.reader.stored
+        if "weft" in stored:
+            self._left(where, "the name `weft` is taken in this file", "call that otherwise")
+        if "flax" in stored:
+            self._left(where, "the name `flax` is bound in several ways in this file", "import flax.nnx as nnx")
+        if self._lists_flax() and not self.keeps_root:
+            self._left(where, "`__all__` has the name `flax`", "import flax.nnx as nnx")
+        for part in self.parts:
+            self.changes.edits[part] = lambda old: old.with_changes(value=cst.Name("weft"))
+        for text in self.texts:
+            self.changes.edits[text] = lambda old: old.with_changes(value=_WRITTEN_OUT.sub("weft.nnx", old.value))
+
+    @property
+    def _is_written_out(self) -> bool:
+        return bool(self.parts or self.texts)
+
+    def _roots(self) -> list[cst.CSTNode]:
+        """The edited imports that bound `flax`."""
+        return [
+            node
+            for node in self.changes.edits
+            if isinstance(node, cst.Import)
+            and any(dotted(one.name).split(".")[0] == "flax" and not one.asname for one in node.names)
+        ]
+
+    def _lists_flax(self) -> bool:
+        return any(
+            isinstance(node, (cst.SimpleString)) and node.evaluated_value == "flax" for node in self.reader.nodes
+        ) and any(isinstance(node, cst.Name) and node.value == "__all__" for node in self.reader.nodes)
+
+
+def _names(node: cst.CSTNode | None) -> str:
+    return node.attr.value if isinstance(node, cst.Attribute) else ""
+
+
+def foreign(source: Source, project: Project) -> list[Left]:
+    """Libraries that a file imports, and that are written over flax.nnx: their objects stay flax's."""
+    tops = {name.split(".")[0] for name in source.imports if not name.startswith(".")}
+    return [
+        Left(source.path, 1, f"import {top}", f"the library is written over flax.nnx; {_STAYS}", "", True)
+        for top in sorted(tops)
+        if top and top not in _KNOWN and not project.has_top(top) and _is_over_flax(top)
+    ]
+
+
+@cache
+def _is_over_flax(top: str) -> bool:
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return False
+    folders: Collection[str] = (spec.submodule_search_locations or ()) if spec else ()
+    return any(_LIBRARY.search(file.read_bytes()) for folder in folders for file in Path(folder).rglob("*.py"))

@@ -1,0 +1,69 @@
+"""The command `weft migrate`: what is asked for, and what is printed."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+_MISSING = "weft migrate: libcst is not installed: pip install 'weft[migrate]'"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(
+        "weft migrate",
+        description="Rewrites imports and idioms of flax.nnx and equinox, where a program stays the same. Prints a "
+        "diff, and beside it, as errors are printed, what it left and what to do there.",
+        epilog="Exit code: 0, or 2 if a file cannot be read or written; nothing is written then.",
+    )
+    top.add_argument("paths", nargs="+", metavar="PATH", help="files and folders: best, a whole code base")
+    top.add_argument("--write", action="store_true", help="change the files, all of them or none")
+    top.add_argument("--from", dest="library", choices=("nnx", "equinox"), help="only this library (default: both)")
+    top.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="leave out such files (repeat)")
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit code."""
+    options = parser().parse_args(argv)
+    if importlib.util.find_spec("libcst") is None:
+        print(_MISSING, file=sys.stderr)
+        return 2
+    from .migrating import migrated
+    from .project import Project
+    from .writing import diff, write
+
+    try:
+        project = Project.read(options.paths, options.exclude)
+    except OSError as error:
+        print(f"weft migrate: {error}", file=sys.stderr)
+        return 2
+    done = migrated(project, (options.library,) if options.library else ("nnx", "equinox"))
+    for path, (before, after) in done.files.items():
+        print(diff(_shown(path).lstrip("/"), before, after), end="")
+    for one in sorted(done.unreadable + done.left):
+        print(one.shown(_shown(one.file)), file=sys.stderr)
+    if done.unreadable and options.write:
+        print("weft migrate: nothing is written: a file cannot be read (--exclude leaves it out)", file=sys.stderr)
+        return 2
+    if options.write:
+        try:
+            write(done.files)
+        except OSError as error:
+            print(f"weft migrate: nothing is written: {error}", file=sys.stderr)
+            return 2
+    print(_summary(len(done.files), len(done.left), options.write), file=sys.stderr)
+    return 2 if done.unreadable else 0
+
+
+def _shown(path: Path) -> str:
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else path.as_posix()
+
+
+def _summary(files: int, left: int, is_written: bool) -> str:
+    verb = "changed" if is_written else "to change (--write changes them)"
+    return f"{files} file{'s' * (files != 1)} {verb}, {left} thing{'s' * (left != 1)} left"

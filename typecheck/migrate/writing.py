@@ -1,0 +1,60 @@
+"""What a migration gives: a diff, and the files, all of them or none."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+
+def diff(name: str, before: bytes, after: bytes) -> str:
+    """A unified diff of a file, as `git apply` and `patch -p1` take it."""
+    old, new = (data.decode("utf-8", "surrogateescape").splitlines(keepends=True) for data in (before, after))
+    lines = difflib.unified_diff(old, new, f"a/{name}", f"b/{name}")
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def write(files: Mapping[Path, tuple[bytes, bytes]]) -> None:
+    """Replaces files, each in one step, with their modes; if one cannot be, those before it are put back.
+
+    Args:
+        files: for each path, what was read from it and what is to stand there.
+
+    Raises:
+        OSError: if one has changed since it was read, or cannot be written.
+    """
+    with contextlib.ExitStack() as stack:
+        ready = {path: stack.enter_context(_beside(path, after)) for path, (_, after) in files.items()}
+        for path, (before, _) in files.items():
+            if path.read_bytes() != before:
+                raise OSError(f"{path}: it has changed since it was read")
+            if not os.access(path, os.W_OK):
+                raise PermissionError(f"{path}: it cannot be written")
+        done: list[Path] = []
+        try:
+            for path, new in ready.items():
+                os.replace(new, path)
+                done.append(path)
+        except OSError:
+            for path in done:
+                path.write_bytes(files[path][0])
+            raise
+
+
+@contextlib.contextmanager
+def _beside(path: Path, data: bytes) -> Iterator[Path]:
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    new = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        shutil.copymode(path, new)
+        assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(new.stat().st_mode)
+        yield new
+    finally:
+        new.unlink(missing_ok=True)
