@@ -9,6 +9,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+_CONTRACTS = (
+    "what weft transforms now is held to its jaxtyping annotations as it is traced: true ones change nothing "
+    "(WEFT_TYPECHECK=off leaves them alone)"
+)
 _MISSING = "weft migrate: libcst is not installed: pip install 'weft[migrate]'"
 
 
@@ -56,6 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         except OSError as error:
             print(f"weft migrate: nothing is written: {error}", file=sys.stderr)
             return 2
+    if done.holds_annotations:
+        print(_CONTRACTS, file=sys.stderr)
     print(_summary(len(done.files), len(done.left), options.write), file=sys.stderr)
     return 2 if done.unreadable else 0
 

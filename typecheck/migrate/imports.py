@@ -72,9 +72,8 @@ def replace_statement(
     comments = [cst.EmptyLine(comment=cst.Comment(text)) for text in lost]
 
     def lines(old: cst.SimpleStatementLine) -> cst.FlattenSentinel[cst.SimpleStatementLine]:
-        first = old.with_changes(body=[new[0]])
-        rest = [cst.SimpleStatementLine([one]) for one in new[1:]]
-        rest[0] = rest[0].with_changes(leading_lines=comments)
-        return cst.FlattenSentinel([first, *rest])
+        made = [old.with_changes(body=[new[0]]), *(cst.SimpleStatementLine([one]) for one in new[1:])]
+        made[-1] = made[-1].with_changes(leading_lines=[*made[-1].leading_lines, *comments])
+        return cst.FlattenSentinel(made)
 
     changes.edits[line] = lines

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import from_nnx
+from . import from_equinox, from_nnx
 from .findings import Changes, Left, edited
+from .known import Known
 from .project import Project, Source
 from .reading import Reader
 
@@ -21,11 +22,13 @@ class Migrated:
         files: for each file that changes, what it was and what it becomes.
         left: what stays as it is.
         unreadable: files that cannot be parsed.
+        holds_annotations: whether something of equinox's moved, so that annotations are contracts from then on.
     """
 
     files: dict[Path, tuple[bytes, bytes]] = field(default_factory=dict[Path, tuple[bytes, bytes]])
     left: list[Left] = field(default_factory=list[Left])
     unreadable: list[Left] = field(default_factory=list[Left])
+    holds_annotations: bool = False
 
 
 def migrated(project: Project, libraries: Collection[str] = ("nnx", "equinox")) -> Migrated:
@@ -35,6 +38,12 @@ def migrated(project: Project, libraries: Collection[str] = ("nnx", "equinox")) 
     changes: dict[Source, Changes] = {}
     if "nnx" in libraries:
         changes = _over_nnx(project, readers, done)
+    if "equinox" in libraries:
+        for source, more in _over_equinox(project, readers, done).items():
+            moved = changes.setdefault(source, Changes())
+            done.holds_annotations |= bool(more.edits)
+            # Each has statements of its own; where they share one, the next run finds the other's part of it.
+            moved.edits = {**more.edits, **moved.edits}
     for source in project.sources:
         data = source.data
         if source in changes and source.asked:
@@ -49,7 +58,7 @@ def _readers(project: Project, done: Migrated) -> dict[Source, Reader]:
     """The files that may have to do with one of the libraries, parsed."""
     readers: dict[Source, Reader] = {}
     for source in project.sources:
-        if not (source.mentions("flax") or source.mentions("equinox")):
+        if not any(source.mentions(one) for one in ("flax", "equinox", "jax")):
             continue
         try:
             readers[source] = Reader(source)
@@ -97,3 +106,40 @@ def _over_nnx(project: Project, readers: dict[Source, Reader], done: Migrated) -
             why = "the rest of the file stays with flax.nnx, since both must not meet"
             done.left.append(dataclasses.replace(holder, what="flax.nnx", why=why, fix=""))
     return moving
+
+
+def _over_equinox(project: Project, readers: dict[Source, Reader], done: Migrated) -> dict[Source, Changes]:
+    """The changes of files over equinox, each by itself: modules of both may meet."""
+    concerned = {source: reader for source, reader in readers.items() if source.mentions("equinox")}
+    known = {source: Known(reader, _elsewhere(source, project, readers)) for source, reader in readers.items()}
+    found: dict[Source, Changes] = {}
+    unread = any(one.mentions("equinox") and one not in readers for one in project.sources)
+    for source in concerned:
+        if not source.asked:
+            continue
+        group = [one for one in known if project.groups[one] is project.groups[source]]
+        hazards = sorted({hazard for one in group for hazard in from_equinox.hazards(readers[one])})
+        around = from_equinox.Around(
+            tied=hazards[0] if hazards else "a file that cannot be parsed" if unread else "",
+            kinds=any(from_equinox.has_kinds(readers[one]) for one in group),
+            stacks=any(from_equinox.stacks(known[one]) for one in group),
+            numpy=any(from_equinox.uses_numpy(readers[one]) for one in group),
+            bases={name for reader in readers.values() for name in from_equinox.bases_in(reader)},
+        )
+        found[source] = from_equinox.changes_of(known[source], around)
+        done.left += found[source].left
+    return found
+
+
+def _elsewhere(source: Source, project: Project, readers: dict[Source, Reader]) -> Callable[[str], bool]:
+    """Whether a name that a file imports is a module of equinox's kind, by the file that it comes from."""
+
+    def is_module(name: str) -> bool:
+        origin, _, last = name.rpartition(".")
+        files = [one for one in project.meant(origin, source) if one in readers and one is not source] if origin else []
+        return any(last in known.classes and known.is_module(known.classes[last]) for known in map(_known, files))
+
+    def _known(file: Source) -> Known:
+        return Known(readers[file])
+
+    return is_module
