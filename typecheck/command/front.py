@@ -37,6 +37,7 @@ _DEFAULTS = Config()
 # Commands of their own, loaded when they are asked for; they import weft.
 _OTHERS = {
     "migrate": ("weft.typecheck.migrate.front", "rewrite a code base of flax.nnx or equinox, where that is safe"),
+    "info": ("weft.typecheck.command.info", "versions, devices, modes and caches, for a bug report"),
 }
 
 
