@@ -110,7 +110,7 @@ def _or_why(find: Callable[[], Any], name: str | None = None) -> Any:
     try:
         return find()
     except Exception as error:
-        said = f"failed: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        said = f"failed: {type(error).__name__}: {(str(error).splitlines() or ['no more is said'])[0]}"
         return said if name is None else {name: said}
 
 
