@@ -40,5 +40,19 @@ def __getattr__(name: str):
     raise AttributeError(f"module 'weft' has no attribute {name!r}")
 
 
+def load_ipython_extension(shell) -> None:
+    """`%load_ext weft`, in IPython and Jupyter: contracts, lost successors as errors, tracebacks of cells only."""
+    from weft.typecheck.notebook import load
+
+    load(shell)
+
+
+def unload_ipython_extension(shell) -> None:
+    """`%unload_ext weft`: puts back what `%load_ext weft` found."""
+    from weft.typecheck.notebook import unload
+
+    unload(shell)
+
+
 def __dir__() -> list[str]:
     return sorted([*globals(), *_ON_FIRST_USE])
