@@ -6,9 +6,10 @@ The model is a stack of transformer blocks, traced once and run as a scan, whose
 instead of keeping them. It computes in bfloat16, and is trained in float32. Text is sampled from the moving average of
 its parameters, one character at a time, through a cache of keys and values that the model's successor carries.
 
-It writes a checkpoint every `--every` steps, the losses as `char_lm.csv` and a picture of them. Everything that
-training changes is one record, the random keys too: `--resume CHECKPOINT` goes on as if nothing had happened, to the
-last bit.
+Batches come from Grain, which reads and shuffles windows of the text in a thread of its own. It writes a checkpoint
+every `--every` steps, the losses as `char_lm.csv` and a picture of them. A checkpoint holds the one record that
+training changes, and where the batches are: `--resume CHECKPOINT` goes on with the very next batch, as if nothing had happened,
+to the last bit.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import time
 from pathlib import Path
 from typing import Annotated, Any, Self
 
+import grain
 import jax
 import jax.numpy as jnp
 import matplotlib
@@ -76,10 +78,9 @@ class State(weft.Module):
     model: GPT
     average: GPT
     optimizer: weft.Optimizer
-    keys: weft.Keys
 
     def __init__(self, chosen: argparse.Namespace):
-        key, self.keys = weft.Keys(chosen.seed).next("params")
+        key = jax.random.key(chosen.seed)
         self.model = weft.init(GPT, chosen.width, chosen.layers, chosen.heads, chosen.context, key=key)
         self.average = weft.tree.copy(self.model)
         rate = optax.warmup_cosine_decay_schedule(0.0, chosen.rate, chosen.steps // 20 + 1, chosen.steps + 1)
@@ -93,15 +94,12 @@ def loss(model: GPT, characters: Int[Array, "batch seq+1"]) -> Float[Array, ""]:
     return optax.softmax_cross_entropy_with_integer_labels(logits.astype(jnp.float32), characters[:, 1:]).mean()
 
 
-@weft.jit(donate_argnames="state", static_argnames=("batch", "context"))
-def train_step(state: State, text: Int[Array, "length"], *, batch: int, context: int) -> tuple[Float[Array, ""], State]:
-    """One step on windows of the text, drawn by the state's own keys: where training goes on, so do they."""
-    key, keys = state.keys.next("data")
-    starts = jax.random.randint(key, (batch, 1), 0, len(text) - context)
-    found, gradient = weft.value_and_grad(loss)(state.model, text[starts + jnp.arange(context + 1)])
+@weft.jit(donate_argnames="state")
+def train_step(state: State, windows: Int[Array, "batch seq+1"]) -> tuple[Float[Array, ""], State]:
+    found, gradient = weft.value_and_grad(loss)(state.model, windows)
     model, optimizer = state.optimizer.update(state.model, gradient)
     average = weft.tree.ema(state.average, model, EMA_DECAY)
-    return found, state.replace(model=model, average=average, optimizer=optimizer, keys=keys)
+    return found, state.replace(model=model, average=average, optimizer=optimizer)
 
 
 @weft.jit
@@ -163,6 +161,26 @@ def sources(folder: Path, most: int) -> tuple[Int[Array, "train"], Int[Array, "h
     return encoded(kept[:most]), encoded(held_out[:most])
 
 
+class Windows:
+    """Every window of a text, by the character that it starts with."""
+
+    def __init__(self, text: Int[Array, "length"], size: int):
+        self.text, self.size = np.asarray(text), size
+
+    def __len__(self) -> int:
+        return len(self.text) - self.size + 1
+
+    def __getitem__(self, start: int) -> np.ndarray:
+        return self.text[start : start + self.size]
+
+
+def batches(text: Array, chosen: argparse.Namespace) -> grain.DatasetIterator:  # weft: skip(it reads in threads)
+    """Windows in an order that the seed says, without end; `get_state` says where it is, as numbers."""
+    windows = Windows(text, chosen.context + 1)
+    shuffled = grain.MapDataset.source(windows).seed(chosen.seed).shuffle().repeat().batch(chosen.batch)
+    return iter(shuffled.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=8)))
+
+
 # --- the run ---------------------------------------------------------------------------------------------------------
 
 
@@ -173,11 +191,15 @@ def losses_before(table: Path, step: int) -> list[str]:
 
 
 def train(  # weft: skip(it reads numbers and writes files)
-    state: State, texts: tuple[Array, Array], chosen: argparse.Namespace, checkpoint: Path, table: Path
+    state: State,
+    data: grain.DatasetIterator,
+    held_out: Array,
+    chosen: argparse.Namespace,
+    checkpoint: Path,
+    table: Path,
 ) -> State:
     """Trains, showing progress, and keeps checkpoint and losses every so many steps."""
-    text, held_out = texts
-    begun, sizes = int(state.optimizer.step), {"batch": chosen.batch, "context": chosen.context}
+    begun = int(state.optimizer.step)
     lines = losses_before(table, begun)
     starts = np.linspace(0, len(held_out) - chosen.context - 2, 32).astype(int)
     windows = held_out[starts[:, None] + np.arange(chosen.context + 1)]
@@ -188,7 +210,7 @@ def train(  # weft: skip(it reads numbers and writes files)
         task = bar.add_task("training", total=chosen.steps, completed=begun, **shown)
         waiting, since = [], time.perf_counter()
         for step in range(begun + 1, chosen.steps + 1):
-            found, state = train_step(state, text, **sizes)
+            found, state = train_step(state, jnp.asarray(next(data)))
             waiting.append(found)
             if step % chosen.every and step < chosen.steps:
                 continue
@@ -199,7 +221,7 @@ def train(  # weft: skip(it reads numbers and writes files)
             shown = {"loss": f"{float(found):.3f}", "held": f"{held:.3f}", "speed": f"{speed_now:,.0f}"}
             bar.update(task, completed=step, **shown)
             table.write_text("\n".join(["loss", *lines, ""]))
-            weft.save_checkpoint(checkpoint, state)
+            weft.save_checkpoint(checkpoint, {"state": state, "data": data.get_state()})
             waiting, since = [], time.perf_counter()
     return state
 
@@ -257,11 +279,14 @@ def main() -> None:
     chosen, console, start = arguments(), Console(), time.perf_counter()
     checkpoint, table, picture = (chosen.out / f"char_lm.{end}" for end in ("safetensors", "csv", "png"))
     state = State(chosen)
+    text, held_out = sources(chosen.text, chosen.characters)
+    data = batches(text, chosen)
     if chosen.resume is not None:
-        state = weft.load_checkpoint(chosen.resume, state)
-    texts = sources(chosen.text, chosen.characters)
+        kept = weft.load_checkpoint(chosen.resume, {"state": state, "data": data.get_state()})
+        state = kept["state"]
+        data.set_state(kept["data"])
     chosen.out.mkdir(parents=True, exist_ok=True)
-    state = train(state, texts, chosen, checkpoint, table)
+    state = train(state, data, held_out, chosen, checkpoint, table)
     draw(picture, table)
     prompt, how = encoded(chosen.prompt), {"temperature": chosen.temperature, "top_p": chosen.top_p}
     text = sample(state.average, prompt, jax.random.key(chosen.seed), length=chosen.length, **how)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import jax
@@ -91,6 +92,20 @@ def test_what_is_sampled_is_what_the_model_says_without_a_cache(example, model):
     whole = jnp.concatenate([prompt, text])
     logits, _ = model(whole)
     assert logits[3:-1].argmax(-1).tolist() == text.tolist()
+
+
+def test_batches_go_on_with_the_very_next_one(example):
+    text, chosen = example["encoded"]("abcdefghij" * 20), types.SimpleNamespace(context=8, batch=3, seed=0)
+    data = example["batches"](text, chosen)
+    before = [next(data) for _ in range(2)]
+    kept = data.get_state()
+    after = [next(data) for _ in range(70)]  # beyond the first epoch
+    again = example["batches"](text, chosen)
+    again.set_state(kept)
+    np.testing.assert_array_equal([next(again) for _ in range(70)], after)
+    assert before[0].shape == (3, 9)
+    assert not np.array_equal(before[0], before[1])
+    assert all(bytes(window.astype(np.uint8)).decode() in "abcdefghij" * 20 for window in after[-1])
 
 
 def test_the_nucleus_holds_the_most_likely_characters(example):

@@ -35,7 +35,7 @@ SKIPPED = {
     "modules/sharding": {"conventional_names"},
     "modules/summary": {"tabulate"},
     "modules": {"check_key", "draw"},
-    "examples": {"Block", "GPT", "bits", "draw", "gpt2", "llama", "load_and_compare", "make_state", "train"},
+    "examples": {"Block", "GPT", "batches", "bits", "draw", "gpt2", "llama", "load_and_compare", "make_state", "train"},
 }
 
 
