@@ -8,8 +8,8 @@ its parameters, one character at a time, through a cache of keys and values that
 
 Batches come from Grain, which reads and shuffles windows of the text in a thread of its own. It writes a checkpoint
 every `--every` steps, the losses as `char_lm.csv` and a picture of them. A checkpoint holds the one record that
-training changes, and where the batches are: `--resume CHECKPOINT` goes on with the very next batch, as if nothing had happened,
-to the last bit.
+training changes, and where the batches are: `--resume CHECKPOINT` goes on with the very next batch, as if nothing had
+happened, to the last bit.
 """
 
 from __future__ import annotations
