@@ -39,6 +39,10 @@ _SAME_TREE = (
     "jax.lax.stop_gradient",
 )
 
+# What binds a name, and what gives a function's result.
+_LOOKED_AT = (cst.Assign, cst.AssignTarget, cst.AnnAssign, cst.AugAssign, cst.For, cst.CompFor, cst.NamedExpr)
+_LOOKED_AT += (cst.Return, cst.Yield)
+
 
 class Known:
     """What one file says of its annotations, functions and classes."""
@@ -193,10 +197,19 @@ class Known:
             return self.annotated(function.returns.annotation)
         found = [
             TREE if node.value is None else self.value(node.value, function)
-            for node in self.reader.nodes
-            if isinstance(node, (cst.Return, cst.Yield)) and self._function(node) is function
+            for node in self._inside.get(function, ())
+            if isinstance(node, (cst.Return, cst.Yield))
         ]
         return joined(found) if found else TREE
+
+    @cached_property
+    def _inside(self) -> dict[cst.CSTNode | None, list[cst.CSTNode]]:
+        """The nodes of each function that are of no function in it."""
+        found: dict[cst.CSTNode | None, list[cst.CSTNode]] = {}
+        for node in self.reader.nodes:
+            if isinstance(node, _LOOKED_AT):
+                found.setdefault(self._function(node), []).append(node)
+        return found
 
     def _function(self, node: cst.CSTNode) -> cst.CSTNode | None:
         inside = (one for one in self.reader.around(node) if isinstance(one, (cst.FunctionDef, cst.Lambda)))
@@ -236,9 +249,7 @@ class Known:
         if name in seen:  # it is made of itself, and of what else it was
             return ARRAY
         found = [kind for one, kind in self.parameters(function) if one == name]
-        for node in self.reader.nodes:
-            if self._function(node) is not function:
-                continue
+        for node in self._inside.get(function, ()):
             targets = [one.target for one in node.targets] if isinstance(node, cst.Assign) else []
             if isinstance(node, (cst.AnnAssign, cst.AugAssign)):
                 targets = [node.target]
@@ -288,8 +299,7 @@ class Known:
         kinds = (cst.AssignTarget, cst.AnnAssign, cst.AugAssign, cst.For, cst.CompFor, cst.NamedExpr)
         return any(
             isinstance(node, kinds) and name in [one.value for one in names_in(node.target)]
-            for node in self.reader.nodes
-            if self._function(node) is function
+            for node in self._inside.get(function, ())
         )
 
     def call_of(self, annotation: cst.BaseExpression) -> cst.FunctionDef | None:

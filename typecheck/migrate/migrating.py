@@ -74,8 +74,9 @@ def _over_nnx(project: Project, readers: dict[Source, Reader], done: Migrated) -
     concerned = {source for source, changes in found.items() if changes.edits or changes.left}
     # A file that cannot be parsed, or was not asked for, holds what it is imported with if it has to do with flax.nnx.
     holding: dict[Source, Left] = {}
+    groups = project.groups("flax")
     for source in project.sources:
-        group = project.groups[source]
+        group = groups[source]
         if source in found:
             found[source].left += from_nnx.foreign(source, project)
         firm = [one for one in found[source].left if one.holds] if source in found else []
@@ -86,10 +87,10 @@ def _over_nnx(project: Project, readers: dict[Source, Reader], done: Migrated) -
             holding.setdefault(group, Left(source.path, 1, "the file", why, "", True))
     moving: dict[Source, Changes] = {}
     for source in sorted(concerned, key=lambda one: one.path):
-        changes, group = found[source], project.groups[source]
+        changes, group = found[source], groups[source]
         if not source.asked:
             continue
-        is_used = any(found[one].edits for one in concerned if project.groups[one] is group)
+        is_used = any(found[one].edits for one in concerned if groups[one] is group)
         if not is_used and not any("nnx" in one.what for one in changes.left):
             continue  # Linen, or another part of flax, by itself: nothing is to be said of it
         done.left += changes.left
@@ -117,8 +118,8 @@ def _over_equinox(project: Project, readers: dict[Source, Reader], done: Migrate
     for source in concerned:
         if not source.asked:
             continue
-        group = [one for one in known if project.groups[one] is project.groups[source]]
-        hazards = sorted({hazard for one in group for hazard in from_equinox.hazards(readers[one])})
+        group = sorted(project.beside(source) & known.keys(), key=lambda one: one.path)
+        hazards = [f"{hazard} ({one.path.name})" for one in group for hazard in from_equinox.hazards(readers[one])]
         around = from_equinox.Around(
             tied=hazards[0] if hazards else "a file that cannot be parsed" if unread else "",
             kinds=any(from_equinox.has_kinds(readers[one]) for one in group),

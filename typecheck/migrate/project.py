@@ -1,8 +1,8 @@
 """The files of a code base, and which of them belong together.
 
-Objects of flax.nnx and of weft.nnx must not meet, so files that import one another move together or not at all. Which
-module a name means depends on how a program is started, so a name stands for every file that it may mean: this ties
-too much rather than too little.
+Objects of flax.nnx and of weft.nnx must not meet, so files that one program may load move together or not at all; what
+such files both import, and what has nothing to do with the library, ties nothing. Which module a name means depends on
+how a program is started, so a name stands for every file that it may mean: too much is tied rather than too little.
 """
 
 from __future__ import annotations
@@ -121,8 +121,26 @@ class Project:
         return name in self._by_name
 
     @cached_property
-    def groups(self) -> dict[Source, Source]:
-        """For each file, the one that stands for all that are tied to it."""
+    def _loaded(self) -> list[set[Source]]:
+        """For each file, what is loaded where a program starts with it."""
+        direct = {one: {other for name in one.imports for other in self.meant(name, one)} for one in self.sources}
+
+        def closure(start: Source) -> set[Source]:
+            found, ahead = {start}, [start]
+            while ahead:
+                new = direct[ahead.pop()] - found
+                found |= new
+                ahead += new
+            return found
+
+        return [closure(source) for source in self.sources]
+
+    def beside(self, source: Source) -> set[Source]:
+        """The files whose objects may meet those of a file: some program loads both."""
+        return set().union(*(loaded for loaded in self._loaded if source in loaded))
+
+    def groups(self, library: str) -> dict[Source, Source]:
+        """For each file that has to do with a library, the one that stands for all that it may meet, directly or not."""
         over: dict[Source, Source] = {source: source for source in self.sources}
 
         def top(source: Source) -> Source:
@@ -131,10 +149,11 @@ class Project:
                 source = over[source]
             return source
 
-        for source in self.sources:
-            for name in source.imports:
-                for other in self.meant(name, source):
-                    over[top(other)] = top(source)
+        for loaded in self._loaded:
+            first, *others = [one for one in loaded if one.mentions(library)] or [None]
+            for other in others:
+                if first is not None and other is not None:
+                    over[top(other)] = top(first)
         return {source: top(source) for source in self.sources}
 
 

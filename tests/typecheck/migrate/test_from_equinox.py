@@ -75,7 +75,7 @@ class Net({base}.Module):
         ("import numpy\nx = numpy.ones(2)\nclass A(eqx.Module):\n    w: Array\n", "there are arrays of NumPy"),
         (
             "@eqx.filter_jit\ndef f(x: Array): return eqx.error_if(x, x < 0, 'below')\n",
-            "eqx.error_if needs equinox's own transforms",
+            "eqx.error_if (a.py) needs equinox's own transforms",
         ),
         (
             "class A(eqx.Module):\n    w: Array\n@eqx.filter_vmap\ndef make(k: Array) -> A: return A(k)\n"
