@@ -140,7 +140,7 @@ class Project:
         return set().union(*(loaded for loaded in self._loaded if source in loaded))
 
     def groups(self, library: str) -> dict[Source, Source]:
-        """For each file that has to do with a library, the one that stands for all that it may meet, directly or not."""
+        """For each file that has to do with a library, the one that stands for all it may meet, directly or not."""
         over: dict[Source, Source] = {source: source for source in self.sources}
 
         def top(source: Source) -> Source:
