@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))
+EXAMPLE = Path(__file__).parents[2] / "examples" / "nnx_unmodified.py"
+PROGRAMS = [*sorted((Path(__file__).parent / "programs").glob("*.py")), EXAMPLE]
 RUNNER = Path(__file__).with_name("in_float64.py")
 TOGETHER = 5
 NUMBER = re.compile(r"-?\d+\.\d+(?:e[+-]?\d+)?")
