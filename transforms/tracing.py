@@ -17,6 +17,7 @@ from weft.core.interpreter.rules import Finish, Lift, Lifted, Rule
 from weft.core.interpreter.values import VALUES
 from weft.core.threads.proxies import Transform
 from weft.transforms._wrap import decorate, named_like, numbers_and_names, over_values, with_statics
+from weft.transforms.layouts import shapes_with_layouts
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -31,7 +32,7 @@ def _lift_eval_shape(lift: Lift[NoOptions]) -> Lifted:
     (body,) = lift.bodies
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
-        return untyped_jax.eval_shape(body, groups)
+        return shapes_with_layouts(body, groups)
 
     return lifted
 
@@ -44,6 +45,8 @@ EVAL_SHAPE: Rule[NoOptions] = Rule("eval_shape", _lift_eval_shape, read=lambda n
 
 def eval_shape(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """The output of a function as `ShapeDtypeStruct`s, without computing anything.
+
+    They say where they lie on a mesh if the function does: by types, constraints, `out_shardings`, or as arguments.
 
     Args:
         function: what to evaluate; it may construct records.

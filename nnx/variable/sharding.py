@@ -100,13 +100,19 @@ def shard_value(value: Any, out_sharding: Any, rules: LogicalRules | None, mesh:
 def lay_out_abstractly(value: Any, out_sharding: Any, rules: LogicalRules | None, mesh: Any) -> Any:
     """A `ShapeDtypeStruct` with the layout that `shard_value` gives; as it is where it has one, or there is no mesh."""
     mesh = mesh or _mesh_in_context()
-    if not isinstance(value, jax.ShapeDtypeStruct) or value.sharding is not None:
+    if not isinstance(value, jax.ShapeDtypeStruct):
+        return value
+    # On automatic axes a value has moved away from its constraint or argument if its names say so, as in flax.
+    by_name = out_sharding and mesh is not None and mesh.are_all_axes_auto
+    if value.sharding is not None and not by_name:
         return value
     sharding = apply_rules(out_sharding or PartitionSpec(), rules)
     if isinstance(sharding, Format):
         sharding = sharding.sharding
     if isinstance(sharding, PartitionSpec):
         sharding = NamedSharding(mesh, sharding) if mesh is not None else None
+    if isinstance(value.sharding, NamedSharding) and value.sharding.spec == getattr(sharding, "spec", None):
+        return value  # which may name the devices, too
     return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding)
 
 
