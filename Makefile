@@ -11,7 +11,7 @@ N ?= 1000
 JOBS ?= logical
 PINS := constraints.txt pyproject.toml
 
-.PHONY: help demo demo-lm test test-slow quick test-debug fuzz fuzz-records flax-suite check-field lint format typecheck \
+.PHONY: help demo demo-lm test test-slow quick test-debug fuzz fuzz-records flax-suite check-field field-nnx lint format typecheck \
     bench docs docs-serve wheel freeze clean
 .DEFAULT_GOAL := help
 
@@ -26,6 +26,7 @@ help:
 	@echo 'make fuzz-records N=2000 compare random programs over records with plain JAX'
 	@echo 'make flax-suite run flax'\''s own tests of NNX over weft.nnx'
 	@echo 'make check-field judge released packages that annotate with jaxtyping, by what is known of them'
+	@echo 'make field-nnx  use packages built on flax.nnx under flax and weft, and compare'
 	@echo 'make lint       ruff check and ruff format --check'
 	@echo 'make format     let ruff mend what it can'
 	@echo 'make typecheck  pyright over the installed wheel, strict on core and the transforms'
@@ -67,6 +68,9 @@ flax-suite: $(VENV)/stamp-test
 
 check-field: $(VENV)/stamp-test
 	$(BIN)/python tests/typecheck/field/field.py $(ARGS)
+
+field-nnx: $(VENV)/stamp-test
+	$(BIN)/python tests/nnx/field/field.py $(ARGS)
 
 lint: $(VENV)/stamp-dev
 	$(BIN)/ruff check .

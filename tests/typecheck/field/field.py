@@ -13,29 +13,17 @@ import json
 import os
 import subprocess
 import sys
-import venv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
+sys.path.insert(0, str(HERE.parents[1]))
+from environments import environment, with_this_checkout  # noqa: E402
+
 CACHE = Path(os.environ.get("WEFT_FIELD", Path.home() / ".cache" / "weft-field"))
 VERDICTS = HERE / "verdicts.json"
 DECIDED = ("proved", "holds", "fails")
-
-
-def environment() -> Path:
-    """The interpreter of the environment with the packages; made on first use, and when they change."""
-    folder, stamp = CACHE / "venv", CACHE / "stamp"
-    python = folder / "bin" / "python"
-    pins = (HERE / "packages.txt").read_text() + (ROOT / "constraints.txt").read_text() + sys.version
-    if not stamp.exists() or stamp.read_text() != pins:
-        venv.create(folder, with_pip=True, clear=True)
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--constraint", str(ROOT / "constraints.txt")]
-        subprocess.run([*pip, "--requirement", str(HERE / "packages.txt"), "beartype", "optax"], check=True)
-        stamp.write_text(pins)
-    return python
 
 
 def modules_of(package: str, python: Path) -> Iterator[str]:
@@ -50,16 +38,12 @@ def modules_of(package: str, python: Path) -> Iterator[str]:
 def judged(package: str, python: Path) -> list[dict[str, Any]]:
     """The contracts of a package, each once: a method in the class that writes it."""
     out = CACHE / f"{package}.jsonl"
-    import_weft = CACHE / "weft-here"  # this checkout, under its name
-    import_weft.mkdir(exist_ok=True)
-    if not (import_weft / "weft").exists():
-        (import_weft / "weft").symlink_to(ROOT)
     subprocess.run(
         [str(python), str(HERE / "judge.py"), str(out), *modules_of(package, python)],
         check=False,
         cwd=CACHE,
         stdout=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": str(import_weft), "JAX_PLATFORMS": "cpu"},
+        env={**os.environ, "PYTHONPATH": str(with_this_checkout(CACHE)), "JAX_PLATFORMS": "cpu"},
     )
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     return list({(row["name"], row.get("place", row["module"])): row for row in reversed(rows)}.values())[::-1]
@@ -68,7 +52,7 @@ def judged(package: str, python: Path) -> list[dict[str, Any]]:
 def main(arguments: list[str]) -> int:
     """Judges packages, prints what fails, and compares the counts."""
     update = "--update" in arguments
-    python = environment()
+    python = environment(CACHE, HERE / "packages.txt", "beartype", "optax")
     known: dict[str, dict[str, int]] = json.loads(VERDICTS.read_text()) if VERDICTS.exists() else {}
     worse = False
     for package in [one for one in arguments if not one.startswith("-")] or list(known):
