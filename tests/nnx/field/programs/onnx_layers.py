@@ -40,7 +40,7 @@ class ConvNet(nnx.Module):
 
     def __call__(self, x):
         for conv, norm in zip(self.convs, self.norms, strict=True):
-            x = nnx.max_pool(nnx.relu(norm(conv(x))), (2, 2), strides=(2, 2))
+            x = nnx.max_pool(nnx.relu(norm(conv(x))), window_shape=(2, 2), strides=(2, 2))
         return nnx.log_softmax(self.head(self.dropout(x.mean((1, 2)))))
 
 
@@ -69,7 +69,10 @@ CASES = {
     "MultiHeadAttention": (nnx.MultiHeadAttention(2, 8, decode=False, deterministic=True, rngs=RNGS), SEQUENCE),
     "LoRA": (nnx.LoRA(8, 2, 3, rngs=RNGS), SEQUENCE),
     "LoRALinear": (nnx.LoRALinear(8, 3, lora_rank=2, rngs=RNGS), SEQUENCE),
-    "pooling": (lambda x: nnx.avg_pool(nnx.max_pool(x, (2, 2), strides=(2, 2)), (2, 2)), (2, 8, 8, 4)),
+    "pooling": (
+        lambda x: nnx.avg_pool(nnx.max_pool(x, window_shape=(2, 2), strides=(2, 2)), window_shape=(2, 2)),
+        (2, 8, 8, 4),
+    ),
     "activations": (lambda x: nnx.silu(nnx.elu(nnx.leaky_relu(nnx.tanh(x)))) + nnx.softmax(x), SEQUENCE),
     "a block": (Residual(rngs=RNGS), SEQUENCE),
     "a ConvNet": (ConvNet(rngs=RNGS), (2, 8, 8, 4)),
