@@ -27,7 +27,7 @@ from weft.typecheck.proofs.budget import USUAL, Budget
 from weft.typecheck.proofs.following import listening
 from weft.typecheck.proofs.lints import lint
 from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for
-from weft.typecheck.proofs.options import describe_option, is_class
+from weft.typecheck.proofs.options import argument_of, describe_option, is_class
 from weft.typecheck.proofs.programs import program_of
 from weft.typecheck.proofs.report import Cause, Contract, Finding, Report, Verdict
 from weft.typecheck.proofs.search import Outcome, Search
@@ -254,6 +254,9 @@ def _beyond_annotations(trial: Trial) -> str | None:
     wrapped = trial.held & set(_NAMED.findall(what)) if isinstance(trial.error, TypeError | AttributeError) else ()
     if wrapped:
         return f"it holds a {', '.join(sorted(wrapped))} where it computes with an array ({what})"
+    trees = sorted(argument_of(place) for place in trial.options if place.endswith(" tree"))
+    if trees and isinstance(trial.error, TypeError) and {"dict", "tuple"} & set(_NAMED.findall(what)):
+        return f"{', '.join(trees)}: the annotation leaves open which tree it is ({what}); pass it in `args`"
     hidden = sorted(one for one in trial.vague if one.startswith("**"))
     if hidden and (isinstance(trial.error, KeyError) or (isinstance(trial.error, TypeError) and _LACKING.search(what))):
         return f"{', '.join(hidden)}: the annotations do not say what it takes ({what}); pass it in `args`"

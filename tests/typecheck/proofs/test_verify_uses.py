@@ -8,7 +8,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import pytest
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 from weft.typecheck import verify
 
 
@@ -145,3 +145,13 @@ def test_what_branches_on_a_size_is_tried_on_both_sides(function: Callable[..., 
     report = verify(function)
     assert not report.ok
     assert f"(at {sizes})" in str(report)
+
+
+def takes_another_tree(w: Float[Array, "n"], x: PyTree) -> Float[Array, "n"]:
+    return w * x if isinstance(x, tuple) else (w * x)["a"]
+
+
+def test_a_tree_of_another_kind_than_the_code_takes_is_no_failure():
+    (contract,) = verify(takes_another_tree).contracts
+    assert contract.verdict.value == "not checked"
+    assert contract.reason.startswith("x: the annotation leaves open which tree it is (TypeError")
