@@ -159,7 +159,7 @@ def _weft_modes() -> dict[str, Any]:
 def _compilation_cache() -> str:
     import jax
 
-    folder = jax.config.jax_compilation_cache_dir
+    folder: str | None = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
     return _folder(Path(folder)) if folder and "://" not in folder else folder.partition("://")[0] if folder else "off"
 
 
