@@ -51,11 +51,17 @@ hypothesis.settings.register_profile("quick", parent=hypothesis.settings.get_pro
 hypothesis.settings.load_profile("weft")
 
 
+# Whole folders of tests that are many of a kind: numbers of layers against those of peers, and what docstrings print.
+_WIDE = ("modules/attention/", "modules/convolutions/", "modules/norms/", "modules/recurrence/", "examples/", "test_doctests")
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` is asked
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of tests that are `one_in(n)`, marks all but each n-th as slow."""
+    """Of tests that are `one_in(n)`, marks all but each n-th as slow; and those of some folders as wide."""
     seen: collections.Counter[str] = collections.Counter()
     for item in items:
+        if item.nodeid.removeprefix("tests/").startswith(_WIDE):
+            item.add_marker(pytest.mark.wide)
         marker = item.get_closest_marker("one_in")
         if marker is not None:
             of_function = item.nodeid.partition("[")[0]
