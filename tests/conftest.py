@@ -52,7 +52,14 @@ hypothesis.settings.load_profile("weft")
 
 
 # Whole folders of tests that are many of a kind: numbers of layers against those of peers, and what docstrings print.
-_WIDE = ("modules/attention/", "modules/convolutions/", "modules/norms/", "modules/recurrence/", "examples/", "test_doctests")
+_WIDE = (
+    "modules/attention/",
+    "modules/convolutions/",
+    "modules/norms/",
+    "modules/recurrence/",
+    "examples/",
+    "test_doctests",
+)
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` is asked

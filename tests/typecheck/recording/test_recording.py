@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import json
+import sys
 import textwrap
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -92,6 +93,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory):
         with recorder:
             module: Any = importlib.import_module("recorded_package")
         yield module, recorder
+    # A worker that gets tests of this file a second time makes it anew.
+    sys.modules.pop("recorded_package", None)
 
 
 def proof(recorded: tuple[ModuleType, Recorder], name: str) -> Any:
