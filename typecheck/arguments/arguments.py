@@ -169,8 +169,7 @@ def _box(builder: Builder, spec: BoxOf, place: str, scope: Scope) -> Any:
 
 
 def _literal(builder: Builder, spec: LiteralOf, place: str, scope: Scope) -> Any:
-    builder.values[place] = tuple(map(repr, spec.values))
-    return spec.values[builder.choose(place, len(spec.values))]
+    return builder.one_of(place, spec.values)
 
 
 def _batched(builder: Builder, spec: BatchedOf, place: str, scope: Scope) -> Any:
@@ -206,6 +205,7 @@ def _instance(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any
         return _string(builder, place, scope)
     if is_made_of_its_own(spec.cls) or not is_plain_class(spec.cls):
         return value_of(builder, spec, place, scope)
+    # A constructor that takes its own kind (a tree of nodes, say) would be called for ever.
     if spec.cls in builder.inside:
         raise Unbuildable(f"{place}: a {spec.cls.__name__} takes another one")
     builder.inside = (*builder.inside, spec.cls)
@@ -221,8 +221,7 @@ def _string(builder: Builder, place: str, scope: Scope, *default: str | None) ->
     known = tuple(dict.fromkeys((*default, *strings_compared(scope.function, name))))
     if not known:
         raise Unbuildable(f"{place}: no str can be made from its annotation, and the body compares it with none")
-    builder.values[place] = tuple(map(repr, known))
-    return known[builder.choose(place, len(known))]
+    return builder.one_of(place, known)
 
 
 def build_module(builder: Builder, cls: type, place: str, scope: Scope, given: Mapping[str, Any] | None = None) -> Any:
@@ -379,14 +378,12 @@ def _defaulted(builder: Builder, parameter: Parameter, place: str, scope: Scope,
     """What is given for a parameter with a default: arrays both ways, flags both ways, sizes as sizes."""
     default, annotation = parameter.default, parameter.annotation
     if isinstance(default, bool):
-        builder.values[place] = (str(default), str(not default))
-        return default if builder.choose(place, 2) == 0 else not default
+        return builder.one_of(place, (default, not default))
     if isinstance(default, int) and parameter.name in dims:
         return integer(builder, parameter.name, scope)
     if isinstance(annotation, LiteralOf):
         others = tuple(one for one in annotation.values if one != default)
-        builder.values[place] = tuple(map(repr, (default, *others)))
-        return (default, *others)[builder.choose(place, 1 + len(others))]
+        return builder.one_of(place, (default, *others))
     if Instance(str) in members_of(annotation) and (default is None or isinstance(default, str)):
         return _string(builder, place, scope, default)
     if not holds_arrays(annotation) and not holds_objects(annotation):

@@ -11,7 +11,7 @@ A *key* names a size: the dim's name, after the path of the record that it belon
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -180,6 +180,11 @@ class Builder:
         if options > 1:
             self.options[place] = options
         return min(self.assignment.options.get(place, 0), options - 1)
+
+    def one_of(self, place: str, values: Sequence[Any], words: Callable[[Any], str] = repr) -> Any:
+        """One of some values; what they are is noted, for a reader knows `mode = 'sum'` and not the second option."""
+        self.values[place] = tuple(map(words, values))
+        return values[self.choose(place, len(values))]
 
     def variadic(self, dim: VariadicDim, place: str, scope: Scope) -> tuple[Any, ...]:
         """The axes of a variadic dim."""

@@ -37,16 +37,14 @@ def value_of(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any:
     if cls in OBJECTS:
         return OBJECTS[cls](builder, spec, place, scope)
     if issubclass(cls, enum.Enum) and len(cls):
-        builder.values[place] = tuple(map(str, cls))
-        return list(cls)[builder.choose(place, len(cls))]
+        return builder.one_of(place, list(cls), str)
     if is_foreign_class(cls):
         raise Unbuildable(f"{place}: {cls.__name__} is a Module of the real flax.nnx, not of weft.nnx")
     raise Unbuildable(f"{place}: no {cls.__name__} can be made from its annotation")
 
 
 def _flag(builder: Builder, place: str, scope: Scope) -> bool:
-    builder.values[place] = ("False", "True")
-    return bool(builder.choose(place, 2))
+    return bool(builder.one_of(place, (False, True)))
 
 
 def _integer(builder: Builder, place: str, scope: Scope) -> Any:

@@ -205,6 +205,7 @@ def vary_remainders(explainer: Explainer, found: Found) -> None:
             more = None if trial.ok or trial.guard else explainer.explain(trial, found.needs, deal)
             if more is not None:
                 explained = explainer.with_needs(trial, more, deal)
+                # The search may have dealt other sizes: only what still has the remainder explains the failure.
                 if all(size % factor == 0 for size in explained.assignment.sizes.values()):
                     found.needs = more
                     trial = explained
