@@ -5,7 +5,8 @@ record is a Python callback from C++. For a structure that is seen again, this f
 
 - an *extractor* checks that a tree is of exactly that structure (types, lengths, keys, static values) and reads its
   dynamic leaves; it returns None if anything differs, so it can never be stale;
-- a *builder* makes a tree of that structure from leaves.
+- a *builder* makes a tree of that structure from leaves. A record of which no leaf changed is not built again: the
+  caller's own is handed back, as a function of immutable records does that is not transformed.
 
 Both are written from a *skeleton*: the tree definition unflattened with numbered slots in place of leaves. `exec` is
 used here, once for each structure, because the same walk as closures was measured four times slower.
@@ -13,12 +14,14 @@ used here, once for each structure, because the same walk as closures was measur
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import equinox as eqx
 import jax
-from weft.core.edge import trees, untyped
+from weft.core.edge import trees
 from weft.core.edge.untyped import jnp
 from weft.core.records.leaves import MISSING, NUMBERS, array_types, keeps_numbers
 from weft.core.records.partition import Structure
@@ -30,6 +33,8 @@ FORWARDED = -1
 
 # The descriptor itself: equinox's `__getattribute__` is Python code, and going around it saves a fifth of the time.
 _get_dict = eqx.Module.__dict__["__dict__"].__get__
+# A dict that is written down as a literal and set whole takes a fifth less than one that is filled key by key.
+_set_dict = eqx.Module.__dict__["__dict__"].__set__
 
 
 class SameObject:
@@ -114,7 +119,7 @@ def _dynamic_fields(record: eqx.Module) -> set[str]:
 
 def make_extractor(
     structure: Structure, places: Sequence[tuple[int, int]], lanes: int
-) -> Callable[[Any], tuple[None, Sequence[Any], tuple[tuple[Any, ...], ...]] | None] | None:
+) -> Callable[[Any], tuple[Sequence[Any] | None, Sequence[Any], tuple[tuple[Any, ...], ...]] | None] | None:
     """Code that reads the dynamic leaves of a tree of this structure, in order and by lane.
 
     Args:
@@ -123,15 +128,39 @@ def make_extractor(
         lanes: how many lanes there are.
 
     Returns:
-        A function from a tree to `(None, values, groups)`, or to None if the tree is of another structure; or None
-        instead of a function if the structure is too large to be worth it, or cannot be written down.
+        A function from a tree to `(records, values, groups)`, or to None if the tree is of another structure; or None
+        instead of a function if the structure is too large to be worth it, or cannot be written down. `records` are
+        those that a builder may hand back; None if a leaf is an array to NumPy and would come back as one of JAX's.
     """
     skeleton = _skeleton(structure) if len(structure.paths) <= MOST_LEAVES else MISSING
     if skeleton is MISSING:
         return None
+    reader = _read(structure, skeleton)
+    source = reader.source
+    groups: list[list[str]] = [[] for _ in range(lanes)]
+    for name, (lane, _) in zip(reader.leaves, places, strict=True):
+        groups[lane].append(name)
+    source.lines.append(f"v = {_tuple(reader.leaves)}")
+    # One pass over the types in C instead of a test for each leaf.
+    source.lines.append("settled = {*map(type, v)} <= ready")
+    inside = [name for name in reader.leaves if name not in reader.outside]
+    source.lines.append(f"if not settled and not {{*map(type, {_tuple(inside)})}} <= array_types: return None")
+    if reader.outside:
+        kinds = f"{{*map(type, {_tuple([*reader.outside])})}}"
+        source.lines.append(f"if not settled and not {kinds} - array_types <= numbers: return None")
+    by_lane = ["v"] if lanes == 1 else [_tuple(group) for group in groups]
+    records = _tuple([record.name for record in reader.records])
+    source.lines.append(f"return {records} if settled else None, v, {_tuple(by_lane)}")
+    return source.function(
+        "root", indent="    ", head="  try:\n", tail="  except (KeyError, AttributeError):\n    return None"
+    )
+
+
+def _read(structure: Structure, skeleton: Any) -> _Reader:
     source = _Source(
         get_dict=_get_dict,
-        ready=_array_type(),
+        # Those of the structure's own leaves are among them: it was taken apart before.
+        ready=frozenset(kind for kind in array_types() if issubclass(kind, jax.Array | jax.Ref)),
         array_types=array_types(),
         numbers=frozenset(NUMBERS),
         same=same_static,
@@ -139,67 +168,79 @@ def make_extractor(
     )
     reader = _Reader(source, {i: value for i, _, value in structure.statics})
     reader.read(skeleton, "root", in_record=False)
-    groups: list[list[str]] = [[] for _ in range(lanes)]
-    for name, (lane, _) in zip(reader.leaves, places, strict=True):
-        groups[lane].append(name)
-    everything = _tuple(reader.leaves)
-    source.lines.append(f"v = {everything}")
-    by_lane = ["v"] if lanes == 1 else [_tuple(group) for group in groups]
-    source.lines.append(f"return None, v, {_tuple(by_lane)}")
-    return source.function(
-        "root", indent="    ", head="  try:\n", tail="  except (KeyError, AttributeError):\n    return None"
-    )
+    return reader
 
 
 def _tuple(names: Sequence[str]) -> str:
     return f"({', '.join(names)}{',' if names else ''})"
 
 
+@dataclass(frozen=True)
+class _Record:
+    """A record of a skeleton, the local that holds it, and which of the dynamic leaves are its own."""
+
+    name: str
+    node: eqx.Module
+    start: int
+    stop: int
+
+
 class _Reader:
-    """Writes the extractor's lines while it walks a skeleton."""
+    """Writes the extractor's lines while it walks a skeleton.
+
+    Attributes:
+        leaves: the local of each dynamic leaf.
+        outside: those of leaves that no record holds, where Python numbers are arrays too.
+        records: what a builder may hand back.
+    """
 
     def __init__(self, source: _Source, statics: dict[int, Any]):
         self.source = source
         self.statics = statics
         self.leaves: list[str] = []
+        self.outside: dict[str, None] = {}
+        self.records: list[_Record] = []
 
-    def read(self, node: Any, expression: str, in_record: bool) -> None:
+    def read(self, node: Any, expression: str, in_record: bool) -> bool:
+        """Writes what reads a node, and says whether nothing in it can be changed in place or is a static leaf."""
         if isinstance(node, _Slot):
-            self._leaf(node, expression, in_record)
-            return
+            return self._leaf(node, expression, in_record)
         if node is None:
             self._require(f"{expression} is None")
-            return
+            return True
         name = self.source.assign(expression)
         self._require(f"type({name}) is {self.source.constant(type(node))}")
         if isinstance(node, eqx.Module):
-            self._record(node, name)
-        elif type(node) is Static:
+            return self._record(node, name)
+        if type(node) is Static:
             constant = self.source.constant(node)
             self._require(f"{name} is {constant} or {name} == {constant}")
-        elif type(node) is Bound:
+            return True
+        if type(node) in (tuple, list) or _is_namedtuple(node):
+            children = cast("Sequence[Any]", node)
+            self._require(f"len({name}) == {len(children)}")
+            settled = [self.read(child, f"{name}[{i}]", in_record) for i, child in enumerate(children)]
+            return all(settled) and type(node) is not list
+        if type(node) is Bound:
             # Its leaves were checked when it was made.
             self._require(f"{name}.structure is {self.source.constant(node.structure)}")
             leaves = self.source.assign(f"{name}.leaves")
-            self.leaves += [f"{leaves}[{i}]" for i in range(len(node.leaves))]
+            for i in range(len(node.leaves)):
+                self._slot(f"{leaves}[{i}]", in_record)
         elif type(node) is dict:
             items = cast("dict[Any, Any]", node)
             self._require(f"len({name}) == {len(items)}")
             # JAX orders a dict's children by key.
             for key in sorted(items):
                 self.read(items[key], f"{name}[{self.source.constant(key)}]", in_record)
-        elif type(node) in (tuple, list) or _is_namedtuple(node):
-            children = cast("Sequence[Any]", node)
-            self._require(f"len({name}) == {len(children)}")
-            for i, child in enumerate(children):
-                self.read(child, f"{name}[{i}]", in_record)
         else:
             self._other(node, name, in_record)
+        return False
 
     def _require(self, condition: str) -> None:
         self.source.lines.append(f"if not ({condition}): return None")
 
-    def _leaf(self, slot: _Slot, expression: str, in_record: bool) -> None:
+    def _leaf(self, slot: _Slot, expression: str, in_record: bool) -> bool:
         name = self.source.assign(expression, "v")
         if slot.index in self.statics:
             value = self.statics[slot.index]
@@ -207,27 +248,34 @@ class _Reader:
                 self._require(f"id({name}) == {value.identity}")
             else:
                 self._same(name, value)
-            return
-        known = "" if in_record else f" or type({name}) in numbers"
-        # The first test is the usual case, and cheaper than the second.
-        self._require(f"type({name}) is ready or type({name}) in array_types{known}")
+            return False
+        self._slot(name, in_record)
+        return True
+
+    def _slot(self, name: str, in_record: bool) -> None:
+        if not in_record:
+            self.outside[name] = None
         self.leaves.append(name)
 
     def _same(self, name: str, value: Any) -> None:
         constant = self.source.constant(value)
         self._require(f"{name} is {constant} or same({name}, {constant})")
 
-    def _record(self, node: eqx.Module, name: str) -> None:
+    def _record(self, node: eqx.Module, name: str) -> bool:
+        start, settled = len(self.leaves), True
         values = cast("dict[str, Any]", object.__getattribute__(node, "__dict__"))
         dynamic = _dynamic_fields(node)
         fields = self.source.assign(f"get_dict({name})", "d")
         self._require(f"len({fields}) == {len(values)}")
         for field in node.__dataclass_fields__:
             if field in dynamic and field in values:
-                self.read(values[field], f"{fields}[{field!r}]", not keeps_numbers(type(node)))
+                settled &= self.read(values[field], f"{fields}[{field!r}]", not keeps_numbers(type(node)))
         for field, value in values.items():
             if field not in dynamic:
                 self._same(self.source.assign(f"{fields}[{field!r}]", "v"), value)
+        if settled and len(self.leaves) > start:
+            self.records.append(_Record(name, node, start, len(self.leaves)))
+        return settled
 
     def _other(self, node: Any, name: str, in_record: bool) -> None:
         children, data = cast(Any, trees.children_of(node))
@@ -240,25 +288,53 @@ class _Reader:
             self.read(child, f"{listed}[{i}]", in_record)
 
 
-def make_builder(structure: Structure, sources: Sequence[tuple[int, int]]) -> Callable[[Any, Any], Any]:
+Builder = Callable[..., Any]
+
+
+def make_builder(structure: Structure, sources: Sequence[tuple[int, int]], arrived: Structure | None = None) -> Builder:
     """Code that builds a tree of this structure.
 
     Args:
         structure: of the tree to build.
         sources: for each dynamic leaf, (lane, place), or (FORWARDED, position among the arguments).
+        arrived: the structure of the arguments, of which whole records may be handed back.
 
     Returns:
-        A function from `(values, groups)`, the arguments' leaves and the lanes that came out, to the tree.
+        A function from `(values, groups, records)`, the arguments' leaves, the lanes that came out and the extractor's
+        records, to the tree.
     """
     skeleton = _skeleton(structure)
     if skeleton is MISSING:
-        return lambda values, groups: structure.build(
-            [as_array(values[place]) if lane == FORWARDED else groups[lane][place] for lane, place in sources]
-        )
-    source = _Source(new=object.__new__, get_dict=_get_dict, as_array=as_array, ready=_array_type())
+
+        def through_registry(values: Sequence[Any], groups: Sequence[Sequence[Any]], records: Any = None) -> Any:
+            return structure.build(
+                [as_array(values[place]) if lane == FORWARDED else groups[lane][place] for lane, place in sources]
+            )
+
+        return through_registry
+    # Written when first needed: nearly always there is only one of the two.
+    checked = functools.cache(lambda: _builder(structure, sources, skeleton, None))
+    offered = _read(arrived, _skeleton(arrived)).records if arrived is not None and _forwards(sources) else []
+    settled = functools.cache(lambda: _builder(structure, sources, skeleton, offered))
+
+    def build(values: Sequence[Any], groups: Sequence[Sequence[Any]], records: Sequence[Any] | None = None) -> Any:
+        return (checked if records is None else settled)()(values, groups, records)
+
+    return build
+
+
+def _forwards(sources: Sequence[tuple[int, int]]) -> bool:
+    return any(lane == FORWARDED for lane, _ in sources)
+
+
+def _builder(
+    structure: Structure, sources: Sequence[tuple[int, int]], skeleton: Any, records: Sequence[_Record] | None
+) -> Builder:
+    source = _Source(new=object.__new__, set_dict=_set_dict, as_array=as_array)
     dynamic = iter(sources)
     statics = {i: value for i, _, value in structure.statics}
     expressions: dict[int, str] = {}
+    forwarded: dict[int, int] = {}
     for i in range(len(structure.paths)):
         if i in statics:
             expressions[i] = source.constant(statics[i])
@@ -266,27 +342,42 @@ def make_builder(structure: Structure, sources: Sequence[tuple[int, int]]) -> Ca
         lane, place = next(dynamic)
         if lane != FORWARDED:
             expressions[i] = f"groups[{lane}][{place}]"
-        else:
-            name = source.assign(f"values[{place}]", "v")
-            source.lines.append(f"if type({name}) is not ready: {name} = as_array({name})")
-            expressions[i] = name
-    source.lines.append(f"return {_Writer(source, expressions).write(skeleton)}")
-    return source.function("values, groups")
+            continue
+        forwarded[i] = place
+        expressions[i] = f"values[{place}]" if records is not None else f"as_array(values[{place}])"
+    arrived = _Arrived(records, forwarded) if records and forwarded else None
+    source.lines.append(f"return {_Writer(source, expressions, arrived).write(skeleton)}")
+    return source.function("values, groups, records")
 
 
-def _array_type() -> type:
-    # JAX names the class nowhere in public. To make an array of it is no transfer of the user's, and compiles nothing.
-    with jax.transfer_guard("allow"):
-        ready: jax.Array = untyped.jax.device_put(0)
-        return type(ready)
+class _Arrived:
+    """The records of the arguments that may be handed back, by the places of their leaves."""
+
+    def __init__(self, records: Sequence[_Record], forwarded: dict[int, int]):
+        self.by_places = {(record.start, record.stop, type(record.node)): i for i, record in enumerate(records)}
+        self.records = records
+        self.forwarded = forwarded
+
+    def find(self, node: eqx.Module) -> int | None:
+        """The number of the record that a node of the output is equal to, if all its leaves are forwarded in order."""
+        slots = jax.tree.leaves(node)
+        places = [self.forwarded.get(slot.index) if isinstance(slot, _Slot) else None for slot in slots]
+        first = places[0] if places else None
+        if first is None or places != list(range(first, first + len(places))):
+            return None
+        found = self.by_places.get((first, first + len(places), type(node)))
+        if found is None or trees.structure(self.records[found].node) != trees.structure(node):
+            return None
+        return found
 
 
 class _Writer:
     """Writes the builder's lines while it walks a skeleton."""
 
-    def __init__(self, source: _Source, leaves: dict[int, str]):
+    def __init__(self, source: _Source, leaves: dict[int, str], arrived: _Arrived | None):
         self.source = source
         self.leaves = leaves
+        self.arrived = arrived
 
     def write(self, node: Any) -> str:
         """Lines for a node's children, and the expression for the node."""
@@ -297,7 +388,8 @@ class _Writer:
         if type(node) is Static:
             return self.source.constant(node)
         if isinstance(node, eqx.Module):
-            return self._record(node)
+            known = None if self.arrived is None else self.arrived.find(node)
+            return self._record(node) if known is None else f"records[{known}]"
         if type(node) is dict:
             items = cast("dict[Any, Any]", node)
             return f"{{{', '.join(f'{self.source.constant(k)}: {self.write(items[k])}' for k in sorted(items))}}}"
@@ -315,10 +407,11 @@ class _Writer:
         # Children first, so that an expression for one child never sits between another's lines.
         children = {name: self.write(value) for name, value in values.items() if name in dynamic}
         record = self.source.assign(f"new({self.source.constant(type(node))})", "r")
-        fields = self.source.assign(f"get_dict({record})", "d")
-        for name, value in values.items():
-            expression = children[name] if name in dynamic else self.source.constant(value)
-            self.source.lines.append(f"{fields}[{name!r}] = {expression}")
+        fields = [
+            f"{name!r}: {children[name] if name in dynamic else self.source.constant(value)}"
+            for name, value in values.items()
+        ]
+        self.source.lines.append(f"set_dict({record}, {{{', '.join(fields)}}})")
         return record
 
     def _other(self, node: Any) -> str:

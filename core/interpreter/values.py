@@ -13,8 +13,8 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, cast
 
 import jax
@@ -23,7 +23,7 @@ from weft.core.definitions import REDEFINED, another, same_name
 from weft.core.edge import trees
 from weft.core.errors import StructureError
 from weft.core.interpreter.boundary import Arrival, Call, Crossing, Departure, Extract, Groups, OutLanes
-from weft.core.interpreter.codegen import FORWARDED, as_array, make_builder, make_extractor
+from weft.core.interpreter.codegen import FORWARDED, Builder, as_array, make_builder, make_extractor
 from weft.core.interpreter.prefixes import resolve
 from weft.core.interpreter.rides import Read, Ride
 from weft.core.memory import Handle, live
@@ -107,6 +107,8 @@ class Outcome:
 
     structure: Structure
     sources: tuple[tuple[int, int], ...]
+    # Which of the arguments' records may be handed back; no part of what is returned.
+    arrived: Structure | None = field(default=None, compare=False, repr=False)
     # Values are not updated.
     updates: ClassVar[tuple[tuple[int, int, int], ...]] = ()
     updated: ClassVar[frozenset[int]] = frozenset()
@@ -116,9 +118,9 @@ class Outcome:
         return hash(self.sources)
 
     @functools.cached_property
-    def builder(self) -> Callable[[Sequence[Any], Groups], Any]:
+    def builder(self) -> Builder:
         """Generated code that builds the output from the arguments' leaves and the lanes that came out."""
-        return make_builder(self.structure, self.sources)
+        return make_builder(self.structure, self.sources, self.arrived)
 
     def sparse(self, values: Sequence[Any]) -> Any:
         """A tree like the output: values at what rode in its first lane, and `None` elsewhere."""
@@ -218,7 +220,7 @@ class Values:
                 sources.append((FORWARDED, origin))
             else:
                 sources.append(lanes.output(ride, leaf.value, lambda leaf=leaf: format_path(leaf.path, "output")))
-        return *lanes.finished(), Outcome(structure, tuple(sources))
+        return *lanes.finished(), Outcome(structure, tuple(sources), crossing.structure)
 
     def hand_over(self, entered: None, outcome: Outcome, values: Sequence[Any], groups: Groups) -> Any:
         """The output, from what came out of the transform and what was forwarded."""
@@ -230,9 +232,11 @@ class Values:
         """Generated code that takes another call of the same make apart, or tells that it is of another make."""
         return make_extractor(crossing.structure, crossing.places, len(crossing.lanes))
 
-    def quick_hand_over(self, entered: None, outcome: Outcome, values: Sequence[Any], groups: Groups) -> Any:
-        """Generated code for `hand_over`."""
-        return outcome.builder(values, groups)
+    def quick_hand_over(
+        self, entered: Sequence[Any] | None, outcome: Outcome, values: Sequence[Any], groups: Groups
+    ) -> Any:
+        """Generated code for `hand_over`; what entered are the arguments' records, if they may be handed back."""
+        return outcome.builder(values, groups, entered)
 
 
 class _Abstract:

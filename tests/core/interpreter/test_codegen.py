@@ -144,6 +144,50 @@ def test_lanes_and_forwarded_leaves_find_their_places(tree: Any, random: Any):
             assert isinstance(made.value, jax.Array)
 
 
+def called_three_times(function: Callable[[Any], Any], argument: Any) -> Any:
+    """From the third call on, the generated code is used."""
+    jitted = weft.jit(function)
+    jitted(argument)
+    jitted(argument)
+    return jitted(argument)
+
+
+def test_a_record_of_which_nothing_changed_is_the_callers_own():
+    box = Box(Box(jnp.ones(2)), (Box(jnp.zeros(2), jnp.ones(3)), jnp.ones(1)))
+    after = called_three_times(lambda box: dataclasses.replace(box, more=(box.more[0], box.more[1] + 1)), box)
+    assert after.value is box.value
+    assert after.more[0] is box.more[0]
+    assert after is not box
+    assert called_three_times(lambda box: jax.tree.map(lambda x: x, box), box) is box
+
+
+def test_what_was_changed_or_moved_is_built():
+    box = Box(Box(jnp.ones(2), name="a"), Box(jnp.zeros(2), name="b"))
+    swapped = called_three_times(lambda box: Box(Box(box.more.value, name="a"), box.value), box)
+    assert swapped.value.name == "a"
+    assert swapped.value.value is box.more.value
+    assert swapped.more.name == "a"
+    assert swapped.more is box.value
+    renamed = called_three_times(lambda box: Box(Box(box.value.value, name="c"), box.more), box)
+    assert renamed.value.name == "c"
+    assert renamed.value.value is box.value.value
+
+
+def test_a_record_with_a_list_is_no_one_elses():
+    box = Box([jnp.ones(2), jnp.ones(2)], Box(jnp.ones(1)))
+    after = called_three_times(lambda box: box, box)
+    assert after.more is box.more
+    assert after.value is not box.value
+    after.value.append(3)
+    assert len(box.value) == 2
+
+
+def test_an_array_of_numpys_comes_back_as_one_of_jaxs():
+    box = Box(np.ones(2, np.float32), Box(jnp.ones(1)))
+    after = called_three_times(lambda box: box, box)
+    assert isinstance(after.value, jax.Array)
+
+
 @given(trees)
 def test_a_compiled_identity_gives_the_same_each_way(tree: Any):
     identity = weft.jit(lambda tree: tree)
