@@ -46,7 +46,8 @@ demo-lm: $(VENV)/stamp-train
 test: $(VENV)/stamp-test
 	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal -m 'not slow' $(ARGS)
 
-test-slow: $(VENV)/stamp-test
+# Some of these open pages in a browser.
+test-slow: $(VENV)/stamp-dev
 	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal -m slow $(ARGS)
 
 quick: $(VENV)/stamp-test

@@ -10,12 +10,15 @@ import collections
 import contextlib
 import ctypes
 import gc
+import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from typing import Any
 
 import hypothesis
 import psutil
@@ -120,3 +123,26 @@ def checking_leaks() -> Callable[[], AbstractContextManager[None]]:
             gc.unfreeze()
 
     return checking
+
+
+@pytest.fixture(scope="session")
+def visit() -> Callable[..., Any]:
+    """Opens a page in a browser, or several in turn: the values of an expression in JavaScript on each.
+
+    Errors of a page, and one that is not ready in a minute, fail the test; see `browser.py`.
+    """
+    pytest.importorskip("PyQt6.QtWebEngineWidgets", reason="the extra `browser` is not installed", exc_type=ImportError)
+    # Chromium's sandbox wants rights that containers do not give; only pages that the tests made are opened.
+    chromium = {"QT_QPA_PLATFORM": "offscreen", "QTWEBENGINE_CHROMIUM_FLAGS": "--no-sandbox --disable-gpu"}
+
+    def visit(
+        *urls: str, script: str, size: tuple[int, int] = (1280, 900), until: str = "true", picture: str | None = None
+    ) -> list[Any]:
+        visits = [{"url": url, "script": script, "size": size, "until": until, "picture": picture} for url in urls]
+        program = [sys.executable, os.path.join(os.path.dirname(__file__), "browser.py")]
+        environment = {**os.environ, **chromium}
+        done = subprocess.run(program, input=json.dumps(visits), env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return visit

@@ -2,16 +2,19 @@
 
 The API pages come from the public names: a page for each room, so that no name can be forgotten. mkdocstrings reads the
 sources of a package in a folder of its name; the repository is the package and may lie in any folder, so the sources
-are copied to `build/docs/weft` first.
+are copied first, to a folder of this process: two sites may be built at a time.
 """
 
 from __future__ import annotations
 
+import atexit
+import functools
 import importlib
 import inspect
 import io
 import re
 import shutil
+import tempfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,10 +32,19 @@ SHORT = {"weft.tree": "Functions over arrays", "weft.metrics": "Metrics", "weft.
 OUTSIDE = "JAX's own"
 
 
+@functools.cache
+def copies() -> Path:
+    """The folder of the copied sources, for as long as this process lives."""
+    folder = tempfile.mkdtemp(prefix="weft-docs-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    target = ROOT / "build" / "docs" / "weft"
+    target = copies() / "weft"
     shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
+    target.mkdir()
+    config.plugins["mkdocstrings"].config.handlers["python"]["paths"] = [str(target.parent)]
     (target / "__init__.py").touch()
     for package in PACKAGES:
         shutil.copytree(ROOT / package, target / package, ignore=shutil.ignore_patterns("__pycache__"))

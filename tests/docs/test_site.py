@@ -1,14 +1,22 @@
-"""The built site holds together: no broken link, every public name on a page and found by the search, no other host."""
+"""The built site holds together: no broken link, every public name on a page, no other host.
+
+And as a reader has it, in a browser: on a phone, and by the search.
+"""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -16,6 +24,32 @@ import weft
 from weft import nnx, typecheck
 
 ROOT = Path(__file__).resolve().parents[2]
+PHONE = (390, 844)
+# What a reader types into the search, and a page that must be among the answers.
+SEARCHES = {
+    "vmap": "api/records/transforms.html",
+    "lost successor": "guides/errors.html",
+    "MultiHeadAttention": "api/records/modules-attention.html",
+}
+LOOK = """({
+    wide: document.documentElement.scrollWidth - window.innerWidth,
+    letters: parseFloat(getComputedStyle(document.querySelector('article')).fontSize),
+    dark: [...document.images].filter(i => !(i.complete && i.naturalWidth > 0)).map(i => i.src),
+    pictures: document.images.length,
+    words: document.querySelector('article').innerText.split(/\\s+/).length,
+})"""
+SEARCH = """(() => {
+    const field = document.querySelector('input.md-search__input');
+    if (field.value !== WORDS) {
+        document.querySelector('#__search').checked = true;
+        field.focus();
+        field.value = WORDS;
+        field.dispatchEvent(new Event('keyup', {bubbles: true}));
+        field.dispatchEvent(new Event('input', {bubbles: true}));
+    }
+    return document.querySelectorAll('.md-search-result__link').length > 0;
+})()"""
+ANSWERS = "[...document.querySelectorAll('.md-search-result__link')].map(a => a.getAttribute('href'))"
 
 
 class Page(HTMLParser):
@@ -59,15 +93,20 @@ def broken(pages: dict[Path, Page]) -> list[str]:
     return found
 
 
-@pytest.mark.slow
-def test_the_site_builds_strictly_and_holds_together(tmp_path: Path):
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the built site."""
     pytest.importorskip("mkdocs")
-    site = tmp_path / "site"
+    site = tmp_path_factory.mktemp("built") / "site"
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(site)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(build, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+    return site
 
+
+@pytest.mark.slow
+def test_the_site_builds_strictly_and_holds_together(site: Path):
     # The page of errors has links from the root of a server that is not there.
     files = [file for file in site.rglob("*.html") if file.name != "404.html"]
     pages = {file.resolve(): Page(file.read_text()) for file in files}
@@ -92,3 +131,36 @@ def test_the_site_builds_strictly_and_holds_together(tmp_path: Path):
 def names_of(module: ModuleType) -> list[str]:
     """The public names, without those of modules."""
     return [name for name in module.__all__ if not isinstance(getattr(module, name), ModuleType)]
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        """Says nothing of each request."""
+
+
+@pytest.fixture(scope="module")
+def served(site: Path) -> Iterator[str]:
+    """Where the site is served: the search loads its index, which a browser refuses to do from the disk."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(site)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.slow
+def test_every_page_is_readable_on_a_phone_and_shows_its_pictures(site: Path, served: str, visit: Callable[..., Any]):
+    names = sorted(str(file.relative_to(site)) for file in site.rglob("*.html") if file.name != "404.html")
+    found = visit(*(f"{served}/{name}" for name in names), script=LOOK, size=PHONE)
+    seen = dict(zip(names, found, strict=True))
+    assert {name: page["wide"] for name, page in seen.items() if page["wide"] > 0} == {}
+    assert {name: page["dark"] for name, page in seen.items() if page["dark"]} == {}
+    assert {name: page for name, page in seen.items() if page["letters"] < 14 or page["words"] < 10} == {}
+    assert seen["benchmarks.html"]["pictures"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("words", "wanted"), SEARCHES.items())
+def test_the_search_finds_what_a_reader_types(words: str, wanted: str, served: str, visit: Callable[..., Any]):
+    (answers,) = visit(f"{served}/index.html", script=ANSWERS, until=SEARCH.replace("WORDS", json.dumps(words)))
+    assert any(wanted in answer for answer in answers), answers

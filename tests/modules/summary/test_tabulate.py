@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import jax
 import jax.numpy as jnp
+import matplotlib.image
 import numpy as np
 import pytest
 import weft
@@ -151,6 +153,27 @@ def test_a_page_is_well_formed_and_escapes_what_it_shows():
     assert tags.seen[:4] == ["html", "head", "meta", "title"]
     assert "&lt;b&gt;&amp;[bold]" in page
     assert page.count("<th") - page.count("<thead") == 8
+
+
+@pytest.mark.slow
+def test_the_page_is_a_table_in_a_browser(visit, tmp_path):
+    page, picture = tmp_path / "table.html", tmp_path / "table.png"
+    page.write_text(weft.tabulate(Batched(Net()), jax.ShapeDtypeStruct((2, 4, 4, 1), jnp.float32), format="html"))
+    script = """[...document.querySelectorAll('tbody tr')].map(row => [...row.cells].map(cell => {
+        const box = cell.getBoundingClientRect();
+        return [box.left, box.top, box.right, box.bottom, cell.scrollWidth - cell.clientWidth];
+    }))"""
+    (table,) = visit(page.as_uri(), script=script, picture=str(picture))
+    assert len(table) == 7
+    for row in table:
+        # Each cell holds its text, and they stand side by side in the window.
+        assert all(left < right <= 1280 and top < bottom and over <= 0 for left, top, right, bottom, over in row)
+        assert all(one[2] <= other[0] for one, other in itertools.pairwise(row))
+    assert all(above[0][3] <= below[0][1] for above, below in itertools.pairwise(table))
+    shade = matplotlib.image.imread(picture)[..., :3].mean(-1)
+    for row in table:
+        left, top, right, bottom, _ = map(int, row[0])
+        assert shade[top:bottom, left:right].min() < 0.5 < shade[top:bottom, left:right].mean()
 
 
 @pytest.mark.parametrize(

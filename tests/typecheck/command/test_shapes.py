@@ -118,6 +118,24 @@ def test_a_page_is_well_formed_escaped_and_needs_nothing_else(run):
     HTMLParser().feed(page)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [(1280, 900), (390, 844)], ids=["desk", "phone"])
+def test_a_page_shows_each_note_in_a_browser_and_nothing_is_cut_off(run, visit, tmp_path: Path, size: tuple[int, int]):
+    file = tmp_path / "page.html"
+    file.write_text(run("program.py", "--format", "html")[1])
+    script = """({
+        wide: document.documentElement.scrollWidth - window.innerWidth,
+        notes: [...document.querySelectorAll('span')].filter(s => s.innerText).map(s => {
+            const [note, code] = [s.getBoundingClientRect(), s.previousElementSibling.getBoundingClientRect()];
+            return [s.innerText, note.right, note.height, note.left >= code.right || note.top >= code.bottom];
+        }),
+    })"""
+    (page,) = visit(file.as_uri(), script=script, size=size)
+    assert page["wide"] <= 0
+    assert "scores f32[t,s]" in [text for text, *_ in page["notes"]]
+    assert all(right <= size[0] and height > 0 and apart for _, right, height, apart in page["notes"])
+
+
 def test_as_json(run):
     _, out, _ = run("program.py:attend", "--format", "json")
     (one,) = json.loads(out)["functions"]
