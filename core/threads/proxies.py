@@ -74,6 +74,31 @@ class RecordProxy(Proxy):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return ThreadedFunction(block_of(self), path_of(self), "__call__")(*args, **kwargs)
 
+    def __len__(self) -> int:
+        return len(cast("Sequence[Any]", value_of(self)))
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[index] for index in range(len(self)))
+
+    def __getitem__(self, key: Any) -> Any:
+        """What the record itself gives, by its path: `t.chain[0]` is `t.chain.layers[0]`."""
+        block, path = block_of(self), path_of(self)
+        record: Any = block.get(path)
+        value = record[key]
+        if not _holds_records(value):
+            return value
+        for name in field_names(record):
+            place = _place_of(value, getattr(record, name))
+            if place is not None:
+                return _wrap(block, (*path, name, *place), value)
+        handle = block.format_handle(path)
+        raise SuccessorError(
+            f"{handle}[{key!r}] is no part of the {type(record).__qualname__} but was made when asked for: "
+            "its successor would have no place",
+            at=block.format(path),
+            fix=f"go through {handle}, whose successor is kept; or take it by hand: peek({handle})[{key!r}]",
+        )
+
 
 class ContainerProxy(Proxy):
     """Stands for a container that holds records, inside an open `thread` block."""
@@ -185,6 +210,22 @@ def _holds_records(value: Any) -> bool:
     if isinstance(value, dict):
         return any(map(_holds_records, cast("dict[Any, Any]", value).values()))
     return isinstance(value, eqx.Module)
+
+
+def _place_of(value: Any, container: Any) -> Path | None:
+    """Where in the containers of a field a value lies: that very object."""
+    if value is container:
+        return ()
+    items: Any = ()
+    if isinstance(container, (list, tuple)):
+        items = enumerate(cast("Sequence[Any]", container))
+    elif isinstance(container, dict):
+        items = cast("dict[Any, Any]", container).items()
+    for key, item in items:
+        place = _place_of(value, item)
+        if place is not None:
+            return (key, *place)
+    return None
 
 
 # --- parts as functions ----------------------------------------------------------------------------------------------

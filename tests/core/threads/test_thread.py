@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import weft
 from weft.core import Module, SuccessorError, TraceLevelError, static
 from weft.core.records import module as module_core
 from weft.core.records.keys import Keys
@@ -149,6 +150,25 @@ def test_containers_are_read_like_containers():
             t.row.append(1)
 
     run(body)
+
+
+def test_a_record_that_is_a_sequence_is_read_like_one():
+    chain = weft.StatefulSequential(counter(), jax.nn.relu, counter(5))
+
+    def body(t):
+        assert len(t) == 3
+        assert t[1] is jax.nn.relu
+        first, _, last = t
+        return t[0](1), first(1), last(1), t[-1](1)
+
+    values, after = run(body, chain)
+    assert len(values) == 4
+    assert [int(after[0].count), int(after[2].count)] == [2, 7]
+
+
+def test_a_part_that_is_made_when_asked_for_has_no_place_for_its_successor():
+    with pytest.raises(SuccessorError, match=r"t\[slice\(None, 1, None\)\] is no part of the StatefulSequential"):
+        run(lambda t: t[:1], weft.StatefulSequential(counter()))
 
 
 def test_keys_draw_in_turn():
