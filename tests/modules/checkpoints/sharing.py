@@ -1,0 +1,94 @@
+"""Saves or restores one sharded state, as one of so many processes; `test_processes.py` starts them.
+
+    python tests/modules/checkpoints/sharing.py save FOLDER --processes 2 --process 0 --coordinator localhost:1234
+
+What it checks, each process for its own shards: every value, that each array is where the mesh of this run puts it, and
+that no array is held whole where it was divided.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+DEVICES = 4
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("way", choices=["save", "restore"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--process", type=int, default=0)
+    parser.add_argument("--coordinator")
+    options = parser.parse_args()
+    jax.config.update("jax_num_cpu_devices", DEVICES // options.processes)
+    if options.processes > 1:
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        jax.distributed.initialize(options.coordinator, options.processes, options.process)
+    assert jax.device_count() == DEVICES
+    if options.way == "save":
+        save(options.folder)
+    else:
+        restore(options.folder)
+    print("fine")
+
+
+def make(seed: int, axes: tuple[str | None, str | None]) -> dict[str, Any]:
+    """A model of records, a graph of objects and an array, divided over all devices of all processes."""
+    import weft
+    from weft import nnx
+
+    mesh = jax.make_mesh((DEVICES,), ("x",))
+    sharding = jax.NamedSharding(mesh, jax.P(*axes))
+    names = {weft.InstanceOf(weft.Linear): ("in", "out")}
+    rules = dict(zip(("in", "out"), axes, strict=True))
+    model = weft.shard(weft.Linear(4, 8, key=jax.random.key(seed)), mesh, rules, names=names)
+    objects = nnx.state(nnx.Linear(4, 8, rngs=nnx.Rngs(seed)))
+    objects = jax.tree.map(
+        lambda x: put(np.asarray(x), sharding if x.ndim == 2 else jax.NamedSharding(mesh, jax.P())), objects
+    )
+    return {
+        "model": model,
+        "objects": objects,
+        "table": put(np.arange(64.0).reshape(8, 8) + seed, sharding),
+        "epoch": seed,
+    }
+
+
+def put(value: np.ndarray, sharding: jax.NamedSharding) -> jax.Array:
+    return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
+
+
+def save(folder: Path) -> None:
+    import weft
+
+    with weft.Checkpoints(folder) as checkpoints:
+        checkpoints.save(1, make(7, ("x", None)))
+        checkpoints.save(2, make(8, ("x", None)))
+
+
+def restore(folder: Path) -> None:
+    import weft
+
+    # The other axis is divided here, so every process needs what several others have written.
+    wanted, like = make(8, (None, "x")), make(0, (None, "x"))
+    with weft.Checkpoints(folder) as checkpoints:
+        assert checkpoints.steps == [1, 2], checkpoints.steps
+        found = checkpoints.restore(like | {"epoch": 8})
+    assert found.pop("epoch") == wanted.pop("epoch")
+    pairs = zip(jax.tree.leaves_with_path(found), jax.tree.leaves_with_path(wanted), strict=True)
+    for (path, one), (_, other) in pairs:
+        assert one.sharding.is_equivalent_to(other.sharding, one.ndim), (path, one.sharding, other.sharding)
+        for mine, theirs in zip(one.addressable_shards, other.addressable_shards, strict=True):
+            assert mine.data.shape == theirs.data.shape, path
+            assert np.array_equal(mine.data, theirs.data), path
+    assert found["table"].addressable_shards[0].data.shape == (8, 2)
+
+
+if __name__ == "__main__":
+    main()
