@@ -20,7 +20,7 @@ help:
 	@echo 'make demo-lm    train a small GPT on the standard library, and let it write'
 	@echo 'make test       run the tests, but for the slow ones'
 	@echo 'make test-slow  run the slow ones: proofs of whole corpora, whole programs, many processes'
-	@echo 'make quick      run the tests that matter most: all but the slow and the wide ones'
+	@echo 'make quick      run the tests that matter most, in two minutes: interpreter, transforms, matcher'
 	@echo 'make test-debug run the tests of records with lost successors and reused keys as errors'
 	@echo 'make fuzz N=5000 compare random programs under flax.nnx and weft.nnx'
 	@echo 'make fuzz-records N=2000 compare random programs over records with plain JAX'

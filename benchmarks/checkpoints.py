@@ -1,7 +1,8 @@
 """What saving and loading a checkpoint take: host memory beside what the program holds anyway, and seconds.
 
 Memory is the highest resident set over that before the call, in parts of the file's size; loading counts the arrays
-that come out of it, so 1 is the least. Each measurement is a process of its own, on one CPU device.
+that come out of it, so 1 is the least. `blocks` is how long the call that saves keeps a training step waiting, beside
+the time of a copy of all arrays in the host's memory. Each measurement is a process of its own, on one CPU device.
 """
 
 from __future__ import annotations
@@ -20,23 +21,28 @@ from typing import Any
 
 from harness import table
 
-LIBRARIES = ("weft", "orbax", "equinox", "safetensors")
+LIBRARIES = ("weft", "weft.Checkpoints", "orbax", "equinox", "safetensors")
 Tree = dict[str, Any]
+Peer = tuple[Callable[[Tree], object], Callable[[Tree], Tree], Callable[[], object]]
 
 
-def peer(library: str, path: Path) -> tuple[Callable[[Tree], object], Callable[[Tree], Tree]]:
-    """How a library saves a tree, and how it loads one like another."""
+def peer(library: str, path: Path) -> Peer:
+    """How a library saves a tree, how it loads one like another, and how one waits until what was saved is there."""
     import equinox as eqx
     import jax
     import numpy as np
     import weft
 
     if library == "weft":
-        return lambda tree: weft.save_checkpoint(path, tree), lambda like: weft.load_checkpoint(path, like)
+        return lambda tree: weft.save_checkpoint(path, tree), lambda like: weft.load_checkpoint(path, like), done
+    if library == "weft.Checkpoints":
+        checkpoints = weft.Checkpoints(path)
+        return lambda tree: checkpoints.save(0, tree), checkpoints.restore, checkpoints.wait
     if library == "equinox":
         return (
             lambda tree: eqx.tree_serialise_leaves(path, tree),
             lambda like: eqx.tree_deserialise_leaves(path, like),
+            done,
         )
     if library == "safetensors":
         from safetensors.numpy import load_file, save_file
@@ -44,16 +50,20 @@ def peer(library: str, path: Path) -> tuple[Callable[[Tree], object], Callable[[
         return (
             lambda tree: save_file({name: np.asarray(array) for name, array in tree.items()}, path),
             lambda like: {name: jax.device_put(array) for name, array in load_file(path).items()},
+            done,
         )
     import orbax.checkpoint as ocp
 
     checkpointer = ocp.StandardCheckpointer()
+    return (
+        lambda tree: checkpointer.save(path, tree),
+        lambda like: checkpointer.restore(path, like),
+        checkpointer.wait_until_finished,
+    )
 
-    def save(tree: Tree) -> None:
-        checkpointer.save(path, tree)
-        checkpointer.wait_until_finished()
 
-    return save, lambda like: checkpointer.restore(path, like)
+def done() -> None:
+    """For what is there when the call that saves returns."""
 
 
 def highest() -> int:
@@ -77,27 +87,41 @@ def beside(action: Callable[[], Any]) -> tuple[Any, str]:
 
 
 def measure(library: str, leaves: int, size: int, folder: Path) -> None:
-    """Prints what saving took, then what loading took."""
+    """Prints what saving took, then what loading took, then how long saving blocked and what a copy takes."""
     import jax
     import jax.numpy as jnp
+    import numpy as np
 
-    save, load = peer(library, folder / "warm")
+    save, load, wait = peer(library, folder / "warm")
     warm = {"w": jnp.ones(3)}
     save(warm)
+    wait()
     load(warm)
-    save, load = peer(library, folder / "checkpoint")
+    save, load, wait = peer(library, folder / "checkpoint")
+    blocked: list[float] = []
+
+    def save_and_wait() -> None:
+        begin = time.perf_counter()
+        save(tree)
+        blocked.append(time.perf_counter() - begin)
+        wait()
+
     # Noise, as weights are: some compress what they write.
     shape = (size // 4 // leaves,)
     tree = {f"w{i}": jax.block_until_ready(jax.random.normal(jax.random.key(i), shape)) for i in range(leaves)}
     last = {name: float(array[-1]) for name, array in tree.items()}
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     like = {name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding) for name, array in tree.items()}
-    print(beside(lambda: save(tree))[1])
-    del tree
+    print(beside(save_and_wait)[1])
+    begin = time.perf_counter()
+    copies = [np.array(array) for array in tree.values()]
+    copying = time.perf_counter() - begin
+    del tree, copies
     found, took = beside(lambda: jax.block_until_ready(load(like)))
     if {name: float(array[-1]) for name, array in found.items()} != last:
         sys.exit(f"{library} loaded something else than was saved")
     print(took)
+    print(blocked[0], copying)
 
 
 def measured(library: str, leaves: int, size: int) -> list[str]:
@@ -106,14 +130,15 @@ def measured(library: str, leaves: int, size: int) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, __file__, "--measure", library, str(leaves), str(size), folder]
         output = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
-    rows = [list(map(float, line.split())) for line in output.splitlines()[-2:]]
+    *rows, (blocks, copy) = [list(map(float, line.split())) for line in output.splitlines()[-3:]]
     cells = [cell for used, seconds in rows for cell in (f"{used / size:.2f}", f"{seconds:.1f}")]
-    return [library, str(leaves), *cells]
+    return [library, str(leaves), *cells, f"{blocks:.2f}", f"{copy:.2f}"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a small file: does it run, not how much it takes")
+    parser.add_argument("--mib", type=int, default=1024, help="the size of the state (default: %(default)s)")
     parser.add_argument("--rounds", type=int, help="ignored: memory does not vary")
     parser.add_argument("--measure", nargs=4, metavar=("LIBRARY", "LEAVES", "BYTES", "FOLDER"), help="one row, here")
     arguments = parser.parse_args()
@@ -121,10 +146,10 @@ def main() -> None:
         library, leaves, size, folder = arguments.measure
         measure(library, int(leaves), int(size), Path(folder))
         return
-    size, counts = (2**22, (4,)) if arguments.quick else (2**30, (4, 1000))
+    size, counts = (2**22, (4,)) if arguments.quick else (arguments.mib * 2**20, (4, 1000))
     rows = [measured(library, leaves, size) for leaves in counts for library in LIBRARIES]
     print(f"\n### Checkpoints of {size // 2**20} MiB: memory beside, by the file's size\n")
-    print(table(("library", "arrays", "save: memory", "s", "load: memory", "s"), rows))
+    print(table(("library", "arrays", "save: memory", "s", "load: memory", "s", "blocks, s", "a copy, s"), rows))
 
 
 if __name__ == "__main__":

@@ -54,23 +54,30 @@ hypothesis.settings.register_profile("quick", parent=hypothesis.settings.get_pro
 hypothesis.settings.load_profile("weft")
 
 
-# Whole folders of tests that are many of a kind: numbers of layers against those of peers, and what docstrings print.
-_WIDE = (
-    "modules/attention/",
-    "modules/convolutions/",
-    "modules/norms/",
-    "modules/recurrence/",
-    "examples/",
-    "test_doctests",
+# What a change is likely to break first, and what says which room is broken: the interpreter with both boundaries, the
+# transforms, the matcher and the search. All else is wide: layers against their peers, programs, tools, docstrings.
+_NARROW = (
+    "core/",
+    "transforms/",
+    *(
+        f"nnx/{room}/"
+        for room in ("variable", "states", "objects", "graphs", "modules", "streams", "crossing", "transforms")
+    ),
+    *(f"typecheck/{room}/" for room in ("language", "matching", "messages", "calls")),
+    "typecheck/proofs/test_verify.py",
+    "modules/checkpoints/",
+    "test_imports.py",
 )
+_WIDE = ("core/sowing/", "transforms/test_typing.py")
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` is asked
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of tests that are `one_in(n)`, marks all but each n-th as slow; and those of some folders as wide."""
+    """Of tests that are `one_in(n)`, marks all but each n-th as slow; and those outside of some folders as wide."""
     seen: collections.Counter[str] = collections.Counter()
     for item in items:
-        if item.nodeid.removeprefix("tests/").startswith(_WIDE):
+        place = item.nodeid.removeprefix("tests/")
+        if place.startswith(_WIDE) or not place.startswith(_NARROW):
             item.add_marker(pytest.mark.wide)
         marker = item.get_closest_marker("one_in")
         if marker is not None:
