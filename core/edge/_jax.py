@@ -1,8 +1,13 @@
 """The edge to JAX: what weft needs of it that has no stable public way, each use with its reason.
 
-Nothing else in weft imports `jax._src`. Functions and names here are typed with `Any`: this is the boundary, where
-JAX's own types stop. The tests of the modules that use a name fail loudly when JAX changes under it.
+Nothing else in weft imports `jax._src`. What these functions take and give has JAX's own types (`ClosedJaxpr`,
+`JaxprEqn`, `jax.Array`: a tracer is one too), though much of what JAX keeps inside has none. The tests of the modules
+that use a name fail loudly when JAX changes under it.
 """
+
+# JAX annotates in part, and what it leaves out is unknown to a strict checker; here, and nowhere else, that is taken.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportPrivateUsage=false
 
 from __future__ import annotations
 
@@ -10,171 +15,218 @@ import contextlib
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Protocol, TypeGuard, TypeVar, cast
 
 import jax
-import jax.extend.core
-import jax.extend.core.primitives
-import jax.extend.linear_util
-import jax.extend.source_info_util
-import jax.interpreters.ad
-import jax.interpreters.batching
-import jax.interpreters.mlir
-import jax.interpreters.partial_eval
+import jax.extend.linear_util as lu
+import jax.extend.source_info_util as source_info
 import jax.numpy as jnp
 
 # How `jit` takes calls apart that it has compiled before; JAX registers its own keys there, apart from everywhere else.
-from jax._src import tree_util as _untyped_trees
+from jax._src import tree_util as private_trees
 
 # Sets how tracebacks are filtered in one thread; JAX exports the setting of the whole process only.
-from jax._src.config import traceback_filtering as _untyped_traceback_filtering
+from jax._src.config import traceback_filtering
 
 # The innermost running trace; JAX exports nothing that tells whether a tracer is still alive.
-from jax._src.core import trace_ctx as _untyped_trace_context
+from jax._src.core import trace_ctx
 
 # jit's parameters say "no sharding asked for" with this value, and JAX exports it nowhere.
 from jax._src.named_sharding import UNSPECIFIED as _UNSPECIFIED
+from jax.core import ShapedArray, Tracer
+from jax.extend import core
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, primitives
+from jax.interpreters import ad, batching, mlir, partial_eval
+from jax.typing import ArrayLike
+from weft.core.edge.trees import PyTree
 
-# Everything below goes through these names, typed once as the boundary.
-_traceback_filtering: Any = _untyped_traceback_filtering
-_trace_context: Any = _untyped_trace_context
-_trees: Any = _untyped_trees
-_api: Any = jax
-_jnp: Any = jnp
-_core: Any = jax.extend.core
-_primitives: Any = jax.extend.core.primitives
-_lu: Any = jax.extend.linear_util
-_source: Any = jax.extend.source_info_util
-_ad: Any = jax.interpreters.ad
-_batching: Any = jax.interpreters.batching
-_mlir: Any = jax.interpreters.mlir
-_pe: Any = jax.interpreters.partial_eval
-_tree_util: Any = jax.tree_util
+N = TypeVar("N")
+T = TypeVar("T")
+V = TypeVar("V")
+C = TypeVar("C", covariant=True)
 
-# Public, but partly untyped.
-make_jaxpr: Any = _api.make_jaxpr
-tree: Any = _api.tree
-asarray: Callable[[Any], jax.Array] = _jnp.asarray
-make_user_context: Any = _api.make_user_context
-Primitive: Any = _core.Primitive
-jaxprs_in_params: Any = _core.jaxprs_in_params
-add: Any = _ad.add_jaxvals
+Atom = Var | Literal
+AnyJaxpr = Jaxpr | ClosedJaxpr
+J = TypeVar("J", bound=AnyJaxpr)
+# An equation's parameters: what they are, its primitive alone knows.
+Params = dict[str, Any]
+Tangent = jax.Array | ad.Zero
+# How a primitive is batched: (axis, values, their mapped axes, **params) -> (values, their mapped axes).
+Batch = Callable[..., tuple[Sequence[jax.Array], Sequence[int | None]]]
 
-jit_p: Any = _primitives.jit_p
-remat_p: Any = _primitives.remat_p
-scan_p: Any = _primitives.scan_p
-cond_p: Any = _primitives.cond_p
-while_p: Any = _primitives.while_p
-call_p: Any = _primitives.call_p
-closed_call_p: Any = _primitives.closed_call_p
-custom_jvp_call_p: Any = _primitives.custom_jvp_call_p
-custom_vjp_call_p: Any = _primitives.custom_vjp_call_p
+
+class Primitive(Protocol):
+    """What weft uses of a `jax.extend.core.Primitive`, whose own methods have no types."""
+
+    multiple_results: bool
+
+    def bind(self, *values: object, **params: object) -> Any: ...
+
+    def get_bind_params(self, params: Params, /) -> Params: ...
+
+
+class Axis(Protocol):
+    """What JAX tells a batching rule of the axis that is mapped."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def explicit_mesh_axis(self) -> object: ...
+
+
+class UserContext(Protocol[C]):
+    """What `jax.make_user_context` makes: a setting that is part of the key of JAX's trace caches."""
+
+    @property
+    def value(self) -> C: ...
+
+    def __call__(self, value: object, /) -> AbstractContextManager[None]: ...
+
+
+def make_user_context(default: T) -> UserContext[T]:
+    """`jax.make_user_context`, typed."""
+    return jax.make_user_context(default)
+
+
+def new_primitive(name: str, *, multiple_results: bool = False) -> Primitive:
+    """A primitive without rules."""
+    primitive = core.Primitive(name)
+    primitive.multiple_results = multiple_results
+    return primitive
+
+
+# JAX's own, under the types that its documentation gives them.
+make_jaxpr: Callable[[Callable[..., PyTree]], Callable[..., ClosedJaxpr]] = jax.make_jaxpr
+asarray: Callable[[object], jax.Array] = jnp.asarray
+add: Callable[[ArrayLike, ArrayLike], jax.Array] = ad.add_jaxvals
+jaxprs_in_params: Callable[[Params], Iterable[Jaxpr]] = core.jaxprs_in_params
+
+jit_p: Primitive = primitives.jit_p
+remat_p: Primitive = primitives.remat_p
+scan_p: Primitive = primitives.scan_p
+cond_p: Primitive = primitives.cond_p
+while_p: Primitive = primitives.while_p
+call_p: Primitive = primitives.call_p
+closed_call_p: Primitive = primitives.closed_call_p
+custom_jvp_call_p: Primitive = primitives.custom_jvp_call_p
+custom_vjp_call_p: Primitive = primitives.custom_vjp_call_p
 
 
 # ---- jaxprs ---------------------------------------------------------------------------------------------------------
 
 
-def trace(fun: Callable[..., Sequence[Any]], avals: Sequence[Any], *, like: Any) -> Any:
+def trace(fun: Callable[..., Sequence[jax.Array]], avals: Sequence[ShapedArray], *, like: ClosedJaxpr) -> ClosedJaxpr:
     """The closed jaxpr of a function of flat arguments, called in errors what the closed jaxpr `like` is called.
 
     Unlike `jax.make_jaxpr` it takes types as they are, with their weakness and mesh axes.
     """
     debug_info = like.jaxpr.debug_info.with_unknown_names()
-    jaxpr, _, consts = _pe.trace_to_jaxpr_dynamic(_lu.wrap_init(fun, debug_info=debug_info), avals)
-    return _core.ClosedJaxpr(jaxpr, consts)
+    jaxpr, _, consts = partial_eval.trace_to_jaxpr_dynamic(lu.wrap_init(fun, debug_info=debug_info), avals)
+    return core.ClosedJaxpr(jaxpr, consts)
 
 
-def close(jaxpr: Any) -> Any:
+def close(jaxpr: AnyJaxpr) -> ClosedJaxpr:
     """A closed jaxpr, from one that is or from one without constants."""
-    return jaxpr if isinstance(jaxpr, _core.ClosedJaxpr) else _core.ClosedJaxpr(jaxpr, ())
+    return jaxpr if isinstance(jaxpr, core.ClosedJaxpr) else core.ClosedJaxpr(jaxpr, ())
 
 
-def consts_as_inputs(closed: Any) -> tuple[Any, list[Any]]:
+def replaced(jaxpr: Jaxpr, **parts: Sequence[object]) -> Jaxpr:
+    """A jaxpr with other equations, inputs or outputs."""
+    return jaxpr.replace(**parts)
+
+
+def consts_as_inputs(closed: ClosedJaxpr) -> tuple[Jaxpr, list[jax.Array]]:
     """An open jaxpr whose leading inputs are the constants, and the constants."""
     jaxpr = closed.jaxpr
-    return jaxpr.replace(constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars]), list(closed.consts)
+    return replaced(jaxpr, constvars=[], invars=[*jaxpr.constvars, *jaxpr.invars]), list(closed.consts)
 
 
-def run(closed: Any, args: Sequence[Any]) -> list[Any]:
+def run(closed: ClosedJaxpr, args: Sequence[jax.Array]) -> list[jax.Array]:
     """Evaluates a closed jaxpr."""
-    return list(_core.jaxpr_as_fun(closed)(*args))
+    return list(core.jaxpr_as_fun(closed)(*args))
 
 
-def split_outputs(closed: Any, at: int) -> tuple[Callable[..., list[Any]], Callable[..., list[Any]]]:
+def split_outputs(
+    closed: ClosedJaxpr, at: int
+) -> tuple[Callable[..., list[jax.Array]], Callable[..., list[jax.Array]]]:
     """Two functions of one list of arguments, for the outputs before and after a position, without dead code."""
 
-    def keeping(used: Sequence[bool]) -> Callable[..., list[Any]]:
-        jaxpr, _ = _pe.dce_jaxpr(closed.jaxpr, list(used), True)
-        return functools.partial(run, _core.ClosedJaxpr(jaxpr, closed.consts))
+    def keeping(used: Sequence[bool]) -> Callable[..., list[jax.Array]]:
+        jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, list(used), True)
+        return functools.partial(run, core.ClosedJaxpr(jaxpr, closed.consts))
 
     before = [i < at for i in range(len(closed.out_avals))]
     return keeping(before), keeping([not used for used in before])
 
 
 def evaluate(
-    jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], evaluate_equation: Callable[[Any, list[Any]], Sequence[Any]]
-) -> list[Any]:
+    jaxpr: Jaxpr,
+    consts: Sequence[jax.Array],
+    args: Sequence[jax.Array],
+    evaluate_equation: Callable[[JaxprEqn, list[jax.Array]], Sequence[jax.Array]],
+) -> list[jax.Array]:
     """Runs a jaxpr, each equation by the given function; `jax.core.eval_jaxpr` can only bind them."""
-    env: dict[Any, Any] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
+    env: dict[Var, jax.Array] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
     last_reader = {v: i for i, eqn in enumerate(jaxpr.eqns) for v in eqn.invars if not is_literal(v)}
     kept = {v for v in jaxpr.outvars if not is_literal(v)}
 
-    def read(atom: Any) -> Any:
-        return atom.val if is_literal(atom) else env[atom]
+    def read(atom: Atom) -> jax.Array:
+        return atom.val if isinstance(atom, Literal) else env[atom]
 
     for i, eqn in enumerate(jaxpr.eqns):
         with _equation_context(eqn):
             outs = evaluate_equation(eqn, [read(atom) for atom in eqn.invars])
         env.update(zip(eqn.outvars, outs, strict=True))
         # Free what is not read again: outside jit, the values are real buffers.
-        for var in {v for v in eqn.invars if not is_literal(v)} - kept:
+        for var in {v for v in eqn.invars if isinstance(v, Var)} - kept:
             if last_reader[var] == i:
                 del env[var]
     return [read(atom) for atom in jaxpr.outvars]
 
 
-def bind_equation(eqn: Any, values: Sequence[Any]) -> Sequence[Any]:
+def bind_equation(eqn: JaxprEqn, values: Sequence[jax.Array]) -> Sequence[jax.Array]:
     """Runs an equation as JAX does."""
     outs = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params))
     return outs if eqn.primitive.multiple_results else [outs]
 
 
-def is_literal(atom: Any) -> bool:
+def is_literal(atom: Atom) -> TypeGuard[Literal]:
     """Whether what an equation reads is a constant written into it, and no variable."""
-    return isinstance(atom, _core.Literal)
+    return isinstance(atom, core.Literal)
 
 
 @contextlib.contextmanager
-def _equation_context(eqn: Any) -> Generator[None]:
+def _equation_context(eqn: JaxprEqn) -> Generator[None]:
     # The name scopes, source location and settings that the equation was traced under.
-    names = _source.current_name_stack() + eqn.source_info.name_stack
-    with _source.user_context(eqn.source_info.traceback, name_stack=names), eqn.ctx.manager:
+    names = source_info.current_name_stack() + eqn.source_info.name_stack
+    with source_info.user_context(eqn.source_info.traceback, name_stack=names), eqn.ctx.manager:
         yield
 
 
-def strong_type_of(value: Any) -> Any:
+def strong_type_of(value: object) -> ShapedArray:
     """The type of a value, without weakness."""
     return jax.typeof(value).update(weak_type=False)
 
 
-def zeros(aval: Any, length: int | None = None) -> Any:
+def zeros(aval: ShapedArray, length: int | None = None) -> jax.Array:
     """Zeros of a type, with a leading axis if there is a length; unlike `jnp.zeros`, varying over its mesh axes."""
     # The zero of a key's type is, to JAX, its tangent's.
-    extended = _api.dtypes.issubdtype(aval.dtype, jax.dtypes.extended)
-    value = _api.lax.full(aval.shape, 0, aval.dtype) if extended else _ad.zeros_like_aval(aval)
-    return value if length is None else _batching.broadcast(value, length, 0, None)
+    extended = jnp.issubdtype(aval.dtype, jax.dtypes.extended)
+    value = jax.lax.full(aval.shape, 0, aval.dtype) if extended else ad.zeros_like_aval(aval)
+    return value if length is None else batching.broadcast(value, length, 0, None)
 
 
-def remember_per_jaxpr(compute: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def remember_per_jaxpr(compute: Callable[[J], V]) -> Callable[[J], V]:
     """Caches a function of a jaxpr, open or closed, for as long as the jaxpr lives: JAX never mutates one."""
-    known: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+    known: weakref.WeakKeyDictionary[AnyJaxpr, V] = weakref.WeakKeyDictionary()
     lock = threading.Lock()
 
-    def remembered(jaxpr: Any) -> Any:
+    def remembered(jaxpr: J) -> V:
         # An open jaxpr, such as remat's, is closed anew each time; constants belong to one closed jaxpr.
-        key = jaxpr.jaxpr if isinstance(jaxpr, _core.ClosedJaxpr) and not jaxpr.consts else jaxpr
+        key = jaxpr.jaxpr if isinstance(jaxpr, core.ClosedJaxpr) and not jaxpr.consts else jaxpr
         with lock:
             answer = known.get(key)
         if answer is None:
@@ -190,7 +242,7 @@ def remember_per_jaxpr(compute: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def define_identity(
-    primitive: Any, *, batch: Callable[..., tuple[Any, Any]], on_tangents: Callable[..., Sequence[Any]] | None = None
+    primitive: Primitive, *, batch: Batch, on_tangents: Callable[..., Sequence[jax.Array | None]] | None = None
 ) -> None:
     """Gives a primitive of several operands the rules of the identity.
 
@@ -198,57 +250,61 @@ def define_identity(
     that are zero are `None` there.
     """
 
-    def identity(*values: Any, **_: Any) -> list[Any]:
+    def identity(*values: V, **_: object) -> list[V]:
         return list(values)
 
-    def jvp(primals: Any, tangents: Any, **params: Any) -> tuple[Any, Any]:
+    def jvp(
+        primals: Sequence[jax.Array], tangents: Sequence[Tangent], **params: object
+    ) -> tuple[Sequence[jax.Array], Sequence[Tangent]]:
         outs = primitive.bind(*primals, **params)
         if on_tangents is None:
             return outs, tangents
-        known = [None if type(tangent) is _ad.Zero else tangent for tangent in tangents]
+        known = [None if type(tangent) is ad.Zero else tangent for tangent in tangents]
         changed = on_tangents(known, **params)
         return outs, [old if new is None else new for old, new in zip(tangents, changed, strict=True)]
 
-    def transpose(cotangents: Any, *_: Any, **__: Any) -> Any:
+    def transpose(cotangents: Sequence[jax.Array], *_: object, **__: object) -> Sequence[jax.Array]:
         return cotangents
 
-    def lower(_: Any, *values: Any, **__: Any) -> Any:
+    def lower(_: object, *values: V, **__: object) -> Sequence[V]:
         return values
 
-    primitive.def_impl(identity)
-    primitive.def_abstract_eval(identity)
-    _ad.primitive_jvps[primitive] = jvp
-    _ad.primitive_transposes[primitive] = transpose
-    _mlir.register_lowering(primitive, lower)
+    ours = cast(core.Primitive, primitive)
+    ours.def_impl(identity)
+    ours.def_abstract_eval(identity)
+    ad.primitive_jvps[ours] = jvp
+    ad.primitive_transposes[ours] = transpose
+    mlir.register_lowering(ours, lower)
     # The "fancy" table, because its rules are also called when nothing is mapped, and learn the size of the axis.
-    _batching.fancy_primitive_batchers[primitive] = batch
+    batching.fancy_primitive_batchers[ours] = batch
 
 
-def define_linear_identity(primitive: Any) -> None:
+def define_linear_identity(primitive: Primitive) -> None:
     """Gives a primitive of one operand the rules of the identity, by which tangents and cotangents do not pass."""
 
-    def identity(value: Any, **_: Any) -> Any:
+    def identity(value: V, **_: object) -> V:
         return value
 
-    def lower(_: Any, value: Any, **__: Any) -> Any:
+    def lower(_: object, value: V, **__: object) -> list[V]:
         return [value]
 
-    def transpose(cotangent: Any, _: Any, **params: Any) -> list[Any]:
+    def transpose(cotangent: jax.Array, _: object, **params: object) -> list[jax.Array]:
         return [primitive.bind(cotangent, **params)]
 
-    primitive.def_impl(identity)
-    primitive.def_abstract_eval(identity)
-    _ad.deflinear2(primitive, transpose)
-    _mlir.register_lowering(primitive, lower)
-    _batching.defvectorized(primitive)
+    ours = cast(core.Primitive, primitive)
+    ours.def_impl(identity)
+    ours.def_abstract_eval(identity)
+    ad.deflinear2(ours, transpose)
+    mlir.register_lowering(ours, lower)
+    batching.defvectorized(ours)
 
 
-def batched_at_front(axis: Any, value: Any, dim: int | None) -> Any:
+def batched_at_front(axis: Axis, value: jax.Array, dim: int | None) -> jax.Array:
     """A value with its mapped axis in front, broadcast if it had none."""
-    return _batching.bdim_at_front(value, dim, axis.size, axis.explicit_mesh_axis)
+    return batching.bdim_at_front(value, dim, axis.size, axis.explicit_mesh_axis)
 
 
-def rewrite_binds(primitive: Any, bind: Callable[..., Any]) -> None:
+def rewrite_binds(primitive: Primitive, bind: Callable[..., Sequence[jax.Array]]) -> None:
     """Puts `bind(original, *args, **params)` before a primitive's `bind`.
 
     JAX has no hook at which an equation can be seen before `grad` and `vmap` take it apart. It assigns to `bind` in the
@@ -256,13 +312,13 @@ def rewrite_binds(primitive: Any, bind: Callable[..., Any]) -> None:
     """
     original = primitive.bind
 
-    def rewritten(*args: Any, **params: Any) -> Any:
+    def rewritten(*args: object, **params: object) -> Sequence[jax.Array]:
         return bind(original, *args, **params)
 
     primitive.bind = rewritten
 
 
-def watch_jitted_calls(look: Callable[[Any, str], None]) -> None:
+def watch_jitted_calls(look: Callable[[ClosedJaxpr, str], None]) -> None:
     """Calls `look(program, name)` before a jitted function is called from Python, if JAX has not compiled the call yet.
 
     JAX has no hook there: outside of traces such a call goes to the compiler without being bound. Compiled calls do not
@@ -274,14 +330,14 @@ def watch_jitted_calls(look: Callable[[Any, str], None]) -> None:
     inner: Any = pjit
     original = inner._run_python_pjit
 
-    def watched(parameters: Any, *args: Any) -> Any:
+    def watched(parameters: Any, *args: object) -> Any:
         look(parameters.params["jaxpr"], parameters.params["name"])
         return original(parameters, *args)
 
     inner._run_python_pjit = watched
 
 
-def extend_jit(params: dict[str, Any], closed: Any, num_inputs: int, num_outputs: int) -> dict[str, Any]:
+def extend_jit(params: Params, closed: ClosedJaxpr, num_inputs: int, num_outputs: int) -> Params:
     """jit's parameters for a jaxpr with more inputs and outputs, which are neither donated nor sharded on request."""
     return {
         **params,
@@ -294,9 +350,9 @@ def extend_jit(params: dict[str, Any], closed: Any, num_inputs: int, num_outputs
     }
 
 
-def extend_remat(params: dict[str, Any], jaxpr: Any, num_before: int, num_after: int) -> dict[str, Any]:
+def extend_remat(params: Params, jaxpr: Jaxpr, num_before: int, num_after: int) -> Params:
     """remat's parameters for a jaxpr with more inputs."""
-    prevent_cse: Any = params["prevent_cse"]
+    prevent_cse: bool | tuple[bool, ...] = params["prevent_cse"]
     if not isinstance(prevent_cse, bool):
         prevent_cse = (*[True] * num_before, *prevent_cse, *[True] * num_after)
     return {**params, "jaxpr": jaxpr, "prevent_cse": prevent_cse}
@@ -305,80 +361,89 @@ def extend_remat(params: dict[str, Any], jaxpr: Any, num_before: int, num_after:
 # ---- custom derivatives ---------------------------------------------------------------------------------------------
 
 
-def without_context(bind_params: dict[str, Any], context: Callable[[], AbstractContextManager[Any]]) -> dict[str, Any]:
+def without_context(bind_params: Params, context: Callable[[], AbstractContextManager[None]]) -> Params:
     """Bind parameters of a function with a custom derivative, whose forward rule runs inside a context."""
 
-    def enter(fun: Callable[..., Any], *args: Any) -> Any:
+    def enter(fun: Callable[..., T], *args: object) -> T:
         with context():
             return fun(*args)
 
     fun, forward, *backward = bind_params["subfuns"]
-    return {**bind_params, "subfuns": (fun, _lu.transformation2(enter)(forward), *backward)}
+    return {**bind_params, "subfuns": (fun, lu.transformation2(enter)(forward), *backward)}
 
 
-def differentiated_on_demand(fun: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
+def differentiated_on_demand(
+    fun: Callable[[list[jax.Array]], list[jax.Array]],
+) -> Callable[[list[jax.Array]], list[jax.Array]]:
     """A function whose derivative is taken only if a cotangent asks for it: a callback or a kernel in it has none."""
-    call: Any = _api.custom_vjp(fun)
+    call: Any = jax.custom_vjp(fun)
 
-    def forward(args: list[Any]) -> tuple[list[Any], list[Any]]:
+    def forward(args: list[jax.Array]) -> tuple[list[Any], list[Any]]:
         return fun(args), args
 
-    def backward(args: list[Any], cotangents: list[Any]) -> Any:
-        return _api.vjp(fun, args)[1](cotangents)
+    def backward(args: list[jax.Array], cotangents: list[jax.Array]) -> tuple[list[jax.Array], ...]:
+        return jax.vjp(fun, args)[1](cotangents)
 
     call.defvjp(forward, backward)
     return call
 
 
 def graft(
-    custom: Callable[..., list[Any]], body: Callable[..., list[Any]], args: list[Any], offsets: list[Any]
-) -> list[Any]:
+    custom: Callable[..., list[jax.Array]],
+    body: Callable[..., list[jax.Array]],
+    args: list[jax.Array],
+    offsets: list[jax.Array],
+) -> list[jax.Array]:
     """The body's value; its derivative in the arguments is that of `custom`, in the offsets that of `body`."""
 
     @jax.custom_jvp
-    def of_offsets(args: list[Any], offsets: list[Any]) -> list[Any]:
+    def of_offsets(args: list[jax.Array], offsets: list[jax.Array]) -> list[jax.Array]:
         return body([*args, *offsets])
 
-    def of_offsets_jvp(primals: Any, tangents: Any) -> tuple[list[Any], list[Any]]:
+    def of_offsets_jvp(
+        primals: tuple[list[jax.Array], list[jax.Array]], tangents: tuple[list[jax.Array], list[jax.Array]]
+    ) -> tuple[list[jax.Array], list[jax.Array]]:
         # The arguments are not stopped: the derivative in the offsets has itself a derivative in the arguments.
         (args, offsets), (_, offsets_dot) = primals, tangents
 
-        def given(offsets: list[Any]) -> list[Any]:
+        def given(offsets: list[jax.Array]) -> list[jax.Array]:
             return body([*args, *offsets])
 
-        return _api.jvp(given, (offsets,), (offsets_dot,))
+        return jax.jvp(given, (offsets,), (offsets_dot,))
 
     of_offsets.defjvp(of_offsets_jvp)
     return list(map(_second_with_both_tangents, custom(*args), of_offsets(args, offsets)))
 
 
 @jax.custom_jvp
-def _second_with_both_tangents(one: Any, other: Any) -> Any:
+def _second_with_both_tangents(one: jax.Array, other: jax.Array) -> jax.Array:
     del one
     return other
 
 
 @_second_with_both_tangents.defjvp
-def _second_with_both_tangents_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+def _second_with_both_tangents_jvp(
+    primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]
+) -> tuple[jax.Array, jax.Array]:
     one, other = tangents
     return primals[1], one if one.dtype == jax.dtypes.float0 else jnp.add(one, other)
 
 
-def is_mapped(value: Any) -> bool:
+def is_mapped(value: object) -> bool:
     """Whether an array differs along the axis of the `vmap` that is being traced; False inside other transforms.
 
     JAX's own error about a mapped output under None says where that is in the output as JAX sees it.
     """
-    batch_info = getattr(_trace_context.trace, "to_batch_info", None)
+    batch_info = getattr(trace_ctx.trace, "to_batch_info", None)
     return batch_info is not None and batch_info(value)[1] is not None
 
 
-def is_dead_tracer(tracer: Any) -> bool:
+def is_dead_tracer(tracer: Tracer[Any]) -> bool:
     """Whether a tracer belongs to no trace that the running code is inside of.
 
     JAX has no public way to ask; it only raises, often, once the tracer is used. Traces know the one around them.
     """
-    trace = _trace_context.trace
+    trace = trace_ctx.trace
     while trace is not None:
         if trace is tracer._trace:
             return False
@@ -392,23 +457,25 @@ def running_trace() -> object:
     What JAX exports, `get_opaque_trace_state`, wraps it anew each time, which takes three times as long to make and to
     compare; every Variable that is made asks.
     """
-    return _trace_context.trace._weakref
+    return trace_ctx.trace._weakref
 
 
-def node_of(cls: type, data: Any, children: Sequence[Any]) -> Any:
+def node_of(cls: type, data: object, children: Sequence[PyTree]) -> PyTree:
     """A node of a pytree class, from its own data and its children; JAX offers it for a whole definition alone."""
-    definitions = [tree.structure(child) for child in children]
-    definition = _tree_util.PyTreeDef.from_node_data_and_children(_tree_util.default_registry, (cls, data), definitions)
-    return definition.unflatten([leaf for child in children for leaf in tree.leaves(child)])
+    definitions = [jax.tree.structure(child) for child in children]
+    definition = jax.tree_util.PyTreeDef.from_node_data_and_children(
+        jax.tree_util.default_registry, (cls, data), definitions
+    )
+    return definition.unflatten([leaf for child in children for leaf in jax.tree.leaves(child)])
 
 
 def register_dispatched_node(
     cls: type,
-    flatten: Callable[[Any], Any],
-    unflatten: Callable[[Any, Any], Any],
-    flatten_with_keys: Callable[[Any], Any],
-    pack: Callable[[Any], Any],
-    unpack: Callable[[Any, Any], Any],
+    flatten: Callable[[N], tuple[Iterable[PyTree], object]],
+    unflatten: Callable[[Any, Any], N],
+    flatten_with_keys: Callable[[N], tuple[Iterable[tuple[object, PyTree]], object]],
+    pack: Callable[[N], tuple[Iterable[PyTree], object]],
+    unpack: Callable[[Any, Any], N],
 ) -> None:
     """`jax.tree_util.register_pytree_with_keys` with another pair of functions for calls that `jit` has compiled.
 
@@ -416,24 +483,24 @@ def register_dispatched_node(
     come back. So `pack` may give the leaves of a whole tree at once, where `flatten` gives a level.
     """
     if not has_dispatch_registry():
-        _tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+        jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
         return
-    for registry in _trees._all_registries:
-        if registry is _trees.dispatch_registry:
+    for registry in private_trees._all_registries:
+        if registry is private_trees.dispatch_registry:
             registry.register_node(cls, pack, unpack)
         else:
             registry.register_node(cls, flatten, unflatten, flatten_with_keys)
-    _trees._registry[cls] = _trees._RegistryEntry(flatten, unflatten)
+    private_trees._registry[cls] = private_trees._RegistryEntry(flatten, unflatten)
 
 
 def has_dispatch_registry() -> bool:
     """Whether this JAX takes calls that are compiled apart by a registry of its own; without it they are slower."""
     return all(
-        hasattr(_trees, name) for name in ("_all_registries", "dispatch_registry", "_registry", "_RegistryEntry")
+        hasattr(private_trees, name) for name in ("_all_registries", "dispatch_registry", "_registry", "_RegistryEntry")
     )
 
 
-def traced_from(tracer: Any, values: Sequence[Any]) -> list[int]:
+def traced_from(tracer: Tracer[Any], values: Sequence[object]) -> list[int]:
     """The positions of the values that a tracer was computed from, among arguments of the trace that it belongs to.
 
     JAX tells it in the text of its errors alone, by the names that its own caller's arguments have.
@@ -441,19 +508,19 @@ def traced_from(tracer: Any, values: Sequence[Any]) -> list[int]:
     found = [i for i, value in enumerate(values) if value is tracer]
     if found:
         return found
-    tracer, inner = _innermost(tracer), [_innermost(value) for value in values]
-    frame = getattr(getattr(tracer, "_trace", None), "frame", None)
+    innermost, inner = _innermost(tracer), [_innermost(value) for value in values]
+    frame = getattr(getattr(innermost, "_trace", None), "frame", None)
     if frame is None:
         return []
-    positions, _ = frame.find_progenitors(tracer)
+    positions, _ = frame.find_progenitors(innermost)
     variables = [frame.invars[position] for position in positions or ()]
-    of_trace = {i: v.val for i, v in enumerate(inner) if getattr(v, "_trace", None) is tracer._trace}
+    of_trace = {i: v.val for i, v in enumerate(inner) if getattr(v, "_trace", None) is innermost._trace}
     return [i for i, variable in of_trace.items() if any(variable is other for other in variables)]
 
 
-def _innermost(value: Any) -> Any:
+def _innermost(value: object) -> Any:
     """What a tracer of `vmap` or of a derivative stands for in the trace that is being staged, if there is one."""
-    while getattr(value, "_trace", None) is not None and not hasattr(value._trace, "frame"):
+    while (trace := getattr(value, "_trace", None)) is not None and not hasattr(trace, "frame"):
         value = getattr(value, "val", getattr(value, "primal", None))
     return value
 
@@ -464,4 +531,4 @@ def whole_tracebacks() -> AbstractContextManager[None]:
     JAX takes its own frames out, with a look at the file system for each one. Who raises thousands of errors and shows
     none of them spends half of the time there.
     """
-    return _traceback_filtering("off")
+    return traceback_filtering("off")

@@ -8,9 +8,16 @@ one (`flatten_one_level`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import jax.tree_util
+
+if TYPE_CHECKING:
+    # A tree of containers, records and leaves, of which no checker knows more. jaxtyping says the same in a way that a
+    # strict checker does not follow.
+    PyTree = Any
+else:
+    from jaxtyping import PyTree as PyTree
 
 N = TypeVar("N")
 

@@ -41,11 +41,15 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, Literal, ParamSpec, TypeVar, cast
+from typing import Literal, ParamSpec, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
+from jax.core import ShapedArray
+from jax.extend.core import ClosedJaxpr
+from jax.typing import ArrayLike
 from weft.core.edge import _jax
+from weft.core.edge.trees import PyTree
 from weft.core.errors import DifferentiationError, StructureError
 from weft.core.records.kinds import Intermediate, Kind
 from weft.core.records.leaves import NUMBERS, is_array
@@ -54,6 +58,7 @@ from weft.core.sowing.tags import (
     CaptureError,
     Handler,
     Perturbed,
+    Skeleton,
     Sown,
     Tag,
     bind_tag,
@@ -125,7 +130,7 @@ def perturb(name: str, value: T, /) -> T:
     return cast(T, skeleton.fill(bind_tag(Perturbed(_scoped(name), skeleton), arrays)))
 
 
-def scope(name: str) -> AbstractContextManager[Any]:
+def scope(name: str) -> AbstractContextManager[None]:
     """A `with` block that puts `name/` before the names sown and perturbed in it.
 
     >>> def block(x):
@@ -146,8 +151,8 @@ def capture(
     /,
     *,
     only: Selector | Iterable[Selector] | None = None,
-    perturb: Mapping[str, Any] | None = None,
-) -> Callable[P, tuple[R, dict[str, Any]]]:
+    perturb: Mapping[str, PyTree] | None = None,
+) -> Callable[P, tuple[R, dict[str, PyTree]]]:
     """Makes a function return the values sown in it beside its output.
 
     Args:
@@ -173,11 +178,11 @@ def capture(
     is_taken = _selection(only)
 
     @functools.wraps(fun)
-    def captured(*args: P.args, **kwargs: P.kwargs) -> tuple[R, dict[str, Any]]:
-        sown: list[tuple[Sown, Any]] = []
+    def captured(*args: P.args, **kwargs: P.kwargs) -> tuple[R, dict[str, PyTree]]:
+        sown: list[tuple[Sown, PyTree]] = []
         planted: list[str] = []
 
-        def handler(tag: Tag, values: Sequence[Any]) -> Sequence[Any]:
+        def handler(tag: Tag, values: Sequence[jax.Array]) -> Sequence[jax.Array]:
             if isinstance(tag, Sown) and is_taken(tag.name, tag.kind):
                 sown.append((tag, tag.skeleton.fill(_arrays(values))))
                 return values
@@ -199,7 +204,7 @@ def capture(
     return captured
 
 
-def perturbations(fun: Callable[P, Any], /) -> Callable[P, dict[str, Any]]:
+def perturbations(fun: Callable[P, object], /) -> Callable[P, dict[str, PyTree]]:
     """The zeros that `capture(fun, perturb=...)` takes: a dict from name to a tree like the perturbed value.
 
     The function is traced and not run; its arguments may be `jax.ShapeDtypeStruct`s. Values perturbed inside a `scan`
@@ -212,11 +217,11 @@ def perturbations(fun: Callable[P, Any], /) -> Callable[P, dict[str, Any]]:
     """
 
     @functools.wraps(fun)
-    def planted(*args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
+    def planted(*args: P.args, **kwargs: P.kwargs) -> dict[str, PyTree]:
         found: dict[str, Perturbed] = {}
-        types: dict[str, list[Any]] = {}
+        types: dict[str, list[ShapedArray]] = {}
 
-        def handler(tag: Tag, values: Sequence[Any]) -> Sequence[Any]:
+        def handler(tag: Tag, values: Sequence[jax.Array]) -> Sequence[jax.Array]:
             if isinstance(tag, Perturbed):
                 _check_planted_once(tag.name, found)
                 found[tag.name], types[tag.name] = tag, list(map(_jax.strong_type_of, values))
@@ -233,38 +238,40 @@ def _scoped(name: str) -> str:
     return "/".join((*current_scope(), name))
 
 
-def _strong(leaf: Any) -> jax.Array:
+def _strong(leaf: object) -> jax.Array:
     array = _jax.asarray(leaf)
     return jax.lax.convert_element_type(array, array.dtype) if array.weak_type else array
 
 
-def _trace(fun: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, list[Any], Callable[[list[Any]], Any]]:
+def _trace(
+    fun: Callable[..., PyTree], args: tuple[PyTree, ...], kwargs: Mapping[str, PyTree]
+) -> tuple[ClosedJaxpr, list[jax.Array], Callable[[list[jax.Array]], PyTree]]:
     """The jaxpr of `fun` with its tags, the arrays among its arguments, and how to make its output of flat outputs."""
     arrays, arguments = take_arrays((args, kwargs))
-    outputs: list[Any] = []
+    outputs: list[Skeleton] = []
 
-    def flat(*arrays: Any) -> list[Any]:
+    def flat(*arrays: jax.Array) -> list[jax.Array]:
         args, kwargs = arguments.fill(arrays)
         leaves, skeleton = take_arrays(fun(*args, **kwargs))
         outputs.append(skeleton)
         return leaves
 
     with tracing_tags():
-        closed: Any = _jax.make_jaxpr(flat)(*arrays)
+        closed: ClosedJaxpr = _jax.make_jaxpr(flat)(*arrays)
     return closed, arrays, lambda leaves: outputs[-1].fill(leaves)
 
 
-def _run(fun: Callable[..., R], args: Any, kwargs: Any, handler: Handler) -> R:
+def _run(fun: Callable[..., R], args: tuple[PyTree, ...], kwargs: Mapping[str, PyTree], handler: Handler) -> R:
     closed, arrays, rebuild = _trace(fun, args, kwargs)
     return cast(R, rebuild(_arrays(evaluate(closed.jaxpr, closed.consts, arrays, handler))))
 
 
-def _arrays(values: Sequence[Any]) -> list[Any]:
+def _arrays(values: Sequence[ArrayLike]) -> list[jax.Array]:
     # What a jaxpr holds as a literal is a NumPy scalar.
     return [value if isinstance(value, jax.Array) else _jax.asarray(value) for value in values]
 
 
-def _leave(tag: Tag, values: Sequence[Any]) -> Sequence[Any]:
+def _leave(tag: Tag, values: Sequence[jax.Array]) -> Sequence[jax.Array]:
     """Hands a tag on to the capture around this one, if there is one."""
     if not capturing():
         return values
@@ -284,12 +291,12 @@ def _selection(only: Selector | Iterable[Selector] | None) -> Callable[[str, typ
     return lambda name, kind: any(choice(name, kind) for choice in choices)
 
 
-def _gather(sown: Sequence[tuple[Sown, Any]]) -> dict[str, Any]:
+def _gather(sown: Sequence[tuple[Sown, PyTree]]) -> dict[str, PyTree]:
     names = dict.fromkeys(tag.name for tag, _ in sown)
     return {name: _values_of(name, [(tag.mode, value) for tag, value in sown if tag.name == name]) for name in names}
 
 
-def _values_of(name: str, sown: Sequence[tuple[str, Any]]) -> Any:
+def _values_of(name: str, sown: Sequence[tuple[str, PyTree]]) -> PyTree:
     modes, values = {mode for mode, _ in sown}, [value for _, value in sown]
     if len(modes) > 1:
         raise CaptureError(
@@ -313,7 +320,7 @@ def _check_planted_once(name: str, planted: Iterable[str]) -> None:
         )
 
 
-def _perturbed(tag: Perturbed, values: Sequence[Any], perturbations: Mapping[str, Any]) -> list[Any]:
+def _perturbed(tag: Perturbed, values: Sequence[jax.Array], perturbations: Mapping[str, PyTree]) -> list[jax.Array]:
     how = "pass what `perturbations(fun)` returns for the same arguments"
     if tag.name not in perturbations:
         raise StructureError(f"no perturbation is given for the name {tag.name!r}", fix=how)

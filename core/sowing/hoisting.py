@@ -27,7 +27,11 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
 
+import jax
+from jax.core import ShapedArray
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 from weft.core.edge import _jax
+from weft.core.edge._jax import Params, Primitive
 from weft.core.sowing.tags import (
     CaptureError,
     Handler,
@@ -40,19 +44,22 @@ from weft.core.sowing.tags import (
     tag_p,
 )
 
+# How one equation is run so that the handler meets the tags in its jaxprs outside of it.
+Rule = Callable[[Params, list[jax.Array], Handler], list[jax.Array]]
 
-def tracing_tags(scope: tuple[str, ...] | None = ()) -> AbstractContextManager[Any]:
+
+def tracing_tags(scope: tuple[str, ...] | None = ()) -> AbstractContextManager[None]:
     """A `with` block in which `sow` and `perturb` bind tags; with `None`, one in which they do not."""
     hoist_while_binding()
     return tag_context(scope)
 
 
-def evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], handler: Handler) -> list[Any]:
+def evaluate(jaxpr: Jaxpr, consts: Sequence[jax.Array], args: Sequence[jax.Array], handler: Handler) -> list[jax.Array]:
     """Runs a jaxpr; every tag in it, at any depth, is given to the handler, in program order."""
     return _jax.evaluate(jaxpr, consts, args, lambda eqn, values: _evaluate_equation(eqn, values, handler))
 
 
-def _evaluate_equation(eqn: Any, values: list[Any], handler: Handler) -> Sequence[Any]:
+def _evaluate_equation(eqn: JaxprEqn, values: list[jax.Array], handler: Handler) -> Sequence[jax.Array]:
     if eqn.primitive is tag_p:
         return handler(eqn.params["tag"], values)
     if names := tag_names(eqn.params):
@@ -66,7 +73,7 @@ def _evaluate_equation(eqn: Any, values: list[Any], handler: Handler) -> Sequenc
     return _jax.bind_equation(eqn, values)
 
 
-def ignore(_: Tag, values: Sequence[Any]) -> Sequence[Any]:
+def ignore(_: Tag, values: Sequence[jax.Array]) -> Sequence[jax.Array]:
     """The handler that forgets tags."""
     return values
 
@@ -76,7 +83,7 @@ class Site:
     """One tag in a jaxpr, with the types of its leaves."""
 
     tag: Tag
-    avals: tuple[Any, ...]
+    avals: tuple[ShapedArray, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +98,7 @@ class Sites:
 class Hoisted:
     """A jaxpr without tags, `(*inputs, *offsets) -> (*outputs, *sown)`, and the tags that it had."""
 
-    closed: Any
+    closed: ClosedJaxpr
     sites: Sites
 
 
@@ -100,29 +107,29 @@ def count_leaves(sites: Sequence[Site]) -> int:
     return sum(len(site.avals) for site in sites)
 
 
-def regroup(flat: Sequence[Any], sites: Sequence[Site]) -> Iterator[list[Any]]:
+def regroup(flat: Sequence[jax.Array], sites: Sequence[Site]) -> Iterator[list[jax.Array]]:
     """Leaves in one list, taken apart again: one list a site."""
     rest = iter(flat)
     return (list(islice(rest, len(site.avals))) for site in sites)
 
 
 @_jax.remember_per_jaxpr
-def hoist(closed: Any) -> Hoisted:
+def hoist(closed: ClosedJaxpr) -> Hoisted:
     """Moves the tags of a jaxpr to its boundary."""
     hoisted, found = _hoist_given(closed, ())
     # Only a first pass tells which offsets the jaxpr takes.
     return _hoist_given(closed, found)[0] if found else hoisted
 
 
-def _hoist_given(closed: Any, perturbed: tuple[Site, ...]) -> tuple[Hoisted, tuple[Site, ...]]:
+def _hoist_given(closed: ClosedJaxpr, perturbed: tuple[Site, ...]) -> tuple[Hoisted, tuple[Site, ...]]:
     sown: list[Site] = []
     found: list[Site] = []
 
-    def run(*flat: Any) -> list[Any]:
+    def run(*flat: jax.Array) -> list[jax.Array]:
         num_inputs = len(closed.in_avals)
-        offsets, sown_values = regroup(flat[num_inputs:], perturbed), list[Any]()
+        offsets, sown_values = regroup(flat[num_inputs:], perturbed), list[jax.Array]()
 
-        def handler(tag: Tag, values: Sequence[Any]) -> Sequence[Any]:
+        def handler(tag: Tag, values: Sequence[jax.Array]) -> Sequence[jax.Array]:
             site = Site(tag, tuple(map(_jax.strong_type_of, values)))
             if isinstance(tag, Sown):
                 sown.append(site)
@@ -138,8 +145,8 @@ def _hoist_given(closed: Any, perturbed: tuple[Site, ...]) -> tuple[Hoisted, tup
 
 
 def _with_tags_outside(
-    bind: Callable[[list[Any]], Sequence[Any]], sites: Sites, handler: Handler, length: int | None = None
-) -> list[Any]:
+    bind: Callable[[list[jax.Array]], Sequence[jax.Array]], sites: Sites, handler: Handler, length: int | None = None
+) -> list[jax.Array]:
     """Binds an equation given its offsets, and gives the handler what it must see: zeros to perturb, values to observe.
 
     With a length, the offsets are stacked, as the sown values then are.
@@ -153,14 +160,14 @@ def _with_tags_outside(
     return outs[:num_outs]
 
 
-def _jit(params: dict[str, Any], args: list[Any], handler: Handler) -> list[Any]:
+def _jit(params: Params, args: list[jax.Array], handler: Handler) -> list[jax.Array]:
     hoisted = hoist(params["jaxpr"])
     num_offsets, num_sown = count_leaves(hoisted.sites.perturbed), count_leaves(hoisted.sites.sown)
     extended = _jax.extend_jit(params, hoisted.closed, num_offsets, num_sown)
     return _with_tags_outside(lambda offsets: _jax.jit_p.bind(*args, *offsets, **extended), hoisted.sites, handler)
 
 
-def _remat(params: dict[str, Any], args: list[Any], handler: Handler) -> list[Any]:
+def _remat(params: Params, args: list[jax.Array], handler: Handler) -> list[jax.Array]:
     hoisted = hoist(_jax.close(params["jaxpr"]))
     jaxpr, consts = _jax.consts_as_inputs(hoisted.closed)
     extended = _jax.extend_remat(params, jaxpr, len(consts), count_leaves(hoisted.sites.perturbed))
@@ -170,7 +177,7 @@ def _remat(params: dict[str, Any], args: list[Any], handler: Handler) -> list[An
     )
 
 
-def _scan(params: dict[str, Any], args: list[Any], handler: Handler) -> list[Any]:
+def _scan(params: Params, args: list[jax.Array], handler: Handler) -> list[jax.Array]:
     # Offsets come last, among what is scanned; sown values come last, among what is stacked.
     hoisted, length = hoist(params["jaxpr"]), params["length"]
     extended = dict(params, jaxpr=hoisted.closed)
@@ -179,7 +186,7 @@ def _scan(params: dict[str, Any], args: list[Any], handler: Handler) -> list[Any
     )
 
 
-def _cond(params: dict[str, Any], args: list[Any], handler: Handler) -> list[Any]:
+def _cond(params: Params, args: list[jax.Array], handler: Handler) -> list[jax.Array]:
     """Every branch takes what any branch perturbs and returns what any branch sows, zeros for what it does not."""
     branches = [hoist(branch) for branch in params["branches"]]
     sown = _union([branch.sites.sown for branch in branches])
@@ -187,8 +194,8 @@ def _cond(params: dict[str, Any], args: list[Any], handler: Handler) -> list[Any
     sites = Sites(tuple(site for site, _ in sown), tuple(site for site, _ in perturbed))
     num_outs, num_args = len(params["branches"][0].out_avals), len(args) - 1
 
-    def widen(branch: Hoisted) -> Any:
-        def run(*flat: Any) -> list[Any]:
+    def widen(branch: Hoisted) -> ClosedJaxpr:
+        def run(*flat: jax.Array) -> list[jax.Array]:
             offsets = dict(zip(perturbed, regroup(flat[num_args:], sites.perturbed), strict=True))
             own_offsets = chain.from_iterable(offsets[key] for key in _numbered(branch.sites.perturbed))
             outs = _jax.run(branch.closed, [*flat[:num_args], *own_offsets])
@@ -213,7 +220,7 @@ def _union(branches: Sequence[Sequence[Site]]) -> list[tuple[Site, int]]:
     return list(dict.fromkeys(chain.from_iterable(map(_numbered, branches))))
 
 
-def _while(params: dict[str, Any], args: list[Any], handler: Handler) -> list[Any]:
+def _while(params: Params, args: list[jax.Array], handler: Handler) -> list[jax.Array]:
     """What the body sows last rides in the carry, from zeros; what the predicate sows is that of its last run."""
     cond, body = params["cond_jaxpr"], hoist(params["body_jaxpr"])
     num_cond, num_body = params["cond_nconsts"], params["body_nconsts"]
@@ -225,11 +232,11 @@ def _while(params: dict[str, Any], args: list[Any], handler: Handler) -> list[An
     const_avals, carry_avals = body.closed.in_avals[:num_body], body.closed.in_avals[num_body:num_inputs]
     offset_avals = body.closed.in_avals[num_inputs:]
 
-    def run_body(*flat: Any) -> list[Any]:
+    def run_body(*flat: jax.Array) -> list[jax.Array]:
         carry = flat[num_all : num_all + len(init)]
         return _jax.run(body.closed, [*flat[:num_body], *carry, *flat[num_body:num_all]])
 
-    def run_cond(*flat: Any) -> list[Any]:
+    def run_cond(*flat: jax.Array) -> list[jax.Array]:
         return evaluate(cond.jaxpr, cond.consts, flat[: num_cond + len(init)], ignore)
 
     extended = dict(
@@ -247,28 +254,28 @@ def _while(params: dict[str, Any], args: list[Any], handler: Handler) -> list[An
     return outs
 
 
-def _inline(params: dict[str, Any], args: list[Any], handler: Handler) -> list[Any]:
+def _inline(params: Params, args: list[jax.Array], handler: Handler) -> list[jax.Array]:
     closed = _jax.close(params["call_jaxpr"])
     return evaluate(closed.jaxpr, closed.consts, args, handler)
 
 
-def _custom_derivative(primitive: Any) -> Callable[[dict[str, Any], list[Any], Handler], list[Any]]:
+def _custom_derivative(primitive: Primitive) -> Rule:
     """Outputs come from the function with its own derivative rule, sown values from a plain copy of its body.
 
     So a derivative through an output obeys the rule, and one through a sown value, of which the rule says nothing,
     is that of the body. Under jit, XLA merges the two copies.
     """
 
-    def rule(params: dict[str, Any], args: list[Any], handler: Handler) -> list[Any]:
+    def rule(params: Params, args: list[jax.Array], handler: Handler) -> list[jax.Array]:
         call, hoisted = params["call_jaxpr"], hoist(params["call_jaxpr"])
 
-        def run_untagged(*inputs: Any) -> list[Any]:
+        def run_untagged(*inputs: jax.Array) -> list[jax.Array]:
             return evaluate(call.jaxpr, call.consts, inputs, ignore)
 
         untagged = dict(params, call_jaxpr=_jax.trace(run_untagged, call.in_avals, like=call))
         bind_params = _jax.without_context(primitive.get_bind_params(untagged), lambda: tracing_tags(None))
 
-        def custom(*inputs: Any) -> list[Any]:
+        def custom(*inputs: jax.Array) -> list[jax.Array]:
             return list(primitive.bind(*inputs, **bind_params))
 
         body, sown = _jax.split_outputs(hoisted.closed, len(call.out_avals))
@@ -276,7 +283,7 @@ def _custom_derivative(primitive: Any) -> Callable[[dict[str, Any], list[Any], H
             # Often there is a rule because the body has no derivative. Forward mode, which this excludes, is excluded.
             sown = _jax.differentiated_on_demand(sown)
 
-        def bind(offsets: list[Any]) -> list[Any]:
+        def bind(offsets: list[jax.Array]) -> list[jax.Array]:
             outs = _jax.graft(custom, body, args, offsets) if offsets else custom(*args)
             return [*outs, *sown([*args, *offsets])]
 
@@ -285,7 +292,7 @@ def _custom_derivative(primitive: Any) -> Callable[[dict[str, Any], list[Any], H
     return rule
 
 
-RULES: dict[Any, Callable[[dict[str, Any], list[Any], Handler], list[Any]]] = {
+RULES: dict[object, Rule] = {
     _jax.jit_p: _jit,
     _jax.remat_p: _remat,
     _jax.scan_p: _scan,
@@ -298,8 +305,8 @@ RULES: dict[Any, Callable[[dict[str, Any], list[Any], Handler], list[Any]]] = {
 }
 
 
-def _hoisted_bind(primitive: Any) -> Callable[..., Any]:
-    def bind(original: Callable[..., Any], *args: Any, **params: Any) -> Any:
+def _hoisted_bind(primitive: Primitive) -> Callable[..., Sequence[jax.Array]]:
+    def bind(original: Callable[..., Sequence[jax.Array]], *args: jax.Array, **params: Any) -> Sequence[jax.Array]:
         if capturing() and tag_names(params):
             return RULES[primitive](params, list(args), bind_tag)
         return original(*args, **params)

@@ -14,18 +14,21 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
-from weft.core.edge import _jax
+import jax
+from jax.extend.core import Jaxpr
+from weft.core.edge import _jax, trees
+from weft.core.edge._jax import Params
+from weft.core.edge.trees import PyTree, TreeDef
 from weft.core.errors import WeftError
 from weft.core.records.kinds import Kind
 from weft.core.records.leaves import is_array
 
 # None outside every capture; inside, the names of the open scopes.
-_CONTEXT: Any = _jax.make_user_context(None)
+_CONTEXT: _jax.UserContext[tuple[str, ...] | None] = _jax.make_user_context(None)
 
 # What to do at a tag: takes the tag and its values, and returns the values to go on with.
-Handler = Callable[["Tag", Sequence[Any]], Sequence[Any]]
+Handler = Callable[["Tag", Sequence[jax.Array]], Sequence[jax.Array]]
 
 
 class CaptureError(WeftError, ValueError):
@@ -42,7 +45,7 @@ def current_scope() -> tuple[str, ...]:
     return _CONTEXT.value or ()
 
 
-def tag_context(scope: tuple[str, ...] | None) -> AbstractContextManager[Any]:
+def tag_context(scope: tuple[str, ...] | None) -> AbstractContextManager[None]:
     """A `with` block with these open scopes; with `None`, one in which nothing is captured."""
     return _CONTEXT(scope)
 
@@ -51,19 +54,19 @@ def tag_context(scope: tuple[str, ...] | None) -> AbstractContextManager[Any]:
 class Skeleton:
     """A tree without its arrays: the treedef, and the static leaves by position."""
 
-    treedef: Any
-    statics: tuple[tuple[int, Any], ...]
+    treedef: TreeDef
+    statics: tuple[tuple[int, object], ...]
 
-    def fill(self, arrays: Sequence[Any]) -> Any:
+    def fill(self, arrays: Sequence[jax.Array]) -> PyTree:
         """The tree with the given arrays in the places of those that were taken out."""
         statics, rest = dict(self.statics), iter(arrays)
         leaves = [statics[i] if i in statics else next(rest) for i in range(self.treedef.num_leaves)]
-        return _jax.tree.unflatten(self.treedef, leaves)
+        return self.treedef.unflatten(leaves)
 
 
-def take_arrays(tree: Any, is_dynamic: Callable[[Any], bool] = is_array) -> tuple[list[Any], Skeleton]:
+def take_arrays(tree: PyTree, is_dynamic: Callable[[object], bool] = is_array) -> tuple[list[jax.Array], Skeleton]:
     """The arrays of a tree, and what is left of it."""
-    leaves, treedef = _jax.tree.flatten(tree)
+    leaves, treedef = trees.flatten(tree)
     statics = tuple((i, leaf) for i, leaf in enumerate(leaves) if not is_dynamic(leaf))
     at = {i for i, _ in statics}
     return [leaf for i, leaf in enumerate(leaves) if i not in at], Skeleton(treedef, statics)
@@ -90,16 +93,17 @@ class Perturbed(Tag):
     """The label of a value to which a perturbation can be added."""
 
 
-tag_p = _jax.Primitive("tag")
-tag_p.multiple_results = True
+tag_p = _jax.new_primitive("tag", multiple_results=True)
 
 
-def bind_tag(tag: Tag, values: Sequence[Any]) -> list[Any]:
+def bind_tag(tag: Tag, values: Sequence[jax.Array]) -> list[jax.Array]:
     """Tags values: the handler that leaves a tag for an outer capture to find."""
     return tag_p.bind(*values, tag=tag)
 
 
-def _batch_tag(axis: Any, values: Sequence[Any], dims: Sequence[int | None], *, tag: Tag) -> tuple[Any, Any]:
+def _batch_tag(
+    axis: _jax.Axis, values: Sequence[jax.Array], dims: Sequence[int | None], *, tag: Tag
+) -> tuple[list[jax.Array], list[int]]:
     # Also called when nothing is mapped: under vmap, a tagged value has the mapped axis in front, whatever it is.
     at_front = [_jax.batched_at_front(axis, value, dim) for value, dim in zip(values, dims, strict=True)]
     return bind_tag(tag, at_front), [0] * len(at_front)
@@ -108,13 +112,13 @@ def _batch_tag(axis: Any, values: Sequence[Any], dims: Sequence[int | None], *, 
 _jax.define_identity(tag_p, batch=_batch_tag)
 
 
-def tag_names(params: dict[str, Any]) -> tuple[str, ...]:
+def tag_names(params: Params) -> tuple[str, ...]:
     """The names of all tags in the jaxprs among an equation's parameters, at any depth."""
     return tuple(chain.from_iterable(map(_tag_names_in, _jax.jaxprs_in_params(params))))
 
 
 @_jax.remember_per_jaxpr
-def _tag_names_in(jaxpr: Any) -> tuple[str, ...]:
+def _tag_names_in(jaxpr: Jaxpr) -> tuple[str, ...]:
     return tuple(
         chain.from_iterable(
             (eqn.params["tag"].name,) if eqn.primitive is tag_p else tag_names(eqn.params) for eqn in jaxpr.eqns

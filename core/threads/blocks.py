@@ -17,10 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar, Token
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import equinox as eqx
 from weft.core.edge.levels import current_level
+from weft.core.edge.trees import PyTree
 from weft.core.errors import SuccessorError, TraceLevelError
 from weft.core.paths import Path, format_path
 from weft.core.records import module
@@ -32,15 +33,15 @@ class Block:
 
     def __init__(self, record: eqx.Module):
         self.name = type(record).__qualname__
-        self.record: Any = record
+        self.record: eqx.Module | None = record
         self.level = current_level()
         self.closed: str | None = None
         # What the user may still hold parts of, beside the handle; the latest record is the handle's alone.
-        self.original: Any = record
+        self.original: eqx.Module | None = record
         # By identity; the record itself is kept, so that its id stays its own.
         self.replaced: dict[int, tuple[object, Path]] = {}
         # Records that `peek` gave away, to be called by hand.
-        self.peeked: list[Any] = []
+        self.peeked: list[PyTree] = []
         self._parts: dict[int, Path] | None = None
 
     def format(self, path: Path) -> str:
@@ -51,7 +52,7 @@ class Block:
         """A path as the user writes it: `t.blocks[0].bn`."""
         return format_path(path, "t")
 
-    def get(self, path: Path) -> Any:
+    def get(self, path: Path) -> PyTree:
         """What is at a path now."""
         if self.closed is not None:
             raise SuccessorError(
@@ -64,7 +65,7 @@ class Block:
             value = part_of(value, part)
         return value
 
-    def put(self, path: Path, successor: Any, by: str = "") -> None:
+    def put(self, path: Path, successor: PyTree, by: str = "") -> None:
         """Puts a successor in its place, if it fits there; `by` says how it came, for errors."""
         old = self.get(path)
         if successor is old:
@@ -83,7 +84,7 @@ class Block:
             self.replaced[id(old)] = (old, path)
             self.replaced.pop(id(successor), None)
 
-    def finish(self) -> Any:
+    def finish(self) -> PyTree:
         """The record with every successor in its place; the block is closed by it."""
         record = self.get(())
         self.close("done() was called")
@@ -115,6 +116,8 @@ class Block:
 _open: ContextVar[tuple[Block, ...]] = ContextVar("weft_open_blocks", default=())
 _minding: ContextVar[tuple[Block, ...]] = ContextVar("weft_minding_blocks", default=())
 
+R = TypeVar("R")
+
 Tokens = tuple[Token[tuple[Block, ...]], Token[tuple[Block, ...]]]
 
 
@@ -131,7 +134,7 @@ def leave_block(tokens: Tokens) -> None:
     _minding.reset(tokens[1])
 
 
-def unguarded(function: Callable[[], Any]) -> Any:
+def unguarded(function: Callable[[], R]) -> R:
     """Calls a function in which parts may be called as they are: that of a record that hands on their successors."""
     __tracebackhide__ = True
     token = _minding.set(())
@@ -141,7 +144,9 @@ def unguarded(function: Callable[[], Any]) -> Any:
         _minding.reset(token)
 
 
-def _guard(record: Any, method: Callable[..., Any], given: module.Given, proceed: Callable[[], Any]) -> Any:
+def _guard(
+    record: eqx.Module, method: Callable[..., object], given: module.Given, proceed: Callable[[], PyTree]
+) -> PyTree:
     __tracebackhide__ = True
     for block in _open.get():
         found = block.replaced.get(id(record))
@@ -164,7 +169,7 @@ def _guard(record: Any, method: Callable[..., Any], given: module.Given, proceed
     return result
 
 
-def _direct_call(block: Block, path: Path, record: Any, name: str) -> SuccessorError:
+def _direct_call(block: Block, path: Path, record: object, name: str) -> SuccessorError:
     handle, call = block.format_handle(path), "(...)" if name == "__call__" else f".{name}(...)"
     return SuccessorError(
         f"this {type(record).__qualname__} was called directly inside a thread block, which does not see its successor",

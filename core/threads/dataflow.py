@@ -11,22 +11,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, cast
+from typing import TypeGuard, cast
 
-import jax.extend.core
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 from weft.core.edge import _jax
-
-_extend: Any = jax.extend.core
+from weft.core.edge._jax import AnyJaxpr, Atom, Params
 
 Node = Hashable
 Nodes = Sequence[Node | None]
 
 
 class Graph:
-    """The dataflow of a closed jaxpr.
+    """The dataflow of a jaxpr.
 
     Args:
-        closed: the program.
+        jaxpr: the program.
         is_wanted: of a primitive, whether its equations are asked for.
 
     Attributes:
@@ -34,15 +33,15 @@ class Graph:
         wanted: the equations that are asked for, each with the nodes of its operands (None for a literal) and outputs.
     """
 
-    def __init__(self, closed: Any, is_wanted: Callable[[Any], bool]):
+    def __init__(self, jaxpr: AnyJaxpr, is_wanted: Callable[[object], bool]):
         self._forward: dict[Node, list[Node]] = defaultdict(list)
         self._backward: dict[Node, list[Node]] = defaultdict(list)
         self._is_wanted = is_wanted
         self._holds: dict[int, bool] = {}
         self._places = 0
-        self.consts: list[tuple[Node | None, Any]] = []
-        self.wanted: list[tuple[Any, Nodes, Nodes]] = []
-        self.inputs, self.outputs = self._open(closed)
+        self.consts: list[tuple[Node | None, object]] = []
+        self.wanted: list[tuple[JaxprEqn, Nodes, Nodes]] = []
+        self.inputs, self.outputs = self._open(jaxpr)
 
     def after(self, nodes: Iterable[Node | None]) -> set[Node]:
         """These nodes, and all that depends on any of them."""
@@ -70,13 +69,13 @@ class Graph:
         for target in targets:
             self._link(via, target)
 
-    def _open(self, jaxpr: Any) -> tuple[Nodes, Nodes]:
+    def _open(self, jaxpr: AnyJaxpr) -> tuple[Nodes, Nodes]:
         """Lays out one call of a jaxpr, and gives the nodes of its inputs and outputs."""
         closed = _jax.close(jaxpr)
         self._places += 1
         place = self._places
 
-        def nodes(atoms: Sequence[Any]) -> list[Node | None]:
+        def nodes(atoms: Sequence[Atom]) -> list[Node | None]:
             return [None if _jax.is_literal(atom) else (place, atom) for atom in atoms]
 
         jaxpr = closed.jaxpr
@@ -91,7 +90,7 @@ class Graph:
                 self._link_all(ins, outs)
         return nodes(jaxpr.invars), nodes(jaxpr.outvars)
 
-    def _call(self, eqn: Any, ins: Nodes, outs: Nodes) -> None:
+    def _call(self, eqn: JaxprEqn, ins: Nodes, outs: Nodes) -> None:
         params, inner = eqn.params, inner_jaxprs(eqn.params)
         if eqn.primitive is _jax.scan_p:
             inputs, outputs = self._open(params["jaxpr"])
@@ -125,10 +124,10 @@ class Graph:
                 link(ins, inputs)
                 link(outputs, outs)
 
-    def _holds_wanted(self, eqn: Any) -> bool:
+    def _holds_wanted(self, eqn: JaxprEqn) -> bool:
         return any(map(self._jaxpr_holds_wanted, inner_jaxprs(eqn.params)))
 
-    def _jaxpr_holds_wanted(self, jaxpr: Any) -> bool:
+    def _jaxpr_holds_wanted(self, jaxpr: AnyJaxpr) -> bool:
         key = id(jaxpr)
         if key not in self._holds:
             self._holds[key] = any(
@@ -151,34 +150,34 @@ def _reach(nodes: Iterable[Node | None], edges: dict[Node, list[Node]]) -> set[N
 # --- jaxprs inside of jaxprs --------------------------------------------------------------------------------------
 
 
-def inner_jaxprs(params: dict[str, Any]) -> list[Any]:
+def inner_jaxprs(params: Params) -> list[AnyJaxpr]:
     """The jaxprs among an equation's parameters; unlike `jaxprs_in_params`, closed ones as they are."""
     return [one for value in params.values() for one in _row(value) if _is_jaxpr(one)]
 
 
-def _row(value: Any) -> Sequence[Any]:
-    return cast("Sequence[Any]", value) if isinstance(value, tuple | list) else (value,)
+def _row(value: object) -> Sequence[object]:
+    return cast("Sequence[object]", value) if isinstance(value, tuple | list) else (value,)
 
 
-def _is_jaxpr(value: Any) -> bool:
-    return isinstance(value, _extend.ClosedJaxpr | _extend.Jaxpr)
+def _is_jaxpr(value: object) -> TypeGuard[AnyJaxpr]:
+    return isinstance(value, ClosedJaxpr | Jaxpr)
 
 
-def opened(jaxpr: Any) -> Any:
+def opened(jaxpr: AnyJaxpr) -> Jaxpr:
     """A jaxpr without its constants."""
-    return jaxpr.jaxpr if isinstance(jaxpr, _extend.ClosedJaxpr) else jaxpr
+    return jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
 
 
-def has_equations(params: dict[str, Any], is_wanted: Callable[[Any], bool]) -> bool:
+def has_equations(params: Params, is_wanted: Callable[[object], bool]) -> bool:
     """Whether the jaxprs among an equation's parameters have, themselves, equations of some primitives."""
     return any(is_wanted(eqn.primitive) for jaxpr in inner_jaxprs(params) for eqn in opened(jaxpr).eqns)
 
 
-def without_identities(jaxpr: Any, is_identity: Callable[[Any], bool]) -> Any:
+def without_identities(jaxpr: AnyJaxpr, is_identity: Callable[[object], bool]) -> AnyJaxpr:
     """A jaxpr, open or closed, without its equations of some primitives, each of which gives what it takes."""
-    before, env, eqns = opened(jaxpr), dict[Any, Any](), list[Any]()
+    before, env, eqns = opened(jaxpr), dict[Atom, Atom](), list[JaxprEqn]()
 
-    def read(atom: Any) -> Any:
+    def read(atom: Atom) -> Atom:
         return atom if _jax.is_literal(atom) else env.get(atom, atom)
 
     for eqn in before.eqns:
@@ -186,5 +185,5 @@ def without_identities(jaxpr: Any, is_identity: Callable[[Any], bool]) -> Any:
             env.update(zip(eqn.outvars, map(read, eqn.invars), strict=True))
         else:
             eqns.append(eqn.replace(invars=list(map(read, eqn.invars))))
-    after = before.replace(eqns=eqns, outvars=list(map(read, before.outvars)))
-    return _extend.ClosedJaxpr(after, jaxpr.consts) if isinstance(jaxpr, _extend.ClosedJaxpr) else after
+    after = _jax.replaced(before, eqns=eqns, outvars=list(map(read, before.outvars)))
+    return ClosedJaxpr(after, jaxpr.consts) if isinstance(jaxpr, ClosedJaxpr) else after

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar, cast
 
 import equinox as eqx
+from weft.core.edge.trees import PyTree
 from weft.core.errors import SuccessorError
 from weft.core.threads.blocks import Block, Tokens, leave_block, open_block
 from weft.core.threads.proxies import Proxy, RecordProxy, block_of, field_names, value_of
@@ -112,7 +113,7 @@ def thread(record: R) -> Thread[R]:
     return Thread(record)
 
 
-def peek(proxy: Any) -> Any:
+def peek(proxy: object) -> PyTree:
     """The record (or container) that a proxy of a `thread` block stands for, as it is now.
 
     For code that needs the record itself, and takes care of its successor by hand. What is no proxy is given back.

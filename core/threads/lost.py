@@ -30,13 +30,16 @@ import contextlib
 import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
+import equinox as eqx
 import jax
 import numpy as np
+from jax.extend.core import ClosedJaxpr
 from weft.core.callers import calling_line
 from weft.core.edge import _jax, trees
 from weft.core.edge.levels import EAGER, current_level
+from weft.core.edge.trees import PyTree
 from weft.core.errors import SuccessorError
 from weft.core.paths import Path, format_path, key_part
 from weft.core.records.module import Given, construction_watchers, watch_methods
@@ -59,6 +62,8 @@ from weft.core.threads.marks import (
 )
 
 T = TypeVar("T")
+R = TypeVar("R")
+V = TypeVar("V")
 
 
 @contextlib.contextmanager
@@ -138,20 +143,20 @@ def drop(successor: T) -> T:
 # --- marking what methods return -------------------------------------------------------------------------------------
 
 
-class _ByIdentity:
+class _ByIdentity(Generic[V]):
     """What is known of objects that cannot be hashed, for as long as they live."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[weakref.ref[Any], Any]] = {}
+        self._known: dict[int, tuple[weakref.ref[object], V]] = {}
 
-    def get(self, key: Any) -> Any:
+    def get(self, key: object) -> V | None:
         found = self._known.get(id(key))
         return found[1] if found is not None and found[0]() is key else None
 
-    def put(self, key: Any, value: Any) -> None:
+    def put(self, key: object, value: V) -> None:
         place, known = id(key), self._known
 
-        def forget(reference: Any) -> None:
+        def forget(reference: object) -> None:
             if known.get(place, (None,))[0] is reference:
                 del known[place]
 
@@ -159,27 +164,27 @@ class _ByIdentity:
 
 
 # The public methods that are running: of which records, and what these are called.
-_calls: ContextVar[tuple[tuple[Any, str], ...]] = ContextVar("weft_marked_calls", default=())
+_calls: ContextVar[tuple[tuple[object, str], ...]] = ContextVar("weft_marked_calls", default=())
 # The successors that were marked in the eager evaluation that is running; None outside of one.
 _met: ContextVar[list[Mark] | None] = ContextVar("weft_met_successors", default=None)
 # Records that were constructed in a trace, and their successors.
-_fresh = _ByIdentity()
+_fresh = _ByIdentity[bool]()
 # The mark of what a mark gave; and where records that were met on the way belong: the name of a root, and a path.
-_marked, _places = _ByIdentity(), _ByIdentity()
+_marked, _places = _ByIdentity[Mark](), _ByIdentity[tuple[str, Path]]()
 
 
-def _note_constructed(record: Any) -> None:
+def _note_constructed(record: object) -> None:
     if marking():
         _fresh.put(record, True)
 
 
-def note_place(record: Any, root: str, path: Path) -> None:
+def note_place(record: object, root: str, path: Path) -> None:
     """Says where a record belongs, for errors: it may have been rebuilt, and not be found in its owner by identity."""
     if marking():
         _places.put(record, (root, path))
 
 
-def _name_of(record: Any) -> str:
+def _name_of(record: object) -> str:
     root, path = _places.get(record) or (None, ())
     for owner, name in reversed(_calls.get()):
         found = next((path for path, part in records_in(owner) if part is record), None)
@@ -190,7 +195,7 @@ def _name_of(record: Any) -> str:
     return format_path(path, root or type(record).__qualname__)
 
 
-def _watch(record: Any, method: Callable[..., Any], given: Given, proceed: Callable[[], Any]) -> Any:
+def _watch(record: eqx.Module, method: Callable[..., object], given: Given, proceed: Callable[[], PyTree]) -> PyTree:
     __tracebackhide__ = True
     if not marking():
         return proceed()
@@ -219,7 +224,7 @@ def _watch(record: Any, method: Callable[..., Any], given: Given, proceed: Calla
     return result
 
 
-def _marked_successor(record: Any, successor: Any, mark: Mark) -> Any:
+def _marked_successor(record: PyTree, successor: PyTree, mark: Mark) -> PyTree:
     if successor is record:
         return record
     (before, made), (after, made_now) = trees.flatten_with_path(record), trees.flatten_with_path(successor)
@@ -234,14 +239,14 @@ def _marked_successor(record: Any, successor: Any, mark: Mark) -> Any:
     return made_now.unflatten(leaves) if mark.leaves else successor
 
 
-def _can_be_marked(leaf: Any) -> bool:
+def _can_be_marked(leaf: object) -> bool:
     return isinstance(leaf, jax.Array | np.ndarray) and not isinstance(leaf, jax.Ref)
 
 
 # --- looking at programs ---------------------------------------------------------------------------------------------
 
 
-def check_program(closed: Any, name: str) -> None:
+def check_program(closed: ClosedJaxpr, name: str) -> None:
     """Looks for lost successors in the program of an outermost evaluation.
 
     Raises:
@@ -268,7 +273,7 @@ def _lost(marks: Sequence[Mark], name: str) -> SuccessorError:
     )
 
 
-def _look(closed: Any, name: str) -> None:
+def _look(closed: ClosedJaxpr, name: str) -> None:
     if context.value is not None and _met.get() is None and current_level() == EAGER:
         check_program(closed, name)
 
@@ -284,7 +289,7 @@ def is_outermost(transform: str) -> bool:
     return context.value is not None and transform not in _NOT_EAGER and _met.get() is None and current_level() == EAGER
 
 
-def check_evaluation(name: str, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def check_evaluation(name: str, run: Callable[..., R], args: tuple[PyTree, ...], kwargs: Mapping[str, PyTree]) -> R:
     """Calls an outermost transform, and looks for lost successors if it met any.
 
     Raises:
@@ -298,7 +303,7 @@ def check_evaluation(name: str, run: Callable[..., Any], args: tuple[Any, ...], 
             return result
         arrays, arguments = take_arrays((args, dict(kwargs)))
 
-        def flat(*arrays: Any) -> list[Any]:
+        def flat(*arrays: jax.Array) -> list[jax.Array]:
             args, kwargs = arguments.fill(arrays)
             return take_arrays(run(*args, **kwargs))[0]
 

@@ -19,13 +19,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+from jax.extend.core import ClosedJaxpr
 from weft.core.edge import _jax
+from weft.core.edge._jax import AnyJaxpr, Params, Primitive
 from weft.core.edge.levels import EAGER, current_level
 from weft.core.switches import is_on
-from weft.core.threads.dataflow import Graph, has_equations, without_identities
+from weft.core.threads.dataflow import Graph, Node, has_equations, without_identities
 
 VARIABLE = "WEFT_DEBUG_SUCCESSORS"
-context: Any = _jax.make_user_context(True if is_on(VARIABLE) else None)
+context: _jax.UserContext[bool | None] = _jax.make_user_context(True if is_on(VARIABLE) else None)
 
 
 def marking() -> bool:
@@ -50,32 +52,32 @@ class Mark:
     dropped: bool = False
 
 
-mark_p = _jax.Primitive("successor")
-mark_p.multiple_results = True
-touch_p = _jax.Primitive("successor_tangent")
-drop_p = _jax.Primitive("drop")
-drop_p.multiple_results = True
+mark_p = _jax.new_primitive("successor", multiple_results=True)
+touch_p = _jax.new_primitive("successor_tangent")
+drop_p = _jax.new_primitive("drop", multiple_results=True)
 
 
-def bind_mark(mark: Mark, new: Any, old: Any) -> Any:
+def bind_mark(mark: Mark, new: jax.Array, old: jax.Array) -> jax.Array:
     """Marks a new leaf, given the one that it follows."""
     return mark_p.bind(new, old, mark=mark)[0]
 
 
-def bind_drop(leaves: Sequence[Any]) -> None:
+def bind_drop(leaves: Sequence[jax.Array]) -> None:
     """Says of leaves that they are lost on purpose."""
     if leaves:
         drop_p.bind(*leaves)
 
 
-def _batch_alike(primitive: Any) -> Callable[..., tuple[Any, Any]]:
-    def batch(_: Any, values: Sequence[Any], dims: Sequence[int | None], **params: Any) -> tuple[Any, Any]:
+def _batch_alike(primitive: Primitive) -> _jax.Batch:
+    def batch(
+        _: object, values: Sequence[jax.Array], dims: Sequence[int | None], **params: object
+    ) -> tuple[Sequence[jax.Array], Sequence[int | None]]:
         return primitive.bind(*values, **params), dims
 
     return batch
 
 
-def _touch(tangents: Sequence[Any], *, mark: Mark) -> list[Any]:
+def _touch(tangents: Sequence[jax.Array | None], *, mark: Mark) -> list[jax.Array | None]:
     new, old = tangents
     return [None if new is None else touch_p.bind(new, mark=mark), old]
 
@@ -85,12 +87,12 @@ _jax.define_identity(drop_p, batch=_batch_alike(drop_p))
 _jax.define_linear_identity(touch_p)
 
 
-def is_marker(primitive: Any) -> bool:
+def is_marker(primitive: object) -> bool:
     """Whether a primitive is one of those that are told of outside of the equation that holds them."""
     return primitive is mark_p or primitive is drop_p
 
 
-def is_told(primitive: Any) -> bool:
+def is_told(primitive: object) -> bool:
     """Whether a primitive says something of a successor."""
     return is_marker(primitive) or primitive is touch_p
 
@@ -100,8 +102,8 @@ class Found:
     """A mark in a program: where its new and its old leaf are in the graph."""
 
     mark: Mark
-    new: Any
-    old: Any
+    new: Node | None
+    old: Node | None
 
 
 def marks_in(graph: Graph) -> list[Found]:
@@ -116,17 +118,17 @@ def last_of(graph: Graph, lost: Sequence[Found]) -> list[Mark]:
     return [mark for mark in dict.fromkeys(one.mark for one in lost) if mark not in carried]
 
 
-def touched_in(graph: Graph, used: set[Any]) -> set[Mark]:
+def touched_in(graph: Graph, used: set[Node]) -> set[Mark]:
     """The successors whose tangents or cotangents are used."""
     return {eqn.params["mark"] for eqn, _, outs in graph.wanted if eqn.primitive is touch_p and outs[0] in used}
 
 
-def drops_in(graph: Graph) -> list[Any]:
+def drops_in(graph: Graph) -> list[Node | None]:
     """What a program drops."""
     return [node for eqn, ins, _ in graph.wanted if eqn.primitive is drop_p for node in ins]
 
 
-def comes_from_outside(graph: Graph) -> set[Any]:
+def comes_from_outside(graph: Graph) -> set[Node]:
     """What depends on a program's inputs, or on arrays that it closes over."""
     # A NumPy array is a constant of the program, like a number.
     consts = [node for node, value in graph.consts if isinstance(value, jax.Array)]
@@ -138,24 +140,23 @@ def comes_from_outside(graph: Graph) -> set[Any]:
 
 @dataclass(frozen=True)
 class Led:
-    """What a mark inside of an equation leads to, and what its old leaf depends on: an operand, or a constant."""
+    """What a mark inside of an equation leads to, and on what its old leaf depends: an operand, or a constant."""
 
     mark: Mark
     outputs: tuple[int, ...]
-    operand: int | None
-    constant: Any
+    old: int | jax.Array
 
 
 @dataclass(frozen=True)
 class Summary:
     """A jaxpr without marks, what these led to, and which of its inputs it drops."""
 
-    jaxpr: Any
+    jaxpr: AnyJaxpr
     led: tuple[Led, ...]
     dropped: tuple[int, ...]
 
 
-def _summarise(jaxpr: Any, loops: Sequence[tuple[int, int]]) -> Summary:
+def _summarise(jaxpr: AnyJaxpr, loops: Sequence[tuple[int, int]]) -> Summary:
     graph = Graph(jaxpr, is_marker)
     dropped = graph.before(drops_in(graph))
     places = {node: i for i, node in enumerate(graph.inputs)}
@@ -167,10 +168,10 @@ def _summarise(jaxpr: Any, loops: Sequence[tuple[int, int]]) -> Summary:
             one.mark.dropped = True
         sources = graph.before([one.old])
         operand = next((places[node] for node in sources if node in places), None)
-        constant = next((constants[node] for node in sources if node in constants), None)
-        if operand is not None or constant is not None:  # else it is fresh
+        old = next((constants[node] for node in sources if node in constants), None) if operand is None else operand
+        if old is not None:  # else it is fresh
             outputs = tuple(sorted(_reached(graph, one.new, loops)))
-            led.append(Led(one.mark, outputs, operand, constant))
+            led.append(Led(one.mark, outputs, old))
             dead += () if outputs else (one,)
     last = last_of(graph, dead)
     led = [one for one in led if one.outputs or one.mark in last]
@@ -179,7 +180,7 @@ def _summarise(jaxpr: Any, loops: Sequence[tuple[int, int]]) -> Summary:
     )
 
 
-def _reached(graph: Graph, node: Any, loops: Sequence[tuple[int, int]]) -> set[int]:
+def _reached(graph: Graph, node: Node | None, loops: Sequence[tuple[int, int]]) -> set[int]:
     """Which outputs depend on a node, in this iteration of a loop or in a later one."""
     rest, seen = graph.after([node]), set[int]()
     while True:
@@ -190,10 +191,15 @@ def _reached(graph: Graph, node: Any, loops: Sequence[tuple[int, int]]) -> set[i
         rest = graph.after(graph.inputs[into] for out, into in loops if out in new)
 
 
-_summaries: Callable[..., Any] = _jax.remember_per_jaxpr(lambda jaxpr: {})
+Summaries = dict[tuple[tuple[int, int], ...], Summary]
 
 
-def summarise(jaxpr: Any, loops: Iterable[tuple[int, int]] = ()) -> Summary:
+@_jax.remember_per_jaxpr
+def _summaries(_: AnyJaxpr) -> Summaries:
+    return {}
+
+
+def summarise(jaxpr: AnyJaxpr, loops: Iterable[tuple[int, int]] = ()) -> Summary:
     """The summary of a jaxpr; `loops` are the outputs that come back as inputs."""
     kept, key = _summaries(jaxpr), tuple(loops)
     if key not in kept:
@@ -202,26 +208,26 @@ def summarise(jaxpr: Any, loops: Iterable[tuple[int, int]] = ()) -> Summary:
 
 
 # For each primitive its jaxprs without marks, with where their inputs start among the operands.
-def _jit(params: dict[str, Any]) -> Iterator[tuple[str, int, Summary]]:
+def _jit(params: Params) -> Iterator[tuple[str, int, Summary]]:
     yield "jaxpr", 0, summarise(params["jaxpr"])
 
 
-def _scan(params: dict[str, Any]) -> Iterator[tuple[str, int, Summary]]:
+def _scan(params: Params) -> Iterator[tuple[str, int, Summary]]:
     start = params["num_consts"]
     yield "jaxpr", 0, summarise(params["jaxpr"], ((i, start + i) for i in range(params["num_carry"])))
 
 
-def _while(params: dict[str, Any]) -> Iterator[tuple[str, int, Summary]]:
+def _while(params: Params) -> Iterator[tuple[str, int, Summary]]:
     start, carry = params["body_nconsts"], len(params["body_jaxpr"].jaxpr.outvars)
     yield "body_jaxpr", params["cond_nconsts"], summarise(params["body_jaxpr"], ((i, start + i) for i in range(carry)))
 
 
-def _cond(params: dict[str, Any]) -> Iterator[tuple[str, int, Summary]]:
+def _cond(params: Params) -> Iterator[tuple[str, int, Summary]]:
     for branch in params["branches"]:
         yield "branches", 1, summarise(branch)
 
 
-_RULES: dict[Any, Callable[[dict[str, Any]], Iterator[tuple[str, int, Summary]]]] = {
+_RULES: dict[Primitive, Callable[[Params], Iterator[tuple[str, int, Summary]]]] = {
     _jax.jit_p: _jit,
     _jax.remat_p: _jit,
     _jax.scan_p: _scan,
@@ -230,18 +236,18 @@ _RULES: dict[Any, Callable[[dict[str, Any]], Iterator[tuple[str, int, Summary]]]
 }
 
 
-def _bind_marked_outside(primitive: Any) -> Callable[..., Any]:
-    def bind(original: Callable[..., Any], *args: Any, **params: Any) -> Any:
+def _bind_marked_outside(primitive: Primitive) -> Callable[..., Sequence[jax.Array]]:
+    def bind(original: Callable[..., Sequence[jax.Array]], *args: jax.Array, **params: Any) -> Sequence[jax.Array]:
         if not marking() or not has_equations(params, is_marker):
             return original(*args, **params)
         summaries = list(_RULES[primitive](params))
-        changed: dict[str, Any] = {}
+        changed: Params = {}
         for name, _, summary in summaries:
             changed[name] = (*changed.get(name, ()), summary.jaxpr) if name == "branches" else summary.jaxpr
         outs = list(original(*args, **{**params, **changed}))
         for _, start, summary in summaries:
             for led in summary.led:
-                old = led.constant if led.operand is None else args[start + led.operand]
+                old = args[start + led.old] if isinstance(led.old, int) else led.old
                 for i in led.outputs:
                     outs[i] = bind_mark(led.mark, outs[i], old)
                 if not led.outputs:
@@ -256,7 +262,7 @@ _install_lock = threading.Lock()
 _installed = threading.Event()
 
 
-def watch_programs(look: Callable[[Any, str], None]) -> None:
+def watch_programs(look: Callable[[ClosedJaxpr, str], None]) -> None:
     """From the first use on, summarises what is bound and calls `look` on programs; until then JAX is left as it is."""
     with _install_lock:
         if not _installed.is_set():

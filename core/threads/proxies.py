@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import equinox as eqx
 import jax.tree_util as jtu
 from weft.core.edge import trees
+from weft.core.edge.trees import PyTree
 from weft.core.errors import SuccessorError, WeftError
 from weft.core.paths import Path
 from weft.core.records.module import undeclared
@@ -50,18 +51,18 @@ class RecordProxy(Proxy):
 
     __slots__ = ()
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> PyTree:
         block, path = block_of(self), path_of(self)
-        record: Any = block.get(path)
+        record: eqx.Module = block.get(path)
         value = getattr(record, name)
         if name in field_names(record):
             return _wrap(block, (*path, name), value)
         # What is no field but can be called is a method: its successor is this record's.
         return ThreadedFunction(block, path, name) if callable(value) else value
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: PyTree) -> None:
         block, path = block_of(self), path_of(self)
-        record: Any = block.get(path)
+        record: eqx.Module = block.get(path)
         names = field_names(record)
         if name not in names:
             raise undeclared(cast("type[Any]", type(record)), name)
@@ -71,7 +72,7 @@ class RecordProxy(Proxy):
         handle = block_of(self).format_handle(path_of(self))
         raise AttributeError(f"a threaded record keeps its fields: set {handle}.{name} = None, if its type allows it")
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         return ThreadedFunction(block_of(self), path_of(self), "__call__")(*args, **kwargs)
 
     def __len__(self) -> int:
@@ -108,7 +109,7 @@ class ContainerProxy(Proxy):
     def __len__(self) -> int:
         return len(value_of(self))
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: PyTree) -> None:
         handle = block_of(self).format_handle(path_of(self))
         raise AttributeError(
             f"a {type(value_of(self)).__name__} has no fields to set: {handle}[...] = value sets an item"
@@ -120,18 +121,18 @@ class SequenceProxy(ContainerProxy):
 
     __slots__ = ()
 
-    def __getitem__(self, index: int | slice) -> Any:
+    def __getitem__(self, index: int | slice) -> PyTree:
         block, path = block_of(self), path_of(self)
-        row: Sequence[Any] = block.get(path)
+        row: Sequence[PyTree] = block.get(path)
         if isinstance(index, slice):
             return [self[place] for place in range(len(row))[index]]
         place = range(len(row))[index]
         return _wrap(block, (*path, place), row[place])
 
-    def __setitem__(self, index: int, value: Any) -> None:
+    def __setitem__(self, index: int, value: PyTree) -> None:
         block_of(self).put((*path_of(self), range(len(self))[index]), value_of(value))
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> PyTree:
         row = value_of(self)
         names: tuple[str, ...] = getattr(row, "_fields", ())
         if name in names:
@@ -141,7 +142,7 @@ class SequenceProxy(ContainerProxy):
             "to by index, and keeps its length"
         )
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[PyTree]:
         return iter(self[:])
 
 
@@ -150,28 +151,28 @@ class MappingProxy(ContainerProxy):
 
     __slots__ = ()
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: Hashable) -> PyTree:
         path = (*path_of(self), key)
         return _wrap(block_of(self), path, block_of(self).get(path))
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: Hashable, value: PyTree) -> None:
         block_of(self).put((*path_of(self), key), value_of(value))
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Hashable]:
         return iter(self.keys())
 
     def __contains__(self, key: object) -> bool:
         return key in value_of(self)
 
-    def keys(self) -> list[Any]:
+    def keys(self) -> list[Hashable]:
         """The keys of the dict."""
         return list(value_of(self))
 
-    def values(self) -> list[Any]:
+    def values(self) -> list[PyTree]:
         """A proxy or a value for each key."""
         return [self[key] for key in self]
 
-    def items(self) -> list[tuple[Any, Any]]:
+    def items(self) -> list[tuple[Hashable, PyTree]]:
         """The keys, each with its proxy or value."""
         return [(key, self[key]) for key in self]
 
@@ -186,17 +187,17 @@ def path_of(proxy: Proxy) -> Path:
     return object.__getattribute__(proxy, "_weft_path")
 
 
-def value_of(value: Any) -> Any:
+def value_of(value: PyTree) -> PyTree:
     """What a proxy stands for now; anything else is itself."""
     return block_of(value).get(path_of(value)) if isinstance(value, Proxy) else value
 
 
-def field_names(record: Any) -> tuple[str, ...]:
+def field_names(record: eqx.Module) -> tuple[str, ...]:
     """The names of a record's fields."""
     return tuple(record.__dataclass_fields__)
 
 
-def _wrap(block: Block, path: Path, value: Any) -> Any:
+def _wrap(block: Block, path: Path, value: PyTree) -> PyTree:
     if isinstance(value, eqx.Module):
         return RecordProxy(block, path)
     if not _holds_records(value):
@@ -204,7 +205,7 @@ def _wrap(block: Block, path: Path, value: Any) -> Any:
     return (MappingProxy if isinstance(value, dict) else SequenceProxy)(block, path)
 
 
-def _holds_records(value: Any) -> bool:
+def _holds_records(value: PyTree) -> bool:
     if isinstance(value, (list, tuple)):
         return any(map(_holds_records, cast("Sequence[Any]", value)))
     if isinstance(value, dict):
@@ -242,7 +243,7 @@ class Transform:
     """
 
     apply: Callable[[Callable[..., Any]], Callable[..., Any]]
-    key: tuple[Any, ...]
+    key: tuple[object, ...]
 
     def __eq__(self, other: object) -> bool:
         return type(other) is Transform and self.key == other.key
@@ -254,8 +255,8 @@ class Transform:
 class Returned(NamedTuple):
     """What a part returns inside of transforms: its value, and the sparse changes of its record or None."""
 
-    value: Any
-    successor: Any
+    value: PyTree
+    successor: PyTree
 
 
 class Part:
@@ -264,15 +265,15 @@ class Part:
     A tree that holds the record: that is how it goes into a transform.
     """
 
-    def __init__(self, record: Any, function: ThreadedFunction):
+    def __init__(self, record: eqx.Module, function: ThreadedFunction):
         self.record = record
         self.function = function
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Returned:
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> Returned:
         return self.function.pure(self.record, args, kwargs)
 
     @property
-    def remembered_by(self) -> Any:
+    def remembered_by(self) -> eqx.Module:
         """Whose what a transform learns of this part is; see `memory`."""
         return self.record
 
@@ -307,7 +308,7 @@ class ThreadedFunction:
         self.block, self.path, self.name, self.transforms = block, path, name, transforms
 
     # Two are the same inside of a compiled function: what a trace needs of the block is what it is called.
-    def _key(self) -> tuple[Any, ...]:
+    def _key(self) -> tuple[object, ...]:
         return self.block.name, self.path, self.name, self.transforms
 
     def __eq__(self, other: object) -> bool:
@@ -330,11 +331,11 @@ class ThreadedFunction:
         """This function under one more transform."""
         return ThreadedFunction(self.block, self.path, self.name, (*self.transforms, transform))
 
-    def bound(self, record: Any) -> Callable[..., Any]:
+    def bound(self, record: eqx.Module) -> Callable[..., PyTree]:
         """The method of a record."""
-        return record if self.name == "__call__" else getattr(record, self.name)
+        return cast("Callable[..., PyTree]", record) if self.name == "__call__" else getattr(record, self.name)
 
-    def take(self, record: Any, result: Any) -> tuple[Any, Any]:
+    def take(self, record: eqx.Module, result: PyTree) -> tuple[PyTree, eqx.Module | None]:
         """The value and the successor, or None, of what the method of a record returned."""
         handle, suffix = self.block.format_handle(self.path), self._suffix()
         method = getattr(cast("type[Any]", type(record)), self.name, None)
@@ -348,7 +349,7 @@ class ThreadedFunction:
             check_successor(record, row[-1], where)
         return value, successor
 
-    def pure(self, record: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Returned:
+    def pure(self, record: eqx.Module, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]) -> Returned:
         """The function as one of the record too."""
         note_place(record, self.block.name, self.path)
         if self.transforms:
@@ -360,7 +361,7 @@ class ThreadedFunction:
         check_successor(record, successor, self.block.format(self.path) + self._suffix())
         return Returned(value, changes(record, successor))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         record = self.block.get(self.path)
         note_place(record, self.block.name, self.path)
         args, kwargs = tuple(map(value_of, args)), {name: value_of(value) for name, value in kwargs.items()}
@@ -373,7 +374,7 @@ class ThreadedFunction:
             self.block.put(self.path, successor, by=self._suffix())
         return value
 
-    def _transformed(self, record: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Returned:
+    def _transformed(self, record: eqx.Module, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]) -> Returned:
         try:
             return self.pure(record, args, kwargs)
         except WeftError as error:
@@ -386,7 +387,7 @@ class ThreadedFunction:
 _NAMES_IN_TRANSFORMS = ("<function>[0].record", "output.successor")
 
 
-def threaded_function(function: Any) -> ThreadedFunction | None:
+def threaded_function(function: object) -> ThreadedFunction | None:
     """A part of a threaded record as a function for a transform; None for every other function.
 
     Raises:
@@ -410,7 +411,7 @@ def threaded_function(function: Any) -> ThreadedFunction | None:
     return None
 
 
-def refuse_threaded(functions: Sequence[Any], transform: str) -> None:
+def refuse_threaded(functions: Sequence[object], transform: str) -> None:
     """Refuses threaded functions where a transform has no way to hand their successors back.
 
     Raises:
