@@ -13,15 +13,17 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import jax
+from weft.core.edge.trees import PyTree
 from weft.core.errors import AxisError
 from weft.core.interpreter.rides import Read, Ride
 from weft.core.paths import Path
 from weft.core.records.agree import Described
 
-Call = tuple[tuple[Callable[..., Any], ...], tuple[Any, ...], Mapping[str, Any]]
-Groups = tuple[tuple[Any, ...], ...]
+Function = Callable[..., PyTree]
+Call = tuple[tuple[Function, ...], tuple[PyTree, ...], Mapping[str, PyTree]]
+Groups = tuple[tuple[PyTree, ...], ...]
 # How a call rides, as a prefix of it; None: all alike, as the rule reads None.
-Arrival = tuple[Any, Any, Any] | None
+Arrival = tuple[PyTree, PyTree, PyTree] | None
 
 
 class CallStructure(Protocol):
@@ -39,19 +41,19 @@ class CallStructure(Protocol):
         """The arguments that the user has said to be static as a whole."""
         ...
 
-    def loose_statics(self) -> Mapping[Path, Any]:
+    def loose_statics(self) -> Mapping[Path, object]:
         """The static leaves of the arguments that no record or object holds: strings, functions, numbers by choice."""
         ...
 
-    def rebuilt(self, values: Sequence[Any]) -> Call:
+    def rebuilt(self, values: Sequence[PyTree]) -> Call:
         """The call again: the same trees around other values, of fresh objects."""
         ...
 
-    def sparse(self, values: Mapping[int, Any]) -> Call:
+    def sparse(self, values: Mapping[int, PyTree]) -> Call:
         """The call's trees with values at some leaves and nothing elsewhere: how (co)tangents are given."""
         ...
 
-    def read_sparse(self, call: Call) -> list[Any]:
+    def read_sparse(self, call: Call) -> list[PyTree]:
         """The inverse of `sparse`: for each dynamic leaf its value, or None."""
         ...
 
@@ -74,11 +76,11 @@ class Outcome(Protocol):
         """The positions of the arguments' leaves that are arrays of their own, and in whose places others are now."""
         ...
 
-    def sparse(self, values: Sequence[Any]) -> Any:
+    def sparse(self, values: Sequence[PyTree]) -> PyTree:
         """A tree like the output, with values at what rides in its first lane: how output (co)tangents are given."""
         ...
 
-    def read_sparse(self, tree: Any) -> list[Any]:
+    def read_sparse(self, tree: PyTree) -> list[PyTree]:
         """The inverse of `sparse`: for each leaf of that lane its value, or None."""
         ...
 
@@ -86,6 +88,9 @@ class Outcome(Protocol):
 # What a call was taken apart into, and what is known of a return, under one boundary.
 S = TypeVar("S", bound=CallStructure)
 R = TypeVar("R", bound=Outcome)
+# What a boundary keeps of a call: of the caller's own objects for `hand_over`, and of the live call for `leave`.
+E = TypeVar("E")
+M = TypeVar("M")
 
 
 @dataclass(frozen=True)
@@ -118,14 +123,14 @@ class Crossing(Generic[S]):
             sizes[lane] += 1
         return tuple(places)
 
-    def group(self, values: Sequence[Any]) -> Groups:
+    def group(self, values: Sequence[PyTree]) -> Groups:
         """Leaf values, by lane."""
-        groups: list[list[Any]] = [[] for _ in self.lanes]
+        groups: list[list[PyTree]] = [[] for _ in self.lanes]
         for value, (lane, _) in zip(values, self.places, strict=True):
             groups[lane].append(value)
         return tuple(map(tuple, groups))
 
-    def ungroup(self, groups: Groups) -> list[Any]:
+    def ungroup(self, groups: Groups) -> list[PyTree]:
         """Leaf values in order, from lanes."""
         return [groups[lane][place] for lane, place in self.places]
 
@@ -146,7 +151,7 @@ class Departure:
         replaced: likewise of the arrays in whose places there are others: they leave with the arguments' structure.
     """
 
-    prefix: Any
+    prefix: PyTree
     lanes: tuple[Ride, ...]
     update_lanes: tuple[Ride, ...]
     read: Read
@@ -165,13 +170,13 @@ class OutLanes:
 
     def __init__(self, departure: Departure):
         self._departure = departure
-        self._groups: list[list[Any]] = [[] for _ in (*departure.lanes, *departure.update_lanes)]
+        self._groups: list[list[PyTree]] = [[] for _ in (*departure.lanes, *departure.update_lanes)]
         # Found by identity once a ride has been looked up: a thousand leaves may leave on one. The ride is kept with
         # its lane, so that its identity stays its own.
         self._outputs: dict[int, tuple[int, Ride]] = {}
         self._updates: dict[int, tuple[int, Ride]] = {}
 
-    def output(self, ride: Ride, value: Any, path: Callable[[], str]) -> Place:
+    def output(self, ride: Ride, value: PyTree, path: Callable[[], str]) -> Place:
         """Puts a leaf of the output into the lane of its ride, and says where it is.
 
         Raises:
@@ -182,7 +187,7 @@ class OutLanes:
             found = self._outputs[id(ride)] = self._lane_of_output(ride, value, path), ride
         return self._put(*found, value, path)
 
-    def update(self, ride: Ride | None, value: Any, path: Callable[[], str]) -> Place:
+    def update(self, ride: Ride | None, value: PyTree, path: Callable[[], str]) -> Place:
         """Puts something changed, or new in an argument, into the lane of its ride, and says where it is.
 
         Raises:
@@ -194,7 +199,7 @@ class OutLanes:
             self._updates[id(ride)] = found
         return self._put(*found, value, path)
 
-    def replace(self, place: Place, value: Any) -> Place:
+    def replace(self, place: Place, value: PyTree) -> Place:
         """Puts another value where one is."""
         lane, index = place
         self._groups[lane][index] = value
@@ -205,13 +210,13 @@ class OutLanes:
         groups, outputs = tuple(map(tuple, self._groups)), len(self._departure.lanes)
         return groups[:outputs], groups[outputs:]
 
-    def _put(self, lane: int, ride: Ride, value: Any, path: Callable[[], str]) -> Place:
+    def _put(self, lane: int, ride: Ride, value: PyTree, path: Callable[[], str]) -> Place:
         ride.refuse(value, path)
         group = self._groups[lane]
         group.append(value)
         return lane, len(group) - 1
 
-    def _lane_of_output(self, ride: Ride, value: Any, path: Callable[[], str]) -> int:
+    def _lane_of_output(self, ride: Ride, value: PyTree, path: Callable[[], str]) -> int:
         lanes, option = self._departure.lanes, self._departure.option
         if ride.refused is not None:
             raise AxisError(
@@ -240,16 +245,16 @@ class OutLanes:
         return len(self._departure.lanes) + lanes.index(ride), ride
 
 
-def _type_of(value: Any) -> str:
+def _type_of(value: PyTree) -> str:
     # In a graph's Variable one leaf may be a tree.
     return ", ".join(str(jax.typeof(leaf)) for leaf in jax.tree.leaves(value))
 
 
 # From a call to (what `hand_over` needs, leaf values, lanes), or None.
-Extract = Callable[[Call], tuple[Any, Sequence[Any], Groups] | None]
+Extract = Callable[[Call], tuple[Any, Sequence[PyTree], Groups] | None]
 
 
-class Boundary(Protocol[S, R]):
+class Boundary(Protocol[S, R, E, M]):
     """How values cross into a transform and out again. There are two: values and references."""
 
     name: str
@@ -262,22 +267,22 @@ class Boundary(Protocol[S, R]):
     # Whether a function may put new things into its arguments.
     restructures: bool
 
-    def enter(self, call: Call) -> tuple[S, Sequence[Any], Any]:
+    def enter(self, call: Call) -> tuple[S, Sequence[Any], E]:
         """Takes a call apart: its structure, its dynamic leaves (with `path` and `value`), and what `hand_over` needs
         of the caller's own objects."""
         ...
 
     def rides(
-        self, prefix: Arrival, call: Call, entered: Any, leaves: Sequence[Any], read: Read, what: str
+        self, prefix: Arrival, call: Call, entered: E, leaves: Sequence[Any], read: Read, what: str
     ) -> list[Ride]:
         """The ride of each leaf, by a prefix of the call; `entered` is what `enter` gave for `hand_over`."""
         ...
 
-    def rebuild(self, crossing: Crossing[S], values: Sequence[Any]) -> tuple[Call, Any]:
+    def rebuild(self, crossing: Crossing[S], values: Sequence[PyTree]) -> tuple[Call, M]:
         """The live call, with the values that the transform gives, and what `leave` needs to remember of it."""
         ...
 
-    def describe(self, tree: Any, root: str) -> Described:
+    def describe(self, tree: PyTree, root: str) -> Described:
         """What must not change of a tree that is carried; `root` is what it is called."""
         ...
 
@@ -285,33 +290,33 @@ class Boundary(Protocol[S, R]):
         """What must not differ between the outputs of branches."""
         ...
 
-    def pack(self, tree: Any) -> tuple[Hashable, tuple[Any, ...]]:
+    def pack(self, tree: PyTree) -> tuple[Hashable, tuple[PyTree, ...]]:
         """Any tree as a structure and arrays, to be carried through JAX as it is."""
         ...
 
-    def unpack(self, structure: Any, leaves: Sequence[Any]) -> Any:
+    def unpack(self, structure: Any, leaves: Sequence[PyTree]) -> PyTree:
         """The inverse of `pack`."""
         ...
 
     def leave(
-        self, crossing: Crossing[S], values: Sequence[Any], live: Call, memory: Any, out: Any, departure: Departure
+        self, crossing: Crossing[S], values: Sequence[PyTree], live: Call, memory: M, out: PyTree, departure: Departure
     ) -> tuple[Groups, Groups, R]:
         """Takes an output apart into lanes, and what changed in the arguments; and gives the outcome."""
         ...
 
-    def hand_over(self, entered: Any, outcome: R, values: Sequence[Any], groups: Groups) -> Any:
+    def hand_over(self, entered: E, outcome: R, values: Sequence[PyTree], groups: Groups) -> PyTree:
         """Gives the caller the output, and writes updates if there are any; `groups` are the lanes of both."""
         ...
 
-    def extractor(self, crossing: Crossing[S], entered: Any, call: Call) -> Extract | None:
+    def extractor(self, crossing: Crossing[S], entered: E, call: Call) -> Extract | None:
         """A quick way to take another call of the same make apart; it returns None for another make."""
         ...
 
-    def quick_hand_over(self, entered: Any, outcome: R, values: Sequence[Any], groups: Groups) -> Any:
+    def quick_hand_over(self, entered: E, outcome: R, values: Sequence[PyTree], groups: Groups) -> PyTree:
         """`hand_over`, for an outcome that is expected again."""
         ...
 
 
 # Either of them, for what works with both.
-AnyBoundary = Boundary[Any, Any]
+AnyBoundary = Boundary[Any, Any, Any, Any]
 AnyCrossing = Crossing[Any]

@@ -17,6 +17,7 @@ import jax
 from jax.core import Tracer
 from weft.core.callers import is_users
 from weft.core.edge._jax import is_dead_tracer, traced_from
+from weft.core.edge.trees import PyTree
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import (
     AliasError,
@@ -117,7 +118,7 @@ _SHAPES = "Shapes must be 1D sequences of concrete values"
 _MOST_FRAMES = 40
 
 
-def explain_traced(error: Exception, values: Sequence[Any], path_of: Callable[[int], Path]) -> None:
+def explain_traced(error: Exception, values: Sequence[PyTree], path_of: Callable[[int], Path]) -> None:
     """Raises a better error in place of one of JAX's about a value that is traced, if an argument explains it.
 
     Args:
@@ -160,15 +161,15 @@ def _make_static(paths: Sequence[Path]) -> str:
     return f"if few values are meant, make it static ({transform} with {option}); else "
 
 
-def _tracers_in(traceback: TracebackType | None, mask: bool) -> list[Any]:
+def _tracers_in(traceback: TracebackType | None, mask: bool) -> list[Tracer[Any]]:
     """The tracers that JAX had in hand when it raised."""
     frames: list[FrameType] = []
     while traceback is not None:
         frames.append(traceback.tb_frame)
         traceback = traceback.tb_next
     for frame in reversed(frames[-_MOST_FRAMES:]):
-        values: Iterator[Any] = itertools.chain.from_iterable(map(_elements, frame.f_locals.values()))
-        tracers: list[Any] = [one for one in values if isinstance(one, Tracer)]
+        values: Iterator[object] = itertools.chain.from_iterable(map(_elements, frame.f_locals.values()))
+        tracers: list[Tracer[Any]] = [one for one in values if isinstance(one, Tracer)]
         found = [one for one in tracers if not mask or one.dtype == bool]
         # What it is about is in the frame that raised, others are only nearby.
         if found or is_users(frame):
@@ -176,7 +177,7 @@ def _tracers_in(traceback: TracebackType | None, mask: bool) -> list[Any]:
     return []
 
 
-def _elements(value: Any) -> Sequence[Any]:
+def _elements(value: object) -> Sequence[object]:
     return cast("Sequence[Any]", value) if isinstance(value, tuple | list) else (value,)
 
 

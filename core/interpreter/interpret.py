@@ -28,10 +28,20 @@ from typing import Any, Generic, TypeVar
 
 import equinox as eqx
 from weft.core.caches import Table, register
+from weft.core.edge.trees import PyTree
 from weft.core.edge.untyped import jax
 from weft.core.errors import WeftError
 from weft.core.frames import open_frame
-from weft.core.interpreter.boundary import AnyBoundary, AnyCrossing, Call, Crossing, Departure, Extract, Groups
+from weft.core.interpreter.boundary import (
+    AnyBoundary,
+    AnyCrossing,
+    Call,
+    Crossing,
+    Departure,
+    Extract,
+    Function,
+    Groups,
+)
 from weft.core.interpreter.explain import explain
 from weft.core.interpreter.prefixes import depends_on_leaves, distinct, rides_in
 from weft.core.interpreter.retraces import Traces
@@ -57,7 +67,7 @@ class Plan:
     extract: Extract | None = None
 
 
-def as_tree(function: Callable[..., Any]) -> Callable[..., Any]:
+def as_tree(function: Function) -> Function:
     """A function that is a record's method as a tree that holds the record, whose arrays must not become constants.
 
     Equinox does so for other methods, but not for `__call__` and its like.
@@ -67,7 +77,7 @@ def as_tree(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def name_of(function: Callable[..., Any]) -> str:
+def name_of(function: Function) -> str:
     """What a function is called in jaxprs and profiles."""
     named: Any = getattr(function, "func", function) if isinstance(function, jax.tree_util.Partial) else function
     return getattr(named, "__name__", type(named).__name__)
@@ -121,7 +131,7 @@ register(
 class Interpreted(Generic[O]):
     """Functions under one rule and one boundary, with what is remembered of the calls that they have seen."""
 
-    def __init__(self, rule: Rule[O], boundary: AnyBoundary, functions: tuple[Callable[..., Any], ...], options: O):
+    def __init__(self, rule: Rule[O], boundary: AnyBoundary, functions: tuple[Function, ...], options: O):
         refuse_threaded(functions, rule.name)
         self.rule = rule
         self.boundary = boundary
@@ -132,13 +142,13 @@ class Interpreted(Generic[O]):
         self.functions, self.memory = (self.held, Memory()) if found is None else found
         self.memory.traces.code = getattr(functions[0], "__code__", None)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         # Not what is remembered: that is about this process.
         return Interpreted, (self.rule, self.boundary, self.held, self.options)
 
     def __call__(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, extra: Any = (), prepare: Prepare | None = None
-    ) -> Any:
+        self, args: PyTree, kwargs: Mapping[str, PyTree], *, extra: PyTree = (), prepare: Prepare | None = None
+    ) -> PyTree:
         """Calls the transformed functions.
 
         Args:
@@ -151,7 +161,7 @@ class Interpreted(Generic[O]):
         try:
             if method_watchers and not self.boundary.has_updates and lost.is_outermost(self.rule.name):
 
-                def run(*args: Any, **kwargs: Any) -> Any:
+                def run(*args: PyTree, **kwargs: PyTree) -> PyTree:
                     return self(args, kwargs, extra=extra, prepare=prepare)
 
                 return lost.check_evaluation(self.rule.name, run, args, kwargs)
@@ -165,7 +175,7 @@ class Interpreted(Generic[O]):
             if prepare is not None:
                 extra = prepare(self.boundary, plan.crossing, call, values)
 
-            def hand_over(result: tuple[Any, ...]) -> Any:
+            def hand_over(result: tuple[Any, ...]) -> PyTree:
                 return self.boundary.hand_over(entered, result[2].value, values, (*result[0], *result[1]))
 
             with crossing_with(plan.crossing, values):
@@ -179,7 +189,7 @@ class Interpreted(Generic[O]):
             cut(error)
             raise
 
-    def plan(self, call: Call) -> tuple[Plan, list[Any], Any]:
+    def plan(self, call: Call) -> tuple[Plan, list[PyTree], object]:
         """The plan of a call, made if need be; the call's dynamic leaves; and what `hand_over` needs of it."""
         structure, leaves, entered = self.boundary.enter(call)
         prefix = self.rule.arrive(self.options, call)
@@ -232,7 +242,7 @@ class Interpreted(Generic[O]):
             return lifted
         name = rule.name if rule.called is None else rule.called(self.options)
 
-        def framed(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
+        def framed(extra: PyTree, *groups: tuple[PyTree, ...]) -> tuple[Any, ...]:
             with open_frame(name, **details(lift, extra, groups)):
                 return lifted(extra, *groups)
 
@@ -242,8 +252,8 @@ class Interpreted(Generic[O]):
         return jax.jit(framed, inline=True)
 
     def _run(
-        self, plan: Plan, extra: Any, call: Call, groups: Groups, hand_over: Callable[[tuple[Any, ...]], Any]
-    ) -> tuple[Any, tuple[Any, ...]]:
+        self, plan: Plan, extra: PyTree, call: Call, groups: Groups, hand_over: Callable[[tuple[Any, ...]], PyTree]
+    ) -> tuple[PyTree, tuple[Any, ...]]:
         """What was handed over, and what came out of the transform."""
         if not plan.gives_away:
             result = self._guarded(plan, extra, call, groups)
@@ -260,7 +270,7 @@ class Interpreted(Generic[O]):
                 self._explain(error, call)
             raise
 
-    def _guarded(self, plan: Plan, extra: Any, call: Call, groups: Groups) -> tuple[Any, ...]:
+    def _guarded(self, plan: Plan, extra: PyTree, call: Call, groups: Groups) -> tuple[Any, ...]:
         try:
             return plan.lifted(extra, *groups)
         except Exception as error:
@@ -270,7 +280,7 @@ class Interpreted(Generic[O]):
     def _explain(self, error: Exception, call: Call) -> None:
         explain(error, lambda: self.boundary.enter(call)[1])
 
-    def _run_quickly(self, plan: Plan, call: Call, entered: Any, values: Sequence[Any], groups: Groups) -> Any:
+    def _run_quickly(self, plan: Plan, call: Call, entered: object, values: Sequence[PyTree], groups: Groups) -> PyTree:
         if plan is not self.memory.quick[0]:
             self._promote(plan, entered, call)
         if plan.gives_away:
@@ -286,7 +296,7 @@ class Interpreted(Generic[O]):
         out, updates, outcome = self._guarded(plan, (), call, groups)
         return self.boundary.quick_hand_over(entered, outcome.value, values, (*out, *updates))
 
-    def _promote(self, plan: Plan, entered: Any, call: Call) -> None:
+    def _promote(self, plan: Plan, entered: object, call: Call) -> None:
         # Replaced as a whole, so that other threads see the old order or the new one.
         if plan.extract is None:
             plan.extract = self.boundary.extractor(plan.crossing, entered, call)
@@ -295,7 +305,7 @@ class Interpreted(Generic[O]):
             self.memory.quick = (plan, *others[: QUICK_PLANS - 1])
 
 
-def interpret(rule: Rule[O], boundary: AnyBoundary) -> Callable[[tuple[Callable[..., Any], ...], O], Interpreted[O]]:
+def interpret(rule: Rule[O], boundary: AnyBoundary) -> Callable[[tuple[Function, ...], O], Interpreted[O]]:
     """Gives a rule one of its two semantics.
 
     Returns:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import jax
 from weft.core.edge import trees
+from weft.core.edge.trees import KeyPath, PyTree
 from weft.core.errors import AxisError, FilterError
 from weft.core.interpreter.rides import Read, Ride, read_with
 from weft.core.paths import format_path
@@ -35,7 +36,7 @@ class RidesByKind:
     # Whether a filter may match no leaf: not where a user wrote it for these leaves.
     optional: ClassVar[bool] = False
 
-    def of_array(self, value: Any) -> Any:
+    def of_array(self, value: object) -> object:
         """The ride of an array that is an argument of its own, where filters are about what is inside of objects; None
         if it has none."""
         return None
@@ -44,7 +45,7 @@ class RidesByKind:
         return f"axes({ {('...' if f is ... else f): r for f, r in self.rides} })"
 
 
-def axes(by_kind: Mapping[Any, Any]) -> RidesByKind:
+def axes(by_kind: Mapping[Filter, object]) -> RidesByKind:
     """Axes, specs or shardings by kind, for one argument: `in_axes=(axes({BatchStat: None, ...: 0}), 0)`.
 
     Where a filter cannot say it, a record that holds axes serves as a prefix too. Make it of the record that it is for,
@@ -61,8 +62,8 @@ def axes(by_kind: Mapping[Any, Any]) -> RidesByKind:
 
 
 def resolve(
-    prefix: Any,
-    tree: Any,
+    prefix: PyTree,
+    tree: PyTree,
     leaves: Sequence[Leaf],
     read: Read,
     *,
@@ -88,10 +89,10 @@ def resolve(
     if isinstance(prefix, RidesByKind):
         return _by_kind(prefix, leaves, read, what)
 
-    def stops(node: Any) -> bool:
+    def stops(node: object) -> bool:
         return isinstance(node, RidesByKind | _Placed) or read(node) is not None
 
-    def placed(keys: Any, node: Any) -> Any:
+    def placed(keys: KeyPath, node: object) -> object:
         return _Placed(node, max(0, len(keys) - depth)) if isinstance(node, RidesByKind) else node
 
     try:
@@ -129,13 +130,15 @@ class _Placed:
 _FIX_PREFIX = "give one ride for a whole argument, or a tree of the argument's own structure"
 
 
-def resolve_nodes(prefix: Any, tree: Any, is_node: Callable[[Any], bool], read: Read) -> list[Ride]:
+def resolve_nodes(prefix: PyTree, tree: PyTree, is_node: Callable[[object], bool], read: Read) -> list[Ride]:
     """The ride of each node (or leaf) of a tree, where `is_node` says which nodes to stop at."""
     nodes = _broadcast(prefix, tree, lambda node: read(node) is not None, is_node)
     return [read_with(read, node) for node in nodes]
 
 
-def _broadcast(prefix: Any, tree: Any, stops: Callable[[Any], bool], is_node: Callable[[Any], bool]) -> list[Any]:
+def _broadcast(
+    prefix: PyTree, tree: PyTree, stops: Callable[[object], bool], is_node: Callable[[object], bool]
+) -> list[object]:
     configured = any(is_stored(leaf) for leaf in trees.flatten(prefix, lambda node: is_stored(node) or stops(node))[0])
     if configured:
         # A record in the prefix: how an array rides (`model.replace(weight=0)`) is configuration to it.
@@ -156,7 +159,7 @@ class _Configured:
 
     __slots__ = ()
 
-    def __init__(self, value: Any):
+    def __init__(self, value: object):
         pass
 
 
@@ -169,7 +172,7 @@ def _by_kind(spec: RidesByKind, leaves: Sequence[Leaf], read: Read, what: str) -
     return [rides[place] for place in places if place is not None]
 
 
-def rides_in(prefix: Any, read: Read) -> list[Ride]:
+def rides_in(prefix: PyTree, read: Read) -> list[Ride]:
     """All the rides that a prefix mentions."""
     found: list[Ride] = []
     for leaf in _prefix_leaves(prefix, read):
@@ -181,13 +184,13 @@ def rides_in(prefix: Any, read: Read) -> list[Ride]:
     return found
 
 
-def depends_on_leaves(prefix: Any, read: Read) -> bool:
+def depends_on_leaves(prefix: PyTree, read: Read) -> bool:
     """Whether a prefix gives rides by kind, and so by more than a call's structure: a kind may come from a dtype."""
     return any(isinstance(leaf, RidesByKind) for leaf in _prefix_leaves(prefix, read))
 
 
-def _prefix_leaves(prefix: Any, read: Read) -> list[Any]:
-    def stops(node: Any) -> bool:
+def _prefix_leaves(prefix: PyTree, read: Read) -> list[object]:
+    def stops(node: object) -> bool:
         return isinstance(node, RidesByKind) or read(node) is not None
 
     # A record in the prefix keeps its rides as configuration.
@@ -242,7 +245,7 @@ def mapped_size(leaves: Sequence[Leaf], axes: Sequence[int | None], *, given: in
     return next(iter(sizes.values()), given)
 
 
-def subtrees(prefix: Any, tree: Any, read: Read, wanted: Ride) -> list[Any]:
+def subtrees(prefix: PyTree, tree: PyTree, read: Read, wanted: Ride) -> list[PyTree]:
     """The parts of a tree that ride in one way, by a prefix."""
     ride = read(prefix)
     if ride is not None:

@@ -22,10 +22,11 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TextIO, overload
+from typing import TextIO, overload
 
 import jax
 from weft.core.callers import is_users
+from weft.core.edge.trees import PyTree
 from weft.core.interpreter.boundary import AnyBoundary, AnyCrossing
 from weft.core.memory import Recent
 from weft.core.paths import Path, format_path
@@ -50,7 +51,7 @@ class Trace:
     number: int
     boundary: AnyBoundary
     crossing: AnyCrossing
-    types: tuple[Any, ...]
+    types: tuple[object, ...]
     place: str
     made_anew: bool = False  # whether another function of the same text was traced before
 
@@ -60,12 +61,12 @@ class Trace:
         return self.crossing.structure.described()
 
     @cached_property
-    def statics(self) -> Mapping[Path, Any]:
+    def statics(self) -> Mapping[Path, object]:
         """Static values by path."""
         return {path: leaf.value for path, leaf in self.described.leaves}
 
     @cached_property
-    def arrays(self) -> Mapping[Path, Any]:
+    def arrays(self) -> Mapping[Path, object]:
         """The types of the arrays by path."""
         return {self.crossing.structure.path_of(i): aval for i, aval in enumerate(self.types)}
 
@@ -90,7 +91,7 @@ def changes_between(before: Trace, after: Trace) -> list[str]:
     return found or ["JAX: other settings (a context manager, a mesh), or its caches were cleared"]
 
 
-def abstract(value: Any) -> Any:
+def abstract(value: PyTree) -> PyTree:
     """The type of an array, or of the tree of arrays that a graph's Variable may hold."""
     return jax.typeof(value) if is_array(value) else jax.tree.map(jax.typeof, value)
 
@@ -100,18 +101,18 @@ def _changed_statics(before: Trace, after: Trace) -> list[Path]:
     return [path for path in both if not same_static(before.statics[path], after.statics[path])]
 
 
-def _fixed(statics: Mapping[Path, Any]) -> dict[Path, Any]:
+def _fixed(statics: Mapping[Path, object]) -> dict[Path, Fixed]:
     return {path: Fixed(value) for path, value in statics.items()}
 
 
-def _aspect(was: Any, now: Any) -> str:
+def _aspect(was: object, now: object) -> str:
     for aspect in ("shape", "dtype", "weak_type", "sharding"):
         if getattr(was, aspect, None) != getattr(now, aspect, None):
             return aspect.replace("_", " ")
     return "type"
 
 
-def _named(value: Any) -> str:
+def _named(value: object) -> str:
     if value is None:
         return "nothing"
     text = str(value)
@@ -121,13 +122,13 @@ def _named(value: Any) -> str:
     return f"{text.lstrip('~')} (weak)" if text.startswith("~") else text
 
 
-def _in_words(values: Sequence[Any]) -> list[str]:
+def _in_words(values: Sequence[PyTree]) -> list[str]:
     """Static values, where those that look alike are told to be others."""
     texts = list(map(_shown, values))
     return [f"another {text}" if text in texts[:i] else text for i, text in enumerate(texts)]
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, types.FunctionType):
         code = value.__code__
         return f"{value.__name__} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
@@ -145,7 +146,7 @@ class Traces:
         self._count = 0
         self._warned: set[frozenset[Path]] = set()
 
-    def record(self, name: str, boundary: AnyBoundary, crossing: AnyCrossing, values: Sequence[Any]) -> None:
+    def record(self, name: str, boundary: AnyBoundary, crossing: AnyCrossing, values: Sequence[PyTree]) -> None:
         """Remembers a trace that begins, and tells of it.
 
         Args:
@@ -230,14 +231,14 @@ _MADE_ANEW = (
 )
 
 
-def _may_be_unmeant(was: Any, now: Any) -> bool:
+def _may_be_unmeant(was: object, now: object) -> bool:
     # Two functions are two programs, unless they are one that was made twice.
     if isinstance(was, types.FunctionType) and isinstance(now, types.FunctionType):
         return was.__code__ is now.__code__
     return not (callable(was) or callable(now))
 
 
-def _fix(values: Sequence[Any]) -> str:
+def _fix(values: Sequence[PyTree]) -> str:
     if any(isinstance(value, types.FunctionType) for value in values):
         return "define the function once, outside of what is called again"
     if all(type(value) in NUMBERS for value in values):
@@ -260,15 +261,17 @@ def _users_frame() -> tuple[types.FrameType | None, int]:
 # ---- telling ---------------------------------------------------------------------------------------------------------
 
 # Texts from which a function was compiled that was traced.
-_codes: Recent[Any, bool] = Recent(listed=("weft.core.interpreter.retraces", "code"))
+_codes: Recent[object, bool] = Recent(listed=("weft.core.interpreter.retraces", "code"))
 _listeners: ContextVar[tuple[Callable[[str], None], ...]] = ContextVar("weft_retraces", default=())
 
 
 @overload
 def explain_retraces(*, file: TextIO | None = None) -> AbstractContextManager[list[str]]: ...
 @overload
-def explain_retraces(function: Any, /, *, file: TextIO | None = None) -> list[str]: ...
-def explain_retraces(function: Any = None, /, *, file: TextIO | None = None) -> Any:
+def explain_retraces(function: object, /, *, file: TextIO | None = None) -> list[str]: ...
+def explain_retraces(
+    function: object = None, /, *, file: TextIO | None = None
+) -> AbstractContextManager[list[str]] | list[str]:
     """Prints why functions under `weft.jit` are traced: what differs from the trace before that is nearest.
 
     Without a function it is a context manager, that tells of each trace made inside; with one, it tells of the traces

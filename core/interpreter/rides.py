@@ -20,13 +20,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard, cast
 
 import jax
 from jax.experimental.layout import Format
 from jax.sharding import PartitionSpec, Sharding
 from weft.core.caches import kept
 from weft.core.edge._jax import is_mapped
+from weft.core.edge.trees import PyTree
 from weft.core.errors import AxisError
 
 
@@ -54,7 +55,7 @@ class Ride:
     takes_new: ClassVar[bool] = False
 
     @property
-    def as_written(self) -> Any:
+    def as_written(self) -> object:
         """What stands for it in a prefix, for users and for JAX."""
         return self
 
@@ -70,7 +71,7 @@ class Ride:
         return False
 
     @property
-    def kept_at(self) -> Any:
+    def kept_at(self) -> object:
         """The sharding that a value is to have after the call, though it has not changed."""
         return None
 
@@ -97,12 +98,16 @@ class Ride:
         """Whether two rides are equal, quickly where they are one."""
         return self is other or self == other
 
-    def refuse(self, value: Any, path: Callable[[], str]) -> None:
+    def refuse(self, value: PyTree, path: Callable[[], str]) -> None:
         """Refuses a value that cannot leave so, naming its path."""
 
     def may_return_on(self, ride: Ride) -> bool:
         """Whether a leaf that arrived on this may be returned on another: it is one leaf, and rides in one way."""
         return isinstance(ride, Role) or self.place == ride.place
+
+
+# Where jit is told to put an array; None: where it is.
+Where = Sharding | PartitionSpec | Format | None
 
 
 @dataclass(frozen=True)
@@ -121,7 +126,7 @@ class Axis(Ride):
     def forwards(self) -> bool:
         return True
 
-    def refuse(self, value: Any, path: Callable[[], str]) -> None:
+    def refuse(self, value: PyTree, path: Callable[[], str]) -> None:
         """Refuses what differs along the axis of a `vmap`, but is to leave without one.
 
         Raises:
@@ -228,13 +233,13 @@ class Spec(Ride):
 class Placement(Ride):
     """Through jit: by a sharding (None: as it is), its buffer given away or not."""
 
-    sharding: Any = None
+    sharding: Where = None
     donated: bool = False
 
     takes_new: ClassVar[bool] = True
 
     @property
-    def as_written(self) -> Any:
+    def as_written(self) -> object:
         return self.sharding
 
     @property
@@ -242,7 +247,7 @@ class Placement(Ride):
         return self.donated
 
     @property
-    def kept_at(self) -> Any:
+    def kept_at(self) -> object:
         return self.sharding
 
     @property
@@ -305,10 +310,10 @@ class Role(Ride):
 class Unknown(Ride):
     """Something in a prefix that the transform does not know; JAX says what it thinks of it."""
 
-    value: Any
+    value: object
 
     @property
-    def as_written(self) -> Any:
+    def as_written(self) -> object:
         return self.value
 
     @property
@@ -322,7 +327,7 @@ class Unknown(Ride):
 Read = Callable[[Any], Ride | None]
 
 
-def read_with(read: Read, node: Any) -> Ride:
+def read_with(read: Read, node: object) -> Ride:
     """The ride that a leaf of a prefix means."""
     ride = read(node)
     return Unknown(node) if ride is None else ride
@@ -342,51 +347,51 @@ def _step(axis: int | None, along: bool = False) -> Step:
 CARRIED = Carried()
 
 
-def is_axis(node: Any) -> bool:
+def is_axis(node: object) -> TypeGuard[int | None]:
     """Whether a prefix node is an axis: an int or None."""
     return node is None or (isinstance(node, int) and not isinstance(node, bool))
 
 
-def read_axis(node: Any) -> Axis | None:
+def read_axis(node: object) -> Axis | None:
     """An axis, or None."""
     return _axis(node) if is_axis(node) else None
 
 
-def read_step(node: Any) -> Ride | None:
+def read_step(node: object) -> Ride | None:
     """`Carry`, an axis or None, in a loop."""
     if node is Carry:
         return CARRIED
     return node if isinstance(node, Along | Step) else _step(node) if is_axis(node) else None
 
 
-def read_step_along(node: Any) -> Ride | None:
+def read_step_along(node: object) -> Ride | None:
     """The same, in a loop that carries along what changes of what is the same at every step."""
     return _step(None, True) if node is None else read_step(node)
 
 
-def is_spec(node: Any) -> bool:
+def is_spec(node: object) -> TypeGuard[PartitionSpec | None]:
     """Whether a prefix node is a partition spec."""
     return node is None or isinstance(node, PartitionSpec)
 
 
-def read_spec(node: Any) -> Spec | None:
+def read_spec(node: object) -> Spec | None:
     """A partition spec, or None."""
     return Spec(node) if is_spec(node) else None
 
 
-def is_sharding(node: Any) -> bool:
+def is_sharding(node: object) -> bool:
     """Whether a prefix node is a sharding or a placement."""
     return node is None or isinstance(node, Placement | Sharding | PartitionSpec | Format)
 
 
-def read_placement(node: Any) -> Placement | None:
+def read_placement(node: object) -> Placement | None:
     """A sharding, or None, or a placement as it is."""
     if isinstance(node, Placement):
         return node
-    return Placement(node) if is_sharding(node) else None
+    return Placement(cast("Where", node)) if is_sharding(node) else None
 
 
-def read_role(node: Any) -> Role | None:
+def read_role(node: object) -> Role | None:
     """A role as it is: users do not write them."""
     return node if isinstance(node, Role) else None
 
@@ -396,6 +401,6 @@ def axis_of(ride: Ride) -> int | None:
     return ride.axis if isinstance(ride, Axis | Step) else None
 
 
-def as_written(lanes: Iterable[Ride]) -> tuple[Any, ...]:
+def as_written(lanes: Iterable[Ride]) -> tuple[object, ...]:
     """Lanes as JAX takes them: axes, specs, shardings."""
     return tuple(lane.as_written for lane in lanes)

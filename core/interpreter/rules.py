@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeVar, cast
 
 from weft.core import hooks
+from weft.core.edge.trees import PyTree
 from weft.core.edge.untyped import is_tuple, jax
 from weft.core.errors import PairError
 from weft.core.interpreter.boundary import AnyBoundary, AnyCrossing, Arrival, Call, Departure, Groups, Outcome
@@ -24,6 +25,7 @@ from weft.core.records.leaves import Leaf, is_array
 from weft.core.records.statics import given
 
 O = TypeVar("O")
+R = TypeVar("R")
 
 # Called with the live arguments before the user's function; what it returns is called with the output after.
 Agreement = Callable[[AnyBoundary, Call, Departure], Callable[[Any], None]]
@@ -58,7 +60,7 @@ class Body:
         departure: Departure,
         name: str,
         agreement: Agreement | None,
-        returns: Callable[[Any], Any],
+        returns: Callable[[PyTree], PyTree],
     ):
         # Not the function, which is alive in the call alone (see `memory`).
         self.name = name
@@ -69,7 +71,7 @@ class Body:
         self.index = index
         self.departure = departure
 
-    def __call__(self, groups: Groups, *before: Any) -> Exit:
+    def __call__(self, groups: Groups, *before: PyTree) -> Exit:
         """Runs on lanes; `before` are arguments that the transform itself supplies, ahead of the user's."""
         values = self.crossing.ungroup(groups)
         call, memory = self.boundary.rebuild(self.crossing, values)
@@ -93,30 +95,30 @@ class Body:
         departure = replace(self.departure, **changes)
         return Body(self.boundary, self.crossing, self.index, departure, self.name, self.agreement, self.returns)
 
-    def learn_updates(self, groups: Groups, *before: Any) -> frozenset[int]:
+    def learn_updates(self, groups: Groups, *before: PyTree) -> frozenset[int]:
         """Which leaves of the arguments the function updates, by one abstract evaluation."""
         outcome = self.learn_outcome(groups, *before)
         return frozenset() if outcome is None else outcome.updated
 
-    def learn_outcome(self, groups: Groups, *before: Any) -> Outcome | None:
+    def learn_outcome(self, groups: Groups, *before: PyTree) -> Outcome | None:
         """What the function returns and does, by one abstract evaluation; None where nothing is ever updated."""
         if not self.boundary.has_updates:
             return None
 
         # Another function each time: JAX takes a function that is traced while it is traced for endless recursion.
-        def run(groups: Groups, *before: Any) -> Exit:
+        def run(groups: Groups, *before: PyTree) -> Exit:
             return self(groups, *before)
 
         outcome: Any = jax.eval_shape(run, groups, *before)[2]
         return outcome.value
 
 
-def as_it_is(options: Any, out: Any) -> Any:
+def as_it_is(options: object, out: R) -> R:
     """What a function returned, for rules that expect nothing of it."""
     return out
 
 
-def pair(out: Any) -> tuple[Any, Any]:
+def pair(out: PyTree) -> tuple[PyTree, PyTree]:
     """A value and what goes with it; JAX takes a tuple or a list for it."""
     entries = tuple(cast("list[Any]", out)) if isinstance(out, list) else out
     if is_tuple(entries) and len(entries) == 2:
@@ -163,7 +165,7 @@ class Finish(Generic[O]):
     crossing: AnyCrossing
     options: O
     call: Call
-    values: Sequence[Any]
+    values: Sequence[PyTree]
     outcome: Outcome
     more: tuple[Any, ...]
 
@@ -172,12 +174,12 @@ Prepare = Callable[[AnyBoundary, AnyCrossing, Call, Sequence[Any]], Any]
 Lifted = Callable[..., tuple[Any, ...]]
 
 
-def no_details(lift: Lift[Any], extra: Any, groups: Groups) -> Mapping[str, object]:
+def no_details(lift: Lift[O], extra: object, groups: Groups) -> Mapping[str, object]:
     """The frame of a rule of which there is no more to say than its name."""
     return {}
 
 
-def no_check(options: Any, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
+def no_check(options: object, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
     """The check of a rule that refuses nothing beforehand."""
 
 
@@ -212,16 +214,16 @@ class Rule(Generic[O]):
     name: str
     lift: Callable[[Lift[O]], Lifted]
     arrive: Callable[[O, Call], Arrival] = lambda options, call: None
-    depart: Callable[[O, int], Any] = lambda options, index: None
+    depart: Callable[[O, int], PyTree] = lambda options, index: None
     read: Read = read_axis
     lanes: tuple[Ride, ...] = ()
     check: Callable[[O, Call, Sequence[Leaf], Sequence[Ride]], None] = no_check
-    finish: Callable[[Any, Finish[O]], Any] | None = None
+    finish: Callable[[PyTree, Finish[O]], PyTree] | None = None
     options: tuple[str, str] = ("in_axes", "out_axes")
     agree: Callable[[O, int], Agreement | None] = lambda options, index: None
-    frame: Callable[[Lift[O], Any, Groups], Mapping[str, object]] | None = no_details
+    frame: Callable[[Lift[O], PyTree, Groups], Mapping[str, object]] | None = no_details
     called: Callable[[O], str] | None = None
     staged: bool = False
-    returns: Callable[[O, Any], Any] = as_it_is
+    returns: Callable[[O, PyTree], PyTree] = as_it_is
     quick: bool = False
     shares: Literal["always", "outside", "never"] = "outside"

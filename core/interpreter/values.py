@@ -21,8 +21,9 @@ import jax
 import jax.numpy as jnp
 from weft.core.definitions import REDEFINED, another, same_name
 from weft.core.edge import trees
+from weft.core.edge.trees import PyTree, TreeDef
 from weft.core.errors import StructureError
-from weft.core.interpreter.boundary import Arrival, Call, Crossing, Departure, Extract, Groups, OutLanes
+from weft.core.interpreter.boundary import Arrival, Call, Crossing, Departure, Extract, Function, Groups, OutLanes
 from weft.core.interpreter.codegen import FORWARDED, Builder, as_array, make_builder, make_extractor
 from weft.core.interpreter.prefixes import resolve
 from weft.core.interpreter.rides import Read, Ride
@@ -31,7 +32,7 @@ from weft.core.paths import Path, format_path
 from weft.core.records.agree import Described, Fixed, configuration_in, describe, iter_kinds
 from weft.core.records.configuration import Mixed, iter_configuration
 from weft.core.records.leaves import Leaf, iter_leaves
-from weft.core.records.partition import Structure, assemble, take_apart
+from weft.core.records.partition import Placed, Structure, assemble, take_apart
 from weft.core.records.statics import Make, Static
 
 
@@ -67,23 +68,23 @@ class CallOfRecords(Structure):
         skeleton = self.build([None] * len(self.dynamic_positions))
         return frozenset(path for path, one in _named_arguments(skeleton) if type(one) is Static)
 
-    def loose_statics(self) -> Mapping[Path, Any]:
+    def loose_statics(self) -> Mapping[Path, object]:
         """The static leaves that no record holds."""
         leaves = {self.paths[i] for i in self.static_positions}
         return {path: value for path, value in self.described().leaves if path in leaves}
 
-    def rebuilt(self, values: Sequence[Any]) -> Call:
+    def rebuilt(self, values: Sequence[PyTree]) -> Call:
         """The call again, around other values."""
         return self.build(values)
 
-    def sparse(self, values: Mapping[int, Any]) -> Call:
+    def sparse(self, values: Mapping[int, PyTree]) -> Call:
         """The call's trees with values at some leaves, and `None` at all others."""
-        leaves: list[Any] = [None] * len(self.paths)
+        leaves: list[PyTree] = [None] * len(self.paths)
         for position, value in values.items():
             leaves[self.dynamic_positions[position]] = value
         return self.treedef.unflatten(leaves)
 
-    def read_sparse(self, call: Call) -> list[Any]:
+    def read_sparse(self, call: Call) -> list[PyTree]:
         """For each dynamic leaf its value in a sparse call, or None; `None` stands for a whole subtree too.
 
         Raises:
@@ -122,13 +123,13 @@ class Outcome:
         """Generated code that builds the output from the arguments' leaves and the lanes that came out."""
         return make_builder(self.structure, self.sources, self.arrived)
 
-    def sparse(self, values: Sequence[Any]) -> Any:
+    def sparse(self, values: Sequence[PyTree]) -> PyTree:
         """A tree like the output: values at what rode in its first lane, and `None` elsewhere."""
         sources, structure = iter(self.sources), self.structure
         places = [(-1, 0) if i in structure.static_positions else next(sources) for i in range(len(structure.paths))]
         return structure.treedef.unflatten([values[place] if lane == 0 else None for lane, place in places])
 
-    def read_sparse(self, tree: Any) -> list[Any]:
+    def read_sparse(self, tree: PyTree) -> list[PyTree]:
         """For each leaf of the first lane its value in a tree like the output, or None.
 
         Raises:
@@ -154,7 +155,7 @@ class Values:
 
     def enter(self, call: Call) -> tuple[CallOfRecords, list[Leaf], None]:
         """Takes a call apart: its structure and its dynamic leaves, whose paths start at the parameter's name."""
-        fields: list[Any] = []
+        fields: list[object] = []
         leaves = list(iter_leaves(call[0], ("<function>",), fields=fields))
         for path, argument in _named_arguments(call):
             leaves += iter_leaves(argument, path, fields=fields)
@@ -167,11 +168,11 @@ class Values:
         """The ride of each leaf, by a prefix of the call."""
         return resolve(prefix, call, leaves, read, what=what, depth=2)
 
-    def rebuild(self, crossing: Crossing[CallOfRecords], values: Sequence[Any]) -> tuple[Call, None]:
+    def rebuild(self, crossing: Crossing[CallOfRecords], values: Sequence[PyTree]) -> tuple[Call, None]:
         """The live call, with the values that the transform gives."""
         return crossing.structure.build(values), None
 
-    def describe(self, tree: Any, root: str) -> Described:
+    def describe(self, tree: PyTree, root: str) -> Described:
         """What must not change of a tree that is carried."""
         return describe(tree, root)
 
@@ -179,7 +180,7 @@ class Values:
         """What must not differ between the outputs of branches."""
         structure, sources = outcome.structure, iter(outcome.sources)
         static = {position: Fixed(value) for position, _, value in structure.statics}
-        leaves: list[tuple[Path, Any]] = []
+        leaves: list[tuple[Path, object]] = []
         for position, path in enumerate(structure.paths):
             if position in static:
                 leaves.append((("output", *path), static[position]))
@@ -189,22 +190,22 @@ class Values:
         parts = functools.partial(configuration_in, structure.treedef, ("output",))
         return Described("output", structure.make, tuple(leaves), parts)
 
-    def pack(self, tree: Any) -> tuple[Structure, tuple[Any, ...]]:
+    def pack(self, tree: PyTree) -> tuple[Structure, tuple[PyTree, ...]]:
         """Any tree as a structure and arrays."""
         structure, leaves = take_apart(tree)
         return structure, tuple(leaf.value for leaf in leaves)
 
-    def unpack(self, structure: Structure, leaves: Sequence[Any]) -> Any:
+    def unpack(self, structure: Structure, leaves: Sequence[PyTree]) -> PyTree:
         """The inverse of `pack`."""
         return structure.build(leaves)
 
     def leave(
         self,
         crossing: Crossing[CallOfRecords],
-        values: Sequence[Any],
+        values: Sequence[PyTree],
         live: Call,
         memory: None,
-        out: Any,
+        out: PyTree,
         departure: Departure,
     ) -> tuple[Groups, Groups, Outcome]:
         """Takes an output apart into lanes, without the leaves that can be forwarded."""
@@ -222,7 +223,7 @@ class Values:
                 sources.append(lanes.output(ride, leaf.value, lambda leaf=leaf: format_path(leaf.path, "output")))
         return *lanes.finished(), Outcome(structure, tuple(sources), crossing.structure)
 
-    def hand_over(self, entered: None, outcome: Outcome, values: Sequence[Any], groups: Groups) -> Any:
+    def hand_over(self, entered: None, outcome: Outcome, values: Sequence[PyTree], groups: Groups) -> PyTree:
         """The output, from what came out of the transform and what was forwarded."""
         return outcome.structure.build(
             [as_array(values[place]) if lane == FORWARDED else groups[lane][place] for lane, place in outcome.sources]
@@ -233,8 +234,8 @@ class Values:
         return make_extractor(crossing.structure, crossing.places, len(crossing.lanes))
 
     def quick_hand_over(
-        self, entered: Sequence[Any] | None, outcome: Outcome, values: Sequence[Any], groups: Groups
-    ) -> Any:
+        self, entered: Sequence[PyTree] | None, outcome: Outcome, values: Sequence[PyTree], groups: Groups
+    ) -> PyTree:
         """Generated code for `hand_over`; what entered are the arguments' records, if they may be handed back."""
         return outcome.builder(values, groups, entered)
 
@@ -248,7 +249,7 @@ class _Abstract:
         self.value = value
 
 
-def _with_abstract_as_static(out: Any) -> Any:
+def _with_abstract_as_static(out: PyTree) -> PyTree:
     if not any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(out)):
         return out
     leaves, definition = trees.flatten(out)
@@ -257,12 +258,12 @@ def _with_abstract_as_static(out: Any) -> Any:
     )
 
 
-def _unwrapped(static: tuple[int, type[Any], Any]) -> tuple[int, type[Any], Any]:
-    position, kind, value = static
-    return (position, jax.ShapeDtypeStruct, value.value) if kind is _Abstract else static
+def _unwrapped(static: Placed) -> Placed:
+    position, _, value = static
+    return (position, jax.ShapeDtypeStruct, value.value) if isinstance(value, _Abstract) else static
 
 
-def _named_arguments(call: Call) -> list[tuple[Path, Any]]:
+def _named_arguments(call: Call) -> list[tuple[Path, PyTree]]:
     """A call's arguments, each with the path that its leaves' paths start with."""
     functions, args, kwargs = call
     names = parameter_names(functions[0])
@@ -270,7 +271,7 @@ def _named_arguments(call: Call) -> list[tuple[Path, Any]]:
     return [*by_position, *(((name,), kwargs[name]) for name in sorted(kwargs))]
 
 
-def flatten_sparse(definition: Any, tree: Any) -> list[Any]:
+def flatten_sparse(definition: TreeDef, tree: PyTree) -> list[PyTree]:
     """The leaves of a tree of this definition, in which `None` may stand for any subtree.
 
     Raises:
@@ -307,7 +308,7 @@ def flatten_sparse(definition: Any, tree: Any) -> list[Any]:
     return [leaf for child, subtree in pairs for leaf in flatten_sparse(child, subtree)]
 
 
-def parameter_names(function: Any) -> tuple[str, ...]:
+def parameter_names(function: Function) -> tuple[str, ...]:
     """The names of a function's positional parameters, as far as they can be told."""
     function = live(function)
     # Read off the code where there is some: `inspect.signature` is slow, and a cache would keep closures alive.

@@ -29,6 +29,10 @@ from weft.core.records.statics import Make
 T = TypeVar("T")
 
 
+# A static leaf: its position, its type, and itself.
+Placed = tuple[int, type, Any]
+
+
 @dataclass(frozen=True)
 class Structure:
     """Everything of a tree that is not an array: hashable, and equal for trees of equal make.
@@ -41,7 +45,7 @@ class Structure:
     """
 
     treedef: TreeDef
-    statics: tuple[tuple[int, type[Any], Any], ...]
+    statics: tuple[Placed, ...]
     paths: tuple[Path, ...]
     fields: tuple[Any, ...] = ()
 
@@ -99,7 +103,7 @@ def assemble(of: type[S], make: Make, leaves: Sequence[Leaf]) -> tuple[S, list[L
     Raises:
         StaticError: if a static leaf is not hashable, naming its path.
     """
-    statics: tuple[tuple[int, type[Any], Any], ...] = tuple(
+    statics: tuple[Placed, ...] = tuple(
         (i, cast("type[Any]", type(leaf.value)), leaf.value) for i, leaf in enumerate(leaves) if not leaf.dynamic
     )
     check_hashable(make.treedef, [(leaves[i].path, value) for i, _, value in statics])
