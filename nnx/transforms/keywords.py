@@ -44,14 +44,19 @@ class ShardMapKeywords(ModeKeywords, total=False):
     check_vma: bool
 
 
-class MapKeywords(ModeKeywords, total=False):
+class AxesKeywords(ModeKeywords, total=False):
+    """The option that `vmap`, `pmap` and `scan` share."""
+
+    transform_metadata: Mapping[str, Any]
+
+
+class MapKeywords(AxesKeywords, total=False):
     """The options that `vmap` and `pmap` share."""
 
     in_axes: int | Sequence[Any] | None
     out_axes: Any
     axis_name: Any
     axis_size: int | None
-    transform_metadata: Mapping[str, Any]
 
 
 class VmapKeywords(MapKeywords, total=False):
@@ -69,7 +74,7 @@ class PmapKeywords(MapKeywords, total=False):
     donate_argnums: Numbers
 
 
-class ScanKeywords(ModeKeywords, total=False):
+class ScanKeywords(AxesKeywords, total=False):
     """The options of `scan`."""
 
     length: int | None
@@ -78,7 +83,6 @@ class ScanKeywords(ModeKeywords, total=False):
     _split_transpose: bool
     in_axes: Any
     out_axes: Any
-    transform_metadata: Mapping[str, Any]
 
 
 class MetadataKeywords(TypedDict, total=False):

@@ -118,28 +118,37 @@ def _on_variables(tree: T, act: Callable[[Any], None]) -> T:
 
 def _with_axis(variable: Any, axis: int, metadata: Mapping[str, Any]) -> None:
     """Names a new axis in `out_sharding` and in the other tuples that the metadata names, and calls the hooks."""
-    for name, value in _names(metadata).items():
-        fields: Any = variable.get_metadata(name, None)
-        if fields and isinstance(fields, _NAMED):
-            padded = (*fields, *(None,) * (axis - len(fields)))
-            variable.set_metadata(name, (*padded[:axis], value, *padded[axis:]))
+
+    def named(fields: tuple[Any, ...], value: Any, _: str) -> tuple[Any, ...]:
+        padded = (*fields, *(None,) * (axis - len(fields)))
+        return (*padded[:axis], value, *padded[axis:])
+
+    _rename(variable, metadata, named)
     variable.add_axis(axis, metadata[PARTITION_NAME])
 
 
 def _without_axis(variable: Any, axis: int, metadata: Mapping[str, Any]) -> None:
+    def unnamed(fields: tuple[Any, ...], value: Any, name: str) -> tuple[Any, ...]:
+        if not -len(fields) <= axis < len(fields) or fields[axis] != value:
+            raise AxisError(
+                f"Expected to remove {value!r} at index {axis} from {fields!r}",
+                at=f"{type(variable).__name__}, metadata {name!r}",
+                fix="name the axis in the Variable's metadata, or map the Variable over None",
+            )
+        kept = list(fields)
+        del kept[axis]
+        return tuple(kept)
+
+    _rename(variable, metadata, unnamed)
+    variable.remove_axis(axis, metadata[PARTITION_NAME])
+
+
+def _rename(variable: Any, metadata: Mapping[str, Any], change: Callable[[Any, Any, str], tuple[Any, ...]]) -> None:
+    """Changes each tuple of axes' names that a Variable has under a name of the metadata."""
     for name, value in _names(metadata).items():
         fields: Any = variable.get_metadata(name, None)
         if fields and isinstance(fields, _NAMED):
-            if not -len(fields) <= axis < len(fields) or fields[axis] != value:
-                raise AxisError(
-                    f"Expected to remove {value!r} at index {axis} from {fields!r}",
-                    at=f"{type(variable).__name__}, metadata {name!r}",
-                    fix="name the axis in the Variable's metadata, or map the Variable over None",
-                )
-            kept = list(fields)
-            del kept[axis]
-            variable.set_metadata(name, tuple(kept))
-    variable.remove_axis(axis, metadata[PARTITION_NAME])
+            variable.set_metadata(name, change(fields, value, name))
 
 
 def _names(metadata: Mapping[str, Any]) -> dict[str, Any]:
