@@ -1,6 +1,6 @@
-"""JAX's own names, where weft goes by them: a lint that looks for a function's name falls silent when JAX renames it.
+"""JAX's own names and words, where weft goes by them: what looks for one falls silent when JAX changes it.
 
-`tests/core/edge/test_names.py` traces a program for each and looks for the name.
+`tests/core/edge/test_names.py` traces a program for each name, and provokes an error for each word.
 """
 
 # Primitives of several operands that work element by element.
@@ -28,3 +28,18 @@ RESHAPING = frozenset(("reshape", "_reshape"))
 REDUCTIONS_FILE, INDEXING_FILE = "reductions.py", "indexing"
 # How the functions begin that only pass a method of a tracer on.
 FORWARDING = "_forward_"
+
+# ---- the words of errors -------------------------------------------------------------------------------------------
+
+# A tracer where none can be: JAX says the name of its class, in lower case here.
+A_TRACER = "tracer"
+# An array whose buffer is gone, and one that would be given away twice.
+DELETED, DONATED_TWICE = "delete", "same buffer twice"
+# A shape that is traced: a plain TypeError.
+TRACED_SHAPE = "Shapes must be 1D sequences of concrete values"
+# An axis by name, outside of what maps over it; the name follows.
+UNBOUND_AXIS = "unbound axis name: "
+# A name for exports that another class has.
+NAME_OF_EXPORTS = "serialized_name"
+# How the message of `eqx.error_if` stands in the text of XLA's error: from, and to.
+OF_EQUINOX, END_OF_EQUINOX = "_EquinoxRuntimeError: ", "\n--------------------"

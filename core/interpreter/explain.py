@@ -16,6 +16,7 @@ import equinox as eqx
 import jax
 from jax.core import Tracer
 from weft.core.callers import is_users
+from weft.core.edge import names
 from weft.core.edge._jax import is_dead_tracer, traced_from
 from weft.core.edge.trees import PyTree
 from weft.core.edge.untyped import jax as untyped_jax
@@ -48,14 +49,14 @@ def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]]) -> None
     if isinstance(error.__cause__, BaseException) and not isinstance(error.__cause__, Exception):
         # An interrupt while JAX compares tree definitions comes out as an error about these.
         raise error.__cause__ from None
-    if isinstance(error, (untyped_jax.errors.JaxRuntimeError, ValueError)) and _OF_EQUINOX in str(error):
+    if isinstance(error, (untyped_jax.errors.JaxRuntimeError, ValueError)) and names.OF_EQUINOX in str(error):
         # Equinox's message, without XLA's around it; `eqx.filter_jit` does so too.
-        message = str(error).partition(_OF_EQUINOX)[2].partition(_END_OF_MESSAGE)[0].strip()
+        message = str(error).partition(names.OF_EQUINOX)[2].partition(names.END_OF_EQUINOX)[0].strip()
         raise eqx.EquinoxRuntimeError(message) from None
     if isinstance(error, WeftError) or not isinstance(error, ValueError | RuntimeError | TypeError):
         return
     text = str(error)
-    if isinstance(error, jax.errors.UnexpectedTracerError) or "leaked" in text or "tracer" in text.lower():
+    if isinstance(error, jax.errors.UnexpectedTracerError) or names.A_TRACER in text.lower():
         escaped = [leaf for leaf in find_leaves() if isinstance(leaf.value, Tracer)]
         escaped = [leaf for leaf in escaped if is_dead_tracer(leaf.value)]
         if escaped:
@@ -64,10 +65,10 @@ def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]]) -> None
                 at=[f"{format_path(leaf.path)}: {leaf.value.aval}" for leaf in escaped],
                 fix="return the value from the transformed function instead of storing it outside",
             ) from error
-    if "delete" in text or "donate" in text:
+    if names.DELETED in text or names.DONATED_TWICE in text:
         leaves = find_leaves()
         gone = [leaf for leaf in leaves if isinstance(leaf.value, jax.Array) and _is_deleted(leaf.value)]
-        if "same buffer twice" in text:
+        if names.DONATED_TWICE in text:
             _raise_aliased(leaves, error)
         if gone:
             raise DonatedError(
@@ -75,11 +76,6 @@ def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]]) -> None
                 at=[format_path(leaf.path) for leaf in gone],
                 fix="use the successor that the call returned, or do not donate",
             ) from error
-
-
-# How equinox's error stands in the text of XLA's.
-_OF_EQUINOX = "_EquinoxRuntimeError: "
-_END_OF_MESSAGE = "\n--------------------"
 
 
 def _is_deleted(value: jax.Array) -> bool:
@@ -113,8 +109,6 @@ _TRACED: tuple[tuple[type[Exception], type[TracedValueError], str], ...] = (
     ),
     (jax.errors.ConcretizationTypeError, TracedValueError, "read it off a shape, or compute with jax.numpy"),
 )
-# A shape that is traced is a plain TypeError.
-_SHAPES = "Shapes must be 1D sequences of concrete values"
 _MOST_FRAMES = 40
 
 
@@ -130,7 +124,7 @@ def explain_traced(error: Exception, values: Sequence[PyTree], path_of: Callable
         TracedValueError: naming the arguments that the value comes from.
     """
     known = next(((ours, advice) for theirs, ours, advice in _TRACED if isinstance(error, theirs)), None)
-    if known is None and type(error) is TypeError and str(error).startswith(_SHAPES):
+    if known is None and type(error) is TypeError and str(error).startswith(names.TRACED_SHAPE):
         known = TracedIntegerError, "read it off the shape of an argument"
     if known is None or isinstance(error, WeftError):
         return
@@ -139,11 +133,11 @@ def explain_traced(error: Exception, values: Sequence[PyTree], path_of: Callable
         found = traced_from(tracer, values)
         if found:
             paths = [path_of(i) for i in found]
-            names = ", ".join(f"`{format_path(path)}`" for path in paths)
+            blamed = ", ".join(f"`{format_path(path)}`" for path in paths)
             first = str(error).partition("\n")[0].rstrip(".")
             at = [f"{format_path(path)}: {jax.typeof(values[i])}" for i, path in zip(found, paths, strict=True)]
             raise kind(
-                f"Python needs a value that depends on {names}, and that is traced: {first}",
+                f"Python needs a value that depends on {blamed}, and that is traced: {first}",
                 at=[*at, *_place(error.__traceback__)],
                 fix=_make_static(paths) + advice,
             ) from error

@@ -25,7 +25,7 @@ from typing import Any, TypeVar, cast
 import equinox as eqx
 import jax.export
 import numpy as np
-from weft.core.edge import trees
+from weft.core.edge import names, trees
 from weft.core.edge._jax import node_of
 from weft.core.errors import StaticError
 from weft.core.records.configuration import Mixed
@@ -78,7 +78,7 @@ def _register_node(cls: type, name: str) -> None:
             )
             return
         except ValueError as error:
-            if "serialized_name" not in str(error):
+            if names.NAME_OF_EXPORTS not in str(error):
                 raise
 
 

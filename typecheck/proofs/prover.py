@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+from weft.core.edge import names
 from weft.typecheck.arguments.builder import Assignment, Unbuildable
 from weft.typecheck.arguments.generalise import generalise
 from weft.typecheck.errors import AnnotationError
@@ -172,7 +173,7 @@ def _missing_axis(failed: Iterable[Trial]) -> str | None:
     return next((found[1] for found in map(_UNBOUND_AXIS.search, errors) if found), None)
 
 
-_UNBOUND_AXIS = re.compile(r"unbound axis name: (\w+)")
+_UNBOUND_AXIS = re.compile(rf"{names.UNBOUND_AXIS}(\w+)")
 
 
 def _failed(target: Target, search: Search, outcome: Outcome, assumptions: tuple[str, ...]) -> Contract:

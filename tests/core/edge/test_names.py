@@ -1,11 +1,13 @@
-"""JAX still has the names that weft's lints go by: a program for each, traced, and looked through."""
+"""JAX still has the names and words that weft goes by: a program for each, traced and looked through, or an error."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import equinox as eqx
 import jax
+import jax.export
 import jax.numpy as jnp
 import pytest
 from jax.extend.core import Primitive
@@ -75,3 +77,62 @@ def test_methods_are_passed_on_by_functions_that_begin_alike():
 def test_a_primitive_has_the_name_that_the_lints_know(name: str):
     known = {primitive.name for primitive in mlir._lowerings if isinstance(primitive, Primitive)}
     assert name in known
+
+
+# ---- the words of errors: where JAX says another thing, weft's better error would fall silent ------------------------
+
+
+def escaped() -> Any:
+    kept: list[Any] = []
+    jax.jit(lambda x: kept.append(x) or x)(X)
+    return kept[0]
+
+
+def use_deleted() -> None:
+    gone = X + 1
+    gone.delete()
+    jax.jit(lambda x: x + 1)(gone)
+
+
+def donate_twice() -> None:
+    same = X + 1
+    jax.jit(lambda x, y: (x + 1, y + 1), donate_argnums=(0, 1))(same, same)
+
+
+def register_twice() -> None:
+    for kind in (type("One", (), {}), type("Other", (), {})):
+        jax.tree_util.register_pytree_node(kind, lambda _: ((), None), lambda *_: None)
+        jax.export.register_pytree_node_serialization(
+            kind, serialized_name="weft.same", serialize_auxdata=lambda _: b"", deserialize_auxdata=lambda _: None
+        )
+
+
+def fail_in_a_program() -> None:
+    jax.jit(lambda x: eqx.error_if(x, x > 0, "too large"))(jnp.ones(()))
+
+
+WORDS: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
+    "an escaped tracer is hashed": (TypeError, names.A_TRACER, lambda: hash(escaped())),
+    "an escaped tracer is a shape": (TypeError, names.A_TRACER, lambda: jnp.zeros(escaped())),
+    "an array is gone": (RuntimeError, names.DELETED, use_deleted),
+    "an array is given away twice": (jax.errors.JaxRuntimeError, names.DONATED_TWICE, donate_twice),
+    "a shape is traced": (TypeError, names.TRACED_SHAPE, lambda: jax.jit(jnp.zeros)(3)),
+    "an axis is not there": (NameError, f"{names.UNBOUND_AXIS}rows", lambda: jax.lax.psum(1.0, "rows")),
+    "a name is taken": (ValueError, names.NAME_OF_EXPORTS, register_twice),
+    "equinox's error": (jax.errors.JaxRuntimeError, f"{names.OF_EQUINOX}too large\n", fail_in_a_program),
+}
+
+
+@pytest.mark.parametrize("what", WORDS)
+def test_an_error_is_said_in_the_words_that_weft_looks_for(what: str):
+    kind, words, provoke = WORDS[what]
+    with pytest.raises(kind) as caught:
+        provoke()
+    assert words in (str(caught.value).lower() if words == names.A_TRACER else str(caught.value))
+
+
+def test_the_message_of_equinox_has_the_end_that_weft_cuts_it_at():
+    with pytest.raises(jax.errors.JaxRuntimeError) as caught:
+        fail_in_a_program()
+    rest = str(caught.value).partition(names.OF_EQUINOX)[2]
+    assert rest.partition(names.END_OF_EQUINOX)[0].strip() == "too large"

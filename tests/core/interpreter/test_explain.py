@@ -11,7 +11,7 @@ import pytest
 import weft
 from jax import lax
 from weft.core.edge._jax import is_dead_tracer
-from weft.core.errors import DonatedError, TraceLevelError
+from weft.core.errors import AliasError, DonatedError, TraceLevelError
 from weft.core.interpreter.explain import explain
 from weft.core.records.leaves import iter_leaves
 
@@ -95,6 +95,20 @@ def test_escaped_tracers_are_named_by_any_transform(name: str):
             transform(read)(net)
         assert "at: net.stolen: float32[" in str(caught.value)
         assert "return the value from the transformed function" in str(caught.value)
+
+
+def test_an_escaped_tracer_is_named_by_errors_that_are_not_about_escaping():
+    kept: list[Any] = []
+    jax.jit(lambda x: kept.append(x) or x)(X)
+    with pytest.raises(TraceLevelError, match="at: stolen: float32"):
+        weft.jit(lambda x, stolen: x + hash(stolen))(X, kept[0])
+
+
+def test_an_array_that_is_donated_under_two_names_is_named():
+    same = X + 1
+    step = weft.jit(lambda a, b: (a + 1, b + 1), donate_argnums=(0, 1))
+    with pytest.raises(AliasError, match="at: a and b"):
+        step(same, same)
 
 
 def test_an_interrupt_stays_one_where_jax_makes_another_error_of_it():
