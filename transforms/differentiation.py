@@ -16,11 +16,10 @@ from typing import Any, TypedDict, cast
 import jax
 from weft.core.edge.untyped import jnp
 from weft.core.errors import DifferentiationError
-from weft.core.interpreter.boundary import AnyCrossing, Arrival, Call
+from weft.core.interpreter.boundary import AnyCrossing, Arrival, Call, parameter_names
 from weft.core.interpreter.prefixes import RidesByKind
 from weft.core.interpreter.rides import Ride, Role, read_role
 from weft.core.interpreter.rules import Exit, Finish, Lift, Lifted, Rule, pair
-from weft.core.interpreter.values import parameter_names
 from weft.core.paths import Path, format_path
 from weft.core.records.aliases import refuse_aliases
 from weft.core.records.filters import All, Filter, Maybe, format_filter

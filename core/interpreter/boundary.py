@@ -8,6 +8,8 @@ alike form a *lane*, and lanes are all that JAX sees: a flat tuple of arrays eac
 from __future__ import annotations
 
 import functools
+import inspect
+import types
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -16,6 +18,7 @@ import jax
 from weft.core.edge.trees import PyTree
 from weft.core.errors import AxisError
 from weft.core.interpreter.rides import Read, Ride
+from weft.core.memory import live
 from weft.core.paths import Path
 from weft.core.records.agree import Described
 
@@ -24,6 +27,20 @@ Call = tuple[tuple[Function, ...], tuple[PyTree, ...], Mapping[str, PyTree]]
 Groups = tuple[tuple[PyTree, ...], ...]
 # How a call rides, as a prefix of it; None: all alike, as the rule reads None.
 Arrival = tuple[PyTree, PyTree, PyTree] | None
+
+
+def parameter_names(function: Function) -> tuple[str, ...]:
+    """The names of a function's positional parameters, as far as they can be told."""
+    function = live(function)
+    # Read off the code where there is some: `inspect.signature` is slow, and a cache would keep closures alive.
+    plain = inspect.unwrap(function) if isinstance(function, types.FunctionType) else function
+    if isinstance(plain, types.FunctionType):
+        return plain.__code__.co_varnames[: plain.__code__.co_argcount]
+    try:
+        parameters = inspect.signature(plain).parameters.values()
+    except (TypeError, ValueError):
+        return ()
+    return tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
 
 
 class CallStructure(Protocol):

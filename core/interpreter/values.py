@@ -11,8 +11,6 @@ this boundary adds to plain pytrees:
 from __future__ import annotations
 
 import functools
-import inspect
-import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, cast
@@ -23,11 +21,20 @@ from weft.core.definitions import REDEFINED, another, same_name
 from weft.core.edge import trees
 from weft.core.edge.trees import PyTree, TreeDef
 from weft.core.errors import StructureError
-from weft.core.interpreter.boundary import Arrival, Call, Crossing, Departure, Extract, Function, Groups, OutLanes
+from weft.core.interpreter.boundary import (
+    Arrival,
+    Call,
+    Crossing,
+    Departure,
+    Extract,
+    Groups,
+    OutLanes,
+    parameter_names,
+)
 from weft.core.interpreter.codegen import FORWARDED, Builder, as_array, make_builder, make_extractor
 from weft.core.interpreter.prefixes import resolve
 from weft.core.interpreter.rides import Read, Ride
-from weft.core.memory import Handle, live
+from weft.core.memory import Handle
 from weft.core.paths import Path, format_path
 from weft.core.records.agree import Described, Fixed, configuration_in, describe, iter_kinds
 from weft.core.records.configuration import Mixed, iter_configuration
@@ -306,20 +313,6 @@ def flatten_sparse(definition: TreeDef, tree: PyTree) -> list[PyTree]:
         )
     pairs = zip(definition.children(), children, strict=True)
     return [leaf for child, subtree in pairs for leaf in flatten_sparse(child, subtree)]
-
-
-def parameter_names(function: Function) -> tuple[str, ...]:
-    """The names of a function's positional parameters, as far as they can be told."""
-    function = live(function)
-    # Read off the code where there is some: `inspect.signature` is slow, and a cache would keep closures alive.
-    plain = inspect.unwrap(function) if isinstance(function, types.FunctionType) else function
-    if isinstance(plain, types.FunctionType):
-        return plain.__code__.co_varnames[: plain.__code__.co_argcount]
-    try:
-        parameters = inspect.signature(plain).parameters.values()
-    except (TypeError, ValueError):
-        return ()
-    return tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
 
 
 VALUES = Values()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from weft.core.interpreter.values import parameter_names
+from weft.core.interpreter.boundary import parameter_names
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from weft.nnx.graphs.nodes import is_graph_node
 from weft.nnx.missing import Missing
 from weft.nnx.variable.sharding import get_logical_axis_rules
 from weft.nnx.variable.variable import Variable
-from weft.transforms._wrap import named_like
+from weft.transforms._wrap import by_position, named_like
 
 O = TypeVar("O")
 
@@ -49,14 +49,25 @@ def decorate(function: Any, wrap: Callable[[Callable[..., Any]], Any]) -> Any:
     return wrap(function)
 
 
-def over(rule: Rule[O], boundary: References, options: O) -> Callable[[Callable[..., Any]], Any]:
-    """The decorator that a rule and its options make over graphs."""
+def over(
+    rule: Rule[O], boundary: References, options: O, *, by_signature: bool = False
+) -> Callable[[Callable[..., Any]], Any]:
+    """The decorator that a rule and its options make over graphs.
+
+    Args:
+        rule: of the transform.
+        boundary: in the mode that is asked for.
+        options: the rule's.
+        by_signature: whether arguments that are passed by name go to their positions, and ride as those do.
+    """
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
         refuse_bound_method(function, boundary.function)
         interpreted: Interpreted[O] = interpret(rule, boundary)((function,), options)
 
         def transformed(*args: Any, **kwargs: Any) -> Any:
+            if by_signature and kwargs:
+                args, kwargs = by_position(function, args, kwargs)
             return interpreted(args, kwargs)
 
         return named_like(function, transformed)

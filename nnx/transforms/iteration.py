@@ -117,26 +117,11 @@ def _mapped(
             fix="give a tuple with one entry for each argument, as (StateAxes(...),)",
         )
     rule = VMAP if name == "vmap" else PMAP
-    wrap = over(rule, boundary, MapOptions(in_axes, out_axes, axis_name, axis_size, more))
-
-    def map_function(function: Callable[..., Any]) -> Callable[..., Any]:
-        mapped = wrap(with_metadata_axes(function, in_axes, out_axes, metadata, boundary))
-        # As in NNX, which goes by the signature with graph updates only.
-        by_signature = name == "vmap" and boundary.updates and isinstance(in_axes, tuple | list)
-        return _by_signature(function, mapped) if by_signature else mapped
-
-    return decorate(f, map_function)
-
-
-def _by_signature(function: Callable[..., Any], mapped: Callable[..., Any]) -> Callable[..., Any]:
-    """Lets arguments be passed by name, each with the axis of its position."""
-
-    def transformed(*args: Any, **kwargs: Any) -> Any:
-        if kwargs:
-            args, kwargs = by_position(function, args, kwargs)
-        return mapped(*args, **kwargs)
-
-    return named_like(function, transformed)
+    # As in NNX, which goes by the signature with graph updates only.
+    by_signature = name == "vmap" and boundary.updates and isinstance(in_axes, tuple | list)
+    options = MapOptions(in_axes, out_axes, axis_name, axis_size, more)
+    wrap = over(rule, boundary, options, by_signature=by_signature)
+    return decorate(f, lambda function: wrap(with_metadata_axes(function, in_axes, out_axes, metadata, boundary)))
 
 
 @overload

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from weft.core.edge import trees
 from weft.core.errors import StructureError
-from weft.core.interpreter.boundary import Crossing
-from weft.core.interpreter.values import VALUES, flatten_sparse, parameter_names
+from weft.core.interpreter.boundary import Crossing, parameter_names
+from weft.core.interpreter.values import VALUES, flatten_sparse
 
 
 class Pair(NamedTuple):
