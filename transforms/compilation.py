@@ -103,6 +103,7 @@ JIT: Rule[JitOptions] = Rule(
     read=read_placement,
     frame=None,
     options=("in_shardings", "out_shardings"),
+    compiles=True,
     quick=True,
     shares="always",
 )

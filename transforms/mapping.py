@@ -149,13 +149,13 @@ def _size(groups: Sequence[Sequence[Any]], lanes: Sequence[Ride], given: int | N
 class _Mapped:
     """A body over lanes, mapped by `jax.vmap` or `jax.pmap`."""
 
-    def __init__(self, name: str, transform: Callable[..., Any], lift: Lift[MapOptions]):
+    def __init__(self, name: str, transform: Callable[..., Any], needs_mapped: bool, lift: Lift[MapOptions]):
         body, options = lift.bodies[0], lift.options
         self.name, self.options, self.lanes = name, options, lift.lanes
         self.rides = frozenset(lift.crossing.rides)
 
         # pmap wants something that is mapped, whatever is said of the size.
-        beside = name == "pmap" and all(axis_of(lane) is None for lane in lift.lanes)
+        beside = needs_mapped and all(axis_of(lane) is None for lane in lift.lanes)
         self.before: tuple[Any, ...] = (np.zeros(options.axis_size or 0),) if beside else ()
 
         def run(*given: Any) -> Any:
@@ -187,7 +187,7 @@ class _Mapped:
 
 VMAP: Rule[MapOptions] = Rule(
     "vmap",
-    functools.partial(_Mapped, "vmap", jax.vmap),
+    functools.partial(_Mapped, "vmap", jax.vmap, False),
     arrive=_arrive,
     depart=lambda options, index: options.out_axes,
     frame=None,
@@ -195,7 +195,7 @@ VMAP: Rule[MapOptions] = Rule(
 )
 PMAP: Rule[MapOptions] = Rule(
     "pmap",
-    functools.partial(_Mapped, "pmap", untyped_jax.pmap),
+    functools.partial(_Mapped, "pmap", untyped_jax.pmap, True),
     arrive=_arrive,
     depart=lambda options, index: options.out_axes,
     frame=None,

@@ -40,7 +40,9 @@ def _lift_eval_shape(lift: Lift[NoOptions]) -> Lifted:
 # Updates of what is only looked at do not come back; and where nothing is computed, nothing leaves.
 ABSTRACT, STAGED = Role("abstract", returns=False, is_abstract=True), Role("staged", returns=False)
 
-EVAL_SHAPE: Rule[NoOptions] = Rule("eval_shape", _lift_eval_shape, read=lambda node: ABSTRACT if node is None else None)
+EVAL_SHAPE: Rule[NoOptions] = Rule(
+    "eval_shape", _lift_eval_shape, read=lambda node: ABSTRACT if node is None else None, compiles=True
+)
 
 
 def eval_shape(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -84,7 +86,11 @@ def _finish_jaxpr(out: Any, finish: Finish[JaxprOptions]) -> Any:
 
 
 MAKE_JAXPR: Rule[JaxprOptions] = Rule(
-    "make_jaxpr", _lift_jaxpr, read=lambda node: STAGED if node is None else None, finish=_finish_jaxpr
+    "make_jaxpr",
+    _lift_jaxpr,
+    read=lambda node: STAGED if node is None else None,
+    finish=_finish_jaxpr,
+    compiles=True,
 )
 
 

@@ -159,7 +159,7 @@ class Interpreted(Generic[O]):
         """
         __tracebackhide__ = True
         try:
-            if method_watchers and not self.boundary.has_updates and lost.is_outermost(self.rule.name):
+            if method_watchers and self.rule.evaluates and not self.boundary.has_updates and lost.is_outermost():
 
                 def run(*args: PyTree, **kwargs: PyTree) -> PyTree:
                     return self(args, kwargs, extra=extra, prepare=prepare)

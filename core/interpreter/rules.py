@@ -204,6 +204,7 @@ class Rule(Generic[O]):
         called: as users call it, where that depends on the options.
         staged: whether the lifted function is staged by an inlined `jax.jit`: inside a trace that leaves nothing
             behind, and called again from Python it is found compiled.
+        compiles: whether the lift compiles the functions, or computes nothing: as with `staged`, they see no values.
         returns: what a function's output is taken for, which may be refused.
         quick: whether calls of a known make take the generated way.
         shares: when functions that are transformed again, alike, share what was learned of them: `always`, as in
@@ -224,6 +225,12 @@ class Rule(Generic[O]):
     frame: Callable[[Lift[O], PyTree, Groups], Mapping[str, object]] | None = no_details
     called: Callable[[O], str] | None = None
     staged: bool = False
+    compiles: bool = False
     returns: Callable[[O, PyTree], PyTree] = as_it_is
     quick: bool = False
     shares: Literal["always", "outside", "never"] = "outside"
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether a call outside of traces runs the functions on values, as in `vmap` and `grad`."""
+        return not (self.staged or self.compiles)

@@ -278,15 +278,9 @@ def _look(closed: ClosedJaxpr, name: str) -> None:
         check_program(closed, name)
 
 
-# Whose bodies are compiled, and looked at there; and those out of which nothing comes.
-_NOT_EAGER = frozenset(
-    ("jit", "scan", "cond", "switch", "while_loop", "fori_loop", "map", "associative_scan", "eval_shape", "make_jaxpr")
-)
-
-
-def is_outermost(transform: str) -> bool:
+def is_outermost() -> bool:
     """Whether a transform that is called now is an evaluation of its own, which nothing else looks at."""
-    return context.value is not None and transform not in _NOT_EAGER and _met.get() is None and current_level() == EAGER
+    return context.value is not None and _met.get() is None and current_level() == EAGER
 
 
 def check_evaluation(name: str, run: Callable[..., R], args: tuple[PyTree, ...], kwargs: Mapping[str, PyTree]) -> R:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar, Unpack, cast, overload
 
 import jax
@@ -10,6 +11,7 @@ from weft.core.constants import constants_of
 from weft.core.edge.untyped import is_tuple
 from weft.core.interpreter.interpret import interpret
 from weft.core.interpreter.rides import Along, Carry
+from weft.core.interpreter.rules import Rule
 from weft.nnx.crossing.rides import StateAxes
 from weft.nnx.errors import AxisError, PrefixError
 from weft.nnx.missing import MISSING
@@ -64,7 +66,9 @@ def vmap(
     Source: `jax.vmap`, with the semantics of `flax.nnx.vmap`.
     """
     more = {} if spmd_axis_name is None else {"spmd_axis_name": spmd_axis_name}
-    return _mapped("vmap", f, in_axes, out_axes, axis_name, axis_size, more, transform_metadata, graph, graph_updates)
+    options = MapOptions(in_axes, out_axes, axis_name, axis_size, more)
+    # As in NNX, which goes by the signature with graph updates only.
+    return _mapped(VMAP, f, options, transform_metadata, graph, graph_updates, by_signature=True)
 
 
 @overload
@@ -92,35 +96,31 @@ def pmap(
     """
     more = {"devices": devices} if devices is not None else {}
     more |= {"backend": backend} if backend is not None else {}
-    return _mapped("pmap", f, in_axes, out_axes, axis_name, axis_size, more, transform_metadata, graph, graph_updates)
+    options = MapOptions(in_axes, out_axes, axis_name, axis_size, more)
+    return _mapped(PMAP, f, options, transform_metadata, graph, graph_updates)
 
 
 def _mapped(
-    name: str,
+    rule: Rule[MapOptions],
     f: Any,
-    in_axes: Any,
-    out_axes: Any,
-    axis_name: Any,
-    axis_size: int | None,
-    more: Mapping[str, Any],
+    options: MapOptions,
     metadata: Mapping[str, Any],
     graph: bool | None,
     graph_updates: bool | None,
+    *,
+    by_signature: bool = False,
 ) -> Any:
-    boundary = boundary_of(name, graph, graph_updates)
-    in_axes = checked_prefix(boundary, in_axes, "in_axes", "StateAxes")
-    out_axes = checked_prefix(boundary, out_axes, "out_axes", "StateAxes")
+    boundary = boundary_of(rule.name, graph, graph_updates)
+    in_axes = checked_prefix(boundary, options.in_axes, "in_axes", "StateAxes")
+    out_axes = checked_prefix(boundary, options.out_axes, "out_axes", "StateAxes")
     if isinstance(in_axes, StateAxes):
         raise PrefixError(
-            f"in_axes of {name} is a StateAxes on its own",
+            f"in_axes of {rule.name} is a StateAxes on its own",
             at=f"in_axes={in_axes!r}",
             fix="give a tuple with one entry for each argument, as (StateAxes(...),)",
         )
-    rule = VMAP if name == "vmap" else PMAP
-    # As in NNX, which goes by the signature with graph updates only.
-    by_signature = name == "vmap" and boundary.updates and isinstance(in_axes, tuple | list)
-    options = MapOptions(in_axes, out_axes, axis_name, axis_size, more)
-    wrap = over(rule, boundary, options, by_signature=by_signature)
+    by_signature = by_signature and boundary.updates and isinstance(in_axes, tuple | list)
+    wrap = over(rule, boundary, replace(options, in_axes=in_axes, out_axes=out_axes), by_signature=by_signature)
     return decorate(f, lambda function: wrap(with_metadata_axes(function, in_axes, out_axes, metadata, boundary)))
 
 
