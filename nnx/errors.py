@@ -34,6 +34,10 @@ class ModeError(WeftError, NotImplementedError):
     """What does not exist in the mode asked for."""
 
 
+class OptionError(WeftError, NotImplementedError):
+    """An option that a transform of flax.nnx lists, and that is not carried out here."""
+
+
 class AttributeKindError(WeftError, ValueError):
     """Data where a static attribute is declared, or an annotation inside of a container."""
 
@@ -56,6 +60,7 @@ __all__ = [
     "InPlaceError",
     "MissingExtraError",
     "ModeError",
+    "OptionError",
     "PrefixError",
     "StaticError",
     "StructureError",

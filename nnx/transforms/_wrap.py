@@ -14,12 +14,12 @@ from weft.nnx.crossing.extract import TreeState
 from weft.nnx.crossing.prefixes import read_prefix
 from weft.nnx.crossing.references import References
 from weft.nnx.crossing.rides import DiffState
-from weft.nnx.errors import StructureError
+from weft.nnx.errors import OptionError, StructureError
 from weft.nnx.graphs.nodes import is_graph_node
 from weft.nnx.missing import Missing
 from weft.nnx.variable.sharding import get_logical_axis_rules
 from weft.nnx.variable.variable import Variable
-from weft.transforms._wrap import by_position, named_like
+from weft.transforms._wrap import as_tuple, by_position, named_like
 
 O = TypeVar("O")
 
@@ -88,6 +88,16 @@ def refuse_bound_method(function: Any, name: str) -> None:
             f"bound methods are not supported: nnx.{name} was given {type(owner).__name__}.{method} of an object",
             fix=f"use nnx.{name}({type(owner).__name__}.{method})(obj, ...), or decorate the method in its class",
         )
+
+
+def refuse_option(transform: str, option: str, value: int | Sequence[Any], fix: str) -> None:
+    """Refuses an option that would else be left out in silence, if it is given.
+
+    Raises:
+        NotImplementedError: naming it, and what to do.
+    """
+    if as_tuple(value):
+        raise OptionError(f"nnx.{transform} does not carry out {option}", at=f"{option}={value!r}", fix=fix)
 
 
 def checked_prefix(boundary: References, value: Any, what: str, kinds: str) -> Any:

@@ -16,6 +16,7 @@ from weft.nnx.transforms._wrap import (
     decorate,
     over,
     refuse_bound_method,
+    refuse_option,
 )
 from weft.nnx.transforms.keywords import RematKeywords, ReverseKeywords
 from weft.nnx.variable.kinds import Param
@@ -27,6 +28,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
+
+_REDUCE = "reduce inside of the function, with jax.lax.psum"
 
 __all__ = ["DiffState", "grad", "jvp", "remat", "value_and_grad", "vjp"]
 
@@ -67,7 +70,7 @@ def grad(
         has_aux: whether there is auxiliary output.
         holomorphic: as in `jax.grad`.
         allow_int: as in `jax.grad`.
-        reduce_axes: as in `jax.grad`; must be empty.
+        reduce_axes: must be empty, as in `jax.grad`.
         graph: whether objects are graphs (the default) or trees.
         graph_updates: whether structural changes come back.
 
@@ -83,6 +86,7 @@ def grad(
     >>> float(nnx.grad(lambda w: w[...] ** 2)(w)[...])
     6.0
     """
+    refuse_option("grad", "reduce_axes", reduce_axes, _REDUCE)
     options = {"has_aux": has_aux, "holomorphic": holomorphic, "allow_int": allow_int}
     return _grad("grad", f, argnums, graph, graph_updates, **options)
 
@@ -106,6 +110,7 @@ def value_and_grad(
 
     Source: `jax.value_and_grad`, with the semantics of `flax.nnx.value_and_grad`.
     """
+    refuse_option("value_and_grad", "reduce_axes", reduce_axes, _REDUCE)
     options = {"has_aux": has_aux, "holomorphic": holomorphic, "allow_int": allow_int, "with_value": True}
     return _grad("value_and_grad", f, argnums, graph, graph_updates, **options)
 
@@ -159,6 +164,7 @@ def vjp(
 
     Source: `jax.vjp`, with the semantics of `flax.nnx.vjp`.
     """
+    refuse_option("vjp", "reduce_axes", reduce_axes, _REDUCE)
     boundary = boundary_of("vjp", graph, graph_updates)
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ from weft.core.interpreter.rules import Rule
 from weft.nnx.crossing.rides import StateAxes
 from weft.nnx.errors import AxisError, PrefixError
 from weft.nnx.missing import MISSING
-from weft.nnx.transforms._wrap import boundary_of, checked_prefix, decorate, over, refuse_bound_method
+from weft.nnx.transforms._wrap import boundary_of, checked_prefix, decorate, over, refuse_bound_method, refuse_option
 from weft.nnx.transforms.keywords import PmapKeywords, ScanKeywords, VmapKeywords
 from weft.nnx.transforms.metadata import transform_metadata, with_metadata_axes
 from weft.transforms._wrap import by_position, interpreted_at_once, named_like
@@ -92,8 +92,27 @@ def pmap(
 ) -> F | Callable[[F], F]:
     """Maps a function over devices. See `vmap`.
 
+    Args:
+        f: of one device's part.
+        axis_name: as in `jax.pmap`.
+        in_axes: as in `vmap`.
+        out_axes: as in `vmap`.
+        static_broadcasted_argnums: must be empty: what is static is closed over.
+        devices: as in `jax.pmap`.
+        backend: as in `jax.pmap`.
+        axis_size: as in `jax.pmap`.
+        donate_argnums: taken as a hint, and not followed: buffers are kept.
+        transform_metadata: as in `vmap`.
+        graph: whether objects are graphs (the default) or trees.
+        graph_updates: whether structural changes come back.
+
+    Raises:
+        NotImplementedError: for `static_broadcasted_argnums`.
+
     Source: `jax.pmap`, with the semantics of `flax.nnx.pmap`.
     """
+    fix = "close over what is static, as with functools.partial"
+    refuse_option("pmap", "static_broadcasted_argnums", static_broadcasted_argnums, fix)
     more = {"devices": devices} if devices is not None else {}
     more |= {"backend": backend} if backend is not None else {}
     options = MapOptions(in_axes, out_axes, axis_name, axis_size, more)
