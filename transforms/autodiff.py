@@ -55,6 +55,7 @@ def _lift_grad(lift: Lift[DiffOptions]) -> Lifted:
     )
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
+        # The value is also in what left: the whole exit of the body is auxiliary output to JAX.
         (_, left), gradient = differentiate(*groups)
         return *left, gradient
 

@@ -80,12 +80,14 @@ def _lift(lift: Lift[JitOptions]) -> Any:
     (body,) = lift.bodies
 
     def traced(extra: Any, *groups: tuple[Any, ...]) -> Exit:
+        # Runs when JAX traces, and not when it has compiled the call before: each run is a trace to be explained.
         lift.traces.record(body.name, body.boundary, lift.crossing, lift.crossing.ungroup(groups))
         with open_frame("jit"):
             return body(groups)
 
     options = lift.options
     keywords = dict(options.jax_options)
+    # `extra` is the first argument, before the lanes.
     keywords["donate_argnums"] = tuple(i + 1 for i, lane in enumerate(lift.lanes) if lane.gives_away)
     given, out, updates = map(as_written, (lift.lanes, lift.out_lanes, lift.update_lanes))
     if any(sharding is not None for sharding in given):

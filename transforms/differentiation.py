@@ -99,6 +99,7 @@ def _wanted(options: DiffOptions, position: int) -> Filter:
 
 
 def _is_integer(path: Any, kind: Any, value: Any) -> bool:
+    # A leaf that is no Param is a Buffer: an integer, or a boolean, which has no gradient even with allow_int.
     return not jnp.issubdtype(jnp.result_type(value), jnp.bool_)
 
 

@@ -122,6 +122,7 @@ def check_hashable(treedef: TreeDef, statics: Sequence[tuple[Path, Any]]) -> Non
                 at=format_path(path),
                 fix="make it an array, a tuple, or a registered pytree",
             ) from None
+    # JAX would say so where the definition is first looked up, far from here and without a word of which field.
     try:
         hash(treedef)
     except TypeError as error:
@@ -158,6 +159,7 @@ def split(tree: Any, *filters: Filter) -> tuple[Any, ...]:
 
 def _part(structure: Structure, leaves: Sequence[Leaf], places: Sequence[int | None], which: int) -> Any:
     chosen = [leaf.value if place == which else None for leaf, place in zip(leaves, places, strict=True)]
+    # Parts hold arrays alone. What is static stays with the structure, so that it cannot come back from two parts.
     sparse = Structure(
         structure.treedef,
         tuple((i, type(None), None) for i, _, _ in structure.statics),

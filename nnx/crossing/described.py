@@ -227,6 +227,7 @@ def describe_outcome(structure: RefStructure, names: Sequence[str], outcome: Ref
         output = picture(outcome.graphdef, roots, earlier=before, met=after, leaves=returned)
         return {**after.parts, **output.parts}
 
+    # Branches must also do the same to their arguments: one outcome says what is written, whichever was taken.
     did = (outcome.arguments, outcome.updates, outcome.metadata)
     return Described(
         "output",

@@ -87,6 +87,7 @@ class Leaving:
     def outcome(self, out: Any) -> tuple[Groups, Groups, RefOutcome]:
         """The lanes of the output, those of updates, and the rest."""
         mode, look, holders = self.mode, self.look, self.memory.holders
+        # First: what is carried has its place by order, and what else is the same object refers to that place.
         carried = self._carried(out)
         apart = shape_of(mode.graph, out)
         # Without graph updates nobody asks for the arguments' structure: their Variables are known.
@@ -137,6 +138,7 @@ class Leaving:
             if variable is None or variable._var_metadata is holder.metadata:
                 continue
             ride = self.crossing.rides[i].update
+            # Another record of the same metadata is no change: setting an entry to what it was makes one.
             if ride is None or variable._var_metadata == holder.metadata:
                 continue
             if isinstance(ride, Along):
@@ -180,6 +182,8 @@ class Leaving:
         same = graphdef.with_no_outer_index() == before and self._same_things(end)
         if same and not self.departure.replaced:  # what another branch replaces leaves from this one as it is
             return None
+        # The prefix is asked again, of the arguments as they are now: what is new in them rides where a filter or a
+        # path in it says.
         finders = self._finders_now()
         self._check_met_again(given, finders)
         leaves = [
@@ -245,6 +249,8 @@ class Leaving:
         carried = self.carried_places.get(id(leaf))
         if carried is not None:
             return carried
+        # An array that is an attribute has no box to be written into: it stays outside only in its old place, on the
+        # ride that it came on, and elsewhere leaves like something new.
         i = self.arrays.get(id(leaf))
         stays = i is not None and i not in self.departure.replaced and not self.crossing.rides[i].gives_away
         if i is not None and stays and ride == self.crossing.rides[i].update:
@@ -278,6 +284,7 @@ class Leaving:
 
         A Variable gets its own, wherever in the carry it is; one that is not carried on keeps what it had.
         """
+        # What is carried comes out in the order in which it went in; that the two are of one make was checked before.
         positions = (p for p, ride in enumerate(self.crossing.rides) if ride == CARRIED)
         writes: list[tuple[int, int, int]] = []
         for position, place in zip(positions, carried, strict=False):
@@ -313,6 +320,7 @@ class Leaving:
         if carried is not None and ride == CARRIED:
             return carried
         known = id(leaf) in self.position
+        # Without graph updates an output cannot refer to the caller's own object: it would become a second one.
         if known and not self.mode.updates and not self.mode.copies:
             raise self._duplicate(leaf, path)
         if known and not self.mode.copies:
@@ -334,6 +342,7 @@ class Leaving:
         carried = self.carried_places.get(id(value))
         if carried is not None and ride == CARRIED:
             return carried
+        # By identity: an output that is an argument need not be computed, nor copied by the compiled program.
         i = self.given.get(id(value))
         if i is not None and ride.forwards and ride.is_like(self.crossing.rides[i]):
             return FORWARDED, i

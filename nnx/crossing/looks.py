@@ -66,6 +66,7 @@ class Look(Flattener):
     def describe(self, node: Any, impl: Any, path: Path, number: int | None, outer: int | None) -> None:
         leaf, repeat = len(self.leaves), len(self.repeats)
         super().describe(node, impl, path, number, outer)
+        # A container has no number: it is no thing of its own, and what is in it counts to what it is in.
         if number is not None:
             self._things[number] = Seen(path, leaf, len(self.leaves), repeat, len(self.repeats))
 
@@ -90,8 +91,10 @@ class Look(Flattener):
 
     def below(self, number: int) -> Iterator[tuple[Path, Any]]:
         """The Variables in something that was met, each once, with their paths from there on."""
+        # Numbers are given and never taken back, so as many as before are the same ones.
         if self._by_number is None or len(self._by_number) != len(self.ref_index):
             self._by_number = {number: node for node, number in self.ref_index.items()}
+        # Objects may hold each other in a circle: each is followed once, and each Variable said once.
         pending: list[tuple[int, Path]] = [(number, ())]
         followed: set[int] = set()
         listed: set[int] = set()

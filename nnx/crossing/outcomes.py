@@ -69,6 +69,7 @@ class RefOutcome:
     graph: bool = True
 
     def __hash__(self) -> int:
+        # Hashed at each call, with the tree definition that it rides in: these two are short, and tell most apart.
         return hash((self.updates, self.sources))
 
     @property
@@ -124,11 +125,13 @@ def hand_over(
         TraceContextError: if something to be written is of another trace level.
     """
     leaves = plan.leaves if leaves is None else leaves
+    # Numbers are turned into objects only if any are used: most calls update Variables, and return arrays.
     refers = outcome.arguments is not None or outcome.graphdef.nodes
     known = IndexMap((number, plan.node(number)) for number in plan.by_number) if refers else IndexMap()
     if outcome.updates or outcome.carried or outcome.metadata or outcome.arguments or outcome.placed:
         plan.check_writable()
     # All that can fail is computed before anything is written.
+    # What is returned from a place of the carry is the caller's own Variable, which gets its last value below.
     own = {(lane, place): leaves[i] for i, lane, place in outcome.carried if type(leaves[i]) in VARIABLE_TYPES}
     filled = [own[s] if s in own else _pick(s, values, groups) for s in outcome.sources]
     updates = [(leaves[i], groups[lane][place]) for i, lane, place in (*outcome.updates, *outcome.carried)]
@@ -149,6 +152,7 @@ def hand_over(
             structure_epoch.advance()
         return found
 
+    # Interrupted, it runs again from its start: half of the updates would be a state that no program was ever in.
     index_ref = completed(write)
     count = outcome.graphdef.num_leaves
     return build_output(outcome, filled[:count], filled[count:], index_ref, known)

@@ -191,6 +191,7 @@ def _check_aliases(
     wrong: dict[int, list[str]] = {}
     for number, path, root in repeats_of(plan):
         for below, variable in variables_below(plan.node(number)):
+            # Its ride is that of its first path; this path is only asked whether it agrees.
             i = first[place_of[id(variable)]]
             try:
                 ride = finders[root]((*path, *below), variable)

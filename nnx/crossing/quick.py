@@ -108,8 +108,10 @@ def quick_extractor(mode: Mode, crossing: Crossing[RefCall], entered: Tree, call
         return None
     plan = plan_of(roots)
     order = _order(plan, entered.plan)
+    # Sharing in tree mode is refused by the slow way, which names both paths.
     if plan.volatile or order is None or (plan.repeats and not mode.graph):
         return None
+    # To the generated code an object is configuration: the very one, or it is another call.
     statics = tuple(
         (i, type(value), SameObject(value) if i in set(nodes) else value)
         for i, value in enumerate(flat)
@@ -129,6 +131,7 @@ def _extract(plan: Plan, order: Sequence[int], read: Callable[[Any], Any], group
 
     def extract(call: Call) -> tuple[Any, Sequence[Any], Groups] | None:
         found = read(call[1:])
+        # The same objects need not be of the same structure any more.
         if found is None or not plan.is_valid():
             return None
         values = plan.read()
