@@ -14,21 +14,25 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
+
+from weft.core.edge.trees import PyTree
+
+R = TypeVar("R")
 
 
 class ContractHook(Protocol):
     """What a checker of contracts offers to the core."""
 
-    def constructed(self, record: Any) -> None:
+    def constructed(self, record: object) -> None:
         """Called once a record's `__init__` has run."""
 
-    def replaced(self, record: Any) -> None:
+    def replaced(self, record: object) -> None:
         """Called for a copy with other fields: of a stacked record too, and of one that lacks some of its leaves."""
 
     def call(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], typed: bool = True
-    ) -> Any:
+        self, function: Callable[..., R], args: tuple[PyTree, ...], kwargs: Mapping[str, PyTree], typed: bool = True
+    ) -> R:
         """Calls a public method (`args[0]` is the record) or a function given to a transform, checking around it.
 
         Where it is not `typed` code, as a program is that comes from elsewhere, a function that names no shape and no
@@ -37,20 +41,21 @@ class ContractHook(Protocol):
         A transform calls this inside its trace and inside its frame, with arguments as the function sees them: one
         example, a carry and a slice, the operands of a branch. Records among them have just been rebuilt.
         """
+        ...
 
 
 class Deferred:
     """Stands in for the checker until there is something to check; the checker puts itself in this one's place."""
 
-    def constructed(self, record: Any) -> None:
+    def constructed(self, record: object) -> None:
         load_contracts().constructed(record)
 
-    def replaced(self, record: Any) -> None:
+    def replaced(self, record: object) -> None:
         load_contracts().replaced(record)
 
     def call(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], typed: bool = True
-    ) -> Any:
+        self, function: Callable[..., R], args: tuple[PyTree, ...], kwargs: Mapping[str, PyTree], typed: bool = True
+    ) -> R:
         return load_contracts().call(function, args, kwargs, typed)
 
 
@@ -104,8 +109,8 @@ def installed_contracts() -> ContractHook | None:
 
 
 def call_checked(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], typed: bool = True
-) -> Any:
+    function: Callable[..., R], args: tuple[PyTree, ...], kwargs: Mapping[str, PyTree], typed: bool = True
+) -> R:
     """Calls a user's function, under contract if there is a hook; see `ContractHook.call`."""
     __tracebackhide__ = True
     if _installed is None:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from weft.core.definitions import another, same_name
 from weft.core.edge import trees
-from weft.core.edge.trees import TreeDef
+from weft.core.edge.trees import PyTree, TreeDef
 from weft.core.paths import Path, format_path, key_part
 from weft.core.records.configuration import iter_configuration, opened
 from weft.core.records.leaves import iter_leaves
@@ -36,7 +36,7 @@ class Described:
     root: str
     make: Make
     leaves: tuple[tuple[Path, Any], ...]
-    parts: Callable[[], Mapping[Path, Any]] = dict[Path, Any]
+    parts: Callable[[], Mapping[Path, object]] = dict[Path, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,9 +55,9 @@ class Fixed:
         return f"static {getattr(self.value, '__name__', None) or repr(self.value)}"
 
 
-def describe(tree: Any, root: str) -> Described:
+def describe(tree: PyTree, root: str) -> Described:
     """Describes a tree of records, which is called `root`, or nothing."""
-    fields: list[Any] = []
+    fields: list[object] = []
     start = (root,) if root else ()
     leaves = tuple(
         (leaf.path, _abstract(leaf.value) if leaf.dynamic else Fixed(leaf.value))
@@ -84,7 +84,7 @@ def _abstract(value: Any) -> Any:
     return value if isinstance(value, jax.ShapeDtypeStruct) else jax.typeof(value)
 
 
-def iter_kinds(tree: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
+def iter_kinds(tree: PyTree, path: Path = ()) -> Iterator[tuple[Path, str]]:
     """What each node of a tree is called, with its path."""
     level = None if tree is None else trees.flatten_one_level(tree)
     if level is not None:
@@ -108,7 +108,7 @@ def differences(
         root: what to put in front of every path.
     """
 
-    def agree(was: Any, now: Any) -> bool:
+    def agree(was: object, now: object) -> bool:
         return _agree(was, now, shapes, promotes)
 
     same, was, now = before.make == after.make, dict(before.leaves), dict(after.leaves)
@@ -134,7 +134,7 @@ def lines(changes: Changes, root: str = "") -> list[str]:
     return [f"{format_path(path, root)}: {was} -> {now}" for path, (was, now) in changes.items()]
 
 
-def changes_of_parts(before: Mapping[Path, Any], after: Mapping[Path, Any]) -> Changes:
+def changes_of_parts(before: Mapping[Path, object], after: Mapping[Path, object]) -> Changes:
     """What differs between parts, by path; where one is not there, or is another, nothing of what is below it."""
     found: Changes = {}
     for path, texts in _changes(before, after, operator.eq).items():
@@ -143,7 +143,7 @@ def changes_of_parts(before: Mapping[Path, Any], after: Mapping[Path, Any]) -> C
     return found
 
 
-def _changes(before: Mapping[Path, Any], after: Mapping[Path, Any], agree: Callable[[Any, Any], bool]) -> Changes:
+def _changes(before: Mapping[Path, object], after: Mapping[Path, object], agree: Callable[[Any, Any], bool]) -> Changes:
     """What differs, by path, before and after."""
     found: Changes = {}
     for path in dict.fromkeys((*before, *after)):
@@ -191,7 +191,7 @@ def _keys(definition: TreeDef) -> list[Hashable]:
 
 def _static_attributes(definition: TreeDef, keys: Sequence[Hashable]) -> dict[str, Fixed]:
     """What an object keeps beside its children."""
-    attributes: dict[str, Any] = getattr(definition.unflatten([0] * definition.num_leaves), "__dict__", {})
+    attributes: dict[str, object] = getattr(definition.unflatten([0] * definition.num_leaves), "__dict__", {})
     children = set(map(str, keys))
     return {name: Fixed(value) for name, value in attributes.items() if name not in children}
 
@@ -203,7 +203,7 @@ def _node_text(definition: TreeDef) -> str:
     return f"{kind.__name__} of {_keys(definition) if kind is dict else len(definition.children())}"
 
 
-def _agree(was: Any, now: Any, shapes: bool, promotes: bool) -> bool:
+def _agree(was: object, now: object, shapes: bool, promotes: bool) -> bool:
     if isinstance(was, Fixed | str) or isinstance(now, Fixed | str):
         return was == now
     # One leaf is a tree of abstract values where a graph's Variable holds a tree.
@@ -213,7 +213,7 @@ def _agree(was: Any, now: Any, shapes: bool, promotes: bool) -> bool:
     return all(_agree_as_arrays(one, other, shapes, promotes) for one, other in pairs)
 
 
-def _agree_as_arrays(was: Any, now: Any, shapes: bool, promotes: bool) -> bool:
+def _agree_as_arrays(was: jax.ShapeDtypeStruct, now: jax.ShapeDtypeStruct, shapes: bool, promotes: bool) -> bool:
     if shapes and was.shape != now.shape:
         return False
     if was.dtype == now.dtype:
@@ -229,5 +229,5 @@ def _rank(dtype: Any) -> int:
     return next((rank for rank, category in enumerate(_RANKS) if jnp.issubdtype(dtype, category)), -1)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return str(value) if isinstance(value, Fixed) else str(value).lstrip("~")

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 import equinox as eqx
+from weft.core.edge.trees import PyTree
 from weft.core.errors import AliasError
 from weft.core.paths import Path, format_path
 from weft.core.records.leaves import Leaf, is_array
@@ -29,7 +30,7 @@ _known: ContextVar[Mapping[int, int]] = ContextVar("weft_known_aliases", default
 
 
 @contextlib.contextmanager
-def crossing_with(crossing: object, values: Sequence[Any]) -> Generator[None]:
+def crossing_with(crossing: object, values: Sequence[PyTree]) -> Generator[None]:
     """Notes which leaves of a call are one, for as long as its function may be traced."""
     known = _known.get()
     identities = [known.get(id(value), id(value)) for value in values] if known else [*map(id, values)]
@@ -47,7 +48,7 @@ def crossing_with(crossing: object, values: Sequence[Any]) -> Generator[None]:
 
 
 @contextlib.contextmanager
-def inside_of(crossing: object, values: Sequence[Any]) -> Generator[None]:
+def inside_of(crossing: object, values: Sequence[PyTree]) -> Generator[None]:
     """Knows the tracers of a call as one where its arrays were; `values` are they, in order."""
     entered = _crossing.get()
     if entered is None or entered[0] is not crossing:
@@ -61,7 +62,7 @@ def inside_of(crossing: object, values: Sequence[Any]) -> Generator[None]:
         _known.reset(token)
 
 
-def refuse_aliases(tree: Any, leaves: Iterable[Leaf], root: Path, what: str) -> None:
+def refuse_aliases(tree: PyTree, leaves: Iterable[Leaf], root: Path, what: str) -> None:
     """Refuses leaves that are one array in two places.
 
     Args:
@@ -91,12 +92,12 @@ def refuse_aliases(tree: Any, leaves: Iterable[Leaf], root: Path, what: str) -> 
         )
 
 
-def _described(tree: Any, root: Path, one: Path, other: Path) -> str:
+def _described(tree: PyTree, root: Path, one: Path, other: Path) -> str:
     name = type(_at(tree, one)).__name__ if isinstance(_at(tree, one), eqx.Module) else "array"
     return f"{format_path((*root, *other))}: the same {name} as {format_path((*root, *one))}"
 
 
-def _outermost(tree: Any, one: Path, other: Path) -> tuple[Path, Path]:
+def _outermost(tree: PyTree, one: Path, other: Path) -> tuple[Path, Path]:
     """Both paths, cut to where what they lead to is one and the same thing for the last time."""
     while one and other and one[-1] == other[-1] and _at(tree, one[:-1]) is _at(tree, other[:-1]):
         one, other = one[:-1], other[:-1]

@@ -28,7 +28,7 @@ import equinox as eqx
 import jax
 import numpy as np
 from weft.core.edge import trees
-from weft.core.edge.trees import TreeDef
+from weft.core.edge.trees import PyTree, TreeDef
 from weft.core.errors import StaticError
 from weft.core.paths import Path, format_path, key_part
 from weft.core.records.leaves import is_array, is_dynamic, keeps_numbers, refuse_unhashable
@@ -52,14 +52,14 @@ class Mixed:
 
     __slots__ = ("_children", "_definition", "_seen", "_value")
 
-    def __init__(self, value: Any, children: Sequence[Any], definition: TreeDef):
+    def __init__(self, value: PyTree, children: Sequence[PyTree], definition: TreeDef):
         self._value = value
         self._children = children
         self._definition = definition
         self._seen = None if value is _UNKNOWN else _level(value)
 
     @property
-    def value(self) -> Any:
+    def value(self) -> PyTree:
         # Made when it is first read: a tree function may have put anything in its children's places.
         if self._value is _UNKNOWN:
             self._value = self._definition.unflatten(map(opened, self._children))
@@ -67,7 +67,7 @@ class Mixed:
         return self._value
 
     @property
-    def children(self) -> Sequence[Any]:
+    def children(self) -> Sequence[PyTree]:
         self._look_again()
         return self._children
 
@@ -86,7 +86,7 @@ class Mixed:
             self._children = _stored_elements(container, "a container")[1]
             self._definition, self._seen = _one_level(container), level
 
-    def keyed_children(self) -> list[tuple[Any, Any]]:
+    def keyed_children(self) -> list[tuple[object, PyTree]]:
         """Each child with its key in the container."""
         children = self.children
         level = trees.flatten_one_level(self.definition.unflatten(children))
@@ -108,7 +108,7 @@ trees.register_node_with_keys(
 )
 
 
-def stored(value: Any, where: str = "") -> Any:
+def stored(value: PyTree, where: str = "") -> PyTree:
     """What a record keeps of a field's value: itself, or a node that makes it part of the tree's definition.
 
     Args:
@@ -131,12 +131,12 @@ def stored(value: Any, where: str = "") -> Any:
     return Static(value)
 
 
-def _stored_container(value: Any, where: str) -> Any:
+def _stored_container(value: PyTree, where: str) -> PyTree:
     elements, children = _stored_elements(value, where)
     if all(child is element for child, element in zip(children, elements, strict=True)):
         return value
     if isinstance(value, tuple) and all(child is None or type(child) is Static for child in children):
-        return Static(value)
+        return Static(cast(object, value))
     return Mixed(value, children, _one_level(value))
 
 
@@ -164,17 +164,17 @@ def _one_level(value: Any) -> TreeDef:
     return trees.structure(value, lambda node: node is not value)
 
 
-def opened(value: Any) -> Any:
+def opened(value: PyTree) -> PyTree:
     """The inverse of `stored`: what the user sees."""
     return value.value if is_stored(value) else value
 
 
-def is_stored(node: Any) -> bool:
+def is_stored(node: object) -> bool:
     """Whether a node of a tree stands for a field's value."""
     return type(node) in (Static, Mixed)
 
 
-def spelled_out(tree: Any, mark: Callable[[Any], Any] = lambda leaf: leaf) -> Any:
+def spelled_out(tree: PyTree, mark: Callable[[PyTree], object] = lambda leaf: leaf) -> PyTree:
     """A tree whose records hold their fields' values as the user sees them, so that configuration is among its leaves.
 
     Args:
@@ -182,18 +182,18 @@ def spelled_out(tree: Any, mark: Callable[[Any], Any] = lambda leaf: leaf) -> An
         mark: what to put in the place of a leaf that is configuration.
     """
 
-    def spell(node: Any) -> Any:
+    def spell(node: PyTree) -> PyTree:
         if type(node) is Static:
             return jax.tree.map(mark, node.value)
         return node.definition.unflatten(map(spell_all, node.children)) if type(node) is Mixed else node
 
-    def spell_all(tree: Any) -> Any:
+    def spell_all(tree: PyTree) -> PyTree:
         return jax.tree.map(spell, tree, is_leaf=is_stored)
 
     return spell_all(tree)
 
 
-def stored_static(value: Any, where: str) -> Static:
+def stored_static(value: object, where: str) -> Static:
     """What a record keeps of a field that is declared static.
 
     Raises:
@@ -213,13 +213,13 @@ def stored_static(value: Any, where: str) -> Static:
     return Static(value)
 
 
-def field_values(record: eqx.Module) -> dict[str, Any]:
+def field_values(record: eqx.Module) -> dict[str, PyTree]:
     """The values of a record's fields that are set, by name, as the user sees them."""
     values = cast("dict[str, Any]", object.__getattribute__(record, "__dict__"))
     return {name: opened(value) for name, value in values.items()}
 
 
-def iter_configuration(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+def iter_configuration(tree: PyTree, path: Path = ()) -> Iterator[tuple[Path, object]]:
     """The configuration of a tree, as (path, value), in the order of its fields.
 
     That is everything in its records that is no array: numbers, strings, functions, dtypes, static fields; of equinox's
@@ -231,7 +231,7 @@ def iter_configuration(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]
     return _configuration(tree, path, False)
 
 
-def _configuration(node: Any, path: Path, in_record: bool) -> Iterator[tuple[Path, Any]]:
+def _configuration(node: PyTree, path: Path, in_record: bool) -> Iterator[tuple[Path, object]]:
     if node is None:
         return
     if type(node) is Static:

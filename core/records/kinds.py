@@ -142,7 +142,7 @@ class Role:
         axes = self.axes if outer.axes.names is None and not outer.axes.before else self.axes.inside(outer.axes)
         return Role(self.kind or outer.kind, self.tags | outer.tags, outer.frozen or self.frozen, axes)
 
-    def kind_of(self, value: Any) -> type[Kind]:
+    def kind_of(self, value: object) -> type[Kind]:
         """The kind of an array with this role."""
         kind = self.kind or kind_of_array(value)
         return self.frozen if self.frozen is not None and issubclass(kind, Param) else kind
@@ -151,7 +151,7 @@ class Role:
 NO_ROLE = Role()
 
 
-def kind_of_array(value: Any) -> type[Kind]:
+def kind_of_array(value: object) -> type[Kind]:
     """The kind of an array that declares none, by its dtype."""
     dtype = getattr(value, "dtype", None)
     if dtype is None:
@@ -190,7 +190,7 @@ def field_annotations(cls: type) -> dict[str, Any]:
         }
 
 
-def _resolve(annotation: Any, cls: type, name: str) -> Any:
+def _resolve(annotation: object, cls: type, name: str) -> Any:
     if not isinstance(annotation, str):
         return annotation
     scope = {**vars(sys.modules.get(cls.__module__, typing)), **vars(cls)}
@@ -206,7 +206,7 @@ def _resolve(annotation: Any, cls: type, name: str) -> Any:
         return None
 
 
-def _role_of_annotation(annotation: Any, where: str) -> Role:
+def _role_of_annotation(annotation: object, where: str) -> Role:
     kinds, tags, sharded = _labels(annotation)
     if len(set(kinds)) > 1:
         names = ", ".join(sorted(kind.__name__ for kind in set(kinds)))
@@ -218,7 +218,7 @@ def _role_of_annotation(annotation: Any, where: str) -> Role:
     return Role(kinds[0] if kinds else None, frozenset(tags), axes=axes)
 
 
-def _rank(annotation: Any) -> int | None:
+def _rank(annotation: object) -> int | None:
     """How many axes the arrays of a field have, if all its array types say the same."""
     shape = getattr(annotation, "dim_str", None)
     if isinstance(shape, str):

@@ -19,6 +19,7 @@ import jax
 import numpy as np
 from weft.core.caches import kept_in
 from weft.core.edge import trees
+from weft.core.edge.trees import PyTree
 from weft.core.errors import StaticError
 from weft.core.paths import Path, format_path, key_part
 from weft.core.records.kinds import NO_ROLE, Kind, Role, field_roles
@@ -110,7 +111,7 @@ class Leaf:
         return self.role.tags
 
 
-def iter_leaves(tree: Any, path: Path = (), *, fields: list[Any] | None = None) -> Iterator[Leaf]:
+def iter_leaves(tree: PyTree, path: Path = (), *, fields: list[Any] | None = None) -> Iterator[Leaf]:
     """The leaves of a tree with path and role, in the order of `jax.tree.leaves`.
 
     Args:
@@ -151,7 +152,7 @@ def _makes_of_fields(record: eqx.Module, path: Path) -> Iterator[Any]:
             yield make_of_static(values[field.name])
 
 
-def refuse_unhashable(value: Any, where: Callable[[], str]) -> None:
+def refuse_unhashable(value: object, where: Callable[[], str]) -> None:
     """Refuses a static value that cannot be hashed.
 
     Raises:
@@ -167,7 +168,7 @@ def refuse_unhashable(value: Any, where: Callable[[], str]) -> None:
         ) from None
 
 
-def record_children(record: eqx.Module) -> Iterator[tuple[str, Any]]:
+def record_children(record: eqx.Module) -> Iterator[tuple[str, PyTree]]:
     """The dynamic fields of a record that are set, as (name, value), in field order."""
     values = object.__getattribute__(record, "__dict__")
     for field in record.__dataclass_fields__.values():

@@ -94,7 +94,7 @@ class Module(eqx.Module):
     (11, 2)
     """
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         note_definition(cls)
         exportable(cls)
@@ -117,7 +117,7 @@ class Module(eqx.Module):
             # Equinox makes a pytree of a bound method. Its own look-up costs twice this one: asked for those only.
             return super().__getattribute__(name) if kind is types.MethodType else value
 
-        def __setattr__(self, name: str, value: Any) -> None:
+        def __setattr__(self, name: str, value: object) -> None:
             cls = type(self)
             field = cls.__dataclass_fields__.get(name)
             if field is not None and field.metadata.get("static", False):
@@ -153,11 +153,11 @@ class Module(eqx.Module):
                 fix="define it in a module that both processes import, not in the script or notebook itself",
             )
 
-    def __pdoc__(self, **options: Any) -> Any:
+    def __pdoc__(self, **options: object) -> Any:
         # `wadler_lindig`'s, by which equinox prints. A subclass's own `__repr__` or `__pdoc__` goes first.
         return printed(self, **options)
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, **changes: object) -> Self:
         """A copy with other values in the named fields; nothing else is checked or run.
 
         Raises:

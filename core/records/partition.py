@@ -19,7 +19,7 @@ from typing import Any, TypeVar, cast
 
 from weft.core.definitions import REDEFINED, another, redefined_in
 from weft.core.edge import trees
-from weft.core.edge.trees import TreeDef
+from weft.core.edge.trees import PyTree, TreeDef
 from weft.core.errors import StaticError, StructureError
 from weft.core.paths import Path, format_path
 from weft.core.records.filters import Filter, sort_leaves
@@ -47,7 +47,7 @@ class Structure:
     treedef: TreeDef
     statics: tuple[Placed, ...]
     paths: tuple[Path, ...]
-    fields: tuple[Any, ...] = ()
+    fields: tuple[object, ...] = ()
 
     def __hash__(self) -> int:
         return hash((self.treedef, self.statics))
@@ -57,7 +57,7 @@ class Structure:
         """The tree's definition, with what tells its static fields apart."""
         return Make(self.treedef, self.fields)
 
-    def build(self, leaves: Sequence[Any]) -> Any:
+    def build(self, leaves: Sequence[PyTree]) -> PyTree:
         """The tree with these dynamic leaves, in order."""
         return self.treedef.unflatten(self.place(leaves))
 
@@ -66,7 +66,7 @@ class Structure:
         """Which leaves are static."""
         return frozenset(position for position, _, _ in self.statics)
 
-    def place(self, leaves: Sequence[Any]) -> list[Any]:
+    def place(self, leaves: Sequence[PyTree]) -> list[PyTree]:
         """All leaves: these dynamic ones with the static ones in their places."""
         if not self.statics:
             return list(leaves)
@@ -78,13 +78,13 @@ class Structure:
         return f"Structure({len(self.paths) - len(self.statics)} arrays, {len(self.statics)} static leaves)"
 
 
-def take_apart(tree: Any) -> tuple[Structure, list[Leaf]]:
+def take_apart(tree: PyTree) -> tuple[Structure, list[Leaf]]:
     """The structure of a tree and its dynamic leaves.
 
     Raises:
         StaticError: if a static leaf is not hashable, naming its path.
     """
-    fields: list[Any] = []
+    fields: list[object] = []
     leaves = list(iter_leaves(tree, fields=fields))
     return assemble(Structure, Make(trees.structure(tree), tuple(fields)), leaves)
 
@@ -111,7 +111,7 @@ def assemble(of: type[S], make: Make, leaves: Sequence[Leaf]) -> tuple[S, list[L
     return structure, [leaf for leaf in leaves if leaf.dynamic]
 
 
-def check_hashable(treedef: TreeDef, statics: Sequence[tuple[Path, Any]]) -> None:
+def check_hashable(treedef: TreeDef, statics: Sequence[tuple[Path, object]]) -> None:
     """Refuses static leaves, and static fields inside a tree definition, that cannot be hashed."""
     for path, value in statics:
         try:
@@ -133,7 +133,7 @@ def check_hashable(treedef: TreeDef, statics: Sequence[tuple[Path, Any]]) -> Non
         ) from None
 
 
-def split(tree: Any, *filters: Filter) -> tuple[Any, ...]:
+def split(tree: PyTree, *filters: Filter) -> tuple[PyTree, ...]:
     """Takes a tree apart: `structure, *parts = split(tree, *filters)`.
 
     Args:
@@ -157,7 +157,7 @@ def split(tree: Any, *filters: Filter) -> tuple[Any, ...]:
     return (structure, *(_part(structure, leaves, places, i) for i in range(len(filters))))
 
 
-def _part(structure: Structure, leaves: Sequence[Leaf], places: Sequence[int | None], which: int) -> Any:
+def _part(structure: Structure, leaves: Sequence[Leaf], places: Sequence[int | None], which: int) -> PyTree:
     chosen = [leaf.value if place == which else None for leaf, place in zip(leaves, places, strict=True)]
     # Parts hold arrays alone. What is static stays with the structure, so that it cannot come back from two parts.
     sparse = Structure(
@@ -169,7 +169,7 @@ def _part(structure: Structure, leaves: Sequence[Leaf], places: Sequence[int | N
     return sparse.build(chosen)
 
 
-def merge(structure: Structure, *parts: Any) -> Any:
+def merge(structure: Structure, *parts: PyTree) -> PyTree:
     """Puts together what `split` took apart.
 
     Args:
@@ -181,7 +181,7 @@ def merge(structure: Structure, *parts: Any) -> Any:
     """
     rows = [_leaves_like(structure.treedef, part, f"part {i}") for i, part in enumerate(parts)]
     static = {position for position, _, _ in structure.statics}
-    chosen: list[Any] = []
+    chosen: list[PyTree] = []
     missing: list[Path] = []
     twice: list[Path] = []
     for i, path in enumerate(structure.paths):
@@ -199,7 +199,7 @@ def merge(structure: Structure, *parts: Any) -> Any:
     return structure.build(chosen)
 
 
-def _leaves_like(treedef: TreeDef, part: Any, what: str) -> list[Any]:
+def _leaves_like(treedef: TreeDef, part: PyTree, what: str) -> list[PyTree]:
     try:
         return treedef.flatten_up_to(part)
     except ValueError as error:
@@ -217,7 +217,7 @@ def _leaves_like(treedef: TreeDef, part: Any, what: str) -> list[Any]:
         ) from None
 
 
-def select(tree: Any, *filters: Filter) -> Any:
+def select(tree: PyTree, *filters: Filter) -> PyTree:
     """The parts of a tree that filters match; what matches none is left out.
 
     Returns:
@@ -232,7 +232,7 @@ def select(tree: Any, *filters: Filter) -> Any:
     return parts[0] if len(parts) == 1 else parts
 
 
-def update(tree: T, *updates: Any) -> T:
+def update(tree: T, *updates: PyTree) -> T:
     """A tree with the leaves that sparse updates hold; later updates win.
 
     Raises:
@@ -249,7 +249,7 @@ def update(tree: T, *updates: Any) -> T:
     return cast(T, treedef.unflatten(leaves))
 
 
-def changes(before: T, after: T) -> Any:
+def changes(before: T, after: T) -> PyTree:
     """The sparse updates that turn one tree into another: the leaves that are not the very same object.
 
     Raises:
@@ -260,12 +260,12 @@ def changes(before: T, after: T) -> Any:
     return treedef.unflatten([None if was is now else now for was, now in zip(old, new, strict=True)])
 
 
-def with_leaves(tree: T, values: Mapping[Path, Any]) -> T:
+def with_leaves(tree: T, values: Mapping[Path, PyTree]) -> T:
     """A tree with other values at some paths."""
     leaves = [values.get(leaf.path, leaf.value) for leaf in iter_leaves(tree)]
     return cast(T, trees.structure(tree).unflatten(leaves))
 
 
-def only_leaves(tree: T, values: Mapping[Path, Any]) -> T:
+def only_leaves(tree: T, values: Mapping[Path, PyTree]) -> T:
     """A sparse tree like this one: values at some paths, and `None` at all others."""
     return cast(T, trees.structure(tree).unflatten([values.get(leaf.path) for leaf in iter_leaves(tree)]))

@@ -12,12 +12,13 @@ from typing import Any, cast
 
 import wadler_lindig as wl
 from weft.core.caches import kept_with_class
+from weft.core.edge.trees import PyTree
 from weft.core.records.leaves import is_array
 
 _wl: Any = wl  # `named_objs` is annotated in part
 
 
-def printed(record: Any, **options: Any) -> wl.AbstractDoc:
+def printed(record: PyTree, **options: Any) -> wl.AbstractDoc:
     """A record for `wadler_lindig`, which lays it out; `hide_defaults=False` in its options shows every field."""
     fields = [field.name for field in dataclasses.fields(record) if field.repr and hasattr(record, field.name)]
     values = {name: getattr(record, name) for name in fields}
@@ -34,7 +35,7 @@ def printed(record: Any, **options: Any) -> wl.AbstractDoc:
     )
 
 
-def _is_default(value: Any, default: Any) -> bool:
+def _is_default(value: object, default: object) -> bool:
     if value is default or is_array(value):
         return value is default
     try:

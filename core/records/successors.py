@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 import equinox as eqx
 from weft.core.definitions import REDEFINED, another, same_name
 from weft.core.edge import trees
+from weft.core.edge.trees import PyTree
 from weft.core.errors import SuccessorError
 from weft.core.paths import Path, format_path, key_part
 from weft.core.records import module
@@ -35,7 +36,7 @@ def refuse_pair(value: Any, taker: str) -> None:
         raise SuccessorError(f"{taker} takes an array, and this is {pair}", fix=apart(value))
 
 
-def pair_in_words(value: Any) -> str | None:
+def pair_in_words(value: object) -> str | None:
     """`a pair (value, successor of a BatchNorm)`, if a value is what a stateful call returns."""
     if type(value) is not tuple or len(cast("tuple[Any, ...]", value)) < 2:
         return None
@@ -69,7 +70,7 @@ def is_successor_last(method: Any) -> bool:
     return getattr(method, "__weft_successor_last__", False)
 
 
-def records_in(tree: Any, path: Path = ()) -> Iterator[tuple[Path, eqx.Module]]:
+def records_in(tree: PyTree, path: Path = ()) -> Iterator[tuple[Path, eqx.Module]]:
     """Every record in a tree, with its path; a record comes before those inside of it."""
     if isinstance(tree, eqx.Module):
         yield path, tree
@@ -77,7 +78,7 @@ def records_in(tree: Any, path: Path = ()) -> Iterator[tuple[Path, eqx.Module]]:
         yield from records_in(child, (*path, part))
 
 
-def find_records(cls: type[Any], tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+def find_records(cls: type[Any], tree: PyTree, path: Path = ()) -> Iterator[tuple[Path, PyTree]]:
     """The outermost records of exactly one type in a tree, with their paths."""
     if type(tree) is cls:
         yield path, tree
@@ -86,7 +87,7 @@ def find_records(cls: type[Any], tree: Any, path: Path = ()) -> Iterator[tuple[P
         yield from find_records(cls, child, (*path, part))
 
 
-def _children(tree: Any) -> Iterator[tuple[Any, Any]]:
+def _children(tree: PyTree) -> Iterator[tuple[Any, Any]]:
     # Not by JAX where it can be helped: a dict with keys of several types cannot be flattened, but may be returned.
     if tree is None or is_array(tree):
         return
@@ -102,8 +103,8 @@ def _children(tree: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def take_successor(
-    record: Any, result: Any, where: str, *, method: Any = None, by_hand: tuple[str, str] | None = None
-) -> tuple[Any, Any]:
+    record: PyTree, result: PyTree, where: str, *, method: Any = None, by_hand: tuple[str, str] | None = None
+) -> tuple[PyTree, eqx.Module | None]:
     """Takes the successor of a record out of what a call returned: one of its methods, or a loss.
 
     Args:
@@ -145,7 +146,7 @@ def take_successor(
     return (rest[0] if len(rest) == 1 else rest or None), row[-1]
 
 
-def part_of(parent: Any, part: Any) -> Any:
+def part_of(parent: PyTree, part: Any) -> PyTree:
     """One step along a path: a record's field, or a container's item."""
     # The items of a namedtuple have names in paths.
     if isinstance(parent, eqx.Module) or (isinstance(part, str) and hasattr(parent, "_fields")):
@@ -153,7 +154,7 @@ def part_of(parent: Any, part: Any) -> Any:
     return parent[part]
 
 
-def with_part(parent: Any, path: Path, value: Any) -> Any:
+def with_part(parent: PyTree, path: Path, value: PyTree) -> PyTree:
     """A tree of records and containers with another value at a path; everything off the path is shared."""
     if not path:
         return value
@@ -168,14 +169,14 @@ def with_part(parent: Any, path: Path, value: Any) -> Any:
     return type(parent)(*row) if hasattr(parent, "_fields") else type(parent)(row)
 
 
-def with_field(record: eqx.Module, name: str, value: Any) -> eqx.Module:
+def with_field(record: eqx.Module, name: str, value: PyTree) -> eqx.Module:
     """A record with another value in one field; for equinox modules, which have no `replace`, too."""
     if isinstance(record, module.Module):
         return record.replace(**{name: value})
     return module.with_fields(record, {name: value})
 
 
-def check_successor(old: Any, new: Any, where: str) -> None:
+def check_successor(old: PyTree, new: PyTree, where: str) -> None:
     """Refuses a successor of another type or structure.
 
     Args:

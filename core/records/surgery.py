@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar, cast
 import equinox as eqx
 from weft.core import hooks
 from weft.core.edge import trees
+from weft.core.edge.trees import PyTree
 from weft.core.edge.untyped import jnp
 from weft.core.errors import FilterError, SurgeryError, WeftError
 from weft.core.paths import Path, format_path, key_part
@@ -105,7 +106,7 @@ class At(Generic[M]):
     def __repr__(self) -> str:
         return f"<at {', '.join(map(self._written, self._places)) or 'nothing'}>"
 
-    def set(self, value: Any) -> M:
+    def set(self, value: PyTree) -> M:
         """The model with a value in each place."""
         return self.apply(lambda _: value)
 
@@ -120,7 +121,7 @@ class At(Generic[M]):
             self._check(path, record)
         return cast(M, result)
 
-    def replace(self, **fields: Any) -> M:
+    def replace(self, **fields: PyTree) -> M:
         """The model with other values in fields of each record."""
         for place in self._places:
             part = part_at(self._model, place.path)
@@ -162,7 +163,7 @@ class At(Generic[M]):
 # --- where parts are -------------------------------------------------------------------------------------------------
 
 
-def _places(model: Any, filter: Filter) -> list[Path]:
+def _places(model: PyTree, filter: Filter) -> list[Path]:
     """The paths of what a filter selects: of records, or of arrays."""
     if _is_class(filter):
         filter = InstanceOf(cast("type[Any]", filter))
@@ -194,7 +195,7 @@ def _is_class(filter: Filter) -> bool:
     return isinstance(filter, type) and not issubclass(filter, Kind)
 
 
-def _parts(node: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+def _parts(node: PyTree, path: Path) -> Iterator[tuple[Path, PyTree]]:
     """A tree's nodes and leaves, each with its path."""
     yield path, node
     for part, child in _children(node).items():
@@ -209,7 +210,7 @@ def _children(node: Any) -> dict[Hashable, Any]:
     return {} if level is None else {key_part(key): child for key, child in level[0]}
 
 
-def part_at(node: Any, path: Path) -> Any:
+def part_at(node: PyTree, path: Path) -> PyTree:
     """What is at a path.
 
     Raises:
@@ -262,7 +263,7 @@ def _keyed(part: Any, key: Any, where: Callable[[], str]) -> Iterable[Hashable]:
     return [key]
 
 
-def with_parts(tree: M, values: Mapping[Path, Any]) -> M:
+def with_parts(tree: M, values: Mapping[Path, PyTree]) -> M:
     """A tree with other values at some paths, of records with fields that no contract looks at."""
     edits = _Edits()
     for path, value in values.items():
