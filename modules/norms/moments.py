@@ -178,10 +178,11 @@ def normalize(  # weft: skip(the axes decide the shapes)
     feature_shape = [size if axis in features else 1 for axis, size in enumerate(x.shape)]
     work = jnp.promote_types(jnp.promote_types(x.dtype, result_dtype), variance.dtype)
 
+    # In flax's order: who walks through equations meets the same ones.
+    mean, variance = None if mean is None else _over(kept_shape, mean), _over(kept_shape, variance)
     y = cast(x, work)
     if mean is not None:
-        y = lax.sub(y, cast(_over(kept_shape, mean), work))
-    variance = _over(kept_shape, variance)
+        y = lax.sub(y, cast(mean, work))
     factor = cast(lax.rsqrt(lax.add(variance, np.asarray(epsilon, variance.dtype))), work)
     if scale is not None:
         factor = lax.mul(factor, cast(_over(feature_shape, scale), work))

@@ -61,7 +61,11 @@ def weight_norm(  # weft: skip(the feature axes decide the shape of the scale)
     features = sorted({range(kernel.ndim)[axis] for axis in feature_axes})
     others = [axis for axis in range(kernel.ndim) if axis not in features]
     normed = unit_length(kernel, axes=others, epsilon=epsilon)
-    return normed if scale is None else normed * jnp.expand_dims(scale, others)
+    return (
+        normed
+        if scale is None
+        else normed * jnp.reshape(scale, [1 if axis in others else size for axis, size in enumerate(kernel.shape)])
+    )
 
 
 @op("steps", "epsilon")
@@ -86,7 +90,7 @@ def spectral_norm(
     Source: Miyato et al., "Spectral Normalization for Generative Adversarial Networks", 2018.
     """
     matrix = jnp.reshape(kernel, (-1, kernel.shape[-1]))
-    v = jnp.zeros((1, matrix.shape[0]), matrix.dtype)
+    v = u if steps else jnp.zeros((1, matrix.shape[0]), matrix.dtype)  # steps begin with u
     for _ in range(steps):
         v = unit_length(u @ matrix.T, epsilon=epsilon)
         u = unit_length(v @ matrix, epsilon=epsilon)

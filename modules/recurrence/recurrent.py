@@ -91,8 +91,9 @@ def lstm_step(
 
     Source: Hochreiter and Schmidhuber, "Long Short-Term Memory", 1997.
     """
-    memory = gate(f) * memory + gate(i) * activation(g)
-    return memory, gate(o) * activation(memory)
+    written, kept, new, shown = gate(i), gate(f), activation(g), gate(o)
+    memory = kept * memory + written * new
+    return memory, shown * activation(memory)
 
 
 @op("time_axis")
@@ -112,11 +113,12 @@ def flip_sequences(  # weft: skip(the time axis may be any)
     if lengths is None:
         return jnp.flip(x, time_axis)
     time_axis, steps = range(x.ndim)[time_axis], x.shape[time_axis]
-    backwards = jnp.expand_dims(
-        jnp.arange(steps)[::-1], [axis for axis in range(lengths.ndim + 1) if axis != time_axis]
+    ends = jnp.expand_dims(lengths, time_axis)
+    backwards = jnp.reshape(
+        jnp.arange(steps - 1, -1, -1), [steps if axis == time_axis else 1 for axis in range(ends.ndim)]
     )
-    taken = (backwards + jnp.expand_dims(lengths, time_axis)) % steps
-    return jnp.take_along_axis(x, jnp.expand_dims(taken, range(taken.ndim, x.ndim)), time_axis)
+    taken = (backwards + ends) % steps
+    return jnp.take_along_axis(x, jnp.reshape(taken, (*taken.shape, *[1] * (x.ndim - taken.ndim))), time_axis)
 
 
 def last_step(  # weft: skip(batch and features may be any)
@@ -131,4 +133,4 @@ def last_step(  # weft: skip(batch and features may be any)
     >>> last_step(jnp.array([[1, 2], [3, 4]]), jnp.array([1, 2])).tolist()
     [1, 4]
     """
-    return carries[(lengths - 1, *jnp.indices(lengths.shape))]
+    return carries[(lengths - 1, *jnp.indices(lengths.shape, sparse=True))]
