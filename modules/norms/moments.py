@@ -108,7 +108,7 @@ def moments(
     mean, mean_of_squares = mean_of(x, _squared(x))
     # Rounding may make the difference negative.
     variance = lax.sub(mean_of_squares, _squared(mean))
-    return mean, lax.max(variance, np.zeros((), variance.dtype))
+    return mean, lax.max(np.zeros((), variance.dtype), variance)
 
 
 def check_mask(mask: Any, shape: tuple[Any, ...]) -> None:
@@ -210,7 +210,7 @@ def running(old: Float[Array, "*shape"], new: Float[Array, "*shape"], momentum: 
     1.25
     """
     keep, take = np.asarray(momentum, old.dtype), np.asarray(1 - momentum, old.dtype)
-    return lax.add(lax.mul(old, keep), lax.mul(cast(new, old.dtype), take))
+    return lax.add(lax.mul(keep, old), lax.mul(take, cast(new, old.dtype)))
 
 
 _NORM_OPTIONS = (
