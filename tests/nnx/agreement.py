@@ -10,7 +10,7 @@ import builtins
 import dataclasses
 import enum
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -78,8 +78,9 @@ class Observer:
                 k: v for k, v in sorted(vars(value).items(), key=lambda kv: str(kv[0])) if k not in BOOKKEEPING
             }
             return type(value).__name__, {str(k): self(v, f"{path}.{k}") for k, v in attributes.items()}
-        if isinstance(value, dict):
-            return {key: self(inner, f"{path}[{key!r}]") for key, inner in value.items()}
+        if isinstance(value, Mapping):  # of any class, in any order: flax gives back sorted what weft leaves alone
+            pairs = sorted(value.items(), key=lambda pair: str(pair[0]))
+            return {key: self(inner, f"{path}[{key!r}]") for key, inner in pairs}
         if isinstance(value, list | tuple):
             kind = "list" if isinstance(value, list) else "tuple"
             return kind, *(self(inner, f"{path}[{i}]") for i, inner in enumerate(value))

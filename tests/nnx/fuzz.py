@@ -27,11 +27,12 @@ import jax
 
 sys.path.append(str(Path(__file__).parent))
 import agreement
+from fuzz_operations import LAYERS
 from fuzz_programs import PartialWriteError, program_of
 from fuzz_transforms import MODES
 from fuzz_writer import Writer
 
-__all__ = ["MODES", "Writer", "compare", "source"]
+__all__ = ["LAYERS", "MODES", "Writer", "compare", "source"]
 
 
 def source(seed: int) -> str:

@@ -17,6 +17,7 @@ class Features:
         raw: whether m has an array as an attribute.
         dropout: whether m has a Dropout.
         array_refs: whether m has a JAX ref as an attribute.
+        layer: how the layer that m has is called, or nothing.
         containers: those of "list", "dict" and "plain" that m has.
     """
 
@@ -26,8 +27,30 @@ class Features:
     raw: bool = False
     dropout: bool = False
     array_refs: bool = False
+    layer: str = ""
     containers: set[str] = dataclasses.field(default_factory=set)
 
+
+# Layers that m may have as `m.f`: how each is made, and called with an input `z(...)` of a shape that is said. In the
+# dtype of the program, so that rounding does not grow.
+LAYERS = {
+    "nnx.Linear(2, 2, param_dtype=float, rngs=r)": "m.f(z(3, 2))",
+    "nnx.Einsum('ab,bc->ac', (2, 2), (2,), param_dtype=float, rngs=r)": "m.f(z(3, 2))",
+    "nnx.LoRALinear(2, 2, lora_rank=1, param_dtype=float, lora_param_dtype=float, rngs=r)": "m.f(z(3, 2))",
+    "nnx.Conv(2, 2, (2,), padding='CIRCULAR', param_dtype=float, rngs=r)": "m.f(z(3, 2))",
+    "nnx.ConvTranspose(2, 2, (2,), strides=2, param_dtype=float, rngs=r)": "m.f(z(3, 2))",
+    "nnx.BatchNorm(2, param_dtype=float, rngs=r)": "m.f(z(3, 2))",
+    "nnx.LayerNorm(2, param_dtype=float, rngs=r)": "m.f(z(3, 2))",
+    "nnx.WeightNorm(nnx.Linear(2, 2, param_dtype=float, rngs=r), param_dtype=float, rngs=r)": "m.f(z(3, 2))",
+    "nnx.SpectralNorm(nnx.Linear(2, 2, param_dtype=float, rngs=r), param_dtype=float, rngs=r)": "m.f(z(3, 2))",
+    "nnx.MultiHeadAttention(1, 2, decode=False, param_dtype=float, rngs=r)": "m.f(z(3, 2))",
+    "nnx.SimpleCell(2, 2, dtype=float, param_dtype=float, rngs=r)": "m.f(z(2), z(2))[1]",
+    "nnx.GRUCell(2, 2, param_dtype=float, rngs=r)": "m.f(z(2), z(2))[1]",
+    "nnx.LSTMCell(2, 2, param_dtype=float, rngs=r)": "m.f((z(2), z(2)), z(2))[1]",
+    "nnx.OptimizedLSTMCell(2, 2, param_dtype=float, rngs=r)": "m.f((z(2), z(2)), z(2))[1]",
+    "nnx.RNN(nnx.GRUCell(2, 2, param_dtype=float, rngs=r), rngs=False)": "m.f(z(3, 2), initial_carry=z(2))",
+    "nnx.Sequential(nnx.Linear(2, 2, param_dtype=float, rngs=r), nnx.PReLU(param_dtype=float))": "m.f(z(3, 2))",
+}
 
 # Each is (text, weight, whether it changes structure). The names in braces are `Writer.operation`'s.
 _ALWAYS = [
@@ -86,6 +109,7 @@ _STREAMS = [
     ("m.stream = m.r.noise", 0.3, True),
 ]
 _DROPOUT = [("x = m.drop(x)", 1.0, False), ("m.eval()", 0.3, True), ("m.drop.rate = 0.25", 0.2, True)]
+_LAYER = [("x = x + like({heard}, x)", 6.0, False), ("m.w[...] += like({heard}, m.w)", 2.0, False)]
 _REFS = [
     ("m.k[...] += like({number}, m.k)", 2.0, False),
     ("m.k[...] *= {number}", 0.5, False),
@@ -102,12 +126,13 @@ _SOWN = [
 ]
 
 
-def _rows(features: Features) -> list[tuple[str, float, bool]]:
+def _rows(features: Features, names: Mapping[str, str]) -> list[tuple[str, float, bool]]:
     return [
         *_ALWAYS,
         *(row for name in sorted(features.containers) for row in _CONTAINERS[name]),
         *(_STREAMS if features.streams else ()),
         *(_DROPOUT if features.dropout else ()),
+        *(_LAYER if names["heard"] else ()),
         *(_REFS if features.refs else ()),
         *(_ARRAY_REFS if features.array_refs else ()),
         *(_SOWN if features.sown else ()),
@@ -124,6 +149,7 @@ def operations(names: Mapping[str, str], features: Features, structural: float, 
         metadata: a factor for what changes metadata.
     """
     weights = {
-        text.format(**names): weight * (structural if changes else 1.0) for text, weight, changes in _rows(features)
+        text.format(**names): weight * (structural if changes else 1.0)
+        for text, weight, changes in _rows(features, names)
     }
     return weights | {"{variable}.set_metadata(note={count})".format(**names): 0.7 * metadata}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -45,6 +46,26 @@ def like(value: Any, target: Any) -> Any:
     return value if value.shape == target.shape else jnp.broadcast_to(value.sum(), target.shape)
 
 
+def fed(value: Any, *shape: int) -> Any:
+    """An input for a layer, of one size wherever it is called: the mean of a value, times different numbers."""
+    count = math.prod(shape)
+    return jnp.asarray(value, float).mean() * jnp.arange(1.0, count + 1.0).reshape(shape) / count
+
+
+def _stacked(nnx: Any) -> Callable[[Callable[[Any], Any], int], Any]:
+    """Makes a layer whose Variables have so many leading axes of two, to be mapped over."""
+
+    def stacked(make: Callable[[Any], Any], axes: int) -> Any:
+        layer = make(nnx.Rngs(7))
+        for _, variable in nnx.to_flat_state(nnx.state(layer)):
+            value = variable.get_value()
+            scales = (jnp.arange(2.0**axes) + 1).reshape((2,) * axes + (1,) * value.ndim)
+            variable.set_value(value * scales.astype(value.dtype))
+        return layer
+
+    return stacked
+
+
 def _attempt(nnx: Any) -> Callable[..., Any]:
     """Calls a function; under weft, nothing may have changed if it raises."""
 
@@ -70,6 +91,7 @@ def program_of(text: str) -> Callable[[Any], Any]:
         devices = jax.devices()[:2]
         names = {"nnx": nnx, "jax": jax, "jnp": jnp, "P": jax.sharding.PartitionSpec, "devices": devices}
         names |= {"mesh": jax.sharding.Mesh(devices, ("i",)), "like": like, "pulled_back": pulled_back}
+        names |= {"fed": fed, "stacked": _stacked(nnx)}
         names |= {"members": lambda *roots: agreement.members(nnx, *roots)}
         names |= {"custom_vjp_updates": custom_vjp_updates, "custom_vjp_plain": custom_vjp_plain}
         names |= {"attempt": _attempt(nnx), "attempt_loosely": lambda function, *args: function(*args)}

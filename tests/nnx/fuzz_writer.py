@@ -11,7 +11,7 @@ import dataclasses
 import random
 from collections.abc import Iterator
 
-from fuzz_operations import Features, operations
+from fuzz_operations import LAYERS, Features, operations
 from fuzz_transforms import (
     AXES,
     COMPILED,
@@ -36,6 +36,8 @@ class Node(nnx.Module):
         self.tag = 0
 """
 _EMPTY: frozenset[int] = frozenset()
+# How options begin that take the first axis of all of m.
+PEELS = ("in_axes=(0,", "in_axes=(nnx.StateAxes({...: 0})")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Level:
         quiet: whether metadata may not change (in jit with graph updates, and what is made of it).
         axes: the options that say what is mapped.
         split: whether random streams in m are split for it.
+        peeled: how many axes m's Variables have lost.
     """
 
     transform: str = ""
@@ -65,6 +68,7 @@ class Level:
     quiet: bool = False
     axes: str = ""
     split: bool = False
+    peeled: int = 0
 
 
 class Writer:
@@ -80,6 +84,7 @@ class Writer:
             streams=self.chance(0.3), refs=self.chance(0.06), sown=self.chance(0.25), raw=self.chance(0.2)
         )
         self.shares = True
+        self.peels: int | None = 0  # how many axes m's Variables lose in all; None: not all of them lose them
         # How often something was left out on which the two are known to differ (see docs/differences.md).
         self.avoided: collections.Counter[str] = collections.Counter()
 
@@ -97,6 +102,8 @@ class Writer:
     def program(self) -> str:
         """The text of the program."""
         nest = list(self.nest())
+        if self.peels is not None:
+            self.peels = nest[-1].peeled
         self.shares = not any(level.mode == "tree" and level.transform in ("while", "fori") for level in nest)
         setup = self.models()
         functions: list[str] = []
@@ -144,6 +151,9 @@ class Writer:
             lines.append(self.pick({"m.r = nnx.Rngs(0, noise=1)": 3, "m.r = nnx.Rngs(noise=jax.random.key(2))": 1}))
             lines += ["m.drop = nnx.Dropout(0.5, rngs=m.r)"] if self.chance(0.4) else []
             self.features.dropout = lines[-1].startswith("m.drop")
+        if self.peels is not None and self.chance(0.35):
+            made, self.features.layer = self.random.choice(list(LAYERS.items()))
+            lines.append(f"m.f = stacked(lambda r: {made}, {self.peels})")
         if self.features.refs:
             lines.append("m.k = nnx.BatchStat(jnp.zeros((2, 2, 2)), ref=True)")
             lines += ["m.q = jax.new_ref(jnp.zeros((2, 2, 2)))"] if self.chance(0.5) else []
@@ -171,6 +181,7 @@ class Writer:
             "m.n = n",
             "m.tied = n.w",
             "n.b = n.w",
+            *(["n.f = m.f"] if self.features.layer else []),
             *(["n.r = m.r", "n.noise = m.r"] if self.features.streams else []),
         ]
         return self.random.sample(options, self.random.choice([1, 1, 2]))
@@ -211,7 +222,7 @@ class Writer:
 
     def nest(self) -> Iterator[Level]:
         mapped, surely = [_EMPTY] * 3, [_EMPTY] * 3
-        fixed, frozen, rigid, quiet = False, False, False, False
+        fixed, frozen, rigid, quiet, peeled = False, False, False, False, 0
         for depth, name in enumerate(self.names()):
             mode = self.random.choice(list(MODES)) if self.chance(0.1) and not self.features.refs else self.mode
             axes = self.choose_axes(name, mode) if name in AXES else Axes("", ())
@@ -221,6 +232,10 @@ class Writer:
                 mapped = [s | {depth} if i in axes.mapped else s for i, s in enumerate(mapped)]
                 sure = tuple(i for i in axes.mapped if i or not axes.partly)
                 surely = [s | {depth} if i in sure else s for i, s in enumerate(surely)]
+            if 0 in axes.mapped:
+                peeled += 1
+                if axes.partly or name == "shard_map" or not axes.text.startswith(PEELS):
+                    self.peels = None
             fixed = fixed or name in ("cond", "switch", "while", "fori", "cached_partial")
             fixed = fixed or (name == "scan" and "Carry, None" in axes.text)
             frozen = frozen or (name == "custom_vjp" and mode != "updates")
@@ -232,7 +247,7 @@ class Writer:
             if quiet:
                 self.avoided["metadata in jit and what is made of it"] += 1
             split = self.features.streams and axes.streams == "split" and name not in ("grad", "value_and_grad")
-            yield Level(name, mode, tuple(mapped), tuple(surely), fixed, frozen, rigid, quiet, axes.text, split)
+            yield Level(name, mode, tuple(mapped), tuple(surely), fixed, frozen, rigid, quiet, axes.text, split, peeled)
 
     def transformed(self, depth: int, level: Level) -> str:
         """The line that transforms a function: once for all calls, or anew for each."""
@@ -289,10 +304,18 @@ class Writer:
             "variable": self.random.choice(self.variables[owner]),
             "values": self.values(owner, level),
             "name": f"new{self.fresh % 3}",
+            "heard": self.heard(level),
             "number": self.number(),
             "count": str(self.random.randint(0, 2)),
         }
         return [self.pick(operations(names, self.features, structural, 0.0 if level.quiet else structural))]
+
+    def heard(self, level: Level) -> str:
+        """A call of m's layer, where its Variables have the shapes of one; of x, if m is mapped as much."""
+        if not self.features.layer or level.peeled != self.peels:
+            return ""
+        fed = "x" if level.mapped[2] <= level.surely[0] or self.chance(0.05) else self.number()
+        return self.features.layer.replace("z(", f"fed({fed}, ")
 
     def values(self, owner: str, level: Level) -> str:
         """A new value for one of the owner's Variables, mapped no more than it is."""

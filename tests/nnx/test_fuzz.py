@@ -31,6 +31,8 @@ CONTENTS = {
     **dict.fromkeys((".sow(", "nnx.reseed(", "ref=True", "nnx.StateSharding(", "nnx.DiffState(", "donate_argnums"), 10),
     **dict.fromkeys(("jax.new_ref(", ".set_metadata(", "nnx.pop(", ".perturb("), 3),
     **dict.fromkeys(fuzz.MODES.values(), 40),
+    **dict.fromkeys(("stacked(", "fed("), 40),
+    **dict.fromkeys(fuzz.LAYERS, 1),
 }
 
 
