@@ -15,10 +15,8 @@ from harness import environment, read_arguments
 
 HERE = Path(__file__).resolve().parent
 SCRIPTS = (
-    "dispatch.py", "state.py", "init.py", "training.py", "eager.py", "tracing.py", "decode.py", "contracts.py",
-    "memory.py", "checkpoints.py", "imports.py",
-    "dispatch.py", "state.py", "init.py", "training.py", "eager.py", "tracing.py", "contracts.py", "memory.py",
-    "checkpoints.py", "scale.py", "imports.py",
+    "dispatch.py", "state.py", "init.py", "training.py", "eager.py", "tracing.py", "layers.py", "decode.py",
+    "contracts.py", "memory.py", "checkpoints.py", "scale.py", "imports.py",
 )  # fmt: skip
 
 

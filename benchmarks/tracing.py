@@ -57,12 +57,40 @@ def build_cases(size: transformer.Size) -> list[Case]:
     return [Case(name, advance, calls=1, prepare=jax.clear_caches) for name, advance in found.items()]
 
 
+ONE = "one TransformerBlock (the limit)"
+
+
+def of_stack(differentiated: bool) -> list[Case]:
+    """A block, and a `Stack` of many: a loop is traced once, however many layers run in it."""
+    key, x = jax.random.key(0), jax.ShapeDtypeStruct((4, 16, 64), "float32")
+    makes: dict[str, Callable[[], Any]] = {
+        ONE: lambda: weft.TransformerBlock(64, 4, key=key),
+        "a Stack of 1": lambda: weft.Stack(lambda key: weft.TransformerBlock(64, 4, key=key), 1, key=key),
+        "a Stack of 48": lambda: weft.Stack(lambda key: weft.TransformerBlock(64, 4, key=key), 48, key=key),
+    }
+
+    def advance(model: Any) -> Callable[[Any], None]:
+        def lower(_: Any) -> None:
+            def fresh(model: Any, x: Any) -> Any:
+                return (model(x) ** 2).sum()
+
+            weft.jit(weft.value_and_grad(fresh) if differentiated else fresh).lower(model, x)
+
+        return lower
+
+    return [Case(name, advance(make()), calls=1, prepare=jax.clear_caches) for name, make in makes.items()]
+
+
 def main() -> None:
     arguments = read_arguments(__doc__)
     size = transformer.Size(layers=1) if arguments.quick else transformer.Size()
     print(f"\n### Tracing: trace and lower of `value_and_grad`, {size.layers}-layer transformer\n")
     timings = time_cases(build_cases(size), arguments.rounds or (1 if arguments.quick else 15))
     print(compare(timings, LIMIT, unit="ms", scale=1e3))
+    for what, differentiated in (("the output", False), ("`value_and_grad`", True)):
+        print(f"\n### Tracing: trace and lower of {what}, layers in a `Stack`\n")
+        timings = time_cases(of_stack(differentiated), arguments.rounds or (1 if arguments.quick else 15))
+        print(compare(timings, ONE, unit="ms", scale=1e3))
 
 
 if __name__ == "__main__":

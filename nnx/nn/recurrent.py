@@ -19,7 +19,7 @@ from weft.nnx.nn.affine import default_kernel_init as default_kernel_init
 from weft.nnx.nn.cell_base import Carry, RNNCellBase
 from weft.nnx.nn.cells import GRUCell, LSTMCell, OptimizedLSTMCell, SimpleCell
 from weft.nnx.nn.cells import modified_orthogonal as modified_orthogonal
-from weft.nnx.objects.attributes import data
+from weft.nnx.objects.attributes import HashableMapping, data
 from weft.nnx.states.filters import All, Filter
 from weft.nnx.streams.rng_transforms import split_rngs
 from weft.nnx.streams.rngs import Rngs, RngStream
@@ -40,7 +40,7 @@ __all__ = [
 Array = jax.Array
 Output = Any
 _log = logging.getLogger(__name__)
-_CARRIED = StateAxes({...: iteration.Carry})
+_CARRIED = HashableMapping({...: iteration.Carry})
 
 
 class RNN(Module):
@@ -68,7 +68,7 @@ class RNN(Module):
     ((2, 5, 4), True)
     """
 
-    state_axes: StateAxes
+    state_axes: Mapping[Any, Any] | StateAxes
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class RNN(Module):
             )
         self.rngs: RngStream | None = data(None) if rngs is False else _own_stream(rngs)
         state_axes = state_axes or _CARRIED
-        self.state_axes = state_axes if isinstance(state_axes, StateAxes) else StateAxes(state_axes)
+        self.state_axes = state_axes if isinstance(state_axes, StateAxes) else HashableMapping(state_axes)
         self.broadcast_rngs = ops.hashable(broadcast_rngs)
 
     def __call__(
@@ -162,8 +162,9 @@ def _own_stream(rngs: Any) -> RngStream:
     return (rngs.carry if isinstance(rngs, Rngs) else rngs).fork()
 
 
-def _loop(time_axis: int, history: bool, unroll: int, state_axes: StateAxes, broadcast: Any) -> Callable[..., Any]:
+def _loop(time_axis: int, history: bool, unroll: int, state_axes: Any, broadcast: Any) -> Callable[..., Any]:
     """A cell's step as a loop: `carry, outputs = run(cell, carry, inputs)`; with history, `(carries, outputs)`."""
+    state_axes = state_axes if isinstance(state_axes, StateAxes) else StateAxes(state_axes)
     axes = StateAxes([(All(RngState, broadcast), None), *state_axes.rides])
     run = iteration.scan(
         _step_with_history if history else _step,
