@@ -2,8 +2,8 @@
 
 A layer computes the same in each library, so the limit of each row is flax's: a record or a `weft.nnx` layer costs as
 much, or less. equinox's layers, which are for one example, are mapped over the batch. No clock is read: the figures are
-those of `Compiled.cost_analysis()`, and hold for one version of XLA on one kind of device. A `WeightNorm` record has the
-gradient of its scale too, which in flax is no parameter.
+those of `Compiled.cost_analysis()`, and hold for one version of XLA on one kind of device. A `WeightNorm` record has
+the gradient of its scale too, which in flax is no parameter.
 """
 
 from __future__ import annotations
