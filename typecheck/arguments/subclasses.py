@@ -11,14 +11,21 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-# Of a class with more subclasses, the first ones are tried.
-_MOST = 4
+from weft.core.caches import kept
+
+# Of a class with more subclasses, the first ones are known.
+_MOST = 24
 
 
+@kept("class")
 def is_abstract(cls: type) -> bool:
-    """Whether a class has something for its subclasses to bring: methods, or fields (equinox's `AbstractVar`)."""
+    """Whether a class has something for its subclasses to bring: methods, or fields (equinox's `AbstractVar`).
+
+    A class that marks methods so and forgets `abc.ABC` can be made, by Python; by what it says, it is abstract.
+    """
     left_open = (getattr(cls, name, None) for name in ("__abstractvars__", "__abstractclassvars__"))
-    return inspect.isabstract(cls) or any(left_open)
+    methods = (getattr(inspect.getattr_static(cls, name, None), "__isabstractmethod__", False) for name in dir(cls))
+    return inspect.isabstract(cls) or any(left_open) or any(one is True for one in methods)
 
 
 def concrete_subclasses(cls: type) -> list[type]:

@@ -123,9 +123,8 @@ class _Writer:
         """The text of a call; `checked` by jaxtyping, or the `whole` module by its import hook."""
         plain = inspect.unwrap(function)
         called = self.named(plain)
-        written = [self.expression(one) for one in args]
-        written += [f"{name}={self.expression(one)}" for name, one in kwargs.items()]
-        call = f"{called}({', '.join(written)})"
+        written = ", ".join(self.arguments(plain, args, kwargs))
+        call = f"{called}({written})"
         imports = ["import jax", "import jax.numpy as jnp"]
         bound = [f"from {module} import {name}" for name, module in self.modules.items()]
         if checked and whole:
@@ -134,7 +133,7 @@ class _Writer:
         elif checked:
             # As it was written: jaxtyping cannot decorate what `jit` has made of it.
             written_as = called + ".__wrapped__" * _wrappers(_reached(called, self.names, function))
-            call = f"jaxtyped(typechecker=beartype)({written_as})({', '.join(written)})"
+            call = f"jaxtyped(typechecker=beartype)({written_as})({written})"
             lines = [*imports, "from beartype import beartype", "from jaxtyping import jaxtyped", *bound]
         else:
             lines = [*imports, *bound]
@@ -142,6 +141,20 @@ class _Writer:
         if len(lines) >= _MOST_LINES:
             raise Unwritable("it needs more than ten lines")
         return "\n".join([*lines, f"jax.eval_shape(lambda: {call})"])
+
+    def arguments(self, called: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[str]:
+        """The arguments of a call; what is the default anyway is left out, at the end and among the named ones."""
+        try:
+            defaults = {one.name: one.default for one in inspect.signature(called).parameters.values()}
+        except (TypeError, ValueError):  # something builtin, which has no signature
+            defaults = {}
+        given = list(args)
+        for default in reversed(list(defaults.values())[: len(given)]):
+            if len(given) > len(defaults) or given[-1] is not default:
+                break
+            given.pop()
+        named = {name: one for name, one in kwargs.items() if defaults.get(name, inspect.Parameter.empty) is not one}
+        return [*map(self.expression, given), *(f"{name}={self.expression(one)}" for name, one in named.items())]
 
     def named(self, thing: Any) -> str:
         """The name of a function or class, imported."""
@@ -173,8 +186,7 @@ class _Writer:
         known = next((one for one in self.builder.calls if one[0] is value), None)
         if known is not None:
             _, cls, args, kwargs = known
-            given = [*map(self.expression, args), *(f"{name}={self.expression(one)}" for name, one in kwargs.items())]
-            return f"{self.named(cls)}({', '.join(given)})"
+            return f"{self.named(cls)}({', '.join(self.arguments(cls, args, kwargs))})"
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             names = [one.name for one in dataclasses.fields(value) if one.init]
             given = [f"{name}={self.expression(getattr(value, name))}" for name in names]
@@ -224,6 +236,7 @@ _EXPRESSIONS: tuple[tuple[Any, Callable[[_Writer, Any], str]], ...] = (
     (enum.Enum, lambda writer, one: f"{writer.named(type(one))}.{one.name}"),
     (np.dtype, lambda writer, one: f'jnp.dtype("{one}")'),
     ((type(None), bool, int, float, complex, str, bytes), lambda writer, one: repr(one)),
+    (slice, lambda writer, one: f"slice({', '.join(map(writer.expression, (one.start, one.stop, one.step)))})"),
     ((tuple, list), _Writer.items),
     (dict, lambda writer, one: writer.mapping(one)),
 )

@@ -252,6 +252,11 @@ def _beyond_annotations(trial: Trial) -> str | None:
         return f"it is not implemented ({what})"
     if trial.guard:
         return f"{trial.guard}: no arguments were found that pass ({what}); pass some in `args`"
+    chosen = {trial.classes[place][trial.assignment.options.get(place, 0)]: place for place in trial.classes}
+    lacking = chosen.keys() & set(_NAMED.findall(what)) if isinstance(trial.error, AttributeError) else ()
+    if lacking:
+        places = ", ".join(sorted(argument_of(chosen[one]) or chosen[one] for one in lacking))
+        return f"{places}: no class that was tried has what is read of it ({what}); pass it in `args`"
     wrapped = trial.held & set(_NAMED.findall(what)) if isinstance(trial.error, TypeError | AttributeError) else ()
     if wrapped:
         return f"it holds a {', '.join(sorted(wrapped))} where it computes with an array ({what})"

@@ -16,8 +16,9 @@ from weft.typecheck.proofs.needs import Needs, array_of, ascending, assignment_f
 from weft.typecheck.proofs.options import argument_of, at_guard, describe_option, difference, is_class, without_option
 from weft.typecheck.proofs.trial import Trial
 
-# How many pairs of options are tried.
+# How many pairs of options are tried, and how many of the classes that may stand for an abstract one.
 MOST_PAIRS = 40
+MOST_CLASSES = 4
 
 
 @dataclass
@@ -43,7 +44,7 @@ def vary_classes(explainer: Explainer, found: Found) -> None:
     base = found.passed[0]
     for place, names in base.classes.items():
         holding, failing = [base.assignment.options.get(place, 0)], list[str]()
-        for option in range(len(names)):
+        for option in range(min(len(names), MOST_CLASSES)):
             if option in holding:
                 continue
             try:

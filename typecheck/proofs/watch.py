@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from weft.core.records.module import Module
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.language.annotations import Anything, RecordOf
+from weft.typecheck.language.annotations import Anything, RecordOf, holds_arrays
 from weft.typecheck.language.forms import OBJECT, TYPEDDICT, form_of_value, has_own_dims
 from weft.typecheck.language.names import names_of_class
 from weft.typecheck.language.objects import is_size, note_sizes
@@ -218,7 +218,8 @@ class Watch:
         except AnnotationError:
             return
         except Mismatch as mismatch:
-            self._violated(type(record), mismatch, frame)
+            if not (_is_wrapper(mismatch) and not is_users(file_of(type(record)))):
+                self._violated(type(record), mismatch, frame)
 
     def _violated(self, owner: Any, mismatch: Mismatch, frame: FrameType | None) -> None:
         if self.calls_at_violation is None:
@@ -255,6 +256,14 @@ def _refuse_stack(record: Any, method: Any, bindings: Bindings) -> None:
         return
     bindings.slot, bindings.path = Slot("argument", "self", method, RecordOf(type(record))), ()
     refuse_stack(solution, record, record_plan(type(record), PROOF), bindings)
+
+
+def _is_wrapper(mismatch: Mismatch) -> bool:
+    """Whether a field that is annotated as an array holds a record instead.
+
+    Packages wrap what they keep (a constraint, "not trained") and leave the annotation as it was; theirs to decide.
+    """
+    return holds_arrays(mismatch.annotation) and form_of_value(mismatch.value) not in (None, TYPEDDICT)
 
 
 def _count_of_parameters(code: CodeType) -> int:

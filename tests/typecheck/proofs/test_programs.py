@@ -79,3 +79,13 @@ def outer(xs: Float[Array, "t n"]) -> Float[Array, "n"]:
         return carry + x, None
 
     return jax.lax.scan(step, jnp.zeros(xs.shape[1]), xs)[0]
+
+
+def cut(x: Float[Array, "n d"], rows: slice = slice(None), scale: float = 1.0) -> Float[Array, "d n"]:
+    return x[rows] * scale
+
+
+def test_what_is_the_default_anyway_is_not_written():
+    (failure,) = verify(cut).failures
+    assert isinstance(shown(failure), jaxtyping.TypeCheckError)
+    assert failure.program.splitlines()[-1].endswith('(cut)(jnp.ones((1, 2), "float32")))')

@@ -61,6 +61,57 @@ class Alone(eqx.Module):
         return x
 
 
+class Engine:
+    """Abstract by what it says, though Python would make one."""
+
+    @abc.abstractmethod
+    def one(self, x: Float[Array, "n"]) -> Float[Array, ""]: ...
+
+    def each(self, x: Float[Array, "m n"]) -> Float[Array, "m"]:
+        return jnp.stack([self.one(row) for row in x])
+
+
+class SumEngine(Engine):
+    def one(self, x: Float[Array, "n"]) -> Float[Array, ""]:
+        return jnp.sum(x)
+
+
+class Shape(eqx.Module):
+    side: Float[Array, ""]
+
+    @abc.abstractmethod
+    def area(self) -> Float[Array, ""]: ...
+
+
+class Plain(Shape):
+    def area(self) -> Float[Array, ""]:
+        return self.side
+
+
+class Second(Plain):
+    pass
+
+
+class Third(Plain):
+    pass
+
+
+class Fourth(Plain):
+    pass
+
+
+class Stretched(Plain):
+    factors: Float[Array, "k"]
+
+
+def of_the_last(shape: Shape, x: Float[Array, "n"]) -> Float[Array, "n k"]:
+    return x[:, None] * shape.factors
+
+
+def of_none(shape: Shape, x: Float[Array, "n"]) -> Float[Array, "n"]:
+    return x * shape.colour
+
+
 def compared(kernel: Kernel, x: Float[Array, "d"]) -> Float[Array, ""]:
     return kernel(x, x)
 
@@ -100,3 +151,21 @@ def test_an_abstract_class_that_nothing_stands_for_is_skipped(thing: Any):
     (contract,) = verify(thing).contracts
     assert contract.verdict is Verdict.SKIPPED
     assert "Alone is abstract" in contract.reason
+
+
+def test_a_class_that_marks_methods_as_abstract_is_abstract_without_abc():
+    contracts = {one.name: one for one in verify(Engine).contracts}
+    assert contracts["Engine.each"].verdict in (Verdict.HOLDS, Verdict.PROVED)
+    assert contracts["Engine.each"].assumptions == ("self is SumEngine",)
+
+
+def test_a_failure_is_one_of_all_classes_and_not_of_the_first_ones():
+    (contract,) = verify(of_the_last).contracts
+    assert contract.verdict is Verdict.PROVED
+    assert contract.assumptions == ("shape is Stretched, not Plain or Second or Third or Fourth",)
+
+
+def test_what_no_class_has_that_stands_for_an_abstract_one_is_no_failure_of_shapes():
+    (contract,) = verify(of_none).contracts
+    assert contract.verdict is Verdict.SKIPPED
+    assert contract.reason.startswith("shape: no class that was tried has what is read of it (AttributeError")

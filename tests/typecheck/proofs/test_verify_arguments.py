@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jaxtyping import Array, Float, Int
+from weft.typecheck.proofs import watch
 from weft.typecheck.proofs.prover import verify
 from weft.typecheck.proofs.report import Verdict
 
@@ -176,3 +177,23 @@ def test_an_annotated_function_in_a_field_is_no_method():
     (contract,) = verify(Normed).contracts
     assert contract.name == "Normed.__call__"
     assert contract.verdict is Verdict.PROVED
+
+
+class Frozen(eqx.Module):
+    value: Float[Array, "..."]
+
+
+class Kept(eqx.Module):
+    table: Float[Array, "n d"]
+
+    def __init__(self, table: Float[Array, "n d"]):
+        self.table = Frozen(table)
+
+    def __call__(self, x: Float[Array, "d"]) -> Float[Array, "n"]:
+        return self.table.value @ x
+
+
+def test_a_wrapper_in_an_annotated_field_is_its_packages_own_affair(monkeypatch: pytest.MonkeyPatch):
+    assert "found Frozen" in str(verify(Kept))
+    monkeypatch.setattr(watch, "is_users", lambda file, own=frozenset(): file in own)  # as if it were installed
+    assert verify(Kept).ok
