@@ -55,6 +55,7 @@ class Explainer:
     Attributes:
         furthest: the trial that got furthest of those that nothing explained.
         unbuilt: why no arguments could be made where a need was tried, if so.
+        beyond: the first trial that passed a guard without joining sizes, with its needs.
         pending: the failure that an explanation is being looked for.
     """
 
@@ -62,6 +63,7 @@ class Explainer:
         self.target, self.dims = target, dims
         self.furthest: Trial | None = None
         self.unbuilt: Unbuildable | None = None
+        self.beyond: tuple[Trial, Needs] | None = None
         self.pending: Trial | None = None
         # None once the search has ended: what comes then (smaller sizes of what failed, lints) is little, and a verdict
         # that stands must not fall with it.
@@ -107,6 +109,8 @@ class Explainer:
                 if found.ok:
                     return self.weaken(trial, candidate, deal, first)
                 step.see(found, candidate)
+                if trial.guard not in ("", found.guard) and not candidate.merged and found.progress > trial.progress:
+                    self.beyond = self.beyond or (found, candidate)
             if step.taken is None:
                 self.furthest = trial if self.furthest is None else max(self.furthest, trial, key=lambda t: t.progress)
                 return None

@@ -150,6 +150,8 @@ def prove(target: Target, dims: Mapping[str, Any], budget: Budget) -> Contract:
 
 # What a program raises that needs the numbers in an array, not only its shape.
 _NOT_ABSTRACT = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)
+# What it says of a value that it has kept from where it was made, outside of the trace.
+_ABSTRACT = f"'{jax.ShapeDtypeStruct.__name__}'"
 # A class that an error names.
 _NAMED = re.compile(r"'(\w+)'")
 # What is said where a keyword was not given.
@@ -246,17 +248,15 @@ def _beyond_annotations(trial: Trial) -> str | None:
     if trial.violations:
         return _of_open(trial)
     what = f"{type(trial.error).__name__}: {(str(trial.error).strip().splitlines() or [''])[0]}"
-    if isinstance(trial.error, _NOT_ABSTRACT):
+    if isinstance(trial.error, _NOT_ABSTRACT) or _ABSTRACT in what:
         return f"it needs the numbers in an array, not only its shape ({what})"
     if isinstance(trial.error, NotImplementedError):
         return f"it is not implemented ({what})"
     if trial.guard:
         return f"{trial.guard}: no arguments were found that pass ({what}); pass some in `args`"
-    chosen = {trial.classes[place][trial.assignment.options.get(place, 0)]: place for place in trial.classes}
-    lacking = chosen.keys() & set(_NAMED.findall(what)) if isinstance(trial.error, AttributeError) else ()
-    if lacking:
-        places = ", ".join(sorted(argument_of(chosen[one]) or chosen[one] for one in lacking))
-        return f"{places}: no class that was tried has what is read of it ({what}); pass it in `args`"
+    if trial.classes and isinstance(trial.error, AttributeError):
+        places = ", ".join(sorted(argument_of(place) or place for place in trial.classes))
+        return f"{places}: no class that was tried has, or gives, what is read of it ({what}); pass it in `args`"
     wrapped = trial.held & set(_NAMED.findall(what)) if isinstance(trial.error, TypeError | AttributeError) else ()
     if wrapped:
         return f"it holds a {', '.join(sorted(wrapped))} where it computes with an array ({what})"

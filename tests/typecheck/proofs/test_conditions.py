@@ -219,3 +219,16 @@ def paired(data: Float[Array, "n d"], labels: Float[Array, "n p"]) -> Pairs:
 
 def test_the_names_of_two_converters_are_not_one():
     assert verify(paired).proved
+
+
+def split_in_heads(x: Float[Array, "b s d"], heads: int) -> Float[Array, "b heads s s"]:
+    b, s, d = x.shape
+    if d % heads:
+        raise ValueError("heads must divide d")
+    split = x.reshape(b, s, heads, d // heads)
+    return jnp.einsum("bqhd,bkhe->bhqk", split, x)
+
+
+def test_what_fails_behind_a_guard_is_a_failure_and_not_the_guard():
+    (failure,) = verify(split_in_heads).failures
+    assert "Einstein sum" in failure.message
