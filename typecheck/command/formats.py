@@ -30,6 +30,8 @@ RULES = {
     "error": "Arguments that satisfy the annotations lead to an error.",
     "outer-product": "Broadcasting pairs a dimension with itself, as an outer product does.",
     "memory-order": "Axes are merged or split in an order that mixes what they hold.",
+    "swapped-axes": "A slice is overwritten by an update that lies across it.",
+    "dtype-drift": "An array of a successor comes out with another dtype than it went in with.",
     "undecided": "The search for a verdict ended without one.",
     "unbuilt": "No arguments could be made from the annotations.",
     "skipped": "Left out by a marker.",

@@ -25,6 +25,7 @@ from weft.typecheck.arguments.generalise import generalise
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.symbolic import symbolic_sizes
 from weft.typecheck.proofs.budget import USUAL, Budget
+from weft.typecheck.proofs.drift import drifts
 from weft.typecheck.proofs.following import listening
 from weft.typecheck.proofs.lints import lint
 from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for
@@ -365,7 +366,7 @@ def _known(factors: tuple[str | int, ...], keys: list[str]) -> list[str | int]:
 
 
 def _warnings(target: Target, search: Search, outcome: Outcome) -> list[Finding]:
-    """What the lints say of each variant of the program, in each of several assignments."""
+    """What the lints say of each variant of the program, in each of several assignments, and which dtypes drift."""
     variants: dict[tuple[tuple[str, int], ...], Trial] = {}
     for trial in outcome.passed:
         variants.setdefault(tuple(trial.assignment.options.items()), trial)
@@ -376,6 +377,8 @@ def _warnings(target: Target, search: Search, outcome: Outcome) -> list[Finding]
         for one in lint(traces, target.own, target.products):
             file, line = (one.file, one.line) if one.line else (target.file, target.line)
             findings.setdefault((one.rule, file, line), Finding(one.rule, one.message, file, line))
+    drifted = drifts(target, outcome.passed[0], search.dims)
+    findings |= {("dtype-drift", one, 0): Finding("dtype-drift", one, target.file, target.line) for one in drifted}
     return list(findings.values())
 
 

@@ -37,7 +37,7 @@ class Finding:
 
     Attributes:
         rule: `contract` (an annotation that does not hold), `error` (the program raises), or a lint:
-            `outer-product`, `memory-order`. Under `strict` also `undecided`.
+            `outer-product`, `memory-order`, `swapped-axes`, `dtype-drift`. Under `strict` also `undecided`.
         message: what is expected and what is found.
         file, line: where: the function whose annotation it is, or the operation.
         sizes: the smallest sizes found that show it.

@@ -1,6 +1,6 @@
 """Judges modules in the process that it runs in, a JSON line for each contract: `python judge.py OUT MODULE...`.
 
-A definition that takes longer than its limit of processor time is *over*, and the next one is judged. What a module
+A contract that takes longer than its limit of processor time is *over*, and the next one is judged. What a module
 prints does not matter, for the lines go to a file.
 """
 
@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from weft.typecheck.command.linter import definitions
-from weft.typecheck.proofs.prover import verify
+from weft.typecheck.proofs.budget import USUAL
+from weft.typecheck.proofs.following import listening
+from weft.typecheck.proofs.prover import Proof, proofs_of
 
 SECONDS = 40
 
@@ -37,28 +39,38 @@ def rows_of(name: str) -> list[dict[str, Any]]:
 
 
 def _judged(name: str, thing: Any) -> list[dict[str, Any]]:
+    try:
+        proofs = proofs_of(thing, {}, {}, USUAL)
+    except BaseException as error:  # one definition is not to cost the others
+        return [{"name": name, "verdict": "crash", "reason": repr(error)}]
+    return [_contract(proof) for proof in proofs]
+
+
+def _contract(proof: Proof) -> dict[str, Any]:
     start = time.process_time()
+    known = {"name": proof.target.name, "place": _place(proof.target.file, proof.target.line)}
     try:
         signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
-        report = verify(thing)
-    except BaseException as error:  # one definition is not to cost the others
-        return [{"name": name, "verdict": "over" if isinstance(error, Over) else "crash", "reason": repr(error)}]
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-    took = (time.process_time() - start) / max(1, len(report.contracts))
-    return [
-        {
-            "name": one.name,
-            "place": f"{one.file.rpartition('site-packages/')[2]}:{one.line}",
+        with listening():
+            one = proof.contract()
+    except BaseException as error:
+        known |= {"verdict": "over" if isinstance(error, Over) else "crash", "reason": repr(error)}
+    else:
+        known |= {
             "verdict": one.verdict.name.lower(),
             "reason": one.reason,
             "failures": [str(failure) for failure in one.failures],
             "programs": [failure.program for failure in one.failures],
             "assumptions": one.assumptions,
-            "seconds": round(took, 2),
+            "warnings": [f"{warning.rule}: {warning}" for warning in one.warnings],
         }
-        for one in report.contracts
-    ]
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    return {**known, "seconds": round(time.process_time() - start, 2)}
+
+
+def _place(file: str, line: int) -> str:
+    return f"{file.rpartition('site-packages/')[2]}:{line}"
 
 
 def _over(*_: Any) -> None:

@@ -168,4 +168,6 @@ def test_a_failure_is_one_of_all_classes_and_not_of_the_first_ones():
 def test_what_no_class_has_that_stands_for_an_abstract_one_is_no_failure_of_shapes():
     (contract,) = verify(of_none).contracts
     assert contract.verdict is Verdict.SKIPPED
-    assert contract.reason.startswith("shape: no class that was tried has, or gives, what is read of it (AttributeError")
+    assert contract.reason.startswith(
+        "shape: no class that was tried has, or gives, what is read of it (AttributeError"
+    )

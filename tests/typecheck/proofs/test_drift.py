@@ -1,0 +1,72 @@
+"""Dtypes that drift from one call to the next: found in the dtypes that models are cast to, where shapes are right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxtyping import Array, Float, Float32
+from weft.core import Module
+from weft.typecheck.proofs.prover import verify
+
+
+class Mean(Module):
+    mean: Float[Array, "d"]
+    count: Float[Array, ""]
+
+    def promoted(self, x: Float[Array, "d"]) -> tuple[Float[Array, "d"], Self]:
+        mean = self.mean + np.array(0.1, np.float32) * (x - self.mean)
+        return x - mean, self.replace(mean=mean)
+
+    def kept(self, x: Float[Array, "d"]) -> tuple[Float[Array, "d"], Self]:
+        mean = (self.mean + np.array(0.1, np.float32) * (x - self.mean)).astype(self.mean.dtype)
+        return x - mean, self.replace(mean=mean, count=self.count + 1)
+
+    def replaced(self, x: Float[Array, "d"]) -> Self:
+        return self.replace(mean=x)
+
+
+class Exact(Module):
+    mean: Float32[Array, "d"]
+
+    def __call__(self, x: Float32[Array, "d"]) -> Self:
+        return self.replace(mean=self.mean + np.array(0.1, np.float32) * x)
+
+
+def summed(xs: Float[Array, "n d"]) -> Float[Array, "d"]:
+    return jax.lax.scan(lambda carry, x: (carry + x, None), jnp.zeros(xs.shape[1]), xs)[0].astype(xs.dtype)
+
+
+def scaled(xs: Float[Array, "n d"]) -> Float[Array, "d"]:
+    weight = np.array(0.5, np.float32)
+    return jax.lax.scan(lambda carry, x: (weight * carry + x, None), jnp.zeros(xs.shape[1], xs.dtype), xs)[0]
+
+
+def warned(thing: Any) -> list[str]:
+    report = verify(thing)
+    assert report.ok, str(report)
+    assert not verify(thing, strict=True).ok or not report.warnings
+    return [f"{one.rule}: {one.message}" for one in report.warnings]
+
+
+def test_a_successor_that_comes_out_wider_is_warned_of():
+    assert warned(Mean.promoted) == [
+        "dtype-drift: Mean mean goes in as bfloat16 and comes out as float32: the next call compiles anew"
+    ]
+
+
+def test_a_state_that_takes_over_the_dtype_of_the_inputs_is_warned_of():
+    assert warned(Mean.replaced) == [
+        "dtype-drift: Mean mean goes in as float32 and comes out as bfloat16: the next call compiles anew"
+    ]
+
+
+@pytest.mark.parametrize(
+    "thing", [Mean.kept, Exact, summed, scaled], ids=["kept", "float32", "carried", "refused by JAX"]
+)
+def test_what_keeps_its_dtypes_is_not_warned_of(thing: Callable[..., Any]):
+    assert warned(thing) == []
