@@ -274,8 +274,13 @@ def _beyond_annotations(trial: Trial) -> str | None:
 
 
 def _speaks_of_vague(trial: Trial) -> bool:
-    """Whether a failure is about the shape of an array whose annotation gives none."""
-    return any(key in trial.open_keys for key in trial.spoken_of)
+    """Whether a failure is about the shape of an array whose annotation gives none, or about its number of axes."""
+    beyond = _BEYOND_RANK.search(str(trial.error))
+    open_ranks = {rank for rank, anonymous in trial.ranks.values() if anonymous}
+    return any(key in trial.open_keys for key in trial.spoken_of) or bool(beyond and int(beyond[1]) in open_ranks)
+
+
+_BEYOND_RANK = re.compile(r"out of bounds for array of dimension (\d+)")
 
 
 def _of_open(trial: Trial) -> str | None:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from types import CodeType, FrameType
 from typing import Any, Literal
 
+from weft.core.records.leaves import is_array
 from weft.core.records.module import Module
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import Anything, RecordOf, holds_arrays
@@ -259,11 +260,15 @@ def _refuse_stack(record: Any, method: Any, bindings: Bindings) -> None:
 
 
 def _is_wrapper(mismatch: Mismatch) -> bool:
-    """Whether a field that is annotated as an array holds a record instead.
+    """Whether a field that is annotated as an array holds an object that is none instead.
 
     Packages wrap what they keep (a constraint, "not trained") and leave the annotation as it was; theirs to decide.
     """
-    return holds_arrays(mismatch.annotation) and form_of_value(mismatch.value) not in (None, TYPEDDICT)
+    plain = is_array(mismatch.value) or isinstance(mismatch.value, _VALUES)
+    return holds_arrays(mismatch.annotation) and not plain
+
+
+_VALUES = (bool, int, float, complex, str, tuple, list, dict, type(None))
 
 
 def _count_of_parameters(code: CodeType) -> int:
