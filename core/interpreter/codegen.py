@@ -14,7 +14,6 @@ used here, once for each structure, because the same walk as closures was measur
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -130,7 +129,8 @@ def make_extractor(
     Returns:
         A function from a tree to `(records, values, groups)`, or to None if the tree is of another structure; or None
         instead of a function if the structure is too large to be worth it, or cannot be written down. `records` are
-        those that a builder may hand back; None if a leaf is an array to NumPy and would come back as one of JAX's.
+        what a builder may hand back, behind a list of what they are; None if a leaf is an array to NumPy and would come
+        back as one of JAX's.
     """
     skeleton = _skeleton(structure) if len(structure.paths) <= MOST_LEAVES else MISSING
     if skeleton is MISSING:
@@ -149,7 +149,9 @@ def make_extractor(
         kinds = f"{{*map(type, {_tuple([*reader.outside])})}}"
         source.lines.append(f"if not settled and not {kinds} - array_types <= numbers: return None")
     by_lane = ["v"] if lanes == 1 else [_tuple(group) for group in groups]
-    records = _tuple([record.name for record in reader.records])
+    # What they are goes with them: an outcome that knew would keep what its arguments closed over alive.
+    offered = source.constant(tuple(reader.records))
+    records = _tuple([offered, *(record.name for record in reader.records)])
     source.lines.append(f"return {records} if settled else None, v, {_tuple(by_lane)}")
     return source.function(
         "root", indent="    ", head="  try:\n", tail="  except (KeyError, AttributeError):\n    return None"
@@ -291,13 +293,12 @@ class _Reader:
 Builder = Callable[..., Any]
 
 
-def make_builder(structure: Structure, sources: Sequence[tuple[int, int]], arrived: Structure | None = None) -> Builder:
+def make_builder(structure: Structure, sources: Sequence[tuple[int, int]]) -> Builder:
     """Code that builds a tree of this structure.
 
     Args:
         structure: of the tree to build.
         sources: for each dynamic leaf, (lane, place), or (FORWARDED, position among the arguments).
-        arrived: the structure of the arguments, of which whole records may be handed back.
 
     Returns:
         A function from `(values, groups, records)`, the arguments' leaves, the lanes that came out and the extractor's
@@ -313,22 +314,20 @@ def make_builder(structure: Structure, sources: Sequence[tuple[int, int]], arriv
 
         return through_registry
     # Written when first needed: nearly always there is only one of the two.
-    checked = functools.cache(lambda: _builder(structure, sources, skeleton, None))
-    offered = _read(arrived, _skeleton(arrived)).records if arrived is not None and _forwards(sources) else []
-    settled = functools.cache(lambda: _builder(structure, sources, skeleton, offered))
+    written: dict[bool, Builder] = {}
 
     def build(values: Sequence[Any], groups: Sequence[Sequence[Any]], records: Sequence[Any] | None = None) -> Any:
-        return (checked if records is None else settled)()(values, groups, records)
+        known = written.get(records is None)
+        if known is None:
+            offered = None if records is None else records[0]
+            known = written[records is None] = _builder(structure, sources, skeleton, offered)
+        return known(values, groups, records)
 
     return build
 
 
-def _forwards(sources: Sequence[tuple[int, int]]) -> bool:
-    return any(lane == FORWARDED for lane, _ in sources)
-
-
 def _builder(
-    structure: Structure, sources: Sequence[tuple[int, int]], skeleton: Any, records: Sequence[_Record] | None
+    structure: Structure, sources: Sequence[tuple[int, int]], skeleton: Any, offered: Sequence[_Record] | None
 ) -> Builder:
     source = _Source(new=object.__new__, set_dict=_set_dict, as_array=as_array)
     dynamic = iter(sources)
@@ -344,8 +343,8 @@ def _builder(
             expressions[i] = f"groups[{lane}][{place}]"
             continue
         forwarded[i] = place
-        expressions[i] = f"values[{place}]" if records is not None else f"as_array(values[{place}])"
-    arrived = _Arrived(records, forwarded) if records and forwarded else None
+        expressions[i] = f"values[{place}]" if offered is not None else f"as_array(values[{place}])"
+    arrived = _Arrived(offered, forwarded) if offered and forwarded else None
     source.lines.append(f"return {_Writer(source, expressions, arrived).write(skeleton)}")
     return source.function("values, groups, records")
 
@@ -389,7 +388,7 @@ class _Writer:
             return self.source.constant(node)
         if isinstance(node, eqx.Module):
             known = None if self.arrived is None else self.arrived.find(node)
-            return self._record(node) if known is None else f"records[{known}]"
+            return self._record(node) if known is None else f"records[{known + 1}]"
         if type(node) is dict:
             items = cast("dict[Any, Any]", node)
             return f"{{{', '.join(f'{self.source.constant(k)}: {self.write(items[k])}' for k in sorted(items))}}}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
 import jax
@@ -115,8 +115,6 @@ class Outcome:
 
     structure: Structure
     sources: tuple[tuple[int, int], ...]
-    # Which of the arguments' records may be handed back; no part of what is returned.
-    arrived: Structure | None = field(default=None, compare=False, repr=False)
     # Values are not updated.
     updates: ClassVar[tuple[tuple[int, int, int], ...]] = ()
     updated: ClassVar[frozenset[int]] = frozenset()
@@ -128,7 +126,7 @@ class Outcome:
     @functools.cached_property
     def builder(self) -> Builder:
         """Generated code that builds the output from the arguments' leaves and the lanes that came out."""
-        return make_builder(self.structure, self.sources, self.arrived)
+        return make_builder(self.structure, self.sources)
 
     def sparse(self, values: Sequence[PyTree]) -> PyTree:
         """A tree like the output: values at what rode in its first lane, and `None` elsewhere."""
@@ -228,7 +226,7 @@ class Values:
                 sources.append((FORWARDED, origin))
             else:
                 sources.append(lanes.output(ride, leaf.value, lambda leaf=leaf: format_path(leaf.path, "output")))
-        return *lanes.finished(), Outcome(structure, tuple(sources), crossing.structure)
+        return *lanes.finished(), Outcome(structure, tuple(sources))
 
     def hand_over(self, entered: None, outcome: Outcome, values: Sequence[PyTree], groups: Groups) -> PyTree:
         """The output, from what came out of the transform and what was forwarded."""
