@@ -15,13 +15,14 @@ from weft.core.interpreter.rules import Rule
 from weft.nnx.crossing.rides import StateAxes
 from weft.nnx.errors import AxisError, PrefixError
 from weft.nnx.missing import MISSING
-from weft.nnx.transforms._wrap import boundary_of, checked_prefix, decorate, over, refuse_bound_method, refuse_option
+from weft.nnx.transforms._wrap import boundary_of, checked_prefix, decorate, over, refuse_bound_method
 from weft.nnx.transforms.keywords import PmapKeywords, ScanKeywords, VmapKeywords
 from weft.nnx.transforms.metadata import transform_metadata, with_metadata_axes
 from weft.transforms._wrap import by_position, interpreted_at_once, named_like
 from weft.transforms.loops import FORI, WHILE, ForiOptions, WhileOptions
 from weft.transforms.mapping import PMAP, VMAP, MapOptions
 from weft.transforms.scanning import SCAN, SCAN_ALONG, ScanOptions
+from weft.transforms.tracing import static_arguments
 
 __all__ = ["Carry", "StateAxes", "fori_loop", "pmap", "scan", "transform_metadata", "vmap", "while_loop"]
 
@@ -97,7 +98,7 @@ def pmap(
         axis_name: as in `jax.pmap`.
         in_axes: as in `vmap`.
         out_axes: as in `vmap`.
-        static_broadcasted_argnums: must be empty: what is static is closed over.
+        static_broadcasted_argnums: arguments that are static, whatever `in_axes` says of them.
         devices: as in `jax.pmap`.
         backend: as in `jax.pmap`.
         axis_size: as in `jax.pmap`.
@@ -106,17 +107,12 @@ def pmap(
         graph: whether objects are graphs (the default) or trees.
         graph_updates: whether structural changes come back.
 
-    Raises:
-        NotImplementedError: for `static_broadcasted_argnums`.
-
     Source: `jax.pmap`, with the semantics of `flax.nnx.pmap`.
     """
-    fix = "close over what is static, as with functools.partial"
-    refuse_option("pmap", "static_broadcasted_argnums", static_broadcasted_argnums, fix)
     more = {"devices": devices} if devices is not None else {}
     more |= {"backend": backend} if backend is not None else {}
     options = MapOptions(in_axes, out_axes, axis_name, axis_size, more)
-    return _mapped(PMAP, f, options, transform_metadata, graph, graph_updates)
+    return _mapped(PMAP, f, options, transform_metadata, graph, graph_updates, static=static_broadcasted_argnums)
 
 
 def _mapped(
@@ -128,6 +124,7 @@ def _mapped(
     graph_updates: bool | None,
     *,
     by_signature: bool = False,
+    static: int | Sequence[int] = (),
 ) -> Any:
     boundary = boundary_of(rule.name, graph, graph_updates)
     in_axes = checked_prefix(boundary, options.in_axes, "in_axes", "StateAxes")
@@ -140,7 +137,12 @@ def _mapped(
         )
     by_signature = by_signature and boundary.updates and isinstance(in_axes, tuple | list)
     wrap = over(rule, boundary, replace(options, in_axes=in_axes, out_axes=out_axes), by_signature=by_signature)
-    return decorate(f, lambda function: wrap(with_metadata_axes(function, in_axes, out_axes, metadata, boundary)))
+
+    def mapped(function: Callable[..., Any]) -> Callable[..., Any]:
+        transformed = wrap(with_metadata_axes(function, in_axes, out_axes, metadata, boundary))
+        return static_arguments(function, static, transformed)
+
+    return decorate(f, mapped)
 
 
 @overload

@@ -1,7 +1,8 @@
-"""Options that flax.nnx lists and weft does not carry out are refused, not left out in silence."""
+"""Options that flax.nnx lists are carried out or refused, not left out in silence."""
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import pytest
 from weft import nnx
 
@@ -17,7 +18,21 @@ def test_a_gradient_that_is_to_reduce_axes_is_refused(name):
     getattr(nnx, name)(square, reduce_axes=[])
 
 
-def test_static_arguments_of_pmap_are_refused():
-    with pytest.raises(NotImplementedError, match=r"at: static_broadcasted_argnums=0\n(.|\n)*close over"):
-        nnx.pmap(square, static_broadcasted_argnums=0)
-    nnx.pmap(square, static_broadcasted_argnums=[], donate_argnums=(0,))
+class Scaled(nnx.Module):
+    def __init__(self):
+        self.scale = nnx.Param(jnp.ones(2))
+        self.calls = nnx.BatchStat(jnp.zeros(2))
+
+
+@pytest.mark.parametrize("axes", [0, (0, 0, None, None)])
+def test_static_arguments_of_pmap_are_whole_and_known(axes):
+    def call(model, x, times, mode):
+        assert isinstance(times, int)
+        model.calls[...] += 1
+        return x * model.scale * times if mode == "scaled" else x
+
+    model, mapped = Scaled(), nnx.pmap(call, in_axes=axes, static_broadcasted_argnums=(2, 3))
+    assert mapped(model, jnp.arange(2.0), 3, "scaled").tolist() == [0, 3]
+    assert mapped(model, jnp.arange(2.0), 3, "plain").tolist() == [0, 1]
+    assert mapped(model, jnp.arange(2.0), 5, "scaled").tolist() == [0, 5]
+    assert model.calls[...].tolist() == [3, 3]
