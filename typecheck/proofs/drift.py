@@ -5,6 +5,8 @@ call compiles anew and computes in another precision, and a `scan` that carries 
 at float32, which proofs use, nothing drifts. So a contract that holds is traced twice more: all in bfloat16, as after
 a cast of the whole model; and with bfloat16 for what is not in a record, as in mixed precision.
 
+Objects of NNX are left as they are: they may hold themselves, and JAX's tree functions would not come to an end.
+
 That a bfloat16 state which meets float32 inputs is promoted is JAX's rule, and nobody's mistake: it is not tried.
 """
 
@@ -20,6 +22,7 @@ from weft.core.records.leaves import is_array
 from weft.typecheck.arguments.builder import Builder, Unbuildable
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.forms import TYPEDDICT, form_of_value
+from weft.typecheck.language.objects import is_object
 from weft.typecheck.proofs.trial import Call, Target, Trial, run_trial
 
 _LOW = jnp.bfloat16
@@ -56,9 +59,9 @@ def _lowered(prepare: Callable[[Builder], Call], found: list[str], *, in_records
             return out
 
         args, kwargs = jax.tree.map(
-            lambda one: one if _is_record(one) and not in_records else jax.tree.map(_low, one),
+            lambda one: one if _is_record(one) and not in_records else jax.tree.map(_low, one, is_leaf=is_object),
             (args, kwargs),
-            is_leaf=_is_record,
+            is_leaf=_is_whole,
         )
         return noting, args, kwargs
 
@@ -71,21 +74,27 @@ def _low(leaf: Any) -> Any:
     return leaf
 
 
+def _is_whole(value: Any) -> bool:
+    return is_object(value) or _is_record(value)
+
+
 def _is_record(value: Any) -> bool:
-    return form_of_value(value) not in (None, TYPEDDICT) and not jax.tree_util.all_leaves([value])
+    return (
+        not is_object(value) and form_of_value(value) not in (None, TYPEDDICT) and not jax.tree_util.all_leaves([value])
+    )
 
 
 def _records(tree: Any) -> Iterator[Any]:
-    return filter(_is_record, jax.tree.leaves(tree, is_leaf=_is_record))
+    return filter(_is_record, jax.tree.leaves(tree, is_leaf=_is_whole))
 
 
 def _of_class(tree: Any, cls: type) -> Iterator[Any]:
-    leaves = jax.tree.leaves(tree, is_leaf=lambda one: type(one) is cls)
+    leaves = jax.tree.leaves(tree, is_leaf=lambda one: type(one) is cls or is_object(one))
     return (one for one in leaves if type(one) is cls)
 
 
 def _dtypes(record: Any) -> dict[str, Any]:
-    leaves, _ = jax.tree_util.tree_flatten_with_path(record)
+    leaves, _ = jax.tree_util.tree_flatten_with_path(record, is_leaf=is_object)
     return {jax.tree_util.keystr(path).lstrip("."): leaf.dtype for path, leaf in leaves if is_array(leaf)}
 
 

@@ -11,7 +11,7 @@ import itertools
 import re
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -256,7 +256,7 @@ def run_trial(
         error,
         at,
         guard,
-        (int(called), calls, _line_of(watch.violations, target) if watch.violations else at[1]),
+        (int(called), calls, 0 if watch.violations else at[1]),
         jaxpr,
         dict(builder.open_keys),
         frozenset(builder.numbers),
@@ -264,14 +264,6 @@ def run_trial(
         dict(builder.classes),
         dict(builder.values),
     )
-
-
-def _line_of(violations: Sequence[Violation], target: Target) -> int:
-    """How far in its function a violation is: what is returned comes after every line, and any other may come first."""
-    return _LAST_LINE if violations[0].place == (target.file, target.line, "return") else 0
-
-
-_LAST_LINE = 1 << 30
 
 
 def _check_records(watch: Watch, args: Any) -> None:
