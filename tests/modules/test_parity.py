@@ -105,7 +105,8 @@ def text(apply, *args):
 @pytest.mark.parametrize("name", sorted(ONE_PROGRAM))
 def test_a_layers_program_is_flaxs_gradients_included(name):
     layer, ours, theirs, x = FLAX[name]()
-    assert text(ours, layer, x) == text(theirs, layer, x)
+    with weft.debug_successors(False):  # its marks are equations too
+        assert text(ours, layer, x) == text(theirs, layer, x)
 
 
 @pytest.mark.slow
