@@ -113,6 +113,16 @@ def first(result: Any) -> Any:
     return weft.drop(result)[0] if isinstance(result, tuple) else result
 
 
+def pool(name: str, record: Callable[..., Any], equinox: Callable[..., Any]) -> Row:
+    return row(
+        lambda: record((2, 2), strides=(2, 2)),
+        lambda lib: lambda x: getattr(lib, name)(x, (2, 2), strides=(2, 2)),
+        lambda: equinox(2, 2),
+        x=IMAGES,
+        each=over_space,
+    )
+
+
 def gru() -> Row:
     def record() -> Any:
         return weft.RNN(weft.GRUCell(WIDTH, WIDTH, key=KEY))
@@ -214,20 +224,8 @@ LAYERS: dict[str, Row] = {
     "LSTMCell": cell("LSTMCell"),
     "OptimizedLSTMCell": cell("OptimizedLSTMCell", lambda: eqx.nn.LSTMCell(WIDTH, WIDTH, key=KEY)),
     "RNN of GRUCell": gru(),
-    "MaxPool": row(
-        lambda: weft.MaxPool((2, 2), strides=(2, 2)),
-        lambda lib: lambda x: lib.max_pool(x, (2, 2), strides=(2, 2)),
-        lambda: eqx.nn.MaxPool2d(2, 2),
-        x=IMAGES,
-        each=over_space,
-    ),
-    "AvgPool": row(
-        lambda: weft.AvgPool((2, 2), strides=(2, 2)),
-        lambda lib: lambda x: lib.avg_pool(x, (2, 2), strides=(2, 2)),
-        lambda: eqx.nn.AvgPool2d(2, 2),
-        x=IMAGES,
-        each=over_space,
-    ),
+    "MaxPool": pool("max_pool", weft.MaxPool, eqx.nn.MaxPool2d),
+    "AvgPool": pool("avg_pool", weft.AvgPool, eqx.nn.AvgPool2d),
 }
 
 
