@@ -275,6 +275,8 @@ class _Reader:
         for field, value in values.items():
             if field not in dynamic:
                 self._same(self.source.assign(f"{fields}[{field!r}]", "v"), value)
+                # What is static in equinox's own modules is compared by ==, for which 1 is 1.0 and True.
+                settled &= type(value) is Static
         if settled and len(self.leaves) > start:
             self.records.append(_Record(name, node, start, len(self.leaves)))
         return settled

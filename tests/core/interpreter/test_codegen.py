@@ -173,6 +173,13 @@ def test_what_was_changed_or_moved_is_built():
     assert renamed.value.value is box.value.value
 
 
+@pytest.mark.parametrize("other", [1.0, True])
+def test_configuration_of_another_type_is_not_taken_for_the_callers(other: Any):
+    ours = called_three_times(lambda box: Box(box.value, other), Box(jnp.ones(2), 1))
+    theirs = called_three_times(lambda record: Plain(record.value, other), Plain(jnp.ones(2), 1))
+    assert type(ours.more) is type(theirs.size) is type(other)
+
+
 def test_a_record_with_a_list_is_no_one_elses():
     box = Box([jnp.ones(2), jnp.ones(2)], Box(jnp.ones(1)))
     after = called_three_times(lambda box: box, box)
