@@ -42,4 +42,7 @@ UNBOUND_AXIS = "unbound axis name: "
 # A name for exports that another class has.
 NAME_OF_EXPORTS = "serialized_name"
 # How the message of `eqx.error_if` stands in the text of XLA's error: from, and to.
-OF_EQUINOX, END_OF_EQUINOX = "_EquinoxRuntimeError: ", "\n--------------------"
+CLASS_OF_EQUINOX = "_EquinoxRuntimeError"
+OF_EQUINOX, END_OF_EQUINOX = f"{CLASS_OF_EQUINOX}: ", "\n--------------------"
+# What JAX logs, with a traceback, where a callback fails.
+LOGGER, LOGGED = "jax._src.callback", "jax.pure_callback failed"

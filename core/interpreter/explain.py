@@ -8,6 +8,7 @@ pays nothing.
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType, TracebackType
 from typing import Any, cast
@@ -34,6 +35,17 @@ from weft.core.errors import (
 from weft.core.frames import current_frames
 from weft.core.paths import Path, format_path
 from weft.core.records.leaves import Leaf
+
+
+def _is_told_elsewhere(record: logging.LogRecord) -> bool:
+    """Whether a line of JAX's log repeats an error of `eqx.error_if`, which is raised with the same words."""
+    kind = record.exc_info[0] if record.exc_info else None
+    return kind is not None and kind.__name__ == names.CLASS_OF_EQUINOX and record.msg == names.LOGGED
+
+
+# For good, where equinox adds its filter around each call: a program's callbacks run in threads of their own, after the
+# call that started them may have ended.
+logging.getLogger(names.LOGGER).addFilter(lambda record: not _is_told_elsewhere(record))
 
 
 def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]]) -> None:

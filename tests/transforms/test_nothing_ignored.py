@@ -226,7 +226,7 @@ def test_an_abstract_array_rides_nowhere():
 
 
 @pytest.mark.parametrize("times", [1, 2, 3])
-def test_error_if_of_equinox_is_its_own_error(times: int):
+def test_error_if_of_equinox_is_its_own_error_and_is_said_once(times: int, caplog: pytest.LogCaptureFixture):
     def root(x: Any) -> Any:
         return jnp.sqrt(eqx.error_if(x, x < 0, "x must not be negative"))
 
@@ -235,3 +235,4 @@ def test_error_if_of_equinox_is_its_own_error(times: int):
         np.testing.assert_allclose(compiled(4.0), 2.0)
     with pytest.raises(eqx.EquinoxRuntimeError, match=r"^x must not be negative$"):
         jax.block_until_ready(compiled(-1.0))
+    assert not caplog.records

@@ -111,6 +111,15 @@ def fail_in_a_program() -> None:
     jax.jit(lambda x: eqx.error_if(x, x > 0, "too large"))(jnp.ones(()))
 
 
+def test_jax_logs_what_a_callback_raised_in_these_words(caplog: pytest.LogCaptureFixture):
+    def fails(_: Any) -> Any:
+        raise ValueError("of the callback")
+
+    with pytest.raises(jax.errors.JaxRuntimeError):
+        jax.block_until_ready(jax.jit(lambda x: jax.pure_callback(fails, x, x))(X))
+    assert (names.LOGGER, names.LOGGED) in {(record.name, record.msg) for record in caplog.records}
+
+
 WORDS: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
     "an escaped tracer is hashed": (TypeError, names.A_TRACER, lambda: hash(escaped())),
     "an escaped tracer is a shape": (TypeError, names.A_TRACER, lambda: jnp.zeros(escaped())),
