@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import jax
 from weft.core.edge import trees
@@ -18,7 +18,8 @@ from weft.core.errors import AxisError, FilterError
 from weft.core.interpreter.rides import Read, Ride, read_with
 from weft.core.paths import format_path
 from weft.core.records.configuration import is_stored, spelled_out
-from weft.core.records.filters import Filter, sort_leaves
+from weft.core.records.filters import Any as AnyOf
+from weft.core.records.filters import Filter, Inside, InstanceOf, PathContains, WithTag, format_filter, sort_leaves
 from weft.core.records.leaves import Leaf, iter_leaves
 
 
@@ -42,7 +43,12 @@ class RidesByKind:
         return None
 
     def __repr__(self) -> str:
-        return f"axes({ {('...' if f is ... else f): r for f, r in self.rides} })"
+        return f"axes({_by_filter(self.rides)})"
+
+
+def _by_filter(rides: Iterable[tuple[Filter, Any]]) -> str:
+    written = ((format_filter(filter), ride.as_written if isinstance(ride, Ride) else ride) for filter, ride in rides)
+    return f"{{{', '.join(f'{filter}: {ride!r}' for filter, ride in written)}}}"
 
 
 def axes(by_kind: Mapping[Filter, object]) -> RidesByKind:
@@ -99,7 +105,8 @@ def resolve(
         prefix = jax.tree_util.tree_map_with_path(placed, prefix, is_leaf=stops)
         all_rides = _broadcast(prefix, tree, stops, lambda _: False)
     except ValueError as error:
-        raise AxisError(f"{what} does not fit: {error}", at=f"{what}={prefix!r}", fix=_FIX_PREFIX) from None
+        # Of the three parts of a call, whose prefix is the deep one, users write that of the arguments.
+        raise _does_not_fit(what, prefix[1] if depth else prefix, error) from None
     # A prefix gives a ride to static leaves too; keep those of the dynamic ones.
     chosen = [node for node, leaf in zip(all_rides, iter_leaves(tree), strict=True) if leaf.dynamic]
     members: dict[int, list[int]] = {}
@@ -127,7 +134,28 @@ class _Placed:
     below: int
 
 
-_FIX_PREFIX = "give one ride for a whole argument, or a tree of the argument's own structure"
+def _does_not_fit(what: str, prefix: PyTree, error: ValueError) -> AxisError:
+    """Says that a prefix does not fit; the likely reason is a dict by kind that is not marked as one."""
+    try:
+        meant = next((node for node in trees.flatten(prefix, _has_filters)[0] if _has_filters(node)), None)
+    except ValueError:  # a dict whose keys cannot be sorted
+        meant = None
+    if meant is not None:
+        by_filter = _by_filter(cast("dict[Any, Any]", meant).items())
+        return AxisError(
+            f"{what} has a dict by kind where a tree is expected: a plain dict stands for an argument that is a dict",
+            at=f"{what}: {by_filter}",
+            fix=f"say that it is about kinds: weft.axes({by_filter})",
+        )
+    fix = "give one ride for a whole argument, or a tree of the argument's own structure"
+    return AxisError(f"{what} does not fit: {error}", at=f"{what}={prefix!r}", fix=fix)
+
+
+def _has_filters(node: object) -> bool:
+    return isinstance(node, dict) and any(
+        key is ... or isinstance(key, type | InstanceOf | Inside | PathContains | WithTag | AnyOf)
+        for key in cast("dict[Any, Any]", node)
+    )
 
 
 def resolve_nodes(prefix: PyTree, tree: PyTree, is_node: Callable[[object], bool], read: Read) -> list[Ride]:

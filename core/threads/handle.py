@@ -102,7 +102,10 @@ def thread(record: R) -> Thread[R]:
     (3, 3)
     """
     if not isinstance(cast(Any, record), eqx.Module):
-        raise SuccessorError(f"only a record can be threaded, not a {type(record).__name__}", fix="pass a Module")
+        raise SuccessorError(
+            f"only a record can be threaded, not a {type(record).__name__}",
+            fix="open a block in the method, `with weft.thread(self) as t: ...; return t.done(y)`",
+        )
     taken = [name for name in _OWN_NAMES if name in field_names(record)]
     if taken:
         raise SuccessorError(

@@ -10,7 +10,7 @@ import pytest
 import weft
 from hypothesis import given
 from hypothesis import strategies as st
-from weft import BatchStat, Cache, Param
+from weft import BatchStat, Cache, InstanceOf, Param
 from weft.core.errors import AxisError
 from weft.core.interpreter.prefixes import (
     axes,
@@ -149,7 +149,15 @@ def test_all_offenders_are_listed(prefix: Any, given: int | None, fragment: str,
 
 
 def test_rides_by_kind_are_shown_as_they_are_written():
-    assert repr(BY_KIND).startswith("axes({")
+    by_kind = axes({BatchStat: None, InstanceOf(weft.Linear): 1, ...: 0})
+    assert repr(by_kind) == "axes({BatchStat: None, InstanceOf(Linear): 1, ...: 0})"
+
+
+@pytest.mark.parametrize("prefix", [{Cache: None, ...: 0}, {"layer": {Cache: None, ...: 0}, "x": 0}, {Param: 0}])
+def test_a_dict_by_kind_that_is_not_marked_as_one_is_told_how(prefix: dict[Any, Any]):
+    with pytest.raises(AxisError, match="in_axes has a dict by kind") as caught:
+        rides(prefix, {"layer": make_layer(), "x": 1.0})
+    assert "weft.axes({" in str(caught.value)
 
 
 def test_filters_see_paths_that_begin_where_they_were_given():
