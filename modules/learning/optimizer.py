@@ -35,6 +35,7 @@ from weft.core.records.leaves import Leaf, iter_leaves
 from weft.core.records.module import Module, static
 from weft.core.records.partition import only_leaves, with_leaves
 from weft.core.records.successors import check_successor, take_successor
+from weft.modules.construct import ConfigError
 from weft.modules.op import hashable
 from weft.transforms.autodiff import value_and_grad
 
@@ -122,6 +123,17 @@ class PerFilter:
             yield treedef.unflatten([leaf if group == which else None for leaf, group in pairs])
 
 
+def _check_transformation(given: Any) -> None:
+    for one in cast("Mapping[Any, Any]", given).values() if isinstance(given, Mapping) else (given,):
+        if not callable(getattr(one, "init", None)) or not callable(getattr(one, "update", None)):
+            name = getattr(one, "__name__", None)
+            raise ConfigError(
+                f"an optimizer takes a transformation of optax, not a {type(one).__name__}",
+                at=f"transformation={f'the function {name}' if name else one!r}",
+                fix=f"call it: {name}(...)" if name else "Optimizer(model, optax.adamw(1e-3)): the model comes first",
+            )
+
+
 class Optimizer(Module):  # weft: skip(of any model)
     """Moves the parameters of a model: `model, opt = opt.update(model, grad, state_of=new)`.
 
@@ -136,6 +148,7 @@ class Optimizer(Module):  # weft: skip(of any model)
         step: how many updates were made.
 
     Raises:
+        ConfigError: if `transformation` is none of optax's.
         FilterError: if a filter matches nothing, or a parameter matches no filter of the dict.
         DifferentiationError: if a parameter is not inexact.
         AliasError: if one array is in two places, which an update would take apart; see `Shared`.
@@ -162,6 +175,7 @@ class Optimizer(Module):  # weft: skip(of any model)
         *,
         wrt: Filter = Param,
     ):
+        _check_transformation(transformation)
         self.wrt = hashable(wrt)
         leaves = _parameters(model, self.wrt)
         refuse_aliases(model, leaves, ("model",), "an optimizer")

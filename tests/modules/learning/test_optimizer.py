@@ -159,6 +159,19 @@ def test_a_filter_that_matches_no_parameter_is_named():
     weft.Optimizer(net(), {Maybe(LoRAParam): optax.sgd(1.0), ...: optax.sgd(1.0)})
 
 
+@pytest.mark.parametrize(
+    ("model", "transformation", "fix"),
+    [
+        (optax.sgd(0.1), {"w": jnp.ones(2)}, "the model comes first"),
+        ({"w": jnp.ones(2)}, optax.adam, r"call it: adam\(...\)"),
+        ({"w": jnp.ones(2)}, {...: optax.adam}, r"call it: adam\(...\)"),
+    ],
+)
+def test_what_is_no_transformation_is_refused_with_the_fix(model: Any, transformation: Any, fix: str):
+    with pytest.raises(weft.ConfigError, match=f"takes a transformation of optax(.|\n)*{fix}"):
+        weft.Optimizer(model, transformation, wrt=...)
+
+
 def test_only_what_wrt_selects_is_moved():
     model = net()
     opt = weft.Optimizer(model, optax.adam(0.1), wrt=All(Param, Not(Inside("hidden"))))
