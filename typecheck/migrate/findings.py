@@ -33,10 +33,10 @@ class Left:
     fix: str = ""
     holds: bool = False
 
-    def shown(self, name: str) -> str:
-        """The finding as lines of the report."""
+    def shown(self, place: str) -> str:
+        """The finding as lines of the report, behind the place where it is."""
         fix = f"\n    do: {self.fix}" if self.fix else ""
-        return f"{name}:{self.line}: {self.what}: {self.why}{fix}"
+        return f"{place}: {self.what}: {self.why}{fix}"
 
 
 @dataclass

@@ -24,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
         "diff, and beside it, as errors are printed, what it left and what to do there.",
         epilog="Exit code: 0, or 2 if a file cannot be read or written; nothing is written then.",
     )
-    top.add_argument("paths", nargs="+", metavar="PATH", help="files and folders: best, a whole code base")
+    top.add_argument("paths", nargs="+", metavar="PATH", help="files, notebooks and folders: best, a whole code base")
     top.add_argument("--write", action="store_true", help="change the files, all of them or none")
     top.add_argument("--from", dest="library", choices=("nnx", "equinox"), help="only this library (default: both)")
     top.add_argument("--exclude", action="append", default=[], metavar="PATTERN", help="leave out such files (repeat)")
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for path, (before, after) in done.files.items():
         print(diff(_shown(path).lstrip("/"), before, after), end="")
     for one in sorted(done.unreadable + done.left):
-        print(one.shown(_shown(one.file)), file=sys.stderr)
+        print(one.shown(f"{_shown(one.file)}{project.place(one.file, one.line)}"), file=sys.stderr)
     if done.unreadable and options.write:
         print("weft migrate: nothing is written: a file cannot be read (--exclude leaves it out)", file=sys.stderr)
         return 2

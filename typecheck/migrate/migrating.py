@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from pathlib import Path
 from . import from_equinox, from_nnx
 from .findings import Changes, Left, edited
 from .known import Known
+from .notebooks import kept_in
 from .project import Project, Source
 from .reading import Reader
 
@@ -48,9 +50,11 @@ def migrated(project: Project, libraries: Collection[str] = ("nnx", "equinox")) 
         data = source.data
         if source in changes and source.asked:
             data = edited(readers[source].module, changes[source]).bytes
-            compile(data, str(source.path), "exec", dont_inherit=True)
+            # Cells may await at their top level.
+            flags = 0 if source.notebook is None else ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+            compile(data, str(source.path), "exec", flags=flags, dont_inherit=True)
         if data != source.data:
-            done.files[source.path] = (source.data, data)
+            done.files[source.path] = (source.original, source.written(data))
     return done
 
 
@@ -78,7 +82,7 @@ def _over_nnx(project: Project, readers: dict[Source, Reader], done: Migrated) -
     for source in project.sources:
         group = groups[source]
         if source in found:
-            found[source].left += from_nnx.foreign(source, project)
+            found[source].left += [*from_nnx.foreign(source, project), *_of_ipython(source, ("flax",), holds=True)]
         firm = [one for one in found[source].left if one.holds] if source in found else []
         if firm:
             holding.setdefault(group, firm[0])
@@ -101,7 +105,8 @@ def _over_nnx(project: Project, readers: dict[Source, Reader], done: Migrated) -
             continue
         holder = holding[group]
         if holder not in changes.left:
-            why = f"it is tied by imports to {holder.file.name}:{holder.line}, which holds it ({holder.what})"
+            place = project.place(holder.file, holder.line)
+            why = f"it is tied by imports to {holder.file.name}{place}, which holds it ({holder.what})"
             done.left.append(Left(source.path, 1, "flax.nnx", why, "see to that first", True))
         elif changes.edits:
             why = "the rest of the file stays with flax.nnx, since both must not meet"
@@ -128,8 +133,19 @@ def _over_equinox(project: Project, readers: dict[Source, Reader], done: Migrate
             bases={name for reader in readers.values() for name in from_equinox.bases_in(reader)},
         )
         found[source] = from_equinox.changes_of(known[source], around)
+        if found[source].edits and (lines := _of_ipython(source, readers[source].names_of("equinox"), holds=False)):
+            found[source] = Changes(left=lines)
         done.left += found[source].left
     return found
+
+
+def _of_ipython(source: Source, names: Collection[str], holds: bool) -> list[Left]:
+    """What only IPython understands, where it has a name that may mean something else afterwards."""
+    if source.notebook is None:
+        return []
+    why = "only IPython understands this line, and it names what would move"
+    lines = sorted({line for name in names for line in kept_in(source.data, name)})
+    return [Left(source.path, line, "the line", why, "write it as Python", holds) for line in lines]
 
 
 def _elsewhere(source: Source, project: Project, readers: dict[Source, Reader]) -> Callable[[str], bool]:

@@ -18,19 +18,58 @@ from pathlib import Path
 
 import libcst as cst
 
+from .notebooks import Notebook
+
 # A folder with one of these is where a code base starts.
 _ROOTS = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
+NOTEBOOK = ".ipynb"
 _SKIPPED = ("__pycache__", "node_modules", "site-packages", "build", "dist")
 _IMPORT = re.compile(rb"^\s*(?:from|import)\s+([\w.]+)", re.MULTILINE)
 
 
 @dataclass(eq=False)
 class Source:
-    """A file as it was read."""
+    """A file as it was read.
+
+    Attributes:
+        path: where it is.
+        data: its code; of a notebook, that of its cells.
+        asked: whether it is to be migrated, or only looked at.
+        original: what stands in the file.
+        notebook: if it is one.
+        broken: why a notebook cannot be read.
+    """
 
     path: Path
     data: bytes
-    asked: bool  # whether it is to be migrated, or only looked at
+    asked: bool
+    original: bytes
+    notebook: Notebook | None = None
+    broken: str = ""
+
+    @classmethod
+    def read(cls, path: Path, asked: bool) -> Source:
+        """Reads a file."""
+        data = path.read_bytes()
+        if path.suffix != NOTEBOOK:
+            return cls(path, data, asked, data)
+        try:
+            notebook = Notebook.read(data)
+        except ValueError as error:
+            return cls(path, data, asked, data, None, str(error))
+        return cls(path, notebook.code, asked, data, notebook)
+
+    def written(self, code: bytes) -> bytes:
+        """The file with other code.
+
+        Raises:
+            ValueError: if the code does not fit the cells of a notebook.
+        """
+        return code if self.notebook is None else self.notebook.written(code)
+
+    def place(self, line: int) -> str:
+        """Where a line of the code stands, behind the file's name."""
+        return f":{line}" if self.notebook is None else f", {self.notebook.place(line)}"
 
     @cached_property
     def module(self) -> cst.Module:
@@ -39,6 +78,8 @@ class Source:
         Raises:
             ValueError: if it cannot be read so.
         """
+        if self.broken:
+            raise ValueError(self.broken)
         try:
             module = cst.parse_module(self.data)
         except cst.ParserSyntaxError as error:
@@ -83,7 +124,7 @@ class Project:
         """Reads what lies below some paths, and around them.
 
         Raises:
-            FileNotFoundError: if one of them is not there, or holds no Python file.
+            FileNotFoundError: if one of them is not there, or holds no Python file and no notebook.
         """
         asked: dict[Path, None] = {}
         for name in names:
@@ -94,12 +135,18 @@ class Project:
         root = _root_of([Path(name).resolve() for name in names])
         kept = {path for path in asked if not any(fnmatch(_below(path, root), one) for one in exclude)}
         around = dict.fromkeys(one.resolve() for one in _python_files(root))
-        return cls(root, [Source(path, path.read_bytes(), path in kept) for path in sorted({*asked, *around})])
+        return cls(root, [Source.read(path, path in kept) for path in sorted({*asked, *around})])
+
+    def place(self, path: Path, line: int) -> str:
+        """Where a line of a file's code stands, behind the file's name."""
+        return next(source for source in self.sources if source.path == path).place(line)
 
     @cached_property
     def _by_name(self) -> dict[str, list[Source]]:
         table: dict[str, list[Source]] = {}
         for source in self.sources:
+            if source.path.suffix == NOTEBOOK:
+                continue  # it is not imported by name
             parts = _below(source.path, self.root).removesuffix(".py").split("/")
             parts = parts[:-1] if parts[-1] == "__init__" else parts
             for start in range(len(parts)):
@@ -182,4 +229,4 @@ def _python_files(path: Path) -> Iterator[Path]:
             for one in folders
             if not one.startswith(".") and one not in _SKIPPED and not (Path(folder, one) / "pyvenv.cfg").exists()
         )
-        yield from (Path(folder, one) for one in sorted(files) if one.endswith(".py"))
+        yield from (Path(folder, one) for one in sorted(files) if one.endswith((".py", NOTEBOOK)))

@@ -1,0 +1,170 @@
+"""Notebooks as programs: the code of the cells is one file to read and to edit, and goes back to the cells it is from.
+
+Between two cells stands a comment that says which comes next. What only IPython understands (`%timeit f(x)`, `!pip
+install jax`, `model?`) is a comment too while the file is read, beside a statement that means nothing where one may be
+needed. A notebook whose file would not be written as it was read is not touched.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+_CELL = "# weft: cell "
+_KEPT = "#weft-keeps: "
+# Cells of these are Python, but for their first line; those of all others are not read.
+_OF_PYTHON = ("time", "timeit", "capture", "prun")
+# `%magic`, `!command` and `?name`, alone on a line or to the right of an assignment; `name?`.
+_MAGIC = re.compile(r"^(\s*)(?:([%!?].*)|(.*\?{1,2}\s*))$")
+_ASSIGNED = re.compile(r"^(\s*[\w.,\s\[\]]+=)(\s*[%!].*)$")
+_WRITTEN: tuple[dict[str, Any], ...] = (
+    {"indent": 1, "ensure_ascii": False},
+    {"indent": 1},
+    {"indent": 2, "ensure_ascii": False},
+    {"indent": 2},
+    {"ensure_ascii": False},
+    {},
+)
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """A notebook.
+
+    Attributes:
+        content: its JSON.
+        style: how the JSON is written, as options of `json.dumps`, and what ends it.
+        code: the code of its cells, as one file.
+    """
+
+    content: dict[str, Any]
+    style: tuple[dict[str, Any], str]
+    code: bytes
+
+    @classmethod
+    def read(cls, data: bytes) -> Notebook:
+        """Reads a file.
+
+        Raises:
+            ValueError: if it is no notebook, would not be written as it was read, or a cell cannot be parsed.
+        """
+        text = data.decode()
+        try:
+            content = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"it is no notebook: {error}") from None
+        if not isinstance(content, dict) or not isinstance(cast("dict[str, Any]", content).get("cells"), list):
+            raise ValueError("it is no notebook of version 4: it has no cells")
+        content = cast("dict[str, Any]", content)
+        end = text[len(text.rstrip()) :]
+        style = next((one for one in _WRITTEN if json.dumps(content, **one) + end == text), None)
+        if style is None:
+            raise ValueError("it would not be written as it was read: open and save it with Jupyter")
+        parts = [f"{_CELL}{number}\n{_readable(code, number)}\n" for number, code in _cells(content)]
+        return cls(content, (style, end), "".join(parts).encode())
+
+    def written(self, code: bytes) -> bytes:
+        """The file with other code in its cells.
+
+        Raises:
+            ValueError: if cells are missing.
+        """
+        parts = dict(_parts(code.decode()))
+        if [*parts] != [number for number, _ in _cells(self.content)]:
+            raise ValueError("an edit goes over the end of a cell")
+        cells: list[Any] = []
+        for number, cell in enumerate(self.content["cells"], 1):
+            if number in parts:
+                source = _as_written(parts[number])
+                cell = {**cell, "source": source.splitlines(True) if isinstance(cell["source"], list) else source}
+            cells.append(cell)
+        style, end = self.style
+        return (json.dumps({**self.content, "cells": cells}, **style) + end).encode()
+
+    def place(self, line: int) -> str:
+        """Where a line of the code stands: `cell 3, line 2`, of all cells, texts included."""
+        found, start = 1, 0
+        for i, text in enumerate(self.code.decode().split("\n")[:line], 1):
+            if text.startswith(_CELL):
+                found, start = int(text.removeprefix(_CELL)), i
+        return f"cell {found}, line {max(1, line - start)}"
+
+
+def _cells(content: dict[str, Any]) -> Iterator[tuple[int, str]]:
+    """The cells of Python, by their numbers."""
+    told = content.get("metadata", {})
+    language = told.get("language_info", {}).get("name") or told.get("kernelspec", {}).get("language") or "python"
+    for number, cell in enumerate(content["cells"], 1):
+        if cell.get("cell_type") == "code" and language in ("python", "ipython"):
+            source = cell.get("source", "")
+            yield number, source if isinstance(source, str) else "".join(source)
+
+
+def _parts(code: str) -> Iterator[tuple[int, str]]:
+    """The code of each cell again."""
+    number, lines = 0, list[str]()
+    for line in code.removesuffix("\n").split("\n"):
+        if line.startswith(_CELL):
+            if number:
+                yield number, "\n".join(lines)
+            number, lines = int(line.removeprefix(_CELL)), []
+        else:
+            lines.append(line)
+    if number:
+        yield number, "\n".join(lines)
+
+
+def _readable(code: str, number: int) -> str:
+    """A cell as Python."""
+    if _CELL in code or _KEPT in code:
+        raise ValueError(f"cell {number} has a comment that stands for something else here: {_CELL.strip()}")
+    lines = code.split("\n")
+    magic = code.lstrip("\n").split("\n")[0]
+    if magic.startswith("%%") and magic[2:].split(" ")[0] not in _OF_PYTHON:
+        return "\n".join(f"{_KEPT}{line}" for line in lines)
+    # A line may look like IPython's and be the middle of an expression, so it is the parser that says which are.
+    while (wrong := _line_of_error("\n".join(lines))) is not None:
+        if wrong >= len(lines) or (masked := _masked(lines[wrong])) == lines[wrong]:
+            raise ValueError(f"cell {number} cannot be parsed")
+        while lines[wrong].endswith("\\") and wrong + 1 < len(lines):
+            lines[wrong], wrong, masked = masked, wrong + 1, f"{_KEPT}{lines[wrong + 1]}"
+        lines[wrong] = masked
+    return "\n".join(lines)
+
+
+def _masked(line: str) -> str:
+    assigned = _ASSIGNED.match(line) if _KEPT not in line else None
+    if assigned:
+        return f"{assigned[1]} None  {_KEPT}{assigned[2]}"
+    magic = _MAGIC.match(line) if _KEPT not in line else None
+    return f"{magic[1]}pass  {_KEPT}{line[len(magic[1]) :]}" if magic and line.strip() else line
+
+
+_UNMASK = re.compile(rf"^(.*?)(?:(?<==) None  |pass  |){re.escape(_KEPT)}(.*)$", re.MULTILINE)
+
+
+def _as_written(code: str) -> str:
+    return _UNMASK.sub(r"\1\2", code)
+
+
+def _line_of_error(code: str) -> int | None:
+    """The line, from 0, that the parser does not understand; None if there is none."""
+    try:
+        compile(code, "<cell>", "exec", flags=ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    except SyntaxError as error:
+        return (error.lineno or 1) - 1
+    except ValueError:  # a zero byte
+        return 0
+    return None
+
+
+def kept_in(code: bytes, word: str) -> Iterator[int]:
+    """The lines of what only IPython understands that have a word in them."""
+    named = re.compile(rf"{re.escape(_KEPT)}.*\b{re.escape(word)}\b")
+    for i, line in enumerate(code.decode().split("\n"), 1):
+        if named.search(line):
+            yield i
