@@ -86,6 +86,19 @@ def digest_of(file: Path) -> str:
         raise ConfigError(f"{file}: {error.strerror or error}; `pytest --weft-record` writes it") from None
 
 
+def calls_below(root: Path) -> tuple[str, str]:
+    """The file of a project's recorded calls, and what tells its content from another; both empty if there is none.
+
+    Raises:
+        ConfigError: in one line, for a file that is none of recorded calls, or of another version.
+    """
+    file = root / PLACE
+    if not file.exists():
+        return "", ""
+    read_calls(file)
+    return os.path.abspath(file), digest_of(file)
+
+
 @functools.lru_cache(maxsize=2)
 def _read(path: str, digest: str) -> tuple[dict[str, list[Any]], list[str]]:
     try:

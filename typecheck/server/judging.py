@@ -18,6 +18,7 @@ from pathlib import Path
 from ..command.config import Config, ConfigError, Settings, read
 from ..command.conversation import Conversation
 from ..command.lines import Line, from_json
+from ..command.recorded import calls_below
 from ..command.sources import Sources
 from ..command.units import WEFT, unit_of
 from ..shapes.notes import Note
@@ -112,7 +113,7 @@ class Judge(threading.Thread):
         self.documents: dict[str, Document] = {}
         self._due: dict[str, float] = {}
         self._changed = threading.Condition()
-        self._conversations: dict[Path, tuple[Config, Conversation]] = {}
+        self._conversations: dict[Path, tuple[Config, Settings, Conversation]] = {}
         self._stopped = False
 
     def edit(self, path: str, text: str, version: int | None, uri: str = "", *, at_once: bool = False) -> None:
@@ -153,7 +154,7 @@ class Judge(threading.Thread):
         with self._changed:
             self._stopped = True
             self._changed.notify()
-        for _, conversation in self._conversations.values():
+        for _, _, conversation in self._conversations.values():
             conversation.close()
 
     def run(self) -> None:
@@ -161,7 +162,7 @@ class Judge(threading.Thread):
             document = self.documents.get(path)
             try:
                 if document is None:
-                    self._conversation(Path(path))[1].start()
+                    self._conversation(Path(path)).start()
                 else:
                     self._judge(document)
             except ConfigError as error:
@@ -187,19 +188,24 @@ class Judge(threading.Thread):
                 self._changed.wait(min(self._due.values()) - now if self._due else None)
             return None
 
-    def _conversation(self, folder: Path) -> tuple[Config, Conversation]:
+    def _conversation(self, folder: Path) -> Conversation:
         config = read(folder)
-        known = self._conversations.get(config.root)
-        if known is not None and known[0] == config:
-            return known
-        if known is not None:
-            known[1].close()
         seconds, trials = min(config.seconds, _SECONDS), min(config.trials, _TRIALS)
-        settings = Settings(None, config.strict, trials, seconds, config.dims, config.args)
-        self._conversations[config.root] = config, Conversation(settings, config.memory)
-        return self._conversations[config.root]
+        calls, digest = calls_below(config.root)
+        settings = Settings(None, config.strict, trials, seconds, config.dims, config.args, calls, digest)
+        known = self._conversations.get(config.root)
+        if known is not None and known[:2] == (config, settings):
+            return known[2]
+        if known is not None:
+            known[2].close()
+            # What was configured or recorded anew may decide otherwise.
+            for document in self.documents.values():
+                document.is_stale = True
+        self._conversations[config.root] = config, settings, Conversation(settings, config.memory)
+        return self._conversations[config.root][2]
 
     def _judge(self, document: Document) -> None:
+        conversation = self._conversation(Path(document.path).parent)
         with self._changed:
             text = document.judged = document.text
             document.judged_version = document.version
@@ -217,7 +223,6 @@ class Judge(threading.Thread):
         known = {name: one for name, one in document.known.items() if _holds(one, definitions.get(name))}
         ahead = [name for name in definitions if name not in known]
         document.definitions, document.known = definitions, known
-        _, conversation = self._conversation(Path(document.path).parent)
         if _is_weft(document.path):
             conversation.restart()
         if ahead or document.trouble:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from weft.typecheck.command.lines import Checked, Line, to_json
+from weft.typecheck.command.recorded import PLACE, write_calls
 from weft.typecheck.server import judging
 from weft.typecheck.server.definitions import definitions_of
 from weft.typecheck.server.judging import Document, Judge
@@ -56,6 +57,7 @@ class Worker:
 
     def __init__(self, settings, memory):
         self.asked: list[list[str]] = []
+        self.settings = settings
         CONVERSATIONS.append(self)
 
     def start(self):
@@ -144,3 +146,18 @@ def test_a_configuration_that_cannot_be_read_is_said(judge, tmp_path: Path):
     ((line, message),) = judge(TEXT)
     assert line == 1
     assert "jobs = 'many' is not a number of processes" in message
+
+
+def test_recorded_calls_are_in_force_and_new_ones_are_seen(judge, tmp_path: Path):
+    judge(TEXT)
+    assert CONVERSATIONS[0].settings.calls == ""
+    file = tmp_path / PLACE
+    for i in (1, 2):
+        write_calls(file, {"net:first": [{"args": [i], "kwargs": {}}]})
+        assert judge(TEXT)[0] == (4, "says first")
+        assert CONVERSATIONS[i].settings.calls == str(file)
+        assert CONVERSATIONS[i].asked == [["first", "helper", "Net", "Other"]]
+    judge(TEXT)
+    assert len(CONVERSATIONS) == 3
+    file.write_text("{}")
+    assert "this is no file of recorded calls" in judge(TEXT)[0][1]
