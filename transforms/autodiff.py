@@ -19,7 +19,6 @@ from weft.transforms._wrap import decorate, over_values
 from weft.transforms.differentiation import (
     DIFFERENTIATED,
     DiffOptions,
-    ReverseKeywords,
     closed_over,
     diff_options,
     differentiation,
@@ -29,6 +28,7 @@ from weft.transforms.differentiation import (
     read_arguments,
     type_of,
 )
+from weft.transforms.keywords import ReverseKeywords
 from weft.transforms.parts import differentiated
 
 P = ParamSpec("P")

@@ -10,7 +10,7 @@ import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+from typing import Any, Generic, ParamSpec, TypeVar, Unpack, cast, overload
 
 import jax
 from weft.core.edge.untyped import is_tuple
@@ -27,6 +27,7 @@ from weft.core.records.partition import take_apart
 from weft.core.records.statics import Bound, Static
 from weft.core.threads.proxies import Returned, Transform
 from weft.transforms._wrap import decorate, named_like, numbers_and_names, titled, with_statics
+from weft.transforms.keywords import CompilerKeywords
 from weft.transforms.parts import call_part
 from weft.transforms.stages import Arguments, Stage, StaticArguments, refuse_statics, refuse_writes, without_statics
 
@@ -247,9 +248,9 @@ def bind(argument: Any) -> Bound:
 
 
 @overload
-def jit(function: Callable[P, R], /, **options: Any) -> JitFunction[P, R]: ...
+def jit(function: Callable[P, R], /, **options: Unpack[CompilerKeywords]) -> JitFunction[P, R]: ...
 @overload
-def jit(**options: Any) -> Callable[[Callable[P, R]], JitFunction[P, R]]: ...
+def jit(**options: Unpack[CompilerKeywords]) -> Callable[[Callable[P, R]], JitFunction[P, R]]: ...
 def jit(
     function: Callable[..., Any] | None = None,
     /,

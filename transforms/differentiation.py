@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypedDict, cast
+from typing import Any, cast
 
 import jax
 from weft.core.edge.untyped import jnp
@@ -28,21 +28,6 @@ from weft.core.records.leaves import Leaf
 
 # What is closed over need not leave; what is differentiated leaves as part of what is differentiated with it.
 DIFFERENTIATED, CLOSED, PRIMAL = Role("differentiated"), Role("closed over", keeps=True), Role("primal")
-
-
-class DiffKeywords(TypedDict, total=False):
-    """The options that whole derivatives share, for static checkers; `grad` says what they mean."""
-
-    wrt: Any
-    argnums: int | Sequence[int]
-    has_aux: bool
-    holomorphic: bool
-
-
-class ReverseKeywords(DiffKeywords, total=False):
-    """Those of reverse mode, which integers may pass."""
-
-    allow_int: bool
 
 
 @dataclass(frozen=True)

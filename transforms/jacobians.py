@@ -9,15 +9,14 @@ from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.interpreter.rules import Finish, Lift, Lifted
 from weft.transforms._wrap import decorate, over_values
 from weft.transforms.differentiation import (
-    DiffKeywords,
     DiffOptions,
-    ReverseKeywords,
     diff_options,
     differentiation,
     like_arguments,
     like_output,
     primal_of,
 )
+from weft.transforms.keywords import DiffKeywords, ReverseKeywords
 
 P = ParamSpec("P")
 

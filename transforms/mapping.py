@@ -11,7 +11,7 @@ import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+from typing import Any, Generic, ParamSpec, TypeVar, Unpack, cast, overload
 
 import jax
 import numpy as np
@@ -30,6 +30,7 @@ from weft.core.memory import live
 from weft.core.records.leaves import Leaf
 from weft.core.threads.proxies import Returned
 from weft.transforms._wrap import decorate, named_like, of_parts, over_values, titled
+from weft.transforms.keywords import PmapKeywords, ShardMapKeywords, VmapKeywords
 from weft.transforms.stages import Arguments, Stage
 
 P = ParamSpec("P")
@@ -204,25 +205,9 @@ PMAP: Rule[MapOptions] = Rule(
 
 
 @overload
-def vmap(
-    function: Callable[P, R],
-    /,
-    *,
-    in_axes: Any = 0,
-    out_axes: Any = 0,
-    axis_name: Any = None,
-    axis_size: int | None = None,
-    spmd_axis_name: Any = None,
-) -> Callable[P, R]: ...
+def vmap(function: Callable[P, R], /, **options: Unpack[VmapKeywords]) -> Callable[P, R]: ...
 @overload
-def vmap(
-    *,
-    in_axes: Any = 0,
-    out_axes: Any = 0,
-    axis_name: Any = None,
-    axis_size: int | None = None,
-    spmd_axis_name: Any = None,
-) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def vmap(**options: Unpack[VmapKeywords]) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def vmap(
     function: Callable[..., Any] | None = None,
     /,
@@ -264,13 +249,9 @@ def vmap(
 
 
 @overload
-def pmap(
-    function: Callable[P, R], /, *, in_axes: Any = 0, out_axes: Any = 0, axis_name: Any = None, **jax_options: Any
-) -> PmapFunction[P, R]: ...
+def pmap(function: Callable[P, R], /, **options: Unpack[PmapKeywords]) -> PmapFunction[P, R]: ...
 @overload
-def pmap(
-    *, in_axes: Any = 0, out_axes: Any = 0, axis_name: Any = None, **jax_options: Any
-) -> Callable[[Callable[P, R]], PmapFunction[P, R]]: ...
+def pmap(**options: Unpack[PmapKeywords]) -> Callable[[Callable[P, R]], PmapFunction[P, R]]: ...
 def pmap(
     function: Callable[..., Any] | None = None,
     /,
@@ -279,7 +260,8 @@ def pmap(
     out_axes: Any = 0,
     axis_name: Any = None,
     axis_size: int | None = None,
-    **jax_options: Any,
+    devices: Any = None,
+    backend: str | None = None,
 ) -> Any:
     """Maps a function over devices, one shard each. `shard_map` is the newer way.
 
@@ -289,7 +271,8 @@ def pmap(
         out_axes: as in `vmap`.
         axis_name: a name for the axis, for collectives.
         axis_size: the number of devices, where it cannot be read off the arguments.
-        jax_options: `devices`, `backend`, ..., for `jax.pmap`.
+        devices: which, if not all.
+        backend: `cpu`, `gpu` or `tpu`, if not JAX's own choice.
 
     Returns:
         A function with the same signature, over all shards, with `lower`.
@@ -299,7 +282,9 @@ def pmap(
 
     Source: `jax.pmap`.
     """
-    options = MapOptions(in_axes, out_axes, axis_name, axis_size, jax_options)
+    # JAX's others number its own arguments, which are lanes here: a buffer that no one named would be donated.
+    more: dict[str, Any] = {"devices": devices, "backend": backend}
+    options = MapOptions(in_axes, out_axes, axis_name, axis_size, more)
     return decorate(function, lambda f: PmapFunction(PMAP, f, options), of_parts(PMAP, _with_successor(options)))
 
 
@@ -362,11 +347,17 @@ SHARD_MAP: Rule[ShardMapOptions] = Rule(
 
 @overload
 def shard_map(
-    function: Callable[P, R], /, *, mesh: Any = None, in_specs: Any, out_specs: Any, **jax_options: Any
+    function: Callable[P, R],
+    /,
+    *,
+    mesh: Any = None,
+    in_specs: Any,
+    out_specs: Any,
+    **options: Unpack[ShardMapKeywords],
 ) -> Callable[P, R]: ...
 @overload
 def shard_map(
-    *, mesh: Any = None, in_specs: Any, out_specs: Any, **jax_options: Any
+    *, mesh: Any = None, in_specs: Any, out_specs: Any, **options: Unpack[ShardMapKeywords]
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def shard_map(
     function: Callable[..., Any] | None = None,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ParamSpec, TypeGuard, TypeVar, overload
+from typing import Any, ParamSpec, TypeGuard, TypeVar, Unpack, overload
 
 import jax
 from weft.core.edge.untyped import is_tuple, jnp, lax
@@ -28,6 +28,7 @@ from weft.core.records.leaves import Leaf
 from weft.core.threads.proxies import Transform
 from weft.transforms._wrap import by_position, decorate, named_like, over_values
 from weft.transforms.carries import agreement_of_carries
+from weft.transforms.keywords import ScanKeywords
 from weft.transforms.parts import scanned
 
 P = ParamSpec("P")
@@ -172,25 +173,9 @@ SCAN_ALONG: Rule[ScanOptions] = replace(SCAN, read=read_step_along)
 
 
 @overload
-def scan(
-    function: Callable[P, R],
-    /,
-    *,
-    in_axes: Any = DEFAULT_AXES,
-    out_axes: Any = DEFAULT_AXES,
-    length: int | None = None,
-    reverse: bool = False,
-    unroll: int | bool = 1,
-) -> Callable[P, R]: ...
+def scan(function: Callable[P, R], /, **options: Unpack[ScanKeywords]) -> Callable[P, R]: ...
 @overload
-def scan(
-    *,
-    in_axes: Any = DEFAULT_AXES,
-    out_axes: Any = DEFAULT_AXES,
-    length: int | None = None,
-    reverse: bool = False,
-    unroll: int | bool = 1,
-) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def scan(**options: Unpack[ScanKeywords]) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def scan(
     function: Callable[..., Any] | None = None,
     /,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ParamSpec, Protocol, TypeVar, overload, runtime_checkable
+from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload, runtime_checkable
 
 import equinox as eqx
 from jax.experimental import checkify as jax_checkify
@@ -17,6 +17,7 @@ from weft.core.interpreter.rules import Finish, Lift, Lifted, Rule
 from weft.core.interpreter.values import VALUES
 from weft.core.threads.proxies import Transform
 from weft.transforms._wrap import decorate, named_like, numbers_and_names, over_values, with_statics
+from weft.transforms.keywords import RematKeywords
 from weft.transforms.layouts import shapes_with_layouts
 
 P = ParamSpec("P")
@@ -150,18 +151,9 @@ REMAT: Rule[RematOptions] = Rule("remat", _lift_remat)
 
 
 @overload
-def remat(
-    function: Callable[P, R],
-    /,
-    *,
-    policy: Any = None,
-    prevent_cse: bool = True,
-    static_argnums: int | Sequence[int] | None = None,
-) -> Callable[P, R]: ...
+def remat(function: Callable[P, R], /, **options: Unpack[RematKeywords]) -> Callable[P, R]: ...
 @overload
-def remat(
-    *, policy: Any = None, prevent_cse: bool = True, static_argnums: int | Sequence[int] | None = None
-) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def remat(**options: Unpack[RematKeywords]) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def remat(
     function: Callable[..., Any] | None = None,
     /,

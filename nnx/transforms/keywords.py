@@ -1,7 +1,6 @@
 """The options of the transforms, for static checkers: what a function keeps its signature beside.
 
-Each transform has two forms, `nnx.vmap(f, **options)` and `@nnx.vmap(**options)`, which take the same options. They are
-written once here; the transform itself says what they mean.
+As in `weft.transforms.keywords`, whose options these are too, with those that NNX adds.
 """
 
 from __future__ import annotations
@@ -10,9 +9,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypedDict
 
 from weft.nnx.crossing.rides import DiffState
-
-Numbers = int | Sequence[int]
-Names = str | Sequence[str]
+from weft.transforms import keywords
+from weft.transforms.keywords import Numbers
 
 
 class ModeKeywords(TypedDict, total=False):
@@ -22,26 +20,12 @@ class ModeKeywords(TypedDict, total=False):
     graph_updates: bool | None
 
 
-class JitKeywords(ModeKeywords, total=False):
+class JitKeywords(keywords.JitKeywords, ModeKeywords, total=False):
     """The options of `jit`."""
 
-    in_shardings: Any
-    out_shardings: Any
-    static_argnums: Numbers | None
-    static_argnames: Names | None
-    donate_argnums: Numbers | None
-    donate_argnames: Names | None
-    keep_unused: bool
-    device: Any
-    backend: str | None
-    inline: bool
 
-
-class ShardMapKeywords(ModeKeywords, total=False):
+class ShardMapKeywords(keywords.ShardMapKeywords, ModeKeywords, total=False):
     """The options of `shard_map` that may be left out."""
-
-    axis_names: Any
-    check_vma: bool
 
 
 class AxesKeywords(ModeKeywords, total=False):
@@ -50,39 +34,21 @@ class AxesKeywords(ModeKeywords, total=False):
     transform_metadata: Mapping[str, Any]
 
 
-class MapKeywords(AxesKeywords, total=False):
-    """The options that `vmap` and `pmap` share."""
-
-    in_axes: int | Sequence[Any] | None
-    out_axes: Any
-    axis_name: Any
-    axis_size: int | None
-
-
-class VmapKeywords(MapKeywords, total=False):
+class VmapKeywords(keywords.VmapKeywords, AxesKeywords, total=False):
     """The options of `vmap`."""
 
-    spmd_axis_name: Any
 
-
-class PmapKeywords(MapKeywords, total=False):
+class PmapKeywords(keywords.PmapKeywords, AxesKeywords, total=False):
     """The options of `pmap`."""
 
     static_broadcasted_argnums: Numbers
-    devices: Any
-    backend: str | None
     donate_argnums: Numbers
 
 
-class ScanKeywords(AxesKeywords, total=False):
+class ScanKeywords(keywords.ScanKeywords, AxesKeywords, total=False):
     """The options of `scan`."""
 
-    length: int | None
-    reverse: bool
-    unroll: int | bool
     _split_transpose: bool
-    in_axes: Any
-    out_axes: Any
 
 
 class MetadataKeywords(TypedDict, total=False):

@@ -236,3 +236,9 @@ def test_error_if_of_equinox_is_its_own_error_and_is_said_once(times: int, caplo
     with pytest.raises(eqx.EquinoxRuntimeError, match=r"^x must not be negative$"):
         jax.block_until_ready(compiled(-1.0))
     assert not caplog.records
+
+
+@pytest.mark.parametrize("option", ["donate_argnums", "static_broadcasted_argnums"])
+def test_pmap_refuses_options_that_number_the_arguments_of_jax(option: str):
+    with pytest.raises(TypeError, match=option):
+        weft.pmap(product, **{option: 1})

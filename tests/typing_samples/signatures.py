@@ -60,6 +60,8 @@ def call(net: Net, x: Array) -> None:
     reveal_type(weft.custom_jvp(nondiff_argnums=0)(loss))  # CustomJvp[(net: Net, x: Array), Array]
     reveal_type(weft.vmap(step))  # (net: Net, x: Array, *, train: bool = True) -> tuple[Array, Net]
     reveal_type(weft.pmap(loss, axis_name="d"))  # PmapFunction[(net: Net, x: Array), Array]
+    reveal_type(weft.pmap(axis_size=2, devices=[])(loss))  # PmapFunction[(net: Net, x: Array), Array]
+    reveal_type(weft.jit(loss, compiler_options={}, keep_unused=True)(net, x))  # Array
     reveal_type(weft.shard_map(loss, in_specs=None, out_specs=None))  # (net: Net, x: Array) -> Array
     reveal_type(weft.scan(step))  # (net: Net, x: Array, *, train: bool = True) -> tuple[Array, Net]
     reveal_type(weft.scan(length=3)(loss))  # (net: Net, x: Array) -> Array
@@ -85,3 +87,10 @@ def refused(net: Net, x: Array) -> Any:
     custom(net, "x")  # error: Argument of type "Literal['x']" cannot be assigned to parameter "x"
     weft.scan(step)(net, x, train="yes")  # error: cannot be assigned to parameter "train"
     weft.vmap(step, in_axis=0)  # error: No overloads for "vmap"
+    weft.jit(step, donate_argnum=0)  # error: No overloads for "jit"
+    weft.jit(step, static_argnums="net")  # error: parameter "static_argnums"
+    weft.jit(donate_argnum=0)(step)  # error: No overloads for "jit"
+    weft.pmap(loss, donate_argnums=0)  # error: No overloads for "pmap"
+    weft.shard_map(loss, in_specs=None, out_specs=None, check_rep=False)  # error: No overloads for "shard_map"
+    weft.scan(step, lenght=3)  # error: No overloads for "scan"
+    weft.remat(step, policies=None)  # error: No overloads for "remat"
