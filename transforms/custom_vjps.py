@@ -79,7 +79,7 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
             if options.updates_as is not None:
                 keywords[options.updates_as] = _update_cotangents(options, forward_body, outcome.value, updates)
             with open_frame("custom_vjp backward"):
-                given = options.rule(*nondiff, boundary.unpack(structure.value, leaves), cotangent, **keywords)
+                given = options.rule(*nondiff, structure.value.build(leaves), cotangent, **keywords)
             return _gradients(options, forward_body, groups, given), None
 
         function = untyped_jax.custom_vjp(titled(primal_body.name, primal))

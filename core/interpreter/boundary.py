@@ -12,7 +12,7 @@ import inspect
 import types
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import jax
 from weft.core.edge.trees import PyTree
@@ -267,8 +267,24 @@ def _type_of(value: PyTree) -> str:
     return ", ".join(str(jax.typeof(leaf)) for leaf in jax.tree.leaves(value))
 
 
-# From a call to (what `hand_over` needs, leaf values, lanes), or None.
-Extract = Callable[[Call], tuple[Any, Sequence[PyTree], Groups] | None]
+class Packed(Hashable, Protocol):
+    """The structure of a tree that was taken apart by itself."""
+
+    def build(self, leaves: Sequence[PyTree], /) -> PyTree:
+        """The tree again, of fresh objects around these leaves."""
+        ...
+
+
+class QuickWay(NamedTuple):
+    """The quick way in and out, for calls of one make that was seen before.
+
+    Attributes:
+        extract: from a call to (what `hand_over` needs, leaf values, lanes), or to None if it is of another make.
+        hand_over: as `Boundary.hand_over`, for an outcome that is expected again.
+    """
+
+    extract: Callable[[Call], tuple[Any, Sequence[PyTree], Groups] | None]
+    hand_over: Callable[[Any, Any, Sequence[PyTree], Groups], PyTree]
 
 
 class Boundary(Protocol[S, R, E, M]):
@@ -307,12 +323,8 @@ class Boundary(Protocol[S, R, E, M]):
         """What must not differ between the outputs of branches."""
         ...
 
-    def pack(self, tree: PyTree) -> tuple[Hashable, tuple[PyTree, ...]]:
+    def pack(self, tree: PyTree) -> tuple[Packed, tuple[PyTree, ...]]:
         """Any tree as a structure and arrays, to be carried through JAX as it is."""
-        ...
-
-    def unpack(self, structure: Any, leaves: Sequence[PyTree]) -> PyTree:
-        """The inverse of `pack`."""
         ...
 
     def leave(
@@ -325,12 +337,8 @@ class Boundary(Protocol[S, R, E, M]):
         """Gives the caller the output, and writes updates if there are any; `groups` are the lanes of both."""
         ...
 
-    def extractor(self, crossing: Crossing[S], entered: E, call: Call) -> Extract | None:
-        """A quick way to take another call of the same make apart; it returns None for another make."""
-        ...
-
-    def quick_hand_over(self, entered: E, outcome: R, values: Sequence[PyTree], groups: Groups) -> PyTree:
-        """`hand_over`, for an outcome that is expected again."""
+    def quick_way(self, crossing: Crossing[S], entered: E, call: Call) -> QuickWay | None:
+        """The quick way for calls of the make of this one; None if it would not pay."""
         ...
 
 

@@ -38,9 +38,9 @@ from weft.core.interpreter.boundary import (
     Call,
     Crossing,
     Departure,
-    Extract,
     Function,
     Groups,
+    QuickWay,
 )
 from weft.core.interpreter.explain import explain
 from weft.core.interpreter.prefixes import depends_on_leaves, distinct, rides_in
@@ -64,7 +64,6 @@ class Plan:
     lifted: Lifted
     gives_away: bool = False
     uses: int = 0
-    extract: Extract | None = None
 
 
 def as_tree(function: Function) -> Function:
@@ -97,7 +96,7 @@ class Memory:
     """
 
     plans: Recent[AnyCrossing, Plan] = field(default_factory=lambda: Recent[AnyCrossing, Plan]())
-    quick: tuple[Plan, ...] = ()
+    quick: tuple[tuple[Plan, QuickWay], ...] = ()
     traces: Traces = field(default_factory=lambda: Traces())
 
     def __post_init__(self) -> None:
@@ -166,11 +165,10 @@ class Interpreted(Generic[O]):
 
                 return lost.check_evaluation(self.rule.name, run, args, kwargs)
             call = (self.functions, args, kwargs)
-            for plan in self.memory.quick:
-                assert plan.extract is not None
-                found = plan.extract(call)
+            for plan, quick in self.memory.quick:
+                found = quick.extract(call)
                 if found is not None:
-                    return self._run_quickly(plan, call, *found)
+                    return self._run_quickly(plan, quick, call, *found)
             plan, values, entered = self.plan(call)
             if prepare is not None:
                 extra = prepare(self.boundary, plan.crossing, call, values)
@@ -209,7 +207,9 @@ class Interpreted(Generic[O]):
         plan.uses += 1
         # The quick way looks at the structure alone.
         if self.rule.quick and plan.uses == 2 and not depends_on_leaves(prefix, read):
-            self._promote(plan, entered, call)
+            quick = self.boundary.quick_way(plan.crossing, entered, call)
+            if quick is not None:
+                self._promote(plan, quick)
         return plan, [leaf.value for leaf in leaves], entered
 
     def _lift(self, crossing: AnyCrossing) -> Lift[O]:
@@ -280,29 +280,25 @@ class Interpreted(Generic[O]):
     def _explain(self, error: Exception, call: Call) -> None:
         explain(error, lambda: self.boundary.enter(call)[1])
 
-    def _run_quickly(self, plan: Plan, call: Call, entered: object, values: Sequence[PyTree], groups: Groups) -> PyTree:
-        if plan is not self.memory.quick[0]:
-            self._promote(plan, entered, call)
+    def _run_quickly(
+        self, plan: Plan, quick: QuickWay, call: Call, entered: object, values: Sequence[PyTree], groups: Groups
+    ) -> PyTree:
+        first = self.memory.quick
+        if not first or first[0][0] is not plan:  # none, where another thread has cleared the caches since
+            self._promote(plan, quick)
         if plan.gives_away:
-            return self._run(
-                plan,
-                (),
-                call,
-                groups,
-                lambda result: self.boundary.quick_hand_over(
-                    entered, result[2].value, values, (*result[0], *result[1])
-                ),
-            )[0]
-        out, updates, outcome = self._guarded(plan, (), call, groups)
-        return self.boundary.quick_hand_over(entered, outcome.value, values, (*out, *updates))
 
-    def _promote(self, plan: Plan, entered: object, call: Call) -> None:
+            def hand_over(result: tuple[Any, ...]) -> PyTree:
+                return quick.hand_over(entered, result[2].value, values, (*result[0], *result[1]))
+
+            return self._run(plan, (), call, groups, hand_over)[0]
+        out, updates, outcome = self._guarded(plan, (), call, groups)
+        return quick.hand_over(entered, outcome.value, values, (*out, *updates))
+
+    def _promote(self, plan: Plan, quick: QuickWay) -> None:
         # Replaced as a whole, so that other threads see the old order or the new one.
-        if plan.extract is None:
-            plan.extract = self.boundary.extractor(plan.crossing, entered, call)
-        if plan.extract is not None:
-            others = tuple(other for other in self.memory.quick if other is not plan)
-            self.memory.quick = (plan, *others[: QUICK_PLANS - 1])
+        others = tuple(other for other in self.memory.quick if other[0] is not plan)
+        self.memory.quick = ((plan, quick), *others[: QUICK_PLANS - 1])
 
 
 def interpret(rule: Rule[O], boundary: AnyBoundary) -> Callable[[tuple[Function, ...], O], Interpreted[O]]:

@@ -26,9 +26,9 @@ from weft.core.interpreter.boundary import (
     Call,
     Crossing,
     Departure,
-    Extract,
     Groups,
     OutLanes,
+    QuickWay,
     parameter_names,
 )
 from weft.core.interpreter.codegen import FORWARDED, Builder, as_array, make_builder, make_extractor
@@ -200,10 +200,6 @@ class Values:
         structure, leaves = take_apart(tree)
         return structure, tuple(leaf.value for leaf in leaves)
 
-    def unpack(self, structure: Structure, leaves: Sequence[PyTree]) -> PyTree:
-        """The inverse of `pack`."""
-        return structure.build(leaves)
-
     def leave(
         self,
         crossing: Crossing[CallOfRecords],
@@ -234,15 +230,15 @@ class Values:
             [as_array(values[place]) if lane == FORWARDED else groups[lane][place] for lane, place in outcome.sources]
         )
 
-    def extractor(self, crossing: Crossing[CallOfRecords], entered: None, call: Call) -> Extract | None:
-        """Generated code that takes another call of the same make apart, or tells that it is of another make."""
-        return make_extractor(crossing.structure, crossing.places, len(crossing.lanes))
+    def quick_way(self, crossing: Crossing[CallOfRecords], entered: None, call: Call) -> QuickWay | None:
+        """Generated code that takes calls of this make apart, and builds what comes out."""
+        extract = make_extractor(crossing.structure, crossing.places, len(crossing.lanes))
+        return None if extract is None else QuickWay(extract, _build)
 
-    def quick_hand_over(
-        self, entered: Sequence[PyTree] | None, outcome: Outcome, values: Sequence[PyTree], groups: Groups
-    ) -> PyTree:
-        """Generated code for `hand_over`; what entered are the arguments' records, if they may be handed back."""
-        return outcome.builder(values, groups, entered)
+
+def _build(records: Sequence[PyTree] | None, outcome: Outcome, values: Sequence[PyTree], groups: Groups) -> PyTree:
+    """What a call hands over, by generated code; `records` are the arguments', if they may be handed back."""
+    return outcome.builder(values, groups, records)
 
 
 class _Abstract:

@@ -84,6 +84,10 @@ class RefStructure:
     def __hash__(self) -> int:
         return hash((self.treedef, self.graphdef, len(self.items)))
 
+    def build(self, leaves: Sequence[Any]) -> Any:
+        """The tree again, of fresh objects around these leaves."""
+        return build(self, leaves)[0]
+
 
 @dataclass
 class Tree:

@@ -1,6 +1,6 @@
 """The quick way in and out for objects that were met before, whose structure has not changed since.
 
-An extractor reads the arguments with generated code, in which objects are known by identity, and asks their plan
+On the way in, generated code reads the arguments, in which objects are known by identity, and asks their plan
 whether it still holds; then the values are one list comprehension over the Variables. On the way out the Variables to
 write are listed once for each outcome.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from weft.core.interpreter.boundary import Call, Crossing, Extract, Groups
+from weft.core.interpreter.boundary import Call, Crossing, Groups, QuickWay
 from weft.core.interpreter.codegen import SameObject, make_extractor
 from weft.core.interpreter.values import as_array
 from weft.core.records.agree import Fixed
@@ -94,12 +94,11 @@ def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
     return operator.itemgetter(*places)
 
 
-def quick_extractor(mode: Mode, crossing: Crossing[RefCall], entered: Tree, call: Call) -> Extract | None:
-    """Reads the same objects again, as long as their plan is valid.
+def quick_way(mode: Mode, crossing: Crossing[RefCall], entered: Tree, call: Call) -> QuickWay | None:
+    """Reads and writes the same objects again, as long as their plan is valid.
 
     Returns:
-        A function from a call to `(entry, values, groups)`, or to None where it is another call; None instead of it if
-        there are no objects, or something in them has to be looked at each time.
+        None if there are no objects, or something in them has to be looked at each time.
     """
     flat, treedef = jax.tree.flatten((call[1], dict(call[2])), is_leaf=_is_graph_leaf)
     nodes = [i for i, value in enumerate(flat) if _is_graph_leaf(value)]
@@ -122,14 +121,16 @@ def quick_extractor(mode: Mode, crossing: Crossing[RefCall], entered: Tree, call
     read = make_extractor(structure, [(0, i) for i in range(plain)], 1)
     if read is None or plain + len(order) != len(crossing.rides):
         return None
-    return _extract(plan, order, read, _grouper(crossing))
+    return QuickWay(_extract(plan, order, read, _grouper(crossing)), QuickEntry.hand_over)
 
 
-def _extract(plan: Plan, order: Sequence[int], read: Callable[[Any], Any], group: Callable[[Any], Groups]) -> Extract:
+def _extract(
+    plan: Plan, order: Sequence[int], read: Callable[[Any], Any], group: Callable[[Any], Groups]
+) -> Callable[[Call], tuple[QuickEntry, Sequence[Any], Groups] | None]:
     entry = QuickEntry(plan, order)
     in_order = list(order) == list(range(len(plan.leaves)))
 
-    def extract(call: Call) -> tuple[Any, Sequence[Any], Groups] | None:
+    def extract(call: Call) -> tuple[QuickEntry, Sequence[Any], Groups] | None:
         found = read(call[1:])
         # The same objects need not be of the same structure any more.
         if found is None or not plan.is_valid():

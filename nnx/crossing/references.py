@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from weft.core.interpreter.boundary import Arrival, Call, Crossing, Departure, Extract, Groups
+from weft.core.interpreter.boundary import Arrival, Call, Crossing, Departure, Groups, QuickWay
 from weft.core.interpreter.rides import Read, Ride
 from weft.core.paths import format_path
 from weft.core.records.agree import Described
@@ -40,7 +40,7 @@ from weft.nnx.crossing.leaving import Leaving
 from weft.nnx.crossing.modes import Mode
 from weft.nnx.crossing.outcomes import RefOutcome, hand_over
 from weft.nnx.crossing.prefixes import rides_of, without_functions
-from weft.nnx.crossing.quick import QuickEntry, quick_extractor
+from weft.nnx.crossing.quick import quick_way
 from weft.nnx.errors import DuplicateError
 from weft.nnx.graphs.nodes import is_graph_node
 from weft.nnx.graphs.trees import check_is_pytree, ways_out
@@ -164,10 +164,6 @@ class References:
         apart = take_apart(self.graph, tree)
         return apart.structure, tuple(leaf.value for leaf in apart.leaves)
 
-    def unpack(self, structure: RefStructure, leaves: Sequence[Any]) -> Any:
-        """The tree again, of fresh objects."""
-        return build(structure, leaves)[0]
-
     def leave(
         self,
         crossing: Crossing[RefCall],
@@ -189,10 +185,6 @@ class References:
             entered.plan.settle()
         return out
 
-    def quick_hand_over(self, entered: QuickEntry, outcome: RefOutcome, values: Sequence[Any], groups: Groups) -> Any:
-        """The same, for objects that were met before."""
-        return entered.hand_over(outcome, values, groups)
-
-    def extractor(self, crossing: Crossing[RefCall], entered: Tree, call: Call) -> Extract | None:
-        """Reads the Variables of the same objects again, as long as their plan is valid."""
-        return quick_extractor(self.mode, crossing, entered, call)
+    def quick_way(self, crossing: Crossing[RefCall], entered: Tree, call: Call) -> QuickWay | None:
+        """Reads and writes the Variables of the same objects again, as long as their plan is valid."""
+        return quick_way(self.mode, crossing, entered, call)

@@ -117,7 +117,7 @@ def test_the_quick_way_keeps_few_plans_and_the_latest_first():
             run(([1.0] * n,), {})
     assert len(run.memory.quick) == QUICK_PLANS
     assert run(([1.0] * (QUICK_PLANS + 1),), {}) == [1.0] * (QUICK_PLANS + 1)
-    assert len(run.memory.quick[0].crossing.rides) == QUICK_PLANS + 1
+    assert len(run.memory.quick[0][0].crossing.rides) == QUICK_PLANS + 1
 
 
 def test_rules_are_equal_to_themselves_alone():
