@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from weft.core.edge.untyped import lax
 from weft.core.errors import BranchError
-from weft.core.interpreter.boundary import Groups
+from weft.core.interpreter.boundary import Groups, Place
 from weft.core.interpreter.rides import Role
 from weft.core.interpreter.rules import Body, Exit, Lift, Lifted, OutcomeNode, Rule
 from weft.core.records.agree import Described, differences
@@ -38,6 +38,8 @@ class _Output:
     index: int
     outcome: OutcomeNode
     described: Described
+    # Of which operand an array of the output is the very one: the operand's position, by the array's place.
+    untouched: frozenset[tuple[Place, int]]
 
 
 def _same_output(options: BranchOptions, first: _Output, latest: _Output) -> None:
@@ -54,7 +56,7 @@ def _same_output(options: BranchOptions, first: _Output, latest: _Output) -> Non
 
 # From what is chosen by, the branches and their operands to what one returned.
 Choose = Callable[[Any, Sequence[Callable[[Groups], tuple[Groups, Groups]]], Groups], tuple[Groups, Groups]]
-# Every branch must return the same, so that nothing is forwarded.
+# Not forwarded by a branch on its own: JAX wants the same arrays of each. What all of them hand through is told after.
 OPERAND = Role("operand")
 
 
@@ -68,7 +70,7 @@ def _lift_branches(choose: Choose, lift: Lift[BranchOptions]) -> Lifted:
             def run(groups: Groups) -> tuple[Groups, Groups]:
                 out, updates, outcome = body(groups)
                 described = body.boundary.describe_outcome(body.crossing, outcome.value, (*out, *updates))
-                outputs.append(_Output(body.index, outcome, described))
+                outputs.append(_Output(body.index, outcome, described, _untouched(body, groups, out)))
                 _same_output(options, outputs[0], outputs[-1])
                 return out, updates
 
@@ -80,9 +82,18 @@ def _lift_branches(choose: Choose, lift: Lift[BranchOptions]) -> Lifted:
         replaced = frozenset[int]().union(*(found.replaced for found in learned))
         branches = [branch(body.departing(updated=updated, replaced=replaced)) for body in lift.bodies]
         out, updates = choose(chosen, branches, groups)
-        return out, updates, outputs[0].outcome
+        # An operand that every branch returns in one place is the caller's own there. JAX would give a copy of it, or
+        # another tracer, in which a loop around the choice cannot tell that it is the same at every step.
+        untouched = frozenset.intersection(*(output.untouched for output in outputs))
+        return out, updates, OutcomeNode(value=outputs[0].outcome.value.forwarding(dict(untouched)))
 
     return lifted
+
+
+def _untouched(body: Body, groups: Groups, out: Groups) -> frozenset[tuple[Place, int]]:
+    given = {id(value): position for position, value in enumerate(body.crossing.ungroup(groups))}
+    leaves = (((lane, place), leaf) for lane, group in enumerate(out) for place, leaf in enumerate(group))
+    return frozenset((place, given[id(leaf)]) for place, leaf in leaves if id(leaf) in given)
 
 
 def _rule(name: str, choose: Choose) -> Rule[BranchOptions]:

@@ -12,7 +12,7 @@ import inspect
 import types
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import jax
 from weft.core.edge.trees import PyTree
@@ -25,6 +25,8 @@ from weft.core.records.agree import Described
 Function = Callable[..., PyTree]
 Call = tuple[tuple[Function, ...], tuple[PyTree, ...], Mapping[str, PyTree]]
 Groups = tuple[tuple[PyTree, ...], ...]
+# Where a leaf left: its lane (those of the output, then those of updates), and its place there.
+Place = tuple[int, int]
 # How a call rides, as a prefix of it; None: all alike, as the rule reads None.
 Arrival = tuple[PyTree, PyTree, PyTree] | None
 
@@ -91,6 +93,10 @@ class Outcome(Protocol):
     @property
     def replaced(self) -> frozenset[int]:
         """The positions of the arguments' leaves that are arrays of their own, and in whose places others are now."""
+        ...
+
+    def forwarding(self, untouched: Mapping[Place, int]) -> Self:
+        """The outcome in which arrays of the output are the arguments' own: the positions of these, by place."""
         ...
 
     def sparse(self, values: Sequence[PyTree]) -> PyTree:
@@ -176,10 +182,6 @@ class Departure:
     arrive: Callable[[Call], Arrival]
     updated: frozenset[int] | None = None
     replaced: frozenset[int] = frozenset()
-
-
-# Where a leaf left: its lane (those of the output, then those of updates), and its place there.
-Place = tuple[int, int]
 
 
 class OutLanes:

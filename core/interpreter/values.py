@@ -28,6 +28,7 @@ from weft.core.interpreter.boundary import (
     Departure,
     Groups,
     OutLanes,
+    Place,
     QuickWay,
     parameter_names,
 )
@@ -127,6 +128,12 @@ class Outcome:
     def builder(self) -> Builder:
         """Generated code that builds the output from the arguments' leaves and the lanes that came out."""
         return make_builder(self.structure, self.sources)
+
+    def forwarding(self, untouched: Mapping[Place, int]) -> Outcome:
+        """The outcome in which arrays of the output are the arguments' own: the positions of these, by place."""
+        if not untouched:
+            return self
+        return replace(self, sources=tuple((FORWARDED, untouched[s]) if s in untouched else s for s in self.sources))
 
     def sparse(self, values: Sequence[PyTree]) -> PyTree:
         """A tree like the output: values at what rode in its first lane, and `None` elsewhere."""

@@ -15,14 +15,14 @@ Putting it into effect has an order that must not be changed:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import numpy as np
 from jax.core import Tracer
-from weft.core.interpreter.boundary import Groups
+from weft.core.interpreter.boundary import Groups, Place
 from weft.core.interpreter.rides import Ride
 from weft.core.interpreter.values import FORWARDED, as_array
 from weft.core.records.agree import Fixed
@@ -84,6 +84,12 @@ class RefOutcome:
             return frozenset()
         kept = {i for lane, i in self.arguments[1] if lane == FORWARDED}
         return self.attributes - kept
+
+    def forwarding(self, untouched: Mapping[Place, int]) -> RefOutcome:
+        """The outcome in which arrays of the output are the arguments' own: the positions of these, by place."""
+        if not untouched:
+            return self
+        return replace(self, sources=tuple((FORWARDED, untouched[s]) if s in untouched else s for s in self.sources))
 
     def sparse(self, values: Sequence[Any]) -> Any:
         """A tree like the output: values at what rode in its first lane, and `None` elsewhere."""

@@ -144,3 +144,34 @@ def test_another_record_type_with_the_same_leaves_differs():
 def test_choices_that_are_no_choice(run: Any, error: Any, fragment: str):
     with pytest.raises(error, match=fragment):
         run()
+
+
+@pytest.mark.parametrize("pick", [weft.cond, lambda pred, *rest: weft.switch(pred, rest[:2], *rest[2:])])
+def test_what_no_branch_changes_is_the_operand_itself(pick: Any):
+    def kept(m: dict[str, Any]) -> dict[str, Any]:
+        return m
+
+    def changed(m: dict[str, Any]) -> dict[str, Any]:
+        return {**m, "b": m["b"] + 1}
+
+    def swapped(m: dict[str, Any]) -> dict[str, Any]:
+        return {"w": m["b"], "b": m["b"]}
+
+    m = {"w": jnp.arange(2.0), "b": jnp.ones(2)}
+    out = pick(1, kept, changed, m)
+    assert out["w"] is m["w"]
+    assert out["b"] is not m["b"]
+    out = pick(1, kept, swapped, m)
+    assert out["w"] is not m["w"]
+    assert out["b"] is m["b"]
+    assert jax.jit(jax.grad(lambda w: pick(1, kept, changed, {**m, "w": w})["w"].sum()))(m["w"]).tolist() == [1.0, 1.0]
+
+
+def test_a_branch_in_a_scan_hands_on_what_is_the_same_at_every_step():
+    def step(total: Any, x: Any, m: dict[str, Any]) -> Any:
+        m = weft.cond(x > 0, lambda m: {**m, "name": "m"}, lambda m: {**m, "name": "m"}, m)
+        return total + x * m["w"], m
+
+    m = {"w": jnp.float32(2)}
+    total, out = weft.scan(step, in_axes=(weft.Carry, 0, None), out_axes=(weft.Carry, None))(0.0, jnp.arange(3.0), m)
+    assert (float(total), float(out["w"]), out["name"]) == (6.0, 2.0, "m")
