@@ -91,6 +91,7 @@ def interpreted_at_once(
     key = text_key(rule, boundary, functions, options)
     if key is None:
         return interpret(rule, boundary)(functions, options)
+    # Two threads may both make one; the table keeps the first, and both go on with it.
     return _at_once.get(key) or _at_once.add(key, interpret(rule, boundary)(functions, options))
 
 
@@ -161,6 +162,7 @@ def numbers_and_names(
     takes_any_number = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     if not takes_any_number and any(not -len(positional) <= n < len(positional) for n in chosen):
         raise ValueError(f"argument numbers {sorted(chosen)} are out of range: {function!r} takes {positional}")
+    # Each way to name an argument is completed by the other, since a call may pass it either way.
     chosen = {n if n >= 0 else n + len(positional) for n in chosen}
     named |= {positional[n] for n in chosen if n < len(positional)}
     chosen |= {positional.index(name) for name in named if name in positional}

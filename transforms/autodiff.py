@@ -50,6 +50,7 @@ def _lift_grad(lift: Lift[DiffOptions]) -> Lifted:
             )
         return outputs[0], everything
 
+    # With respect to the first of the lanes, and has_aux for the rest of what leaves, which is not differentiated.
     differentiate = untyped_jax.value_and_grad(
         scalar, has_aux=True, holomorphic=options.holomorphic, allow_int=options.allow_int
     )
@@ -137,6 +138,7 @@ def vjp_with(run: Callable[..., Any], primals: tuple[Any, ...]) -> Any:
     pull, types = finish.more
 
     def pullback(cotangent: Any) -> tuple[Any, ...]:
+        # A tree like the whole output; what is auxiliary has no cotangent.
         given = (cotangent, None) if finish.options.has_aux else cotangent
         leaves = finish.outcome.read_sparse(given)
         (gradient,) = pull(
@@ -149,6 +151,7 @@ def vjp_with(run: Callable[..., Any], primals: tuple[Any, ...]) -> Any:
 
 def jvp_with(run: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
     """`jvp`, given the interpreted rule: `(out, out_tangent)` or `(out, out_tangent, aux)`."""
+    # Before JAX counts them: to it they are leaves, and a mismatch would be about those.
     if len(primals) != len(tangents):
         raise StructureError(
             f"jvp got {len(primals)} primals but {len(tangents)} tangents",

@@ -69,6 +69,8 @@ def _lift_branches(choose: Choose, lift: Lift[BranchOptions]) -> Lifted:
         def branch(body: Body) -> Callable[[Groups], tuple[Groups, Groups]]:
             def run(groups: Groups) -> tuple[Groups, Groups]:
                 out, updates, outcome = body(groups)
+                # In words at once, as tracers go with the trace; the comparison is by structure, and words are made if
+                # it fails.
                 described = body.boundary.describe_outcome(body.crossing, outcome.value, (*out, *updates))
                 outputs.append(_Output(body.index, outcome, described, _untouched(body, groups, out)))
                 _same_output(options, outputs[0], outputs[-1])

@@ -51,6 +51,7 @@ class JitOptions:
 def _arrive(options: JitOptions, call: Call) -> Arrival:
     _, args, kwargs = call
     shardings = options.in_shardings
+    # `in_shardings` counts only these, as in `jax.jit`.
     traced = [i for i in range(len(args)) if i not in options.static_numbers]
     by_argument = dict.fromkeys(traced, shardings)
     if is_tuple(shardings) and not is_sharding(shardings):
@@ -170,6 +171,8 @@ class JitFunction(Generic[P, R]):
         writes = self._interpreted.boundary.has_updates
 
         def run(*args: Any, **kwargs: Any) -> Any:
+            # The arguments of the exported function are objects of its own trace, which nobody sees again: what is
+            # written into them would be lost, so that it is refused.
             before: list[Any] = untyped_jax.tree.leaves((args, kwargs)) if writes else []
             out = self._interpreted(*complete(args, kwargs))
             if writes:

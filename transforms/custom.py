@@ -175,6 +175,8 @@ def _not_differentiated(name: str, path: str) -> Callable[[Any], Any]:
     def itself(value: Any) -> Any:
         return value
 
+    # With symbolic zeros, because JAX asks for the derivative of everything that is traced under one: only a tangent
+    # that is no zero is one that would be lost.
     identity: Any = untyped_jax.custom_jvp(itself)
     identity.defjvp(refuse, symbolic_zeros=True)
     return identity
@@ -195,6 +197,7 @@ class CustomFunction(Generic[P, R]):
                 f"{getattr(self, '__name__', 'this function')} has no derivative rule yet",
                 fix=f"give it one with {self._definer} before it is called",
             )
+        # `nondiff_argnums` counts positions, so that an argument passed by name has to be in its own.
         positional, named = by_position(self.function, args, kwargs)
         nondiff = nondiff_positions(self.nondiff_argnums, len(positional))
         # As in JAX, a number that is not differentiated is a number inside.

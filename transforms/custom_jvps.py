@@ -47,6 +47,7 @@ def _lift_jvp(lift: Lift[CustomOptions]) -> Lifted:
                 out, tangent = options.rule(*nondiff, primals, given)
             # The rule's primal output crosses as the function's own output does.
             values = body.crossing.ungroup(groups)
+            # Of a call of its own: the user's rule had another one in hand, and may have changed its objects.
             live, memory = body.boundary.rebuild(body.crossing, values)
             (primals,), _, outcome = body.boundary.leave(body.crossing, values, live, memory, out, body.departure)
             outcomes.append(OutcomeNode(value=outcome))

@@ -46,6 +46,8 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
         seen: list[_Made] = []
         if options.with_updates:
+            # All of them: each has a place among the outputs then, and so a cotangent, whichever of them the function
+            # changes.
             updated = frozenset(range(len(primal_body.crossing.rides)))
         else:
             updated = primal_body.learn_updates(groups)
@@ -58,6 +60,8 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
             return out, updates
 
         def forward(*groups: Any) -> Any:
+            # Under symbolic_zeros JAX gives each primal in a wrapper that says whether it is perturbed; the backward
+            # function and the abstract evaluation want arrays.
             plain = tuple(tuple(getattr(v, "value", v) for v in group) for group in groups)
             if not seen and (made := _learn(learned, primal_run, plain)) is not None:
                 seen.append(made)
@@ -143,6 +147,7 @@ def _gradients(options: CustomOptions, body: Body, groups: Groups, given: Any) -
             + ("" if cotangents is None else f" of {len(cotangents)}"),
             fix="return one for each, None where it is zero",
         )
+    # Read like a call, in which arguments without a derivative are there too.
     given = interleave(options.nondiff_argnums, [None] * len(nondiff), cotangents)
     return read_arguments(body.crossing, ((), given, {}), groups[0])
 

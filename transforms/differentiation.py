@@ -99,6 +99,8 @@ def _check(
             at=[f"{format_path(leaf.path)}: {leaf.kind.__name__}, {type_of(leaf.value)}" for leaf in leaves[:20]],
             fix="choose the leaves with wrt=, or the argument with argnums=; integers have no gradient",
         )
+    # Where what comes out is applied as an update. A vjp may well be asked for an array in two places: its cotangents
+    # are two.
     if for_updates:
         _refuse_aliases(options, call, chosen)
     # A leaf's value may be a tree of arrays itself, in a graph's Variable.

@@ -57,8 +57,11 @@ def _lift_while(lift: Lift[WhileOptions]) -> Lifted:
             return out[carry]
 
         def _with_carry(carried: Any) -> Groups:
+            # Arrays of a record that is the function are the same at every step, and not part of the carry.
             return (carried, *groups[1:])
 
+        # The condition is traced for the same crossing, but what it returns is no part of the outcome: the body's is,
+        # last traced, for JAX may trace it again where weak types widen.
         carried = lax.while_loop(go_on, step, groups[0])
         out: list[tuple[Any, ...]] = [() for _ in lift.out_lanes]
         out[carry] = carried
@@ -114,6 +117,7 @@ def _lift_fori(lift: Lift[ForiOptions]) -> Lifted:
             outcomes.append(outcome)
             return out[carry]
 
+        # As Python numbers where they are known, since JAX differentiates only a loop whose trip count it can read.
         lower, upper = options.bounds or bounds
         carried = lax.fori_loop(lower, upper, step, groups[0], unroll=options.unroll)
         if not outcomes:  # no iteration, and known not to be one: the carry is what it was, made as it would be

@@ -60,6 +60,7 @@ def _arrive(options: MapOptions, call: Call) -> Arrival:
         return (None, *_by_name(functions[0], cast("dict[str, Any]", in_axes), args, kwargs))
     if isinstance(in_axes, list):
         in_axes = tuple(cast("list[Any]", in_axes))
+    # Before JAX, to which the arguments are lanes.
     if is_tuple(in_axes) and len(in_axes) != len(args):
         raise AxisError(
             f"in_axes has {len(in_axes)} entries for {len(args)} positional arguments",
@@ -67,6 +68,7 @@ def _arrive(options: MapOptions, call: Call) -> Arrival:
             fix="give one for each positional argument, or one for all; arguments passed by name ride on axis 0, "
             "unless in_axes is a dict by name",
         )
+    # The function's own arrays are not mapped; what is passed by name rides on axis 0, as in `jax.vmap`.
     return None, in_axes, 0
 
 
@@ -306,6 +308,7 @@ def _arrive_specs(options: ShardMapOptions, call: Call) -> Arrival:
             at=f"in_specs={in_specs!r}",
             fix="give one for each positional argument, or one for all",
         )
+    # The function's own arrays, and what is passed by name, are replicated.
     return PartitionSpec(), in_specs, PartitionSpec()
 
 

@@ -76,6 +76,7 @@ def _lift_scan(lift: Lift[ScanOptions]) -> Lifted:
     scanned = {i: axis for i, lane in enumerate(lanes) if (axis := axis_of(lane)) is not None}
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
+        # JAX scans leading axes alone, so slices are moved there, and what is stacked is moved from there afterwards.
         slices = {i: _moved(groups[i], axis, 0) for i, axis in scanned.items()}
         first = {i: jax.tree.map(_slice_type, leaves) for i, leaves in slices.items()}
         run, along = _carrying_along(body, tuple(first.get(i, group) for i, group in enumerate(groups)))
@@ -83,7 +84,11 @@ def _lift_scan(lift: Lift[ScanOptions]) -> Lifted:
 
         def step(carry_: tuple[Groups, Groups], slices: dict[int, Any]) -> tuple[tuple[Groups, Groups], Exit]:
             (carried, beside), given = carry_, [slices.get(i, group) for i, group in enumerate(groups)]
+            # Where nothing returns to the carry there is none: what rode there would have been refused as a carry that
+            # changes.
             given[carry] = carried[0] if carried else ()
+            # The last step's values in place of the arguments': each goes where it came from, so the function cannot
+            # tell.
             for (lane, place), value in zip(places, beside[0] if beside else (), strict=True):
                 given[lane] = (*given[lane][:place], value, *given[lane][place + 1 :])
             out, updates, outcome = run(tuple(given))
@@ -91,6 +96,7 @@ def _lift_scan(lift: Lift[ScanOptions]) -> Lifted:
             return on, (_stacked(lift.out_lanes, out), _stacked(lift.update_lanes, updates), outcome)
 
         beside = tuple(groups[lane][place] for lane, place in places)
+        # As JAX sees it, the carry is what the function returns as such, and beside it what is carried along.
         start = (
             tuple(groups[carry] for lane in lift.out_lanes if _goes_on(lane)),
             tuple(beside for lane in lift.update_lanes if _goes_on(lane)),

@@ -94,6 +94,8 @@ def _lift_associative(lift: Lift[AssociativeOptions]) -> Lifted:
         outcomes: list[OutcomeNode] = []
 
         def combine(a: Any, b: Any) -> Any:
+            # JAX gives two elements; the body takes one call, whose lane is the second. The first is put together on
+            # its own, and handed in ahead as the user's first argument.
             first = body.boundary.rebuild(body.crossing, body.crossing.ungroup((a, *rest)))[0][1][0]
             out, _, outcome = body((b, *rest), first)
             outcomes.append(outcome)

@@ -168,6 +168,7 @@ class Stage:
         """
         interpreted = self._interpreted
         plan, values, entered = interpreted.plan((interpreted.functions, *self._complete(args, kwargs)))
+        # JAX would compare lanes alone, which may agree in number and shapes while something static differs.
         if plan.crossing != self._crossing:
             raise StructureError(
                 "the arguments are of another structure than those that this was compiled for",
@@ -180,6 +181,8 @@ class Stage:
 
 def _digest(traced: Any) -> bytes:
     """What tells one program from another, in every process: its text, and what it was compiled with."""
+    # A jaxpr's text names the functions of custom derivatives with their addresses, which differ from process to
+    # process.
     text = _ADDRESS.sub("", str(traced.jaxpr))
     donated = [info.donated for info in trees.flatten(traced.args_info)[0]]
     made_with = (jax.__version__, version("jaxlib"), jax.default_backend(), untyped_jax.device_count())

@@ -230,6 +230,7 @@ class OutLanes:
         return groups[:outputs], groups[outputs:]
 
     def _put(self, lane: int, ride: Ride, value: PyTree, path: Callable[[], str]) -> Place:
+        # Of each value, not once for the lane: only a value shows whether it is mapped.
         ride.refuse(value, path)
         group = self._groups[lane]
         group.append(value)

@@ -93,6 +93,7 @@ class _Source:
 
     def function(self, arguments: str, *, indent: str = "  ", head: str = "", tail: str = "") -> Callable[..., Any]:
         """Compiles the lines as the body of a function."""
+        # Under one name for all: what tells one from another in a profile is who called it.
         body = "\n".join(indent + line for line in self.lines)
         text = f"def generated({arguments}):\n{head}{body}\n{tail}"
         exec(compile(text, "<weft generated>", "exec"), self.constants)
@@ -102,6 +103,7 @@ class _Source:
 def _skeleton(structure: Structure) -> Any:
     """The structure with slots as leaves, or `MISSING` if a node of another library will not hold them."""
     try:
+        # Through the constructors of other libraries' nodes, which may compute with what they take for arrays.
         return structure.treedef.unflatten([_Slot(i) for i in range(len(structure.paths))])
     except Exception:
         return MISSING

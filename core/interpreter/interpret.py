@@ -108,6 +108,7 @@ class Memory:
         self.plans.clear()
 
 
+# Weakly: a memory ends with its functions, and is listed here to be counted and cleared alone.
 _memories: weakref.WeakSet[Memory] = weakref.WeakSet()
 
 
@@ -158,6 +159,8 @@ class Interpreted(Generic[O]):
         """
         __tracebackhide__ = True
         try:
+            # In the mode that looks for lost successors a transform that evaluates is looked at as a whole: the
+            # outermost, because those within it are part of its program.
             if method_watchers and self.rule.evaluates and not self.boundary.has_updates and lost.is_outermost():
 
                 def run(*args: PyTree, **kwargs: PyTree) -> PyTree:
@@ -193,9 +196,12 @@ class Interpreted(Generic[O]):
         prefix = self.rule.arrive(self.options, call)
         read = self.rule.read
         rides = self.boundary.rides(prefix, call, entered, leaves, read, self.rule.options[0])
+        # At each call that comes this way, and not once for a plan: a crossing knows no shapes, so calls of one plan
+        # may be mapped over axes of other sizes.
         self.rule.check(self.options, call, leaves, rides)
         # What is new in an argument may leave by an axis that nothing arrived by.
         new = (ride for ride in rides_in(prefix, read) if ride.takes_new) if self.boundary.restructures else ()
+        # Those of the rule come first, whether anything rides in them or not: its lift takes them by their place.
         lanes = distinct((*self.rule.lanes, *rides, *new))
         crossing = Crossing(structure, tuple(rides), lanes)
         plan = self.memory.plans.get(crossing)
@@ -206,6 +212,8 @@ class Interpreted(Generic[O]):
             plan = self.memory.plans.add(crossing, plan)
         plan.uses += 1
         # The quick way looks at the structure alone.
+        # At the second use: a make that is seen once is the common case in tests and notebooks, and code is not written
+        # for it. At no later one: what others have pushed out would push them out again, in turn, at each call.
         if self.rule.quick and plan.uses == 2 and not depends_on_leaves(prefix, read):
             quick = self.boundary.quick_way(plan.crossing, entered, call)
             if quick is not None:
@@ -214,6 +222,7 @@ class Interpreted(Generic[O]):
 
     def _lift(self, crossing: AnyCrossing) -> Lift[O]:
         rule, boundary, count = self.rule, self.boundary, len(self.functions)
+        # Without updates no lanes for them either, so that JAX is not asked for axes of what is never there.
         arrived = crossing.lanes if boundary.has_updates else ()
         updates = distinct(ride.update for ride in arrived if ride.update is not None)
         prefixes = [rule.depart(self.options, i) for i in range(count)]
@@ -248,7 +257,11 @@ class Interpreted(Generic[O]):
 
         if not rule.staged:
             return framed
+        # The jaxpr and the profile go by this name. Of several functions the last is the one that does the work: the
+        # body of a loop comes after its condition.
         framed.__name__ = framed.__qualname__ = lift.bodies[-1].name
+        # Inlined, nothing is left of it in the trace around it; called from Python again, it is found compiled, where a
+        # loop of JAX's would meet another closure and compile it anew.
         return jax.jit(framed, inline=True)
 
     def _run(
@@ -278,6 +291,7 @@ class Interpreted(Generic[O]):
             raise
 
     def _explain(self, error: Exception, call: Call) -> None:
+        # Taken apart once more, and only now: the quick way knows no paths, and most calls need none.
         explain(error, lambda: self.boundary.enter(call)[1])
 
     def _run_quickly(

@@ -109,6 +109,7 @@ def resolve(
         raise _does_not_fit(what, prefix[1] if depth else prefix, error) from None
     # A prefix gives a ride to static leaves too; keep those of the dynamic ones.
     chosen = [node for node, leaf in zip(all_rides, iter_leaves(tree), strict=True) if leaf.dynamic]
+    # Together for all leaves of one place in the prefix: a filter has to match something there, not at every leaf.
     members: dict[int, list[int]] = {}
     for i, node in enumerate(chosen):
         members.setdefault(id(node), []).append(i)
@@ -250,6 +251,7 @@ def mapped_size(leaves: Sequence[Leaf], axes: Sequence[int | None], *, given: in
                 wrong.append(f"{path}: axis {axis} of shape {shape}")
             else:
                 sizes[f"{path}: axis {axis} of shape {shape} has size {shape[axis]}"] = shape[axis]
+    # First, because an axis that is not there has no size to differ in.
     if wrong:
         raise AxisError(
             f"{what} is given an axis that these arguments do not have",

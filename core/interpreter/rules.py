@@ -77,13 +77,17 @@ class Body:
         call, memory = self.boundary.rebuild(self.crossing, values)
         functions, args, kwargs = call
         check = self.agreement(self.boundary, call, self.departure) if self.agreement is not None else None
+        # What was static as a whole, or taken apart beforehand, is itself again for the function.
         args, kwargs = map(given, args), {name: given(value) for name, value in kwargs.items()}
         try:
             with inside_of(self.crossing, values):
                 out = hooks.call_checked(live(functions[self.index]), (*before, *args), kwargs, self.boundary.typed)
+        # What JAX raises where Python needs a traced value derives from one of these two.
         except (TypeError, IndexError) as error:
             explain_traced(error, values, self.crossing.structure.path_of)
             raise
+        # Before the output meets its prefix: a missing auxiliary output would be reported as a prefix that does not
+        # fit.
         out = self.returns(out)
         if check is not None:
             check(out)

@@ -64,6 +64,7 @@ class CallOfRecords(Structure):
 
     def described(self) -> Described:
         """What a trace is told apart by, beside the types of arrays."""
+        # Anything will do in the places of arrays: what is told of here stands in the others.
         skeleton = self.build([jax.ShapeDtypeStruct((), jnp.float32)] * len(self.dynamic_positions))
         # Which function it is, is no argument; a record that is one, is.
         places = [*_named_arguments(skeleton), *((("self",), f) for f in skeleton[0] if type(f) is not Handle)]
@@ -217,14 +218,17 @@ class Values:
         departure: Departure,
     ) -> tuple[Groups, Groups, Outcome]:
         """Takes an output apart into lanes, without the leaves that can be forwarded."""
+        # A function may return what `eval_shape` gave it: as static values these cross in the structure, as they are.
         out = _with_abstract_as_static(out)
         structure, leaves = take_apart(out)
         structure = replace(structure, statics=tuple(map(_unwrapped, structure.statics)))
         rides = resolve(departure.prefix, out, leaves, departure.read, what=departure.option)
+        # By identity, which decides it while tracing: the numbers are not there to be compared.
         inputs, lanes = {id(value): i for i, value in enumerate(values)}, OutLanes(departure)
         sources: list[tuple[int, int]] = []
         for leaf, ride in zip(leaves, rides, strict=True):
             origin = inputs.get(id(leaf.value))
+            # On another ride it is another array outside: what came in on axis 0 and leaves on axis 1 is transposed.
             if origin is not None and ride.forwards and ride.is_like(crossing.rides[origin]):
                 sources.append((FORWARDED, origin))
             else:

@@ -268,13 +268,17 @@ def cached_partial(
 
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        # To be given back if the structure was changed: the call is refused, and must leave nothing behind.
         before = [(variable, variable.get_raw_value(), variable._var_metadata) for variable in variables]
         out = f(*own_args, *args, **kwargs)
+        # The usual answer, and one comparison of numbers. A plan that is not valid may be so for changes that were
+        # taken back; then structures are compared.
         if plan.is_valid():
             return out
         for i, (node, was) in enumerate(zip(nodes, expected, strict=True)):
             now = _structure_and_things(node)
             if now != was:
+                # What was donated is gone, and the Variables are better off with what the call gave them.
                 if not any(isinstance(value, jax.Array) and value.is_deleted() for _, value, _ in before):
                     _restore(before)
                 parts = (picture(made, [(i,)], identities=dict(enumerate(things))).parts for made, things in (was, now))

@@ -112,6 +112,7 @@ class _Reader:
     def node(self, path: Path) -> None:
         definition = next(self._nodes)
         number, parts, things = definition.index, self.picture.parts, self.picture.things
+        # By the name of the first path to it, so that sharing that changed shows as a difference.
         again = isinstance(definition, NodeRef)
         if again:
             text, metadata = things.get(definition.index, ("an argument", {}))
@@ -180,6 +181,7 @@ def describe_tree(apart: Tree, things: Sequence[Any], root: str) -> Described:
 
 def describe_arguments(structure: RefStructure, names: Sequence[str]) -> Described:
     """What a trace over graphs is told apart by, beside the types of arrays: static values are its leaves."""
+    # Anything will do in the places of arrays and objects, of which the structure tells.
     skeleton = structure.treedef.unflatten([jax.ShapeDtypeStruct((), "float32")] * len(structure.items))
     whole = [(named(path, names), value) for path, value in iter_configuration(skeleton)]
     paths = [named(path, names) for path in _item_paths(structure.treedef)]

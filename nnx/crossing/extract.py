@@ -214,6 +214,7 @@ def check_consistent_aliasing(
                     at=format_path((*base_path, *path)),
                     fix="pass it to every transform in between as an argument",
                 )
+            # By the path inside of the object, which is what its filters know.
             own = prefix.map_prefix(path, value) if isinstance(prefix, PrefixMapping) else prefix
             kinds[id(value)] = type(value).__name__
             places.setdefault(id(value), []).append(((*base_path, *path), own))
@@ -294,6 +295,7 @@ def prefix(node: Any, filter_map: Mapping[Filter, Any] | Callable[..., Any], /, 
         def as_tree(base: Any, value: Any) -> Any:
             if not is_graph_node(value):
                 return value
+            # One numbering for all of them, so that what they share is described once, as a call takes them apart.
             graphdef, flat = flatten(value, ref_index=numbers, graph=True)
             start = nnx_path(base)
             return TreeState(graphdef, nested_or_leaf(flat), Opaque(lambda path, leaf: value_at((*start, *path), leaf)))

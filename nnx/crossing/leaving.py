@@ -63,6 +63,8 @@ class Leaving:
         self.memory = memory
         self.departure = departure
         self.lanes = OutLanes(departure)
+        # By the numbers of the way in, what was there before is referred to. Without graph updates nothing refers to
+        # it.
         self.look = Look(memory.index_ref if mode.updates else None)
         # Where a live Variable of the arguments is among the leaves.
         self.position = {id(v): i for i, v in enumerate(memory.holders) if v is not None}
@@ -89,6 +91,7 @@ class Leaving:
         mode, look, holders = self.mode, self.look, self.memory.holders
         # First: what is carried has its place by order, and what else is the same object refers to that place.
         carried = self._carried(out)
+        # Without a plan: the look below is the one walk over it.
         apart = shape_of(mode.graph, out)
         # Without graph updates nobody asks for the arguments' structure: their Variables are known.
         given = [look.at(root) for root in self.memory.roots] if mode.updates else []
@@ -179,6 +182,7 @@ class Leaving:
         """The arguments' graphs as they are now, if their structure changed."""
         graphdef = self.look.between(Mark(), end)
         before = self.crossing.structure.graphdef
+        # The structure may be equal though the things in it are others: two objects of one class that changed places.
         same = graphdef.with_no_outer_index() == before and self._same_things(end)
         if same and not self.departure.replaced:  # what another branch replaces leaves from this one as it is
             return None
@@ -245,6 +249,7 @@ class Leaving:
         """Where the value of a leaf comes from: an argument's, unchanged, or a lane; new things leave on `ride`."""
         i = self.position.get(id(leaf))
         if i is not None:
+            # It leaves where its update does, so that it is computed and handed over once.
             return self._changed(i) or (FORWARDED, i)
         carried = self.carried_places.get(id(leaf))
         if carried is not None:
@@ -298,6 +303,7 @@ class Leaving:
     def _output(self, apart: Tree, returned: Sequence[Seen]) -> tuple[Place, ...]:
         """Where each leaf of the output comes from: of its graphs, then of its arrays."""
         graph, departure = self.mode.graph, self.departure
+        # Its graphs first and its arrays after them, the order in which `build_output` takes them.
         by_item = specs(graph, departure.prefix, apart, departure.read, departure.option)
         sources: list[Place] = []
         for place, seen in zip(apart.nodes, returned, strict=True):

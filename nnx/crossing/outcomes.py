@@ -75,6 +75,7 @@ class RefOutcome:
     @property
     def updated(self) -> frozenset[int]:
         """The positions of the arguments' leaves that are updated; all of them if their structure changed."""
+        # Of a new structure the updates are in its leaves, where they are not told from what is as it was.
         return self.known if self.arguments is not None else frozenset(i for i, _, _ in self.updates)
 
     @property
@@ -97,6 +98,7 @@ class RefOutcome:
 
     def read_sparse(self, tree: Any) -> list[Any]:
         """For each leaf of the first lane its value in a tree like the output, or None."""
+        # By path, because a sparse tree may be short of whole objects, and has fewer leaves.
         given = {leaf.path: leaf.value for leaf in take_apart(self.graph, tree).leaves}
         # The output again, to know the paths of its leaves: parts of it may be missing in the tree.
         leaves = take_apart(self.graph, self._tree([np.zeros(())] * len(self.sources), IndexMap())).leaves
@@ -149,12 +151,14 @@ def hand_over(
     attributes = [_pick(source, values, groups) for source in sources]
 
     def write() -> IndexMap:
+        # A copy: in it the objects of the output get their numbers, while `known` stays what the caller has.
         found = IndexMap(known)
         if outcome.arguments is not None:
             found = _rewrite(plan, outcome.arguments[0], attributes, known)
         write_all(variables, written)
         for variable, new in metadata:
             _store(variable, "_var_metadata", new)
+            # After the store, as with every mutation (see `versions`).
             structure_epoch.advance()
         return found
 

@@ -49,9 +49,11 @@ class QuickEntry:
         if outcome.arguments is not None or outcome.metadata or outcome.carried or outcome.graphdef.nodes:
             leaves = [self.plan.leaves[i] for i in self.order]
             return hand_over(self.plan, outcome, values, groups, leaves)
+        # By identity: JAX gives back the very outcome that it keeps with the trace, and a comparison grows with it.
         known = self._writers.get(id(outcome))
         if known is None:
             if len(self._writers) >= _MOST_OUTCOMES:
+                # More outcomes than this come of traces that come and go; a writer is quickly made again.
                 self._writers.clear()
             # The outcome is kept with its identity, so that the identity stays its own.
             known = self._writers[id(outcome)] = (outcome, self._writer(outcome))
@@ -64,6 +66,7 @@ class QuickEntry:
 
     def _writer(self, outcome: RefOutcome) -> Callable[[Groups], None]:
         """A function that writes an outcome's updates into the Variables, in one step."""
+        # By lane, so that each lane's values are picked in one step of C.
         lanes: dict[int, list[tuple[int, int]]] = {}
         for i, lane, place in outcome.updates:
             lanes.setdefault(lane, []).append((place, i))
@@ -77,6 +80,7 @@ class QuickEntry:
 
         if len(parts) == 1 and not placed:
             ((lane, get),) = parts
+            # The usual case, all updates on one ride, is one selection and one write.
             return lambda groups: write_all(plan.select(key, order), get(groups[lane]))
 
         def write(groups: Groups) -> None:
@@ -138,6 +142,7 @@ def _extract(
         values = plan.read()
         if not in_order:
             values = [values[i] for i in order]
+        # Graphs' leaves first, then plain arrays: the order of a crossing's leaves.
         values = (*values, *found[1])
         return entry, values, group(values)
 

@@ -79,11 +79,13 @@ class References:
         functions, args, kwargs = call
         tree = take_apart(self.graph, (args, dict(kwargs)))
         names = self.mode.names(functions)
+        # Errors go by the parameters' names. The rides' paths stay inside of an argument, as users write filters.
         tree.leaves = [RefLeaf(named(leaf.path, names), leaf.value, leaf.holder) for leaf in tree.leaves]
         tree.bases = [named(path, names) for path in tree.bases]
         if not self.graph:
             self._refuse_sharing(tree)
         if self.updates:
+            # Objects are written too, then; without, only Variables are, which are asked when it comes to that.
             check_levels(tree.plan.node(number) for number in tree.plan.by_number)
         known = tree.structure
         structure = RefCall(

@@ -63,6 +63,7 @@ class Flattener:
 
     def _number(self, node: Any) -> int:
         number = len(self._numbers)
+        # With the node, so that its identity stays its own as long as its number counts.
         self._numbers[id(node)] = (node, number)
         return number
 
@@ -80,6 +81,8 @@ class Flattener:
     def _node(self, node: Any, path: Path) -> bool | None:
         """Describes a node; says `None` if it is none."""
         kind = type(node)
+        # By exact type, two look-ups: nearly all nodes are objects or Variables, and JAX's registry is asked about the
+        # others only.
         if kind in GRAPH_TYPES or kind in VARIABLE_TYPES:
             if self._again(node, path):
                 return True
@@ -95,6 +98,7 @@ class Flattener:
                 return self._hijax(node, path) if isinstance(node, Variable) else None
         number = outer = None
         if isinstance(impl, GraphNodeImpl):
+            # Before its children: a cycle leads back to a node that is still being described.
             number, outer = self._number(node), self._outer(node)
         self.describe(node, impl, path, number, outer)
         return True
@@ -114,6 +118,8 @@ class Flattener:
             if is_data is False:
                 attributes.append((key, self.static(value)))
                 continue
+            # Its mark is put in before what is below it, whose own attributes follow; that it is a leaf or static shows
+            # only after asking whether it is a node.
             place = len(attributes)
             attributes.append((key, NODE_ATTR))
             if self._node(value, (*path, key)) is not None:
@@ -132,6 +138,8 @@ class Flattener:
         number = self._number(variable)
         raw = variable._raw_value
         refdef = None
+        # With paths the leaves are live Variables, for states and plans; without, raw values, for who has the structure
+        # already.
         leaf = variable if self.paths is not None else raw
         if is_array_ref(raw):
             refdef, value = self._ref(raw)
@@ -166,6 +174,7 @@ class Flattener:
         if met is not None:
             return NodeRef(met[1]), REPEATED
         outer = self._outer(ref)
+        # A ref has a number of its own beside its Variable's: two Variables may hold one.
         definition = ArrayRefDef(self._number(ref), outer)
         if self.ref_outer_index is None:
             return definition, ref

@@ -109,6 +109,7 @@ class Recorder(Flattener):
         return mark
 
     def _variable(self, variable: Any, path: Path) -> None:
+        # A ref changes where it is, without telling.
         if variable._var_metadata["ref"] or is_array_ref(variable._raw_value):
             self.volatile = True
         super()._variable(variable, path)
@@ -145,6 +146,7 @@ class Plan:
     )  # fmt: skip
 
     def __init__(self, roots: Sequence[Any]):
+        # Read before the walk: what is mutated while it goes on has a newer number, and the plan is looked at again.
         self._epoch = structure_epoch.now
         numbers = RefMap()
         walk = Recorder(numbers)
@@ -162,6 +164,7 @@ class Plan:
         self.variables = [leaf for leaf in walk.leaves if type(leaf) in VARIABLE_TYPES]
         self.numbers = [numbers.get(leaf) for leaf in walk.leaves]
         self._metadata = [variable._var_metadata for variable in self.variables]
+        # Each once: thousands of Variables are mostly of one trace level, and all levels are asked at each write.
         levels = {id(variable._trace_state): variable._trace_state for variable in self.variables}
         self._trace_states: list[TraceState] = list(levels.values())
         self._guards = walk.guards
@@ -172,6 +175,8 @@ class Plan:
 
     def _keep_objects(self, roots: Sequence[Any], walk: Recorder, numbers: RefMap) -> None:
         forget = weakref.WeakMethod(self._forget)
+        # The callback is held by the reference, and so by the plan, of which it knows weakly: after the plan is gone
+        # `forget()` is None, and `int` does nothing.
         weak = {id(root): weakref.ref(root, lambda _: (forget() or int)()) for root in roots if is_object(root)}
         versions = list(zip(walk.objects, walk.versions, strict=True))
         self._roots = [(weak[id(node)], version) for node, version in versions if id(node) in weak]
@@ -192,6 +197,7 @@ class Plan:
         if found is None:
             found = [self.leaves[i] for i in places]
             if len(self._selected) >= _MOST_SELECTED:
+                # Full only with many outcomes that come and go; what is needed is selected again.
                 self._selected.clear()
             self._selected[key] = found
         return found
@@ -201,6 +207,8 @@ class Plan:
         if self.volatile:
             return False
         now = structure_epoch.now
+        # As long as nothing was mutated anywhere, no object is looked at. Afterwards the plan is good up to now, so
+        # that one mutation elsewhere is paid for once.
         if now != self._epoch:
             if not (self._versions_hold() and self._metadata_holds()):
                 return False
@@ -218,6 +226,8 @@ class Plan:
 
     def _metadata_holds(self) -> bool:
         for variable, metadata in zip(self.variables, self._metadata, strict=True):
+            # Metadata is replaced as a whole, so its identity tells. A ref that was put into a Variable is no metadata,
+            # and cannot be watched.
             if variable._var_metadata is not metadata or is_array_ref(variable._raw_value):
                 return False
         return True
@@ -237,6 +247,7 @@ class Plan:
     def read(self) -> list[Any]:
         """The leaves' values: raw values of Variables, arrays as they are."""
         if len(self.variables) == len(self.leaves):
+            # In C, for the common case that no array is an attribute.
             return list(map(_raw_value, self.variables))
         return [leaf._raw_value if type(leaf) in VARIABLE_TYPES else leaf for leaf in self.leaves]
 

@@ -74,6 +74,7 @@ def sorted_leaves_of(states: Any) -> list[Any]:
             pairs.extend(state)
         else:
             pairs.append(((), state))
+    # The order of the structure's leaves, whatever states they come from.
     pairs.sort(key=lambda pair: pair[0])
     return [value for _, value in pairs]
 
@@ -184,6 +185,8 @@ def update(node: Any, state: Any, /, *states: Any) -> None:
 
 def _update_variable(variable: Any, value: Any, now: TraceState) -> None:
     if isinstance(value, Variable):
+        # Past all hooks: of one trace level and with the very same metadata there is nothing to check, and big models
+        # are updated leaf by leaf.
         if variable._trace_state is now and value._var_metadata is variable._var_metadata:
             object.__setattr__(variable, "_raw_value", value._raw_value)
         else:
@@ -237,6 +240,7 @@ def pop(node: Any, *filters: Filter) -> Any:
     """
     if not filters:
         raise FilterError("pop needs at least one filter")
+    # Read before anything is taken out, so that a filter that is none leaves the graph whole.
     tests = [to_predicate(filter) for filter in filters]
     found: list[dict[Path, Any]] = [{} for _ in tests]
     _pop(node, (), set(), tests, found)

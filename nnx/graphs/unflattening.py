@@ -75,6 +75,8 @@ class Unflattener:
         return self._ref(definition, next(self._leaves))
 
     def _with_children(self, definition: NodeDef[Any]) -> Any:
+        # The way of nearly all objects, when arguments are rebuilt in a trace: nothing outside is to be filled, and
+        # attributes are put in as they were, past `__setattr__` and its checks.
         if definition.outer_index is None and GRAPH_TYPES.get(definition.type) is OBJECT:
             return self._new_object(definition)
         impl = impl_of_type(definition.type)
@@ -106,6 +108,7 @@ class Unflattener:
         values = attributes_of(node)
         children = self._children(definition.num_attributes)
         if definition.type._pytree__has_int_keys:
+            # Attributes are named by strings; a list's are described by ints, so that they sort as numbers do.
             children = [(str(key), value) for key, value in children]
         values.update(children)
         return node
@@ -125,6 +128,7 @@ class Unflattener:
 
     def _variable(self, definition: VariableDef[Any]) -> Any:
         refdef = definition.array_refdef
+        # The way of nearly all Variables; below are refs, copies, and those of the caller that are filled.
         if refdef is None and definition.outer_index is None and not self._copy:
             value = next(self._leaves)
             if self._recreate and type(value) not in VARIABLE_TYPES and not isinstance(value, Variable):

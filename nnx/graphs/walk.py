@@ -80,6 +80,7 @@ def _iter_graph(root: Any) -> Iterator[tuple[Path, Any]]:
         if get_node_impl(node) is None:
             yield path, node
             continue
+        # Again after its children, which are pushed above it.
         stack.append((path, node, True))
         children = _with_bookkeeping(node, child_items(node))
         stack.extend(((*path, key), child, False) for key, child in reversed(children))
@@ -157,6 +158,7 @@ _IN_PROGRESS = object()
 
 
 def _map_graph(f: Callable[[Path, Any], Any], node: Any, path: Path, results: dict[int, Any]) -> Any:
+    # The table itself stands for what is not in it: whatever `f` returns may be a result, None too.
     result = results.get(id(node), results)
     if result is _IN_PROGRESS:
         raise AliasError(f"Found cycle in the graph: {type(node).__name__} contains itself", at=format_path(path))

@@ -184,6 +184,7 @@ def scan(
     boundary = boundary_of("scan", graph, graph_updates)
     in_axes = checked_prefix(boundary, in_axes, "in_axes", "StateAxes")
     out_axes = checked_prefix(boundary, out_axes, "out_axes", "StateAxes")
+    # While it decorates, not at the first call: no call could have these.
     _check_axes(in_axes, out_axes)
     options = ScanOptions(carried_in_place(in_axes), carried_in_place(out_axes), length, reverse, unroll)
 
@@ -203,6 +204,7 @@ def scan(
                 )
             known, interpreted, fresh = kept
             found = constants_of(function)
+            # None: not all that it finds can be told apart, so that a trace that is kept could be stale.
             if found is None or found != known:
                 known, interpreted, fresh = kept = found, scanned((body,), options), True
             out = interpreted(*by_position(function, args, kwargs) if kwargs else (args, kwargs))
