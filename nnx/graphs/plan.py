@@ -17,7 +17,7 @@ it holds of a root's subtree lives as long as the root, or until the roots are p
 
     plan = plan_of(roots)           # found, or made
     values = plan.read()            # raw values of Variables, and array attributes
-    plan.write(numbers, values)     # into Variables, after all checks
+    plan.check_writable()           # before anything is written into Variables (see `writes`)
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from weft.core.paths import Path, format_path
 from weft.nnx.errors import TraceContextError
 from weft.nnx.graphs.definitions import GraphDef, MutableStatic, RefMap, Static
 from weft.nnx.graphs.flattening import Flattener
-from weft.nnx.graphs.writes import write_all
 from weft.nnx.objects.objects import OBJECT, Slots, attributes_of
 from weft.nnx.objects.stability import has_hash, is_stable, is_watchable, snapshot
 from weft.nnx.states.states import State
@@ -269,16 +268,6 @@ class Plan:
             at=places,
             fix="pass them to the transform as arguments instead of closing over them",
         )
-
-    def write(self, numbers: Sequence[int], values: Sequence[Any]) -> None:
-        """Writes raw values into Variables, by their numbers; all or, if that is refused, none.
-
-        Raises:
-            TraceContextError: from another trace level.
-        """
-        self.check_writable()
-        assert len(numbers) == len(values)
-        write_all([self.by_number[number] for number in numbers], values)
 
 
 def variables_below(node: Any) -> list[tuple[Path, Any]]:
