@@ -149,13 +149,22 @@ def take_apart(graph: bool, tree: Any) -> Tree:
 
 def shape_of(graph: bool, tree: Any) -> Tree:
     """A tree with its graphs as items, which are not looked into."""
-    with_paths, treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda value: is_item(graph, value))
+    met: set[int] = set()
+
+    def stops(value: Any) -> bool:
+        found = is_item(graph, value)
+        if found:
+            met.add(id(value))
+        return found
+
+    # JAX asks of every node and every leaf, once: what it is need not be asked again.
+    with_paths, treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf=stops)
     flat = [value for _, value in with_paths]
     bases = [tuple(map(key_part, path)) for path, _ in with_paths]
-    nodes = [i for i, value in enumerate(flat) if is_item(graph, value)]
-    items = tuple(NODE if i in set(nodes) else _item(value) for i, value in enumerate(flat))
+    nodes = [i for i, value in enumerate(flat) if id(value) in met]
+    items = tuple(NODE if id(value) in met else _item(value) for value in flat)
     structure = RefStructure(treedef, items, _NOTHING, ())
-    return Tree(structure, flat, Plan([]), nodes, [], bases)
+    return Tree(structure, flat, _NO_PLAN, nodes, [], bases)
 
 
 def build(structure: RefStructure, values: Sequence[Any]) -> tuple[Any, Memory]:
@@ -184,6 +193,7 @@ def build(structure: RefStructure, values: Sequence[Any]) -> tuple[Any, Memory]:
 
 
 _NOTHING: GraphDef[Any] = GraphDef((), (), 0)
+_NO_PLAN = Plan(())
 
 
 def _item(value: Any) -> Any:

@@ -105,8 +105,8 @@ def quick_way(mode: Mode, crossing: Crossing[RefCall], entered: Tree, call: Call
         None if there are no objects, or something in them has to be looked at each time.
     """
     flat, treedef = jax.tree.flatten((call[1], dict(call[2])), is_leaf=_is_graph_leaf)
-    nodes = [i for i, value in enumerate(flat) if _is_graph_leaf(value)]
-    roots = [flat[i] for i in nodes]
+    nodes = {i for i, value in enumerate(flat) if _is_graph_leaf(value)}
+    roots = [flat[i] for i in sorted(nodes)]
     if not roots or not all(map(is_object, roots)):
         return None
     plan = plan_of(roots)
@@ -116,9 +116,9 @@ def quick_way(mode: Mode, crossing: Crossing[RefCall], entered: Tree, call: Call
         return None
     # To the generated code an object is configuration: the very one, or it is another call.
     statics = tuple(
-        (i, type(value), SameObject(value) if i in set(nodes) else value)
+        (i, type(value), SameObject(value) if i in nodes else value)
         for i, value in enumerate(flat)
-        if i in set(nodes) or not (is_array(value) or type(value) in NUMBERS)
+        if i in nodes or not (is_array(value) or type(value) in NUMBERS)
     )
     plain = len(flat) - len(statics)
     structure = Structure(treedef, statics, tuple((i,) for i in range(len(flat))))
