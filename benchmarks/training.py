@@ -1,7 +1,8 @@
-"""What a step of training costs: an MLP with BatchNorm, forward, backward and adam, and what is around it.
+"""What a step of training costs: forward, backward, adam and a metric, and what is around them.
 
-Each library trains the same model in its own way, on the same batch. The limit is written by hand over lists of arrays.
-The second table is one call over six Variables, where what is around a call is nearly all of it.
+Two models: an MLP with BatchNorm, and a small transformer. Each library trains the same model in its own way, on the
+same batch. The limit is written by hand over lists of arrays. The last table is one call over six Variables, where what
+is around a call is nearly all of it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
+import transformer
 import weft
 from flax import nnx
 from harness import Case, compare, read_arguments, time_cases
@@ -22,9 +24,79 @@ FLAT = "jax.jit, flat tuple (the limit)"
 WIDTH, BATCH, MOMENTUM, EPSILON = 32, 16, 0.9, 1e-5
 ADAM = optax.adam(1e-3)
 X = jax.random.normal(jax.random.key(1), (BATCH, WIDTH))
+# A loss and its model. By hand and in equinox, the loss takes and gives state beside the model; that of a record gives
+# the model after the call; that of a module is the number alone.
+Program = tuple[Callable[..., Any], Any]
 
 
-def by_hand(blocks: int) -> Case:
+# One step in each library, of any model.
+
+
+def by_hand(program: tuple[Callable[..., Any], Any, Any]) -> Case:
+    loss, params, stats = program
+
+    @jax.jit
+    def step(carry: Any) -> Any:
+        params, stats, adam, (total, count) = carry
+        (value, stats), gradient = jax.value_and_grad(loss, has_aux=True)(params, stats)
+        updates, adam = ADAM.update(gradient, adam)
+        return optax.apply_updates(params, updates), stats, adam, (total + value, count + 1)
+
+    return Case(LIMIT, step, (params, stats, ADAM.init(params), (jnp.zeros(()), jnp.zeros((), jnp.int32))))
+
+
+def records(program: Program) -> Case:
+    loss, model = program
+
+    @weft.jit
+    def step(carry: Any) -> Any:
+        model, optimizer, metric = carry
+        (value, model), gradient = weft.value_and_grad(loss, has_aux=True)(model)
+        model, optimizer = optimizer.update(model, gradient)
+        return model, optimizer, metric.update(values=value)
+
+    return Case("weft records, weft.jit", step, (model, weft.Optimizer(model, ADAM), weft.metrics.Average()))
+
+
+def modules(name: str, lib: Any, program: Program, *, cached: bool = False, **mode: Any) -> Case:
+    """In flax.nnx, or in what offers its interface."""
+    loss, model = program
+
+    @lib.jit(**mode)
+    def step(model: Any, optimizer: Any, metric: Any) -> None:
+        value, gradient = lib.value_and_grad(loss, **mode)(model)
+        optimizer.update(model, gradient)
+        metric.update(values=value)
+
+    optimizer, metric = lib.Optimizer(model, ADAM, wrt=lib.Param), lib.metrics.Average()
+    call = lib.cached_partial(step, model, optimizer, metric) if cached else lambda: step(model, optimizer, metric)
+
+    def advance(_: Any) -> Any:
+        call()
+        # What to await when the clock has stopped: one Variable that the step writes.
+        return metric.total
+
+    return Case(name, advance)
+
+
+def equinox(program: tuple[Callable[..., Any], Any, Any]) -> Case:
+    loss, model, state = program
+
+    @eqx.filter_jit
+    def step(carry: Any) -> Any:
+        model, state, adam, (total, count) = carry
+        (value, state), gradient = eqx.filter_value_and_grad(loss, has_aux=True)(model, state)
+        updates, adam = ADAM.update(gradient, adam)
+        return eqx.apply_updates(model, updates), state, adam, (total + value, count + 1)
+
+    adam, metric = ADAM.init(eqx.filter(model, eqx.is_inexact_array)), (jnp.zeros(()), jnp.zeros((), jnp.int32))
+    return Case("equinox, filter_jit", step, (model, state, adam, metric))
+
+
+# The MLP: blocks of Linear, BatchNorm and relu.
+
+
+def mlp_by_hand(blocks: int) -> tuple[Callable[..., Any], Any, Any]:
     def normed(x: jax.Array, scale: jax.Array, bias: jax.Array, running: Any) -> tuple[jax.Array, Any]:
         mean, var = x.mean(0), x.var(0)
         old_mean, old_var = running
@@ -39,17 +111,10 @@ def by_hand(blocks: int) -> Case:
             after.append(new)
         return (x**2).mean(), after
 
-    @jax.jit
-    def step(state: Any) -> Any:
-        params, stats, adam = state
-        gradient, stats = jax.grad(loss, has_aux=True)(params, stats)
-        updates, adam = ADAM.update(gradient, adam)
-        return optax.apply_updates(params, updates), stats, adam
-
     init = jax.nn.initializers.lecun_normal()
     zeros, ones = jnp.zeros(WIDTH), jnp.ones(WIDTH)
     params = [(init(key, (WIDTH, WIDTH)), zeros, ones, zeros) for key in jax.random.split(jax.random.key(0), blocks)]
-    return Case(LIMIT, step, (params, [(zeros, ones)] * blocks, ADAM.init(params)))
+    return loss, params, [(zeros, ones)] * blocks
 
 
 class Record(weft.Module):
@@ -65,27 +130,17 @@ class Record(weft.Module):
         return x, self.replace(norms=tuple(after))
 
 
-def records(blocks: int) -> Case:
+def mlp_of_records(blocks: int) -> Program:
     def loss(model: Any) -> Any:
         y, model = model(X)
         return (y**2).mean(), model
 
-    @weft.jit
-    def step(state: Any) -> Any:
-        model, optimizer = state
-        gradient, model = weft.grad(loss, has_aux=True)(model)
-        return optimizer.update(model, gradient)
-
     keys = jax.random.split(jax.random.key(0), blocks)
     linears = tuple(weft.Linear(WIDTH, WIDTH, key=key) for key in keys)
-    norms = tuple(weft.BatchNorm(WIDTH, momentum=MOMENTUM) for _ in keys)
-    model = Record(linears, norms)
-    return Case("weft records, weft.jit", step, (model, weft.Optimizer(model, ADAM)))
+    return loss, Record(linears, tuple(weft.BatchNorm(WIDTH, momentum=MOMENTUM) for _ in keys))
 
 
-def nnx_case(name: str, lib: Any, blocks: int, *, cached: bool = False, **mode: Any) -> Case:
-    """The model in flax.nnx, or in what offers its interface."""
-
+def mlp_of_modules(lib: Any, blocks: int) -> Program:
     class Mlp(lib.Module):
         def __init__(self, rngs: Any):
             self.linears = lib.List([lib.Linear(WIDTH, WIDTH, rngs=rngs) for _ in range(blocks)])
@@ -96,24 +151,7 @@ def nnx_case(name: str, lib: Any, blocks: int, *, cached: bool = False, **mode: 
                 x = jax.nn.relu(norm(linear(x)))
             return x
 
-    def loss(model: Any) -> Any:
-        return (model(X) ** 2).mean()
-
-    @lib.jit(**mode)
-    def step(model: Any, optimizer: Any) -> None:
-        optimizer.update(model, lib.grad(loss, **mode)(model))
-
-    model = Mlp(lib.Rngs(0))
-    optimizer = lib.Optimizer(model, ADAM, wrt=lib.Param)
-    call = lib.cached_partial(step, model, optimizer) if cached else lambda: step(model, optimizer)
-    # What to await when the clock has stopped: one Variable that the step writes.
-    written = model.linears[0].kernel
-
-    def advance(_: Any) -> Any:
-        call()
-        return written
-
-    return Case(name, advance)
+    return lambda model: (model(X) ** 2).mean(), Mlp(lib.Rngs(0))
 
 
 class EqxMlp(eqx.Module):
@@ -132,34 +170,58 @@ class EqxMlp(eqx.Module):
         return x, state
 
 
-def equinox(blocks: int) -> Case:
+def mlp_of_equinox(blocks: int) -> tuple[Callable[..., Any], Any, Any]:
     def loss(model: Any, state: Any) -> Any:
         batched = jax.vmap(model, axis_name="batch", in_axes=(0, None), out_axes=(0, None))
         y, state = batched(X, state)
         return (y**2).mean(), state
 
-    @eqx.filter_jit
-    def step(carry: Any) -> Any:
-        model, state, adam = carry
-        gradient, state = eqx.filter_grad(loss, has_aux=True)(model, state)
-        updates, adam = ADAM.update(gradient, adam)
-        return eqx.apply_updates(model, updates), state, adam
-
-    model, state = eqx.nn.make_with_state(EqxMlp)(blocks)
-    return Case("equinox, filter_jit", step, (model, state, ADAM.init(eqx.filter(model, eqx.is_inexact_array))))
+    return loss, *eqx.nn.make_with_state(EqxMlp)(blocks)
 
 
-def training(blocks: int) -> list[Case]:
+def mlp(blocks: int) -> list[Case]:
+    return peers(
+        mlp_by_hand(blocks), mlp_of_records(blocks), lambda lib: mlp_of_modules(lib, blocks), mlp_of_equinox(blocks)
+    )
+
+
+# The transformer, which has no state.
+
+
+def small_transformer(size: transformer.Size) -> list[Case]:
+    tokens = jax.random.randint(jax.random.key(2), (size.batch, size.length + 1), 0, size.vocab)
+
+    def beside_state(program: transformer.Program) -> tuple[Callable[..., Any], Any, Any]:
+        loss, model = program
+        return lambda model, state: (loss(model, tokens), state), model, ()
+
+    def record() -> Program:
+        loss, model = transformer.weft_program(size)
+        return lambda model: (loss(model, tokens), model), model
+
+    def module(lib: Any) -> Program:
+        loss, model = transformer.nnx_program(lib, size)
+        return lambda model: loss(model, tokens), model
+
+    return peers(
+        beside_state(transformer.jnp_program(size)), record(), module, beside_state(transformer.eqx_program(size))
+    )
+
+
+def peers(hand: Any, record: Program, module: Callable[[Any], Program], of_equinox: Any) -> list[Case]:
     return [
-        by_hand(blocks),
-        records(blocks),
-        nnx_case("weft.nnx", weft.nnx, blocks),
-        nnx_case("weft.nnx, tree mode", weft.nnx, blocks, graph=False),
-        nnx_case("flax.nnx", nnx, blocks),
-        nnx_case("flax.nnx, tree mode", nnx, blocks, graph=False),
-        nnx_case("flax.nnx, cached_partial", nnx, blocks, cached=True, graph=True),
-        equinox(blocks),
+        by_hand(hand),
+        records(record),
+        modules("weft.nnx", weft.nnx, module(weft.nnx)),
+        modules("weft.nnx, tree mode", weft.nnx, module(weft.nnx), graph=False),
+        modules("flax.nnx, default", nnx, module(nnx)),
+        modules("flax.nnx, tree mode", nnx, module(nnx), graph=False),
+        modules("flax.nnx, cached_partial", nnx, module(nnx), cached=True, graph=True),
+        equinox(of_equinox),
     ]
+
+
+# What is around a call.
 
 
 def small(lib: Any) -> Callable[[Any], Any]:
@@ -191,8 +253,11 @@ def main() -> None:
     arguments = read_arguments(__doc__)
     rounds = arguments.rounds or (3 if arguments.quick else 20)
     blocks = 2 if arguments.quick else 24
-    print(f"\n### Training: a step of {blocks} blocks of Linear, BatchNorm, relu, with adam\n")
-    print(compare(time_cases(training(blocks), rounds), LIMIT))
+    print(f"\n### Training: a step of {blocks} blocks of Linear, BatchNorm, relu, with adam and a metric\n")
+    print(compare(time_cases(mlp(blocks), rounds), LIMIT))
+    size = transformer.Size(layers=1) if arguments.quick else transformer.Size(layers=6, batch=8, length=32)
+    print(f"\n### Training: a step of a transformer of {size.layers} blocks, with adam and a metric\n")
+    print(compare(time_cases(small_transformer(size), rounds), LIMIT))
     flat = Case(FLAT, jax.jit(lambda leaves: tuple(x + 1 for x in leaves)), tuple(jnp.zeros(4) for _ in range(6)))
     cases = [flat, Case("weft.nnx.jit", small(weft.nnx)), Case("flax.nnx.jit", small(nnx))]
     print("\n### One call over 6 Variables\n")
