@@ -143,10 +143,11 @@ def make_extractor(
     for name, (lane, _) in zip(reader.leaves, places, strict=True):
         groups[lane].append(name)
     source.lines.append(f"v = {_tuple(reader.leaves)}")
-    # One pass over the types in C instead of a test for each leaf.
-    source.lines.append("settled = {*map(type, v)} <= ready")
-    inside = [name for name in reader.leaves if name not in reader.outside]
-    source.lines.append(f"if not settled and not {{*map(type, {_tuple(inside)})}} <= array_types: return None")
+    if reader.leaves:
+        # One pass over the types in C instead of a test for each leaf.
+        source.lines.append("settled = {*map(type, v)} <= ready")
+        inside = [name for name in reader.leaves if name not in reader.outside]
+        source.lines.append(f"if not settled and not {{*map(type, {_tuple(inside)})}} <= array_types: return None")
     if reader.outside:
         kinds = f"{{*map(type, {_tuple([*reader.outside])})}}"
         source.lines.append(f"if not settled and not {kinds} - array_types <= numbers: return None")
@@ -154,7 +155,8 @@ def make_extractor(
     # What they are goes with them: an outcome that knew would keep what its arguments closed over alive.
     offered = source.constant(tuple(reader.records))
     records = _tuple([offered, *(record.name for record in reader.records)])
-    source.lines.append(f"return {records} if settled else None, v, {_tuple(by_lane)}")
+    settled = f"{records} if settled else None" if reader.leaves else records
+    source.lines.append(f"return {settled}, v, {_tuple(by_lane)}")
     return source.function(
         "root", indent="    ", head="  try:\n", tail="  except (KeyError, AttributeError):\n    return None"
     )

@@ -29,6 +29,7 @@ from weft.nnx.variable.refs import is_array_ref
 from weft.nnx.variable.variable import Variable
 
 _MOST_OUTCOMES = 16
+HandOver = Callable[[Sequence[Any], Groups], Any]
 
 
 class QuickEntry:
@@ -42,27 +43,36 @@ class QuickEntry:
     def __init__(self, plan: Plan, order: Sequence[int]):
         self.plan = plan
         self.order = order
-        self._writers: dict[int, tuple[RefOutcome, Callable[[Groups], None]]] = {}
+        self._known: dict[int, tuple[RefOutcome, HandOver]] = {}
 
     def hand_over(self, outcome: RefOutcome, values: Sequence[Any], groups: Groups) -> Any:
         """Writes what changed, and gives the output; see `outcomes.hand_over`."""
-        if outcome.arguments is not None or outcome.metadata or outcome.carried or outcome.graphdef.nodes:
-            leaves = [self.plan.leaves[i] for i in self.order]
-            return hand_over(self.plan, outcome, values, groups, leaves)
         # By identity: JAX gives back the very outcome that it keeps with the trace, and a comparison grows with it.
-        known = self._writers.get(id(outcome))
+        known = self._known.get(id(outcome))
         if known is None:
-            if len(self._writers) >= _MOST_OUTCOMES:
-                # More outcomes than this come of traces that come and go; a writer is quickly made again.
-                self._writers.clear()
+            if len(self._known) >= _MOST_OUTCOMES:
+                # More outcomes than this come of traces that come and go; what is prepared is quickly made again.
+                self._known.clear()
             # The outcome is kept with its identity, so that the identity stays its own.
-            known = self._writers[id(outcome)] = (outcome, self._writer(outcome))
-        self.plan.check_writable()
-        known[1](groups)
-        rest = (as_array(values[place]) if lane < 0 else groups[lane][place] for lane, place in outcome.sources)
-        return jax.tree.unflatten(
-            outcome.treedef, [item.value if isinstance(item, Fixed) else next(rest) for item in outcome.items]
-        )
+            known = self._known[id(outcome)] = (outcome, self._prepared(outcome))
+        return known[1](values, groups)
+
+    def _prepared(self, outcome: RefOutcome) -> HandOver:
+        """What is done for an outcome, with all that follows from it alone."""
+        plan, order = self.plan, self.order
+        if outcome.arguments is not None or outcome.metadata or outcome.carried or outcome.graphdef.nodes:
+            return lambda values, groups: hand_over(plan, outcome, values, groups, [plan.leaves[i] for i in order])
+        build = _output(outcome)
+        if not (outcome.updates or outcome.placed):
+            return build
+        write = self._writer(outcome)
+
+        def write_and_build(values: Sequence[Any], groups: Groups) -> Any:
+            plan.check_writable()
+            write(groups)
+            return build(values, groups)
+
+        return write_and_build
 
     def _writer(self, outcome: RefOutcome) -> Callable[[Groups], None]:
         """A function that writes an outcome's updates into the Variables, in one step."""
@@ -96,6 +106,27 @@ def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
     if len(places) == 1:
         return lambda group: (group[places[0]],)
     return operator.itemgetter(*places)
+
+
+def _output(outcome: RefOutcome) -> HandOver:
+    """A function from the arguments' leaves and the lanes that came out to the output, in which no object is."""
+    if not outcome.items and outcome.treedef == _NOTHING:
+        return lambda values, groups: None
+    rest = iter(outcome.sources)
+    picks = [(True, item.value, 0) if isinstance(item, Fixed) else (False, *next(rest)) for item in outcome.items]
+
+    def build(values: Sequence[Any], groups: Groups) -> Any:
+        return outcome.treedef.unflatten(
+            [
+                one if fixed else as_array(values[place]) if one < 0 else groups[one][place]
+                for fixed, one, place in picks
+            ]
+        )
+
+    return build
+
+
+_NOTHING = jax.tree.structure(None)
 
 
 def quick_way(mode: Mode, crossing: Crossing[RefCall], entered: Tree, call: Call) -> QuickWay | None:
@@ -139,11 +170,9 @@ def _extract(
         # The same objects need not be of the same structure any more.
         if found is None or not plan.is_valid():
             return None
-        values = plan.read()
-        if not in_order:
-            values = [values[i] for i in order]
+        read_now = plan.read()
         # Graphs' leaves first, then plain arrays: the order of a crossing's leaves.
-        values = (*values, *found[1])
+        values = (*(read_now if in_order else [read_now[i] for i in order]), *found[1])
         return entry, values, group(values)
 
     return extract

@@ -36,7 +36,7 @@ from weft.nnx.objects.objects import OBJECT, Slots, attributes_of
 from weft.nnx.objects.stability import has_hash, is_stable, is_watchable, snapshot
 from weft.nnx.states.states import State
 from weft.nnx.variable.refs import is_array_ref
-from weft.nnx.variable.tracers import TraceState
+from weft.nnx.variable.tracers import TraceState, current_trace_state
 from weft.nnx.variable.variable import VARIABLE_TYPES
 from weft.nnx.versions import structure_epoch
 
@@ -212,6 +212,9 @@ class Plan:
             if not (self._versions_hold() and self._metadata_holds()):
                 return False
             self._epoch = now
+        # Most plans watch nothing, and are asked at each call.
+        if not (self._guards or self._watched):
+            return True
         return guards_hold(self._guards) and all((snapshot(mark.value),) == (mark.seen,) for mark in self._watched)
 
     def _versions_hold(self) -> bool:
@@ -256,7 +259,8 @@ class Plan:
         Raises:
             TraceContextError: naming the Variables.
         """
-        if all(state.is_valid() for state in self._trace_states):
+        here = current_trace_state()
+        if all(state is here or state.is_valid() for state in self._trace_states):
             return
         places = [
             f"{format_path(path)}: {type(leaf).__name__}"

@@ -174,3 +174,11 @@ def test_a_layer_with_the_wrong_features_says_so_beside_values_that_are_no_graph
     table = NO_GRAPHS["unsorted"]
     with pytest.raises(ValueError, match="Conv takes 2 features on the last axis, not 5"):
         nnx.Conv(2, len(table), (3, 3), rngs=nnx.Rngs(0))(jnp.ones((3, 5)))
+
+
+def test_a_call_that_only_reads_may_be_made_from_another_level_however_often_it_was_made_before():
+    model = nnx.Dict(w=nnx.Param(jnp.ones(2)))
+    total = nnx.jit(lambda model: model.w[...].sum())
+    for _ in range(4):
+        total(model)
+    assert float(jax.jit(lambda x: total(model) + x)(1.0)) == 3.0
