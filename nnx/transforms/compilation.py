@@ -25,6 +25,9 @@ P = ParamSpec("P")
 Q = ParamSpec("Q")
 R = TypeVar("R")
 
+# One class for the three of flax, under their names: programs ask of what type a stage is.
+Traced = Lowered = Compiled = Stage
+
 __all__ = ["JitWrapped", "Stage", "StateSharding", "jit", "jit_partial", "shard_map"]
 
 

@@ -283,3 +283,14 @@ def test_what_is_closed_over_may_be_part_of_an_abstract_model(mode: Any):
     captured = nnx.Param(jnp.ones(2))
     model = nnx.eval_shape(lambda: nnx.Dict(w=captured), **mode)
     assert model.w.shape == (2,)
+
+
+def test_stages_of_a_jitted_function_are_of_the_types_that_flax_names():
+    lowered = nnx.jit(lambda x: x + 1).lower(1.0)
+    assert isinstance(lowered, nnx.transforms.compilation.Lowered)
+    assert isinstance(lowered.compile(), nnx.transforms.compilation.Compiled)
+
+
+def test_metadata_of_a_variable_that_a_transform_makes_keeps_its_order():
+    made = nnx.vmap(lambda x: nnx.Param(x, z=1, a=2))(jnp.ones(2))
+    assert list(made.get_metadata())[:2] == ["z", "a"]
