@@ -18,6 +18,8 @@ from weft.modules.construct import check_positive
 class CacheError(WeftError, ValueError):
     """A decoding cache that is full, or is used for what it cannot hold."""
 
+    of_layer = True
+
 
 class KeyValueCache(Module):
     """The keys and values of the steps that attention has seen so far.

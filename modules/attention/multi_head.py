@@ -17,6 +17,7 @@ from typing import Any, Generic, cast, overload
 
 import jax
 import jax.numpy as jnp
+from jax.experimental import checkify
 from jax.nn import initializers
 from jaxtyping import Array, Bool, Float, Key, Num
 from typing_extensions import TypeVar
@@ -214,7 +215,7 @@ class MultiHeadAttention(Module, Generic[C]):
 
         Returns:
             `y`, or `(y, successor)` if there is a cache. Where steps went beyond a cache's end in compiled code, which
-            cannot raise, they are NaN.
+            cannot raise, they are NaN; under `weft.checkify` that is an error.
 
         Raises:
             AxisError: if sizes or shapes do not fit.
@@ -240,6 +241,8 @@ class MultiHeadAttention(Module, Generic[C]):
             successor = cache.replace(keys=all_keys, values=all_values, index=cache.index + keys.shape[-3])
             keys, held = all_keys.astype(keys.dtype), all_values.astype(held.dtype)
             queries = jnp.where(fits, queries, jnp.nan)
+            # Nothing, unless a program is run under `checkify`, where compiled code can raise.
+            checkify.debug_check(fits, "steps beyond the end of the cache of a MultiHeadAttention")
             mask = known if mask is None else known & _broad("mask", mask, queries, keys)
             causal, window = False, None  # they are in the mask, by the places in the cache
         y = self._attend(queries, keys, held, mask, bias, causal, window, key, inference)

@@ -180,6 +180,8 @@ def test_what_goes_beyond_a_cache_is_nan_in_compiled_code():
     y, layer = step(layer, X[0, :2])
     assert jnp.isnan(y).all()
     assert jnp.isnan(step(layer, X[0, :1])[0]).all()
+    error, _ = weft.checkify(step)(layer, X[0, :1])
+    assert "steps beyond the end of the cache of a MultiHeadAttention" in str(error.get())
 
 
 @pytest.mark.parametrize("batch", [(), (3,), (2, 1)])
