@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import FrozenInstanceError
+from typing import ClassVar
 
 import jax
 from weft.core.frames import format_frames
@@ -21,11 +22,16 @@ class WeftError(Exception):
         at: the places concerned, formatted paths or `path: detail` lines.
         fix: what the user can do.
 
+    Attributes:
+        of_layer: whether layers raise it about what they are given; it is told where in the model the layer is.
+
     >>> print(StructureError("the parts do not fit the structure", at=["model.weight"], fix="pass every part"))
     the parts do not fit the structure
       at: model.weight
       fix: pass every part
     """
+
+    of_layer: ClassVar[bool] = False
 
     def __init__(self, what: str, *, at: str | Iterable[str] = (), fix: str | None = None):
         self.what = what
@@ -76,6 +82,8 @@ class AliasError(WeftError, ValueError):
 
 class AxisError(WeftError, ValueError):
     """Axes that do not fit: inconsistent sizes, out of range, or given for what is not there."""
+
+    of_layer = True
 
 
 class StaticError(WeftError, TypeError, ValueError):

@@ -21,6 +21,8 @@ KeyLike = Key[Array, ""]
 class ConfigError(WeftError, ValueError):
     """An option of a layer that makes no sense."""
 
+    of_layer = True
+
 
 def check_key(key: KeyLike | None, layer: str) -> None:  # weft: skip(it refuses)
     """Refuses what is no typed key.

@@ -41,6 +41,8 @@ DEFAULT = "default"
 class SeedError(WeftError, TypeError):
     """Something that cannot start a random stream."""
 
+    of_layer = True
+
 
 class StreamError(WeftError, LookupError):
     """A random stream that does not exist."""

@@ -63,6 +63,11 @@ def call(
         token = enter_record(args[0])
         try:
             return _run_if_planned(plan, function, args, kwargs)
+        except WeftError as error:
+            # The layer does not know where it is.
+            if error.of_layer and not any(place.startswith("in ") for place in error.at):
+                error.also_at(module_path())
+            raise
         finally:
             leave_record(token)
     _check_rebuilt(plan, args, kwargs)

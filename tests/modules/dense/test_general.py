@@ -80,5 +80,7 @@ def test_what_makes_no_sense_is_named(unchecked):
 def test_einsum_refuses_another_size_under_a_letter_of_the_kernels(equation):
     layer = weft.Einsum(equation, (8, 4), key=jax.random.key(0))
     assert layer(jnp.ones((2, 5, 8))).shape == (2, 5, 4)
-    with pytest.raises(weft.AxisError, match=r"the sizes in .* differ\n  at: c: 7 in x, 8 in the kernel"):
+    with pytest.raises(
+        weft.AxisError, match=r"the sizes in .* differ\n  at: in Einsum\n  at: c: 7 in x, 8 in the kernel"
+    ):
         layer(jnp.ones((2, 5, 7)))

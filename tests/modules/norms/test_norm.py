@@ -169,5 +169,6 @@ def test_a_batch_norm_outside_of_its_axis_says_which_and_what_to_do(axis_name):
 
 
 def test_a_mask_that_does_not_broadcast_is_refused():
-    with pytest.raises(AxisError, match=r"does not broadcast to its input\n  at: mask: \(3, 8\), x: \(2, 5, 8\)"):
+    said = r"does not broadcast to its input\n  at: in BatchNorm\n  at: mask: \(3, 8\), x: \(2, 5, 8\)"
+    with pytest.raises(AxisError, match=said):
         BatchNorm(8)(jnp.ones((2, 5, 8)), mask=jnp.ones((3, 8), bool))

@@ -1,0 +1,71 @@
+"""What a layer refuses says which layer of the model it was, where that is, and which argument."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+import weft
+from weft.core.errors import WeftError
+
+KEY = jax.random.key(0)
+X = jnp.ones((1, 3, 8))
+
+
+class Net(weft.Module):
+    encoder: Any
+
+    def __call__(self, x: Any, **options: Any) -> Any:
+        return self.encoder(x, **options)
+
+
+def attention(**options: Any) -> weft.MultiHeadAttention:
+    return weft.MultiHeadAttention(8, 2, key=KEY, **options)
+
+
+REFUSED = {
+    "another size of features": (weft.LinearGeneral(4, (2, 3), key=KEY), {}, "in Net.encoder (LinearGeneral)", "x: "),
+    "a mask that does not broadcast": (
+        attention(),
+        {"mask": jnp.ones((5, 5), bool)},
+        "in Net.encoder (MultiHeadAttention)",
+        "mask: ",
+    ),
+    "a mask of a norm": (
+        weft.BatchNorm(8),
+        {"mask": jnp.ones((2, 5), bool)},
+        "in Net.encoder (BatchNorm)",
+        "mask: ",
+    ),
+    "an odd size of heads under RoPE": (
+        weft.MultiHeadAttention(6, 2, rope=weft.RoPE(), key=KEY),
+        {},
+        "in Net.encoder.rope (RoPE)",
+        "x: ",
+    ),
+    "no key": (weft.Sequential(weft.Linear(8, 8, key=KEY), weft.Dropout(0.5)), {}, "layers[1] (Dropout)", "key="),
+    "a full cache": (
+        attention(causal=True).with_cache(2, batch=(1,)),
+        {},
+        "in Net.encoder (MultiHeadAttention)",
+        "cache.keys",
+    ),
+    "lengths of other sequences": (
+        weft.RNN(weft.GRUCell(8, 3, key=KEY)),
+        {"lengths": jnp.array([1, 2])},
+        "in Net.encoder (RNN)",
+        "lengths: ",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_refusal_names_the_layer_its_path_and_the_argument(case: str):
+    layer, options, path, argument = REFUSED[case]
+    x = X[..., :6] if "RoPE" in path else X
+    with pytest.raises(WeftError) as caught:
+        Net(layer)(x, **options)
+    assert path in caught.value.at[0]
+    assert argument in str(caught.value)
