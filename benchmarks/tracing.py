@@ -57,11 +57,22 @@ def build_cases(size: transformer.Size) -> list[Case]:
     return [Case(name, advance, calls=1, prepare=jax.clear_caches) for name, advance in found.items()]
 
 
-ONE = "one TransformerBlock (the limit)"
+ONE, BY_HAND = "one TransformerBlock (the limit)", "48 of them by `lax.scan`"
+
+
+class Scanned(weft.Module):
+    layers: weft.TransformerBlock
+
+    def __call__(self, x: Any) -> Any:
+        return jax.lax.scan(lambda x, layer: (layer(x), None), x, self.layers)[0]
 
 
 def of_stack(differentiated: bool) -> list[Case]:
-    """A block, and a `Stack` of many: a loop is traced once, however many layers run in it."""
+    """A block, and a `Stack` of many: a loop is traced once, however many layers run in it.
+
+    With gradients, JAX linearises and transposes a loop's body as programs of their own. What that costs is shown by
+    `lax.scan` over the layers of a stack, which is what a `Stack` is compared with there.
+    """
     key, x = jax.random.key(0), jax.ShapeDtypeStruct((4, 16, 64), "float32")
     makes: dict[str, Callable[[], Any]] = {
         ONE: lambda: weft.TransformerBlock(64, 4, key=key),
@@ -78,6 +89,7 @@ def of_stack(differentiated: bool) -> list[Case]:
 
         return lower
 
+    makes[BY_HAND] = lambda: Scanned(makes["a Stack of 48"]().layers)
     return [Case(name, advance(make()), calls=1, prepare=jax.clear_caches) for name, make in makes.items()]
 
 
