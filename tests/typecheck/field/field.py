@@ -3,7 +3,7 @@
 The pinned packages are installed into an environment of their own in a cache folder (`WEFT_FIELD`, by default
 `~/.cache/weft-field`), every module of theirs that imports jaxtyping is judged (`judge.py`), and the counts of verdicts
 are compared with `verdicts.json`. `--update` writes that file anew. Exit code 1 if more contracts fail, or fewer are
-decided, than it says.
+decided, than it says. A package that asks for another Python than this one is left out, and that is said.
 """
 
 from __future__ import annotations
@@ -26,9 +26,15 @@ VERDICTS = HERE / "verdicts.json"
 DECIDED = ("proved", "holds", "fails")
 
 
+def site_of(python: Path) -> Path:
+    """Where the packages of an environment lie."""
+    (site,) = (python.parents[1] / "lib").glob("python*/site-packages")
+    return site
+
+
 def modules_of(package: str, python: Path) -> Iterator[str]:
     """The modules of an installed package that speak of jaxtyping."""
-    (site,) = (python.parents[1] / "lib").glob("python*/site-packages")
+    site = site_of(python)
     for path in sorted((site / package).rglob("*.py")):
         parts = path.relative_to(site).with_suffix("").parts
         if "jaxtyping" in path.read_text(errors="replace"):
@@ -56,6 +62,9 @@ def main(arguments: list[str]) -> int:
     known: dict[str, dict[str, int]] = json.loads(VERDICTS.read_text()) if VERDICTS.exists() else {}
     worse = False
     for package in [one for one in arguments if not one.startswith("-")] or list(known):
+        if not (site_of(python) / package).exists():
+            print(f"{package}: left out, for it asks for another Python than {'.'.join(map(str, sys.version_info[:2]))}")
+            continue
         rows = judged(package, python)
         counts = dict(sorted(collections.Counter(row["verdict"] for row in rows).items()))
         for row in rows:
