@@ -1,0 +1,79 @@
+"""Sizes drawn at random of those that a stated condition allows, and what jaxtyping with beartype finds at them."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Iterator, Mapping
+
+from beartype import beartype
+from jaxtyping import jaxtyped
+from weft.typecheck.arguments.builder import Assignment, Builder, Unbuildable
+from weft.typecheck.modes import mode
+from weft.typecheck.proofs.budget import USUAL
+from weft.typecheck.proofs.needs import Needs
+from weft.typecheck.proofs.prover import target_instead
+from weft.typecheck.proofs.search import Search
+from weft.typecheck.proofs.trial import Target, trace
+
+
+def draws(keys: Mapping[str, int], needs: Needs, source: random.Random, count: int) -> Iterator[dict[str, int]]:
+    """Sizes that needs allow, by drawing until some are."""
+    for _ in range(count):
+        for _ in range(3000):
+            most = source.choice((4, 12, 48))
+            sizes = {key: source.randint(1, most) for key in keys}
+            for key, known in needs.among:
+                sizes[key] = source.choice(known)
+            for key, number in needs.equal:
+                sizes[key] = number
+            for key, factor in needs.multiples:
+                unit = sizes.get(factor, 1) if isinstance(factor, str) else factor
+                sizes[key] = max(sizes.get(key, 1) // unit, 1) * unit
+            if needs.allows(sizes):
+                yield sizes
+                break
+
+
+def violations(target: Target, count: int) -> tuple[int, list[str]]:
+    """How often sizes were drawn that the condition of a target allows, and what was found at them.
+
+    A proof without a condition is symbolic, or of the sizes that were tried, and nothing is drawn. Nor is anything
+    where jaxtyping objects to what the search has seen hold: that is no matter of sizes.
+    """
+    outcome = Search(target, {}, USUAL).run()
+    other = target_instead(target, outcome.failed)
+    if other is not None:
+        return violations(other, count)
+    if not outcome.needs.words() or outcome.failed or outcome.ended:
+        return 0, []
+    base = outcome.passed[0].assignment
+    if objection(target, base):
+        return 0, []
+    drawn, found = 0, []
+    for sizes in draws(base.sizes, outcome.needs, random.Random(0), count):
+        try:
+            error = objection(target, Assignment(sizes, base.ranks, base.options, base.merged, base.apart))
+        except Unbuildable:
+            continue
+        drawn += 1
+        if error:
+            found.append(f"{sizes}: {error}")
+    return drawn, found
+
+
+def objection(target: Target, assignment: Assignment) -> str:
+    """What jaxtyping with beartype, or JAX, says of a target at some sizes; "" if nothing.
+
+    Raises:
+        Unbuildable: if there are no arguments of these sizes.
+    """
+    try:
+        with mode("off"):
+            function, args, kwargs = target.prepare(Builder(assignment))
+            trace(jaxtyped(typechecker=beartype)(inspect.unwrap(function)), args, kwargs)
+    except Unbuildable:
+        raise
+    except Exception as error:  # that it objects is what is asked, in whichever words
+        return f"{type(error).__name__}: {error}"
+    return ""
