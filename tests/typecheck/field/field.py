@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
     worse = False
     for package in [one for one in arguments if not one.startswith("-")] or list(known):
         if not (site_of(python) / package).exists():
-            print(f"{package}: left out, for it asks for another Python than {'.'.join(map(str, sys.version_info[:2]))}")
+            print(f"{package}: left out, it asks for another Python than {'.'.join(map(str, sys.version_info[:2]))}")
             continue
         rows = judged(package, python)
         counts = dict(sorted(collections.Counter(row["verdict"] for row in rows).items()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import random
+import time
 from collections.abc import Iterator, Mapping
 
 from beartype import beartype
@@ -35,23 +36,26 @@ def draws(keys: Mapping[str, int], needs: Needs, source: random.Random, count: i
                 break
 
 
-def violations(target: Target, count: int) -> tuple[int, list[str]]:
+def violations(target: Target, count: int, seconds: float = 600) -> tuple[int, list[str]]:
     """How often sizes were drawn that the condition of a target allows, and what was found at them.
 
     A proof without a condition is symbolic, or of the sizes that were tried, and nothing is drawn. Nor is anything
-    where jaxtyping objects to what the search has seen hold: that is no matter of sizes.
+    where jaxtyping objects to what the search has seen hold: that is no matter of sizes. Drawing ends after some
+    seconds of processor time.
     """
     outcome = Search(target, {}, USUAL).run()
     other = target_instead(target, outcome.failed)
     if other is not None:
-        return violations(other, count)
+        return violations(other, count, seconds)
     if not outcome.needs.words() or outcome.failed or outcome.ended:
         return 0, []
     base = outcome.passed[0].assignment
     if objection(target, base):
         return 0, []
-    drawn, found = 0, []
+    drawn, found, began = 0, [], time.process_time()
     for sizes in draws(base.sizes, outcome.needs, random.Random(0), count):
+        if time.process_time() - began > seconds:
+            break
         try:
             error = objection(target, Assignment(sizes, base.ranks, base.options, base.merged, base.apart))
         except Unbuildable:
