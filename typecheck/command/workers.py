@@ -7,6 +7,7 @@ reason; the next worker goes on after that.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -73,7 +74,8 @@ class Worker:
         self.ended: str | None = None
         self.has_judged = False
         self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        threading.Thread(target=self._listen, daemon=True).start()
+        self.listening = threading.Thread(target=self._listen, daemon=True)
+        self.listening.start()
         self._ask({"settings": dataclasses.asdict(settings), "temporary": temporary, "caches": _caches()})
         if self.answer(_STARTING) is None:
             self.end()
@@ -88,7 +90,7 @@ class Worker:
         try:
             self.process.stdin.write(json.dumps(request) + "\n")
             self.process.stdin.flush()
-        except OSError:  # it has died, and `answer` will say so
+        except (OSError, ValueError):  # it has died, or was ended, and `answer` will say so
             pass
 
     def _listen(self) -> None:
@@ -99,6 +101,8 @@ class Worker:
             except ValueError:
                 break
             self._answers.put(message)
+        else:
+            self.process.stdout.close()
         self._answers.put(None)
 
     def answer(self, seconds: float) -> dict[str, Any] | None:
@@ -129,15 +133,20 @@ class Worker:
         self.ended = self.ended or reason
         self.process.kill()
         self.process.wait()
+        self._hang_up()
 
     def close(self) -> None:
         """Lets the process end by itself, if it does so at once."""
-        assert self.process.stdin is not None
+        self._hang_up()
         try:
-            self.process.stdin.close()
             self.process.wait(timeout=2)
-        except (OSError, subprocess.TimeoutExpired):
+        except subprocess.TimeoutExpired:
             self.end()
+
+    def _hang_up(self) -> None:
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError):  # what it was still to be told
+            self.process.stdin.close()
 
     def why(self) -> str:
         """Why it has died."""

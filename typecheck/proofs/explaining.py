@@ -122,8 +122,9 @@ class Explainer:
         """Needs that suffice: divisors that nothing needed are dropped, numbers made smaller, equal made no larger."""
         for one, other in needs.merged:
             apart = dataclasses.replace(needs, merged=tuple(pair for pair in needs.merged if pair != (one, other)))
-            for order in ((one, other, 1), (other, one, 1)):
-                candidate = apart.plus(order=order)
+            weaker = [apart.plus(order=pair) for pair in ((one, other, 1), (other, one, 1))]
+            weaker += [apart.plus(multiples=pair) for pair in ((one, other), (other, one))]
+            for candidate in weaker:
                 # Of the first trial, in which the two still have sizes of their own.
                 if all(self.with_needs(first, candidate, each).ok for each in (deal, *DEALS)):
                     needs = candidate

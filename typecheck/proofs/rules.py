@@ -33,7 +33,10 @@ Rule = Callable[[Trial, Needs, Mapping[str, int], list[str], frozenset[int]], It
 def _merges(
     trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
 ) -> Iterator[Needs]:
-    exact = [key for key in nearby if sizes[key] in trial.mentioned]
+    # An integer that divides a size counts parts, as heads and groups do, and is no size of data. What asks for that
+    # has mixed up two axes of a reshape.
+    parts = {factor for _, factor in needs.multiples} & trial.numbers
+    exact = [key for key in nearby if sizes[key] in trial.mentioned and key not in parts]
     for one in exact:
         for other in exact:
             if one < other and may_merge(one, other, trial):
@@ -211,6 +214,14 @@ def _halves(
                 yield needs.plus(order=(small, big, 2))
 
 
+def _halves_of_guard(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    """The same before divisors are tried, which a guard like `n < 2 * k + 1` is passed by as well."""
+    if trial.guard:
+        yield from _halves(trial, needs, sizes, nearby, constants)
+
+
 def _larger(
     trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
 ) -> Iterator[Needs]:
@@ -226,6 +237,7 @@ _RULES: tuple[Rule, ...] = (
     _merges,
     _ranks_needed,
     _orders,
+    _halves_of_guard,
     _divisors,
     _common_divisors,
     _numbers,

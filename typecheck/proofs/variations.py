@@ -199,6 +199,7 @@ def vary_remainders(explainer: Explainer, found: Found) -> None:
     """
     if not explainer.with_needs(found.passed[0], found.needs, ascending).ok:
         return  # they are the needs of another class than the one that this trial has
+    guards = set[str]()
     for factor in (2, 12):
         deal = multiples(factor)
         try:
@@ -212,7 +213,23 @@ def vary_remainders(explainer: Explainer, found: Found) -> None:
                     trial = explained
         except Unbuildable:
             continue
-        _take(found, trial, f"not all sizes are multiples of {factor}")
+        if trial.guard in guards:
+            continue  # multiples of twelve are even
+        guards |= {trial.guard} - {""}
+        _take(found, trial, _without_remainder(explainer, found.passed[0], trial, factor) if trial.guard else "")
+
+
+def _without_remainder(explainer: Explainer, base: Trial, refused: Trial, factor: int) -> str:
+    """What a guard asks that refuses multiples of a number: of one size, or of all of them."""
+    parts = [one for one in range(2, factor + 1) if factor % one == 0]
+    sizes = {key: size for key, size in base.assignment.sizes.items() if key not in explainer.dims}
+    for key, size in sizes.items():
+        for part in parts:
+            with contextlib.suppress(Unbuildable):
+                changed = {**base.assignment.sizes, key: size * part}
+                if explainer.attempt(dataclasses.replace(base.assignment, sizes=changed)).guard == refused.guard:
+                    return f"{part} does not divide {key}"
+    return f"not all of {', '.join(sizes)} are multiples of {factor}"
 
 
 # Trials of sizes that a body compares with, at most.

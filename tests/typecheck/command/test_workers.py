@@ -11,6 +11,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from weft.typecheck.command.config import Settings
+from weft.typecheck.command.workers import Worker
 
 pytestmark = pytest.mark.slow
 
@@ -211,3 +213,11 @@ def test_watching_judges_again_what_has_changed_and_ends_at_an_interrupt(tmp_pat
     assert run.returncode == 0
     assert "Traceback" not in err
     assert "watching 2 files; ^C ends" in err
+
+
+def test_a_process_that_has_ended_leaves_no_pipe_open(tmp_path: Path):
+    worker = Worker(Settings(), 4096, str(tmp_path))
+    worker.close()
+    worker.listening.join()
+    assert worker.process.stdin.closed
+    assert worker.process.stdout.closed

@@ -35,6 +35,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 import corpus  # noqa: E402
 from edits import mutants_of  # noqa: E402
 from weft.typecheck.arguments.builder import Assignment, Builder  # noqa: E402
+from weft.typecheck.language.names import names_of_class  # noqa: E402
 from weft.typecheck.proofs.budget import USUAL  # noqa: E402
 from weft.typecheck.proofs.prover import proofs_of, verify  # noqa: E402
 from weft.typecheck.proofs.report import Report  # noqa: E402
@@ -149,7 +150,7 @@ def judged(original: Original, edit: str, source: str, folder: Path) -> Mutant |
     report = verify(module.entry)
     said = str(report) if not report.ok else ""
     wrong = objection(checked, original.assignments) or (_shown(module, checked, report, original) if said else "")
-    only = said if not wrong and said and all(_OF_RECORD.search(one.message) for one in report.failures) else ""
+    only = said if not wrong and said and all(_of_record(one.message, module) for one in report.failures) else ""
     return Mutant(original.name, edit, wrong, said or ("warning" if report.warnings else ""), only)
 
 
@@ -175,6 +176,17 @@ def _raised(program: str, module: ModuleType) -> str:
 
 # A finding about a field of a record that was just made, or about one inside of a value: "return: nodes: expected ...".
 _OF_RECORD = re.compile(r", field \w+|: [a-z_][\w.\[\]]*: expected")
+# One about a dim in a method: "Kernel.features, return: expected Float[Array, "m"], found f32[2]: m is 1, not 2".
+_OF_METHOD = re.compile(r"^(\w+)\.\w+, .*: (\w+) is \d+, not \d+$")
+
+
+def _of_record(message: str, module: ModuleType) -> bool:
+    """Whether a finding is one by the dims of a record: of its fields, or in a method, by what the fields bind."""
+    method = _OF_METHOD.search(message)
+    if _OF_RECORD.search(message) or method is None:
+        return bool(_OF_RECORD.search(message))
+    owner = getattr(module, method[1], None)
+    return isinstance(owner, type) and method[2] in names_of_class(owner)
 
 
 def _sampled(module: ModuleType) -> str:

@@ -63,10 +63,24 @@ class Residual(eqx.Module):
         return x + x @ self.weight
 
 
+def wide_enough(x: Float[Array, "n"], y: Float[Array, "k"]) -> Float[Array, "n"]:
+    if x.shape[0] < 2 * y.shape[0] + 1:
+        raise ValueError("n is at least 2 * k + 1")
+    return x
+
+
+def in_heads(x: Float[Array, "n d"], heads: int) -> Float[Array, "n d"]:
+    if x.shape[1] % heads:
+        raise ValueError("heads divides d")
+    return x.reshape(x.shape[0], heads, -1).reshape(x.shape)
+
+
 @pytest.mark.parametrize(
     ("thing", "words"),
     [
         (long_enough, ("n >= 8",)),
+        (wide_enough, ("2*k < n",)),
+        (in_heads, ("heads divides d",)),
         (even, ("2 divides n",)),
         (fewer, ("k < n",)),
         (Attention, ("4*heads divides dim",)),
@@ -78,6 +92,28 @@ def test_a_condition_is_what_holds_at_its_edge_and_beyond(thing: Any, words: tup
     report = verify(thing)
     assert report.ok, str(report)
     assert report.assumptions == words
+
+
+def not_of_threes(x: Float[Array, "n"]) -> Float[Array, "n"]:
+    if x.shape[0] % 3 == 0:
+        raise ValueError("no multiple of three")
+    return x
+
+
+def not_both_even(x: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    if x.shape[0] % 2 == 0 == x.shape[1] % 2:
+        raise ValueError("not both even")
+    return x
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [(not_of_threes, "3 does not divide n"), (not_both_even, "not all of n, d are multiples of 2")],
+    ids=["of one size", "of all sizes"],
+)
+def test_what_a_guard_refuses_by_a_remainder_is_a_condition(function: Any, words: str):
+    at = f"test_conditions.py:{line_of(function, 2)}"
+    assert verify(function).assumptions == (f"{words} (guard at {at})",)
 
 
 def test_what_cannot_be_confirmed_is_said_of_the_sizes_tried_only():

@@ -459,3 +459,19 @@ def test_checking_a_program_without_modules_loads_no_nnx(tmp_path: Path, monkeyp
     )
     checking = "import sys; from weft.typecheck.__main__ import main; main(['check', 'plain.py'])"
     assert run("-c", f"{checking}; print('weft.nnx' in sys.modules)").splitlines()[-1] == "False"
+
+
+class MixedUp(nnx.Module):
+    def __init__(self, width: int, heads: int, *, rngs: nnx.Rngs):
+        self.heads = heads
+        self.query = nnx.Linear(width, width, rngs=rngs)
+
+    def __call__(self, x: Float[Array, "b s width"]) -> Float[Array, "b s s"]:
+        b, s, width = x.shape
+        queries = self.query(x).reshape(b, self.heads, s, -1)
+        keys = x.reshape(b, s, self.heads, width // self.heads)
+        return jnp.einsum("bqhc,bkhc->bqk", queries, keys)
+
+
+def test_a_number_of_heads_is_no_length_of_a_sequence():
+    assert "Size of label 'h'" in str(verify(MixedUp))
