@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import json
@@ -148,6 +149,25 @@ def itself() -> Any:
 def test_what_cannot_be_written_down_is_opaque_with_the_reason(value: Any, reason: str):
     with pytest.raises(Opaque, match=reason):
         Encoder().node(value)
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    x: jax.Array
+    name: str = "data"
+
+
+class Unreadable:
+    @property
+    def __dict__(self):
+        raise RuntimeError("not now")
+
+
+def test_an_object_with_slots_has_a_structure_and_one_that_cannot_be_read_breaks_no_run():
+    whole = Decoder().value(Encoder().argument(Slotted(jnp.ones((3, 2)))))
+    assert type(whole) is Slotted
+    assert (whole.x.shape, whole.name) == ((3, 2), "data")
+    assert Encoder().argument(Unreadable()) == {"opaque": "looking into it raises RuntimeError: not now"}
 
 
 def test_a_structure_that_names_what_is_gone_says_so():
