@@ -92,7 +92,7 @@ def _one_of(builder: Builder, spec: OneOf, place: str, scope: Scope) -> Any:
         members = [OneOf(tuple(one for one in members if not isinstance(one, LiteralOf)) or tuple(members))]
     if spec.optional and builder.choose(f"{place} present", 2) == 1:
         return None
-    chosen = members[builder.choose(place, len(members))]
+    chosen = builder.one_of(f"{place} type", members, str)
     try:
         return _first(builder, chosen if isinstance(chosen, OneOf) else OneOf((chosen,)), place, scope)
     except Unbuildable:

@@ -1,7 +1,8 @@
 """Options of a trial, which it may take otherwise: what they are called, and in which two trials differ.
 
 An option belongs to a *place*, an argument and what is open about it: `mask given`, `mask present` (not None), `x
-length`, `ys tree` (a tree, or one array), `x dtype` (numbers or integers), `x[0] broadcast`; a flag's is its name.
+length`, `ys tree` (a tree, or one array), `x type` (a member of a union), `x dtype` (numbers or integers), `x[0]
+broadcast`; a flag's is its name.
 """
 
 from __future__ import annotations
@@ -52,6 +53,9 @@ def _words(trial: Trial, place: str, option: int) -> tuple[str, str, str]:
     if place in trial.classes:  # not if it failed before it came to that argument
         cls = trial.classes[place][option]
         return f"{name} of class {cls}", f"{name} is of class {cls}", f"{name} is not of class {cls}"
+    if what == "type" and place in trial.values:
+        value = trial.values[place][option]
+        return f"{name}: {value}", f"{name} is a {value}", f"{name} is not a {value}"
     if place in trial.values:
         value = trial.values[place][option]
         return f"{place} = {value}", f"{place} = {value}", f"{place} is not {value}"

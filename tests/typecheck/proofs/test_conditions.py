@@ -106,12 +106,22 @@ def not_both_even(x: Float[Array, "n d"]) -> Float[Array, "n d"]:
     return x
 
 
+def no_scalars(x: Float[Array, "n"] | Float[Array, ""]) -> Float[Array, "n"]:
+    if x.ndim == 0:
+        raise ValueError("no scalars")
+    return x
+
+
 @pytest.mark.parametrize(
     ("function", "words"),
-    [(not_of_threes, "3 does not divide n"), (not_both_even, "not all of n, d are multiples of 2")],
-    ids=["of one size", "of all sizes"],
+    [
+        (not_of_threes, "3 does not divide n"),
+        (not_both_even, "not all of n, d are multiples of 2"),
+        (no_scalars, 'x is not a Float[Array, ""]'),
+    ],
+    ids=["a remainder of one size", "a remainder of all sizes", "a member of a union"],
 )
-def test_what_a_guard_refuses_by_a_remainder_is_a_condition(function: Any, words: str):
+def test_what_a_guard_refuses_is_a_condition_in_words(function: Any, words: str):
     at = f"test_conditions.py:{line_of(function, 2)}"
     assert verify(function).assumptions == (f"{words} (guard at {at})",)
 
