@@ -110,7 +110,7 @@ def test_a_fresh_function_in_each_call_leaves_nothing_behind(make: Callable[[Sca
 
     once()
     before = executables()
-    left = [ref for _ in range(5) for ref in once()]
+    left = [ref for _ in range(2) for ref in once()]
     # A program that was compiled for one of them is gone with it.
     assert executables() == before
     assert [ref() for ref in left] == [None] * len(left)
