@@ -28,6 +28,7 @@ def agreement_of_carries(name: str, arrives: Callable[[Call], Arrival], *, shape
 
         def check(out: Any) -> None:
             after = boundary.describe(_alone(subtrees(departure.prefix, out, departure.read, CARRIED)), "carry")
+            # Before JAX compares types: it would name places in a flat tuple.
             found = differences(before, after, shapes=shapes, promotes=shapes)
             if found:
                 # What users of NNX search for; of values there is no other one.

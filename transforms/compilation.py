@@ -90,6 +90,7 @@ def _lift(lift: Lift[JitOptions]) -> Any:
     options = lift.options
     keywords = dict(options.jax_options)
     # `extra` is the first argument, before the lanes.
+    # A lane is given away as a whole: leaves that are and leaves that are not ride apart.
     keywords["donate_argnums"] = tuple(i + 1 for i, lane in enumerate(lift.lanes) if lane.gives_away)
     given, out, updates = map(as_written, (lift.lanes, lift.out_lanes, lift.update_lanes))
     if any(sharding is not None for sharding in given):
@@ -119,6 +120,7 @@ class JitFunction(Generic[P, R]):
     def __init__(self, function: Callable[P, R], options: JitOptions, boundary: AnyBoundary = VALUES):
         self._options = options
         self._interpreted: Interpreted[JitOptions] = interpret(JIT, boundary)((function,), options)
+        # Asked once and not in each call, where there mostly are none.
         self._has_statics = bool(options.static_numbers or options.static_names)
         named_like(function, self)
 
@@ -147,6 +149,8 @@ class JitFunction(Generic[P, R]):
         plan, values, _ = self._interpreted.plan(call)
         jitted: Any = plan.lifted
         numbers, names = self._options.static_numbers, self._options.static_names
+        # As values: a compiled function is called without them, and they go back into its calls to find the same
+        # crossing.
         by_number = {i: value for i, value in enumerate(args) if i in numbers}
         by_name = {name: value for name, value in kwargs.items() if name in names}
         statics = StaticArguments(len(args), by_number, by_name)
@@ -217,6 +221,7 @@ class JitFunction(Generic[P, R]):
         plan, values, entered = self._interpreted.plan(call)
         jitted: Any = plan.lifted
         out, updates, outcome = jitted.eval_shape((), *plan.crossing.group(values))
+        # What is forwarded has to come out as a shape too, and not as the caller's array.
         shapes = [untyped_jax.eval_shape(_itself, value) for value in values]
         return self._interpreted.boundary.hand_over(entered, outcome.value, shapes, (*out, *updates))
 
@@ -230,9 +235,11 @@ class JitFunction(Generic[P, R]):
         6.0
         """
         given = self._with_statics(args, {})[0]
+        # Taken apart for good: later calls compare one structure by identity, and look at no record.
         bound = tuple(argument if type(argument) is Static else bind(argument) for argument in given)
 
         def apply(*rest: Any, **kwargs: Any) -> R:
+            # Numbers count from the first argument, given now or before.
             shifted = (*args, *rest)
             rest = self._with_statics(shifted, {})[0][len(args) :]
             return self._interpreted((*bound, *rest), self._with_statics((), kwargs)[1])

@@ -164,6 +164,7 @@ class _Mapped:
         def run(*given: Any) -> Any:
             return body(given[len(self.before) :])
 
+        # The outcome has no leaves, so that any axis does for it.
         self.mapped = transform(
             titled(body.name, run),
             in_axes=(*(0 for _ in self.before), *map(self._axis, lift.lanes)),
@@ -333,6 +334,7 @@ def _lift_shard_map(lift: Lift[ShardMapOptions]) -> Lifted:
 
 
 def _mesh(lift: Lift[ShardMapOptions], extra: Any, groups: Groups) -> dict[str, object]:
+    # None: the mesh that is in context, of which JAX knows.
     mesh: Mesh | None = lift.options.mesh
     return {"mesh": None if mesh is None else dict(mesh.shape)}
 

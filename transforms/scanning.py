@@ -93,6 +93,7 @@ def _lift_scan(lift: Lift[ScanOptions]) -> Lifted:
                 given[lane] = (*given[lane][:place], value, *given[lane][place + 1 :])
             out, updates, outcome = run(tuple(given))
             on = _going_on(lift.out_lanes, out), _going_on(lift.update_lanes, updates)
+            # The outcome is stacked beside them: it has no leaves, and comes out of the loop as it is.
             return on, (_stacked(lift.out_lanes, out), _stacked(lift.update_lanes, updates), outcome)
 
         beside = tuple(groups[lane][place] for lane, place in places)

@@ -76,6 +76,7 @@ def _lift_jaxpr(lift: Lift[JaxprOptions]) -> Lifted:
     (body,) = lift.bodies
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
+        # Over lanes, so that the jaxpr has arrays alone, in the order of the arguments' leaves.
         jaxpr, left = untyped_jax.make_jaxpr(body, return_shape=True)(groups)
         return *left, jaxpr
 
@@ -299,6 +300,7 @@ def _with_axis(method: str, axes: Any, tree: Any, metadata: dict[str, Any]) -> A
     def stops(node: Any) -> bool:
         return isinstance(node, HasAxisMetadata) and isinstance(node, eqx.Module)
 
+    # Records are stopped at: their own method knows which axes of theirs are meant.
     nodes, definition = trees.flatten(tree, stops)
     rides = map(axis_of, resolve_nodes(axes, tree, stops, read_axis))
     return definition.unflatten(

@@ -123,6 +123,7 @@ def stored(value: PyTree, where: str = "") -> PyTree:
     >>> jax.tree.leaves(stored({"heads": 8, "scale": jax.numpy.ones(2)}))
     [Array([1., 1.], dtype=float32)]
     """
+    # What is a child of a tree already. Records keep their own configuration.
     if value is None or is_stored(value) or isinstance(value, eqx.Module) or is_array(value):
         return value
     if trees.children_of(value) is not None:
@@ -133,8 +134,10 @@ def stored(value: PyTree, where: str = "") -> PyTree:
 
 def _stored_container(value: PyTree, where: str) -> PyTree:
     elements, children = _stored_elements(value, where)
+    # Arrays and records alone: it stays the plain container that JAX knows.
     if all(child is element for child, element in zip(children, elements, strict=True)):
         return value
+    # A list of the same would be `Mixed`: it can be changed in place, and has to be looked at again.
     if isinstance(value, tuple) and all(child is None or type(child) is Static for child in children):
         return Static(cast(object, value))
     return Mixed(value, children, _one_level(value))
@@ -239,6 +242,7 @@ def _configuration(node: PyTree, path: Path, in_record: bool) -> Iterator[tuple[
     elif isinstance(node, eqx.Module):
         in_record = not keeps_numbers(type(node))
         values = cast("dict[str, Any]", object.__getattribute__(node, "__dict__"))
+        # In the order of the fields, not in which they were set: equal records are listed alike.
         for name, field in node.__dataclass_fields__.items():
             if name in values and field.metadata.get("static", False):
                 yield (*path, name), opened(values[name])

@@ -339,8 +339,10 @@ def sort_leaves(
     Raises:
         FilterError: naming the paths that no filter matches, or the filters that match no leaf.
     """
+    # First, because a filter behind `...` would else be blamed for matching nothing.
     _check_order(filters)
     tests = [predicate(filter) for filter in filters]
+    # The first that matches takes a leaf, so that `...` at the end is the rest.
     places = [next((i for i, test in enumerate(tests) if test(leaf)), None) for leaf in leaves]
     unmatched = [leaf for leaf, place in zip(leaves, places, strict=True) if place is None]
     if require_all and unmatched:
@@ -349,6 +351,7 @@ def sort_leaves(
             at=[f"{format_path(leaf.path)}: {leaf.kind.__name__}" for leaf in unmatched],
             fix="add a filter for them, or end with `...` for the rest",
         )
+    # Of all leaves, not of those that it got: that an earlier filter took them all is no slip.
     idle = [filters[i] for i, test in enumerate(tests) if not builtins.any(map(test, leaves))]
     idle = [filter for filter in idle if not may_match_none(filter)]
     if idle and require_used:

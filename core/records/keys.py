@@ -92,6 +92,7 @@ class Keys(Module):
         if twice:
             raise SeedError(f"two seeds for one stream: {', '.join(map(repr, twice))}", fix="give each stream one seed")
         seeds |= streams
+        # Sorted, as JAX gives a dict back: a record is the same before and after a transform.
         self.streams = {name: _stream(name, seeds[name]) for name in sorted(seeds)}
 
     def next(self, name: str = DEFAULT) -> tuple[Key[Array, ""], Keys]:
@@ -235,6 +236,7 @@ class _Ledger:
     def record(self, name: str, stream: KeyStream) -> None:
         level = current_level()
         entry = (id(stream.key), id(stream.count))
+        # Asked again by the arrays themselves, as an entry may outlive one of its two for a moment.
         earlier = [draw for draw in self.draws.get(entry, ()) if draw.made_from(stream)]
         for draw in earlier:
             if draw.level in (level, EAGER):
@@ -245,6 +247,7 @@ class _Ledger:
                     fix="go on with the successor: key, keys = keys.next(...)",
                 )
 
+        # An identity is given out anew once its array is gone, and its draws are no longer about it.
         def forget(_: Any) -> None:
             self.draws.pop(entry, None)
 

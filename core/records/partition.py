@@ -103,6 +103,7 @@ def assemble(of: type[S], make: Make, leaves: Sequence[Leaf]) -> tuple[S, list[L
     Raises:
         StaticError: if a static leaf is not hashable, naming its path.
     """
+    # With their types: 1, 1.0 and True are equal, and make other programs.
     statics: tuple[Placed, ...] = tuple(
         (i, cast("type[Any]", type(leaf.value)), leaf.value) for i, leaf in enumerate(leaves) if not leaf.dynamic
     )
@@ -179,6 +180,7 @@ def merge(structure: Structure, *parts: PyTree) -> PyTree:
     Raises:
         StructureError: naming the leaves that no part holds, or that two hold, or the part of another make.
     """
+    # All of them before anything is chosen, so that every leaf that is missing or there twice is named at once.
     rows = [_leaves_like(structure.treedef, part, f"part {i}") for i, part in enumerate(parts)]
     static = {position for position, _, _ in structure.statics}
     chosen: list[PyTree] = []

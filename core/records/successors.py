@@ -126,12 +126,14 @@ def take_successor(
         return result, None
     if type(result) is cls:
         return None, result
+    # Of exactly its type: a record of another class, or of a subclass, is a value like any other.
     found = dict(find_records(cls, result))
     # Of the tuple type itself: a named tuple is a value with a meaning of its own.
     row: tuple[Any, ...] = cast("tuple[Any, ...]", result) if cast(Any, type(result)) is tuple else ()
     last = (len(row) - 1,)
     if not found:
         return result, None
+    # Even one is refused elsewhere: to take it for the successor or for a value would both be guesses.
     if set(found) != {last} and not (last in found and is_successor_last(method)):
         raise SuccessorError(
             f"this call returns a {cls.__qualname__} where nobody can tell that it is the successor"
@@ -189,6 +191,8 @@ def check_successor(old: PyTree, new: PyTree, where: str) -> None:
     """
     if type(old) is not type(new) and not (is_array(old) and is_array(new)):
         found = cast("type[Any]", type(new))
+        # A notebook's cell that was run again makes another class of the same name, and the message would read as
+        # nonsense.
         again = same_name(type(old), found)
         raise SuccessorError(
             f"the successor of a {type(old).__qualname__} is {another(found) if again else f'a {found.__qualname__}'}",

@@ -227,6 +227,7 @@ def perturbations(fun: Callable[P, object], /) -> Callable[P, dict[str, PyTree]]
                 found[tag.name], types[tag.name] = tag, list(map(_jax.strong_type_of, values))
             return values
 
+        # Traced, then evaluated once more in a trace: it is on the way out of loops that a value gets their length.
         closed, _, _ = _trace(fun, args, kwargs)
         _jax.trace(lambda *inputs: evaluate(closed.jaxpr, closed.consts, inputs, handler), closed.in_avals, like=closed)
         return {name: tag.skeleton.fill(list(map(_jax.zeros, types[name]))) for name, tag in found.items()}
@@ -256,6 +257,7 @@ def _trace(
         outputs.append(skeleton)
         return leaves
 
+    # Tags are bound only under a capture: a function that sows is to anyone else the function without.
     with tracing_tags():
         closed: ClosedJaxpr = _jax.make_jaxpr(flat)(*arrays)
     return closed, arrays, lambda leaves: outputs[-1].fill(leaves)
@@ -275,6 +277,7 @@ def _leave(tag: Tag, values: Sequence[jax.Array]) -> Sequence[jax.Array]:
     """Hands a tag on to the capture around this one, if there is one."""
     if not capturing():
         return values
+    # Under the scopes that are open around this capture, as if the value were sown there.
     return bind_tag(replace(tag, name=_scoped(tag.name)), values)
 
 
