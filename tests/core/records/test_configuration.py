@@ -166,8 +166,13 @@ def test_gradients_and_optax_go_through_records_with_functions():
     gradient = jax.grad(lambda net: net(jnp.ones(3)).sum())(net)
     assert jax.tree.structure(gradient) == jax.tree.structure(net)
     optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-2))
-    updates, _ = optimizer.update(gradient, optimizer.init(net), net)
-    after = optax.apply_updates(net, updates)
+
+    @jax.jit  # compiled as one: each operation of optax's would be compiled on its own
+    def step(gradient: Any, net: Any) -> Any:
+        updates, _ = optimizer.update(gradient, optimizer.init(net), net)
+        return optax.apply_updates(net, updates)
+
+    after = step(gradient, net)
     assert after.layers[1] is jax.nn.relu
     assert not np.array_equal(after.layers[0].weight, net.layers[0].weight)
 
