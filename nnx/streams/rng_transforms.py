@@ -58,6 +58,7 @@ def backup_keys(node: Any, /, *, graph: bool | None = None) -> list[StreamBackup
 
 
 def _selects(test: Predicate, path: Path, stream: RngStream) -> bool:
+    # A filter sees Variables, of which a stream has two: it is meant where both are.
     return test((*path, "key"), stream.key) and test((*path, "count"), stream.count)
 
 
@@ -91,6 +92,7 @@ def _renewed(
             return value
 
         return recursive_map(renew, node, graph=graph)
+    # Only in graph mode: a stream that is shared is renewed once.
     backups: list[StreamBackup] = []
     for path, value in iter_graph(node, graph=True):
         if isinstance(value, RngStream) and (other := successor(path, value)) is not None:
@@ -139,6 +141,7 @@ def split_rngs(
     def split(path: Path, stream: RngStream) -> RngStream | None:
         if not _selects(test, path, stream):
             return None
+        # By `split` and not `fork`, so that the numbers are those of a split by 1 whose axis is dropped.
         return RngStream(random.split(stream(), 1)[0], tag=stream.tag) if squeeze else stream.split(splits)
 
     return _renewed(node, split, in_place, graph)
@@ -225,6 +228,7 @@ def with_rngs(
             hit = next(((filter, shape) for filter, test, shape in filters if test(path, value)), None)
             if hit is not None:
                 hits.append((name, *hit, act))
+        # Of a rule for the rest and one that names the stream the first holds, in the order of `rules`, as in flax.
         if sum(filter is not ... and filter is not True for _, filter, _, _ in hits) > 1:
             raise FilterError(
                 f"a stream matches multiple rules: {', '.join(f'{name} by {filter!r}' for name, filter, *_ in hits)}",
@@ -286,6 +290,7 @@ def reseed(
     for path, value in iter_graph(node, graph=graph):
         if isinstance(value, RngStream) and value.key.tag in stream_keys:
             new.append((value, decide(path, rngs[value.key.tag](), value.key.shape)))
+    # After all of them were decided: a policy that refuses leaves every stream as it was.
     for stream, key in new:
         stream.key.set_value(key)
         stream.count.set_value(jnp.zeros(key.shape, dtype=jnp.uint32))

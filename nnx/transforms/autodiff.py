@@ -38,12 +38,14 @@ def _grad(name: str, f: Any, argnums: Any, graph: bool | None, graph_updates: bo
     boundary = boundary_of("grad", graph, graph_updates)
     checked_prefix(boundary, argnums, "argnums", "DiffState")
     numbers, filters = argnums_and_filters(argnums)
+    # Nothing to differentiate is an empty State with graph updates, as in NNX; otherwise it is an error.
     settings = DiffOptions(name, numbers, _default(boundary), filters=filters, may_be_none=boundary.updates, **options)
     return decorate(f, over(GRAD, boundary, settings))
 
 
 def _default(boundary: References) -> Any:
     """What is differentiated unless the user says otherwise: Params of graphs, all of trees."""
+    # Without graph updates an object is a tree of arrays, and all of those are differentiated, as by `jax.grad`.
     return Param if boundary.updates else ...
 
 
@@ -171,6 +173,7 @@ def vjp(
         refuse_bound_method(function, "vjp")
 
         def transformed(*primals: Any) -> Any:
+            # Here, since how many primals there are is known in the call alone.
             options = DiffOptions("vjp", tuple(range(len(primals))), _default(boundary), has_aux, allow_int=True)
             return vjp_with(interpret(VJP, boundary)((function,), options), primals)
 

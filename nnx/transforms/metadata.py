@@ -64,7 +64,9 @@ def with_metadata_axes(
     def transformed(*args: Any, **kwargs: Any) -> Any:
         _each(boundary, in_axes, args, lambda variable, axis: _without_axis(variable, axis, metadata))
         out = function(*args, **kwargs)
+        # Put back after the function: inside, the Variables have one axis less, and so have their names.
         done = _each(boundary, in_axes, args, lambda variable, axis: _with_axis(variable, axis, metadata))
+        # An argument that is returned too has its axis by now.
         _each(boundary, out_axes, out, lambda variable, axis: _with_axis(variable, axis, metadata), done)
         return out
 
@@ -120,6 +122,7 @@ def _with_axis(variable: Any, axis: int, metadata: Mapping[str, Any]) -> None:
     """Names a new axis in `out_sharding` and in the other tuples that the metadata names, and calls the hooks."""
 
     def named(fields: tuple[Any, ...], value: Any, _: str) -> tuple[Any, ...]:
+        # Axes at the end may be left unnamed.
         padded = (*fields, *(None,) * (axis - len(fields)))
         return (*padded[:axis], value, *padded[axis:])
 

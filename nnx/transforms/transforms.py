@@ -48,6 +48,8 @@ def cond(
     Source: `jax.lax.cond`, with the semantics of `flax.nnx.cond`.
     """
     boundary = boundary_of("cond", graph, graph_updates)
+    # Lambdas written in the call are others each time, so they are found again by their text: else each eager call
+    # would compile.
     interpreted = interpreted_at_once(COND, boundary, (true_fun, false_fun), COND_OPTIONS)
     return interpreted(operands, kwargs, extra=pred)
 
@@ -83,6 +85,7 @@ def eval_shape(
     boundary = boundary_of("eval_shape", graph, graph_updates)
     if not boundary.updates:
         return interpret(EVAL_SHAPE, boundary)((f,), NoOptions())(args, kwargs)
+    # New objects throughout, whose values are replaced below: the caller's own must not become abstract.
     boundary = boundary_of("eval_shape", graph, graph_updates, copies=True)
     abstract = interpret(EVAL_SHAPE, boundary)((f,), NoOptions())(args, kwargs)
     for variable in _variables_of(abstract):
