@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -69,6 +70,20 @@ _NARROW = (
     "test_imports.py",
 )
 _WIDE = ("core/sowing/", "transforms/test_typing.py")
+_TESTS = Path(__file__).parent
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where wide tests are left out, files of nothing else are not imported: that took as long as the rest."""
+    if "not wide" not in config.option.markexpr or not collection_path.is_relative_to(_TESTS):
+        return None
+    place = collection_path.relative_to(_TESTS).as_posix() + ("/" if collection_path.is_dir() else "")
+    holds_narrow = place == "./" or any(narrow.startswith(place) for narrow in _NARROW)
+    return True if _is_wide(place) and not holds_narrow else None
+
+
+def _is_wide(place: str) -> bool:
+    return place.startswith(_WIDE) or not place.startswith(_NARROW)
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` is asked
@@ -77,7 +92,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     seen: collections.Counter[str] = collections.Counter()
     for item in items:
         place = item.nodeid.removeprefix("tests/")
-        if place.startswith(_WIDE) or not place.startswith(_NARROW):
+        if _is_wide(place):
             item.add_marker(pytest.mark.wide)
         marker = item.get_closest_marker("one_in")
         if marker is not None:
