@@ -86,7 +86,7 @@ def _lift_branches(choose: Choose, lift: Lift[BranchOptions]) -> Lifted:
         out, updates = choose(chosen, branches, groups)
         # An operand that every branch returns in one place is the caller's own there. JAX would give a copy of it, or
         # another tracer, in which a loop around the choice cannot tell that it is the same at every step.
-        untouched = frozenset.intersection(*(output.untouched for output in outputs))
+        untouched = outputs[0].untouched.intersection(*(output.untouched for output in outputs))
         return out, updates, OutcomeNode(value=outputs[0].outcome.value.forwarding(dict(untouched)))
 
     return lifted
