@@ -18,12 +18,16 @@ from typing import Any, Literal
 import jax
 from weft.core.caches import kept
 
+# What folders of installed packages are called.
+_INSTALLED = ("site-packages", "dist-packages")
+
 
 @kept("nothing", most=1)
 def installed_roots() -> tuple[str, ...]:
     """The folders of the standard library and of installed packages."""
     paths = sysconfig.get_paths()
     roots = {paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], *site.getsitepackages()}
+    roots |= {one for one in sys.path if Path(one).name in _INSTALLED}  # another environment's, by PYTHONPATH
     return tuple(f"{Path(root)}/" for root in sorted(roots))
 
 

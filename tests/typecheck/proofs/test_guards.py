@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from importlib import util
 from pathlib import Path
 from types import ModuleType
@@ -9,6 +11,7 @@ from types import ModuleType
 import pytest
 from weft.typecheck.proofs import guards
 from weft.typecheck.proofs.guards import raised_at
+from weft.typecheck.proofs.whose import installed_roots
 
 REFUSES = "def check(n):\n    if n % 2:\n        raise ValueError(n)\n"
 
@@ -52,3 +55,10 @@ def test_an_environment_in_the_folder_of_a_package_holds_libraries(package: Path
     packages = package / ".venv" / "site-packages"
     monkeypatch.setattr(guards, "installed_roots", lambda: (f"{packages}/",))
     assert guard_in(packages / "checks.py", package) == ""
+
+
+def test_packages_of_another_environment_are_installed_ones(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "path", [*sys.path, "/other/lib/site-packages", "/other/src"])
+    roots = inspect.unwrap(installed_roots)()
+    assert "/other/lib/site-packages/" in roots
+    assert "/other/src/" not in roots
