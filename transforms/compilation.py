@@ -159,7 +159,7 @@ class JitFunction(Generic[P, R]):
             return self._with_statics(*statics.complete(args, kwargs))
 
         traced = jitted.trace((), *plan.crossing.group(values))
-        shapes = [untyped_jax.eval_shape(_itself, value) for value in values]
+        shapes = untyped_jax.eval_shape(_itself, values)  # in one trace: there may be thousands
         export = functools.partial(self._trace_for_export, plan.crossing, shapes, complete)
         return Stage(traced, self._interpreted, plan.crossing, complete, export=export)
 
@@ -221,8 +221,9 @@ class JitFunction(Generic[P, R]):
         plan, values, entered = self._interpreted.plan(call)
         jitted: Any = plan.lifted
         out, updates, outcome = jitted.eval_shape((), *plan.crossing.group(values))
-        # What is forwarded has to come out as a shape too, and not as the caller's array.
-        shapes = [untyped_jax.eval_shape(_itself, value) for value in values]
+        # What is forwarded has to come out as a shape too, and not as the caller's array; in one trace, as there may be
+        # thousands.
+        shapes = untyped_jax.eval_shape(_itself, values)
         return self._interpreted.boundary.hand_over(entered, outcome.value, shapes, (*out, *updates))
 
     def partial(self, *args: Any) -> Callable[..., R]:
