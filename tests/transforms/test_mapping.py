@@ -190,7 +190,7 @@ def test_inconsistent_sizes_list_every_argument_with_path_and_size():
             "in_axes: these filters match no leaf: OptState",
             "net.mean: BatchStat",
         ),
-        ({"in_axes": ({"weight": 0}, 0)}, "in_axes does not fit", "in_axes=(None, ({'weight': 0}, 0)"),
+        ({"in_axes": ({"weight": 0}, 0)}, "in_axes does not fit", "in_axes=({'weight': 0}, 0)"),
         ({"in_axes": None}, "vmap has nothing to map over", "give axis_size"),
     ],
 )
