@@ -57,7 +57,9 @@ def test_the_box_follows_the_axes_of_linens_transforms():
     box = variables.to_linen_var(nnx.Param(X, out_sharding=("a",), eager_sharding=False))
     named = box.add_axis(0, {linen.PARTITION_NAME: "layers"})
     assert named.metadata["out_sharding"] == ("layers", "a")
-    assert named.remove_axis(0, {linen.PARTITION_NAME: "layers"}) == box
+    back = named.remove_axis(0, {linen.PARTITION_NAME: "layers"})
+    # Not the boxes as such: from Python 3.13 on a dataclass asks its fields for `==`, and arrays give an array.
+    assert (back.var_type, back.value is box.value, back.metadata) == (box.var_type, True, box.metadata)
     assert box.add_axis(1, {}).metadata["out_sharding"] == ("a", None)
 
 
