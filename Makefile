@@ -88,10 +88,10 @@ bench: $(VENV)/stamp-test
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
 docs: $(VENV)/stamp-docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet $(ARGS)
 
 docs-serve: $(VENV)/stamp-docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve $(ARGS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve $(ARGS)
 
 wheel: $(VENV)/stamp-train
 	.ci/wheel $(BIN)
