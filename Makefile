@@ -88,7 +88,7 @@ bench: $(VENV)/stamp-test
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
 docs: $(VENV)/stamp-docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet $(ARGS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
 
 docs-serve: $(VENV)/stamp-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve $(ARGS)

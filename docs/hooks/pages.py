@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
@@ -40,6 +41,8 @@ def copies() -> Path:
     return Path(folder)
 
 
+# mkdocstrings takes its search path when its own turn comes: this has to stand there before.
+@event_priority(100)
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     target = copies() / "weft"
     shutil.rmtree(target, ignore_errors=True)
