@@ -51,8 +51,8 @@ def records(program: Program) -> Case:
     @weft.jit
     def step(carry: Any) -> Any:
         model, optimizer, metric = carry
-        (value, model), gradient = weft.value_and_grad(loss, has_aux=True)(model)
-        model, optimizer = optimizer.update(model, gradient)
+        (value, new), gradient = weft.value_and_grad(loss, has_aux=True)(model)
+        model, optimizer = optimizer.update(model, gradient, state_of=new)
         return model, optimizer, metric.update(values=value)
 
     return Case("weft records, weft.jit", step, (model, weft.Optimizer(model, ADAM), weft.metrics.Average()))

@@ -306,11 +306,7 @@ class Interpreted(Generic[O]):
                 return quick.hand_over(entered, result[2].value, values, (*result[0], *result[1]))
 
             return self._run(plan, (), call, groups, hand_over)[0]
-        try:
-            out, updates, outcome = plan.lifted((), *groups)
-        except Exception as error:
-            self._explain(error, call)
-            raise
+        out, updates, outcome = self._guarded(plan, (), call, groups)
         return quick.hand_over(entered, outcome.value, values, (*out, *updates))
 
     def _promote(self, plan: Plan, quick: QuickWay) -> None:
