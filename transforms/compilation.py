@@ -158,7 +158,11 @@ class JitFunction(Generic[P, R]):
         def complete(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
             return self._with_statics(*statics.complete(args, kwargs))
 
-        traced = jitted.trace((), *plan.crossing.group(values))
+        try:
+            traced = jitted.trace((), *plan.crossing.group(values))
+        except Exception as error:
+            self._interpreted.explain(error, call)
+            raise
         shapes = untyped_jax.eval_shape(_itself, values)  # in one trace: there may be thousands
         export = functools.partial(self._trace_for_export, plan.crossing, shapes, complete)
         return Stage(traced, self._interpreted, plan.crossing, complete, export=export)

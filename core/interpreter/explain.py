@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import equinox as eqx
 import jax
+import numpy as np
 from jax.core import Tracer
 from weft.core.callers import is_users
 from weft.core.edge import names
@@ -24,6 +25,7 @@ from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import (
     AliasError,
     DonatedError,
+    StaticError,
     TracedArrayError,
     TracedBoolError,
     TracedIntegerError,
@@ -55,6 +57,7 @@ def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]]) -> None
         DonatedError: if arguments were donated to an earlier call.
         TraceLevelError: if arguments are tracers of a transform that has ended.
         AliasError: if one array was donated under two paths.
+        StaticError: if arguments are NumPy arrays of what JAX has no dtype for.
         EquinoxRuntimeError: if `eqx.error_if` failed.
         KeyboardInterrupt: if that is what JAX's error came of.
     """
@@ -77,6 +80,14 @@ def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]]) -> None
                 at=[f"{format_path(leaf.path)}: {leaf.value.aval}" for leaf in escaped],
                 fix="return the value from the transformed function instead of storing it outside",
             ) from error
+    if isinstance(error, TypeError) and (names.NOT_ABSTRACT in text or names.NOT_OF_JAX in text):
+        foreign = [leaf for leaf in find_leaves() if isinstance(leaf.value, np.ndarray) and not _is_known(leaf.value)]
+        if foreign:
+            raise StaticError(
+                "JAX has no arrays of these dtypes",
+                at=[f"{format_path(leaf.path)}: {leaf.value.dtype}{list(leaf.value.shape)}" for leaf in foreign],
+                fix="keep it as configuration (a tuple: array.tolist()), or compute with numbers that stand for it",
+            ) from error
     if names.DELETED in text or names.DONATED_TWICE in text:
         leaves = find_leaves()
         gone = [leaf for leaf in leaves if isinstance(leaf.value, jax.Array) and _is_deleted(leaf.value)]
@@ -88,6 +99,11 @@ def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]]) -> None
                 at=[format_path(leaf.path) for leaf in gone],
                 fix="use the successor that the call returned, or do not donate",
             ) from error
+
+
+def _is_known(array: np.ndarray[Any, Any]) -> bool:
+    """Whether JAX has arrays of the dtype: texts, dates, objects and structures it has not."""
+    return array.dtype.kind not in "USOmMV" or jax.dtypes.issubdtype(array.dtype, np.number)
 
 
 def _is_deleted(value: jax.Array) -> bool:

@@ -280,17 +280,18 @@ class Interpreted(Generic[O]):
             if came:
                 hand_over(came[0])
             elif isinstance(error, Exception):
-                self._explain(error, call)
+                self.explain(error, call)
             raise
 
     def _guarded(self, plan: Plan, extra: PyTree, call: Call, groups: Groups) -> tuple[Any, ...]:
         try:
             return plan.lifted(extra, *groups)
         except Exception as error:
-            self._explain(error, call)
+            self.explain(error, call)
             raise
 
-    def _explain(self, error: Exception, call: Call) -> None:
+    def explain(self, error: Exception, call: Call) -> None:
+        """Raises a better error than one of JAX's, where an argument of the call is to blame."""
         # Taken apart once more, and only now: the quick way knows no paths, and most calls need none.
         explain(error, lambda: self.boundary.enter(call)[1])
 

@@ -53,7 +53,7 @@ def is_array(value: object) -> bool:
 
 def _learn_type(value: object) -> bool:
     # An array's type decides, so one look per type is enough.
-    answer = isinstance(value, jax.Array | jax.ShapeDtypeStruct | jax.Ref | np.ndarray | np.generic)
+    answer = isinstance(value, jax.Array | jax.ShapeDtypeStruct | jax.Ref | np.ndarray | np.number | np.bool_)
     if not answer and not isinstance(value, type):
         try:
             jax.typeof(value)

@@ -111,6 +111,24 @@ BAD: dict[str, tuple[Callable[[], Any], type[WeftError], type[Exception], tuple[
         TypeError,
         ("a tracer escaped", "at: net.extra: float32[2]", "return the value"),
     ),
+    "an array of what JAX has no dtype for": (
+        lambda: weft.jit(lambda net: net)(make_net().replace(extra=np.array(["a", "b"]))),
+        errors.StaticError,
+        TypeError,
+        ("JAX has no arrays of these dtypes", "at: net.extra: <U1[2]", "array.tolist()"),
+    ),
+    "an array of objects, lowered": (
+        lambda: weft.jit(lambda net: net).lower(make_net().replace(extra=np.array([None]))),
+        errors.StaticError,
+        TypeError,
+        ("JAX has no arrays of these dtypes", "at: net.extra: object[1]"),
+    ),
+    "dates that are mapped": (
+        lambda: weft.vmap(lambda net, x: x)(make_net(), np.array(["2026-01-01", "2026-01-02"], "datetime64[D]")),
+        errors.StaticError,
+        TypeError,
+        ("JAX has no arrays of these dtypes", "at: x: datetime64[D][2]"),
+    ),
     "an argument of one name too many": (
         lambda: weft.vmap(lambda x: x, in_axes={"y": 0})(X),
         errors.AxisError,

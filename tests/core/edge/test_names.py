@@ -9,12 +9,14 @@ import equinox as eqx
 import jax
 import jax.export
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 from weft.core.edge import names
 
 X = jnp.ones((2, 3))
+TEXTS = np.array(["a", "b"])
 
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "norm": lambda x: jnp.linalg.norm(x, axis=1, keepdims=True),
@@ -126,6 +128,8 @@ WORDS: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
     "an array is gone": (RuntimeError, names.DELETED, use_deleted),
     "an array is given away twice": (jax.errors.JaxRuntimeError, names.DONATED_TWICE, donate_twice),
     "a shape is traced": (TypeError, names.TRACED_SHAPE, lambda: jax.jit(jnp.zeros)(3)),
+    "texts are given to a program": (TypeError, names.NOT_ABSTRACT, lambda: jax.jit(jnp.sin)(TEXTS)),
+    "texts are mapped": (TypeError, names.NOT_OF_JAX, lambda: jax.vmap(jnp.sin)(TEXTS)),
     "an axis is not there": (NameError, f"{names.UNBOUND_AXIS}rows", lambda: jax.lax.psum(1.0, "rows")),
     "a name is taken": (ValueError, names.NAME_OF_EXPORTS, register_twice),
     "equinox's error": (jax.errors.JaxRuntimeError, f"{names.OF_EQUINOX}too large\n", fail_in_a_program),

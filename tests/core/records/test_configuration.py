@@ -106,6 +106,12 @@ def test_arrays_keys_records_and_containers_of_them_are_leaves():
     assert len(jax.tree.leaves(holder)) == 5
 
 
+def test_numpys_texts_and_dates_are_configuration_as_pythons_are():
+    block = Block(jnp.ones(2), name=np.str_("block"), heads=np.datetime64("2026-01-01"))
+    assert len(jax.tree.leaves(block)) == 1
+    assert weft.jit(lambda block: block)(block).heads == np.datetime64("2026-01-01")
+
+
 def test_replacing_keeps_one_truth():
     block = make_block().replace(heads=4, weight=jnp.zeros(3))
     assert block.heads == 4
