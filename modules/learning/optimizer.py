@@ -35,6 +35,7 @@ from weft.core.records.leaves import Leaf, iter_leaves
 from weft.core.records.module import Module, static
 from weft.core.records.partition import only_leaves, with_leaves
 from weft.core.records.successors import check_successor, take_successor
+from weft.core.threads.lost import drop
 from weft.modules.construct import ConfigError
 from weft.modules.op import hashable
 from weft.transforms.autodiff import value_and_grad
@@ -104,23 +105,38 @@ class PerFilter:
 
     def init(self, params: Any) -> Any:
         """The states of all of them."""
-        pairs = zip(self.transformations, self._parts(params), strict=True)
-        return tuple(transformation.init(part) for transformation, part in pairs)
+        return tuple(one.init(self._part(params, group)) for group, one in enumerate(self.transformations))
 
     def update(self, updates: Any, state: Any, params: Any, **extra: Any) -> tuple[Any, Any]:
         """The updates of all parameters, and the next states."""
-        parts = zip(self.transformations, self._parts(updates), state, self._parts(params), strict=True)
-        done = [_update(one, update, state, params, extra) for one, update, state, params in parts]
+        each = zip(self.transformations, range(len(self.transformations)), state, strict=True)
+        done = [
+            _update(one, self._part(updates, g), state, self._part(params, g), self._extra(extra, params, g))
+            for one, g, state in each
+        ]
         treedef = trees.structure(params)
         rows = [treedef.flatten_up_to(moved) for moved, _ in done]
         merged = [rows[group][i] for i, group in enumerate(self.groups)]
         return treedef.unflatten(merged), tuple(state for _, state in done)
 
-    def _parts(self, tree: Any) -> Iterator[Any]:
+    def _extra(self, extra: Mapping[str, Any], params: Any, group: int) -> dict[str, Any]:
+        """What a transformation is given besides, in terms of its own parameters."""
+        own = dict(extra)
+        if "grad" in own:
+            own["grad"] = self._part(own["grad"], group)
+        if "value_fn" in own:
+            evaluate, treedef = own["value_fn"], trees.structure(params)
+
+            def value_fn(part: Any) -> Any:
+                rows = zip(trees.flatten(params)[0], treedef.flatten_up_to(part), self.groups, strict=True)
+                return evaluate(treedef.unflatten([moved if of == group else kept for kept, moved, of in rows]))
+
+            own["value_fn"] = value_fn
+        return own
+
+    def _part(self, tree: Any, group: int) -> Any:
         leaves, treedef = trees.flatten(tree)
-        for which in range(len(self.transformations)):
-            pairs = zip(leaves, self.groups, strict=True)
-            yield treedef.unflatten([leaf if group == which else None for leaf, group in pairs])
+        return treedef.unflatten([leaf if of == group else None for leaf, of in zip(leaves, self.groups, strict=True)])
 
 
 def _check_transformation(given: Any) -> None:
@@ -242,7 +258,9 @@ class Optimizer(Module):  # weft: skip(of any model)
         """Makes one step down the gradient of a loss: `value, model, opt = opt.minimize(loss, model, x, y)`.
 
         The gradient is that with respect to what the optimizer moves (`wrt`), so that the two cannot disagree, and what
-        the loss returns last of the model's own type is the model's successor, as in a `thread` block.
+        the loss returns last of the model's own type is the model's successor, as in a `thread` block. Transformations
+        that look at the loss (`optax.lbfgs`, `optax.contrib.reduce_on_plateau`) are given its value, its gradient and
+        the loss itself, of which a line search keeps no successor.
 
         Args:
             loss: of the model and the arguments. It returns a scalar, or a tuple that begins with one: `(value, aux)`,
@@ -271,7 +289,9 @@ class Optimizer(Module):  # weft: skip(of any model)
             return value[0] if type(value) is tuple else value, (value, successor)
 
         (_, (value, new)), gradient = value_and_grad(evaluate, wrt=self.wrt, has_aux=True)(model, *args, **kwargs)
-        return value, *self.update(model, gradient, state_of=new)
+        number = value[0] if type(value) is tuple else value
+        seen = {"value": number, "grad": gradient, "value_fn": lambda model: drop(evaluate(model, *args, **kwargs))[0]}
+        return value, *self.update(model, gradient, state_of=new, **seen)
 
     def _read(self, model: Any) -> list[Any]:
         """The parameters of a model."""

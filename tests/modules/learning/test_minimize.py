@@ -56,6 +56,37 @@ def test_minimize_differentiates_what_the_optimizer_moves():
     assert (after["a"].tolist(), after["b"].tolist()) == ([1.0, 1.0], [-1.0, -1.0])
 
 
+SEARCH = optax.lbfgs(linesearch=optax.scale_by_backtracking_linesearch(5))
+
+
+class Pair(weft.Module):
+    first: Counting
+    second: Counting
+
+    def __call__(self, x: Any) -> Any:
+        one, first = self.first(x)
+        other, second = self.second(x)
+        return (one - 1) ** 2 + (other * one - 2) ** 2, Pair(first, second)
+
+
+@pytest.mark.parametrize(
+    "transformation",
+    [SEARCH, {weft.Inside("first"): SEARCH, ...: optax.sgd(0.01)}, optax.polyak_sgd(), optax.MultiSteps(SEARCH, 1)],
+    ids=["a line search", "a line search of some", "polyak", "accumulated"],
+)
+@pytest.mark.parametrize("debug", [False, True])
+def test_minimize_gives_the_loss_to_what_looks_at_it(transformation: Any, debug: bool):
+    model = Pair(make_counting(), make_counting())
+    opt = weft.Optimizer(model, transformation)
+    with weft.debug_successors(debug):
+        step = weft.jit(lambda opt, model: opt.minimize(lambda model, x: model(x), model, X))
+        before, model, opt = step(opt, model)
+        after, model, opt = step(opt, model)
+    assert after < before
+    # Once a step, whatever a search has tried.
+    assert (int(model.first.count), int(model.second.count)) == (2, 2)
+
+
 def test_minimize_names_what_is_no_scalar_and_what_may_be_the_successor():
     model = make_counting()
     opt = weft.Optimizer(model, optax.sgd(1.0))
