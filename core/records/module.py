@@ -190,6 +190,25 @@ def with_fields(record: E, changes: Mapping[str, Any]) -> E:
     return copy
 
 
+def standing_for(cls: type, record: Any) -> Any:
+    """What of a record is taken for one of a class: itself, or what it was put in the place of; None if nothing is.
+
+    The class of a wrapper says what it is taken for by `__stands_for__`: the name of the field that holds the layer, or
+    another class.
+
+    >>> from weft.modules import Frozen, LayerNorm
+    >>> layer = LayerNorm(3)
+    >>> standing_for(LayerNorm, Frozen(layer)) is layer, standing_for(LayerNorm, "a text")
+    (True, None)
+    """
+    while not isinstance(record, cls):
+        what = getattr(type(record), "__stands_for__", None)
+        if not isinstance(what, str):
+            return record if isinstance(what, type) and issubclass(what, cls) else None
+        record = getattr(record, what)
+    return record
+
+
 def _dispatched(function: Callable[..., Any]) -> Callable[..., Any]:
     is_call = function.__name__ == "__call__"
 

@@ -26,7 +26,15 @@ from weft.core.errors import FilterError, SurgeryError, WeftError
 from weft.core.paths import Path, format_path, key_part
 from weft.core.records.configuration import field_values
 from weft.core.records.filters import Any as AnyOf
-from weft.core.records.filters import Filter, Inside, InstanceOf, Maybe, may_match_none, sort_leaves
+from weft.core.records.filters import (
+    Filter,
+    Inside,
+    InstanceOf,
+    Maybe,
+    format_filter,
+    may_match_none,
+    sort_leaves,
+)
 from weft.core.records.kinds import Kind
 from weft.core.records.leaves import is_array, iter_leaves
 from weft.core.records.module import with_fields
@@ -35,7 +43,7 @@ M = TypeVar("M")
 Edit = Callable[[Any], Any]
 
 
-def at(model: M, filter: Filter = None, /) -> At[M]:
+def at(model: M, filter: Filter = None, among: Filter = ..., /) -> At[M]:
     """Selects parts of a model, to be replaced: `at(model).blocks[2:5].attn.cache.set(cache)`.
 
     Args:
@@ -43,6 +51,8 @@ def at(model: M, filter: Filter = None, /) -> At[M]:
         filter: which parts, where a path does not say it. `InstanceOf(Linear)`, or the class alone, selects the records
             of that class, nested ones too; `Inside("encoder.layers[0]")` what is at that path; any other filter selects
             arrays. None selects the model itself.
+        among: of these parts only those whose arrays all match this filter, and that have some:
+            `at(model, Linear, PathContains("decoder"))`.
 
     Returns:
         A selection. Fields, keys, indices and slices lead on from it; `["name"]` for a field that is called like one of
@@ -53,7 +63,7 @@ def at(model: M, filter: Filter = None, /) -> At[M]:
         - `replace(field=value, ...)` sets fields of each record.
 
     Raises:
-        FilterError: if the filter matches nothing (and is no `Maybe`).
+        FilterError: if a filter matches nothing (and is no `Maybe`).
         SurgeryError: if there is no such field, key or index, naming the path.
         ContractError: once, at the end, if a record's fields do not fit any more, naming its path.
 
@@ -72,6 +82,14 @@ def at(model: M, filter: Filter = None, /) -> At[M]:
     if not places and not may_match_none(filter):
         sort_leaves(list(iter_leaves(model)), [filter], require_all=False)  # says what there is
         raise FilterError(f"nothing in this {type(model).__name__} is {filter!r}", fix="check the filter, or use Maybe")
+    if places and among is not ...:
+        places = _among(model, places, among)
+        if not places and not (may_match_none(filter) or may_match_none(among)):
+            raise FilterError(
+                f"nothing in this {type(model).__name__} is {format_filter(filter)}, with all its arrays "
+                f"{format_filter(among)}",
+                fix="check the filters, or use Maybe",
+            )
     return At(model, tuple(map(Place, places)))
 
 
@@ -178,6 +196,15 @@ def _places(model: PyTree, filter: Filter) -> list[Path]:
     leaves = [leaf for leaf in iter_leaves(model) if leaf.dynamic]
     found = sort_leaves(leaves, (filter,), require_all=False, require_used=False)
     return [leaf.path for leaf, place in zip(leaves, found, strict=True) if place is not None]
+
+
+def _among(model: PyTree, places: Sequence[Path], filter: Filter) -> list[Path]:
+    """The places of parts with arrays, all of which match a filter."""
+    leaves = [leaf for leaf in iter_leaves(model) if leaf.dynamic]
+    found = sort_leaves(leaves, (filter,), require_all=False)
+    match = {leaf.path: place is not None for leaf, place in zip(leaves, found, strict=True)}
+    inside = {place: [ok for path, ok in match.items() if path[: len(place)] == place] for place in places}
+    return [place for place in places if inside[place] and all(inside[place])]
 
 
 def _alternatives(filter: Filter) -> Sequence[Filter]:

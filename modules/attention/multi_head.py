@@ -35,12 +35,10 @@ from weft.modules.attention.dot_product import (
 from weft.modules.attention.kv_cache import CacheError, KeyValueCache, check_room
 from weft.modules.construct import ConfigError, Initializer, KeyLike, check_positive
 from weft.modules.dense.linear import Linear, default_kernel_init
-from weft.modules.dense.low_rank import LoRA
 from weft.modules.drawing import parameter_keys
 from weft.modules.dropout import Dropout
 from weft.modules.dtypes import promote
 
-Projection = Linear | LoRA
 # Makes the norm of queries and that of keys, from the size of a head.
 MakeNorm = Callable[[int], Callable[[Any], Any]]
 
@@ -95,10 +93,10 @@ class MultiHeadAttention(Module, Generic[C]):
     `jax.nn.dot_product_attention`.
     """
 
-    query: Projection
-    key: Projection
-    value: Projection
-    out: Projection
+    query: Linear
+    key: Linear
+    value: Linear
+    out: Linear
     query_norm: Callable[[Any], Any] | None
     key_norm: Callable[[Any], Any] | None
     rope: Callable[..., Any] | None

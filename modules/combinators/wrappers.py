@@ -95,6 +95,8 @@ class Frozen(Combinator[L_co]):
     2
     """
 
+    __stands_for__ = "layer"
+
     layer: Annotated[L_co, FrozenParam]
 
     def __init__(self, layer: L_co):

@@ -8,11 +8,14 @@ import jax
 import jax.numpy as jnp
 from jax.nn import initializers
 from jaxtyping import Array, Float, Key
-from weft.core.records.filters import InstanceOf
+from weft.core.paths import format_path
+from weft.core.records.filters import All, Filter, InstanceOf, Maybe
 from weft.core.records.kinds import LoRAParam
+from weft.core.records.leaves import iter_leaves
 from weft.core.records.module import Module
+from weft.core.records.partition import select
 from weft.core.records.surgery import at
-from weft.modules.construct import Initializer, check_key, check_positive
+from weft.modules.construct import ConfigError, Initializer, check_key, check_positive
 from weft.modules.dense.linear import Linear
 from weft.modules.dense.quantized import QuantizedLinear
 from weft.modules.dtypes import promote
@@ -21,7 +24,7 @@ from weft.transforms.mapping import vmap
 
 M = TypeVar("M", bound=Module)
 default_down_init = initializers.he_uniform()
-LINEARS = InstanceOf(Linear)
+LINEARS = InstanceOf(Linear, QuantizedLinear)
 
 
 @op("dtype", "promote")
@@ -67,6 +70,8 @@ class LoRA(Module):
     Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", 2021.
     """
 
+    __stands_for__ = "base"
+
     base: Linear | QuantizedLinear
     down: Annotated[Float[Array, "in rank"], LoRAParam]
     up: Annotated[Float[Array, "rank out"], LoRAParam]
@@ -99,20 +104,20 @@ class LoRA(Module):
 
 
 def lora(  # weft: skip(of any model)
-    model: M, rank: int, *, key: Key[Array, ""], where: InstanceOf = LINEARS
+    model: M, rank: int, *, key: Key[Array, ""], where: Filter = ...
 ) -> M:
-    """A model with an adapter beside each of its linear layers.
+    """A model with an adapter beside each of its linear layers, quantised ones too.
 
     Args:
         model: any record.
         rank: of the adapters.
         key: a typed key, split among the adapters.
-        where: which layers, by class: every `Linear`, or every `QuantizedLinear`; each layer of a `Stack` gets an
-            adapter of its own. For a part of a model, give that part:
-            `at(model).encoder.apply(lambda part: lora(part, 4, key=key))`.
+        where: which layers: those all of whose arrays match this filter, such as `InstanceOf(TransformerBlock)` or
+            `Any(PathContains("query"), PathContains("value"))`. Each layer of a `Stack` gets an adapter of its own.
 
     Raises:
         FilterError: if no layer is meant.
+        ConfigError: if one of them has an adapter already.
 
     >>> from weft.modules import MLP
     >>> model = lora(MLP(8, 16, 4, key=jax.random.key(0)), 2, key=jax.random.key(1))
@@ -122,10 +127,17 @@ def lora(  # weft: skip(of any model)
     (8, 16)
     """
     check_key(key, "lora")
+    adapted = [leaf.path for leaf in iter_leaves(select(model, Maybe(All(InstanceOf(LoRA), where)))) if leaf.dynamic]
+    if adapted:
+        raise ConfigError(
+            "these layers have an adapter already",
+            at=[format_path(path, "model") for path in adapted],
+            fix="merge it first, at(model, LoRA).apply(LoRA.merged), or leave them out: where=Not(InstanceOf(LoRA))",
+        )
     found: list[Any] = []
-    at(model, where).apply(lambda base: found.append(base) or base)
+    at(model, LINEARS, where).apply(lambda base: found.append(base) or base)
     keys = iter(jax.random.split(key, len(found)))
-    return at(model, where).apply(lambda base: _adapted(base, rank, next(keys)))
+    return at(model, LINEARS, where).apply(lambda base: _adapted(base, rank, next(keys)))
 
 
 def _adapted(base: Any, rank: int, key: Any) -> LoRA:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int8
-from weft.core.records.filters import InstanceOf
+from weft.core.records.filters import Filter
 from weft.core.records.kinds import Buffer
 from weft.core.records.module import Module, static
 from weft.core.records.surgery import at
@@ -18,7 +18,6 @@ from weft.modules.op import op
 from weft.transforms.mapping import vmap
 
 M = TypeVar("M", bound=Module)
-LINEARS = InstanceOf(Linear)
 _LARGEST = 127  # -128 is left out: the range is the same on both sides of zero
 
 
@@ -76,6 +75,8 @@ class QuantizedLinear(Module):
     ('int8', (2, 4))
     """
 
+    __stands_for__ = Linear
+
     kernel: Int8[Array, "in out"]
     scale: Annotated[Float[Array, "out"], Buffer]
     bias: Float[Array, "out"] | None
@@ -113,7 +114,7 @@ class QuantizedLinear(Module):
         )
 
 
-def quantize(model: M, where: InstanceOf = LINEARS) -> M:  # weft: skip(of any model)
+def quantize(model: M, where: Filter = ...) -> M:  # weft: skip(of any model)
     """A model with the weights of its linear layers in eight bits: a quarter of the memory of float32.
 
     Only weights are quantised; what flows through the model keeps its dtype. Give it a trained model: the weights are
@@ -121,8 +122,7 @@ def quantize(model: M, where: InstanceOf = LINEARS) -> M:  # weft: skip(of any m
 
     Args:
         model: any record.
-        where: which layers, by class: every `Linear`. For a part of a model, give that part:
-            `at(model).encoder.apply(quantize)`.
+        where: which layers: those all of whose arrays match this filter, such as `Not(PathContains("head"))`.
 
     Raises:
         FilterError: if no layer is meant.
@@ -134,7 +134,7 @@ def quantize(model: M, where: InstanceOf = LINEARS) -> M:  # weft: skip(of any m
 
     Source: Dettmers et al., "LLM.int8()", 2022, without its outliers: absmax by features.
     """
-    return at(model, where).apply(_quantize_one)
+    return at(model, Linear, where).apply(_quantize_one)
 
 
 def _quantize_one(layer: Any) -> Any:

@@ -107,6 +107,8 @@ class UnderPolicy(Combinator[L_co]):
         policy: the policy.
     """
 
+    __stands_for__ = "layer"
+
     layer: L_co
     policy: Policy
 

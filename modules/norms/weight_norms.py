@@ -125,6 +125,8 @@ class WeightNorm(Combinator[L_co]):
     Source: Salimans and Kingma, "Weight Normalization", 2016.
     """
 
+    __stands_for__ = "layer"
+
     layer: L_co
     scale: Float[Array, "*features"]
     name: str = static()
@@ -193,6 +195,8 @@ class SpectralNorm(Module):  # weft: skip(of any layer)
 
     Source: Miyato et al., "Spectral Normalization for Generative Adversarial Networks", 2018.
     """
+
+    __stands_for__ = "layer"
 
     layer: Any
     u: Annotated[Float[Array, "1 features"], BatchStat]

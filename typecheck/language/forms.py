@@ -22,6 +22,7 @@ from weft.core.caches import kept
 from weft.core.records.configuration import field_values, stored
 from weft.core.records.kinds import Role, field_roles
 from weft.core.records.leaves import keeps_numbers
+from weft.core.records.module import standing_for
 from weft.typecheck.language import objects
 
 # (name, static, required, default) of a field; `...` is no default.
@@ -59,9 +60,17 @@ class Form:
     def __repr__(self) -> str:
         return self.name
 
-    def holds(self, cls: type, value: Any) -> bool:
-        """Whether a value is an instance; what a TypedDict makes is a dict like any other."""
-        return isinstance(value, dict if self is TYPEDDICT else cls)
+    def held(self, cls: type, value: Any) -> Any:
+        """What of a value is an instance, or stands for one: the value itself, but for wrappers of layers.
+
+        What a TypedDict makes is a dict like any other.
+
+        Returns:
+            None if the value is another thing.
+        """
+        if self is MODULE:
+            return standing_for(cls, value)
+        return value if isinstance(value, dict if self is TYPEDDICT else cls) else None
 
 
 def _dataclass_fields(cls: Any) -> list[FieldData]:

@@ -121,10 +121,10 @@ def _without_insides(annotation: Annotation) -> Any:
 
 def shell_check(spec: Shell, policy: Policy) -> Check:
     """Makes the check of a child record's class."""
-    cls = spec.record.cls
+    cls, form = spec.record.cls, spec.record.form
 
     def check(value: Any, bindings: Bindings) -> None:
-        if not isinstance(value, cls):
+        if form.held(cls, value) is None:
             raise Mismatch("type", spec.record, value, bindings)
 
     return check

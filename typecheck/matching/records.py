@@ -47,7 +47,8 @@ def record_check(spec: RecordOf, policy: Policy) -> Check:
     within = policy if form.plain else policy.within
 
     def check(value: Any, bindings: Bindings) -> None:
-        if not form.holds(spec.cls, value):
+        held = form.held(spec.cls, value)
+        if held is None:
             raise Mismatch("type", spec, value, bindings)
         plan = record_plan(spec.cls if form is TYPEDDICT else type(value), within)
         if form is TYPEDDICT:
@@ -61,7 +62,10 @@ def record_check(spec: RecordOf, policy: Policy) -> Check:
                 miss.outer.append((bindings.slot, bindings.path))
             raise
         if spec.dims is not None:
-            _check_links(spec, spec.dims, plan, value, inner, bindings)
+            if held is not value:  # a wrapper has dims of its own
+                plan = record_plan(type(held), within)
+                inner = _scope_inside(spec, held, plan, bindings)
+            _check_links(spec, spec.dims, plan, held, inner, bindings)
 
     return check
 

@@ -53,6 +53,26 @@ def test_some_layers_only():
         weft.lora(make(), 1, key=KEY, where=weft.InstanceOf(weft.Conv))
 
 
+def test_layers_are_chosen_by_any_filter_and_quantised_ones_are_adapted_too():
+    attention = weft.MultiHeadAttention(4, 2, key=KEY)
+    some = weft.lora(attention, 1, key=KEY, where=weft.Any(weft.PathContains("query"), weft.PathContains("value")))
+    assert [type(getattr(some, name)).__name__ for name in ("query", "key", "value")] == ["LoRA", "Linear", "LoRA"]
+    both = weft.lora(weft.quantize(attention, weft.Not(weft.PathContains("out"))), 1, key=KEY)
+    assert [type(layer.base).__name__ for layer in (both.query, both.out)] == ["QuantizedLinear", "Linear"]
+    np.testing.assert_allclose(both(X), attention(X), atol=0.05)
+    with pytest.raises(weft.FilterError, match="nothing in this MLP is InstanceOf"):
+        weft.lora(make(), 1, key=KEY, where=weft.PathContains("bias"))  # a part of a layer is none
+
+
+def test_a_layer_is_not_adapted_twice():
+    adapted = weft.lora(make(), 1, key=KEY)
+    with pytest.raises(weft.ConfigError, match="an adapter already") as caught:
+        weft.lora(adapted, 1, key=KEY)
+    assert "model.layers[0].base.kernel" in str(caught.value)
+    with pytest.raises(weft.FilterError):
+        weft.lora(adapted, 1, key=KEY, where=weft.Not(weft.InstanceOf(weft.LoRA)))
+
+
 def test_a_half_precision_base_stays_in_its_dtype():
     base = weft.Linear(4, 2, key=KEY, param_dtype=jnp.bfloat16)
     assert weft.LoRA(base, 1, key=KEY)(X.astype(jnp.bfloat16)).dtype == jnp.bfloat16
