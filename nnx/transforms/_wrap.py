@@ -50,7 +50,7 @@ def decorate(function: Any, wrap: Callable[[Callable[..., Any]], Any]) -> Any:
 
 
 def over(
-    rule: Rule[O], boundary: References, options: O, *, by_signature: bool = False
+    rule: Rule[O], boundary: References, options: O, *, by_signature: bool = False, reaches: int = 0
 ) -> Callable[[Callable[..., Any]], Any]:
     """The decorator that a rule and its options make over graphs.
 
@@ -59,6 +59,7 @@ def over(
         boundary: in the mode that is asked for.
         options: the rule's.
         by_signature: whether arguments that are passed by name go to their positions, and ride as those do.
+        reaches: to which position `by_signature` fills in defaults, since the options speak of those arguments.
     """
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -66,8 +67,8 @@ def over(
         interpreted: Interpreted[O] = interpret(rule, boundary)((function,), options)
 
         def transformed(*args: Any, **kwargs: Any) -> Any:
-            if by_signature and kwargs:
-                args, kwargs = by_position(function, args, kwargs)
+            if by_signature and (kwargs or len(args) < reaches):
+                args, kwargs = by_position(function, args, kwargs, reaches)
             return interpreted(args, kwargs)
 
         return named_like(function, transformed)

@@ -20,7 +20,7 @@ from weft.nnx.transforms._wrap import (
 )
 from weft.nnx.transforms.keywords import RematKeywords, ReverseKeywords
 from weft.nnx.variable.kinds import Param
-from weft.transforms._wrap import named_like
+from weft.transforms._wrap import as_tuple, named_like
 from weft.transforms.autodiff import GRAD, JVP, VJP, DiffOptions, jvp_with, vjp_with
 from weft.transforms.tracing import REMAT, RematOptions, static_arguments
 
@@ -40,7 +40,9 @@ def _grad(name: str, f: Any, argnums: Any, graph: bool | None, graph_updates: bo
     numbers, filters = argnums_and_filters(argnums)
     # Nothing to differentiate is an empty State with graph updates, as in NNX; otherwise it is an error.
     settings = DiffOptions(name, numbers, _default(boundary), filters=filters, may_be_none=boundary.updates, **options)
-    return decorate(f, over(GRAD, boundary, settings))
+    # As in NNX, which binds a call to the signature where there are graph updates: `grad(loss)(model=model)`.
+    reaches = max(as_tuple(numbers), default=-1) + 1
+    return decorate(f, over(GRAD, boundary, settings, by_signature=boundary.updates, reaches=reaches))
 
 
 def _default(boundary: References) -> Any:

@@ -54,25 +54,31 @@ def pip(*arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments], check=True)
 
 
-def fetch(folder: Path, archive: Path | None) -> Path:
-    """The folder with the archive's tests, which are unpacked once."""
+def cache() -> Path:
+    """The folder for what comes from flax's archive."""
+    return Path(os.environ.get("WEFT_CACHE", Path.home() / ".cache" / "weft"))
+
+
+def fetch(folder: Path, archive: Path | None, part: str = "tests/nnx") -> Path:
+    """The folder with a part of the archive, which is unpacked once."""
     version = pinned_version()
     unpacked = folder / f"flax-{version}"
-    if not unpacked.exists():
+    if not (unpacked / part).exists():
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             if archive is None:
                 pip("download", "--no-deps", "--no-binary", "flax", "--dest", scratch, f"flax=={version}")
                 archive = next(Path(scratch).glob("*.tar.gz"))
             with tarfile.open(archive) as tar:
-                members = [member for member in tar if member.name.startswith(f"flax-{version}/tests/nnx/")]
+                members = [member for member in tar if member.name.startswith(f"flax-{version}/{part}/")]
                 if not members:
-                    sys.exit(f"{archive} holds no flax-{version}/tests/nnx")
+                    sys.exit(f"{archive} holds no flax-{version}/{part}")
                 tar.extractall(scratch, members, filter="data")
-            # flax's own settings make errors of warnings that newer versions of other packages give.
-            (Path(scratch) / f"flax-{version}" / "pytest.ini").write_text("[pytest]\nfilterwarnings = ignore\n")
-            (Path(scratch) / f"flax-{version}").rename(unpacked)
-    return unpacked
+            (unpacked / part).parent.mkdir(parents=True, exist_ok=True)
+            (Path(scratch) / f"flax-{version}" / part).rename(unpacked / part)
+        # flax's own settings make errors of warnings that newer versions of other packages give.
+        (unpacked / "pytest.ini").write_text("[pytest]\nfilterwarnings = ignore\n")
+    return unpacked / part
 
 
 def run(unpacked: Path, files: list[str], jobs: int, *, hook: bool) -> dict[str, str]:
@@ -134,11 +140,10 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--fresh", action="store_true", help="run the tests under flax again")
     given = parser.parse_args()
-    folder = Path(os.environ.get("WEFT_CACHE", Path.home() / ".cache" / "weft"))
     missing = [package for package, module in NEEDED.items() if importlib.util.find_spec(module) is None]
     if missing:
         pip("install", "-c", str(ROOT / "constraints.txt"), *missing)
-    unpacked = fetch(folder, given.archive)
+    unpacked = fetch(cache(), given.archive).parents[1]
     theirs = under_flax(unpacked, given.jobs, fresh=given.fresh)
     ours = run(unpacked, given.files or [""], given.jobs, hook=True)
     if given.files:
