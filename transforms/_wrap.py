@@ -136,7 +136,7 @@ def as_tuple(value: int | str | Sequence[Any] | None) -> tuple[Any, ...]:
 def by_position(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], reaches: int = 0
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments passed by name, in their positions, where the signature tells them; defaults if fewer than `reaches`."""
+    """Arguments passed by name, in their positions by the signature; defaults if fewer than `reaches`."""
     bound = inspect.signature(function).bind(*args, **kwargs)
     if len(bound.args) < reaches:
         bound.apply_defaults()
