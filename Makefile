@@ -11,7 +11,7 @@ N ?= 1000
 JOBS ?= logical
 PINS := constraints.txt pyproject.toml
 
-.PHONY: help demo demo-lm test test-slow quick test-debug fuzz fuzz-records flax-suite check-field field-nnx lint format typecheck \
+.PHONY: help demo demo-lm test test-slow quick test-debug fuzz fuzz-records flax-suite flax-guides check-field field-nnx lint format typecheck \
     bench docs docs-serve wheel freeze clean
 .DEFAULT_GOAL := help
 
@@ -25,6 +25,7 @@ help:
 	@echo 'make fuzz N=5000 compare random programs under flax.nnx and weft.nnx'
 	@echo 'make fuzz-records N=2000 compare random programs over records with plain JAX'
 	@echo 'make flax-suite run flax'\''s own tests of NNX over weft.nnx'
+	@echo 'make flax-guides run the code cells of flax'\''s published guides over weft.nnx'
 	@echo 'make check-field judge released packages that annotate with jaxtyping, by what is known of them'
 	@echo 'make field-nnx  use packages built on flax.nnx under flax and weft, and compare'
 	@echo 'make lint       ruff check and ruff format --check'
@@ -66,6 +67,9 @@ fuzz-records: $(VENV)/stamp-test
 
 flax-suite: $(VENV)/stamp-test
 	$(BIN)/python tests/nnx/flax_suite.py $(ARGS)
+
+flax-guides: $(VENV)/stamp-test
+	$(BIN)/python tests/nnx/flax_guides.py $(ARGS)
 
 check-field: $(VENV)/stamp-test
 	$(BIN)/python tests/typecheck/field/field.py $(ARGS)

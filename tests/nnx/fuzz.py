@@ -5,23 +5,28 @@ nest a few times (see `fuzz_writer.py`). Text, so that a difference can be paste
 
     python tests/nnx/fuzz.py 300            # seeds 0..299: counts, and each difference
     python tests/nnx/fuzz.py 300 1000       # seeds 1000..1299
+    python tests/nnx/fuzz.py 300 --jobs 1   # in one process, by default as many as there are processors
     python tests/nnx/fuzz.py 17 --show      # one program, and both runs
 """
 
 from __future__ import annotations
 
+import argparse
 import collections
 import contextlib
+import multiprocessing
 import os
 import re
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 if __name__ == "__main__":  # pytest's conftest says this for the tests
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
+    # Three quarters of a program's time are XLA's, which compiles fusions twice as fast without the newer emitters.
+    quick = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+    os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count=2 {quick}")
 
 import jax
 
@@ -131,26 +136,46 @@ def _is_among(outcome: object, known: list[tuple[type[Exception], str]]) -> bool
     return any(isinstance(outcome, kind) and re.search(pattern, text) for kind, pattern in known)
 
 
-def main(argv: list[str]) -> int:
-    """Compares many programs, or shows one."""
-    if "--show" in argv:
-        text = source(int(argv[0]))
-        print(text)
-        print(compare(text))
-        return 0
-    start, count = (int(argv[1]), int(argv[0])) if len(argv) > 1 else (0, int(argv[0]))
+def _compare_all(seeds: range) -> tuple[collections.Counter[str], dict[int, str]]:
+    """How the programs of some seeds ended, and how they differ, by seed; each difference is printed at once."""
     ends: collections.Counter[str] = collections.Counter()
     different: dict[int, str] = {}
-    for done, seed in enumerate(range(start, start + count)):
-        if done and done % 100 == 0:
-            print(f"{done} programs, {len(different)} differ", file=sys.stderr, flush=True)
-            jax.clear_caches()  # gigabytes after a thousand programs
+    for seed in seeds:
         end, found = compare(source(seed))
         ends[end] += 1
         if found is not None:
             different[seed] = found
             print(f"seed {seed} ({end}): {found}"[:420], flush=True)
-    print(f"{count} programs: {dict(ends)}; {len(different)} differ")
+    return ends, different
+
+
+def main(argv: list[str]) -> int:
+    """Compares many programs, or shows one."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("count", type=int, help="how many programs; with --show, the seed of one")
+    parser.add_argument("start", type=int, nargs="?", default=0, help="the first seed")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--show", action="store_true", help="show one program and both runs")
+    given = parser.parse_args(argv)
+    if given.show:
+        text = source(given.count)
+        print(text)
+        print(compare(text))
+        return 0
+    seeds = range(given.start, given.start + given.count)
+    ends: collections.Counter[str] = collections.Counter()
+    different: dict[int, str] = {}
+    # A process for a hundred programs at most: what they leave in JAX's caches is gigabytes after a thousand.
+    size = min(100, -(-len(seeds) // given.jobs))
+    chunks = [seeds[i : i + size] for i in range(0, len(seeds), size)] if seeds else []
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(given.jobs, mp_context=spawn, max_tasks_per_child=1) as processes:
+        for done in as_completed([processes.submit(_compare_all, chunk) for chunk in chunks]):
+            more, found = done.result()
+            ends += more
+            different |= found
+            print(f"{ends.total()} programs, {len(different)} differ", file=sys.stderr, flush=True)
+    print(f"{ends.total()} programs: {dict(ends)}; {len(different)} differ")
     kinds = collections.Counter(re.sub(r"[0-9]+", "#", found)[:60] for found in different.values())
     for kind, times in kinds.most_common():
         print(f"{times:4} {kind}")
