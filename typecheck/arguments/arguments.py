@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from weft.typecheck.arguments.abstract import abstractly, closed, is_plain_class, opened
 from weft.typecheck.arguments.builder import BUILDERS, Builder, Scope, Unbuildable, key_dtype
 from weft.typecheck.arguments.constructors import counts_of_class, signature_of_class
+from weft.typecheck.arguments.protocols import is_protocol, protocol_object
 from weft.typecheck.arguments.subclasses import concrete_subclasses, is_abstract
 from weft.typecheck.arguments.uses import keys_read, strings_compared
 from weft.typecheck.arguments.values import BY_NAME, holds_objects, integer, is_last, is_made_of_its_own, value_of
@@ -203,6 +204,8 @@ def _record(builder: Builder, spec: RecordOf, place: str, scope: Scope) -> Any:
 def _instance(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any:
     if spec.cls is str:
         return _string(builder, place, scope)
+    if is_protocol(spec.cls) and is_plain_class(spec.cls):
+        return protocol_object(builder, spec.cls, place, scope)
     if is_made_of_its_own(spec.cls) or not is_plain_class(spec.cls):
         return value_of(builder, spec, place, scope)
     # A constructor that takes its own kind (a tree of nodes, say) would be called for ever.

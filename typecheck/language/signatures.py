@@ -225,6 +225,20 @@ def fields_of(cls: type) -> tuple[Field, ...]:
     )
 
 
+@kept_with_class
+def attributes_of(cls: type) -> dict[str, Annotation]:
+    """What the body of any class, or of a base, annotates; by name.
+
+    Raises:
+        AnnotationError: in one line, naming the class and the attribute.
+    """
+    return {
+        name: _read_field(cls, name, base, hint)
+        for base in cls.__mro__[::-1]
+        for name, hint in vars(base).get("__annotations__", {}).items()
+    }
+
+
 def _read_field(cls: type, name: str, base: type, hint: Any) -> Annotation:
     names: list[Mapping[str, Any]] = [{base.__name__: base, cls.__name__: cls}, dict(vars(base))]
     names += [_closure(inspect.unwrap(value)) for value in vars(base).values() if inspect.isfunction(value)]

@@ -22,6 +22,7 @@ from weft.typecheck.arguments.arguments import build_arguments, build_module
 from weft.typecheck.arguments.builder import Assignment, Builder, Scope, Unbuildable
 from weft.typecheck.arguments.constructors import counts_of_class
 from weft.typecheck.arguments.outside import abstract_outside, outside_values, with_outside
+from weft.typecheck.arguments.protocols import is_protocol
 from weft.typecheck.arguments.uses import numbers_compared
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import Annotation, Anything, Instance, RecordOf, SequenceOf, holds_arrays
@@ -169,7 +170,7 @@ def _of_method(
     attribute = written.function if form_of(cls) is OBJECT else getattr(cls, function.__name__)
 
     def prepare(builder: Builder) -> Call:
-        if getattr(function, "__isabstractmethod__", False):
+        if getattr(function, "__isabstractmethod__", False) or is_protocol(cls):
             raise Unbuildable(f"{function.__name__} is abstract: it is judged in the classes that bring it")
         record = make(builder)
         scope = Scope(values={"self": record})

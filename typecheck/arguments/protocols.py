@@ -1,0 +1,73 @@
+"""Protocols: an object that has what a `Protocol` asks for, and nothing else.
+
+A protocol cannot be made, and what satisfies it need not name it. Its annotations say all that a function may use of
+it: attributes and properties are made of theirs, a method is a stand-in for a callable. The names of its dims are those
+of the function that it is given to, as a plain record's are.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from weft.core.caches import kept
+from weft.typecheck.arguments.builder import Builder, Scope, Unbuildable
+from weft.typecheck.language.annotations import Annotation, Anything, CallableOf
+from weft.typecheck.language.signatures import attributes_of, signature_of
+
+
+def is_protocol(cls: type) -> bool:
+    """Whether a class is itself a protocol, and not one that says that it satisfies some."""
+    return bool(getattr(cls, "_is_protocol", False))
+
+
+def protocol_object(builder: Builder, cls: type, place: str, scope: Scope) -> Any:
+    """An object with the members of a protocol.
+
+    Raises:
+        Unbuildable: if the annotation of one does not say what it is, or the protocol asks for itself.
+    """
+    if cls in builder.inside:
+        raise Unbuildable(f"{place}: a {cls.__name__} asks for another one")
+    builder.inside = (*builder.inside, cls)
+    shares = not (builder.assignment.apart or scope.many)
+    inner = Scope(f"{place}.", scope.contract if shares else f"{place}.", lead=scope.lead)
+    members = _members(cls)
+    try:
+        for name, annotation in members.items():
+            if isinstance(annotation, Anything) or _returns_anything(annotation):
+                raise Unbuildable(f"{place}: the protocol {cls.__name__} does not say what its {name} is, or returns")
+        values = {name: builder.build(one, f"{place}.{name}", inner) for name, one in members.items()}
+    finally:
+        builder.inside = builder.inside[:-1]
+    made = _stand_in(cls)()
+    vars(made).update(values)
+    return made
+
+
+def _returns_anything(annotation: Annotation) -> bool:
+    return isinstance(annotation, CallableOf) and isinstance(annotation.returns, Anything)
+
+
+@kept("class")
+def _stand_in(cls: type) -> type:
+    """A class for such objects. It does not inherit: a property of the protocol's could not be set."""
+    called = {"__call__": lambda self, *args, **kwargs: vars(self)["__call__"](*args, **kwargs)}
+    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    return type(cls.__name__, (), {**names, **(called if "__call__" in _members(cls) else {})})
+
+
+@kept("class")
+def _members(cls: type) -> dict[str, Annotation]:
+    """What a protocol asks for: its attributes, and its properties and methods in order."""
+    found: dict[str, Annotation] = dict(attributes_of(cls))
+    for base in cls.__mro__[::-1]:
+        if not is_protocol(base):
+            continue
+        for name, value in vars(base).items():
+            if isinstance(value, property) and value.fget is not None:
+                found[name] = signature_of(value.fget, cls).returns
+            elif inspect.isfunction(value) and (name == "__call__" or not name.startswith("_")):
+                written = signature_of(value, cls)
+                found[name] = CallableOf(tuple(one.annotation for one in written.parameters[1:]), written.returns)
+    return found
