@@ -18,6 +18,8 @@ import json
 import linecache
 import os
 import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
@@ -46,6 +48,7 @@ def main() -> None:
     caches = [*first["caches"], *filter(None, [compiled])]
     sandbox = Sandbox([first["temporary"], *caches], (sys.prefix, sys.base_prefix, *installed_roots()))
     _no_core_dumps()
+    _end_with_the_command()
     sandbox.install()
     say(answers, {"ready": True})
     home, environment = os.getcwd(), dict(os.environ)
@@ -54,6 +57,18 @@ def main() -> None:
         with _as_before(home, environment):
             _answer(request, settings, sandbox, answers)
         say(answers, {"end": True, "reads": sorted(sandbox.reads)})
+
+
+def _end_with_the_command() -> None:
+    """A command that is ended from outside, as a CI does, can end no workers; one in a long proof would go on."""
+    command = os.getppid()
+
+    def wait() -> None:
+        while os.getppid() == command:
+            time.sleep(1.0)
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def say(answers: TextIO, message: Mapping[str, Any]) -> None:

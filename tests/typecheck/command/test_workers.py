@@ -174,6 +174,17 @@ def test_an_interruption_keeps_what_is_known(tmp_path: Path):
     assert err.startswith("interrupted: 2 files were not finished\n")
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no such signal")
+def test_a_command_that_is_ended_from_outside_leaves_no_worker_behind(tmp_path: Path):
+    told = "print('it is judged', file=sys.stderr, flush=True)\n"
+    write(tmp_path, {"a.py": told + FOREVER})
+    run = command(tmp_path, "-j", "1", ".")
+    assert run.stderr is not None
+    assert any(line == "it is judged\n" for line in run.stderr)
+    run.send_signal(signal.SIGKILL)
+    run.communicate(timeout=300)  # the worker holds the other end of this pipe until it ends; the loop has none
+
+
 def test_an_internal_error_is_reported_and_the_run_goes_on(tmp_path: Path):
     # An annotation whose own code fails stands for a fault of weft's; what only makes up attributes is no function.
     broken = """
