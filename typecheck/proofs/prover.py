@@ -36,6 +36,7 @@ from weft.typecheck.proofs.search import Outcome, Search
 from weft.typecheck.proofs.targets import targets_of
 from weft.typecheck.proofs.trial import Target, Trial, one_at_a_time, run_trial
 from weft.typecheck.proofs.violations import Violation
+from weft.typecheck.proofs.watch import AsJaxtyping
 from weft.typecheck.proofs.watched import forget_closures
 from weft.typecheck.proofs.whose import is_users
 
@@ -209,6 +210,8 @@ def _shown(target: Target, trial: Trial, dims: Mapping[str, Any]) -> tuple[list[
     findings = [dataclasses.replace(one, program=program.text) for one in findings_of(target, trial)]
     if trial.violations and trial.violations[0].of_instances and not is_users(target.file):
         return findings, "only the dims of records show it, which jaxtyping does not bind"
+    if program.shows is None and _is_seen_by_weft_alone(target, trial, dims):
+        return findings, "only what instances and integers say of dims shows it, which jaxtyping does not bind"
     if program.shows is not False:
         return findings, ""
     if trial.violations and is_users(target.file):
@@ -216,6 +219,16 @@ def _shown(target: Target, trial: Trial, dims: Mapping[str, Any]) -> tuple[list[
         # wrote an installed package has not asked for that.
         return [dataclasses.replace(one, program=f"{program.plain}  # {one.message}") for one in findings], ""
     return findings, f"the program that should show it does not: {program.why}"
+
+
+def _is_seen_by_weft_alone(target: Target, trial: Trial, dims: Mapping[str, Any]) -> bool:
+    """Whether what an installed package calls breaks its annotations only by what weft adds to jaxtyping."""
+    if not trial.violations or is_users(target.file):
+        return False
+    try:
+        return run_trial(target, trial.assignment, dims, AsJaxtyping).ok
+    except Unbuildable:
+        return False
 
 
 def _undecided(target: Target, outcome: Outcome) -> Contract:

@@ -242,6 +242,28 @@ class Watch:
             self.violations.append(violation)
 
 
+class AsJaxtyping(Watch):
+    """A watch that sees what jaxtyping would: neither instances nor integers bind dims, and records keep theirs."""
+
+    def __init__(self, own: frozenset[str] = frozenset(), *, apart: bool = False, about: tuple[str, int] = ("", 0)):
+        super().__init__(own, apart=True, about=about)
+
+    def bindings_of_call(self, watched: Watched, arguments: dict[str, Any]) -> Bindings:
+        given = dict(arguments)
+        return Bindings(Slot("argument", "", watched.signature.function, Anything()), lambda: given)
+
+    def check_module(
+        self,
+        record: Any,
+        frame: FrameType | None = None,
+        *,
+        whole: bool = False,
+        given: Mapping[str, Any] | None = None,
+    ) -> None:
+        if whole:  # as it is made; later on nobody asks
+            super().check_module(record, frame, whole=True, given=given)
+
+
 def _refuse_stack(record: Any, method: Any, bindings: Bindings) -> None:
     """Refuses a stack as the `self` of a public method of records; what else is wrong with it is not said here.
 

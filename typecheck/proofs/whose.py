@@ -27,8 +27,13 @@ def installed_roots() -> tuple[str, ...]:
     """The folders of the standard library and of installed packages."""
     paths = sysconfig.get_paths()
     roots = {paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], *site.getsitepackages()}
-    roots |= {one for one in sys.path if Path(one).name in _INSTALLED}  # another environment's, by PYTHONPATH
+    roots |= {one for one in sys.path if one and _is_of_installed(Path(one))}  # another environment's, by PYTHONPATH
     return tuple(f"{Path(root)}/" for root in sorted(roots))
+
+
+def _is_of_installed(folder: Path) -> bool:
+    """Whether a folder holds installed packages: by its name, or by what `pip install --target` leaves beside them."""
+    return folder.name in _INSTALLED or next(folder.glob("*.dist-info"), None) is not None
 
 
 @kept("nothing", most=1)

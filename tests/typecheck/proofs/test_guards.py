@@ -57,8 +57,10 @@ def test_an_environment_in_the_folder_of_a_package_holds_libraries(package: Path
     assert guard_in(packages / "checks.py", package) == ""
 
 
-def test_packages_of_another_environment_are_installed_ones(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sys, "path", [*sys.path, "/other/lib/site-packages", "/other/src"])
+def test_packages_of_another_environment_are_installed_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    (tmp_path / "vendored" / "some-1.0.dist-info").mkdir(parents=True)
+    monkeypatch.setattr(sys, "path", [*sys.path, "/other/lib/site-packages", "/other/src", f"{tmp_path}/vendored"])
     roots = inspect.unwrap(installed_roots)()
     assert "/other/lib/site-packages/" in roots
+    assert f"{tmp_path}/vendored/" in roots
     assert "/other/src/" not in roots

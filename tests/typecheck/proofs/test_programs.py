@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import jaxtyping
 import pytest
 from jaxtyping import Array, Float
+from weft.typecheck.proofs import prover
 from weft.typecheck.proofs.prover import verify
 from weft.typecheck.proofs.report import Finding
 
@@ -89,3 +90,28 @@ def test_what_is_the_default_anyway_is_not_written():
     (failure,) = verify(cut).failures
     assert isinstance(shown(failure), jaxtyping.TypeCheckError)
     assert failure.program.splitlines()[-1].endswith('(cut)(jnp.ones((1, 2), "float32")))')
+
+
+def frequencies(size: int) -> Float[Array, "size"]:
+    return jnp.fft.rfftfreq(size)
+
+
+def spectrum(x: Float[Array, "n"]) -> Float[Array, "k"]:
+    return frequencies(x.shape[0])
+
+
+def turned(x: Float[Array, "n d"]) -> Float[Array, "d n"]:
+    return x
+
+
+def gram(x: Float[Array, "n d"]) -> Float[Array, "n n"]:
+    return turned(x) @ x.T
+
+
+def test_what_an_installed_package_calls_is_seen_as_jaxtyping_would(monkeypatch: pytest.MonkeyPatch):
+    assert [verify(one).verdict.name for one in (spectrum, gram)] == ["FAILS", "FAILS"]
+    monkeypatch.setattr(prover, "is_users", lambda file, own=frozenset(): file in own)
+    report = verify(spectrum)
+    assert report.verdict.name == "UNDECIDED"
+    assert "which jaxtyping does not bind" in str(report)
+    assert verify(gram).verdict.name == "FAILS"
