@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from weft.typecheck.arguments.abstract import abstractly, closed, is_plain_class, opened
 from weft.typecheck.arguments.builder import BUILDERS, Builder, Scope, Unbuildable, key_dtype
 from weft.typecheck.arguments.constructors import counts_of_class, signature_of_class
@@ -21,6 +22,7 @@ from weft.typecheck.arguments.protocols import is_protocol, protocol_object
 from weft.typecheck.arguments.subclasses import concrete_subclasses, is_abstract
 from weft.typecheck.arguments.uses import keys_read, strings_compared
 from weft.typecheck.arguments.values import BY_NAME, holds_objects, integer, is_last, is_made_of_its_own, value_of
+from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import (
     ANY_DTYPE,
     NONE,
@@ -39,10 +41,10 @@ from weft.typecheck.language.annotations import (
     holds_arrays,
     members_of,
 )
-from weft.typecheck.language.dims import Shape
+from weft.typecheck.language.dims import Shape, SymbolicDim
 from weft.typecheck.language.forms import OBJECT, form_of, has_own_dims
 from weft.typecheck.language.key_names import with_keys
-from weft.typecheck.language.names import names_of_class, names_of_fields, names_of_signature
+from weft.typecheck.language.names import names_of_class, names_of_fields, names_of_signature, shapes_in
 from weft.typecheck.language.objects import is_library
 from weft.typecheck.language.signatures import Parameter, Signature, fields_of
 
@@ -68,6 +70,8 @@ def _array(builder: Builder, spec: ArrayOf, place: str, scope: Scope) -> Any:
     cls = spec.array_type
     if isinstance(cls, type) and not issubclass(jax.Array, cls) and cls.__module__.partition(".")[0] not in _PLAIN:
         raise Unbuildable(f"{place}: no {cls.__name__} can be made from a shape and a dtype alone")
+    if cls is np.ndarray:
+        raise Unbuildable(f"{place}: NumPy computes with the numbers in an array, and a proof has only its shape")
     shape = builder.shape(spec.shape, place, scope)
     if any(isinstance(size, int) and size < 0 for size in shape):
         raise Unbuildable(f"{place}: {spec} has a negative size at {dict(builder.sizes)}")
@@ -84,6 +88,7 @@ def _array(builder: Builder, spec: ArrayOf, place: str, scope: Scope) -> Any:
 def _one_of(builder: Builder, spec: OneOf, place: str, scope: Scope) -> Any:
     members = [member for member in spec.members if member != NONE]
     arrays = [one for one in members if isinstance(one, ArrayOf)]
+    arrays = [one for one in arrays if one.array_type is not np.ndarray] or arrays
     if arrays and arrays[0].dtype.accepted == ("prng_key",):
         members = arrays[:1]
     elif arrays:
@@ -100,6 +105,10 @@ def _one_of(builder: Builder, spec: OneOf, place: str, scope: Scope) -> Any:
         if not spec.optional:
             raise
         return None
+    except AnnotationError as error:  # `{shape[2]}` of one member makes sense where `shape` has three items
+        if len(members) == 1:
+            raise
+        raise Unbuildable(f"{place}: {error.what}") from None
 
 
 def _first(builder: Builder, spec: OneOf, place: str, scope: Scope) -> Any:
@@ -327,7 +336,8 @@ def build_arguments(
             scope.values.setdefault(parameter.name, parameter.default)
     dims = names_of_signature(signature) | (_dims_of_owner(signature) if scope.path else frozenset())
     built: dict[str, list[Any]] = {}
-    for parameter in sorted(with_keys(signature.parameters), key=_turn):
+    read = _read_by_holes(signature)
+    for parameter in sorted(with_keys(signature.parameters), key=lambda one: _turn(one, read)):
         built[parameter.name] = _values(builder, parameter, scope, dims, given or {})
         for value in built[parameter.name]:
             scope.values[parameter.name] = value
@@ -401,9 +411,18 @@ def _defaulted(builder: Builder, parameter: Parameter, place: str, scope: Scope,
         return default
 
 
-def _turn(parameter: Parameter) -> int:
-    """When an argument is made: flags first, which the holes of expressions may read; last what is for others."""
-    return 0 if isinstance(parameter.default, bool) else 2 if is_last(parameter.annotation) else 1
+def _read_by_holes(signature: Signature) -> frozenset[str]:
+    """The parameters that expressions in the annotations of others read: `Float[Array, "{shape[0]} d"]`."""
+    shapes = [shape for one in signature.parameters for shape in shapes_in(one.annotation)]
+    found = (dim.arguments for shape in shapes for dim in shape.dims if isinstance(dim, SymbolicDim))
+    return frozenset().union(*found)
+
+
+def _turn(parameter: Parameter, read: frozenset[str]) -> int:
+    """When an argument is made: first the flags, and what the holes of expressions read; last what is for others."""
+    if isinstance(parameter.default, bool) or parameter.name in read:
+        return 0
+    return 2 if is_last(parameter.annotation) else 1
 
 
 BUILDERS.update(

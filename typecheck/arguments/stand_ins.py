@@ -23,6 +23,9 @@ def _callable(builder: Builder, spec: CallableOf, place: str, scope: Scope) -> A
         if isinstance(spec.returns, Anything):
             return args[0]
         like = builder.build(spec.returns, f"{place}()", _scope_of_call(place, spec, args, scope))
+        for key in builder.sizes:  # those of axes that have no name: only the real one knows what they are
+            if key.startswith(f"{place}()"):
+                builder.open_keys.setdefault(key, place)
         arrays = [leaf for leaf in jax.tree.leaves((args, kwargs)) if is_array(leaf)]
         return jax.tree.map(lambda leaf: _made_of(arrays, leaf) if is_array(leaf) else leaf, like)
 

@@ -75,7 +75,11 @@ def vary_options(explainer: Explainer, found: Found) -> None:
                 continue
             seen.add(place)
             for option in range(1, count):
-                trial, further = with_option(explainer, current, {place: option}, found.needs)
+                try:
+                    trial, further = with_option(explainer, current, {place: option}, found.needs)
+                except Unbuildable:  # what cannot be made was not tried
+                    found.notes.append(without_option(current, place, option))
+                    continue
                 given = place.endswith((" length", " tree"))
                 if trial.ok:
                     found.passed.append(trial)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jaxtyping import Array, Float, Int
 from weft.typecheck.proofs import watch
@@ -197,3 +198,38 @@ def test_a_wrapper_in_an_annotated_field_is_its_packages_own_affair(monkeypatch:
     assert "found Frozen" in str(verify(Kept))
     monkeypatch.setattr(watch, "is_users", lambda file, own=frozenset(): file in own)  # as if it were installed
     assert verify(Kept).ok
+
+
+def halved(
+    x: Float[Array, "{shape[0]} {shape[1]}"] | Float[Array, "{shape[0]} {shape[1]} {shape[2]}"], shape: tuple[int, int]
+) -> Float[Array, "{shape[0]} {shape[1]}//2+1"]:
+    return jnp.fft.rfft(x).real
+
+
+def test_what_an_expression_reads_is_made_before_the_array_and_a_member_that_it_does_not_fit_is_not_tried():
+    report = verify(halved)
+    assert report.proved, str(report)
+    assert [one for one in report.contracts[0].assumptions if "x is not a" in one and "{shape[2]}" in one]
+
+
+def by_rows(f: Callable[[Float[Array, "_ d"]], Float[Array, "_ _"]], xs: Float[Array, "n d"]) -> Float[Array, "n 2 d"]:
+    return f(xs).reshape(xs.shape[0], 2, xs.shape[1])
+
+
+def test_axes_that_a_callables_annotation_leaves_open_are_no_failure_of_its_caller():
+    report = verify(by_rows)
+    assert report.verdict is Verdict.SKIPPED
+    assert "f: the annotation leaves its contents open" in str(report)
+
+
+def counted(x: Int[np.ndarray, "n"]) -> Int[Array, ""]:
+    return jnp.asarray(len(set(x.tolist())))
+
+
+def doubled(x: Float[np.ndarray, "n"] | Float[Array, "n"]) -> Float[Array, "n"]:
+    return 2 * jnp.asarray(x)
+
+
+def test_an_argument_that_only_numpy_has_is_skipped():
+    assert "NumPy computes with the numbers" in str(verify(counted))
+    assert verify(doubled).proved
