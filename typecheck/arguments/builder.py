@@ -95,6 +95,7 @@ class Builder:
         vague: the arguments whose annotation leaves open what the code may rely on.
         open_keys: the keys of the axes of arrays whose annotation gives no shape.
         numbers: the keys of what is given as an integer, too.
+        shaped: the sizes that annotations of arrays name.
         classes, taken: where an abstract class is annotated, the names of those that may stand there, and the number of
             the one that does.
         values: what each option of a place is, as written, where it is one of some values.
@@ -120,6 +121,7 @@ class Builder:
         self.vague: set[str] = set()
         self.open_keys: dict[str, str] = {}
         self.numbers: set[str] = set()
+        self.shaped: list[Any] = []
         self.calls: list[tuple[Any, type, tuple[Any, ...], dict[str, Any]]] = []
         self.vocabulary: dict[str, frozenset[str]] = {}
         self.classes: dict[str, tuple[str, ...]] = {}
@@ -171,6 +173,15 @@ class Builder:
             if known is size or (isinstance(known, int) and known == size):
                 self.scopes.setdefault(key, set()).add(scope.contract_of(name))
 
+    @property
+    def configured(self) -> frozenset[str]:
+        """The keys that are integers only, and in no shape: how many, which kind, where."""
+        return frozenset(
+            key
+            for key in self.numbers
+            if not any(one is self.sizes[key] or one == self.sizes[key] for one in self.shaped)
+        )
+
     def _fresh(self) -> int:
         taken = {size for size in (*self.sizes.values(), *self.assignment.sizes.values()) if isinstance(size, int)}
         return next(prime for prime in _primes() if prime not in taken)
@@ -208,6 +219,7 @@ class Builder:
                 return self.variadic(dim, place, scope)
             case NamedDim(name):
                 full = self.size(scope.leaf + name if dim.per_leaf else name, scope)
+                self.shaped.append(full)
             case SymbolicDim():
                 full = self._evaluated(dim, scope)
         if dim.broadcastable and self.choose(f"{place} broadcast", 2) == 1:
@@ -220,6 +232,7 @@ class Builder:
         # in the order in which they are first asked for.
         written = sorted(dim.names, key=lambda name: (dim.text.find(name), name))
         named = {name: self.size(name, scope) for name in written}
+        self.shaped += named.values()
         while True:
             try:
                 return dim.evaluate(named, scope.values)

@@ -18,18 +18,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 from weft.core.edge import names
 from weft.typecheck.arguments.builder import Assignment, Unbuildable
 from weft.typecheck.arguments.generalise import generalise
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.symbolic import symbolic_sizes
+from weft.typecheck.proofs.beyond import NOT_ABSTRACT, beyond_annotations
 from weft.typecheck.proofs.budget import USUAL, Budget
 from weft.typecheck.proofs.drift import drifts
 from weft.typecheck.proofs.following import listening
 from weft.typecheck.proofs.lints import lint
 from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for
-from weft.typecheck.proofs.options import argument_of, describe_option, is_class
+from weft.typecheck.proofs.options import describe_option, is_class
 from weft.typecheck.proofs.programs import program_of
 from weft.typecheck.proofs.report import Cause, Contract, Finding, Report, Verdict
 from weft.typecheck.proofs.search import Outcome, Search
@@ -150,20 +150,9 @@ def prove(target: Target, dims: Mapping[str, Any], budget: Budget) -> Contract:
     )
 
 
-# What a program raises that needs the numbers in an array, not only its shape.
-_NOT_ABSTRACT = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)
-# What it says of a value that it has kept from where it was made, outside of the trace.
-_ABSTRACT = f"'{jax.ShapeDtypeStruct.__name__}'"
-# A class that an error names.
-_NAMED = re.compile(r"'(\w+)'")
-# What is said where a keyword was not given.
-_LACKING = re.compile(r"missing \d+ required|NoneType")
-_UNSPECIFIC = (KeyError, AttributeError, IndexError)
-
-
 def target_instead(target: Target, wrong: Sequence[Trial]) -> Target | None:
     """What to look at in place of a target whose trials went wrong, if they say so: it needs numbers, or an axis."""
-    if wrong and target.instead is not None and isinstance(wrong[0].error, _NOT_ABSTRACT):
+    if wrong and target.instead is not None and isinstance(wrong[0].error, NOT_ABSTRACT):
         return target.instead
     axis = _missing_axis(wrong)
     if axis is not None and axis not in target.axes:
@@ -249,61 +238,12 @@ def _open(target: Target, cause: Cause, reason: str, tried: tuple[Mapping[str, A
 
 def reason_beyond(search: Search, failed: Trial, *, none_passed: bool) -> str | None:
     """Why a failure says nothing of the contract, if what it is about is not in the annotations."""
-    reason = _beyond_annotations(failed) or (
-        _beyond_annotations(search.furthest) if search.furthest is not None and none_passed else None
+    reason = beyond_annotations(failed) or (
+        beyond_annotations(search.furthest) if search.furthest is not None and none_passed else None
     )
     if reason is not None and failed.guard and reason.startswith("guard") and search.unbuilt is not None:
         return f"{search.unbuilt}; pass it in `args`"  # what passes the guard asks for more
     return reason
-
-
-def _beyond_annotations(trial: Trial) -> str | None:
-    """Why a failure says nothing of the contract, if so: what it is about is not in the annotations."""
-    if trial.violations:
-        return _of_open(trial)
-    what = f"{type(trial.error).__name__}: {(str(trial.error).strip().splitlines() or [''])[0]}"
-    if isinstance(trial.error, _NOT_ABSTRACT) or _ABSTRACT in what:
-        return f"it needs the numbers in an array, not only its shape ({what})"
-    if isinstance(trial.error, NotImplementedError):
-        return f"it is not implemented ({what})"
-    if trial.guard:
-        return f"{trial.guard}: no arguments were found that pass ({what}); pass some in `args`"
-    if trial.classes and isinstance(trial.error, AttributeError):
-        places = ", ".join(sorted(argument_of(place) or place for place in trial.classes))
-        return f"{places}: no class that was tried has, or gives, what is read of it ({what}); pass it in `args`"
-    wrapped = trial.held & set(_NAMED.findall(what)) if isinstance(trial.error, TypeError | AttributeError) else ()
-    if wrapped:
-        return f"it holds a {', '.join(sorted(wrapped))} where it computes with an array ({what})"
-    trees = sorted(argument_of(place) for place in trial.options if place.endswith(" tree"))
-    if trees and isinstance(trial.error, TypeError) and {"dict", "tuple"} & set(_NAMED.findall(what)):
-        return f"{', '.join(trees)}: the annotation leaves open which tree it is ({what}); pass it in `args`"
-    hidden = sorted(one for one in trial.vague if one.startswith("**"))
-    if hidden and (isinstance(trial.error, KeyError) or (isinstance(trial.error, TypeError) and _LACKING.search(what))):
-        return f"{', '.join(hidden)}: the annotations do not say what it takes ({what}); pass it in `args`"
-    vague = sorted(trial.vague - {*hidden})
-    if vague and (isinstance(trial.error, _UNSPECIFIC) or _speaks_of_vague(trial)):
-        return f"{', '.join(vague)}: the annotation leaves its contents open ({what}); pass it in `args`"
-    return None
-
-
-def _speaks_of_vague(trial: Trial) -> bool:
-    """Whether a failure is about the shape of an array whose annotation gives none, or about its number of axes."""
-    beyond = _BEYOND_RANK.search(str(trial.error))
-    open_ranks = {rank for rank, anonymous in trial.ranks.values() if anonymous}
-    return any(key in trial.open_keys for key in trial.spoken_of) or bool(beyond and int(beyond[1]) in open_ranks)
-
-
-_BEYOND_RANK = re.compile(r"out of bounds for array of dimension (\d+)")
-
-
-def _of_open(trial: Trial) -> str | None:
-    """Why a violation says nothing of the contract, if so: it is about an array whose annotation gives no shape."""
-    first = trial.violations[0]
-    keys = [key for key, size in trial.assignment.sizes.items() if size in first.sizes and key in trial.open_keys]
-    if not keys and not (first.of_rank and trial.open_keys):
-        return None
-    places = ", ".join(sorted({trial.open_keys[key] for key in keys or trial.open_keys}))
-    return f"{places}: the annotation gives no shape ({first.where}: {first.message}); pass it in `args`"
 
 
 def findings_of(target: Target, trial: Trial) -> list[Finding]:

@@ -110,11 +110,13 @@ def _same_shapes(
 def _written(
     trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
 ) -> Iterator[Needs]:
-    """A number that is written in the program and met a dim of a record that a function is given: `x: "b 784"`."""
+    """A number that is written in the program and met a dim of a record that a function is given, `x: "b 784"`, or an
+    integer that no shape names: `Embed(rank=2)`."""
     known = {1, *sizes.values()}
     for key in nearby:
         scopes = trial.scopes.get(key, frozenset())
         is_given = not any(scope in ("", "self.") for scope in scopes) and bool(scopes)
+        is_given |= key in trial.configured and trial.error is not None
         if not is_given or sizes[key] not in trial.mentioned:
             continue
         for number in sorted(trial.mentioned - known):

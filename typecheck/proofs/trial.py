@@ -95,6 +95,7 @@ class Trial:
         jaxpr: what was traced, if nothing was raised.
         open_keys: the argument of each key of an axis that its annotation says nothing of.
         numbers: the keys of what is given as an integer, too.
+        configured: those of them that no shape names.
         classes: the names of the classes that may stand for an abstract one, by place.
         values: what each option of a place is, as written, where it is one of some values.
         held: the classes of records that other ones among the arguments hold.
@@ -119,6 +120,7 @@ class Trial:
     held: frozenset[str] = frozenset()
     classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    configured: frozenset[str] = frozenset()
 
     @property
     def raised_by_user(self) -> bool:
@@ -263,6 +265,7 @@ def run_trial(
         frozenset(held),
         dict(builder.classes),
         dict(builder.values),
+        builder.configured,
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from weft.typecheck.arguments.builder import Unbuildable
+from weft.typecheck.proofs.beyond import NOT_ABSTRACT, beyond_annotations
 from weft.typecheck.proofs.explaining import Explainer
 from weft.typecheck.proofs.needs import Needs, array_of, ascending, assignment_for, multiples
 from weft.typecheck.proofs.options import argument_of, at_guard, describe_option, difference, is_class, without_option
@@ -51,7 +52,7 @@ def vary_classes(explainer: Explainer, found: Found) -> None:
                 trial, further = with_option(explainer, base, {place: option}, found.needs)
             except Unbuildable:
                 continue
-            if trial.ok:
+            if trial.ok and _suits(explainer, found, further):
                 found.passed.append(trial)
                 found.needs = further
                 holding.append(option)
@@ -81,11 +82,13 @@ def vary_options(explainer: Explainer, found: Found) -> None:
                     found.notes.append(without_option(current, place, option))
                     continue
                 given = place.endswith((" length", " tree"))
-                if trial.ok:
+                if trial.ok and not _suits(explainer, found, further):
+                    found.notes.append(without_option(trial, place, option))
+                elif trial.ok:
                     found.passed.append(trial)
                     found.needs = further
                     queue.append(trial)  # options that only turn up behind this one
-                elif trial.guard or given or _helped(explainer, current, place, option, found.needs):
+                elif trial.guard or given or _is_open(trial) or _helped(explainer, current, place, option, found.needs):
                     found.notes.append(without_option(trial, place, option) + at_guard(trial))
                 else:
                     found.failed.append(trial)
@@ -105,6 +108,23 @@ def with_option(explainer: Explainer, base: Trial, options: Mapping[str, int], n
     if further is None:
         return fresh, needs
     return explainer.with_needs(fresh, further, ascending), further
+
+
+def _suits(explainer: Explainer, found: Found, needs: Needs) -> bool:
+    """Whether what holds with other options holds under needs, too: they are stated of all together."""
+    if needs == found.needs:
+        return True
+    variants = {tuple(one.assignment.options.items()): one for one in reversed(found.passed)}
+    try:
+        return all(explainer.with_needs(one, needs, ascending).ok for one in variants.values())
+    except Unbuildable:
+        return False
+
+
+def _is_open(trial: Trial) -> bool:
+    """Whether a failure with an option is about what annotations leave open, with which it may well hold."""
+    needs_numbers = isinstance(trial.error, NOT_ABSTRACT)
+    return not trial.violations and not needs_numbers and beyond_annotations(trial) is not None
 
 
 def _helped(explainer: Explainer, base: Trial, place: str, option: int, needs: Needs) -> bool:

@@ -278,3 +278,40 @@ def split_in_heads(x: Float[Array, "b s d"], heads: int) -> Float[Array, "b head
 def test_what_fails_behind_a_guard_is_a_failure_and_not_the_guard():
     (failure,) = verify(split_in_heads).failures
     assert "Einstein sum" in failure.message
+
+
+class Positions(eqx.Module):
+    weight: Float[Array, "..."]
+
+    def __init__(self, weight: Float[Array, "..."]):
+        self.weight = weight
+
+    def __call__(self, x: Float[Array, "..."], *, as_image: bool = False) -> Float[Array, "..."]:
+        if as_image:
+            c, h, w = x.shape
+            x = x.reshape(c, h * w).T
+        return x + self.weight
+
+
+def test_what_one_option_needs_is_not_stated_of_the_others():
+    # As an image it would take `x` of three axes and a weight of one, with which the usual option fails.
+    (contract,) = verify(Positions).contracts
+    assert set(contract.assumptions) == {"weight and x are of one shape", "as_image is not True"}
+
+
+class Coordinates(eqx.Module):
+    table: Float[Array, "n _"]
+    linear: eqx.nn.Linear
+
+    def __init__(self, dim: int, rank: int, n: int, *, key: Array):
+        self.table = jnp.ones((n, 1 if rank == 1 else 2))
+        self.linear = eqx.nn.Linear(rank, dim, key=key)
+
+    def __call__(self, x: Float[Array, "n _"]) -> Float[Array, "n dim"]:
+        return jax.vmap(self.linear)(self.table)
+
+
+def test_an_integer_that_no_shape_names_may_be_one_of_few():
+    (contract,) = verify(Coordinates).contracts
+    assert contract.verdict is Verdict.HOLDS
+    assert [one for one in contract.assumptions if one.startswith("rank ")] == ["rank is among the sizes tried: 1, 2"]

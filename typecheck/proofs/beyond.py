@@ -1,0 +1,68 @@
+"""What a failure is about that annotations leave open: then it says nothing of the contract."""
+
+from __future__ import annotations
+
+import re
+
+import jax
+from weft.typecheck.proofs.options import argument_of
+from weft.typecheck.proofs.trial import Trial
+
+# What a program raises that needs the numbers in an array, not only its shape.
+NOT_ABSTRACT = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)
+# What it says of a value that it has kept from where it was made, outside of the trace.
+_ABSTRACT = f"'{jax.ShapeDtypeStruct.__name__}'"
+# A class that an error names.
+_NAMED = re.compile(r"'(\w+)'")
+# What is said where a keyword was not given.
+_LACKING = re.compile(r"missing \d+ required|NoneType")
+_UNSPECIFIC = (KeyError, AttributeError, IndexError)
+
+
+def beyond_annotations(trial: Trial) -> str | None:
+    """Why a failure says nothing of the contract, if so: what it is about is not in the annotations."""
+    if trial.violations:
+        return _of_open(trial)
+    what = f"{type(trial.error).__name__}: {(str(trial.error).strip().splitlines() or [''])[0]}"
+    if isinstance(trial.error, NOT_ABSTRACT) or _ABSTRACT in what:
+        return f"it needs the numbers in an array, not only its shape ({what})"
+    if isinstance(trial.error, NotImplementedError):
+        return f"it is not implemented ({what})"
+    if trial.guard:
+        return f"{trial.guard}: no arguments were found that pass ({what}); pass some in `args`"
+    if trial.classes and isinstance(trial.error, AttributeError):
+        places = ", ".join(sorted(argument_of(place) or place for place in trial.classes))
+        return f"{places}: no class that was tried has, or gives, what is read of it ({what}); pass it in `args`"
+    wrapped = trial.held & set(_NAMED.findall(what)) if isinstance(trial.error, TypeError | AttributeError) else ()
+    if wrapped:
+        return f"it holds a {', '.join(sorted(wrapped))} where it computes with an array ({what})"
+    trees = sorted(argument_of(place) for place in trial.options if place.endswith(" tree"))
+    if trees and isinstance(trial.error, TypeError) and {"dict", "tuple"} & set(_NAMED.findall(what)):
+        return f"{', '.join(trees)}: the annotation leaves open which tree it is ({what}); pass it in `args`"
+    hidden = sorted(one for one in trial.vague if one.startswith("**"))
+    if hidden and (isinstance(trial.error, KeyError) or (isinstance(trial.error, TypeError) and _LACKING.search(what))):
+        return f"{', '.join(hidden)}: the annotations do not say what it takes ({what}); pass it in `args`"
+    vague = sorted(trial.vague - {*hidden})
+    if vague and (isinstance(trial.error, _UNSPECIFIC) or _speaks_of_vague(trial)):
+        return f"{', '.join(vague)}: the annotation leaves its contents open ({what}); pass it in `args`"
+    return None
+
+
+def _speaks_of_vague(trial: Trial) -> bool:
+    """Whether a failure is about the shape of an array whose annotation gives none, or about its number of axes."""
+    ranks = {int(rank) for found in _OF_RANK.finditer(str(trial.error)) for rank in found.groups() if rank}
+    open_ranks = {rank for rank, anonymous in trial.ranks.values() if anonymous}
+    return any(key in trial.open_keys for key in trial.spoken_of) or bool(ranks & open_ranks)
+
+
+_OF_RANK = re.compile(r"out of bounds for array of dimension (\d+)|values to unpack \(expected \d+, got (\d+)\)")
+
+
+def _of_open(trial: Trial) -> str | None:
+    """Why a violation says nothing of the contract, if so: it is about an array whose annotation gives no shape."""
+    first = trial.violations[0]
+    keys = [key for key, size in trial.assignment.sizes.items() if size in first.sizes and key in trial.open_keys]
+    if not keys and not (first.of_rank and trial.open_keys):
+        return None
+    places = ", ".join(sorted({trial.open_keys[key] for key in keys or trial.open_keys}))
+    return f"{places}: the annotation gives no shape ({first.where}: {first.message}); pass it in `args`"
