@@ -107,9 +107,8 @@ def _profiled(key: str, given: Sizes, needs: Needs, holds: Holds) -> Needs:
         for number in _PROFILE:
             tried(number)
     _close_in(found, unit, tried)
-    return _read_off(key, found, unit, rest) or rest.plus(
-        among=(key, tuple(one for one, held in found.items() if held))
-    )
+    held = tuple(one for one, held in found.items() if held)
+    return _read_off(key, found, unit, rest) or rest.plus(among=(key, held or (given[key],)))
 
 
 def _close_in(found: Mapping[int, bool], unit: int, tried: Callable[[int], None]) -> None:

@@ -196,11 +196,16 @@ def _failed(target: Target, search: Search, outcome: Outcome, assumptions: tuple
 def _shown(target: Target, trial: Trial, dims: Mapping[str, Any]) -> tuple[list[Finding], str]:
     """What a failing trial is to a reader, with the program that shows it, and why it is doubtful, if it is."""
     program = program_of(target, trial, dims)
+    if program.shows is None and trial.violations and not is_users(target.file):
+        seen = _seen_by_jaxtyping(target, trial, dims)
+        if seen.violations and seen.place != trial.place:
+            trial, program = seen, program_of(target, seen, dims)
+        elif seen.ok:
+            doubt = "only what instances and integers say of dims shows it, which jaxtyping does not bind"
+            return findings_of(target, trial), doubt
     findings = [dataclasses.replace(one, program=program.text) for one in findings_of(target, trial)]
     if trial.violations and trial.violations[0].of_instances and not is_users(target.file):
         return findings, "only the dims of records show it, which jaxtyping does not bind"
-    if program.shows is None and _is_seen_by_weft_alone(target, trial, dims):
-        return findings, "only what instances and integers say of dims shows it, which jaxtyping does not bind"
     if program.shows is not False:
         return findings, ""
     if trial.violations and is_users(target.file):
@@ -210,14 +215,12 @@ def _shown(target: Target, trial: Trial, dims: Mapping[str, Any]) -> tuple[list[
     return findings, f"the program that should show it does not: {program.why}"
 
 
-def _is_seen_by_weft_alone(target: Target, trial: Trial, dims: Mapping[str, Any]) -> bool:
-    """Whether what an installed package calls breaks its annotations only by what weft adds to jaxtyping."""
-    if not trial.violations or is_users(target.file):
-        return False
+def _seen_by_jaxtyping(target: Target, trial: Trial, dims: Mapping[str, Any]) -> Trial:
+    """The same trial without what weft adds to jaxtyping: whoever wrote an installed package has not asked for that."""
     try:
-        return run_trial(target, trial.assignment, dims, AsJaxtyping).ok
+        return run_trial(target, trial.assignment, dims, AsJaxtyping)
     except Unbuildable:
-        return False
+        return trial
 
 
 def _undecided(target: Target, outcome: Outcome) -> Contract:

@@ -192,6 +192,16 @@ def _numbers(
             yield dataclasses.replace(needs, multiples=(*needs.multiples, *((key, number) for key in keys)))
 
 
+def _numbers_of_all(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    """The same of sizes that an error does not speak of: of 5 rows, halved and rounded up, it says 3."""
+    if trial.error is not None and not trial.violations and len(nearby) < len(sizes):
+        for key in sizes:
+            yield from _numbers(trial, needs, sizes, [key], frozenset())
+        yield from _numbers(trial, needs, sizes, list(sizes), frozenset())
+
+
 def _orders(
     trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
 ) -> Iterator[Needs]:
@@ -247,4 +257,5 @@ _RULES: tuple[Rule, ...] = (
     _written,
     _larger,
     _halves,
+    _numbers_of_all,
 )

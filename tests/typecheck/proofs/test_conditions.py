@@ -315,3 +315,14 @@ def test_an_integer_that_no_shape_names_may_be_one_of_few():
     (contract,) = verify(Coordinates).contracts
     assert contract.verdict is Verdict.HOLDS
     assert [one for one in contract.assumptions if one.startswith("rank ")] == ["rank is among the sizes tried: 1, 2"]
+
+
+def quartered(x: Float[Array, "c h w"]) -> Float[Array, "c h_out w_out"]:
+    c, h, w = x.shape
+    x = x[:, ::2, ::2].reshape(c, h // 2, w // 2)
+    return x[:, ::2, ::2].reshape(c, h // 4, w // 4)
+
+
+def test_sizes_that_an_error_does_not_speak_of_may_have_to_be_multiples():
+    (contract,) = verify(quartered).contracts
+    assert set(contract.assumptions) == {"4 divides h", "4 divides w"}
