@@ -119,7 +119,7 @@ def _written(
         is_given |= key in trial.configured and trial.error is not None
         if not is_given or sizes[key] not in trial.mentioned:
             continue
-        for number in sorted(trial.mentioned - known):
+        for number in sorted(trial.mentioned - known - {0}):  # no size is 0: it would divide nothing
             if trial.originals.get(key, number) == number and not _is_fixed(key, number, trial, needs):
                 yield needs.plus(equal=(key, number))
 

@@ -326,3 +326,19 @@ def quartered(x: Float[Array, "c h w"]) -> Float[Array, "c h_out w_out"]:
 def test_sizes_that_an_error_does_not_speak_of_may_have_to_be_multiples():
     (contract,) = verify(quartered).contracts
     assert set(contract.assumptions) == {"4 divides h", "4 divides w"}
+
+
+class Cut(eqx.Module):
+    skip: int = eqx.field(static=True)
+    groups: int = eqx.field(static=True)
+
+    def __init__(self, skip: int, groups: int):
+        self.skip, self.groups = skip, groups
+
+    def __call__(self, x: Float[Array, "n d"]) -> Float[Array, "n d"]:
+        jnp.ones(self.skip).reshape(0)
+        return x.reshape(x.shape[0], self.groups, -1).reshape(x.shape)
+
+
+def test_no_size_is_zero():
+    assert verify(Cut).verdict is Verdict.FAILS
