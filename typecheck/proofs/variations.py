@@ -88,7 +88,13 @@ def vary_options(explainer: Explainer, found: Found) -> None:
                     found.passed.append(trial)
                     found.needs = further
                     queue.append(trial)  # options that only turn up behind this one
-                elif trial.guard or given or _is_open(trial) or _helped(explainer, current, place, option, found.needs):
+                elif (
+                    trial.guard
+                    or given
+                    or _is_open(trial)
+                    or _is_of_a_record(trial, place)
+                    or _helped(explainer, current, place, option, found.needs)
+                ):
                     found.notes.append(without_option(trial, place, option) + at_guard(trial))
                 else:
                     found.failed.append(trial)
@@ -108,6 +114,14 @@ def with_option(explainer: Explainer, base: Trial, options: Mapping[str, int], n
     if further is None:
         return fresh, needs
     return explainer.with_needs(fresh, further, ascending), further
+
+
+def _is_of_a_record(trial: Trial, place: str) -> bool:
+    """Whether a member of a union raises that a record among the arguments may hold, as its class says for all users.
+
+    Which members a function takes is not written where it is; one of its own annotations says so.
+    """
+    return place.endswith(" type") and "." in place.removeprefix("self.") and not trial.violations
 
 
 def _suits(explainer: Explainer, found: Found, needs: Needs) -> bool:

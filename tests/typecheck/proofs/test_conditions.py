@@ -1,7 +1,7 @@
 """What a contract "holds when": each condition is tried at its edge, and what is not confirmed is not stated."""
 
 import itertools
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -342,3 +342,22 @@ class Cut(eqx.Module):
 
 def test_no_size_is_zero():
     assert verify(Cut).verdict is Verdict.FAILS
+
+
+class Gaussian(NamedTuple):
+    mean: Float[Array, "d"]
+    cov: Float[Array, "d d"] | Float[Array, "packed"]
+
+
+def whitened(x: Float[Array, "n d"], given: Gaussian) -> Float[Array, "n d"]:
+    return (x - given.mean) @ jnp.linalg.cholesky(given.cov)
+
+
+def whitened_by(x: Float[Array, "n d"], cov: Float[Array, "d d"] | Float[Array, "packed"]) -> Float[Array, "n d"]:
+    return x @ jnp.linalg.cholesky(cov)
+
+
+def test_a_function_need_not_take_all_that_a_record_may_hold_but_what_it_says_itself():
+    (contract,) = verify(whitened).contracts
+    assert contract.assumptions == ('given.cov is not a Float[Array, "packed"]',)
+    assert verify(whitened_by).verdict is Verdict.FAILS
