@@ -451,6 +451,11 @@ def is_dead_tracer(tracer: Tracer[Any]) -> bool:
     return True
 
 
+def is_of_running_trace(tracer: Tracer[Any]) -> bool:
+    """Whether a tracer is dead as soon as the innermost running trace ends."""
+    return trace_ctx.trace is tracer._trace
+
+
 def running_trace() -> object:
     """A token of the innermost running trace: the same object as long as that runs.
 

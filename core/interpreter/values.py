@@ -33,6 +33,7 @@ from weft.core.interpreter.boundary import (
     parameter_names,
 )
 from weft.core.interpreter.codegen import FORWARDED, Builder, as_array, make_builder, make_extractor
+from weft.core.interpreter.hidden import refuse_hidden_tracers
 from weft.core.interpreter.prefixes import resolve
 from weft.core.interpreter.rides import Read, Ride
 from weft.core.memory import Handle
@@ -222,6 +223,8 @@ class Values:
         out = _with_abstract_as_static(out)
         structure, leaves = take_apart(out)
         structure = replace(structure, statics=tuple(map(_unwrapped, structure.statics)))
+        paths = structure.paths
+        refuse_hidden_tracers((format_path(paths[i], "output"), value) for i, _, value in structure.statics)
         rides = resolve(departure.prefix, out, leaves, departure.read, what=departure.option)
         # By identity, which decides it while tracing: the numbers are not there to be compared.
         inputs, lanes = {id(value): i for i, value in enumerate(values)}, OutLanes(departure)

@@ -25,10 +25,12 @@ from typing import Any
 
 from weft.core.errors import CarryError
 from weft.core.interpreter.boundary import Call, Crossing, Departure, Groups, OutLanes, Place
+from weft.core.interpreter.hidden import refuse_hidden_tracers
 from weft.core.interpreter.prefixes import subtrees
 from weft.core.interpreter.rides import CARRIED, Along, Ride, read_with
 from weft.core.interpreter.values import FORWARDED
 from weft.core.paths import Path, format_path
+from weft.core.records.agree import Fixed
 from weft.nnx.crossing.apart import ARRAY, Memory, Tree, check_levels, named, shape_of, take_apart
 from weft.nnx.crossing.calls import RefCall
 from weft.nnx.crossing.looks import Look, Mark, Seen
@@ -93,6 +95,11 @@ class Leaving:
         carried = self._carried(out)
         # Without a plan: the look below is the one walk over it.
         apart = shape_of(mode.graph, out)
+        refuse_hidden_tracers(
+            (format_path(("output", *base)), value)
+            for item, base, value in zip(apart.structure.items, apart.bases, apart.flat, strict=True)
+            if isinstance(item, Fixed)
+        )
         # Without graph updates nobody asks for the arguments' structure: their Variables are known.
         given = [look.at(root) for root in self.memory.roots] if mode.updates else []
         end = look.here()

@@ -50,9 +50,9 @@ def test_a_wrapped_layer_passes_where_the_layer_is_annotated(name: str):
 
 
 def test_another_record_does_not_pass():
-    with pytest.raises(ContractError, match="first should be Linear.*, and is Residual"):
+    with pytest.raises(ContractError, match=r"first should be Linear.*, and is Residual"):
         MODEL.replace(first=weft.Residual(linear(3, 4)))
-    with pytest.raises(ContractError, match="first should be Linear.*, and is Frozen"):
+    with pytest.raises(ContractError, match=r"first should be Linear.*, and is Frozen"):
         MODEL.replace(first=weft.Frozen(weft.LayerNorm(3)))
 
 
