@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from weft.core.callers import is_users
@@ -37,6 +38,8 @@ from weft.core.errors import (
 from weft.core.frames import current_frames
 from weft.core.paths import Path, format_path
 from weft.core.records.leaves import Leaf
+
+AnyArray = np.ndarray[Any, Any]
 
 
 def _is_told_elsewhere(record: logging.LogRecord) -> bool:
@@ -81,11 +84,12 @@ def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]]) -> None
                 fix="return the value from the transformed function instead of storing it outside",
             ) from error
     if isinstance(error, TypeError) and (names.NOT_ABSTRACT in text or names.NOT_OF_JAX in text):
-        foreign = [leaf for leaf in find_leaves() if isinstance(leaf.value, np.ndarray) and not _is_known(leaf.value)]
+        arrays = [(leaf.path, cast("AnyArray", leaf.value)) for leaf in find_leaves() if type(leaf.value) is np.ndarray]
+        foreign = [(path, array) for path, array in arrays if not _is_known(array)]
         if foreign:
             raise StaticError(
                 "JAX has no arrays of these dtypes",
-                at=[f"{format_path(leaf.path)}: {leaf.value.dtype}{list(leaf.value.shape)}" for leaf in foreign],
+                at=[f"{format_path(path)}: {array.dtype}{list(array.shape)}" for path, array in foreign],
                 fix="keep it as configuration (a tuple: array.tolist()), or compute with numbers that stand for it",
             ) from error
     if names.DELETED in text or names.DONATED_TWICE in text:
@@ -101,9 +105,10 @@ def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]]) -> None
             ) from error
 
 
-def _is_known(array: np.ndarray[Any, Any]) -> bool:
+def _is_known(array: AnyArray) -> bool:
     """Whether JAX has arrays of the dtype: texts, dates, objects and structures it has not."""
-    return array.dtype.kind not in "USOmMV" or jax.dtypes.issubdtype(array.dtype, np.number)
+    # bfloat16 and its like are of NumPy's sort of structures.
+    return array.dtype.kind not in "USOmMV" or jnp.issubdtype(array.dtype, np.number)
 
 
 def _is_deleted(value: jax.Array) -> bool:

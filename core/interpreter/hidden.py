@@ -68,7 +68,7 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, MethodType):
         yield ".__self__", value.__self__
     elif isinstance(value, functools.partial):
-        yield from ((f".args[{i}]", inner) for i, inner in enumerate(cast("tuple[Any, ...]", value.args)))
+        yield from ((f".args[{i}]", inner) for i, inner in enumerate(value.args))
         yield from ((f".keywords[{name!r}]", inner) for name, inner in value.keywords.items())
     else:
         slots = [name for cls in type(value).__mro__ for name in vars(cls).get("__slots__", ()) if name[:2] != "__"]

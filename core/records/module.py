@@ -202,7 +202,7 @@ def standing_for(cls: type, record: Any) -> Any:
     (True, None)
     """
     while not isinstance(record, cls):
-        what = getattr(type(record), "__stands_for__", None)
+        what = getattr(cast("type[Any]", type(record)), "__stands_for__", None)
         if not isinstance(what, str):
             return record if isinstance(what, type) and issubclass(what, cls) else None
         record = getattr(record, what)

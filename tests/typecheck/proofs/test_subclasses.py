@@ -137,6 +137,7 @@ def test_what_fails_for_every_class_is_a_failure():
     assert "wrong_for_all" in failure.program
 
 
+@pytest.mark.slow
 def test_the_methods_that_an_abstract_class_brings_itself_are_judged():
     contracts = {one.name: one for one in verify(Kernel).contracts}
     assert contracts["Kernel.__call__"].verdict is Verdict.SKIPPED
