@@ -24,6 +24,7 @@ from weft.core.records.leaves import Leaf
 from weft.modules.attention.multi_head import MultiHeadAttention
 from weft.modules.attention.positions import LearnedPositions
 from weft.modules.dense.linear import Embed, Linear
+from weft.modules.dense.low_rank import LoRA
 from weft.modules.dense.mlp import MLP
 from weft.modules.norms.group_norm import GroupNorm
 from weft.modules.norms.norm import BatchNorm, LayerNorm, RMSNorm
@@ -56,9 +57,31 @@ _TABLE: tuple[tuple[tuple[type | tuple[type, ...], ...], int, Callable[[Path], N
 
 
 def conventional_names(leaf: Leaf) -> Names | None:  # weft: skip(of any leaf)
-    """The names of an array of weft's own layers, for its last axes; None if there is no convention for it."""
+    """The names of an array of weft's own layers, for its last axes; None if there is no convention for it.
+
+    A layer has the names that it would have without what was put around it, or in its place.
+    """
+    *outer, own = leaf.owners or (object,)
+    instead = Linear if issubclass(own, LoRA) else getattr(own, "__stands_for__", None)
+    return _names_of((*outer, instead if isinstance(instead, type) else own), leaf.path)
+
+
+def names_of_adapter(leaf: Leaf, names: Names) -> Names:  # weft: skip(of any leaf)
+    """What the axes of an adapter are called, by the names of its layer's kernel: the one in the middle has none.
+
+    Names of anything else are given back.
+    """
+    if len(names) != 2 or not (leaf.owners and issubclass(leaf.owners[-1], LoRA)):
+        return names
+    return (names[0], None) if leaf.path[-1] == "down" else (None, names[1])
+
+
+def _names_of(owners: tuple[type, ...], path: Path) -> Names | None:
+    # From the inside out: a wrapper right around the layer, and the field of it that holds the layer.
+    while len(owners) > 1 and len(path) > 1 and getattr(owners[-2], "__stands_for__", None) == path[-2]:
+        owners, path = (*owners[:-2], owners[-1]), (*path[:-2], path[-1])
     for classes, length, names in _TABLE:
-        owners = leaf.owners[-len(classes) :]
-        if len(owners) == len(classes) and all(map(issubclass, owners, classes)):
-            return names(leaf.path[-1 - length : -1])
+        around = owners[-len(classes) :]
+        if len(around) == len(classes) and all(map(issubclass, around, classes)):
+            return names(path[-1 - length : -1])
     return None

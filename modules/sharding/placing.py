@@ -27,7 +27,7 @@ from weft.core.records.leaves import NUMBERS, Leaf, iter_leaves
 from weft.core.records.partition import with_leaves
 from weft.core.records.surgery import part_at
 from weft.modules.learning.optimizer import Optimizer
-from weft.modules.sharding.conventions import conventional_names
+from weft.modules.sharding.conventions import conventional_names, names_of_adapter
 from weft.modules.sharding.rules import Rules, Table, axes_of, on_mesh, read_rules
 
 T = TypeVar("T")
@@ -143,6 +143,8 @@ def _named_arrays(tree: Any, names: NamesByFilter | None) -> Iterator[_Named]:
         axes = model.role.axes
         if axes.names is None and (usual := conventional_names(model)) is not None:
             axes = replace(axes, names=usual, inherited=True)
+        if axes.names is not None and axes.inherited:
+            axes = replace(axes, names=names_of_adapter(model, axes.names))
         if place is not None:
             outside = given[place]
             before = outside.before + axes.before

@@ -97,6 +97,19 @@ def test_wefts_layers_are_named_by_convention(mesh: Any):
     assert found["['block'].mlp_norm.scale"] == found["['head'].kernel"] == P()
 
 
+def test_what_is_put_around_a_layer_or_in_its_place_lies_as_the_layer_does(mesh: Any):
+    attention = weft.MultiHeadAttention(4, 4, key=KEY)
+    model = {"wrapped": weft.Frozen(attention), "block": Block(KEY)}
+    model = weft.lora(weft.quantize(model), 2, key=KEY)
+    found = specs(named_shardings_of(model, mesh, RULES))
+    query, outward = "['wrapped'].layer.query", "['block'].outward"
+    assert found[f"{query}.base.kernel"] == P("data", "model")
+    assert found[f"{query}.base.scale"] == found[f"{query}.base.bias"] == P("model")
+    assert (found[f"{query}.down"], found[f"{query}.up"]) == (P("data"), P(None, "model"))
+    assert found[f"{outward}.base.kernel"] == P("model", "data")
+    assert (found[f"{outward}.down"], found[f"{outward}.up"]) == (P("model"), P(None, "data"))
+
+
 def test_names_from_outside_hold_before_what_is_declared(mesh: Any):
     names = {PathContains("inward"): (None, "vocab"), InstanceOf(Linear): Sharded("layers", ...)}
     copies = weft.vmap(Block)(jax.random.split(KEY, 4))
