@@ -456,6 +456,11 @@ def is_of_running_trace(tracer: Tracer[Any]) -> bool:
     return trace_ctx.trace is tracer._trace
 
 
+def key_impl_of(dtype: object) -> str:
+    """The name of the implementation of keys of a dtype; JAX tells it of arrays only, and not of their shapes."""
+    return cast(Any, dtype)._impl.name
+
+
 def running_trace() -> object:
     """A token of the innermost running trace: the same object as long as that runs.
 

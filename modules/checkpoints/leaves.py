@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.typing import DTypeLike
+from weft.core.edge._jax import key_impl_of
 from weft.core.records.leaves import NUMBERS
 from weft.modules.checkpoints.format import CheckpointError, Content, Entry, Target
 
@@ -217,7 +218,7 @@ def restored(array: np.ndarray[Any, Any], target: Target, like: Any) -> Any:  # 
     # Not `jnp.asarray`, which copies.
     where = placement(like)
     if is_key(like):
-        key = jax.random.wrap_key_data(jax.device_put(array), impl=like.dtype)
+        key = jax.random.wrap_key_data(jax.device_put(array), impl=key_impl_of(like.dtype))
         return key if where is None else jax.device_put(key, where)
     placed = jax.device_put(array, where)
     return _weakly_typed(placed) if target.entry.weak and target.source is None else placed

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from weft.core.edge._jax import key_impl_of
 from weft.core.paths import format_path
 from weft.core.records.leaves import NUMBERS, Leaf, iter_leaves
 from weft.modules.checkpoints.checkpoint import by_name
@@ -208,7 +209,7 @@ def _placed(value: Any, like: Any) -> Any:
     if isinstance(like, np.generic):
         return value[()]
     if is_key(like):
-        key = jax.random.wrap_key_data(jax.device_put(value), impl=like.dtype)
+        key = jax.random.wrap_key_data(jax.device_put(value), impl=key_impl_of(like.dtype))
         where = placement(like)
         return key if where is None else jax.device_put(key, where)
     return value if isinstance(value, jax.Array) else jax.device_put(value)
