@@ -1,5 +1,6 @@
 """Hijax Variables in objects that go through transforms: JAX passes them on as they are, and they stay themselves."""
 
+import jax
 import jax.numpy as jnp
 import pytest
 from flax import nnx as flax_nnx
@@ -40,6 +41,7 @@ def test_they_are_written_inside_of_jit(mode):
     assert after(nnx) == after(flax_nnx) == ([2.0, 2.0], [3.0, 3.0])
 
 
+@pytest.mark.skipif(jax.__version_info__ < (0, 10, 2), reason="older JAX fails an assertion of its own before it asks")
 @pytest.mark.parametrize("mode", [{}, *MODES.values()], ids=str)
 def test_their_derivative_is_refused_in_words(mode):
     with pytest.raises(NotImplementedError, match="reading a hijax Variable cannot be differentiated"):
