@@ -34,7 +34,7 @@ SKIPPED = {
     "modules/norms": {"SpectralNorm", "batch_norm", "norm", "normalize", "weight_norm"},
     "modules/ops": set(),
     "modules/recurrence": {"Bidirectional", "RNN", "flip_sequences", "last_step"},
-    "modules/sharding": {"conventional_names"},
+    "modules/sharding": {"conventional_names", "names_of_adapter"},
     "modules/summary": {"tabulate"},
     "modules": {"check_key", "draw"},
     "examples": {"Block", "GPT", "batches", "bits", "draw", "gpt2", "llama", "load_and_compare", "make_state", "train"},
