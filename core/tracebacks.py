@@ -1,9 +1,11 @@
-"""Tracebacks of weft's own errors, cut to the user's frames.
+"""Tracebacks, cut to the user's frames.
 
-The frames of weft, JAX and equinox between the user's function and the failing check say nothing about the mistake.
-They are unlinked as the error passes through a checked or a transformed call; `WEFT_TYPECHECK_VERBOSE=1` keeps them.
-What is left of the libraries is the way to the outermost call, a frame or two, and `__tracebackhide__` hides those from
-pytest and IPython. The process's own hook for uncaught errors stays what it is.
+The frames of weft, JAX and equinox between the user's functions say nothing about a mistake, and there are ten of them
+to each of the user's. They are unlinked as an error passes through a method or a transformed call. Of weft's own errors
+only the user's frames stay; an error of anybody else's keeps its end too, from the user's last frame on, because where
+it was raised may be all that it says. `WEFT_TYPECHECK_VERBOSE=1` keeps all frames, and so does JAX's own switch,
+`JAX_TRACEBACK_FILTERING=off`. What is left of the libraries is the way to the outermost call, a frame or two, and
+`__tracebackhide__` hides those from pytest and IPython. The process's own hook for uncaught errors stays what it is.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import TypeVar
 
+import jax
 from weft.core.callers import is_users
+from weft.core.errors import WeftError
 from weft.core.switches import is_on
 
 E = TypeVar("E", bound=BaseException)
@@ -35,22 +39,40 @@ def whole_tracebacks() -> Generator[None]:
 
 
 def cut(error: E) -> E:
-    """The same error, with a traceback of the user's frames only, and without JAX's note that it cut its own."""
-    if not _whole.get() and not is_on(VERBOSE):
-        error.__traceback__ = users_frames(error.__traceback__)
-        if notes := getattr(error, "__notes__", None):
-            notes[:] = [note for note in notes if "JAX_TRACEBACK_FILTERING" not in note]
+    """The same error with a traceback of the user's frames, and, if it is weft's, without JAX's note that it cut."""
+    if _whole.get() or is_on(VERBOSE) or jax.config.jax_traceback_filtering == "off":
+        return error
+    if not isinstance(error, WeftError):
+        error.__traceback__ = _linked(_users_and_end(_entries(error.__traceback__)))
+        return error
+    error.__traceback__ = users_frames(error.__traceback__)
+    if notes := getattr(error, "__notes__", None):
+        notes[:] = [note for note in notes if "JAX_TRACEBACK_FILTERING" not in note]
     return error
 
 
 def users_frames(traceback: TracebackType | None) -> TracebackType | None:
     """A traceback without the frames of libraries."""
-    kept: list[TracebackType] = []
+    return _linked([entry for entry in _entries(traceback) if is_users(entry.tb_frame)])
+
+
+def _users_and_end(entries: list[TracebackType]) -> list[TracebackType]:
+    """The user's entries, and what comes after the last of them, less what only leads there."""
+    last = max((n for n, entry in enumerate(entries) if is_users(entry.tb_frame)), default=-1)
+    end = [entry for entry in entries[last + 1 : -1] if "__tracebackhide__" not in entry.tb_frame.f_code.co_varnames]
+    return [entry for entry in entries[: last + 1] if is_users(entry.tb_frame)] + end + entries[last + 1 :][-1:]
+
+
+def _entries(traceback: TracebackType | None) -> list[TracebackType]:
+    entries: list[TracebackType] = []
     while traceback is not None:
-        if is_users(traceback.tb_frame):
-            kept.append(traceback)
+        entries.append(traceback)
         traceback = traceback.tb_next
+    return entries
+
+
+def _linked(entries: list[TracebackType]) -> TracebackType | None:
     result: TracebackType | None = None
-    for one in reversed(kept):
+    for one in reversed(entries):
         result = TracebackType(result, one.tb_frame, one.tb_lasti, one.tb_lineno)
     return result

@@ -30,7 +30,6 @@ import equinox as eqx
 from weft.core.caches import Table, register
 from weft.core.edge.trees import PyTree
 from weft.core.edge.untyped import jax
-from weft.core.errors import WeftError
 from weft.core.frames import open_frame
 from weft.core.interpreter.boundary import (
     AnyBoundary,
@@ -186,7 +185,7 @@ class Interpreted(Generic[O]):
             return self.rule.finish(
                 out, Finish(self.boundary, plan.crossing, self.options, call, values, outcome.value, tuple(more))
             )
-        except WeftError as error:
+        except Exception as error:
             cut(error)
             raise
 

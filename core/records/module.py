@@ -32,6 +32,7 @@ from weft.core.records.configuration import Mixed, stored, stored_static
 from weft.core.records.exporting import exportable
 from weft.core.records.printing import printed
 from weft.core.records.statics import Static
+from weft.core.tracebacks import cut
 
 E = TypeVar("E", bound=eqx.Module)
 
@@ -214,13 +215,18 @@ def _dispatched(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
         if is_call and len(args) == 1 and type(args[0]) is type(self) and _holds_labels(self):
             return self
-        if method_watchers:
-            return _watched(function, self, args, kwargs)
-        if hooks.installed_contracts() is None:
-            return function(self, *args, **kwargs)
-        return hooks.call_checked(function, (self, *args), kwargs)
+        try:
+            if method_watchers:
+                return _watched(function, self, args, kwargs)
+            if hooks.installed_contracts() is None:
+                return function(self, *args, **kwargs)
+            return hooks.call_checked(function, (self, *args), kwargs)
+        except Exception as error:
+            cut(error)
+            raise
 
     return method
 
