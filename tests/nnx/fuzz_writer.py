@@ -222,9 +222,12 @@ class Writer:
 
     def nest(self) -> Iterator[Level]:
         mapped, surely = [_EMPTY] * 3, [_EMPTY] * 3
-        fixed, frozen, rigid, quiet, peeled = False, False, False, False, 0
+        fixed, rigid, quiet, peeled = False, False, False, 0
+        frozen: str | None = None  # the mode of what freezes
         for depth, name in enumerate(self.names()):
             mode = self.random.choice(list(MODES)) if self.chance(0.1) and not self.features.refs else self.mode
+            if frozen is not None and name == "shard_map":  # with updates it lays every Variable out anew
+                mode = frozen
             axes = self.choose_axes(name, mode) if name in AXES else Axes("", ())
             if "donate" in axes.text and depth:  # what JAX runs step by step around it would still want the arrays
                 axes = Axes("", ())
@@ -238,7 +241,8 @@ class Writer:
                     self.peels = None
             fixed = fixed or name in ("cond", "switch", "while", "fori", "cached_partial")
             fixed = fixed or (name == "scan" and "Carry, None" in axes.text)
-            frozen = frozen or (name == "custom_vjp" and mode != "updates")
+            if name == "custom_vjp" and mode != "updates":
+                frozen = mode
             broadcasts = name == "scan" and mode == "updates" and not set(axes.mapped) >= {0, 1}
             if broadcasts or name == "custom_vjp":
                 self.avoided["structure under a scan's None or custom_vjp"] += 1
@@ -247,7 +251,7 @@ class Writer:
             if quiet:
                 self.avoided["metadata in jit and what is made of it"] += 1
             split = self.features.streams and axes.streams == "split" and name not in ("grad", "value_and_grad")
-            yield Level(name, mode, tuple(mapped), tuple(surely), fixed, frozen, rigid, quiet, axes.text, split, peeled)
+            yield Level(name, mode, tuple(mapped), tuple(surely), fixed, frozen is not None, rigid, quiet, axes.text, split, peeled)
 
     def transformed(self, depth: int, level: Level) -> str:
         """The line that transforms a function: once for all calls, or anew for each."""
