@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from weft.core import caches
 from weft.core.interpreter.boundary import AnyBoundary
@@ -20,6 +20,7 @@ from weft.core.threads.proxies import Transform, threaded_function
 P = ParamSpec("P")
 R = TypeVar("R")
 O = TypeVar("O")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def decorate(
@@ -45,6 +46,29 @@ def decorate(
         return wrap(function)
 
     return transform if function is None else transform(function)
+
+
+def options_by_name(*names: str, call: str = "") -> Callable[[F], F]:
+    """Says how a transform is called to who gives it more than a function by position, as JAX's own take it.
+
+    Args:
+        names: the options that JAX takes by position, in its order.
+        call: how it is called, if more than options were given.
+    """
+
+    def decorate(transform: F) -> F:
+        @functools.wraps(transform)
+        def checked(*args: Any, **options: Any) -> Any:
+            if len(args) > 1:
+                known = [f"{name}={value!r}"[:60] for name, value in zip(names, args[1:], strict=False)]
+                way = call or f"{transform.__name__}(function, {', '.join(known)})"
+                taken = f"{transform.__name__} takes only the function by position, not {len(args)} arguments"
+                raise TypeError(f"{taken}: {way}")
+            return transform(*args, **options)
+
+        return cast("F", checked)
+
+    return decorate
 
 
 def over_values(rule: Rule[O], options: O) -> Callable[[Callable[..., Any]], Any]:

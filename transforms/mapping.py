@@ -29,7 +29,7 @@ from weft.core.interpreter.values import VALUES
 from weft.core.memory import live
 from weft.core.records.leaves import Leaf
 from weft.core.threads.proxies import Returned
-from weft.transforms._wrap import decorate, named_like, of_parts, over_values, titled
+from weft.transforms._wrap import decorate, named_like, of_parts, options_by_name, over_values, titled
 from weft.transforms.keywords import PmapKeywords, ShardMapKeywords, VmapKeywords
 from weft.transforms.stages import Arguments, Stage
 
@@ -211,6 +211,7 @@ PMAP: Rule[MapOptions] = Rule(
 def vmap(function: Callable[P, R], /, **options: Unpack[VmapKeywords]) -> Callable[P, R]: ...
 @overload
 def vmap(**options: Unpack[VmapKeywords]) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+@options_by_name("in_axes", "out_axes")
 def vmap(
     function: Callable[..., Any] | None = None,
     /,

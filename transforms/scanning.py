@@ -26,7 +26,7 @@ from weft.core.interpreter.rules import Body, Exit, Lift, Lifted, Rule
 from weft.core.interpreter.values import VALUES
 from weft.core.records.leaves import Leaf
 from weft.core.threads.proxies import Transform
-from weft.transforms._wrap import by_position, decorate, named_like, over_values
+from weft.transforms._wrap import by_position, decorate, named_like, options_by_name, over_values
 from weft.transforms.carries import agreement_of_carries
 from weft.transforms.keywords import ScanKeywords
 from weft.transforms.parts import scanned
@@ -183,6 +183,7 @@ SCAN_ALONG: Rule[ScanOptions] = replace(SCAN, read=read_step_along)
 def scan(function: Callable[P, R], /, **options: Unpack[ScanKeywords]) -> Callable[P, R]: ...
 @overload
 def scan(**options: Unpack[ScanKeywords]) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+@options_by_name(call="it returns a function of the first carry and the sequences, scan(step)(init, xs)")
 def scan(
     function: Callable[..., Any] | None = None,
     /,

@@ -251,7 +251,8 @@ class Writer:
             if quiet:
                 self.avoided["metadata in jit and what is made of it"] += 1
             split = self.features.streams and axes.streams == "split" and name not in ("grad", "value_and_grad")
-            yield Level(name, mode, tuple(mapped), tuple(surely), fixed, frozen is not None, rigid, quiet, axes.text, split, peeled)
+            still = frozen is not None
+            yield Level(name, mode, tuple(mapped), tuple(surely), fixed, still, rigid, quiet, axes.text, split, peeled)
 
     def transformed(self, depth: int, level: Level) -> str:
         """The line that transforms a function: once for all calls, or anew for each."""
