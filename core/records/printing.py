@@ -1,13 +1,14 @@
 """How a record is printed: its fields without those that are as they are by default.
 
 A field's default is its own, or that of the constructor's argument of its name. A field without one that holds None
-says as little: there is no cache, no norm.
+says as little: there is no cache, no norm. Compiled functions are printed as functions, and no address is.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections.abc import Callable
 from typing import Any, cast
 
 import wadler_lindig as wl
@@ -28,17 +29,29 @@ def printed(record: PyTree, **options: Any) -> wl.AbstractDoc:
         values = {name: value for name, value in values.items() if not _is_default(value, defaults.get(name))}
     return wl.bracketed(
         begin=wl.TextDoc(f"{type(record).__name__}("),
-        docs=_wl.named_objs(list(values.items()), **options),
+        docs=_wl.named_objs(list(values.items()), **options | {"custom": _as_function(options["custom"])}),
         sep=wl.comma,
         end=wl.TextDoc(")"),
         indent=options["indent"],
     )
 
 
+def _as_function(custom: Callable[[Any], wl.AbstractDoc | None]) -> Callable[[Any], wl.AbstractDoc | None]:
+    def show(value: Any) -> wl.AbstractDoc | None:
+        # Jitted or with a derivative of its own, it is an object that knows which function it stands for.
+        if callable(value) and hasattr(value, "__wrapped__") and not inspect.isfunction(value):
+            return wl.TextDoc(f"<function {getattr(value, '__name__', type(value).__name__)}>")
+        return custom(value)
+
+    return show
+
+
 def _is_default(value: object, default: object) -> bool:
     if value is default or is_array(value):
         return value is default
     try:
+        if isinstance(value, tuple) and isinstance(default, int):  # one number, for each axis
+            return all(one == default for one in value)
         return type(value) is type(default) and bool(value == default)
     except Exception:  # what cannot be compared is shown
         return False
@@ -47,5 +60,9 @@ def _is_default(value: object, default: object) -> bool:
 @kept_with_class
 def _defaults(cls: type) -> dict[str, Any]:
     own = {field.name: field.default for field in dataclasses.fields(cls) if field.default is not dataclasses.MISSING}
-    parameters = inspect.signature(cls).parameters
-    return own | {name: one.default for name, one in parameters.items() if one.default is not inspect.Parameter.empty}
+    # Base classes too: a constructor may hand its options on to theirs.
+    makers = [vars(base)["__init__"] for base in reversed(cls.__mro__[:-1]) if "__init__" in vars(base)]
+    for one in [one for make in makers for one in inspect.signature(make).parameters.values()]:
+        if one.default is not inspect.Parameter.empty:
+            own[one.name] = one.default
+    return own

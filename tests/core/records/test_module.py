@@ -200,6 +200,25 @@ def test_a_record_is_printed_without_what_is_as_it_is_by_default():
     assert wadler_lindig.pformat(Printed(3), hide_defaults=False) == everything
 
 
+class PrintedFurther(Printed):
+    strides: tuple[int, ...] = weft.static()
+    function: Any = weft.static()
+
+    def __init__(self, size: int, *, strides: int = 1, function: Any = None, **options: Any):
+        super().__init__(size, **options)
+        self.strides, self.function = (strides, strides), function
+
+
+def test_defaults_are_those_of_base_classes_too_and_one_number_stands_for_each_axis():
+    assert repr(PrintedFurther(3)) == "PrintedFurther(size=3)"
+    assert repr(PrintedFurther(3, strides=2)) == "PrintedFurther(size=3, strides=(2, 2))"
+
+
+def test_a_compiled_function_is_printed_without_an_address():
+    assert repr(PrintedFurther(3, function=jax.jit(jnp.tanh))) == "PrintedFurther(size=3, function=<function tanh>)"
+    assert "(<function relu>, 1)" in repr(PrintedFurther(3, function=(jax.nn.relu, 1)))
+
+
 def test_treescope_shows_a_records_fields():
     text = treescope.render_to_text(Printed(3, scale=jnp.ones(2)))
     assert text.startswith("Printed(")
