@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Generic
+from typing import Annotated, Any, Generic
 
 import jax
 import jax.numpy as jnp
 from jax.nn import initializers
 from jaxtyping import Array, Bool, Float, Int
 from weft.core.errors import SuccessorError
+from weft.core.records.axis_names import Sharded
 from weft.core.records.module import Module, static
 from weft.core.sowing.capturing import sow
 from weft.modules.calling import L_co, call_layer
@@ -100,8 +101,8 @@ class MoE(Module, Generic[L_co]):  # weft: skip(of any experts)
     Source: Shazeer et al., "Outrageously Large Neural Networks", 2017; Fedus et al., "Switch Transformers", 2021.
     """
 
-    router: Float[Array, "features experts"]
-    experts: L_co
+    router: Annotated[Float[Array, "features experts"], Sharded("embed", "experts")]
+    experts: Annotated[L_co, Sharded("experts", ...)]
     n: int = static()
     top_k: int = static()
     capacity_factor: float | None = static()

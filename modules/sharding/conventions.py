@@ -12,6 +12,7 @@ every array that the table does not know has none: its axes are divided only if 
 | `vocab` | the rows of an embedding |
 | `norm` | the features that a norm scales |
 | `layers` | the copies in a `Stack`, whose field says so |
+| `experts` | those of an `MoE`, likewise |
 """
 
 from __future__ import annotations

@@ -204,3 +204,18 @@ def test_a_name_is_a_text_and_a_field_has_one_set_of_names():
 
     with pytest.raises(StaticError, match="names its axes once"):
         shard(Twice(jnp.ones(2)), jax.make_mesh((1,), ("data",)), {...: None})
+
+
+def test_experts_lie_beside_one_another():
+    mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    moe = weft.MoE(lambda key: weft.MLP(4, 8, 4, key=key), 4, 4, key=KEY)
+    there = shard(moe, mesh, {"experts": "model", "embed": None, "mlp": "data"})
+    assert specs(there) == {
+        ".router": P(None, "model"),
+        ".experts.layers[0].kernel": P("model", None, "data"),
+        ".experts.layers[0].bias": P("model", "data"),
+        ".experts.layers[2].kernel": P("model", "data"),
+        ".experts.layers[2].bias": P("model"),
+    }
+    x = jax.random.normal(KEY, (6, 4))
+    assert jnp.allclose(weft.jit(there)(x), weft.jit(moe)(x), atol=1e-6)
