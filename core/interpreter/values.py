@@ -38,7 +38,7 @@ from weft.core.interpreter.prefixes import resolve
 from weft.core.interpreter.rides import Read, Ride
 from weft.core.memory import Handle
 from weft.core.paths import Path, format_path
-from weft.core.records.agree import Described, Fixed, configuration_in, describe, iter_kinds
+from weft.core.records.agree import Described, Fixed, describe, iter_kinds, parts_of
 from weft.core.records.configuration import Mixed, iter_configuration
 from weft.core.records.leaves import Leaf, iter_leaves
 from weft.core.records.partition import Placed, Structure, assemble, take_apart
@@ -201,7 +201,7 @@ class Values:
             else:
                 lane, place = next(sources)
                 leaves.append((("output", *path), jax.typeof(groups[lane][place])))
-        parts = functools.partial(configuration_in, structure.treedef, ("output",))
+        parts = functools.partial(parts_of, structure.treedef, ("output",))
         return Described("output", structure.make, tuple(leaves), parts)
 
     def pack(self, tree: PyTree) -> tuple[Structure, tuple[PyTree, ...]]:

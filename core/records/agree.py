@@ -65,16 +65,17 @@ def describe(tree: PyTree, root: str) -> Described:
     )
     make = Make(trees.structure(tree), tuple(fields))
     definition = make.treedef  # and not the tree, which may hold tracers
-    return Described(root, make, leaves, lambda: configuration_in(definition, start))
+    return Described(root, make, leaves, lambda: parts_of(definition, start))
 
 
-def configuration_in(definition: TreeDef, start: Path) -> dict[Path, Fixed]:
-    """What is configured in the records of trees of this definition, by path."""
+def parts_of(definition: TreeDef, start: Path) -> dict[Path, object]:
+    """The nodes of trees of this definition, in words, and what is configured in its records, by path."""
     try:
         tree = definition.unflatten([_SOME_ARRAY] * definition.num_leaves)
     except Exception:  # a node of another library that takes no such thing
         return {}
-    return {path: Fixed(value) for path, value in iter_configuration(tree, start)}
+    nodes: dict[Path, object] = dict(iter_kinds(tree, start))
+    return nodes | {path: Fixed(value) for path, value in iter_configuration(tree, start)}
 
 
 _SOME_ARRAY = jax.ShapeDtypeStruct((), jnp.float32)
