@@ -43,6 +43,11 @@ def check_key(key: KeyLike | None, layer: str) -> None:  # weft: skip(it refuses
             f"{layer} draws its parameters from a typed key, not from {_name(key)}",
             fix=f"{layer}(..., key=jax.random.key(seed))",
         )
+    if np.shape(key):
+        raise SeedError(
+            f"{layer} draws its parameters from one typed key, not from an array of them of shape {np.shape(key)}",
+            fix=f"give it one of them; weft.vmap(lambda key: {layer}(..., key=key))(keys) makes as many of it",
+        )
 
 
 def _name(value: object) -> str:
@@ -58,25 +63,28 @@ def per_axis(value: int | Sequence[int], rank: int, what: str) -> tuple[int, ...
     """One number for each spatial axis.
 
     Raises:
-        ConfigError: if there are too many or too few.
+        ConfigError: if there are too many or too few, or one is no positive integer.
 
     >>> per_axis(2, 3, "strides")
     (2, 2, 2)
     """
-    if isinstance(value, int):
-        return (value,) * rank
-    if len(value) != rank:
-        raise ConfigError(f"{what} has {len(value)} numbers for {rank} spatial axes: {tuple(value)}")
-    return tuple(value)
+    numbers = (value,) * rank if isinstance(value, int | np.integer) else tuple(value)
+    if len(numbers) != rank:
+        raise ConfigError(f"{what} has {len(numbers)} numbers for {rank} spatial axes: {numbers}")
+    if not all(hasattr(number, "__index__") and number > 0 for number in numbers):
+        raise ConfigError(f"{what} must be positive integers, not {value}")
+    return numbers
 
 
 def check_positive(layer: str, **sizes: int) -> None:
-    """Refuses sizes that are not positive.
+    """Refuses sizes that are no positive integers.
 
     Raises:
         ConfigError: naming the layer and the size.
     """
     for name, size in sizes.items():
+        if not hasattr(size, "__index__"):
+            raise ConfigError(f"{layer}: {name} must be an integer, not {size!r}")
         if not size > 0:
             raise ConfigError(f"{layer}: {name} must be positive, not {size}")
 

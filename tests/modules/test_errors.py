@@ -69,3 +69,22 @@ def test_a_refusal_names_the_layer_its_path_and_the_argument(case: str):
         Net(layer)(x, **options)
     assert path in caught.value.at[0]
     assert argument in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "text"),
+    [
+        (lambda: weft.Linear(3, "4", key=KEY), weft.ConfigError, "Linear: out_features must be an integer, not '4'"),
+        (lambda: weft.LayerNorm(8.0), weft.ConfigError, "LayerNorm: features must be an integer, not 8.0"),
+        (
+            lambda: weft.Conv2d(1, 2, 3, strides=0, key=KEY),
+            weft.ConfigError,
+            "strides must be positive integers, not 0",
+        ),
+        (lambda: weft.Linear(3, 4, key=jax.random.split(KEY)), weft.SeedError, r"one typed key, not .* shape \(2,\)"),
+        (lambda: weft.MLP(3, 4, depth=2, key=KEY), TypeError, "MLP.* unexpected keyword argument 'depth'"),
+    ],
+)
+def test_what_a_constructor_cannot_be_given_is_said_in_its_words(make: Any, error: type[Exception], text: str):
+    with pytest.raises(error, match=text):
+        make()

@@ -134,7 +134,7 @@ def test_a_conv_named_after_its_axes_is_the_conv_of_that_window(layer, rank):
     [
         (Conv2d, (3,), "Conv2d: kernel_size has 1 numbers for 2 spatial axes"),
         (Conv1d, (3, 3), "Conv1d: kernel_size has 2 numbers for 1 spatial axes"),
-        (Conv2d, 0, "Conv2d: kernel_size must be positive, not 0"),
+        (Conv2d, 0, "Conv2d: kernel_size must be positive integers, not 0"),
         (Conv, (3, -1), "Conv: kernel_size must be positive, not -1"),
     ],
 )
