@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Key
 from weft.core.records.keys import SeedError
 from weft.core.records.module import Module, static
@@ -38,12 +38,12 @@ def dropout(
         return jnp.zeros_like(x)  # x / 0 would make its gradient NaN
     shared = {range(x.ndim)[axis] for axis in broadcast_dims}
     shape = tuple(1 if axis in shared else size for axis, size in enumerate(x.shape))
-    # Where shardings are part of types (an explicit mesh), the mask has that of `x`.
-    spec = jax.typeof(x).sharding.spec
-    drawn = PartitionSpec(*(None if axis in shared else name for axis, name in enumerate(spec)))
-    mask = jax.random.bernoulli(key, 1.0 - rate, shape, out_sharding=drawn if any(drawn) else None)
+    # Where shardings are part of types (an explicit mesh, which need not be in context), the mask has that of `x`.
+    whole = jax.typeof(x).sharding
+    drawn = NamedSharding(whole.mesh, PartitionSpec(*(None if i in shared else it for i, it in enumerate(whole.spec))))
+    mask = jax.random.bernoulli(key, 1.0 - rate, shape, out_sharding=drawn if any(drawn.spec) else None)
     if shared:
-        mask = jnp.broadcast_to(mask, x.shape, out_sharding=spec if any(spec) else None)
+        mask = jnp.broadcast_to(mask, x.shape, out_sharding=whole if any(whole.spec) else None)
     return lax.select(mask, lax.div(x, np.asarray(1.0 - rate, x.dtype)), lax.full_like(x, 0))
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.nn import initializers
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 from weft.core.records.module import Module, static
 from weft.modules.construct import (
@@ -88,6 +90,11 @@ def embed(
     (embedding,) = promote(embedding, dtype=dtype, inexact=False)
     if embedding.shape[0] == 1:
         return jnp.broadcast_to(embedding, (*ids.shape, embedding.shape[1]))
+    table, batch = jax.typeof(embedding).sharding.spec, jax.typeof(ids).sharding
+    if any(batch.spec) and not table[0]:
+        # On an explicit mesh JAX asks where the rows of ids that are divided shall be: where these are.
+        whole = NamedSharding(batch.mesh, PartitionSpec(*batch.spec, table[1]))
+        return embedding.at[ids].get(mode="fill", out_sharding=whole)
     return jnp.take(embedding, ids, axis=0)
 
 

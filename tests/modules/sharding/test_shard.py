@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 import weft
@@ -219,3 +220,19 @@ def test_experts_lie_beside_one_another():
     }
     x = jax.random.normal(KEY, (6, 4))
     assert jnp.allclose(weft.jit(there)(x), weft.jit(moe)(x), atol=1e-6)
+
+
+def test_on_an_explicit_mesh_that_is_not_in_context_layers_leave_a_divided_batch_where_it_is():
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit,))
+    there = NamedSharding(mesh, P("data"))
+    ids, x = jax.device_put((jnp.array([[0, -1]] * 8), jnp.ones((8, 2, 4))), there)
+    embed, dropout = shard(weft.Embed(5, 4, key=KEY), mesh, {...: None}), weft.Dropout(0.5)
+    for call in (lambda f: f, weft.jit):
+        rows = call(embed)(ids)
+        assert jax.typeof(rows).sharding.spec == P("data", None, None)
+        assert np.array_equal(np.asarray(rows)[0], np.asarray(embed.embedding)[[0, -1]])
+        for broadcast_dims in ((), (1,)):
+            dropped = call(dropout.replace(broadcast_dims=broadcast_dims))(x, key=KEY)
+            assert jax.typeof(dropped).sharding.spec == P("data", None, None)
+    gradient = weft.jit(weft.grad(lambda embed, ids: embed(ids).sum()))(embed, ids)
+    assert gradient.embedding.sum() == 64
