@@ -77,6 +77,7 @@ def op(*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            __tracebackhide__ = True
             for name, value in kwargs.items():
                 if type(value) is list:
                     kwargs[name] = hashable(value)

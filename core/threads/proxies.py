@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import inspect
 import types
+import functools
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
@@ -73,6 +74,7 @@ class RecordProxy(Proxy):
         raise AttributeError(f"a threaded record keeps its fields: set {handle}.{name} = None, if its type allows it")
 
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
+        __tracebackhide__ = True
         return ThreadedFunction(block_of(self), path_of(self), "__call__")(*args, **kwargs)
 
     def __len__(self) -> int:
@@ -362,6 +364,7 @@ class ThreadedFunction:
         return Returned(value, changes(record, successor))
 
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
+        __tracebackhide__ = True
         record = self.block.get(self.path)
         note_place(record, self.block.name, self.path)
         args, kwargs = tuple(map(value_of, args)), {name: value_of(value) for name, value in kwargs.items()}
@@ -369,7 +372,7 @@ class ThreadedFunction:
             value, changed = unguarded(lambda: self._transformed(record, args, kwargs))
             successor = None if changed is None else update(record, changed)
         else:
-            value, successor = self.take(record, unguarded(lambda: self.bound(record)(*args, **kwargs)))
+            value, successor = self.take(record, unguarded(functools.partial(self.bound(record), *args, **kwargs)))
         if successor is not None:
             self.block.put(self.path, successor, by=self._suffix())
         return value
