@@ -11,9 +11,9 @@ but what changed; they are written back when the outermost transform has returne
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
-import functools
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
