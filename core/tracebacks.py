@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import Generator
 from contextvars import ContextVar
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 from weft.core.callers import is_users
@@ -23,6 +23,7 @@ from weft.core.switches import is_on
 
 E = TypeVar("E", bound=BaseException)
 
+_config: Any = jax.config  # its options are attributes that no type knows
 VERBOSE = "WEFT_TYPECHECK_VERBOSE"
 
 _whole: ContextVar[bool] = ContextVar("weft_whole_tracebacks", default=False)
@@ -40,7 +41,7 @@ def whole_tracebacks() -> Generator[None]:
 
 def cut(error: E) -> E:
     """The same error with a traceback of the user's frames, and, if it is weft's, without JAX's note that it cut."""
-    if _whole.get() or is_on(VERBOSE) or jax.config.jax_traceback_filtering == "off":
+    if _whole.get() or is_on(VERBOSE) or _config.jax_traceback_filtering == "off":
         return error
     if not isinstance(error, WeftError):
         error.__traceback__ = _linked(_users_and_end(_entries(error.__traceback__)))

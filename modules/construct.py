@@ -43,9 +43,10 @@ def check_key(key: KeyLike | None, layer: str) -> None:  # weft: skip(it refuses
             f"{layer} draws its parameters from a typed key, not from {_name(key)}",
             fix=f"{layer}(..., key=jax.random.key(seed))",
         )
-    if np.shape(key):
+    shape = getattr(key, "shape", ())
+    if shape:
         raise SeedError(
-            f"{layer} draws its parameters from one typed key, not from an array of them of shape {np.shape(key)}",
+            f"{layer} draws its parameters from one typed key, not from an array of them of shape {shape}",
             fix=f"give it one of them; weft.vmap(lambda key: {layer}(..., key=key))(keys) makes as many of it",
         )
 

@@ -50,8 +50,8 @@ def _is_default(value: object, default: object) -> bool:
     if value is default or is_array(value):
         return value is default
     try:
-        if isinstance(value, tuple) and isinstance(default, int):  # one number, for each axis
-            return all(one == default for one in value)
+        if isinstance(default, int) and isinstance(value, tuple):  # one number, for each axis
+            return value == (default,) * len(cast("tuple[object, ...]", value))
         return type(value) is type(default) and bool(value == default)
     except Exception:  # what cannot be compared is shown
         return False
