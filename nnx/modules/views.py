@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import re
+from textwrap import dedent, indent
 from typing import Any
 
 from weft.core.paths import Path, format_path
@@ -165,11 +167,13 @@ def _described_arguments(text: str) -> dict[str, list[str]]:
     """The lines of a docstring's `Args:` section, by argument."""
     found: dict[str, list[str]] = {}
     current: list[str] = []
-    section = text.partition("Args:\n")[2].partition("Returns:\n")[0]
-    for line in section.rstrip("\n").split("\n"):
+    # The section ends where something begins that is not indented.
+    section = re.split(r"^\S", text.partition("Args:\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
+    # By two here, whatever the docstring indents by.
+    for line in indent(dedent(section), "  ").rstrip("\n").split("\n"):
         if line.startswith("  ") and not line.startswith("    "):
             name, _, rest = line.partition(":")
-            current = found[name.strip()] = [f"    {rest.strip()}"]
+            current = found[name.split()[0]] = [f"    {rest.strip()}"]
         else:
             current.append(line)
     return found
