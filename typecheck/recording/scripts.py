@@ -50,10 +50,12 @@ def run_program(arguments: Sequence[str], name: str, usage: str, change: Change 
     # Python puts a script's folder first, where `-m` has put the current one; a folder that is run is first itself.
     sys.path[0] = os.path.abspath(script if is_folder else os.path.dirname(script))
     sys.argv = list(arguments)
+    # A script's `__file__` is absolute, so that it holds when the program changes its folder.
+    path = script if is_folder else os.path.abspath(script)
     if change is None or is_folder:
-        runpy.run_path(script, run_name="__main__")
+        runpy.run_path(path, run_name="__main__")
     else:
-        _run_changed(script, change)
+        _run_changed(path, change)
     return 0
 
 

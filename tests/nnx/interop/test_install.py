@@ -200,6 +200,12 @@ def test_a_script_runs_as_it_is(folder):
     assert (result.returncode, result.stdout) == (3, "weft.nnx ['--steps', '2'] next door\n"), result.stderr
 
 
+def test_a_scripts_file_is_absolute_and_holds_in_another_folder(tmp_path):
+    (tmp_path / "program.py").write_text("import os\nos.chdir('/')\nprint(os.path.exists(__file__), __file__)\n")
+    result = run("-m", "weft.nnx", "program.py", cwd=tmp_path)
+    assert result.stdout == f"True {tmp_path / 'program.py'}\n", result.stderr
+
+
 def test_a_module_runs_as_it_is(folder):
     result = run("-m", "weft.nnx", "-m", "program", "-m", "x", cwd=folder)
     assert (result.returncode, result.stdout) == (3, "weft.nnx ['-m', 'x'] next door\n"), result.stderr
