@@ -114,6 +114,10 @@ class DifferentiationError(WeftError, TypeError):
     """Nothing to differentiate, or an output that cannot be differentiated."""
 
 
+class MissingRuleError(DifferentiationError, ValueError):
+    """A function with a derivative rule of its own that is called before it was given one."""
+
+
 class PairError(DifferentiationError, ValueError):
     """An output that is not the pair that `has_aux` asks for."""
 

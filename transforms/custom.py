@@ -18,7 +18,7 @@ from jax.core import Tracer
 from jax.custom_derivatives import SymbolicZero
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.edge.untyped import jnp
-from weft.core.errors import DifferentiationError
+from weft.core.errors import DifferentiationError, MissingRuleError
 from weft.core.interpreter.boundary import Arrival, Call, Groups
 from weft.core.interpreter.prefixes import RidesByKind
 from weft.core.interpreter.rides import Role, read_role
@@ -193,7 +193,7 @@ class CustomFunction(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if self._run is None:
-            raise DifferentiationError(
+            raise MissingRuleError(
                 f"{getattr(self, '__name__', 'this function')} has no derivative rule yet",
                 fix=f"give it one with {self._definer} before it is called",
             )

@@ -19,6 +19,7 @@ BUILTINS = {
     "CarryError": TypeError,
     "BranchError": TypeError,
     "DifferentiationError": TypeError,
+    "MissingRuleError": ValueError,
     "PairError": ValueError,
     "DonatedError": RuntimeError,
     "TraceLevelError": TypeError,

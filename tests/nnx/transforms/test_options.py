@@ -36,3 +36,9 @@ def test_static_arguments_of_pmap_are_whole_and_known(axes):
     assert mapped(model, jnp.arange(2.0), 3, "plain").tolist() == [0, 1]
     assert mapped(model, jnp.arange(2.0), 5, "scaled").tolist() == [0, 5]
     assert model.calls[...].tolist() == [3, 3]
+
+
+def test_a_custom_vjp_without_a_rule_is_the_error_that_flax_raises():
+    function = nnx.custom_vjp(lambda m: m.w.sum())
+    with pytest.raises(ValueError, match="has no derivative rule yet"):
+        function(nnx.Dict(w=nnx.Param(jnp.ones(2))))
