@@ -116,8 +116,9 @@ def _written(
     for key in nearby:
         scopes = trial.scopes.get(key, frozenset())
         is_given = not any(scope in ("", "self.") for scope in scopes) and bool(scopes)
-        is_given |= key in trial.configured and trial.error is not None
-        if not is_given or sizes[key] not in trial.mentioned:
+        configured = key in trial.configured and trial.error is not None
+        # An error may name the numbers that it takes, and not the one that it was given: "8-, 16- or 32-bit".
+        if not (is_given or configured) or not (configured or sizes[key] in trial.mentioned):
             continue
         for number in sorted(trial.mentioned - known - {0}):  # no size is 0: it would divide nothing
             if trial.originals.get(key, number) == number and not _is_fixed(key, number, trial, needs):

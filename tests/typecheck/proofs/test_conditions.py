@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 from equinox import AbstractVar
-from jaxtyping import Array, Float, PyTree
+from jax.extend.random import threefry_prng_impl
+from jaxtyping import Array, Float, Integer, PyTree
 from weft.typecheck.proofs.prover import verify
 from weft.typecheck.proofs.report import Verdict
 
@@ -361,3 +362,15 @@ def test_a_function_need_not_take_all_that_a_record_may_hold_but_what_it_says_it
     (contract,) = verify(whitened).contracts
     assert contract.assumptions == ('given.cov is not a Float[Array, "packed"]',)
     assert verify(whitened_by).verdict is Verdict.FAILS
+
+
+class Generator(eqx.Module):
+    state: Integer[Array, "2"]
+
+    def bits(self, width: int) -> Integer[Array, "3"]:
+        return threefry_prng_impl.random_bits(self.state.astype("uint32"), width, (3,))
+
+
+def test_an_error_may_name_the_integers_that_it_takes():
+    (contract,) = verify(Generator).contracts
+    assert contract.assumptions == ("width is among the sizes tried: 8, 16",)
