@@ -17,6 +17,8 @@ _NAMED = re.compile(r"'(\w+)'")
 # What is said where a keyword was not given.
 _LACKING = re.compile(r"missing \d+ required|NoneType")
 _UNSPECIFIC = (KeyError, AttributeError, IndexError)
+# What Python's containers say of a value that is not in them: annotations give no values, and so cannot link the two.
+_LOOKED_UP = re.compile(r"not in (list|tuple|deque|range|enumerate)$")
 
 
 def beyond_annotations(trial: Trial) -> str | None:
@@ -30,6 +32,8 @@ def beyond_annotations(trial: Trial) -> str | None:
         return f"it is not implemented ({what})"
     if trial.guard:
         return f"{trial.guard}: no arguments were found that pass ({what}); pass some in `args`"
+    if isinstance(trial.error, ValueError) and _LOOKED_UP.search(what):
+        return f"it looks a value up, and annotations do not say that it is there ({what}); pass it in `args`"
     if trial.classes and isinstance(trial.error, AttributeError):
         places = ", ".join(sorted(argument_of(place) or place for place in trial.classes))
         return f"{places}: no class that was tried has, or gives, what is read of it ({what}); pass it in `args`"

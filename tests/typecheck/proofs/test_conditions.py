@@ -374,3 +374,17 @@ class Generator(eqx.Module):
 def test_an_error_may_name_the_integers_that_it_takes():
     (contract,) = verify(Generator).contracts
     assert contract.assumptions == ("width is among the sizes tried: 8, 16",)
+
+
+class Named(eqx.Module):
+    values: Float[Array, "a b"]
+    names: tuple[int, int] = eqx.field(static=True)
+
+    def axis(self, name: int) -> Float[Array, "_"]:
+        return jnp.sum(self.values, self.names.index(name))
+
+
+def test_what_looks_a_value_up_asks_for_what_annotations_do_not_say():
+    (contract,) = verify(Named).contracts
+    assert contract.verdict is Verdict.SKIPPED
+    assert "it looks a value up" in contract.reason
