@@ -19,6 +19,8 @@ _LACKING = re.compile(r"missing \d+ required|NoneType")
 _UNSPECIFIC = (KeyError, AttributeError, IndexError)
 # What Python's containers say of a value that is not in them: annotations give no values, and so cannot link the two.
 _LOOKED_UP = re.compile(r"not in (list|tuple|deque|range|enumerate)$")
+# What JAX and Python say of no items at all. A collection that is made has one or more, so an empty one is a default.
+_NO_ITEMS = re.compile(r"[Aa]t least one (array|value|element)|empty sequence|argument is empty|of empty (iter|seq)")
 
 
 def beyond_annotations(trial: Trial) -> str | None:
@@ -34,6 +36,10 @@ def beyond_annotations(trial: Trial) -> str | None:
         return f"{trial.guard}: no arguments were found that pass ({what}); pass some in `args`"
     if isinstance(trial.error, ValueError) and _LOOKED_UP.search(what):
         return f"it looks a value up, and annotations do not say that it is there ({what}); pass it in `args`"
+    if trial.empty and isinstance(trial.error, ValueError | TypeError) and _NO_ITEMS.search(what):
+        return (
+            f"{', '.join(sorted(trial.empty))}: it has no items by default, and needs some ({what}); pass it in `args`"
+        )
     if trial.classes and isinstance(trial.error, AttributeError):
         places = ", ".join(sorted(argument_of(place) or place for place in trial.classes))
         return f"{places}: no class that was tried has, or gives, what is read of it ({what}); pass it in `args`"

@@ -42,6 +42,8 @@ _numbers = itertools.count(1)
 # Of a named axis that a program runs under: a prime, and none that a dim may have.
 _AXIS_SIZE = 127
 
+_COLLECTIONS = tuple | list | dict | set
+
 # A trial changes what the whole process sees: the filters of warnings, and arrays among a module's globals (`outside`).
 one_at_a_time = threading.RLock()
 
@@ -99,6 +101,7 @@ class Trial:
         classes: the names of the classes that may stand for an abstract one, by place.
         values: what each option of a place is, as written, where it is one of some values.
         held: the classes of records that other ones among the arguments hold.
+        empty: the fields of records among the arguments in which there is a collection without items.
     """
 
     assignment: Assignment
@@ -121,6 +124,7 @@ class Trial:
     classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     configured: frozenset[str] = frozenset()
+    empty: frozenset[str] = frozenset()
 
     @property
     def raised_by_user(self) -> bool:
@@ -205,7 +209,7 @@ def run_trial(
     """
     builder = Builder(assignment, dims, target.made)
     error, at, guard, jaxpr, called = None, ("", 0), "", None, False
-    held: set[str] = set()
+    held, empty = set[str](), frozenset[str]()
     with (
         one_at_a_time,
         mode("off"),  # the watch checks, and goes on after the first finding
@@ -224,7 +228,8 @@ def run_trial(
                 called, watch.calls = True, 0  # what preparing calls differs, for some of it is kept
             with paused():
                 _check_records(watch, (args, kwargs))
-                held = {type(one).__name__ for one in records_in(objects.opened((args, kwargs)))}
+                records = list(records_in(objects.opened((args, kwargs))))
+                held, empty = {type(one).__name__ for one in records}, _empty_fields(records)
                 held -= {type(one).__name__ for one in (*args, *kwargs.values())}
             with _trace_context(next(_numbers)):
                 jaxpr = trace(function, args, kwargs, lambda *given: _around(target, watch, *given), target.axes)
@@ -266,7 +271,13 @@ def run_trial(
         dict(builder.classes),
         dict(builder.values),
         builder.configured,
+        empty,
     )
+
+
+def _empty_fields(records: list[Any]) -> frozenset[str]:
+    fields = ((type(one).__name__, name, value) for one in records for name, value in vars(one).items())
+    return frozenset(f"{cls}.{name}" for cls, name, value in fields if isinstance(value, _COLLECTIONS) and not value)
 
 
 def _check_records(watch: Watch, args: Any) -> None:

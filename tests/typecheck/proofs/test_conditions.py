@@ -388,3 +388,17 @@ def test_what_looks_a_value_up_asks_for_what_annotations_do_not_say():
     (contract,) = verify(Named).contracts
     assert contract.verdict is Verdict.SKIPPED
     assert "it looks a value up" in contract.reason
+
+
+class Surfaces(eqx.Module):
+    triangles: Float[Array, "n 3"]
+    materials: tuple[str, ...] = eqx.field(default=(), static=True)
+
+    def areas(self) -> Float[Array, "m n"]:
+        return jnp.stack([self.triangles[:, len(one) % 3] for one in self.materials])
+
+
+def test_what_needs_items_of_a_collection_that_is_empty_by_default():
+    (contract,) = verify(Surfaces).contracts
+    assert contract.verdict is Verdict.SKIPPED
+    assert "Surfaces.materials: it has no items by default" in contract.reason
