@@ -17,7 +17,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 
 from weft.typecheck.arguments.builder import Unbuildable
-from weft.typecheck.proofs.needs import Needs
+from weft.typecheck.proofs.needs import Needs, is_square
 from weft.typecheck.proofs.trial import Trial
 
 _PROFILE = (1, 2, 3, 4, 5, 6, 8, 9, 12, 15, 16, 25, 33, 60, 97, 128)
@@ -66,7 +66,8 @@ def confirmed(base: Trial, needs: Needs, attempt: Callable[[Sizes, Needs], Trial
 
 def _with_numbers(needs: Needs) -> list[str]:
     keys = [key for key, factor in needs.multiples if isinstance(factor, int)]
-    return list(dict.fromkeys([*keys, *(key for key, _ in needs.least), *(key for key, _ in needs.equal)]))
+    least, equal = (key for key, _ in needs.least), (key for key, _ in needs.equal)
+    return list(dict.fromkeys([*keys, *least, *equal, *needs.squares]))
 
 
 def _without_numbers(key: str, needs: Needs) -> Needs:
@@ -75,6 +76,7 @@ def _without_numbers(key: str, needs: Needs) -> Needs:
         multiples=tuple(one for one in needs.multiples if one[0] != key or isinstance(one[1], str)),
         least=tuple(one for one in needs.least if one[0] != key),
         equal=tuple(one for one in needs.equal if one[0] != key),
+        squares=tuple(one for one in needs.squares if one != key),
     )
 
 
@@ -134,6 +136,9 @@ def _read_off(key: str, found: Mapping[int, bool], unit: int, needs: Needs) -> N
     if len(held) < 2:
         return needs.plus(equal=(key, held[0])) if held and max(found) > held[0] else None
     step, least = math.gcd(*held), min(held)
+    if all((is_square(size) and size >= least) == one for size, one in found.items()):
+        needs = needs.plus(squares=key)
+        return needs.plus(least=(key, least)) if least > 1 else needs
     if not all(one for size, one in found.items() if size % step == 0 and size >= least):
         return None
     if step // unit > 1:
@@ -209,6 +214,9 @@ def _draw(key: str, wanted: Sizes, needs: Needs, sizes: dict[str, int], above: t
             if big == key:
                 least.append(factor * _draw(small, wanted, needs, sizes, above) + ((small, big) in needs.strict))
         sizes[key] = -(-max(least) // unit) * unit
+        if key in needs.squares:
+            root = math.isqrt(sizes[key] - 1) + 1
+            sizes[key] = (-(-root // unit) * unit) ** 2
     return sizes[key]
 
 

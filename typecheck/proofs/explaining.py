@@ -133,6 +133,10 @@ class Explainer:
             candidate = dataclasses.replace(needs, order=tuple(one for one in needs.order if one != entry))
             if all(self.with_needs(first, candidate, each).ok for each in (deal, *DEALS)):
                 needs = candidate
+        for key in needs.squares:
+            candidate = dataclasses.replace(needs, squares=tuple(one for one in needs.squares if one != key))
+            if all(self.with_needs(first, candidate, each).ok for each in (deal, *DEALS)):
+                needs = candidate
         for entry in needs.multiples:
             key, number = entry
             others = tuple(one for one in needs.multiples if one != entry)

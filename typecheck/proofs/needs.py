@@ -32,6 +32,7 @@ class Needs:
         strict: pairs (small, big) of `order` that may not be equal either.
         products: (key, number, other): the number times the other key divides it.
         among: pairs (key, sizes): all that is known is that it holds at these; see `conditions`.
+        squares: keys that are the square of a number, as the tokens of an image are.
     """
 
     multiples: tuple[tuple[str, str | int], ...] = ()
@@ -45,8 +46,9 @@ class Needs:
     strict: frozenset[tuple[str, str]] = frozenset()
     products: tuple[tuple[str, int, str], ...] = ()
     among: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    squares: tuple[str, ...] = ()
 
-    def plus(self, **more: tuple[Any, ...]) -> Needs:
+    def plus(self, **more: Any) -> Needs:
         """These and one more: `needs.plus(order=("k", "n", 1))`."""
         return dataclasses.replace(self, **{name: (*getattr(self, name), one) for name, one in more.items()})
 
@@ -68,6 +70,7 @@ class Needs:
                 if not {small, big} <= unknown.keys()
             ),
             *(f"{key} = {number}" for key, number in self.equal if key not in unknown),
+            *(f"{key} is a square" for key in self.squares if key not in unknown),
             *(f"{key} >= {number}" for key, number in self.least if key not in unknown),
             *(f"{key} is among the sizes tried: {', '.join(map(str, sizes))}" for key, sizes in self.among),
         )
@@ -103,7 +106,13 @@ class Needs:
             and all(sizes.get(key, number) >= number for key, number in self.least)
             and all(sizes.get(key, 0) % (number * value(other) or 1) == 0 for key, number, other in self.products)
             and all(key not in sizes or sizes[key] in known for key, known in self.among)
+            and all(is_square(sizes.get(key, 1)) for key in self.squares)
         )
+
+
+def is_square(size: int) -> bool:
+    """Whether a size is the square of a number."""
+    return math.isqrt(size) ** 2 == size
 
 
 def array_of(key: str) -> str:
@@ -205,7 +214,8 @@ class Dealer:
                 [prime] if unit == 1 else [one for one in PRIMES if one not in self.primes and one not in self.used]
             )
             further = itertools.chain(factors, (one for one in PRIMES if one > prime), itertools.count(200))
-            candidates = (unit * factor for factor in further)
+            power = 2 if key in self.needs.squares else 1
+            candidates = ((unit * factor) ** power for factor in further)
             taken = set(self.sizes.values())
             fixed = next(one for one in candidates if one >= least and one not in taken)
         self.used |= {one for one in PRIMES if fixed % one == 0}

@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
 
-from weft.typecheck.proofs.needs import Needs
+from weft.typecheck.proofs.needs import Needs, is_square
 from weft.typecheck.proofs.trial import Trial
 
 _RANKS = (1, 2, 0, 3, 4)
@@ -227,6 +227,16 @@ def _halves(
                 yield needs.plus(order=(small, big, 2))
 
 
+def _squares(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    """One key that is a square, of which a program takes the root; what an error says is about the root."""
+    fixed = dict(needs.equal)
+    for key in (*nearby, *(one for one in sizes if one not in nearby)):
+        if key not in fixed and key not in needs.squares and not is_square(sizes[key]):
+            yield needs.plus(squares=key)
+
+
 def _halves_of_guard(
     trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
 ) -> Iterator[Needs]:
@@ -257,6 +267,7 @@ _RULES: tuple[Rule, ...] = (
     _constants,
     _written,
     _larger,
+    _squares,
     _halves,
     _numbers_of_all,
 )

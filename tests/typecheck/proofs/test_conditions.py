@@ -1,6 +1,7 @@
 """What a contract "holds when": each condition is tried at its edge, and what is not confirmed is not stated."""
 
 import itertools
+import math
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -402,3 +403,23 @@ def test_what_needs_items_of_a_collection_that_is_empty_by_default():
     (contract,) = verify(Surfaces).contracts
     assert contract.verdict is Verdict.SKIPPED
     assert "Surfaces.materials: it has no items by default" in contract.reason
+
+
+def as_image(x: Float[Array, "n d"]) -> Float[Array, "d side side"]:
+    side = int(x.shape[0] ** 0.5)
+    return x.T.reshape(x.shape[1], side, side)
+
+
+def smoothed(x: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    side = math.isqrt(x.shape[0])
+    if side * side != x.shape[0]:
+        raise ValueError("not an image")
+    image = jnp.cumsum(jnp.cumsum(x.T.reshape(-1, side, side), axis=1), axis=2)
+    return image.reshape(-1, side * side).T
+
+
+@pytest.mark.parametrize("function", [as_image, smoothed])
+def test_a_number_of_tokens_that_is_a_square(function: Any):
+    (contract,) = verify(function).contracts
+    assert contract.verdict is Verdict.HOLDS
+    assert contract.assumptions == ("n is a square",)
