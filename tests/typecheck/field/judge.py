@@ -50,7 +50,8 @@ def _contract(proof: Proof) -> dict[str, Any]:
     start = time.process_time()
     known = {"name": proof.target.name, "place": _place(proof.target.file, proof.target.line)}
     try:
-        signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
+        # Again each second after that: raised in a callback of the garbage collector, it would be ignored.
+        signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS, 1)
         with listening():
             one = proof.contract()
     except BaseException as error:
