@@ -170,13 +170,17 @@ class Search(Explainer):
     def _otherwise(self, base: Trial) -> Trial:
         """The trial with options taken otherwise, one after another, as long as a guard or an open annotation asks."""
         for _ in range(3):
-            if base.ok or not (base.guard or leaves_kinds_open(base) or base.classes):
+            if base.ok or not (base.guard or leaves_kinds_open(base) or base.classes or self._may_be_for_others(base)):
                 break
             other = self._with_other_options(base)
             if other is base:
                 break
             base = other
         return base
+
+    def _may_be_for_others(self, base: Trial) -> bool:
+        """Whether an inherited method was given a member of a union that its base class may write for other classes."""
+        return self.target.inherited and not base.violations and any(one.endswith(" type") for one in base.options)
 
     def _with_other_options(self, base: Trial) -> Trial:
         """The trial with one option, or two, taken otherwise that holds, or gets furthest beyond a guard."""

@@ -186,9 +186,9 @@ def _of_method(
         return attribute, (record, *args), kwargs
 
     constants |= frozenset(_constants(written.function))
-    return _target(
-        written.function, f"{cls.__qualname__}.{function.__name__}", prepare, constants, products_in(signature)
-    )
+    name = f"{cls.__qualname__}.{function.__name__}"
+    target = _target(written.function, name, prepare, constants, products_in(signature))
+    return dataclasses.replace(target, inherited=function.__name__ not in vars(cls))
 
 
 def public_methods(cls: type) -> Iterator[Callable[..., Any]]:

@@ -62,6 +62,7 @@ class Target:
         constants: sizes that the program is tied to from outside (arrays that it closes over).
         compared: numbers that its body compares something with, a size perhaps.
         axes: names of axes that it runs under, as inside a `vmap` that names one.
+        inherited: whether it is a method that a base class writes, for all that inherit it.
         made: the instances that its trials have made, by class and arguments.
     """
 
@@ -75,6 +76,7 @@ class Target:
     instead: Target | None = None
     compared: frozenset[int] = frozenset()
     axes: tuple[str, ...] = ()
+    inherited: bool = False
     made: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
 

@@ -92,7 +92,7 @@ def vary_options(explainer: Explainer, found: Found) -> None:
                     trial.guard
                     or given
                     or _is_open(trial)
-                    or _is_of_a_record(trial, place)
+                    or _is_for_others(explainer, trial, place)
                     or _helped(explainer, current, place, option, found.needs)
                 ):
                     found.notes.append(without_option(trial, place, option) + at_guard(trial))
@@ -116,12 +116,15 @@ def with_option(explainer: Explainer, base: Trial, options: Mapping[str, int], n
     return explainer.with_needs(fresh, further, ascending), further
 
 
-def _is_of_a_record(trial: Trial, place: str) -> bool:
-    """Whether a member of a union raises that a record among the arguments may hold, as its class says for all users.
+def _is_for_others(explainer: Explainer, trial: Trial, place: str) -> bool:
+    """Whether a member of a union raises that others are meant to take, too.
 
-    Which members a function takes is not written where it is; one of its own annotations says so.
+    That of a record among the arguments its class writes, and that of an inherited method a base class, each for all
+    users: which members a function, or a subclass, takes is not written where it is. Its own annotations say so.
     """
-    return place.endswith(" type") and "." in place.removeprefix("self.") and not trial.violations
+    if not place.endswith(" type") or trial.violations:
+        return False
+    return "." in place.removeprefix("self.") or explainer.target.inherited
 
 
 def _suits(explainer: Explainer, found: Found, needs: Needs) -> bool:
