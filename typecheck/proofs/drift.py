@@ -1,18 +1,21 @@
-"""Dtypes that drift: a successor whose array comes out with another dtype than it went in with.
+"""Dtypes that drift: what comes out of a step with another dtype than it went in with.
 
-`(y, successor)` is called again and again. If an array of the successor is a float32 where it was a bfloat16, the next
-call compiles anew and computes in another precision, and a `scan` that carries it refuses it. No shape shows that, and
-at float32, which proofs use, nothing drifts. So a contract that holds is traced twice more: all in bfloat16, as after
-a cast of the whole model; and with bfloat16 for what is not in a record, as in mixed precision.
+`(y, successor)` is called again and again, and so is an object that a call changes. If an array of it is a float32
+where it was a bfloat16, the next call compiles anew and computes in another precision, and a `scan` that carries it
+refuses it. No shape shows that, and at float32, which proofs use, nothing drifts. So a contract that holds is traced
+again: all in bfloat16, as after a cast of the whole model; and with bfloat16 for what is not in a record, as in mixed
+precision. A program that speaks of bfloat16 itself keeps it, so such a one is traced in float16, too.
 
-Objects of NNX are left as they are: they may hold themselves, and JAX's tree functions would not come to an end.
-
-That a bfloat16 state which meets float32 inputs is promoted is JAX's rule, and nobody's mistake: it is not tried.
+A loop of the program's own whose carry drifts is refused by JAX. With all in one dtype that is a fault like the others.
+With several it is not said: that a bfloat16 state which meets float32 inputs is promoted is JAX's rule, and nobody's
+mistake.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -21,30 +24,40 @@ import jax.numpy as jnp
 from weft.core.records.leaves import is_array
 from weft.typecheck.arguments.builder import Builder, Unbuildable
 from weft.typecheck.errors import AnnotationError
+from weft.typecheck.language import objects
 from weft.typecheck.language.forms import TYPEDDICT, form_of_value
 from weft.typecheck.language.objects import is_object
+from weft.typecheck.proofs.kept_shapes import shapes_of
 from weft.typecheck.proofs.trial import Call, Target, Trial, run_trial
 
-_LOW = jnp.bfloat16
+# What JAX says of a loop whose carry comes out with another dtype; the first is the loop, the others the two dtypes.
+_REFUSED = re.compile(r"^(\w+) .*carry input and carry output.*?has type (\w+)\[.*?has type (\w+)\[", re.DOTALL)
 
 
 def drifts(target: Target, trial: Trial, dims: Mapping[str, Any]) -> list[str]:
     """What comes out of a trial that holds with another dtype than it went in with, in words."""
-    for in_records in (True, False):
+    lows = (jnp.bfloat16, jnp.float16) if "bf16" in str(trial.jaxpr) else (jnp.bfloat16,)
+    for low, in_records in itertools.product(lows, (True, False)):
         found: list[str] = []
-        lowered = dataclasses.replace(target, prepare=_lowered(target.prepare, found, in_records=in_records), made={})
+        prepare = _lowered(target.prepare, found, jnp.dtype(low), in_records=in_records)
         try:
-            again = run_trial(lowered, trial.assignment, dims)
+            again = run_trial(dataclasses.replace(target, prepare=prepare, made={}), trial.assignment, dims)
         except (Unbuildable, AnnotationError):
             continue
-        # A violation: an annotation asks for another dtype. An error: a carry of the program's own, and JAX says so.
+        refused = _REFUSED.search(str(again.error)) if in_records and isinstance(again.error, TypeError) else None
+        if refused is not None and refused[2] != refused[3]:
+            loop, old, new = refused.groups()
+            return [f"in {jnp.dtype(low).name}, the carry of a {loop} goes in as {old} and comes out as {new}"]
+        # A violation: an annotation asks for another dtype.
         if found and again.ok:
             return found
     return []
 
 
-def _lowered(prepare: Callable[[Builder], Call], found: list[str], *, in_records: bool) -> Callable[[Builder], Call]:
-    """Arguments in bfloat16, and a function that notes what drifts."""
+def _lowered(
+    prepare: Callable[[Builder], Call], found: list[str], low: Any, *, in_records: bool
+) -> Callable[[Builder], Call]:
+    """Arguments in a low precision, and a function that notes what drifts."""
 
     def lowered(builder: Builder) -> Call:
         function, args, kwargs = prepare(builder)
@@ -52,26 +65,28 @@ def _lowered(prepare: Callable[[Builder], Call], found: list[str], *, in_records
         def noting(*args: Any, **kwargs: Any) -> Any:
             before = list(_records((args, kwargs)))
             dtypes = [_dtypes(one) for one in before]
+            boxes = _boxes(args, kwargs)
             out = function(*args, **kwargs)
             for record, old in zip(before, dtypes, strict=True):
                 for successor in _of_class(out, type(record)):
-                    found.extend(_changes(record, old, _dtypes(successor)))
+                    found.extend(_changes(type(record).__name__, old, _dtypes(successor)))
+            found.extend(_changes("", boxes, _boxes(args, kwargs)))
             return out
 
-        args, kwargs = jax.tree.map(
-            lambda one: one if _is_record(one) and not in_records else jax.tree.map(_low, one, is_leaf=is_object),
-            (args, kwargs),
-            is_leaf=_is_whole,
-        )
-        return noting, args, kwargs
+        return noting, *_cast((args, kwargs), low, in_records=in_records)
 
     return lowered
 
 
-def _low(leaf: Any) -> Any:
-    if isinstance(leaf, jax.ShapeDtypeStruct) and leaf.dtype == jnp.float32:
-        return jax.ShapeDtypeStruct(leaf.shape, _LOW)
-    return leaf
+def _cast(tree: Any, low: Any, *, in_records: bool) -> Any:
+    def cast(leaf: Any) -> Any:
+        if isinstance(leaf, jax.ShapeDtypeStruct) and leaf.dtype == jnp.float32:
+            return jax.ShapeDtypeStruct(leaf.shape, low)
+        return leaf
+
+    if in_records:  # opened, for objects may hold themselves
+        return objects.closed(jax.tree.map(cast, objects.opened(tree)))
+    return jax.tree.map(lambda one: one if _is_whole(one) else cast(one), tree, is_leaf=_is_whole)
 
 
 def _is_whole(value: Any) -> bool:
@@ -98,10 +113,18 @@ def _dtypes(record: Any) -> dict[str, Any]:
     return {jax.tree_util.keystr(path).lstrip("."): leaf.dtype for path, leaf in leaves if is_array(leaf)}
 
 
-def _changes(record: Any, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+def _boxes(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The dtypes of what objects of the program's own classes keep; a library's layers are its own affair."""
+    inside = objects.objects_in({**dict(enumerate(args)), **kwargs})
+    own = {path for path, one in inside if not objects.is_library(type(one))}
+    held = shapes_of(args, kwargs)
+    return {what: held[path][1].dtype for path, (what, _) in held.items() if path.rpartition(".")[0] in own}
+
+
+def _changes(of: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
     """Of a successor with the same arrays as its predecessor, those of another dtype."""
     if before.keys() == after.keys():
         for path, old in before.items():
             if after[path] != old:
-                name = f"{type(record).__name__} {path}".strip()
+                name = f"{of} {path}".strip()
                 yield f"{name} goes in as {old} and comes out as {after[path]}: the next call compiles anew"

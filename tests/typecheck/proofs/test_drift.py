@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jaxtyping import Array, Float, Float32
+from weft import nnx
 from weft.core import Module
 from weft.typecheck.proofs.prover import verify
 
@@ -46,6 +47,34 @@ def scaled(xs: Float[Array, "n d"]) -> Float[Array, "d"]:
     return jax.lax.scan(lambda carry, x: (weight * carry + x, None), jnp.zeros(xs.shape[1], xs.dtype), xs)[0]
 
 
+class Statistic(nnx.Module):
+    mean: nnx.BatchStat[Float[Array, "d"]]
+
+    def __init__(self, d: int):
+        self.mean = nnx.BatchStat(jnp.zeros(d))
+        self.norm = nnx.BatchNorm(d, rngs=nnx.Rngs(0))
+
+    def promoted(self, x: Float[Array, "n d"]) -> Float[Array, "n d"]:
+        self.mean.set_value(self.mean[...] + np.array(0.1, np.float32) * (x.mean(0) - self.mean[...]))
+        return x - self.mean[...]
+
+    def kept(self, x: Float[Array, "n d"]) -> Float[Array, "n d"]:
+        self.mean.set_value((0.9 * self.mean[...] + 0.1 * x.mean(0)).astype(self.mean.dtype))
+        return self.norm(x) - self.mean[...]
+
+
+class Half(Module):
+    mean: Float[Array, "d"]
+
+    def low(self, x: Float[Array, "d"]) -> Self:
+        return self.replace(mean=self.mean + (x * np.array(2, np.float32)).astype(jnp.bfloat16))
+
+
+def doubled(x: Float[Array, "d"]) -> Float[Array, "d"]:
+    weight = np.array(2, np.float32)
+    return jax.lax.while_loop(lambda carry: carry.sum() < 9, lambda carry: weight * carry, x)
+
+
 def warned(thing: Any) -> list[str]:
     report = verify(thing)
     assert report.ok, str(report)
@@ -65,8 +94,27 @@ def test_a_state_that_takes_over_the_dtype_of_the_inputs_is_warned_of():
     ]
 
 
+def test_what_an_object_keeps_comes_out_wider():
+    assert warned(Statistic.promoted) == [
+        "dtype-drift: BatchStat mean goes in as bfloat16 and comes out as float32: the next call compiles anew"
+    ]
+
+
+def test_what_speaks_of_bfloat16_is_looked_at_in_float16():
+    assert warned(Half.low) == [
+        "dtype-drift: Half mean goes in as float16 and comes out as float32: the next call compiles anew"
+    ]
+
+
+@pytest.mark.parametrize(("thing", "loop"), [(doubled, "while_loop"), (scaled, "scan")])
+def test_a_carry_that_drifts_is_refused_by_jax(thing: Callable[..., Any], loop: str):
+    assert warned(thing) == [
+        f"dtype-drift: in bfloat16, the carry of a {loop} goes in as bfloat16 and comes out as float32"
+    ]
+
+
 @pytest.mark.parametrize(
-    "thing", [Mean.kept, Exact, summed, scaled], ids=["kept", "float32", "carried", "refused by JAX"]
+    "thing", [Mean.kept, Exact, summed, Statistic.kept], ids=["kept", "float32", "carried", "an object's"]
 )
 def test_what_keeps_its_dtypes_is_not_warned_of(thing: Callable[..., Any]):
     assert warned(thing) == []
