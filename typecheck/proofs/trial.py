@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import re
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Mapping
@@ -252,6 +253,9 @@ def run_trial(
         assignment.apart,
     )
     calls = watch.calls if watch.calls_at_violation is None else watch.calls_at_violation
+    line = at[1]
+    if watch.violations:  # an argument is looked at before the first line of a call, all else after its last one
+        line = 0 if watch.violations[0].where.startswith("argument") else sys.maxsize
     return Trial(
         complete,
         builder.contracts_by_key(),
@@ -265,7 +269,7 @@ def run_trial(
         error,
         at,
         guard,
-        (int(called), calls, 0 if watch.violations else at[1]),
+        (int(called), calls, line),
         jaxpr,
         dict(builder.open_keys),
         frozenset(builder.numbers),

@@ -423,3 +423,21 @@ def test_a_number_of_tokens_that_is_a_square(function: Any):
     (contract,) = verify(function).contracts
     assert contract.verdict is Verdict.HOLDS
     assert contract.assumptions == ("n is a square",)
+
+
+class Fused(eqx.Module):
+    qkv: Float[Array, "3*dim dim"]
+
+    def __init__(self, dim: int, heads: int, *, key: Array):
+        if dim % heads:
+            raise ValueError("heads must divide dim")
+        self.qkv = jax.random.normal(key, (dim, 3 * dim))
+
+    def __call__(self, x: Float[Array, "n dim"]) -> Float[Array, "n dim"]:
+        return x
+
+
+def test_what_is_wrong_at_the_end_of_a_call_lies_behind_its_guards():
+    (contract,) = verify(Fused).contracts
+    assert contract.verdict is Verdict.FAILS
+    assert "field qkv" in str(contract.failures[0])
