@@ -49,9 +49,12 @@ class Watch:
         calls_at_violation: the same, when the first violation was met.
     """
 
+    # The policy where records share their names with the function that they are given to.
+    _shared = PROOF
+
     def __init__(self, own: frozenset[str] = frozenset(), *, apart: bool = False, about: tuple[str, int] = ("", 0)):
         self.own = own
-        self.policy = APART if apart else PROOF
+        self.policy = APART if apart else self._shared
         self.about = about
         self.unreadable: AnnotationError | None = None
         self.violations: list[Violation] = []
@@ -201,17 +204,20 @@ class Watch:
             named = names_of_class(cls)
             sizes = {name: one for name, one in given.items() if name in named and is_size(one)}
             note_sizes(record, sizes)
-            self.check_module(record, frame, whole=True, given=sizes)
+            self._check(record, frame, whole=True, given=sizes)
 
-    def check_module(
+    def check_module(self, record: Any, frame: FrameType | None = None) -> None:
+        """Holds the fields of a record or object of the user's to their annotations; see `check_instance`."""
+        self._check(record, frame)
+
+    def _check(
         self,
         record: Any,
-        frame: FrameType | None = None,
+        frame: FrameType | None,
         *,
         whole: bool = False,
         given: Mapping[str, Any] | None = None,
     ) -> None:
-        """Holds the fields of a record or object of the user's to their annotations; see `check_instance`."""
         if not is_users(file_of(type(record)), self.own):
             return
         try:
@@ -245,23 +251,14 @@ class Watch:
 class AsJaxtyping(Watch):
     """A watch that sees what jaxtyping would: neither instances nor integers bind dims, and records keep theirs."""
 
-    def __init__(self, own: frozenset[str] = frozenset(), *, apart: bool = False, about: tuple[str, int] = ("", 0)):
-        super().__init__(own, apart=True, about=about)
+    _shared = APART
 
     def bindings_of_call(self, watched: Watched, arguments: dict[str, Any]) -> Bindings:
         given = dict(arguments)
         return Bindings(Slot("argument", "", watched.signature.function, Anything()), lambda: given)
 
-    def check_module(
-        self,
-        record: Any,
-        frame: FrameType | None = None,
-        *,
-        whole: bool = False,
-        given: Mapping[str, Any] | None = None,
-    ) -> None:
-        if whole:  # as it is made; later on nobody asks
-            super().check_module(record, frame, whole=True, given=given)
+    def check_module(self, record: Any, frame: FrameType | None = None) -> None:
+        """Nothing: jaxtyping looks at a record as it is made, and later on nobody asks."""
 
 
 def _refuse_stack(record: Any, method: Any, bindings: Bindings) -> None:
