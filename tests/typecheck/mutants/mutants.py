@@ -28,6 +28,7 @@ from typing import Any
 import jax
 import jaxtyping
 from beartype import beartype
+from beartype.roar import BeartypeDecorHintException
 from jaxtyping import jaxtyped
 
 HERE = Path(__file__).parent
@@ -92,7 +93,10 @@ def original_of(program: Path, folder: Path) -> Original | None:
     source = corpus.source(program, "right")
     kept = tuple(tuple(_different([trial.assignment for trial in one.passed])) for one in outcomes)
     # jaxtyping cannot evaluate every expression that weft can: the dims of a record in it, for one.
-    objects = objection(hooked(source, folder), kept)
+    try:
+        objects = objection(hooked(source, folder), kept)
+    except BeartypeDecorHintException:  # nor can beartype take `Self` in a class that it does not decorate itself
+        return None
     return None if objects else Original(program.stem, source, kept)
 
 
