@@ -7,7 +7,7 @@ annotation.
 
     3, "relu", None, true       themselves
     {"array": "float32", "shape": [3, 4]}
-    {"tuple": [...]}, {"list": [...]}, {"dict": [[key, value], ...]}
+    {"tuple": [...]}, {"list": [...]}, {"dict": [[key, value], ...]}, {"set": [...]}, {"frozenset": [...]}
     {"of": "module:Class", "fields": {...}}, {"name": "module:function"}, {"member": ["module:Enum", "RED"]}
 """
 
@@ -17,6 +17,7 @@ import enum
 import functools
 import importlib
 import inspect
+import json
 import sys
 import types
 from collections.abc import Callable, Mapping
@@ -97,6 +98,9 @@ class Encoder:
             for cls, name in ((tuple, "tuple"), (list, "list")):
                 if type(value) is cls:
                     return {name: [self.node(one) for one in value]}
+            if type(value) in (set, frozenset):  # in an order that is the same each time
+                items = sorted((self.node(one) for one in value), key=json.dumps)
+                return {type(value).__name__: items}
             if type(value) is dict:
                 return {"dict": [[self.node(key), self.node(one)] for key, one in value.items()]}
             return self._object(value)
@@ -110,6 +114,9 @@ class Encoder:
         form = form_of(cls)
         if form is None and not hasattr(value, "__dict__"):
             raise Opaque(f"a {cls.__name__} has nothing to read")
+        name = _global_name(value) if form is None else None
+        if name is not None:  # a marker, say, which others know by its identity
+            return {"name": f"{self.aliases.get(cls.__module__, cls.__module__)}:{name}"}
         # A dataclass may have more attributes than fields, and fields that are slots.
         fields = {} if form is None else dict(form.values(value))
         if form not in (MODULE, NAMEDTUPLE):
@@ -148,6 +155,12 @@ _ENCODED: tuple[tuple[Any, Callable[[Encoder, Any], Node]], ...] = (
         },
     ),
 )
+
+
+def _global_name(value: Any) -> str | None:
+    """The name by which the module of an object's class has that very object."""
+    module = sys.modules.get(type(value).__module__)
+    return next((name for name, one in vars(module).items() if one is value), None) if module is not None else None
 
 
 def _reached(module: Any, qualname: str) -> Any:
@@ -232,6 +245,8 @@ _DECODED: dict[str, Callable[[Decoder, Node], Any]] = {
     "array": Decoder._array,
     "tuple": lambda decoder, node: tuple(map(decoder.value, node["tuple"])),
     "list": lambda decoder, node: list(map(decoder.value, node["list"])),
+    "set": lambda decoder, node: set(map(decoder.value, node["set"])),
+    "frozenset": lambda decoder, node: frozenset(map(decoder.value, node["frozenset"])),
     "dict": lambda decoder, node: {decoder.value(key): decoder.value(one) for key, one in node["dict"]},
     "of": Decoder._object,
     "name": lambda decoder, node: decoder.named(node["name"]),

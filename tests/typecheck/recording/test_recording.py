@@ -136,6 +136,19 @@ def test_a_structure_has_classes_configuration_and_shapes_and_no_numbers(recorde
     assert made["key"].dtype == value["key"].dtype
 
 
+class Marker:
+    """A plain class of what is known by its identity."""
+
+
+MARKED = Marker()
+
+
+def test_sets_are_written_down_and_what_a_module_names_is_that_very_object():
+    node = json.loads(json.dumps(Encoder().node({"tags": frozenset({MARKED, 3}), "names": {"b", "a"}})))
+    assert Encoder().node(Decoder().value(node)) == node
+    assert Decoder().value(node) == {"tags": frozenset({MARKED, 3}), "names": {"a", "b"}}
+
+
 def itself() -> Any:
     one = SimpleNamespace()
     one.me = one
