@@ -14,7 +14,7 @@ from pathlib import Path
 from weft.core.caches import kept
 from weft.typecheck.proofs.whose import installed_roots, is_users
 
-_RAISES = re.compile(r"(^|:\s*)(raise|assert)\b")
+_RAISES = re.compile(r"(^|[:;]\s*)(raise|assert)\b")
 _CHECKS = re.compile(r"\b(error_if|branched_error_if|die_if_unbearable|checkify\.check|chex\.assert_\w+)\(")
 _CHECKERS = re.compile(r"/(equinox/_errors|chex/|beartype/)")
 
