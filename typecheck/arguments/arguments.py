@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -19,6 +19,7 @@ from weft.typecheck.arguments.abstract import abstractly, closed, is_plain_class
 from weft.typecheck.arguments.builder import BUILDERS, Builder, Scope, Unbuildable, key_dtype
 from weft.typecheck.arguments.constructors import counts_of_class, signature_of_class
 from weft.typecheck.arguments.protocols import is_protocol, protocol_object
+from weft.typecheck.arguments.stand_ins import any_callable
 from weft.typecheck.arguments.subclasses import concrete_subclasses, is_abstract
 from weft.typecheck.arguments.uses import keys_read, strings_compared
 from weft.typecheck.arguments.values import BY_NAME, holds_objects, integer, is_last, is_made_of_its_own, value_of
@@ -213,6 +214,8 @@ def _record(builder: Builder, spec: RecordOf, place: str, scope: Scope) -> Any:
 def _instance(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any:
     if spec.cls is str:
         return _string(builder, place, scope)
+    if spec.cls is Callable:
+        return any_callable(builder, place, scope)
     if is_protocol(spec.cls) and is_plain_class(spec.cls):
         return protocol_object(builder, spec.cls, place, scope)
     if is_made_of_its_own(spec.cls) or not is_plain_class(spec.cls):

@@ -101,6 +101,7 @@ class Builder:
         values: what each option of a place is, as written, where it is one of some values.
         standing_in: the abstract classes that something is being made for.
         inside: the plain classes that something is being made for.
+        assumed: the callables that were called, of which nothing says what they return.
         calls: the records that were made: each with its class, and the arguments that it was called with.
     """
 
@@ -119,6 +120,7 @@ class Builder:
         self.ranks: dict[str, tuple[int, bool]] = {}
         self.options: dict[str, int] = {}
         self.vague: set[str] = set()
+        self.assumed: set[str] = set()
         self.open_keys: dict[str, str] = {}
         self.numbers: set[str] = set()
         self.shaped: list[Any] = []

@@ -1,4 +1,8 @@
-"""Stand-ins for callables: a function that takes what its annotation says and returns values made from its return's."""
+"""Stand-ins for callables: a function that takes what its annotation says and returns values made from its return's.
+
+Where the annotation does not say what is returned, it is what was given first, as an activation's is. That is assumed:
+a proof says so, and a failure behind it says nothing of the contract.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from weft.core.records.leaves import is_array
-from weft.typecheck.arguments.builder import BUILDERS, Builder, Scope
+from weft.typecheck.arguments.builder import BUILDERS, Builder, Scope, Unbuildable
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import Anything, CallableOf
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Slot, Variadic
@@ -16,12 +20,23 @@ from weft.typecheck.matching.compiling import check_of
 from weft.typecheck.matching.policies import PROOF
 
 
+def any_callable(builder: Builder, place: str, scope: Scope) -> Any:
+    """A stand-in for a callable of which nothing is said."""
+    return _callable(builder, CallableOf(None, Anything()), place, scope)
+
+
 def _callable(builder: Builder, spec: CallableOf, place: str, scope: Scope) -> Any:
     builder.vague.add(place)
 
     def stand_in(*args: Any, **kwargs: Any) -> Any:
         if isinstance(spec.returns, Anything):
-            return args[0]
+            given = (*args, *kwargs.values())
+            if not given:
+                raise Unbuildable(
+                    f"{place}: it is called with nothing, and its annotation does not say what it returns"
+                )
+            builder.assumed.add(place)
+            return given[0]
         like = builder.build(spec.returns, f"{place}()", _scope_of_call(place, spec, args, scope))
         for key in builder.sizes:  # those of axes that have no name: only the real one knows what they are
             if key.startswith(f"{place}()"):

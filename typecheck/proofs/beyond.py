@@ -25,9 +25,13 @@ _NO_ITEMS = re.compile(r"[Aa]t least one (array|value|element)|empty sequence|ar
 
 def beyond_annotations(trial: Trial) -> str | None:
     """Why a failure says nothing of the contract, if so: what it is about is not in the annotations."""
+    if trial.assumed:
+        said = f"{trial.violations[0].where}: {trial.violations[0].message}" if trial.violations else _in_short(trial)
+        called = ", ".join(sorted(trial.assumed))
+        return f"{called}: the annotation does not say what it returns ({said}); pass it in `args`"
     if trial.violations:
         return _of_open(trial)
-    what = f"{type(trial.error).__name__}: {(str(trial.error).strip().splitlines() or [''])[0]}"
+    what = _in_short(trial)
     if isinstance(trial.error, NOT_ABSTRACT) or _ABSTRACT in what:
         return f"it needs the numbers in an array, not only its shape ({what})"
     if isinstance(trial.error, NotImplementedError):
@@ -56,6 +60,10 @@ def beyond_annotations(trial: Trial) -> str | None:
     if vague and (isinstance(trial.error, _UNSPECIFIC) or _speaks_of_vague(trial)):
         return f"{', '.join(vague)}: the annotation leaves its contents open ({what}); pass it in `args`"
     return None
+
+
+def _in_short(trial: Trial) -> str:
+    return f"{type(trial.error).__name__}: {(str(trial.error).strip().splitlines() or [''])[0]}"
 
 
 def _speaks_of_vague(trial: Trial) -> bool:

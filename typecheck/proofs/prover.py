@@ -130,7 +130,9 @@ def prove(target: Target, dims: Mapping[str, Any], budget: Budget) -> Contract:
     if other is not None:
         return prove(other, dims, budget)
     under = (f"it runs under an axis named {axis!r}" for axis in target.axes)
-    assumptions = (*outcome.needs.words(), *outcome.notes, *under)
+    assumed = sorted({place for trial in outcome.passed for place in trial.assumed})
+    returned = (f"{place} returns something like what it is given first" for place in assumed)
+    assumptions = (*outcome.needs.words(), *outcome.notes, *under, *returned)
     if outcome.failed:
         return _failed(target, search, outcome, assumptions)
     if outcome.ended is not None:

@@ -104,6 +104,7 @@ class Trial:
         classes: the names of the classes that may stand for an abstract one, by place.
         values: what each option of a place is, as written, where it is one of some values.
         held: the classes of records that other ones among the arguments hold.
+        assumed: the callables that were called, of which nothing says what they return.
         empty: the fields of records among the arguments in which there is a collection without items.
     """
 
@@ -128,6 +129,7 @@ class Trial:
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     configured: frozenset[str] = frozenset()
     empty: frozenset[str] = frozenset()
+    assumed: frozenset[str] = frozenset()
 
     @property
     def raised_by_user(self) -> bool:
@@ -278,6 +280,7 @@ def run_trial(
         dict(builder.values),
         builder.configured,
         empty,
+        frozenset(builder.assumed),
     )
 
 

@@ -233,3 +233,31 @@ def doubled(x: Float[np.ndarray, "n"] | Float[Array, "n"]) -> Float[Array, "n"]:
 def test_an_argument_that_only_numpy_has_is_skipped():
     assert "NumPy computes with the numbers" in str(verify(counted))
     assert verify(doubled).proved
+
+
+def activated(x: Float[Array, "n d"], act: Callable) -> Float[Array, "n d"]:
+    return act(x) + x
+
+
+def loss_of(x: Float[Array, "n d"], loss: Callable[..., Any]) -> Float[Array, ""]:
+    return loss(x)
+
+
+def turned(x: Float[Array, "n d"], act: Callable) -> Float[Array, "d n"]:
+    return act(x.T) if x.shape[0] > 1000 else x
+
+
+def test_what_a_callable_returns_of_which_nothing_is_said_is_assumed():
+    (contract,) = verify(activated).contracts
+    assert contract.verdict is Verdict.PROVED
+    assert contract.assumptions == ("act returns something like what it is given first",)
+
+
+def test_a_failure_behind_what_is_assumed_says_nothing():
+    (contract,) = verify(loss_of).contracts
+    assert contract.verdict is Verdict.SKIPPED
+    assert contract.reason.startswith("loss: the annotation does not say what it returns")
+
+
+def test_a_failure_before_a_callable_is_called_is_one():
+    assert verify(turned).contracts[0].verdict is Verdict.FAILS
