@@ -60,6 +60,22 @@ def may_merge(one: str, other: str, trial: Trial) -> bool:
     return not (trial.linked and any(key in trial.leading for key in outer))
 
 
+def _as_recorded(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    """Dims of a record among the arguments that were one size in a recorded call, as its configuration may ask.
+
+    An operator that is tagged as symmetric is square, whatever the annotation of its matrix says.
+    """
+    if trial.error is None or trial.violations:
+        return
+    inside = [key for key in sizes if not trial.scopes.get(key, frozenset()) & {"", "self."}]
+    for one in inside:
+        for other in inside:
+            if one < other and one in trial.originals and trial.originals[one] == trial.originals.get(other):
+                yield needs.plus(merged=(other, one))
+
+
 def _constants(
     trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
 ) -> Iterator[Needs]:
@@ -258,6 +274,7 @@ _RULES: tuple[Rule, ...] = (
     _joined_numbers,
     _same_shapes,
     _merges,
+    _as_recorded,
     _ranks_needed,
     _orders,
     _halves_of_guard,
