@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 
 from weft.typecheck.proofs.needs import Needs, is_square
 from weft.typecheck.proofs.trial import Trial
+from weft.typecheck.proofs.whose import Whose
 
 _RANKS = (1, 2, 0, 3, 4)
 
@@ -65,15 +67,22 @@ def _as_recorded(
 ) -> Iterator[Needs]:
     """Dims of a record among the arguments that were one size in a recorded call, as its configuration may ask.
 
-    An operator that is tagged as symmetric is square, whatever the annotation of its matrix says.
+    An operator that is tagged as symmetric is square, whatever the annotation of its matrix says. The library that has
+    such records refuses others itself: what JAX says of shapes is about the program.
     """
-    if trial.error is None or trial.violations:
+    if trial.error is None or trial.violations or not _is_of_a_library(trial.error):
         return
     inside = [key for key in sizes if not trial.scopes.get(key, frozenset()) & {"", "self."}]
     for one in inside:
         for other in inside:
             if one < other and one in trial.originals and trial.originals[one] == trial.originals.get(other):
                 yield needs.plus(merged=(other, one))
+
+
+def _is_of_a_library(error: Exception) -> bool:
+    """Whether an installed package that defines records raised an error, and neither JAX nor the program."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(frames) and Whose(frozenset())[frames[-1].f_code.co_filename] == "library"
 
 
 def _constants(
