@@ -7,7 +7,10 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
 
+import numpy as np
 from weft.core import caches
+from weft.core.edge.untyped import jnp
+from weft.core.errors import WeftError
 from weft.core.interpreter.boundary import AnyBoundary
 from weft.core.interpreter.interpret import Interpreted, interpret
 from weft.core.interpreter.rules import Rule
@@ -193,3 +196,24 @@ def numbers_and_names(
     named |= {positional[n] for n in chosen if n < len(positional)}
     chosen |= {positional.index(name) for name in named if name in positional}
     return frozenset(chosen), frozenset(named)
+
+
+def check_scalar(value: object, what: str, error: type[WeftError], fix: str, *, integer: bool = False) -> None:
+    """Refuses what is no number for a transform to go by, in the words of its argument.
+
+    Args:
+        value: what was given: a number, an array, or what JAX makes one of.
+        what: the argument, and of which transform.
+        error: the class to raise.
+        fix: what to do instead.
+        integer: whether it has to be an integer.
+    """
+    dtype = np.result_type(value) if isinstance(value, bool | int | float) else getattr(value, "dtype", None)
+    shape = getattr(value, "shape", ())
+    if dtype is None:
+        found = "None" if value is None else f"{type(value).__name__} {value!r}"[:80]
+    elif shape or (integer and not jnp.issubdtype(dtype, jnp.integer)):
+        found = f"{dtype}[{','.join(map(str, shape))}]"
+    else:
+        return
+    raise error(f"{what} must be {'an integer' if integer else 'a'} scalar, not {found}", fix=fix)

@@ -11,15 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 from weft.core.edge.untyped import lax
 from weft.core.errors import BranchError
 from weft.core.interpreter.boundary import Groups, Place
 from weft.core.interpreter.rides import Role
 from weft.core.interpreter.rules import Body, Exit, Lift, Lifted, OutcomeNode, Rule
 from weft.core.records.agree import Described, differences
-from weft.transforms._wrap import call_over_values
+from weft.transforms._wrap import call_over_values, check_scalar
 from weft.transforms.parts import choose_among_parts, has_parts
 
 
@@ -131,8 +129,7 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
     >>> cond(True, lambda m: m["w"] + 1, lambda m: m["w"] - 1, {"w": 1, "name": "m"}).item()
     2
     """
-    if jnp.shape(pred) != ():
-        raise BranchError(f"the predicate of cond must be a scalar, not {jax.typeof(pred)}", fix="use jnp.where")
+    check_predicate(pred)
     if has_parts((true_fun, false_fun)):
 
         def either(functions: Sequence[Callable[..., Any]], *operands: Any) -> Any:
@@ -160,9 +157,20 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
     """
     if not branches:
         raise BranchError("switch needs at least one branch", fix="pass functions in `branches`")
+    check_index(index)
     if has_parts(branches):
         return choose_among_parts(functools.partial(switch, index), branches, operands)
     return call_over_values(SWITCH, tuple(branches), switch_options(branches), *operands, extra=index)
+
+
+def check_predicate(pred: object) -> None:
+    """Refuses what no branch of a `cond` can be chosen by."""
+    check_scalar(pred, "the predicate of cond", BranchError, "one boolean; jnp.where chooses for each element")
+
+
+def check_index(index: object) -> None:
+    """Refuses what no branch of a `switch` can be chosen by."""
+    check_scalar(index, "the index of switch", BranchError, "one integer, from 0 on", integer=True)
 
 
 def switch_options(branches: Sequence[Any]) -> BranchOptions:

@@ -15,7 +15,7 @@ from weft.core.errors import CarryError
 from weft.core.interpreter.boundary import Groups
 from weft.core.interpreter.rides import CARRIED, Carry, Ride, Role, read_role, read_step
 from weft.core.interpreter.rules import Lift, Lifted, OutcomeNode, Rule
-from weft.transforms._wrap import call_over_values
+from weft.transforms._wrap import call_over_values, check_scalar
 from weft.transforms.carries import rule_of_a_carry
 
 # What changes in a carry is the carry.
@@ -157,6 +157,19 @@ def fori_loop(
     >>> fori_loop(0, 4, lambda i, c: c + i, 0).item()
     6
     """
-    known = type(lower) is int and type(upper) is int
-    options = ForiOptions((lower, upper) if known else None, unroll)
-    return call_over_values(FORI, (body_fun,), options, init, extra=() if known else (lower, upper))
+    options, bounds = fori_options(lower, upper, unroll)
+    return call_over_values(FORI, (body_fun,), options, init, extra=bounds)
+
+
+def fori_options(lower: object, upper: object, unroll: int | bool | None) -> tuple[ForiOptions, tuple[object, ...]]:
+    """The options of a `fori_loop`, and its bounds if they may be traced.
+
+    Raises:
+        CarryError: for a bound that is no scalar; a counter is carried like the rest.
+    """
+    # A bool is traced, so that JAX refuses it.
+    if isinstance(lower, int) and isinstance(upper, int) and bool not in (type(lower), type(upper)):
+        return ForiOptions((lower, upper), unroll), ()
+    for bound in (lower, upper):
+        check_scalar(bound, "a bound of fori_loop", CarryError, "an int, or one integer")
+    return ForiOptions(None, unroll), (lower, upper)

@@ -19,7 +19,7 @@ from weft.nnx.transforms._wrap import boundary_of, checked_prefix, decorate, ove
 from weft.nnx.transforms.keywords import PmapKeywords, ScanKeywords, VmapKeywords
 from weft.nnx.transforms.metadata import transform_metadata, with_metadata_axes
 from weft.transforms._wrap import by_position, interpreted_at_once, named_like
-from weft.transforms.loops import FORI, WHILE, ForiOptions, WhileOptions
+from weft.transforms.loops import FORI, WHILE, WhileOptions, fori_options
 from weft.transforms.mapping import PMAP, VMAP, MapOptions
 from weft.transforms.scanning import SCAN, SCAN_ALONG, ScanOptions
 from weft.transforms.tracing import static_arguments
@@ -297,7 +297,5 @@ def fori_loop(
     Source: `jax.lax.fori_loop`, with the semantics of `flax.nnx.fori_loop`.
     """
     boundary = boundary_of("fori_loop", graph, graph_updates, supplies=1)
-    known = type(lower) is int and type(upper) is int
-    options = ForiOptions((lower, upper) if known else None, unroll)
-    interpreted = interpreted_at_once(FORI, boundary, (body_fun,), options)
-    return interpreted((init_val,), {}, extra=() if known else (lower, upper))
+    options, bounds = fori_options(lower, upper, unroll)
+    return interpreted_at_once(FORI, boundary, (body_fun,), options)((init_val,), {}, extra=bounds)

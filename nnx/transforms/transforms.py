@@ -17,7 +17,7 @@ from weft.nnx.transforms.keywords import JaxprKeywords
 from weft.nnx.variable.sharding import lay_out_abstractly
 from weft.nnx.variable.variable import Variable
 from weft.transforms._wrap import interpreted_at_once
-from weft.transforms.branches import COND, COND_OPTIONS, SWITCH, switch_options
+from weft.transforms.branches import COND, COND_OPTIONS, SWITCH, check_index, check_predicate, switch_options
 from weft.transforms.tracing import (
     CHECKIFY,
     EVAL_SHAPE,
@@ -48,6 +48,7 @@ def cond(
     Source: `jax.lax.cond`, with the semantics of `flax.nnx.cond`.
     """
     boundary = boundary_of("cond", graph, graph_updates)
+    check_predicate(pred)
     # Lambdas written in the call are others each time, so they are found again by their text: else each eager call
     # would compile.
     interpreted = interpreted_at_once(COND, boundary, (true_fun, false_fun), COND_OPTIONS)
@@ -68,6 +69,7 @@ def switch(
     boundary = boundary_of("switch", graph, graph_updates)
     if not branches:
         raise StructureError("switch has no branches", fix="give it one at least")
+    check_index(index)
     interpreted = interpreted_at_once(SWITCH, boundary, tuple(branches), switch_options(branches))
     return interpreted(operands, {}, extra=index)
 

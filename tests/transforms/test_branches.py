@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import weft
 from jax import lax
+from weft import nnx
 from weft.core.errors import BranchError
 
 
@@ -175,3 +176,29 @@ def test_a_branch_in_a_scan_hands_on_what_is_the_same_at_every_step():
     m = {"w": jnp.float32(2)}
     total, out = weft.scan(step, in_axes=(weft.Carry, 0, None), out_axes=(weft.Carry, None))(0.0, jnp.arange(3.0), m)
     assert (float(total), float(out["w"]), out["name"]) == (6.0, 2.0, "m")
+
+
+@pytest.mark.parametrize("library", [weft, nnx], ids=["weft", "nnx"])
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (
+            lambda of: of.switch("a", [abs, abs], 1.0),
+            BranchError,
+            "the index of switch must be an integer scalar, not str 'a'",
+        ),
+        (lambda of: of.switch(1.0, [abs, abs], 1.0), BranchError, r"an integer scalar, not float\d\d\[\]"),
+        (lambda of: of.switch(jnp.arange(2), [abs, abs], 1.0), BranchError, r"an integer scalar, not int\d\d\[2\]"),
+        (lambda of: of.cond("a", abs, abs, 1.0), BranchError, "the predicate of cond must be a scalar, not str 'a'"),
+        (lambda of: of.cond(None, abs, abs, 1.0), BranchError, "must be a scalar, not None"),
+        (lambda of: of.cond(jnp.ones(2), abs, abs, 1.0), BranchError, r"must be a scalar, not float32\[2\]"),
+        (
+            lambda of: of.fori_loop(0, "a", max, 1.0),
+            weft.CarryError,
+            "a bound of fori_loop must be a scalar, not str 'a'",
+        ),
+    ],
+)
+def test_what_chooses_or_counts_is_refused_by_its_name(library, call, error, words):
+    with pytest.raises(error, match=words):
+        call(library)
