@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.export import is_symbolic_dim
 from jaxtyping import Array, Key
 from weft.core.errors import AxisError, WeftError
 from weft.core.records.keys import Keys, SeedError
@@ -72,7 +73,7 @@ def per_axis(value: int | Sequence[int], rank: int, what: str) -> tuple[int, ...
     numbers = (value,) * rank if isinstance(value, int | np.integer) else tuple(value)
     if len(numbers) != rank:
         raise ConfigError(f"{what} has {len(numbers)} numbers for {rank} spatial axes: {numbers}")
-    if not all(hasattr(number, "__index__") and number > 0 for number in numbers):
+    if not all(is_count(number) and number > 0 for number in numbers):
         raise ConfigError(f"{what} must be positive integers, not {value}")
     return numbers
 
@@ -84,10 +85,15 @@ def check_positive(layer: str, **sizes: int) -> None:
         ConfigError: naming the layer and the size.
     """
     for name, size in sizes.items():
-        if not hasattr(size, "__index__"):
+        if not is_count(size):
             raise ConfigError(f"{layer}: {name} must be an integer, not {size!r}")
         if not size > 0:
             raise ConfigError(f"{layer}: {name} must be positive, not {size}")
+
+
+def is_count(value: object) -> bool:
+    """Whether a value counts something: an integer, traced perhaps, or a symbolic dim of `jax.export`."""
+    return hasattr(value, "__index__") or is_symbolic_dim(value)
 
 
 def check_single(layer: object, kernel: Any, rank: int) -> None:

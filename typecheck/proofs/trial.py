@@ -256,8 +256,11 @@ def run_trial(
     )
     calls = watch.calls if watch.calls_at_violation is None else watch.calls_at_violation
     line = at[1]
-    if watch.violations:  # an argument is looked at before the first line of a call, all else after its last one
-        line = 0 if watch.violations[0].where.startswith("argument") else sys.maxsize
+    if watch.violations:
+        # What is wrong with a record that has been made lies behind the guards of its constructor. What is wrong with a
+        # result is no way past an error: sizes that lead there would be taken for what the program needs.
+        made = not called and not watch.violations[0].where.startswith("argument")
+        line = sys.maxsize if made else 0
     return Trial(
         complete,
         builder.contracts_by_key(),
