@@ -91,7 +91,7 @@ def check_positive(layer: str, **sizes: int) -> None:
             raise ConfigError(f"{layer}: {name} must be positive, not {size}")
 
 
-def is_count(value: object) -> bool:
+def is_count(value: Any) -> bool:
     """Whether a value counts something: an integer, traced perhaps, or a symbolic dim of `jax.export`."""
     return hasattr(value, "__index__") or is_symbolic_dim(value)
 
