@@ -300,7 +300,8 @@ def trained() -> tuple[Net, Any, Any]:
 
 def close(a: Any, b: Any) -> None:
     assert jax.tree.structure(a) == jax.tree.structure(b)
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6), a, b)
+    # A bias in front of a norm has a gradient of zero: what is left of it is rounding, of the size of its terms.
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), a, b)
 
 
 def test_a_compiled_step_may_be_donated_model_and_optimizer(trained: Any):
