@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar, Unpack, cast, overload
 
 import jax
+from weft.core.call_stack import call_with_room
 from weft.core.edge.untyped import is_tuple
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import StructureError
@@ -85,7 +86,8 @@ def _lift(lift: Lift[JitOptions]) -> Any:
         # Runs when JAX traces, and not when it has compiled the call before: each run is a trace to be explained.
         lift.traces.record(body.name, body.boundary, lift.crossing, lift.crossing.ungroup(groups))
         with open_frame("jit"):
-            return body(groups)
+            # Here too, as a call of a known make is traced again for arguments of other shapes.
+            return call_with_room(body, groups)
 
     options = lift.options
     keywords = dict(options.jax_options)

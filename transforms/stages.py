@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 from jax.experimental import serialize_executable
+from weft.core.call_stack import call_with_room
 from weft.core.edge import trees
 from weft.core.edge.executables import compiling_anew, keeps_executables
 from weft.core.edge.untyped import jax as untyped_jax
@@ -106,7 +107,7 @@ class Stage:
         if "lowering_platforms" in options and self._export is not None:
             self.stage = self._export()
             return self.stage.lower(**options)
-        return self._next(self.stage.lower(**options))
+        return self._next(call_with_room(self.stage.lower, **options))
 
     def compile(self, compiler_options: Mapping[str, Any] | None = None, **options: Any) -> Stage:
         """Compiles what was lowered; the options are those of `jax.stages.Lowered.compile`."""

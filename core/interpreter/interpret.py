@@ -28,6 +28,7 @@ from typing import Any, Generic, TypeVar
 
 import equinox as eqx
 from weft.core.caches import Table, register
+from weft.core.call_stack import call_with_room
 from weft.core.edge.trees import PyTree
 from weft.core.edge.untyped import jax
 from weft.core.frames import open_frame
@@ -284,6 +285,8 @@ class Interpreted(Generic[O]):
 
     def _guarded(self, plan: Plan, extra: PyTree, call: Call, groups: Groups) -> tuple[Any, ...]:
         try:
+            if plan.uses == 1:  # it traces and lowers
+                return call_with_room(plan.lifted, extra, *groups)
             return plan.lifted(extra, *groups)
         except Exception as error:
             self.explain(error, call)
