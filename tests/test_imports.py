@@ -257,6 +257,20 @@ def test_every_room_is_in_the_table():
     assert rooms == {(package, room) for package, table in ROOMS.items() for room in table}
 
 
+def test_every_room_says_what_it_promises():
+    packages = {
+        file.parent
+        for name in ("core", "transforms", "modules", "nnx", "typecheck")
+        for file in (ROOT / name).rglob("__init__.py")
+    }
+    # These hold rooms, and docs/architecture.md says which.
+    rooms = packages - {ROOT / name for name in ("core", "nnx", "typecheck")}
+    silent = [str(room.relative_to(ROOT)) for room in rooms if not (room / "README.md").is_file()]
+    assert not silent, f"without a README.md: {silent}"
+    texts = {room: (room / "README.md").read_text() for room in rooms}
+    assert not [room for room, text in texts.items() if "promises" not in text.lower() or "tests/" not in text]
+
+
 def test_rooms_import_downwards():
     arrows = [
         (module, target)
