@@ -33,6 +33,8 @@ class Case:
         start: what the first call starts from.
         calls: how many calls make one timing; None finds a number that takes about `SLICE` seconds.
         prepare: run before each timing, off the clock.
+        waits: whether the clock runs until the last result is there: what counts is then how many calls are done in a
+            time, and not when each of them returns.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Case:
     start: Any = None
     calls: int | None = None
     prepare: Callable[[], object] | None = None
+    waits: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,8 @@ SLICE = 0.03
 def time_cases(cases: Sequence[Case], rounds: int) -> list[Timing]:
     """Times cases in interleaved rounds.
 
-    Dispatch is asynchronous, and what is timed is the call itself: results are awaited after the clock has stopped.
+    Dispatch is asynchronous, and what is timed is the call itself: results are awaited after the clock has stopped, unless
+    a case says that it waits for them.
     """
     states = [case.start for case in cases]
     calls = [case.calls or 0 for case in cases]
@@ -88,6 +92,8 @@ def time_cases(cases: Sequence[Case], rounds: int) -> list[Timing]:
             begin = time.perf_counter()
             for _ in range(count):
                 state = case.advance(state)
+            if case.waits:
+                _settle(state)
             seconds[i].append((time.perf_counter() - begin) / count)
             states[i] = _settle(state)
     gc.unfreeze()

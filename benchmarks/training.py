@@ -42,7 +42,7 @@ def by_hand(program: tuple[Callable[..., Any], Any, Any]) -> Case:
         updates, adam = ADAM.update(gradient, adam)
         return optax.apply_updates(params, updates), stats, adam, (total + value, count + 1)
 
-    return Case(LIMIT, step, (params, stats, ADAM.init(params), (jnp.zeros(()), jnp.zeros((), jnp.int32))))
+    return Case(LIMIT, step, (params, stats, ADAM.init(params), (jnp.zeros(()), jnp.zeros((), jnp.int32))), waits=True)
 
 
 def records(program: Program) -> Case:
@@ -55,7 +55,7 @@ def records(program: Program) -> Case:
         model, optimizer = optimizer.update(model, gradient, state_of=new)
         return model, optimizer, metric.update(values=value)
 
-    return Case("weft records, weft.jit", step, (model, weft.Optimizer(model, ADAM), weft.metrics.Average()))
+    return Case("weft records, weft.jit", step, (model, weft.Optimizer(model, ADAM), weft.metrics.Average()), waits=True)
 
 
 def modules(name: str, lib: Any, program: Program, *, cached: bool = False, **mode: Any) -> Case:
@@ -76,7 +76,7 @@ def modules(name: str, lib: Any, program: Program, *, cached: bool = False, **mo
         # What to await when the clock has stopped: one Variable that the step writes.
         return metric.total
 
-    return Case(name, advance)
+    return Case(name, advance, waits=True)
 
 
 def equinox(program: tuple[Callable[..., Any], Any, Any]) -> Case:
@@ -90,7 +90,7 @@ def equinox(program: tuple[Callable[..., Any], Any, Any]) -> Case:
         return eqx.apply_updates(model, updates), state, adam, (total + value, count + 1)
 
     adam, metric = ADAM.init(eqx.filter(model, eqx.is_inexact_array)), (jnp.zeros(()), jnp.zeros((), jnp.int32))
-    return Case("equinox, filter_jit", step, (model, state, adam, metric))
+    return Case("equinox, filter_jit", step, (model, state, adam, metric), waits=True)
 
 
 # The MLP: blocks of Linear, BatchNorm and relu.
