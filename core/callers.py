@@ -11,12 +11,15 @@ import jax
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # weft's own packages, not everything beside them: tests and examples are users.
+# What only passes calls on: a layer of `modules` or `nnx` has a name that the user wrote.
+_MACHINERY = tuple(os.path.join(_ROOT, package, "") for package in ("core", "transforms", "typecheck"))
 _LIBRARIES = (
     "<frozen ",  # what starts a program: `python -m`, and imports
+    *_MACHINERY,
     *(
         os.path.join(folder, "")
         for folder in (
-            *(os.path.join(_ROOT, package) for package in ("core", "transforms", "modules", "typecheck", "nnx")),
+            *(os.path.join(_ROOT, package) for package in ("modules", "nnx")),
             *(os.path.dirname(os.path.abspath(str(library.__file__))) for library in (jax, equinox)),
         )
     ),
@@ -32,6 +35,11 @@ def is_users(code: FrameType | FunctionType) -> bool:
 def is_users_file(file: str) -> bool:
     """Whether a file of code is the user's."""
     return not file.startswith(_LIBRARIES)
+
+
+def is_machinery(frame: FrameType) -> bool:
+    """Whether a frame runs what weft passes calls on by: the interpreter, transforms, contracts."""
+    return frame.f_code.co_filename.startswith(_MACHINERY)
 
 
 def place_of(frame: FrameType) -> str:

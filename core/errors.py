@@ -126,6 +126,10 @@ class DonatedError(WeftError, RuntimeError):
     """A record that was donated to an earlier call, used again."""
 
 
+class MeshError(WeftError, ValueError):
+    """Arguments of which some lie on an explicit mesh and others on none."""
+
+
 class TraceLevelError(WeftError, TypeError):
     """A tracer where a value from outside the trace is needed, or the reverse."""
 

@@ -3,9 +3,10 @@
 The frames of weft, JAX and equinox between the user's functions say nothing about a mistake, and there are ten of them
 to each of the user's. They are unlinked as an error passes through a method or a transformed call. Of weft's own errors
 only the user's frames stay; an error of anybody else's keeps its end too, from the user's last frame on, because where
-it was raised may be all that it says. `WEFT_TYPECHECK_VERBOSE=1` keeps all frames, and so does JAX's own switch,
-`JAX_TRACEBACK_FILTERING=off`. What is left of the libraries is the way to the outermost call, a frame or two, and
-`__tracebackhide__` hides those from pytest and IPython. The process's own hook for uncaught errors stays what it is.
+it was raised may be all that it says; of what an error was raised from, the user's frames and the last stay.
+`WEFT_TYPECHECK_VERBOSE=1` keeps all frames, as does JAX's switch, `JAX_TRACEBACK_FILTERING=off`. What is left of the
+libraries is the way to the outermost call, a frame or two, and `__tracebackhide__` hides those from pytest and IPython.
+The process's own hook for uncaught errors stays what it is.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import jax
-from weft.core.callers import is_users
+from weft.core.callers import is_machinery, is_users
 from weft.core.errors import WeftError
 from weft.core.switches import is_on
 
@@ -43,6 +44,9 @@ def cut(error: E) -> E:
     """The same error with a traceback of the user's frames, and, if it is weft's, without JAX's note that it cut."""
     if _whole.get() or is_on(VERBOSE) or _config.jax_traceback_filtering == "off":
         return error
+    for one in _causes(error):
+        entries = _entries(one.__traceback__)
+        one.__traceback__ = _linked([entry for entry in entries[:-1] if is_users(entry.tb_frame)] + entries[-1:])
     if not isinstance(error, WeftError):
         error.__traceback__ = _linked(_users_and_end(_entries(error.__traceback__)))
         return error
@@ -50,6 +54,15 @@ def cut(error: E) -> E:
     if notes := getattr(error, "__notes__", None):
         notes[:] = [note for note in notes if "JAX_TRACEBACK_FILTERING" not in note]
     return error
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """What an error was raised from. JAX puts there, too, where an operation was written that it has transformed."""
+    found: list[BaseException] = []
+    while error.__cause__ is not None and error.__cause__ not in found:
+        error = error.__cause__
+        found.append(error)
+    return found
 
 
 def users_frames(traceback: TracebackType | None) -> TracebackType | None:
@@ -60,7 +73,7 @@ def users_frames(traceback: TracebackType | None) -> TracebackType | None:
 def _users_and_end(entries: list[TracebackType]) -> list[TracebackType]:
     """The user's entries, and what comes after the last of them, less what only leads there."""
     last = max((n for n, entry in enumerate(entries) if is_users(entry.tb_frame)), default=-1)
-    end = [entry for entry in entries[last + 1 : -1] if "__tracebackhide__" not in entry.tb_frame.f_code.co_varnames]
+    end = [entry for entry in entries[last + 1 : -1] if not is_machinery(entry.tb_frame)]
     return [entry for entry in entries[: last + 1] if is_users(entry.tb_frame)] + end + entries[last + 1 :][-1:]
 
 

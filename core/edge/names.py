@@ -35,6 +35,8 @@ FORWARDING = "_forward_"
 A_TRACER = "tracer"
 # An array whose buffer is gone, and one that would be given away twice.
 DELETED, DONATED_TWICE = "delete", "same buffer twice"
+# The class of errors about shardings that are types, which is private.
+CLASS_OF_SHARDINGS = "ShardingTypeError"
 # A shape that is traced: a plain TypeError.
 TRACED_SHAPE = "Shapes must be 1D sequences of concrete values"
 # A leaf that cannot be traced: as an argument of a compiled call, and where a call is eager.

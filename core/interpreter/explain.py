@@ -26,6 +26,7 @@ from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import (
     AliasError,
     DonatedError,
+    MeshError,
     StaticError,
     TracedArrayError,
     TracedBoolError,
@@ -60,6 +61,7 @@ def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]]) -> None
         DonatedError: if arguments were donated to an earlier call.
         TraceLevelError: if arguments are tracers of a transform that has ended.
         AliasError: if one array was donated under two paths.
+        MeshError: if arguments lie on an explicit mesh and others on none.
         StaticError: if arguments are NumPy arrays of what JAX has no dtype for.
         EquinoxRuntimeError: if `eqx.error_if` failed.
         KeyboardInterrupt: if that is what JAX's error came of.
@@ -71,9 +73,13 @@ def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]]) -> None
         # Equinox's message, without XLA's around it; `eqx.filter_jit` does so too.
         message = str(error).partition(names.OF_EQUINOX)[2].partition(names.END_OF_EQUINOX)[0].strip()
         raise eqx.EquinoxRuntimeError(message) from None
-    if isinstance(error, WeftError) or not isinstance(error, ValueError | RuntimeError | TypeError):
+    if isinstance(error, WeftError):
         return
     text = str(error)
+    if type(error).__name__ == names.CLASS_OF_SHARDINGS:
+        _raise_off_mesh(find_leaves(), error)
+    if not isinstance(error, ValueError | RuntimeError | TypeError):
+        return
     if isinstance(error, jax.errors.UnexpectedTracerError) or names.A_TRACER in text.lower():
         escaped = [leaf for leaf in find_leaves() if isinstance(leaf.value, Tracer)]
         escaped = [leaf for leaf in escaped if is_dead_tracer(leaf.value)]
@@ -115,6 +121,25 @@ def _is_deleted(value: jax.Array) -> bool:
     return not isinstance(value, Tracer) and value.is_deleted()
 
 
+def _raise_off_mesh(leaves: Sequence[Leaf], error: Exception) -> None:
+    """Raises if the mesh is known from some arguments alone: from the others JAX cannot tell where results lie."""
+    if not jax.sharding.get_abstract_mesh().empty:
+        return
+    meshes = [(leaf.path, jax.typeof(leaf.value).sharding.mesh) for leaf in leaves]
+    off = [path for path, mesh in meshes if mesh.empty]
+    on = [(path, mesh) for path, mesh in meshes if jax.sharding.AxisType.Explicit in mesh.axis_types]
+    if off and on:
+        path, mesh = on[0]
+        axes = ", ".join(f"{name}={size}" for name, size in mesh.shape.items())
+        more = [f"and {len(off) - _MOST_PATHS} more"] if off[_MOST_PATHS:] else []
+        raise MeshError(
+            f"{format_path(path)} lies on an explicit mesh ({axes}), and other arguments on none: JAX cannot tell "
+            f"where results lie: {str(error).partition(chr(10))[0]}",
+            at=[*map(format_path, off[:_MOST_PATHS]), *more],
+            fix="call it inside `with jax.set_mesh(mesh):`, or place them there (weft.shard, jax.device_put)",
+        ) from error
+
+
 def _raise_aliased(leaves: Sequence[Leaf], error: Exception) -> None:
     paths: dict[int, list[Path]] = {}
     for leaf in leaves:
@@ -143,6 +168,7 @@ _TRACED: tuple[tuple[type[Exception], type[TracedValueError], str], ...] = (
     (jax.errors.ConcretizationTypeError, TracedValueError, "read it off a shape, or compute with jax.numpy"),
 )
 _MOST_FRAMES = 40
+_MOST_PATHS = 5
 
 
 def explain_traced(error: Exception, values: Sequence[PyTree], path_of: Callable[[int], Path]) -> None:

@@ -1,6 +1,7 @@
 """Room for deep calls: what is called there behaves as elsewhere, and its frames lie in one piece."""
 
 import ctypes
+import itertools
 import platform
 import sys
 import threading
@@ -18,7 +19,7 @@ def places(depth: int) -> list[int]:
 
 
 def steps(found: list[int]) -> set[int]:
-    return {after - before for before, after in zip(found, found[1:], strict=False)}
+    return {after - before for before, after in itertools.pairwise(found)}
 
 
 @pytest.mark.skipif(platform.python_implementation() != "CPython", reason="about the memory of CPython's frames")

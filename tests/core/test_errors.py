@@ -22,6 +22,7 @@ BUILTINS = {
     "MissingRuleError": ValueError,
     "PairError": ValueError,
     "DonatedError": RuntimeError,
+    "MeshError": ValueError,
     "TraceLevelError": TypeError,
     "TracedValueError": TypeError,
     "TracedBoolError": TypeError,

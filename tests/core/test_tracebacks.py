@@ -13,6 +13,8 @@ import weft
 from weft import nnx
 from weft.core.tracebacks import whole_tracebacks
 
+KEY = jax.random.key(0)
+
 
 class Inner(weft.Module):
     layer: weft.Linear
@@ -35,7 +37,7 @@ def loss(model, x):
 
 @pytest.fixture(scope="module")
 def outer():
-    return Outer(Inner(weft.Linear(2, 3, key=jax.random.key(0))))
+    return Outer(Inner(weft.Linear(2, 3, key=KEY)))
 
 
 def frames_of(call):
@@ -83,6 +85,17 @@ def test_objects_too():
 def test_an_error_inside_of_a_library_keeps_its_end(outer):
     frames = frames_of(lambda: weft.jit(outer.inner.layer)(jnp.ones((4, 2)), wrong=1))
     assert not is_own(frames[-1])
+
+
+def test_what_an_error_was_raised_from_is_cut_too():
+    """JAX says where an operation was written that fails once it is transposed."""
+    mesh = jax.make_mesh((8,), ("data",), (jax.sharding.AxisType.Explicit,))
+    x = jax.device_put(jnp.ones((8, 2)), jax.NamedSharding(mesh, jax.P("data")))
+    with pytest.raises(weft.MeshError) as caught:
+        weft.jit(lambda layer: weft.grad(lambda layer, x: layer(x).sum())(layer, x))(weft.Linear(2, 3, key=KEY))
+    of_jax = caught.value.__cause__
+    assert [is_own(frame) for frame in traceback.extract_tb(of_jax.__traceback__)] == [False]
+    assert [is_own(frame) for frame in traceback.extract_tb(of_jax.__cause__.__traceback__)][-2:] == [True, False]
 
 
 def test_all_frames_can_be_had(outer):

@@ -101,6 +101,15 @@ def donate_twice() -> None:
     jax.jit(lambda x, y: (x + 1, y + 1), donate_argnums=(0, 1))(same, same)
 
 
+def contract_over_a_mesh() -> None:
+    mesh = jax.make_mesh((2,), ("data",), (jax.sharding.AxisType.Explicit,), devices=jax.devices()[:2])
+    x = jax.device_put(jnp.ones((2, 2)), jax.NamedSharding(mesh, jax.P("data")))
+    try:
+        jax.jit(jax.grad(lambda w, x: (x @ w).sum()))(jnp.ones((2, 2)), x)
+    except Exception as error:
+        raise ValueError(type(error).__name__) from error
+
+
 def register_twice() -> None:
     for kind in (type("One", (), {}), type("Other", (), {})):
         jax.tree_util.register_pytree_node(kind, lambda _: ((), None), lambda *_: None)
@@ -127,6 +136,7 @@ WORDS: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
     "an escaped tracer is a shape": (TypeError, names.A_TRACER, lambda: jnp.zeros(escaped())),
     "an array is gone": (RuntimeError, names.DELETED, use_deleted),
     "an array is given away twice": (jax.errors.JaxRuntimeError, names.DONATED_TWICE, donate_twice),
+    "a mesh is known from some arguments alone": (ValueError, names.CLASS_OF_SHARDINGS, contract_over_a_mesh),
     "a shape is traced": (TypeError, names.TRACED_SHAPE, lambda: jax.jit(jnp.zeros)(3)),
     "texts are given to a program": (TypeError, names.NOT_ABSTRACT, lambda: jax.jit(jnp.sin)(TEXTS)),
     "texts are mapped": (TypeError, names.NOT_OF_JAX, lambda: jax.vmap(jnp.sin)(TEXTS)),

@@ -236,3 +236,16 @@ def test_on_an_explicit_mesh_that_is_not_in_context_layers_leave_a_divided_batch
             assert jax.typeof(dropped).sharding.spec == P("data", None, None)
     gradient = weft.jit(weft.grad(lambda embed, ids: embed(ids).sum()))(embed, ids)
     assert gradient.embedding.sum() == 64
+
+
+def test_a_batch_on_an_explicit_mesh_and_a_model_on_none_is_said_with_the_ways_out():
+    mesh = jax.make_mesh((8,), ("data",), (jax.sharding.AxisType.Explicit,))
+    x = jax.device_put(jnp.ones((8, 4)), jax.NamedSharding(mesh, jax.P("data")))
+    layer = weft.Linear(4, 2, key=jax.random.key(0))
+    gradient = weft.jit(weft.grad(lambda layer, x: layer(x).sum()))
+    with pytest.raises(weft.MeshError, match=r"(?s)x lies on an explicit mesh \(data=8\).*at: layer.kernel.*set_mesh"):
+        gradient(layer, x)
+    with jax.set_mesh(mesh):
+        inside = gradient(layer, x)
+    there = gradient(weft.shard(layer, mesh, {...: None}), x)
+    assert inside.kernel.tolist() == there.kernel.tolist() == [[8.0, 8.0]] * 4
