@@ -68,8 +68,8 @@ SLICE = 0.03
 def time_cases(cases: Sequence[Case], rounds: int) -> list[Timing]:
     """Times cases in interleaved rounds.
 
-    Dispatch is asynchronous, and what is timed is the call itself: results are awaited after the clock has stopped, unless
-    a case says that it waits for them.
+    Dispatch is asynchronous, and what is timed is the call itself: results are awaited after the clock has stopped,
+    unless a case says that it waits for them.
     """
     states = [case.start for case in cases]
     calls = [case.calls or 0 for case in cases]

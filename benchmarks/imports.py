@@ -19,8 +19,8 @@ def seconds_to_import(names: str, bytecode: str) -> tuple[float, float]:
 
     Args:
         names: what is imported.
-        bytecode: a folder for it. An installed package comes with its bytecode; a checkout has none where Python is told
-            not to write any (`PYTHONDONTWRITEBYTECODE`), and would be compiled from source at each import.
+        bytecode: a folder for it. An installed package comes with its bytecode; a checkout has none where Python is
+            told not to write any (`PYTHONDONTWRITEBYTECODE`), and would be compiled from source at each import.
     """
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": bytecode}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)

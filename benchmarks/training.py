@@ -55,7 +55,9 @@ def records(program: Program) -> Case:
         model, optimizer = optimizer.update(model, gradient, state_of=new)
         return model, optimizer, metric.update(values=value)
 
-    return Case("weft records, weft.jit", step, (model, weft.Optimizer(model, ADAM), weft.metrics.Average()), waits=True)
+    return Case(
+        "weft records, weft.jit", step, (model, weft.Optimizer(model, ADAM), weft.metrics.Average()), waits=True
+    )
 
 
 def modules(name: str, lib: Any, program: Program, *, cached: bool = False, **mode: Any) -> Case:
