@@ -28,6 +28,7 @@ from weft.typecheck.modes import mode
 from weft.typecheck.proofs.following import paused
 from weft.typecheck.proofs.guards import raised_at
 from weft.typecheck.proofs.kept_shapes import changes, shapes_of
+from weft.typecheck.proofs.passing import Passing
 from weft.typecheck.proofs.reshapes import impossible_reshape
 from weft.typecheck.proofs.violations import Violation
 from weft.typecheck.proofs.watch import Watch
@@ -65,6 +66,8 @@ class Target:
         axes: names of axes that it runs under, as inside a `vmap` that names one.
         inherited: whether it is a method that a base class writes, for all that inherit it.
         made: the instances that its trials have made, by class and arguments.
+        transformed: whether it is called through a transform that was taken off.
+        behind: the guards that numbers were taken to pass while they were made.
     """
 
     name: str
@@ -78,7 +81,9 @@ class Target:
     compared: frozenset[int] = frozenset()
     axes: tuple[str, ...] = ()
     inherited: bool = False
+    transformed: bool = False
     made: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    behind: dict[str, None] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,7 @@ class Trial:
         values: what each option of a place is, as written, where it is one of some values.
         held: the classes of records that other ones among the arguments hold.
         assumed: the callables that were called, of which nothing says what they return.
+        passing: the guards that the numbers in arrays were taken to pass.
         empty: the fields of records among the arguments in which there is a collection without items.
     """
 
@@ -130,6 +136,7 @@ class Trial:
     configured: frozenset[str] = frozenset()
     empty: frozenset[str] = frozenset()
     assumed: frozenset[str] = frozenset()
+    passing: tuple[str, ...] = ()
 
     @property
     def raised_by_user(self) -> bool:
@@ -215,6 +222,7 @@ def run_trial(
     builder = Builder(assignment, dims, target.made)
     error, at, guard, jaxpr, called = None, ("", 0), "", None, False
     held, empty = set[str](), frozenset[str]()
+    passing = Passing(target.own)
     with (
         one_at_a_time,
         mode("off"),  # the watch checks, and goes on after the first finding
@@ -222,6 +230,7 @@ def run_trial(
         whole_tracebacks(),
         watching(target.own, apart=assignment.apart, about=(target.file, target.line)) as watch,
         warnings.catch_warnings(),
+        passing.going_on(),
     ):
         warnings.simplefilter("ignore")
         try:
@@ -229,6 +238,8 @@ def run_trial(
                 function, args, kwargs = target.prepare(builder)
             if not watch.violations:  # what was found while constructing must be found each time
                 target.made.update(builder.made)
+                target.behind.update(passing.passed)
+            passing.ended = target.transformed
             if not watch.violations:
                 called, watch.calls = True, 0  # what preparing calls differs, for some of it is kept
             with paused():
@@ -284,6 +295,7 @@ def run_trial(
         builder.configured,
         empty,
         frozenset(builder.assumed),
+        (*{**target.behind, **passing.passed},),
     )
 
 
