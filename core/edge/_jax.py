@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import sys
 import threading
 import weakref
@@ -498,6 +499,20 @@ def truth_of_tracers(decide: Callable[[FrameType], bool | None]) -> Generator[No
         yield
     finally:
         cls.__bool__ = original
+
+
+def asks_for_one_integer(error: Exception) -> bool:
+    """Whether JAX wanted an integer, such as a number of segments, of an array that has axes: no numbers would do.
+
+    The error says only that it was traced. What was asked for, the frame that raised it knows.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None or trace.tb_frame.f_code.co_name != "concrete_or_error":
+        return False
+    given = trace.tb_frame.f_locals
+    return given.get("force") is operator.index and getattr(given.get("val"), "shape", ()) != ()
 
 
 def node_of(cls: type, data: object, children: Sequence[PyTree]) -> PyTree:
