@@ -219,10 +219,7 @@ def run_trial(
     Raises:
         Unbuildable: if its arguments cannot be built.
     """
-    builder = Builder(assignment, dims, target.made)
-    error, at, guard, jaxpr, called = None, ("", 0), "", None, False
-    held, empty = set[str](), frozenset[str]()
-    passing = Passing(target.own)
+    builder, passing = Builder(assignment, dims, target.made), Passing(target.own)
     with (
         one_at_a_time,
         mode("off"),  # the watch checks, and goes on after the first finding
@@ -233,70 +230,95 @@ def run_trial(
         passing.going_on(),
     ):
         warnings.simplefilter("ignore")
-        try:
-            with _trace_context(_ARGUMENTS):
-                function, args, kwargs = target.prepare(builder)
-            if not watch.violations:  # what was found while constructing must be found each time
-                target.made.update(builder.made)
-                target.behind.update(passing.passed)
-            passing.ended = target.transformed
-            if not watch.violations:
-                called, watch.calls = True, 0  # what preparing calls differs, for some of it is kept
-            with paused():
-                _check_records(watch, (args, kwargs))
-                records = list(records_in(objects.opened((args, kwargs))))
-                held, empty = {type(one).__name__ for one in records}, _empty_fields(records)
-                held -= {type(one).__name__ for one in (*args, *kwargs.values())}
-            with _trace_context(next(_numbers)):
-                jaxpr = trace(function, args, kwargs, lambda *given: _around(target, watch, *given), target.axes)
-        except Unbuildable:
-            raise
-        except Exception as raised:
-            error = raised
-    error = error or watch.unreadable
+        ran = _run(target, builder, watch, passing)
+    error, at, guard = ran.error or watch.unreadable, ("", 0), ""
     if error is not None:
         at, guard = raised_at(error, target.own)
-    elif jaxpr is not None and (impossible := impossible_reshape(jaxpr, target.own)) is not None:
+    elif ran.jaxpr is not None and (impossible := impossible_reshape(ran.jaxpr, target.own)) is not None:
         error, at = impossible
-    complete = Assignment(
+    return Trial(
+        assignment=_complete(assignment, builder),
+        scopes=builder.contracts_by_key(),
+        originals=dict(builder.originals),
+        leading=frozenset(builder.leading),
+        linked=bool(builder.names & builder.names_outside),
+        ranks=dict(builder.ranks),
+        options=dict(builder.options),
+        vague=frozenset(builder.vague),
+        violations=tuple(watch.violations),
+        error=error,
+        error_at=at,
+        guard=guard,
+        progress=_progress(watch, ran.called, at[1]),
+        jaxpr=ran.jaxpr,
+        open_keys=dict(builder.open_keys),
+        numbers=frozenset(builder.numbers),
+        held=ran.held,
+        classes=dict(builder.classes),
+        values=dict(builder.values),
+        configured=builder.configured,
+        empty=ran.empty,
+        assumed=frozenset(builder.assumed),
+        passing=(*{**target.behind, **passing.passed},),
+    )
+
+
+@dataclass
+class _Run:
+    """What a trace gave to its trial; `called` if its arguments were made."""
+
+    called: bool = False
+    error: Exception | None = None
+    jaxpr: Any = None
+    held: frozenset[str] = frozenset()
+    empty: frozenset[str] = frozenset()
+
+
+def _run(target: Target, builder: Builder, watch: Watch, passing: Passing) -> _Run:
+    ran = _Run()
+    try:
+        with _trace_context(_ARGUMENTS):
+            function, args, kwargs = target.prepare(builder)
+        if not watch.violations:  # what was found while constructing must be found each time
+            target.made.update(builder.made)
+            target.behind.update(passing.passed)
+            ran.called, watch.calls = True, 0  # what preparing calls differs, for some of it is kept
+        passing.ended = target.transformed
+        with paused():
+            _check_records(watch, (args, kwargs))
+            records = list(records_in(objects.opened((args, kwargs))))
+            given = {type(one).__name__ for one in (*args, *kwargs.values())}
+            ran.held = frozenset(type(one).__name__ for one in records) - given
+            ran.empty = _empty_fields(records)
+        with _trace_context(next(_numbers)):
+            ran.jaxpr = trace(function, args, kwargs, lambda *given: _around(target, watch, *given), target.axes)
+    except Unbuildable:
+        raise
+    except Exception as raised:
+        ran.error = raised
+    return ran
+
+
+def _complete(assignment: Assignment, builder: Builder) -> Assignment:
+    """An assignment with all that was asked of it."""
+    return Assignment(
         dict(builder.sizes),
         {key: rank for key, (rank, _) in builder.ranks.items()},
         {**assignment.options, **builder.taken},
         assignment.merged,
         assignment.apart,
     )
+
+
+def _progress(watch: Watch, called: bool, line: int) -> tuple[int, int, int]:
+    """How far a trial got, whose error, if any, was raised at a line."""
     calls = watch.calls if watch.calls_at_violation is None else watch.calls_at_violation
-    line = at[1]
     if watch.violations:
         # What is wrong with a record that has been made lies behind the guards of its constructor. What is wrong with a
         # result is no way past an error: sizes that lead there would be taken for what the program needs.
         made = not called and not watch.violations[0].where.startswith("argument")
         line = sys.maxsize if made else 0
-    return Trial(
-        complete,
-        builder.contracts_by_key(),
-        dict(builder.originals),
-        frozenset(builder.leading),
-        bool(builder.names & builder.names_outside),
-        dict(builder.ranks),
-        dict(builder.options),
-        frozenset(builder.vague),
-        tuple(watch.violations),
-        error,
-        at,
-        guard,
-        (int(called), calls, line),
-        jaxpr,
-        dict(builder.open_keys),
-        frozenset(builder.numbers),
-        frozenset(held),
-        dict(builder.classes),
-        dict(builder.values),
-        builder.configured,
-        empty,
-        frozenset(builder.assumed),
-        (*{**target.behind, **passing.passed},),
-    )
+    return int(called), calls, line
 
 
 def _empty_fields(records: list[Any]) -> frozenset[str]:
