@@ -410,6 +410,16 @@ def test_a_bound_method_is_verified_alone():
     assert not verify(two)
 
 
+def test_what_is_wrong_with_a_result_behind_a_guard_fails():
+    def grouped(x: Float[Array, "b t w"], y: Float[Array, "b t h"]) -> Float[Array, "b t w"]:
+        assert x.shape[-1] % y.shape[-1] == 0
+        return x.swapaxes(0, 1)
+
+    (contract,) = verify(grouped).contracts
+    assert contract.verdict is Verdict.FAILS
+    assert contract.failures[0].sizes == {"b": 1, "t": 2, "w": 1, "h": 1}
+
+
 def test_a_dtype_without_brackets_is_an_annotation_that_accepts_nothing():
     def scaled(x: Float[Array, "n"], by: Real) -> Float[Array, "n"]:
         return x * by
