@@ -67,15 +67,18 @@ def test_the_guard_is_named():
     assert contract.assumptions == (f"the numbers pass the guard at test_passing.py:{line}: if jnp.any(x <= 0)",)
 
 
-def test_what_does_not_hold_behind_a_guard_fails():
-    def shortened(x: Vector) -> Vector:
-        if jnp.any(x <= 0):
-            raise ValueError("not positive")
-        return x[1:]
+def shortened(x: Vector) -> Vector:
+    if jnp.any(x <= 0):
+        raise ValueError("not positive")
+    return x[1:]
 
+
+def test_what_does_not_hold_behind_a_guard_fails_and_its_program_computes():
     (contract,) = verify(shortened).contracts
     assert contract.verdict is Verdict.FAILS
     assert 'expected Float[Array, "n"], found f32[0]' in str(contract.failures[0])
+    *_, call = contract.failures[0].program.splitlines()
+    assert call.startswith('shortened(jnp.ones((1,), "float32"))  # ')
 
 
 class Knots(eqx.Module):
