@@ -13,10 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager
+from types import FrameType
 from typing import Any, Protocol, TypeGuard, TypeVar, cast
 
 import jax
@@ -468,6 +471,48 @@ def running_trace() -> object:
     compare; every Variable that is made asks.
     """
     return trace_ctx.trace._weakref
+
+
+def is_outermost_trace() -> bool:
+    """Whether the running trace is staged, and inside of no other one: what runs in it would run on arrays, too."""
+    outer = getattr(trace_ctx.trace, "parent_trace", None)
+    return outer is not None and getattr(outer, "parent_trace", None) is None and not hasattr(outer, "frame")
+
+
+@contextlib.contextmanager
+def truth_of_tracers(decide: Callable[[FrameType], bool | None]) -> Generator[None]:
+    """Asks `decide`, with the frame that wants to know, whether a traced number of this thread is true.
+
+    None leaves it to JAX, which raises; it has no hook there. Everybody's tracers are asked while this lasts, so what
+    other threads trace goes by JAX alone.
+    """
+    cls, thread = cast(Any, Tracer), threading.get_ident()
+    original = cls.__bool__
+
+    def truth(tracer: Tracer[Any]) -> bool:
+        ours = threading.get_ident() == thread and tracer.size == 1
+        found = decide(sys._getframe(1)) if ours else None
+        return original(tracer) if found is None else found
+
+    cls.__bool__ = truth
+    try:
+        yield
+    finally:
+        cls.__bool__ = original
+
+
+def asks_for_one_integer(error: Exception) -> bool:
+    """Whether JAX wanted an integer, such as a number of segments, of an array that has axes: no numbers would do.
+
+    The error says only that it was traced. What was asked for, the frame that raised it knows.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None or trace.tb_frame.f_code.co_name != "concrete_or_error":
+        return False
+    given = trace.tb_frame.f_locals
+    return given.get("force") is operator.index and getattr(given.get("val"), "shape", ()) != ()
 
 
 def node_of(cls: type, data: object, children: Sequence[PyTree]) -> PyTree:

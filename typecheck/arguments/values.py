@@ -12,8 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 from weft.typecheck.arguments.builder import Builder, Scope, Unbuildable
+from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import Annotation, Instance, members_of
 from weft.typecheck.language.objects import is_foreign_class, layer_of
 
@@ -29,6 +31,7 @@ def value_of(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any:
 
     Raises:
         Unbuildable: if there is no rule for its class.
+        AnnotationError: for a dtype of jaxtyping's without brackets, which jaxtyping itself refuses to look at.
     """
     cls = spec.cls
     load_values(cls)
@@ -40,6 +43,9 @@ def value_of(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any:
         return builder.one_of(place, list(cls), str)
     if is_foreign_class(cls):
         raise Unbuildable(f"{place}: {cls.__name__} is a Module of the real flax.nnx, not of weft.nnx")
+    if issubclass(cls, jaxtyping.AbstractDtype):
+        fix = f'write {cls.__name__}[Array, "..."]'
+        raise AnnotationError(f"{place}: {cls.__name__} without an array and a shape accepts nothing; {fix}")
     raise Unbuildable(f"{place}: no {cls.__name__} can be made from its annotation")
 
 

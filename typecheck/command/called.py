@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import sys
@@ -15,8 +16,10 @@ from weft.typecheck.command.recorded import paths_of, read_calls
 from weft.typecheck.command.units import Unit
 from weft.typecheck.proofs.budget import Budget
 from weft.typecheck.proofs.report import Contract, Verdict
+from weft.typecheck.proofs.trial import Target
 from weft.typecheck.recording.proving import called_as, others, prove_recorded
 from weft.typecheck.recording.structures import Decoder
+from weft.typecheck.recording.targets import Unusable, recorded_target
 
 
 class Recorded:
@@ -49,17 +52,19 @@ class Recorded:
         calls = called_as(function, owner, self.calls, self._names) if self.calls else []
         return prove_recorded(function, name, owner, calls, self._decoder, dims, budget) if calls else None
 
+    def targets(self, name: str, thing: Any) -> Iterator[Target]:
+        """What there is to prove of a function, or of a method of a class, by each of its recorded calls."""
+        function, owner = _called(name, thing)
+        for call in called_as(function, owner, self.calls, self._names) if self.calls and function is not None else ():
+            with contextlib.suppress(Unusable):
+                yield recorded_target(function, call, self._decoder, owner, name)
+
     def instead(self, contract: Contract, thing: Any, dims: Mapping[str, int], budget: Budget) -> Contract:
         """The verdict that stands where no arguments could be made, if recorded calls give one."""
         if contract.verdict is not Verdict.SKIPPED:
             return contract
-        function, owner = thing, None
-        if isinstance(thing, type):
-            owner = thing
-            function = inspect.getattr_static(thing, contract.name.rpartition(".")[2], None)
-            if isinstance(function, staticmethod):
-                function, owner = function.__func__, None
-        if function is None or isinstance(function, classmethod):
+        function, owner = _called(contract.name, thing)
+        if function is None:
             return contract
         found = self.contract(contract.name, function, owner, dims, budget)
         if found is None:
@@ -67,3 +72,13 @@ class Recorded:
         if found.verdict is Verdict.SKIPPED:
             return dataclasses.replace(contract, reason=f"{contract.reason}; {found.reason}")
         return found
+
+
+def _called(name: str, thing: Any) -> tuple[Any, type | None]:
+    """The function that a contract is about, and the class that it is a method of; None for what has no calls."""
+    if not isinstance(thing, type):
+        return thing, None
+    function = inspect.getattr_static(thing, name.rpartition(".")[2], None)
+    if isinstance(function, staticmethod):
+        return function.__func__, None
+    return (None if isinstance(function, classmethod) else function), thing

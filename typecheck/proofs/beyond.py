@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import jax
+from weft.core.edge import _jax, names
 from weft.typecheck.proofs.options import argument_of
 from weft.typecheck.proofs.trial import Trial
 
@@ -32,7 +33,7 @@ def beyond_annotations(trial: Trial) -> str | None:
     if trial.violations:
         return _of_open(trial)
     what = _in_short(trial)
-    if isinstance(trial.error, NOT_ABSTRACT) or _ABSTRACT in what:
+    if _needs_numbers(trial) or _ABSTRACT in what:
         return f"it needs the numbers in an array, not only its shape ({what})"
     if isinstance(trial.error, NotImplementedError):
         return f"it is not implemented ({what})"
@@ -60,6 +61,13 @@ def beyond_annotations(trial: Trial) -> str | None:
     if vague and (isinstance(trial.error, _UNSPECIFIC) or _speaks_of_vague(trial)):
         return f"{', '.join(vague)}: the annotation leaves its contents open ({what}); pass it in `args`"
     return None
+
+
+def _needs_numbers(trial: Trial) -> bool:
+    """Whether it asks for the numbers in an array, and some would do."""
+    if isinstance(trial.error, TypeError) and names.TRACED_SHAPE in str(trial.error):
+        return names.A_TRACER in str(trial.error).lower()
+    return isinstance(trial.error, NOT_ABSTRACT) and not _jax.asks_for_one_integer(trial.error)
 
 
 def _in_short(trial: Trial) -> str:

@@ -12,6 +12,7 @@ and the first that holds is halved until they touch.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -48,6 +49,7 @@ def confirmed(base: Trial, needs: Needs, attempt: Callable[[Sizes, Needs], Trial
             return None
 
     given = {key: size for key, size in base.assignment.sizes.items() if isinstance(size, int)}
+    needs = _related(given, needs, holds, fixed)  # an order that nothing needs would hide the small sizes of a profile
     for key in _with_numbers(needs):
         if key in given and key not in fixed:
             needs = _profiled(key, given, needs, holds)
@@ -154,6 +156,7 @@ def _related(given: Sizes, needs: Needs, holds: Holds, fixed: frozenset[str]) ->
         others = dataclasses.replace(needs, order=tuple(one for one in needs.order if one != (small, big, factor)))
         least = max([1, *(number for key, number in needs.least if key in (small, big))])
         below = _tried(given, others, holds, ({small: n, big: factor * n - 1} for n in (least + 2, 7 + least)))
+        below = below or _tried(given, others, holds, _refused(given, needs, others, fixed))
         at = _tried(given, others, holds, ({small: n, big: factor * n} for n in (least, least + 3)))
         beyond = _tried(
             given, others, holds, ({small: n, big: factor * n + more} for n, more in ((3, 1), (4, 6), (5, 40)))
@@ -173,6 +176,13 @@ def _related(given: Sizes, needs: Needs, holds: Holds, fixed: frozenset[str]) ->
         if True in off and False not in (*at, *off):
             needs = others
     return needs
+
+
+def _refused(given: Sizes, needs: Needs, others: Needs, fixed: frozenset[str]) -> Iterator[dict[str, int]]:
+    """Sizes at random that the others allow, and that one need more does not."""
+    source = random.Random(0)
+    draws = (sizes for _ in range(_ROUNDS) for sizes in _draws(given, others, source, fixed))
+    return itertools.islice((sizes for sizes in draws if not needs.allows(sizes)), _DRAWS)
 
 
 def _tried(given: Sizes, needs: Needs, holds: Holds, several: Iterator[dict[str, int]]) -> list[bool | None]:

@@ -109,7 +109,9 @@ class Explainer:
                 if found.ok:
                     return self.weaken(trial, candidate, deal, first)
                 step.see(found, candidate)
-                if trial.guard not in ("", found.guard) and not candidate.merged and found.progress > trial.progress:
+                # What ran to its end is past the guard, whatever is wrong with its result.
+                further = found.progress > trial.progress or found.error is None
+                if trial.guard not in ("", found.guard) and not candidate.merged and further:
                     self.beyond = self.beyond or (found, candidate)
             if step.taken is None:
                 self.furthest = trial if self.furthest is None else max(self.furthest, trial, key=lambda t: t.progress)
@@ -160,7 +162,8 @@ class Explainer:
 
     def shrink(self, trial: Trial, needs: Needs) -> Trial:
         """The same failure at the smallest sizes that show it."""
-        for key in trial.assignment.sizes:
+        # Twice: what a multiple of another may be depends on that.
+        for key in (*trial.assignment.sizes, *trial.assignment.sizes):
             for size in (1, 2, 3, 4):
                 sizes = {**trial.assignment.sizes, key: size}
                 if key in self.dims or size >= trial.assignment.sizes[key] or not needs.allows(sizes):

@@ -24,7 +24,7 @@ def raised_at(error: BaseException, own: frozenset[str]) -> tuple[tuple[str, int
     frames = traceback.extract_tb(error.__traceback__)
     users = [frame for frame in frames if is_users(frame.filename, own)]
     place = (users[-1].filename, users[-1].lineno or 0) if users else ("", 0)
-    of_package = [n for n, frame in enumerate(frames) if frame in users or _is_packages(frame.filename, own)]
+    of_package = [n for n, frame in enumerate(frames) if frame in users or is_packages(frame.filename, own)]
     if not of_package:
         return place, ""
     last, inner = frames[of_package[-1]], frames[of_package[-1] + 1 :]
@@ -39,7 +39,7 @@ def raised_at(error: BaseException, own: frozenset[str]) -> tuple[tuple[str, int
     )
 
 
-def _is_packages(file: str, own: frozenset[str]) -> bool:
+def is_packages(file: str, own: frozenset[str]) -> bool:
     """Whether a file is of the packages that some files are in, and not of an environment that lies among them."""
     return any(
         file.startswith(top) and not file.startswith(tuple(root for root in installed_roots() if root.startswith(top)))

@@ -75,7 +75,8 @@ def program_of(target: Target, trial: Trial, dims: Mapping[str, Any] | None = No
             return Program(why=f"its arguments cannot be made: {type(error).__name__}")
         if not own:
             return Program(text)
-        plain = writer.program(function, args, kwargs, checked=False, whole=False)
+        # Shapes alone do not pass a guard that looks at numbers; whoever runs this may need others than ones.
+        plain = writer.program(function, args, kwargs, checked=False, whole=False, computing=bool(trial.passing))
         return dataclasses.replace(_tried(text, writer.names, trial), plain=plain)
 
 
@@ -119,8 +120,10 @@ class _Writer:
         *,
         checked: bool,
         whole: bool,
+        computing: bool = False,
     ) -> str:
-        """The text of a call; `checked` by jaxtyping, or the `whole` module by its import hook."""
+        """The text of a call; `checked` by jaxtyping, or the `whole` module by its import hook; of shapes alone if not
+        `computing`."""
         plain = inspect.unwrap(function)
         called = self.named(plain)
         written = ", ".join(self.arguments(plain, args, kwargs))
@@ -140,7 +143,7 @@ class _Writer:
         lines += [f"# {name} is defined inside a function" for name in self.names.keys() - self.modules.keys()]
         if len(lines) >= _MOST_LINES:
             raise Unwritable("it needs more than ten lines")
-        return "\n".join([*lines, f"jax.eval_shape(lambda: {call})"])
+        return "\n".join([*lines, call if computing else f"jax.eval_shape(lambda: {call})"])
 
     def arguments(self, called: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[str]:
         """The arguments of a call; what is the default anyway is left out, at the end and among the named ones."""

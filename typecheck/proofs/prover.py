@@ -132,7 +132,9 @@ def prove(target: Target, dims: Mapping[str, Any], budget: Budget) -> Contract:
     under = (f"it runs under an axis named {axis!r}" for axis in target.axes)
     assumed = sorted({place for trial in outcome.passed for place in trial.assumed})
     returned = (f"{place} returns something like what it is given first" for place in assumed)
-    assumptions = (*outcome.needs.words(), *outcome.notes, *under, *returned)
+    guards = dict.fromkeys(guard for trial in outcome.passed for guard in trial.passing)
+    passing = (f"the numbers pass the {guard}" for guard in guards)
+    assumptions = (*outcome.needs.words(), *outcome.notes, *under, *returned, *passing)
     if outcome.failed:
         return _failed(target, search, outcome, assumptions)
     if outcome.ended is not None:

@@ -137,6 +137,8 @@ class Search(Explainer):
         if needs is None and self.beyond is not None:
             # Sizes that are joined pass many a guard, and what fails then may fail because they are one.
             base, needs = self.beyond[0], self.explain(*self.beyond, ascending)
+            if needs is None and base.error is None:
+                self.furthest = base
         if needs is None:
             needs = self.explain_apart(base)
         if needs is None:

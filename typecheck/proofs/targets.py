@@ -36,6 +36,7 @@ from weft.typecheck.language.objects import (
 from weft.typecheck.language.signatures import Signature, signature_of
 from weft.typecheck.matching.policies import PROOF
 from weft.typecheck.matching.records import dims_of_instance
+from weft.typecheck.proofs.passing import is_transformed
 from weft.typecheck.proofs.trial import Call, Target
 from weft.typecheck.proofs.whose import place_of
 
@@ -58,8 +59,8 @@ def targets_of(thing: Any, given: Mapping[str, Any], generalise: Generaliser) ->
     if isinstance(thing, type):
         return _of_class(thing, given)
     if inspect.ismethod(thing) and not isinstance(thing.__self__, type) and not has_own_dims(type(thing.__self__)):
-        function = inspect.unwrap(thing.__func__)
-        return [_of_function(function, {**dict.fromkeys(function.__code__.co_varnames[:1], thing.__self__), **given})]
+        first = inspect.unwrap(thing.__func__).__code__.co_varnames[:1]
+        return [_of_function(thing.__func__, {**dict.fromkeys(first, thing.__self__), **given})]
     if has_own_dims(type(getattr(thing, "__self__", None))):  # equinox's bound methods are Modules themselves
         return _of_instance(thing.__self__, inspect.unwrap(thing.__func__).__name__, given, generalise)
     if has_own_dims(type(thing)) and not hasattr(thing, "__wrapped__"):
@@ -90,6 +91,7 @@ def _of_function(function: Callable[..., Any], given: Mapping[str, Any]) -> Targ
     ):
         constants.add(2)  # how many values such a parameter gets
     target = _target(plain, plain.__qualname__, prepare, frozenset(constants), products_in(signature))
+    target = dataclasses.replace(target, transformed=is_transformed(function))
     if not isinstance(plain, FunctionType) or not abstract_outside(plain, Builder(Assignment())):
         return target
     return dataclasses.replace(target, prepare=prepare_outside, instead=target)
@@ -188,7 +190,9 @@ def _of_method(
     constants |= frozenset(_constants(written.function))
     name = f"{cls.__qualname__}.{function.__name__}"
     target = _target(written.function, name, prepare, constants, products_in(signature))
-    return dataclasses.replace(target, inherited=function.__name__ not in vars(cls))
+    # What `attribute` keeps around it raises by itself what a transform makes JAX raise.
+    transformed = form_of(cls) is OBJECT and is_transformed(inspect.getattr_static(cls, function.__name__))
+    return dataclasses.replace(target, inherited=function.__name__ not in vars(cls), transformed=transformed)
 
 
 def public_methods(cls: type) -> Iterator[Callable[..., Any]]:
@@ -221,7 +225,7 @@ def _unbound_methods(cls: type) -> Iterator[tuple[Callable[..., Any], dict[str, 
         function = inspect.unwrap(value.__func__)
         if isinstance(function, FunctionType) and is_annotated(function, cls):
             first = function.__code__.co_varnames[:1]
-            yield function, dict.fromkeys(first, cls) if isinstance(value, classmethod) else {}
+            yield value.__func__, dict.fromkeys(first, cls) if isinstance(value, classmethod) else {}
 
 
 def is_annotated(function: Callable[..., Any], owner: type | None = None) -> bool:

@@ -28,6 +28,7 @@ from weft.typecheck.modes import mode
 from weft.typecheck.proofs.following import paused
 from weft.typecheck.proofs.guards import raised_at
 from weft.typecheck.proofs.kept_shapes import changes, shapes_of
+from weft.typecheck.proofs.passing import Passing
 from weft.typecheck.proofs.reshapes import impossible_reshape
 from weft.typecheck.proofs.violations import Violation
 from weft.typecheck.proofs.watch import Watch
@@ -65,6 +66,8 @@ class Target:
         axes: names of axes that it runs under, as inside a `vmap` that names one.
         inherited: whether it is a method that a base class writes, for all that inherit it.
         made: the instances that its trials have made, by class and arguments.
+        transformed: whether it is called through a transform that was taken off.
+        behind: the guards that numbers were taken to pass while they were made.
     """
 
     name: str
@@ -78,7 +81,9 @@ class Target:
     compared: frozenset[int] = frozenset()
     axes: tuple[str, ...] = ()
     inherited: bool = False
+    transformed: bool = False
     made: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    behind: dict[str, None] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,7 @@ class Trial:
         values: what each option of a place is, as written, where it is one of some values.
         held: the classes of records that other ones among the arguments hold.
         assumed: the callables that were called, of which nothing says what they return.
+        passing: the guards that the numbers in arrays were taken to pass.
         empty: the fields of records among the arguments in which there is a collection without items.
     """
 
@@ -130,6 +136,7 @@ class Trial:
     configured: frozenset[str] = frozenset()
     empty: frozenset[str] = frozenset()
     assumed: frozenset[str] = frozenset()
+    passing: tuple[str, ...] = ()
 
     @property
     def raised_by_user(self) -> bool:
@@ -212,9 +219,7 @@ def run_trial(
     Raises:
         Unbuildable: if its arguments cannot be built.
     """
-    builder = Builder(assignment, dims, target.made)
-    error, at, guard, jaxpr, called = None, ("", 0), "", None, False
-    held, empty = set[str](), frozenset[str]()
+    builder, passing = Builder(assignment, dims, target.made), Passing(target.own)
     with (
         one_at_a_time,
         mode("off"),  # the watch checks, and goes on after the first finding
@@ -222,69 +227,98 @@ def run_trial(
         whole_tracebacks(),
         watching(target.own, apart=assignment.apart, about=(target.file, target.line)) as watch,
         warnings.catch_warnings(),
+        passing.going_on(),
     ):
         warnings.simplefilter("ignore")
-        try:
-            with _trace_context(_ARGUMENTS):
-                function, args, kwargs = target.prepare(builder)
-            if not watch.violations:  # what was found while constructing must be found each time
-                target.made.update(builder.made)
-            if not watch.violations:
-                called, watch.calls = True, 0  # what preparing calls differs, for some of it is kept
-            with paused():
-                _check_records(watch, (args, kwargs))
-                records = list(records_in(objects.opened((args, kwargs))))
-                held, empty = {type(one).__name__ for one in records}, _empty_fields(records)
-                held -= {type(one).__name__ for one in (*args, *kwargs.values())}
-            with _trace_context(next(_numbers)):
-                jaxpr = trace(function, args, kwargs, lambda *given: _around(target, watch, *given), target.axes)
-        except Unbuildable:
-            raise
-        except Exception as raised:
-            error = raised
-    error = error or watch.unreadable
+        ran = _run(target, builder, watch, passing)
+    error, at, guard = ran.error or watch.unreadable, ("", 0), ""
     if error is not None:
         at, guard = raised_at(error, target.own)
-    elif jaxpr is not None and (impossible := impossible_reshape(jaxpr, target.own)) is not None:
+    elif ran.jaxpr is not None and (impossible := impossible_reshape(ran.jaxpr, target.own)) is not None:
         error, at = impossible
-    complete = Assignment(
+    return Trial(
+        assignment=_complete(assignment, builder),
+        scopes=builder.contracts_by_key(),
+        originals=dict(builder.originals),
+        leading=frozenset(builder.leading),
+        linked=bool(builder.names & builder.names_outside),
+        ranks=dict(builder.ranks),
+        options=dict(builder.options),
+        vague=frozenset(builder.vague),
+        violations=tuple(watch.violations),
+        error=error,
+        error_at=at,
+        guard=guard,
+        progress=_progress(watch, ran.called, at[1]),
+        jaxpr=ran.jaxpr,
+        open_keys=dict(builder.open_keys),
+        numbers=frozenset(builder.numbers),
+        held=ran.held,
+        classes=dict(builder.classes),
+        values=dict(builder.values),
+        configured=builder.configured,
+        empty=ran.empty,
+        assumed=frozenset(builder.assumed),
+        passing=(*{**target.behind, **passing.passed},),
+    )
+
+
+@dataclass
+class _Run:
+    """What a trace gave to its trial; `called` if its arguments were made."""
+
+    called: bool = False
+    error: Exception | None = None
+    jaxpr: Any = None
+    held: frozenset[str] = frozenset()
+    empty: frozenset[str] = frozenset()
+
+
+def _run(target: Target, builder: Builder, watch: Watch, passing: Passing) -> _Run:
+    ran = _Run()
+    try:
+        with _trace_context(_ARGUMENTS):
+            function, args, kwargs = target.prepare(builder)
+        if not watch.violations:  # what was found while constructing must be found each time
+            target.made.update(builder.made)
+            target.behind.update(passing.passed)
+            ran.called, watch.calls = True, 0  # what preparing calls differs, for some of it is kept
+        passing.ended = target.transformed
+        with paused():
+            _check_records(watch, (args, kwargs))
+            records = list(records_in(objects.opened((args, kwargs))))
+            given = {type(one).__name__ for one in (*args, *kwargs.values())}
+            ran.held = frozenset(type(one).__name__ for one in records) - given
+            ran.empty = _empty_fields(records)
+        with _trace_context(next(_numbers)):
+            ran.jaxpr = trace(function, args, kwargs, lambda *given: _around(target, watch, *given), target.axes)
+    except Unbuildable:
+        raise
+    except Exception as raised:
+        ran.error = raised
+    return ran
+
+
+def _complete(assignment: Assignment, builder: Builder) -> Assignment:
+    """An assignment with all that was asked of it."""
+    return Assignment(
         dict(builder.sizes),
         {key: rank for key, (rank, _) in builder.ranks.items()},
         {**assignment.options, **builder.taken},
         assignment.merged,
         assignment.apart,
     )
+
+
+def _progress(watch: Watch, called: bool, line: int) -> tuple[int, int, int]:
+    """How far a trial got, whose error, if any, was raised at a line."""
     calls = watch.calls if watch.calls_at_violation is None else watch.calls_at_violation
-    line = at[1]
     if watch.violations:
         # What is wrong with a record that has been made lies behind the guards of its constructor. What is wrong with a
         # result is no way past an error: sizes that lead there would be taken for what the program needs.
         made = not called and not watch.violations[0].where.startswith("argument")
         line = sys.maxsize if made else 0
-    return Trial(
-        complete,
-        builder.contracts_by_key(),
-        dict(builder.originals),
-        frozenset(builder.leading),
-        bool(builder.names & builder.names_outside),
-        dict(builder.ranks),
-        dict(builder.options),
-        frozenset(builder.vague),
-        tuple(watch.violations),
-        error,
-        at,
-        guard,
-        (int(called), calls, line),
-        jaxpr,
-        dict(builder.open_keys),
-        frozenset(builder.numbers),
-        frozenset(held),
-        dict(builder.classes),
-        dict(builder.values),
-        builder.configured,
-        empty,
-        frozenset(builder.assumed),
-    )
+    return int(called), calls, line
 
 
 def _empty_fields(records: list[Any]) -> frozenset[str]:

@@ -56,6 +56,12 @@ def is_users(filename: str, own: frozenset[str] = frozenset()) -> bool:
 _JAX, _STANDARD = (str(Path(str(module.__file__)).parent) + "/" for module in (jax, dis))
 
 
+def is_transforms(filename: str) -> bool:
+    """Whether a file is one of JAX's, or of those of weft that define transforms."""
+    weft = Path(__file__).parents[2]
+    return filename.startswith((_JAX, *(f"{weft / part}/" for part in ("core", "transforms", "nnx"))))
+
+
 class Whose(dict[str, Literal["user", "library", "plain"]]):
     """Whose code a file holds, found out at the first look-up; *plain* libraries define no records."""
 

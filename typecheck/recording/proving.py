@@ -72,7 +72,7 @@ def prove_recorded(
     reasons: list[str] = []
     for call in calls:
         try:
-            contracts.append(prove(recorded_target(plain, call, decoder, owner, name), dims, budget))
+            contracts.append(prove(recorded_target(function, call, decoder, owner, name), dims, budget))
         except (Unusable, Unbuildable) as reason:
             reasons.append(str(reason))
     decided = [one for one in contracts if one.verdict is not Verdict.SKIPPED]

@@ -30,6 +30,7 @@ from weft.typecheck.matching.bindings import Bindings, Mismatch, Slot
 from weft.typecheck.matching.compiling import check_of
 from weft.typecheck.matching.policies import PROOF
 from weft.typecheck.matching.records import dims_of_instance
+from weft.typecheck.proofs.passing import is_transformed
 from weft.typecheck.proofs.trial import Call, Target
 from weft.typecheck.proofs.whose import place_of
 from weft.typecheck.recording.structures import Decoder, Node, Opaque, Unresolved, is_plain_object
@@ -45,7 +46,7 @@ def recorded_target(
     """What there is to prove of a function that was called like this.
 
     Args:
-        function: as it was written.
+        function: as it is called.
         call: the structure of its arguments, as a recorder wrote it.
         decoder: finds what the structure names.
         owner: the class that it is a method of; the first argument is then the instance.
@@ -55,20 +56,22 @@ def recorded_target(
         Unusable: if the call does not fit the annotations, or what it names is not there any more.
         AnnotationError: for an annotation that cannot be read.
     """
-    recorded = _Recorded(function, call, decoder, owner)
-    file, line = place_of(function)
+    plain = inspect.unwrap(function)
+    recorded = _Recorded(plain, call, decoder, owner)
+    file, line = place_of(plain)
     given = recorded.arguments()
     constants = {
         size for value in given.values() for leaf in jax.tree.leaves(value) for size in getattr(leaf, "shape", ())
     }
     return Target(
-        name or function.__qualname__,
+        name or plain.__qualname__,
         file,
         line,
         recorded.prepare,
         frozenset({file}),
         frozenset(size for size in constants if isinstance(size, int)),
         products_in(recorded.signature),
+        transformed=is_transformed(function),
     )
 
 

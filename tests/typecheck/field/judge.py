@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.typecheck.command.linter import definitions
+from weft.typecheck.errors import AnnotationError
 from weft.typecheck.proofs.budget import USUAL
 from weft.typecheck.proofs.following import listening
 from weft.typecheck.proofs.prover import Proof, proofs_of
@@ -55,7 +56,8 @@ def _contract(proof: Proof) -> dict[str, Any]:
         with listening():
             one = proof.contract()
     except BaseException as error:
-        known |= {"verdict": "over" if isinstance(error, Over) else "crash", "reason": repr(error)}
+        unreadable = "unusable" if isinstance(error, AnnotationError) else "crash"
+        known |= {"verdict": "over" if isinstance(error, Over) else unreadable, "reason": repr(error)}
     else:
         known |= {
             "verdict": one.verdict.name.lower(),

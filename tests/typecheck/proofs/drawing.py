@@ -13,6 +13,7 @@ from weft.typecheck.arguments.builder import Assignment, Builder, Unbuildable
 from weft.typecheck.modes import mode
 from weft.typecheck.proofs.budget import USUAL
 from weft.typecheck.proofs.needs import Needs
+from weft.typecheck.proofs.passing import Passing
 from weft.typecheck.proofs.prover import target_instead
 from weft.typecheck.proofs.search import Search
 from weft.typecheck.proofs.trial import Target, trace
@@ -73,7 +74,7 @@ def objection(target: Target, assignment: Assignment) -> str:
         Unbuildable: if there are no arguments of these sizes.
     """
     try:
-        with mode("off"):
+        with mode("off"), Passing(target.own).going_on():
             function, args, kwargs = target.prepare(Builder(assignment))
             trace(jaxtyped(typechecker=beartype)(inspect.unwrap(function)), args, kwargs)
     except Unbuildable:

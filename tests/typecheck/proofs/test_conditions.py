@@ -11,6 +11,9 @@ import pytest
 from equinox import AbstractVar
 from jax.extend.random import threefry_prng_impl
 from jaxtyping import Array, Float, Integer, PyTree
+from weft.typecheck.arguments.builder import Assignment
+from weft.typecheck.proofs.conditions import confirmed
+from weft.typecheck.proofs.needs import Needs
 from weft.typecheck.proofs.prover import verify
 from weft.typecheck.proofs.report import Verdict
 
@@ -247,6 +250,23 @@ def test_every_condition_of_one_size_is_exact():
 
         expected = [f"{step} divides n"] * (step > 1) + [f"n >= {least}"] * (least > step)
         assert list(verify(guarded).assumptions) == expected
+
+
+class Tried(NamedTuple):
+    """As much of a trial as conditions look at."""
+
+    assignment: Assignment
+    ok: bool = True
+
+
+def test_an_order_is_refuted_where_other_conditions_leave_none_of_the_sizes_at_its_edge():
+    needs = Needs(multiples=(("d", "h"), ("s", 2)), order=(("d", "s", 1),))
+    base: Any = Tried(Assignment({"h": 5, "d": 35, "s": 74}))
+
+    def attempt(sizes: Any, _: Needs) -> Any:
+        return Tried(Assignment(sizes), ok=sizes["d"] % sizes["h"] == 0 and sizes["s"] % 2 == 0)
+
+    assert confirmed(base, needs, attempt, frozenset()).words() == ("h divides d", "2 divides s")
 
 
 def _as_points(x: Float[Array, "n d"] | Float[Array, "n"]) -> Float[Array, "n d"]:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Real
 from weft.core import Module
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.proofs.prover import verify
@@ -408,6 +408,26 @@ def test_a_bound_method_is_verified_alone():
     assert verify(two.right).ok
     assert not verify(two.wrong)
     assert not verify(two)
+
+
+def test_what_is_wrong_with_a_result_behind_a_guard_fails():
+    def grouped(x: Float[Array, "b t w"], y: Float[Array, "b t h"]) -> Float[Array, "b t w"]:
+        assert x.shape[-1] % y.shape[-1] == 0
+        return x.swapaxes(0, 1)
+
+    (contract,) = verify(grouped).contracts
+    assert contract.verdict is Verdict.FAILS
+    assert contract.failures[0].sizes == {"b": 1, "t": 2, "w": 1, "h": 1}
+
+
+def test_a_dtype_without_brackets_is_an_annotation_that_accepts_nothing():
+    def scaled(x: Float[Array, "n"], by: Real) -> Float[Array, "n"]:
+        return x * by
+
+    with pytest.raises(
+        AnnotationError, match=r"by: Real without an array and a shape accepts nothing; write Real\[Array"
+    ):
+        verify(scaled)
 
 
 def test_an_unreadable_annotation_is_one_clear_line():
