@@ -201,6 +201,11 @@ class Plan:
             self._selected[key] = found
         return found
 
+    @property
+    def by_versions(self) -> bool:
+        """Whether versions tell all that can change in the roots."""
+        return not (self.volatile or self._guards or self._watched)
+
     def is_valid(self) -> bool:
         """Whether the roots still have this structure."""
         if self.volatile:
