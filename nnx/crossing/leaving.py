@@ -142,7 +142,7 @@ class Leaving:
     # ------------------------------------------------------------------ what the function did
 
     def _metadata(self) -> tuple[tuple[int, Any], ...]:
-        """The Variables whose metadata changed, with the new."""
+        """The Variables whose metadata changed, with the new; they are where the function left them, or returned."""
         found: list[tuple[int, Any]] = []
         for i, (variable, holder) in enumerate(zip(self.memory.holders, self.crossing.structure.holders, strict=True)):
             if variable is None or variable._var_metadata is holder.metadata:
@@ -150,6 +150,9 @@ class Leaving:
             ride = self.crossing.rides[i].update
             # Another record of the same metadata is no change: setting an entry to what it was makes one.
             if ride is None or variable._var_metadata == holder.metadata:
+                continue
+            # One that was taken out keeps its value outside, and so its metadata.
+            if self.mode.updates and variable not in self.look.ref_index:
                 continue
             if isinstance(ride, Along):
                 raise CarryError(

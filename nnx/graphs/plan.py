@@ -201,6 +201,11 @@ class Plan:
             self._selected[key] = found
         return found
 
+    @property
+    def by_versions(self) -> bool:
+        """Whether versions tell all that can change in the roots."""
+        return not (self.volatile or self._guards or self._watched)
+
     def is_valid(self) -> bool:
         """Whether the roots still have this structure."""
         if self.volatile:
@@ -260,7 +265,10 @@ class Plan:
             TraceContextError: naming the Variables.
         """
         here = current_trace_state()
-        if all(state is here or state.is_valid() for state in self._trace_states):
+        for state in self._trace_states:  # no generator: it is asked at each call, and takes as long as writing does
+            if state is not here and not state.is_valid():
+                break
+        else:
             return
         places = [
             f"{format_path(path)}: {type(leaf).__name__}"

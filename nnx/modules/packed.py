@@ -1,15 +1,24 @@
-"""Objects packed: how whole models go into a function of plain `jax.jit`, by the plan that their graph has anyway."""
+"""Objects packed: how whole models go into a function of plain `jax.jit` without a walk over their graph.
+
+One that a server passes to each step goes by the plan of its graph. One that a step of training has returned goes into
+the next one by the list of Variables that it was made around, as long as no object has changed anywhere: most loops
+hand it on at once. It is a tree of real objects then, made at each step. A State is made when somebody looks at it,
+which an object cannot be: what it has may also be an attribute of its class, and nobody is told of such a look.
+"""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 from weft.core.edge import trees
 from weft.nnx.graphs.plan import Plan, plan_of
 from weft.nnx.variable.packed import MEETINGS, Packing, all_leaves, is_boxed, pack
+from weft.nnx.versions import structure_epoch
 
 _store = object.__setattr__
+_raw_value = operator.attrgetter("_raw_value")
 _PACKED = "packed"  # beside the plans of an object, under a name that none of them has
 
 
@@ -38,11 +47,28 @@ class PackedObject:
         return not self.plan.volatile and -1 not in self._order
 
 
+class ReturnedObject:
+    """The Variables of an object that a call has just returned, in JAX's order."""
+
+    __slots__ = ("_epoch", "_variables", "packing")
+
+    def __init__(self, variables: Sequence[Any], packing: Packing):
+        self._variables, self.packing = variables, packing
+        self._epoch = structure_epoch.now
+
+    def read(self) -> Sequence[Any] | None:
+        """The leaves, or None if the structure of any object has changed since."""
+        if self._epoch != structure_epoch.now:
+            return None
+        values = [*map(_raw_value, self._variables)]
+        return values if all_leaves(values) else None
+
+
 def pack_object(node: Any) -> tuple[Sequence[Any], Packing]:
     """An object's leaves in JAX's order, and its `Packing`."""
     plans = node._pytree__plans
     known = None if plans is None else plans.get(_PACKED)
-    if type(known) is PackedObject:
+    if isinstance(known, PackedObject | ReturnedObject):
         leaves = known.read()
         if leaves is not None:
             return leaves, known.packing
@@ -58,3 +84,16 @@ def pack_object(node: Any) -> tuple[Sequence[Any], Packing]:
             _store(node, "_pytree__plans", plans)
         plans[_PACKED] = packed if packed is not None and packed.is_complete() else met
     return leaves, packing
+
+
+def unpack_object(packing: Packing, leaves: Sequence[Any]) -> Any:
+    """The object of a packing, with these leaves."""
+    if not packing.boxes:
+        return packing.unpack(leaves)
+    variables = packing.boxed(leaves)
+    node = packing.around(variables)
+    if packing.by_versions is None:
+        packing.by_versions = Plan((node,)).by_versions
+    if packing.by_versions:
+        _store(node, "_pytree__plans", {_PACKED: ReturnedObject(variables, packing)})
+    return node

@@ -26,7 +26,7 @@ from weft.nnx.errors import AttributeKindError, TraceContextError
 from weft.nnx.graphs import whereabouts
 from weft.nnx.graphs.splitting import merge, split
 from weft.nnx.missing import MISSING
-from weft.nnx.modules.packed import pack_object
+from weft.nnx.modules.packed import pack_object, unpack_object
 from weft.nnx.objects import attributes
 from weft.nnx.objects.attributes import (
     GRAPH_TYPES,
@@ -43,7 +43,6 @@ from weft.nnx.objects.layout import Layout, layout_of
 from weft.nnx.objects.objects import OBJECT, Slots, attributes_of, in_order, new_object, touch
 from weft.nnx.printing.reprlib import Attr, Representable
 from weft.nnx.printing.reprlib import Object as ReprObject
-from weft.nnx.variable.packed import unpack
 from weft.nnx.variable.tracers import TraceState
 
 _store = object.__setattr__
@@ -141,7 +140,8 @@ def _unflatten(cls: type, aux: Any, children: Iterable[Any]) -> Any:
     node = new_object(cls, nodes)
     values = attributes_of(node)
     values.update(zip(layout.data_names, children, strict=True))
-    values.update(zip(layout.static_names, statics, strict=True))
+    if statics:
+        values.update(zip(layout.static_names, statics, strict=True))
     return node
 
 
@@ -189,7 +189,7 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
         GRAPH_TYPES[cls] = OBJECT
         if cls._pytree__is_pytree:
             unflatten = functools.partial(_unflatten, cls)
-            register_dispatched_node(cls, _flatten, unflatten, _flatten_with_keys, pack_object, unpack)
+            register_dispatched_node(cls, _flatten, unflatten, _flatten_with_keys, pack_object, unpack_object)
 
     # ------------------------------------------------------------------ attributes
 

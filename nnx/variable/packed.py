@@ -57,12 +57,14 @@ class Packing:
         root: the tree's class.
         treedef: as everywhere else.
         boxes: whether the tree's leaves are the raw values of Variables, one each.
+        by_versions: whether versions tell all that can change in such a tree; None where nobody has asked.
     """
 
-    __slots__ = ("__weakref__", "_kinds", "_metadata", "_outer", "boxes", "root", "treedef")
+    __slots__ = ("__weakref__", "_kinds", "_metadata", "_outer", "boxes", "by_versions", "root", "treedef")
 
     def __init__(self, tree: Any, treedef: trees.TreeDef):
         self.root, self.treedef = type(tree), treedef
+        self.by_versions: bool | None = None
         found, self._outer = trees.flatten(tree, is_boxed)
         self.boxes = len(found) == treedef.num_leaves and all(map(is_boxed, found))
         if self.boxes:
@@ -73,6 +75,10 @@ class Packing:
         """The tree that has these leaves, made at the current level if not at another."""
         if not self.boxes:
             return self.treedef.unflatten(leaves)
+        return self.around(self.boxed(leaves, level))
+
+    def boxed(self, leaves: Sequence[Any], level: TraceState | None = None) -> list[Any]:
+        """The Variables of a tree that has these leaves."""
         # In steps of C: thousands of them come back from each call.
         variables = list(map(_new, self._kinds))
         for write, values in (
@@ -81,6 +87,10 @@ class Packing:
             (_set_trace_state, itertools.repeat(level or current_trace_state())),
         ):
             collections.deque(map(write, variables, values), maxlen=0)
+        return variables
+
+    def around(self, variables: Sequence[Any]) -> Any:
+        """The tree that has these Variables."""
         return self._outer.unflatten(variables)
 
     def __eq__(self, other: object) -> bool:

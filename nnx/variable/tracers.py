@@ -34,7 +34,7 @@ class TraceState(Representable):
 
     def is_valid(self) -> bool:
         """Whether this is the level of the running code."""
-        return self._jax_trace == current_jax_trace()
+        return self is current_trace_state() or self._jax_trace == current_jax_trace()
 
     def __nnx_repr__(self):
         yield Object(type(self))
@@ -65,13 +65,18 @@ def located(thing: Any, done: str = "mutated") -> list[str]:
     return next((lines for locate in LOCATORS if (lines := locate(thing, done))), [])
 
 
-_latest: tuple[object, TraceState] = (running_trace(), TraceState())
+# Outside of all transforms, where nearly all objects are made; and the last level within.
+_outside: tuple[object, TraceState] = (running_trace(), TraceState())
+_latest = _outside
 
 
 def current_trace_state() -> TraceState:
-    """The current level, as the one object that everything made at it shares (as long as levels do not alternate)."""
+    """The current level, as the one object that everything made at it shares (within, until levels alternate)."""
     global _latest
     now = running_trace()
+    known, state = _outside
+    if known is now:
+        return state
     known, state = _latest
     if known is not now:
         state = TraceState()

@@ -52,6 +52,33 @@ def test_a_variable_may_be_reached_through_a_donated_argument_and_another(mode):
     assert float(model.b[...].sum()) == 6
 
 
+CALLS = {
+    "jit": lambda f: nnx.jit(f),
+    "checkify": lambda f: lambda model: nnx.checkify(f)(model)[1],
+    "checkify of remat": lambda f: lambda model: nnx.checkify(lambda model: nnx.remat(f)(model))(model)[1],
+    "vmap": lambda f: nnx.vmap(f, in_axes=None, out_axes=None, axis_size=2),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("returned", [False, True])
+def test_a_variable_that_was_taken_out_changes_in_value_and_metadata_or_in_neither(call, returned):
+    model = Model()
+    a = model.a
+
+    def f(model):
+        a = model.a
+        a.set_metadata(note="x")
+        a[...] = a[...] * 2
+        model.a = nnx.Param(a[...] + 1)
+        return a if returned else 0.0
+
+    out = call(f)(model)
+    assert not returned or out is a
+    assert (a.get_metadata().get("note"), float(a[0])) == (("x", 2) if returned else (None, 1))
+    assert ("note" in model.a.get_metadata(), float(model.a[0])) == (False, 3)
+
+
 TREES = {
     "jit": lambda f, mode: nnx.jit(f, **mode),
     "remat": lambda f, mode: nnx.remat(f, **mode),

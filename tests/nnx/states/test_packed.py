@@ -69,6 +69,16 @@ def test_a_state_goes_from_step_to_step_without_being_rebuilt():
     assert f._cache_size() == 1
 
 
+def test_an_object_goes_into_the_call_after_that_which_returned_it_without_being_walked_over():
+    f, g = jax.jit(lambda model: step(model)), jax.jit(lambda model: total(model))
+    model = called(f, Model())
+    called(g, model)
+    returned = f(model)
+    assert len(python_calls(g, returned)) < 12
+    assert int(g(returned)) == int(total(returned))
+    assert f._cache_size() == g._cache_size() == 1
+
+
 def change_value(state):
     state["b"]["y"][...] = 7.0
 
@@ -149,17 +159,59 @@ def behind_its_back(model):
     vars(model.blocks[0])["kernel"] = nnx.Param(jnp.array([100, 100]))
 
 
-@pytest.mark.parametrize("change", [change_attribute, change_static, change_list, behind_its_back])
-def test_every_change_of_an_object_is_seen_by_the_next_call(change):
+def change_variable(model):
+    model.blocks[1].bias.set_metadata(note="new")
+
+
+def change_plain_list(model):
+    model.plain[0] = nnx.Cache(jnp.array([100, 100]))
+
+
+CHANGES_OF_OBJECTS = (
+    change_attribute,
+    change_static,
+    change_list,
+    behind_its_back,
+    change_variable,
+    change_plain_list,
+)
+
+
+@pytest.mark.parametrize("change", CHANGES_OF_OBJECTS, ids=lambda change: change.__name__)
+@pytest.mark.parametrize("returned", [False, True])
+def test_every_change_of_an_object_is_seen_by_the_next_call(change, returned):
     seen = []
     f = jax.jit(lambda model: (seen.append(jax.tree.structure(model)), total(model))[1])
     model = Model(2)
+    if change is change_plain_list:
+        model.plain = nnx.data([nnx.Param(jnp.array([1, 1]))])
     called(f, model)
+    if returned:
+        advance = jax.jit(lambda model: jax.tree.map(lambda x: x, model))
+        model = advance(advance(advance(model)))
     change(model)
     assert int(f(model)) == int(total(model))
     assert jax.tree.structure(model) in seen
     model.count[...] += 5
     assert int(called(f, model)) == int(total(model))
+
+
+class Options(dict):
+    """Options that may change in place, with a hash that tells."""
+
+    def __hash__(self):
+        return hash(tuple(self.items()))
+
+
+@pytest.mark.parametrize("returned", [False, True])
+def test_a_static_value_that_changes_in_place_is_seen_by_the_next_call(returned):
+    model, f = Model(2), jax.jit(lambda model: total(model) * model.options["rate"])
+    model.options = nnx.static(Options(rate=1))
+    if returned:
+        model = called(jax.jit(lambda model: jax.tree.map(lambda x: x, model)), model)
+    called(f, model)
+    model.options["rate"] = 2
+    assert int(f(model)) == int(total(model)) * 2
 
 
 def test_what_is_shared_in_an_object_is_there_as_often_as_jax_sees_it():

@@ -105,6 +105,7 @@ MUTATIONS = {
     "value, then deleted": lambda nnx, m, n, make: (m.b.set_value(m.w[...] * 2), delattr(m, "b")),
     "update": lambda nnx, m, n, make: nnx.update(m, {"w": nnx.Param(m.w[...] * 8)}),
     "pop": lambda nnx, m, n, make: nnx.pop(m, nnx.BatchStat),
+    "metadata, then deleted": lambda nnx, m, n, make: (m.b.set_metadata(note="x"), delattr(m, "b")),
 }
 
 
@@ -131,7 +132,7 @@ METADATA = ("metadata", "metadata and value")
 # Programs in which weft deliberately differs, or flax misbehaves: see docs/differences.md.
 WHOLE_DIFFERENCES = {
     *((name, what, "updates") for name in ("jit", "jit of grad") for what in METADATA),
-    *(("jit_partial", what, mode) for what in METADATA for mode in ("graph", "tree")),
+    *(("jit_partial", what, mode) for what in (*METADATA, "metadata, then deleted") for mode in ("graph", "tree")),
     *(("jit_partial", what, "updates") for what in MUTATIONS),
     *((name, "array attribute", "updates") for name in WHOLE if name not in ("vmap over None", "jit_partial")),
 }
