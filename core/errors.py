@@ -122,8 +122,8 @@ class PairError(DifferentiationError, ValueError):
     """An output that is not the pair that `has_aux` asks for."""
 
 
-class DonatedError(WeftError, RuntimeError):
-    """A record that was donated to an earlier call, used again."""
+class DonatedError(WeftError, RuntimeError, ValueError):
+    """A record that was donated to an earlier call, used again. JAX raises one of the two builtins, by the call."""
 
 
 class MeshError(WeftError, ValueError):
