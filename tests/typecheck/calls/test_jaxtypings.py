@@ -1,0 +1,113 @@
+"""What programs that were written for jaxtyping's own checker rely on, under the import hook."""
+
+import importlib
+import sys
+
+import jax.numpy as jnp
+import pytest
+from weft.typecheck import AnnotationError, ContractError, install_import_hook
+
+PACKAGE = """
+import dataclasses
+import typing
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree, print_bindings
+
+
+@dataclasses.dataclass
+class Sized:
+    value: int
+    x: Float[Array, "{value}"]
+
+
+class Converted(eqx.Module):
+    x: Float[Array, "3"] = eqx.field(converter=jnp.asarray)
+
+
+def nested(x: PyTree[PyTree[Float[Array, "a"]]]):
+    return x
+
+
+@typing.no_type_check
+def unchecked(x: Float[Array, "a b"]):
+    return x
+
+
+def agrees(x: Float[Array, "a b"], y):
+    return isinstance(y, Float[Array, "b a"])
+
+
+def binds(x: Float[Array, "a b"], y, z):
+    assert isinstance(y, Float[Array, "b c"])
+    return isinstance(z, Float[Array, "c a"])
+
+
+def alone(x: Float[Array, "?n"]):
+    return x
+
+
+def leaves(x: PyTree[Float[Array, "?n"], "T"], y: PyTree[Float[Array, "?n"], "T"]):
+    return x
+
+
+def printed(x: Float[Array, "a b"]):
+    print_bindings()
+"""
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("written_for_jaxtyping")
+    (folder / "for_jaxtyping.py").write_text(PACKAGE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        with install_import_hook("for_jaxtyping"):
+            yield importlib.import_module("for_jaxtyping")
+    del sys.modules["for_jaxtyping"]
+
+
+a = jnp.ones
+
+
+def test_a_size_in_braces_reads_another_field(package):
+    package.Sized(3, a(3))
+    with pytest.raises(ContractError, match=r"should be f32\[\{value\}=3\], and is f32\[4\]"):
+        package.Sized(3, a(4))
+
+
+def test_a_field_is_checked_as_its_converter_left_it(package):
+    assert package.Converted([1.0, 2.0, 3.0]).x.shape == (3,)
+    with pytest.raises(ContractError, match=r"should be f32\[3\], and is f32\[2\]"):
+        package.Converted([1.0, 2.0])
+
+
+def test_a_tree_of_trees_is_a_tree(package):
+    package.nested([a(3), (a(3),)])
+    with pytest.raises(ContractError, match=r"x\[1\]"):
+        package.nested([a(3), a(4)])
+
+
+def test_no_type_check_is_respected(package):
+    assert package.unchecked(3) == 3
+
+
+def test_isinstance_in_a_body_sees_and_binds_the_dims_of_the_call(package):
+    assert package.agrees(a((2, 3)), a((3, 2)))
+    assert not package.agrees(a((2, 3)), a((3, 4)))
+    assert package.binds(a((2, 3)), a((3, 5)), a((5, 2)))
+    assert not package.binds(a((2, 3)), a((3, 5)), a((4, 2)))
+
+
+def test_a_dim_of_leaves_is_one_of_a_trees(package):
+    package.leaves([a(3), a(4)], [a(3), a(4)])
+    with pytest.raises(ContractError, match=r"y\[1\]"):
+        package.leaves([a(3), a(4)], [a(3), a(5)])
+    with pytest.raises(AnnotationError, match="outside of one"):
+        package.alone(a(3))
+
+
+def test_the_dims_of_a_running_call_are_printed(package, capsys):
+    package.printed(a((2, 3)))
+    assert "a=2\nb=3" in capsys.readouterr().out
