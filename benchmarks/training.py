@@ -21,9 +21,10 @@ from harness import Case, compare, read_arguments, time_cases
 
 LIMIT = "written by hand (the limit)"
 FLAT = "jax.jit, flat tuple (the limit)"
-WIDTH, BATCH, MOMENTUM, EPSILON = 32, 16, 0.9, 1e-5
+MOMENTUM, EPSILON = 0.9, 1e-5
 ADAM = optax.adam(1e-3)
-X = jax.random.normal(jax.random.key(1), (BATCH, WIDTH))
+# Of a batch for the MLP, examples and width: what is around a step counts in the first, and hardly in the second.
+SMALL, WIDE = (16, 32), (64, 128)
 # A loss and its model. By hand and in equinox, the loss takes and gives state beside the model; that of a record gives
 # the model after the call; that of a module is the number alone.
 Program = tuple[Callable[..., Any], Any]
@@ -98,7 +99,7 @@ def equinox(program: tuple[Callable[..., Any], Any, Any]) -> Case:
 # The MLP: blocks of Linear, BatchNorm and relu.
 
 
-def mlp_by_hand(blocks: int) -> tuple[Callable[..., Any], Any, Any]:
+def mlp_by_hand(blocks: int, batch: jax.Array) -> tuple[Callable[..., Any], Any, Any]:
     def normed(x: jax.Array, scale: jax.Array, bias: jax.Array, running: Any) -> tuple[jax.Array, Any]:
         mean, var = x.mean(0), x.var(0)
         old_mean, old_var = running
@@ -106,16 +107,16 @@ def mlp_by_hand(blocks: int) -> tuple[Callable[..., Any], Any, Any]:
         return (x - mean) * jax.lax.rsqrt(var + EPSILON) * scale + bias, after
 
     def loss(params: Any, stats: Any) -> tuple[jax.Array, Any]:
-        x, after = X, []
+        x, after = batch, []
         for (kernel, bias, scale, offset), running in zip(params, stats, strict=True):
             x, new = normed(x @ kernel + bias, scale, offset, running)
             x = jax.nn.relu(x)
             after.append(new)
         return (x**2).mean(), after
 
-    init = jax.nn.initializers.lecun_normal()
-    zeros, ones = jnp.zeros(WIDTH), jnp.ones(WIDTH)
-    params = [(init(key, (WIDTH, WIDTH)), zeros, ones, zeros) for key in jax.random.split(jax.random.key(0), blocks)]
+    init, width = jax.nn.initializers.lecun_normal(), batch.shape[1]
+    zeros, ones = jnp.zeros(width), jnp.ones(width)
+    params = [(init(key, (width, width)), zeros, ones, zeros) for key in jax.random.split(jax.random.key(0), blocks)]
     return loss, params, [(zeros, ones)] * blocks
 
 
@@ -132,38 +133,40 @@ class Record(weft.Module):
         return x, self.replace(norms=tuple(after))
 
 
-def mlp_of_records(blocks: int) -> Program:
+def mlp_of_records(blocks: int, batch: jax.Array) -> Program:
     def loss(model: Any) -> Any:
-        y, model = model(X)
+        y, model = model(batch)
         return (y**2).mean(), model
 
-    keys = jax.random.split(jax.random.key(0), blocks)
-    linears = tuple(weft.Linear(WIDTH, WIDTH, key=key) for key in keys)
-    return loss, Record(linears, tuple(weft.BatchNorm(WIDTH, momentum=MOMENTUM) for _ in keys))
+    keys, width = jax.random.split(jax.random.key(0), blocks), batch.shape[1]
+    linears = tuple(weft.Linear(width, width, key=key) for key in keys)
+    return loss, Record(linears, tuple(weft.BatchNorm(width, momentum=MOMENTUM) for _ in keys))
 
 
-def mlp_of_modules(lib: Any, blocks: int) -> Program:
+def mlp_of_modules(lib: Any, blocks: int, batch: jax.Array) -> Program:
+    width = batch.shape[1]
+
     class Mlp(lib.Module):
         def __init__(self, rngs: Any):
-            self.linears = lib.List([lib.Linear(WIDTH, WIDTH, rngs=rngs) for _ in range(blocks)])
-            self.norms = lib.List([lib.BatchNorm(WIDTH, momentum=MOMENTUM, rngs=rngs) for _ in range(blocks)])
+            self.linears = lib.List([lib.Linear(width, width, rngs=rngs) for _ in range(blocks)])
+            self.norms = lib.List([lib.BatchNorm(width, momentum=MOMENTUM, rngs=rngs) for _ in range(blocks)])
 
         def __call__(self, x: Any) -> Any:
             for linear, norm in zip(self.linears, self.norms, strict=True):
                 x = jax.nn.relu(norm(linear(x)))
             return x
 
-    return lambda model: (model(X) ** 2).mean(), Mlp(lib.Rngs(0))
+    return lambda model: (model(batch) ** 2).mean(), Mlp(lib.Rngs(0))
 
 
 class EqxMlp(eqx.Module):
     linears: list[eqx.nn.Linear]
     norms: list[eqx.nn.BatchNorm]
 
-    def __init__(self, blocks: int):
+    def __init__(self, blocks: int, width: int):
         keys = jax.random.split(jax.random.key(0), blocks)
-        self.linears = [eqx.nn.Linear(WIDTH, WIDTH, key=key) for key in keys]
-        self.norms = [eqx.nn.BatchNorm(WIDTH, "batch", momentum=MOMENTUM, mode="ema") for _ in keys]
+        self.linears = [eqx.nn.Linear(width, width, key=key) for key in keys]
+        self.norms = [eqx.nn.BatchNorm(width, "batch", momentum=MOMENTUM, mode="ema") for _ in keys]
 
     def __call__(self, x: Any, state: Any) -> Any:
         for linear, norm in zip(self.linears, self.norms, strict=True):
@@ -172,18 +175,22 @@ class EqxMlp(eqx.Module):
         return x, state
 
 
-def mlp_of_equinox(blocks: int) -> tuple[Callable[..., Any], Any, Any]:
+def mlp_of_equinox(blocks: int, batch: jax.Array) -> tuple[Callable[..., Any], Any, Any]:
     def loss(model: Any, state: Any) -> Any:
-        batched = jax.vmap(model, axis_name="batch", in_axes=(0, None), out_axes=(0, None))
-        y, state = batched(X, state)
+        over = jax.vmap(model, axis_name="batch", in_axes=(0, None), out_axes=(0, None))
+        y, state = over(batch, state)
         return (y**2).mean(), state
 
-    return loss, *eqx.nn.make_with_state(EqxMlp)(blocks)
+    return loss, *eqx.nn.make_with_state(EqxMlp)(blocks, batch.shape[1])
 
 
-def mlp(blocks: int) -> list[Case]:
+def mlp(blocks: int, shape: tuple[int, int]) -> list[Case]:
+    batch = jax.random.normal(jax.random.key(1), shape)
     return peers(
-        mlp_by_hand(blocks), mlp_of_records(blocks), lambda lib: mlp_of_modules(lib, blocks), mlp_of_equinox(blocks)
+        mlp_by_hand(blocks, batch),
+        mlp_of_records(blocks, batch),
+        lambda lib: mlp_of_modules(lib, blocks, batch),
+        mlp_of_equinox(blocks, batch),
     )
 
 
@@ -255,8 +262,10 @@ def main() -> None:
     arguments = read_arguments(__doc__)
     rounds = arguments.rounds or (3 if arguments.quick else 20)
     blocks = 2 if arguments.quick else 24
-    print(f"\n### Training: a step of {blocks} blocks of Linear, BatchNorm, relu, with adam and a metric\n")
-    print(compare(time_cases(mlp(blocks), rounds), LIMIT))
+    for shape in (SMALL,) if arguments.quick else (SMALL, WIDE):
+        what = f"{blocks} blocks of Linear, BatchNorm, relu, {shape[0]} x {shape[1]}, with adam and a metric"
+        print(f"\n### Training: a step of {what}\n")
+        print(compare(time_cases(mlp(blocks, shape), rounds), LIMIT))
     size = transformer.Size(layers=1) if arguments.quick else transformer.Size(layers=6, batch=8, length=32)
     print(f"\n### Training: a step of a transformer of {size.layers} blocks, with adam and a metric\n")
     print(compare(time_cases(small_transformer(size), rounds), LIMIT))
