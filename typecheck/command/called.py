@@ -55,7 +55,9 @@ class Recorded:
     def targets(self, name: str, thing: Any) -> Iterator[Target]:
         """What there is to prove of a function, or of a method of a class, by each of its recorded calls."""
         function, owner = _called(name, thing)
-        for call in called_as(function, owner, self.calls, self._names) if self.calls and function is not None else ():
+        if function is None or not self.calls:
+            return
+        for call in called_as(function, owner, self.calls, self._names):
             with contextlib.suppress(Unusable):
                 yield recorded_target(function, call, self._decoder, owner, name)
 

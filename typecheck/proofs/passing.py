@@ -62,12 +62,13 @@ class Passing:
 
 def is_transformed(function: Any) -> bool:
     """Whether a function is called through a transform, as far as `__wrapped__` tells."""
-    while hasattr(function, "__wrapped__"):
+    inner = getattr(function, "__wrapped__", None)
+    while inner is not None:
         if not isinstance(function, staticmethod | classmethod):
             code = getattr(function, "__code__", None)
             if not isinstance(function, FunctionType) or code is None or is_transforms(code.co_filename):
                 return True
-        function = function.__wrapped__
+        function, inner = inner, getattr(inner, "__wrapped__", None)
     return False
 
 
