@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator
 from contextvars import ContextVar
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
 import jax
@@ -73,8 +73,12 @@ def users_frames(traceback: TracebackType | None) -> TracebackType | None:
 def _users_and_end(entries: list[TracebackType]) -> list[TracebackType]:
     """The user's entries, and what comes after the last of them, less what only leads there."""
     last = max((n for n, entry in enumerate(entries) if is_users(entry.tb_frame)), default=-1)
-    end = [entry for entry in entries[last + 1 : -1] if not is_machinery(entry.tb_frame)]
+    end = [entry for entry in entries[last + 1 : -1] if not _leads_there(entry.tb_frame)]
     return [entry for entry in entries[: last + 1] if is_users(entry.tb_frame)] + end + entries[last + 1 :][-1:]
+
+
+def _leads_there(frame: FrameType) -> bool:
+    return is_machinery(frame) or "__tracebackhide__" in frame.f_code.co_varnames
 
 
 def _entries(traceback: TracebackType | None) -> list[TracebackType]:
