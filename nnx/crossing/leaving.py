@@ -223,7 +223,7 @@ class Leaving:
         graph, prefix = self.mode.graph, without_functions(self.departure.arrive(self.live))
         tree = shape_of(graph, self.live[1:])
         by_item = specs(graph, prefix, tree, self.departure.read, "in_axes")
-        return [finder(graph, by_item[place], self.departure.read, "in_axes") for place in tree.nodes]
+        return [finder(by_item[place], self.departure.read, "in_axes") for place in tree.nodes]
 
     def _check_met_again(self, given: Sequence[Seen], finders: Sequence[Finder]) -> None:
         """Refuses an argument that the function has put into another one, under another axis.
@@ -318,7 +318,7 @@ class Leaving:
         sources: list[Place] = []
         for place, seen in zip(apart.nodes, returned, strict=True):
             base = ("output", *apart.bases[place])
-            find = finder(graph, by_item[place], departure.read, departure.option)
+            find = finder(by_item[place], departure.read, departure.option)
             sources += [
                 self._out_source(leaf, find(path, leaf), (*base, *path)) for path, leaf in self.look.leaves_of(seen)
             ]

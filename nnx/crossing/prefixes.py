@@ -22,7 +22,7 @@ from weft.core.interpreter.boundary import Arrival
 from weft.core.interpreter.prefixes import RidesByKind
 from weft.core.interpreter.rides import Read, Ride, read_with
 from weft.core.paths import Path, format_path
-from weft.nnx.crossing.apart import ARRAY, Tree, is_item, repeats_of, take_apart
+from weft.nnx.crossing.apart import ARRAY, Tree, is_item, repeats_of
 from weft.nnx.crossing.extract import TreeState
 from weft.nnx.crossing.rides import ByFilter
 from weft.nnx.errors import AliasError, AxisError, PrefixError
@@ -130,7 +130,7 @@ def rides_of(graph: bool, prefix: Any, tree: Tree, read: Read, what: str) -> lis
     """
     by_item = specs(graph, prefix, tree, read, what)
     plan, rides = tree.plan, []
-    finders = [finder(graph, by_item[place], read, what, tree.flat[place]) for place in tree.nodes]
+    finders = [finder(by_item[place], read, what, tree.flat[place]) for place in tree.nodes]
     starts = [*plan.starts, len(plan.leaves)]
     for root in range(len(tree.nodes)):
         for i in range(starts[root], starts[root + 1]):
@@ -143,13 +143,13 @@ def rides_of(graph: bool, prefix: Any, tree: Tree, read: Read, what: str) -> lis
     return rides + [_plain_ride(spec, value, read, what) for spec, item, value in plain if item is ARRAY]
 
 
-def finder(graph: bool, spec: Any, read: Read, what: str, item: Any = None) -> Callable[[Path, Any], Ride]:
+def finder(spec: Any, read: Read, what: str, item: Any = None) -> Callable[[Path, Any], Ride]:
     """From a path inside of an item, and what is there, to its ride, by the prefix of the item.
 
     Raises (when called):
         AxisError: if the prefix says nothing of what is there.
     """
-    find = _finder(graph, spec, read, item)
+    find = _finder(spec, read, item)
 
     def ride_at(path: Path, holder: Any) -> Ride:
         try:
@@ -164,7 +164,7 @@ def finder(graph: bool, spec: Any, read: Read, what: str, item: Any = None) -> C
     return ride_at
 
 
-def _finder(graph: bool, spec: Any, read: Read, item: Any) -> Callable[[Path, Any], Ride]:
+def _finder(spec: Any, read: Read, item: Any) -> Callable[[Path, Any], Ride]:
     if isinstance(item, Variable) and isinstance(spec, RidesByKind):
         # A Variable that is an argument by itself, or in a State, was chosen by the caller already.
         chosen = spec.of_array(item.get_raw_value())
@@ -175,9 +175,9 @@ def _finder(graph: bool, spec: Any, read: Read, item: Any) -> Callable[[Path, An
         return spec.finder(read)
     if isinstance(spec, RidesByKind):
         return ByFilter(spec.rides).finder(read)
-    if isinstance(spec, State) or is_item(graph, spec):
-        by_path = {leaf.path: read_with(read, leaf.value) for leaf in take_apart(graph, {"": spec}).leaves}
-        return lambda path, value: by_path[("", *path)]
+    if isinstance(spec, State):
+        # By its own paths: as a tree it would hide the leaves under which nothing rides.
+        return ByFilter(spec).finder(read)
     ride = read_with(read, spec)
     return lambda path, value: ride
 
