@@ -122,6 +122,8 @@ class JitFunction(Generic[P, R]):
     def __init__(self, function: Callable[P, R], options: JitOptions, boundary: AnyBoundary = VALUES):
         self._options = options
         self._interpreted: Interpreted[JitOptions] = interpret(JIT, boundary)((function,), options)
+        # The bound method: Python calls it without leaving its own loop, as it would for the object.
+        self._call = self._interpreted.__call__
         # Asked once and not in each call, where there mostly are none.
         self._has_statics = bool(options.static_numbers or options.static_names)
         named_like(function, self)
@@ -129,7 +131,7 @@ class JitFunction(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if self._has_statics:
             return self._interpreted(*self._with_statics(args, kwargs))
-        return self._interpreted(args, kwargs)
+        return self._call(args, kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)

@@ -159,36 +159,48 @@ class Interpreted(Generic[O]):
         """
         __tracebackhide__ = True
         try:
-            # In the mode that looks for lost successors a transform that evaluates is looked at as a whole: the
-            # outermost, because those within it are part of its program.
             if method_watchers and self.rule.evaluates and not self.boundary.has_updates and lost.is_outermost():
-
-                def run(*args: PyTree, **kwargs: PyTree) -> PyTree:
-                    return self(args, kwargs, extra=extra, prepare=prepare)
-
-                return lost.check_evaluation(self.rule.name, run, args, kwargs)
+                return self._watched(args, kwargs, extra, prepare)
             call = (self.functions, args, kwargs)
+            # What is below has no closure: variables that one shares cost more at each call than the call of it.
             for plan, quick in self.memory.quick:
                 found = quick.extract(call)
                 if found is not None:
-                    return self._run_quickly(plan, quick, call, *found)
-            plan, values, entered = self.plan(call)
-            if prepare is not None:
-                extra = prepare(self.boundary, plan.crossing, call, values)
-
-            def hand_over(result: tuple[Any, ...]) -> PyTree:
-                return self.boundary.hand_over(entered, result[2].value, values, (*result[0], *result[1]))
-
-            with crossing_with(plan.crossing, values):
-                out, (_, _, outcome, *more) = self._run(plan, extra, call, plan.crossing.group(values), hand_over)
-            if self.rule.finish is None:
-                return out
-            return self.rule.finish(
-                out, Finish(self.boundary, plan.crossing, self.options, call, values, outcome.value, tuple(more))
-            )
+                    return self._run_quickly(plan, quick, call, found)
+            return self._call(call, extra, prepare)
         except Exception as error:
             cut(error)
             raise
+
+    def _watched(self, args: PyTree, kwargs: Mapping[str, PyTree], extra: PyTree, prepare: Prepare | None) -> PyTree:
+        """Calls the functions in the mode that looks for lost successors.
+
+        A transform that evaluates is looked at as a whole there: the outermost, because those within it are part of its
+        program.
+        """
+
+        def run(*args: PyTree, **kwargs: PyTree) -> PyTree:
+            return self(args, kwargs, extra=extra, prepare=prepare)
+
+        return lost.check_evaluation(self.rule.name, run, args, kwargs)
+
+    def _call(self, call: Call, extra: PyTree, prepare: Prepare | None) -> PyTree:
+        """A call of a make that the quick way does not know."""
+        __tracebackhide__ = True
+        plan, values, entered = self.plan(call)
+        if prepare is not None:
+            extra = prepare(self.boundary, plan.crossing, call, values)
+
+        def hand_over(result: tuple[Any, ...]) -> PyTree:
+            return self.boundary.hand_over(entered, result[2].value, values, (*result[0], *result[1]))
+
+        with crossing_with(plan.crossing, values):
+            out, (_, _, outcome, *more) = self._run(plan, extra, call, plan.crossing.group(values), hand_over)
+        if self.rule.finish is None:
+            return out
+        return self.rule.finish(
+            out, Finish(self.boundary, plan.crossing, self.options, call, values, outcome.value, tuple(more))
+        )
 
     def plan(self, call: Call) -> tuple[Plan, list[PyTree], object]:
         """The plan of a call, made if need be; the call's dynamic leaves; and what `hand_over` needs of it."""
@@ -298,19 +310,33 @@ class Interpreted(Generic[O]):
         explain(error, lambda: self.boundary.enter(call)[1])
 
     def _run_quickly(
-        self, plan: Plan, quick: QuickWay, call: Call, entered: object, values: Sequence[PyTree], groups: Groups
+        self,
+        plan: Plan,
+        quick: QuickWay,
+        call: Call,
+        found: tuple[Any, Sequence[PyTree], Groups],
     ) -> PyTree:
         first = self.memory.quick
         if not first or first[0][0] is not plan:  # none, where another thread has cleared the caches since
             self._promote(plan, quick)
         if plan.gives_away:
-
-            def hand_over(result: tuple[Any, ...]) -> PyTree:
-                return quick.hand_over(entered, result[2].value, values, (*result[0], *result[1]))
-
-            return self._run(plan, (), call, groups, hand_over)[0]
-        out, updates, outcome = self._guarded(plan, (), call, groups)
+            return self._give_away(plan, quick, call, *found)
+        entered, values, groups = found
+        # As `_guarded`, without the call of it: a step of few leaves takes as long as ten such calls.
+        try:
+            out, updates, outcome = plan.lifted((), *groups)
+        except Exception as error:
+            self.explain(error, call)
+            raise
         return quick.hand_over(entered, outcome.value, values, (*out, *updates))
+
+    def _give_away(
+        self, plan: Plan, quick: QuickWay, call: Call, entered: object, values: Sequence[PyTree], groups: Groups
+    ) -> PyTree:
+        def hand_over(result: tuple[Any, ...]) -> PyTree:
+            return quick.hand_over(entered, result[2].value, values, (*result[0], *result[1]))
+
+        return self._run(plan, (), call, groups, hand_over)[0]
 
     def _promote(self, plan: Plan, quick: QuickWay) -> None:
         # Replaced as a whole, so that other threads see the old order or the new one.

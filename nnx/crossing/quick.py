@@ -48,14 +48,16 @@ class QuickEntry:
     def hand_over(self, outcome: RefOutcome, values: Sequence[Any], groups: Groups) -> Any:
         """Writes what changed, and gives the output; see `outcomes.hand_over`."""
         # By identity: JAX gives back the very outcome that it keeps with the trace, and a comparison grows with it.
-        known = self._known.get(id(outcome))
-        if known is None:
-            if len(self._known) >= _MOST_OUTCOMES:
-                # More outcomes than this come of traces that come and go; what is prepared is quickly made again.
-                self._known.clear()
-            # The outcome is kept with its identity, so that the identity stays its own.
-            known = self._known[id(outcome)] = (outcome, self._prepared(outcome))
+        known = self._known.get(id(outcome)) or self._learn(outcome)
         return known[1](values, groups)
+
+    def _learn(self, outcome: RefOutcome) -> tuple[RefOutcome, HandOver]:
+        if len(self._known) >= _MOST_OUTCOMES:
+            # More outcomes than this come of traces that come and go; what is prepared is quickly made again.
+            self._known.clear()
+        # The outcome is kept with its identity, so that the identity stays its own.
+        known = self._known[id(outcome)] = (outcome, self._prepared(outcome))
+        return known
 
     def _prepared(self, outcome: RefOutcome) -> HandOver:
         """What is done for an outcome, with all that follows from it alone."""
@@ -63,19 +65,10 @@ class QuickEntry:
         if outcome.arguments is not None or outcome.metadata or outcome.carried or outcome.graphdef.nodes:
             return lambda values, groups: hand_over(plan, outcome, values, groups, [plan.leaves[i] for i in order])
         build = _output(outcome)
-        if not (outcome.updates or outcome.placed):
-            return build
-        write = self._writer(outcome)
+        return build if not (outcome.updates or outcome.placed) else self._writer(outcome, build)
 
-        def write_and_build(values: Sequence[Any], groups: Groups) -> Any:
-            plan.check_writable()
-            write(groups)
-            return build(values, groups)
-
-        return write_and_build
-
-    def _writer(self, outcome: RefOutcome) -> Callable[[Groups], None]:
-        """A function that writes an outcome's updates into the Variables, in one step."""
+    def _writer(self, outcome: RefOutcome, build: HandOver) -> HandOver:
+        """A function that writes an outcome's updates into the Variables, in one step, and gives the output."""
         # By lane, so that each lane's values are picked in one step of C.
         lanes: dict[int, list[tuple[int, int]]] = {}
         for i, lane, place in outcome.updates:
@@ -91,13 +84,21 @@ class QuickEntry:
         if len(parts) == 1 and not placed:
             ((lane, get),) = parts
             # The usual case, all updates on one ride, is one selection and one write.
-            return lambda groups: write_all(plan.select(key, order), get(groups[lane]))
 
-        def write(groups: Groups) -> None:
+            def write_one_lane(values: Sequence[Any], groups: Groups) -> Any:
+                plan.check_writable()
+                write_all(plan.select(key, order), get(groups[lane]))
+                return None if build is _nothing else build(values, groups)
+
+            return write_one_lane
+
+        def write(values: Sequence[Any], groups: Groups) -> Any:
+            plan.check_writable()
             moved = to_place(plan.select(kept, placed), shardings)
-            values = [value for lane, get in parts for value in get(groups[lane])]
-            values += [value for _, value in moved]
-            write_all([*plan.select(key, order), *(variable for variable, _ in moved)], values)
+            written = [value for lane, get in parts for value in get(groups[lane])]
+            written += [value for _, value in moved]
+            write_all([*plan.select(key, order), *(variable for variable, _ in moved)], written)
+            return build(values, groups)
 
         return write
 
@@ -111,7 +112,7 @@ def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
 def _output(outcome: RefOutcome) -> HandOver:
     """A function from the arguments' leaves and the lanes that came out to the output, in which no object is."""
     if not outcome.items and outcome.treedef == _NOTHING:
-        return lambda values, groups: None
+        return _nothing
     rest = iter(outcome.sources)
     picks = [(True, item.value, 0) if isinstance(item, Fixed) else (False, *next(rest)) for item in outcome.items]
 
@@ -124,6 +125,10 @@ def _output(outcome: RefOutcome) -> HandOver:
         )
 
     return build
+
+
+def _nothing(values: Sequence[Any], groups: Groups) -> None:
+    """The output of a function that returns nothing, as most that change objects do."""
 
 
 _NOTHING = jax.tree.structure(None)
@@ -160,7 +165,7 @@ def quick_way(mode: Mode, crossing: Crossing[RefCall], entered: Tree, call: Call
 
 
 def _extract(
-    plan: Plan, order: Sequence[int], read: Callable[[Any], Any], group: Callable[[Any], Groups]
+    plan: Plan, order: Sequence[int], read: Callable[[Any], Any], group: Callable[[Any], Groups] | None
 ) -> Callable[[Call], tuple[QuickEntry, Sequence[Any], Groups] | None]:
     entry = QuickEntry(plan, order)
     in_order = list(order) == list(range(len(plan.leaves)))
@@ -173,7 +178,7 @@ def _extract(
         read_now = plan.read()
         # Graphs' leaves first, then plain arrays: the order of a crossing's leaves.
         values = (*(read_now if in_order else [read_now[i] for i in order]), *found[1])
-        return entry, values, group(values)
+        return entry, values, (values,) if group is None else group(values)
 
     return extract
 
@@ -191,9 +196,10 @@ def _order(plan: Plan, other: Plan) -> list[int] | None:
     return [place for place in order if place is not None]
 
 
-def _grouper(crossing: Crossing[RefCall]) -> Callable[[tuple[Any, ...]], Groups]:
+def _grouper(crossing: Crossing[RefCall]) -> Callable[[tuple[Any, ...]], Groups] | None:
+    """A function from leaves to lanes; None if there is but one."""
     if len(crossing.lanes) == 1:
-        return lambda values: (values,)
+        return None
     members: list[list[int]] = [[] for _ in crossing.lanes]
     for i, (lane, _) in enumerate(crossing.places):
         members[lane].append(i)
