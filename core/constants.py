@@ -12,7 +12,6 @@ import enum
 import functools
 import os
 import sys
-import sysconfig
 from collections.abc import Collection, Hashable
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, cast
@@ -20,7 +19,7 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from weft.core.callers import is_users_file
+from weft.core.callers import owner_of
 from weft.core.closures import closed_over, globals_read, names_read
 from weft.core.edge.untyped import jax as untyped_jax
 
@@ -36,8 +35,6 @@ _TEXTS: Any = (enum.Enum, BuiltinFunctionType, np.ufunc, jnp.ufunc, jax.custom_j
 _MOST = 1_000
 # Where descriptors and decorators keep the function that they were given.
 _INNER = ("__func__", "fget", "func", "method", "__wrapped__")
-_FOLDERS = ("stdlib", "platstdlib", "purelib", "platlib")
-_INSTALLED = tuple({os.path.join(sysconfig.get_path(name), "") for name in _FOLDERS})
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -208,4 +205,4 @@ def _is_of_library(value: Any) -> bool:
 
 def _is_own_file(file: str) -> bool:
     """Whether a file is the program's, not that of a library that is installed."""
-    return is_users_file(file) and not file.startswith(_INSTALLED)
+    return owner_of(file) in ("user", "generated")

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import sysconfig
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from types import FrameType
@@ -21,7 +20,7 @@ from typing import Any, Literal
 
 import jax
 from weft.core.caches import kept_in
-from weft.core.callers import is_users
+from weft.core.callers import owner_of
 
 
 def call_strictly(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -81,16 +80,14 @@ class _Frames:
 Whose = Literal["user", "library", "caller"]
 _known: dict[str, Whose] = {}
 kept_in("weft.typecheck.calls.strictness", "file", _known)
-_INSTALLED = tuple(f"{sysconfig.get_path(name)}/" for name in ("purelib", "platlib"))
-_CALLERS = (*(f"{path}/" for path in jax.__path__), "<")
-_STANDARD = f"{sysconfig.get_path('stdlib')}/"
 
 
 def _whose(frame: FrameType) -> Whose:
     filename = frame.f_code.co_filename
-    if filename.startswith(_CALLERS) or (filename.startswith(_STANDARD) and not filename.startswith(_INSTALLED)):
+    owner = owner_of(filename)
+    if owner in ("jax", "standard", "generated", "frozen"):
         whose: Whose = "caller"
     else:
-        whose = "user" if is_users(frame) and not filename.startswith(_INSTALLED) else "library"
+        whose = "user" if owner == "user" else "library"
     _known[filename] = whose
     return whose

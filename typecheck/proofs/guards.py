@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 
 from weft.core.caches import kept
-from weft.typecheck.proofs.whose import installed_roots, is_users
+from weft.typecheck.proofs.whose import is_installed, is_users
 
 _RAISES = re.compile(r"(^|[:;]\s*)(raise|assert)\b")
 _CHECKS = re.compile(r"\b(error_if|branched_error_if|die_if_unbearable|checkify\.check|chex\.assert_\w+)\(")
@@ -41,10 +41,8 @@ def raised_at(error: BaseException, own: frozenset[str]) -> tuple[tuple[str, int
 
 def is_packages(file: str, own: frozenset[str]) -> bool:
     """Whether a file is of the packages that some files are in, and not of an environment that lies among them."""
-    return any(
-        file.startswith(top) and not file.startswith(tuple(root for root in installed_roots() if root.startswith(top)))
-        for top in _packages(own)
-    )
+    # A package that is installed itself may be under proof: then only an environment below it is another's.
+    return any(file.startswith(top) and (is_installed(top) or not is_installed(file)) for top in _packages(own))
 
 
 @kept("files")

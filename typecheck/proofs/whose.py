@@ -6,43 +6,31 @@ itself being verified always counts.
 
 from __future__ import annotations
 
-import dis
 import inspect
-import site
 import sys
-import sysconfig
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Literal
 
-import jax
 from weft.core.caches import kept
-
-# What folders of installed packages are called.
-_INSTALLED = ("site-packages", "dist-packages")
+from weft.core.callers import owner_of
 
 
 @kept("nothing", most=1)
-def installed_roots() -> tuple[str, ...]:
-    """The folders of the standard library and of installed packages."""
-    paths = sysconfig.get_paths()
-    roots = {paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], *site.getsitepackages()}
-    roots |= {one for one in sys.path if one and _is_of_installed(Path(one))}  # another environment's, by PYTHONPATH
-    return tuple(f"{Path(root)}/" for root in sorted(roots))
+def _targets() -> tuple[str, ...]:
+    """The folders on the path where `pip install --target` has put packages: it leaves their metadata beside them."""
+    folders = [Path(one) for one in sys.path if one]
+    return tuple(f"{one}/" for one in folders if next(one.glob("*.dist-info"), None) is not None)
 
 
-def _is_of_installed(folder: Path) -> bool:
-    """Whether a folder holds installed packages: by its name, or by what `pip install --target` leaves beside them."""
-    return folder.name in _INSTALLED or next(folder.glob("*.dist-info"), None) is not None
+def is_installed(filename: str) -> bool:
+    """Whether a file is of the standard library or of an installed package, of this or of another environment."""
+    return owner_of(filename) in ("standard", "installed") or filename.startswith(_targets())
 
 
-@kept("nothing", most=1)
-def _library_roots() -> tuple[str, ...]:
-    weft = Path(__file__).parents[2]
-    of_weft = (f"{weft / part}/" for part in ("core", "transforms", "typecheck", "nnx"))
-    # How an op runs is machinery; ops and layers are programs like any other.
-    machinery = (str(weft / "modules" / name) for name in ("op.py", "untouched.py"))
-    return (*installed_roots(), *of_weft, *machinery)
+# How an op runs is machinery; ops and layers are programs like any other, where they are not installed.
+_MACHINERY = tuple(str(Path(__file__).parents[2] / "modules" / name) for name in ("op.py", "untouched.py"))
+_IS_INSTALLED = any(name in __file__ for name in ("site-packages", "dist-packages"))
 
 
 @kept("file")
@@ -50,16 +38,17 @@ def is_users(filename: str, own: frozenset[str] = frozenset()) -> bool:
     """Whether a file holds user's code."""
     if filename == "<string>":  # what dataclasses generate
         return False
-    return filename in own or (not filename.startswith("<") and not filename.startswith(_library_roots()))
-
-
-_JAX, _STANDARD = (str(Path(str(module.__file__)).parent) + "/" for module in (jax, dis))
+    if filename in own:
+        return True
+    owner = owner_of(filename)
+    if owner == "modules":
+        return not _IS_INSTALLED and filename not in _MACHINERY
+    return owner == "user" and not filename.startswith(_targets())
 
 
 def is_transforms(filename: str) -> bool:
     """Whether a file is one of JAX's, or of those of weft that define transforms."""
-    weft = Path(__file__).parents[2]
-    return filename.startswith((_JAX, *(f"{weft / part}/" for part in ("core", "transforms", "nnx"))))
+    return owner_of(filename) in ("jax", "machinery", "nnx")
 
 
 class Whose(dict[str, Literal["user", "library", "plain"]]):
@@ -69,8 +58,7 @@ class Whose(dict[str, Literal["user", "library", "plain"]]):
         self.own = own
 
     def __missing__(self, filename: str) -> Literal["user", "library", "plain"]:
-        standard = filename.startswith(_STANDARD) and "-packages" not in filename
-        plain = standard or filename.startswith(_JAX)
+        plain = owner_of(filename) in ("standard", "jax")
         self[filename] = "user" if is_users(filename, self.own) else "plain" if plain else "library"
         return self[filename]
 

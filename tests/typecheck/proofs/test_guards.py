@@ -9,9 +9,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from weft.typecheck.proofs import guards
+from weft.typecheck.proofs import guards, whose
 from weft.typecheck.proofs.guards import raised_at
-from weft.typecheck.proofs.whose import installed_roots
 
 REFUSES = "def check(n):\n    if n % 2:\n        raise ValueError(n)\n"
 
@@ -51,16 +50,15 @@ def test_a_refusal_in_a_library_is_none(package: Path):
     assert guard_in(package.parent / "site" / "checks.py", package) == ""
 
 
-def test_an_environment_in_the_folder_of_a_package_holds_libraries(package: Path, monkeypatch: pytest.MonkeyPatch):
-    packages = package / ".venv" / "site-packages"
-    monkeypatch.setattr(guards, "installed_roots", lambda: (f"{packages}/",))
-    assert guard_in(packages / "checks.py", package) == ""
+def test_an_environment_in_the_folder_of_a_package_holds_libraries(package: Path):
+    assert guard_in(package / ".venv" / "site-packages" / "checks.py", package) == ""
 
 
-def test_packages_of_another_environment_are_installed_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_packages_beside_their_metadata_are_installed_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    # What `pip install --target` leaves in a folder whose name says nothing.
     (tmp_path / "vendored" / "some-1.0.dist-info").mkdir(parents=True)
-    monkeypatch.setattr(sys, "path", [*sys.path, "/other/lib/site-packages", "/other/src", f"{tmp_path}/vendored"])
-    roots = inspect.unwrap(installed_roots)()
-    assert "/other/lib/site-packages/" in roots
-    assert f"{tmp_path}/vendored/" in roots
-    assert "/other/src/" not in roots
+    targets = (f"{tmp_path}/vendored/",)
+    monkeypatch.setattr(sys, "path", [*sys.path, "/other/src", str(tmp_path / "vendored")])
+    assert [one for one in inspect.unwrap(whose._targets)() if not one.endswith("site-packages/")] == [*targets]
+    monkeypatch.setattr(whose, "_targets", lambda: targets)
+    assert [whose.is_installed(f"{tmp_path}/{folder}/some.py") for folder in ("vendored", "src")] == [True, False]
