@@ -43,6 +43,7 @@ from jax.extend import core
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, primitives
 from jax.interpreters import ad, batching, mlir, partial_eval
 from jax.typing import ArrayLike
+from weft.core.edge import names
 from weft.core.edge.trees import PyTree
 
 N = TypeVar("N")
@@ -509,10 +510,10 @@ def asks_for_one_integer(error: Exception) -> bool:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    if trace is None or trace.tb_frame.f_code.co_name != "concrete_or_error":
+    if trace is None or trace.tb_frame.f_code.co_name != names.ASKS_FOR_VALUES:
         return False
     given = trace.tb_frame.f_locals
-    return given.get("force") is operator.index and getattr(given.get("val"), "shape", ()) != ()
+    return given.get(names.ASKED_BY) is operator.index and getattr(given.get(names.ASKED_OF), "shape", ()) != ()
 
 
 def node_of(cls: type, data: object, children: Sequence[PyTree]) -> PyTree:

@@ -28,6 +28,8 @@ RESHAPING = frozenset(("reshape", "_reshape"))
 REDUCTIONS_FILE, INDEXING_FILE = "reductions.py", "indexing"
 # How the functions begin that only pass a method of a tracer on.
 FORWARDING = "_forward_"
+# The function in which JAX asks a value for numbers, and its locals that say by what, and of what.
+ASKS_FOR_VALUES, ASKED_BY, ASKED_OF = "concrete_or_error", "force", "val"
 
 # ---- the words of errors -------------------------------------------------------------------------------------------
 
