@@ -7,7 +7,6 @@ write are listed once for each outcome.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +24,7 @@ from weft.nnx.crossing.outcomes import RefOutcome, hand_over, to_place
 from weft.nnx.graphs.nodes import is_graph_node
 from weft.nnx.graphs.plan import Plan, is_object, plan_of
 from weft.nnx.graphs.writes import write_all
+from weft.nnx.objects.objects import picker
 from weft.nnx.variable.refs import is_array_ref
 from weft.nnx.variable.variable import Variable
 
@@ -74,7 +74,7 @@ class QuickEntry:
         for i, lane, place in outcome.updates:
             lanes.setdefault(lane, []).append((place, i))
         plan = self.plan
-        parts = [(lane, _getter(sorted(place for place, _ in pairs))) for lane, pairs in lanes.items()]
+        parts = [(lane, picker(sorted(place for place, _ in pairs))) for lane, pairs in lanes.items()]
         order = [self.order[i] for pairs in lanes.values() for _, i in sorted(pairs)]
         # The plan has the Variables, because it lets go of them when the objects die; the key is this writer's own.
         key = object()
@@ -101,12 +101,6 @@ class QuickEntry:
             return build(values, groups)
 
         return write
-
-
-def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    if len(places) == 1:
-        return lambda group: (group[places[0]],)
-    return operator.itemgetter(*places)
 
 
 def _output(outcome: RefOutcome) -> HandOver:
@@ -203,5 +197,5 @@ def _grouper(crossing: Crossing[RefCall]) -> Callable[[tuple[Any, ...]], Groups]
     members: list[list[int]] = [[] for _ in crossing.lanes]
     for i, (lane, _) in enumerate(crossing.places):
         members[lane].append(i)
-    getters = [_getter(places) if len(places) != 0 else (lambda values: ()) for places in members]
+    getters = [picker(places) for places in members]
     return lambda values: tuple(tuple(get(values)) for get in getters)

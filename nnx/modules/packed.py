@@ -3,7 +3,8 @@
 One that a server passes to each step goes by the plan of its graph. One that a step of training has returned goes into
 the next one by the list of Variables that it was made around, as long as no object has changed anywhere: most loops
 hand it on at once. It is a tree of real objects then, made at each step. A State is made when somebody looks at it,
-which an object cannot be: what it has may also be an attribute of its class, and nobody is told of such a look.
+which an object cannot be: what it has may also be an attribute of its class, and nobody is told of such a look. So the
+objects are made in few steps of C (`assembly`), where JAX would call back for each.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from weft.core.edge import trees
 from weft.nnx.graphs.plan import Plan, plan_of
+from weft.nnx.modules.assembly import assembly_of
 from weft.nnx.variable.packed import MEETINGS, Packing, all_leaves, is_boxed, pack
 from weft.nnx.versions import structure_epoch
 
@@ -91,9 +93,11 @@ def unpack_object(packing: Packing, leaves: Sequence[Any]) -> Any:
     if not packing.boxes:
         return packing.unpack(leaves)
     variables = packing.boxed(leaves)
-    node = packing.around(variables)
+    node = (packing.assembly or packing).around(variables)
     if packing.by_versions is None:
+        # At the first that comes back; most makes that come back once do so at each step.
         packing.by_versions = Plan((node,)).by_versions
+        packing.assembly = assembly_of(node)
     if packing.by_versions:
         _store(node, "_pytree__plans", {_PACKED: ReturnedObject(variables, packing)})
     return node

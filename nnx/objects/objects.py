@@ -6,7 +6,9 @@ Everything here works on what `pytree.Pytree` instances carry in their slots; it
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+import itertools
+import operator
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from weft.nnx.objects.attributes import HashableMapping
@@ -75,6 +77,7 @@ class Slots:
 
 # The attributes of an object as its real dict, for this package only: whoever writes to it bumps the version.
 attributes_of = Slots.__dict__["__dict__"].__get__
+_set_dict = Slots.__dict__["__dict__"].__set__
 
 # Straight into the slots, where objects are made by the thousand: half the time of `object.__setattr__`.
 _set_nodes, _set_trace, _set_exposed, _set_plans, _set_sorted, _set_version = (
@@ -114,6 +117,35 @@ def new_object(cls: Any, nodes: HashableMapping | None = None, trace: TraceState
     _set_sorted(node, 0)
     _set_version(node, fresh_version())
     return node
+
+
+def new_objects(kinds: Sequence[type], nodes: Sequence[HashableMapping]) -> list[Any]:
+    """Many objects as of `new_object`, in steps of C, with their records of which attributes are data."""
+    objects = list(map(_new, kinds))
+    repeat = itertools.repeat
+    for write, values in (
+        (_set_nodes, nodes),
+        (_set_trace, repeat(current_trace_state())),
+        (_set_exposed, repeat(False)),
+        (_set_plans, repeat(None)),
+        (_set_sorted, repeat(0)),
+        # Never None: it is called until the objects are at an end.
+        (_set_version, iter(fresh_version, None)),
+    ):
+        any(map(write, objects, values))  # to write gives None, so that it runs through
+    return objects
+
+
+def set_attributes(objects: Iterable[Any], attributes: Iterable[dict[str, Any]]) -> None:
+    """Gives new objects all their attributes."""
+    any(map(_set_dict, objects, attributes))
+
+
+def picker(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """What picks the values at some places of a sequence, in one step of C where there are several."""
+    if len(places) > 1:
+        return operator.itemgetter(*places)
+    return lambda values: tuple(values[place] for place in places)
 
 
 def object_items(node: Any) -> list[tuple[Any, Any, bool | None]]:

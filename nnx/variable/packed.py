@@ -11,7 +11,6 @@ Key paths, `is_leaf` and treedefs that anybody sees come from the other registri
 
 from __future__ import annotations
 
-import collections
 import itertools
 import weakref
 from collections.abc import Sequence
@@ -58,13 +57,15 @@ class Packing:
         treedef: as everywhere else.
         boxes: whether the tree's leaves are the raw values of Variables, one each.
         by_versions: whether versions tell all that can change in such a tree; None where nobody has asked.
+        assembly: what puts objects together around Variables quicker than JAX, once it is known.
     """
 
-    __slots__ = ("__weakref__", "_kinds", "_metadata", "_outer", "boxes", "by_versions", "root", "treedef")
+    __slots__ = ("__weakref__", "_kinds", "_metadata", "_outer", "assembly", "boxes", "by_versions", "root", "treedef")
 
     def __init__(self, tree: Any, treedef: trees.TreeDef):
         self.root, self.treedef = type(tree), treedef
         self.by_versions: bool | None = None
+        self.assembly: Any = None
         found, self._outer = trees.flatten(tree, is_boxed)
         self.boxes = len(found) == treedef.num_leaves and all(map(is_boxed, found))
         if self.boxes:
@@ -86,7 +87,7 @@ class Packing:
             (_set_metadata, self._metadata),
             (_set_trace_state, itertools.repeat(level or current_trace_state())),
         ):
-            collections.deque(map(write, variables, values), maxlen=0)
+            any(map(write, variables, values))  # to write gives None, so that it runs through
         return variables
 
     def around(self, variables: Sequence[Any]) -> Any:
