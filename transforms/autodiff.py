@@ -14,7 +14,7 @@ from weft.core.interpreter.boundary import AnyBoundary, AnyCrossing, Call
 from weft.core.interpreter.interpret import interpret
 from weft.core.interpreter.rules import Finish, Lift, Lifted
 from weft.core.interpreter.values import VALUES
-from weft.core.threads.proxies import Transform
+from weft.core.threads.functions import Transform
 from weft.transforms._wrap import decorate, options_by_name, over_values
 from weft.transforms.differentiation import (
     DIFFERENTIATED,

@@ -26,7 +26,7 @@ from weft.core.interpreter.rules import Exit, Lift, Rule
 from weft.core.interpreter.values import VALUES
 from weft.core.records.partition import take_apart
 from weft.core.records.statics import Bound, Static
-from weft.core.threads.proxies import Returned, Transform
+from weft.core.threads.functions import Returned, Transform
 from weft.transforms._wrap import decorate, named_like, numbers_and_names, titled, with_statics
 from weft.transforms.keywords import CompilerKeywords
 from weft.transforms.parts import call_part

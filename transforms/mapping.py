@@ -28,7 +28,7 @@ from weft.core.interpreter.rules import Lift, Lifted, Rule
 from weft.core.interpreter.values import VALUES
 from weft.core.memory import live
 from weft.core.records.leaves import Leaf
-from weft.core.threads.proxies import Returned
+from weft.core.threads.functions import Returned
 from weft.transforms._wrap import decorate, named_like, of_parts, options_by_name, over_values, titled
 from weft.transforms.keywords import PmapKeywords, ShardMapKeywords, VmapKeywords
 from weft.transforms.stages import Arguments, Stage

@@ -1,9 +1,10 @@
 """Threaded parts as functions of transforms: `weft.scan(weft.remat(t.blocks))(x)` inside of a `thread` block.
 
-What a part is inside of a transform, and how its successor comes out and back into the block, is in `core.proxies`: it
-is a function that is a tree, which every transform takes, and it returns `Returned(value, successor)`. Left to do for
-each transform is to say where the successor rides, or to make room for it; that is here, and in the options that the
-transforms' own files pass. A transform that has no way for a successor refuses parts (`refuse_threaded`).
+What a part is inside of a transform, and how its successor comes out and back into the block, is in
+`core.threads.functions`: it is a function that is a tree, which every transform takes, and it returns
+`Returned(value, successor)`. Left to do for each transform is to say where the successor rides, or to make room for
+it; that is here, and in the options that the transforms' own files pass. A transform that has no way for a successor
+refuses parts (`refuse_threaded`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from weft.core.records.partition import update
 from weft.core.records.statics import Static
 from weft.core.records.successors import part_of, with_part
 from weft.core.threads.blocks import Block, unguarded
-from weft.core.threads.proxies import Part, Returned, ThreadedFunction, threaded_function, value_of
+from weft.core.threads.functions import Part, Returned, ThreadedFunction, value_of
+from weft.core.threads.proxies import threaded_function
 from weft.transforms._wrap import by_position
 
 # From a function to one.

@@ -25,7 +25,7 @@ from weft.core.interpreter.rides import CARRIED, Along, Carried, Carry, Ride, ax
 from weft.core.interpreter.rules import Body, Exit, Lift, Lifted, Rule
 from weft.core.interpreter.values import VALUES
 from weft.core.records.leaves import Leaf
-from weft.core.threads.proxies import Transform
+from weft.core.threads.functions import Transform
 from weft.transforms._wrap import by_position, decorate, named_like, options_by_name, over_values
 from weft.transforms.carries import agreement_of_carries
 from weft.transforms.keywords import ScanKeywords

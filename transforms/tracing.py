@@ -15,7 +15,7 @@ from weft.core.interpreter.prefixes import resolve_nodes
 from weft.core.interpreter.rides import Role, axis_of, read_axis
 from weft.core.interpreter.rules import Finish, Lift, Lifted, Rule
 from weft.core.interpreter.values import VALUES
-from weft.core.threads.proxies import Transform
+from weft.core.threads.functions import Transform
 from weft.transforms._wrap import decorate, named_like, numbers_and_names, over_values, with_statics
 from weft.transforms.keywords import RematKeywords
 from weft.transforms.layouts import shapes_with_layouts

@@ -13,7 +13,8 @@ import equinox as eqx
 from weft.core.edge.trees import PyTree
 from weft.core.errors import SuccessorError
 from weft.core.threads.blocks import Block, Tokens, leave_block, open_block
-from weft.core.threads.proxies import Proxy, RecordProxy, block_of, field_names, value_of
+from weft.core.threads.functions import Proxy, block_of, value_of
+from weft.core.threads.proxies import RecordProxy, field_names
 
 R = TypeVar("R", bound=eqx.Module)
 Y = TypeVar("Y")
