@@ -18,6 +18,11 @@ def leaves_kinds_open(trial: Trial) -> bool:
     return not trial.violations and any(place.endswith(kinds) for place in trial.options)
 
 
+def speaks_of_kinds(trial: Trial) -> bool:
+    """Whether an error, or the guard that raised it, says something of dtypes."""
+    return re.search(r"type|integer|\bint|float|\breal|complex", f"{trial.error} {trial.guard}") is not None
+
+
 def difference(base: Trial, trial: Trial) -> dict[tuple[str, str], int]:
     """The options and ranks in which a trial differs from another."""
     options, usual = trial.assignment.options, base.assignment.options

@@ -11,6 +11,7 @@ import inspect
 import site
 import sys
 import sysconfig
+import traceback
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Literal
@@ -60,6 +61,12 @@ def is_transforms(filename: str) -> bool:
     """Whether a file is one of JAX's, or of those of weft that define transforms."""
     weft = Path(__file__).parents[2]
     return filename.startswith((_JAX, *(f"{weft / part}/" for part in ("core", "transforms", "nnx"))))
+
+
+def is_of_jax(error: Exception | None) -> bool:
+    """Whether JAX raised an error, and neither a program nor Python."""
+    frames = [frame for frame, _ in traceback.walk_tb(None if error is None else error.__traceback__)]
+    return bool(frames) and frames[-1].f_code.co_filename.startswith(_JAX)
 
 
 class Whose(dict[str, Literal["user", "library", "plain"]]):
