@@ -150,6 +150,15 @@ def _written(
                 yield needs.plus(equal=(key, number))
 
 
+def _counts(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    """An integer that no shape names and that an error speaks of: of axes, levels or layers there are few."""
+    for key in nearby if trial.error is not None else ():
+        if key in trial.configured and key not in dict(needs.equal) and sizes[key] in trial.mentioned:
+            yield from (needs.plus(equal=(key, few)) for few in (2, 1, 3) if few != sizes[key])
+
+
 def _is_fixed(key: str, number: int, trial: Trial, needs: Needs) -> bool:
     """Whether a key is fixed already, or another dim of its scope is fixed to this very number."""
     scopes = trial.scopes.get(key, frozenset())
@@ -281,6 +290,7 @@ def _larger(
 
 _RULES: tuple[Rule, ...] = (
     _joined_numbers,
+    _counts,
     _same_shapes,
     _merges,
     _as_recorded,
