@@ -14,7 +14,7 @@ from typing import Any
 from weft.typecheck.arguments.builder import Assignment, Unbuildable
 from weft.typecheck.proofs.budget import Budget, Meter
 from weft.typecheck.proofs.needs import DEALS, Deal, Needs, ascending, assignment_for
-from weft.typecheck.proofs.options import is_class, leaves_kinds_open, speaks_of_kinds
+from weft.typecheck.proofs.options import is_class, leaves_kinds_open, speaks_of_kinds, unpacks_items
 from weft.typecheck.proofs.rules import candidates
 from weft.typecheck.proofs.trial import Target, Trial, run_trial
 
@@ -102,8 +102,8 @@ class Explainer:
             but: places whose options stay as they are.
         """
         for _ in range(3):
-            asks = base.guard or leaves_kinds_open(base) or base.classes.keys() - but or self._may_be_for_others(base)
-            if base.ok or not asks:
+            kinds = leaves_kinds_open(base) or unpacks_items(base) or self._may_be_for_others(base)
+            if base.ok or not (base.guard or kinds or base.classes.keys() - but):
                 break
             other = self.with_other_options(base, but)
             if other is base:
@@ -117,10 +117,14 @@ class Explainer:
 
     def with_other_options(self, base: Trial, but: frozenset[str] = frozenset()) -> Trial:
         """The trial with one option, or two, taken otherwise that holds, or gets furthest beyond a guard."""
+        open_places = (one for one in base.options if one not in but)
+        places = [one for one in open_places if not one.endswith(" dtype") or speaks_of_kinds(base)]
+        if unpacks_items(base):
+            places = [one for one in places if one.endswith(" length")]
         others = [
             {place: option}
-            for place, count in base.options.items()
-            if place not in but and (not place.endswith(" dtype") or speaks_of_kinds(base))
+            for place in places
+            for count in (base.options[place],)
             for option in (range(count) if is_class(place) else range(1, min(count, 4)))
             if option != base.assignment.options.get(place, 0)
         ]

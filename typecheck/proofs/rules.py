@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 
 from weft.typecheck.proofs.needs import Needs, is_square
+from weft.typecheck.proofs.options import takes_apart
 from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.proofs.whose import Whose
 
@@ -22,7 +23,7 @@ def candidates(trial: Trial, needs: Needs, constants: frozenset[int]) -> Iterato
     """Single needs that might explain a failure, the likeliest first: those about the sizes that it speaks of."""
     sizes = {key: size for key, size in trial.assignment.sizes.items() if isinstance(size, int)}
     nearby = list(trial.spoken_of) or list(sizes)
-    if isinstance(trial.error, ValueError) and "values to unpack" in str(trial.error):
+    if takes_apart(trial):
         yield from _ranks_needed(trial, needs, sizes, nearby, constants)  # it takes a fixed number of axes, or of items
         return
     for rule in _RULES:

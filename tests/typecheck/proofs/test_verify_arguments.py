@@ -261,3 +261,21 @@ def test_a_failure_behind_what_is_assumed_says_nothing():
 
 def test_a_failure_before_a_callable_is_called_is_one():
     assert verify(turned).contracts[0].verdict is Verdict.FAILS
+
+
+def first_of(state: tuple[Float[Array, "h"], ...], x: Float[Array, "h"]) -> Float[Array, "h"]:
+    (only,) = state
+    return only + x
+
+
+def levels(x: Float[Array, "a b"], depth: int) -> Float[Array, "..."]:
+    return jnp.sum(x, axis=tuple(range(-depth, 0)))
+
+
+def test_how_many_items_something_is_taken_apart_into_is_an_assumption():
+    assert verify(first_of).assumptions == ("state has 1 item",)
+
+
+def test_an_integer_that_counts_axes_is_tried_at_small_numbers():
+    (contract,) = verify(levels).contracts
+    assert contract.assumptions == ("depth is among the sizes tried: 1, 2",)
