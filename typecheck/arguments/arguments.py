@@ -224,10 +224,19 @@ def _instance(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any
     if spec.cls in builder.inside:
         raise Unbuildable(f"{place}: a {spec.cls.__name__} takes another one")
     builder.inside = (*builder.inside, spec.cls)
+    if _is_filled_later(spec.cls):
+        builder.vague.add(place)
     try:
         return build_module(builder, spec.cls, place, Scope(f"{place}.", f"{place}.", lead=scope.lead))
     finally:
         builder.inside = builder.inside[:-1]
+
+
+def _is_filled_later(cls: type) -> bool:
+    """Whether a class is a namespace or a configuration: it can be made empty, and what is in it its user knows."""
+    parameters = signature_of_class(cls).parameters
+    names_anything = hasattr(cls, "__getattr__") or any(one.kind is one.kind.VAR_KEYWORD for one in parameters)
+    return not any(one.required for one in parameters) and (names_anything or issubclass(cls, Mapping))
 
 
 def _string(builder: Builder, place: str, scope: Scope, *default: str | None) -> Any:

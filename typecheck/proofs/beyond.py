@@ -37,6 +37,8 @@ def beyond_annotations(trial: Trial) -> str | None:
         return f"it needs the numbers in an array, not only its shape ({what})"
     if isinstance(trial.error, NotImplementedError):
         return f"it is not implemented ({what})"
+    if isinstance(trial.error, OSError):
+        return f"it needs what lies outside of the program ({what})"
     if trial.guard:
         return f"{trial.guard}: no arguments were found that pass ({what}); pass some in `args`"
     if isinstance(trial.error, ValueError) and _LOOKED_UP.search(what):

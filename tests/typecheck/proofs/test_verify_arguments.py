@@ -279,3 +279,40 @@ def test_how_many_items_something_is_taken_apart_into_is_an_assumption():
 def test_an_integer_that_counts_axes_is_tried_at_small_numbers():
     (contract,) = verify(levels).contracts
     assert contract.assumptions == ("depth is among the sizes tried: 1, 2",)
+
+
+class Settings:
+    """Holds whatever it is given."""
+
+    def __init__(self, **values: Any):
+        vars(self).update(values)
+
+
+class Fixed:
+    def __init__(self, scale: float = 2.0):
+        self.scale = scale
+
+
+def configured(x: Float[Array, "n"], settings: Settings) -> Float[Array, "n"]:
+    return x * settings.model.scale
+
+
+def misspelt(x: Float[Array, "n"], fixed: Fixed) -> Float[Array, "n"]:
+    return x * fixed.scales
+
+
+def read(x: Float[Array, "n"]) -> Float[Array, "n"]:
+    return x * jnp.load("no such file")
+
+
+def test_what_a_configuration_holds_and_a_file_has_is_not_in_the_annotations():
+    (contract,) = verify(configured).contracts
+    assert contract.verdict is Verdict.SKIPPED
+    assert contract.reason.startswith("settings: the annotation leaves its contents open")
+    (contract,) = verify(read).contracts
+    assert contract.verdict is Verdict.SKIPPED
+    assert contract.reason.startswith("it needs what lies outside of the program (FileNotFoundError")
+
+
+def test_what_an_object_does_not_have_is_a_failure():
+    assert "has no attribute 'scales'" in str(verify(misspelt).failures[0])
