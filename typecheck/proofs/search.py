@@ -118,6 +118,8 @@ class Search(Explainer):
 
     def _confirm(self) -> None:
         found = self.found
+        if found.passed:
+            found.needs = found.needs.about({key for trial in found.passed for key in trial.assignment.sizes})
         if not found.failed and found.needs.words():
             found.needs = confirmed(found.passed[0], found.needs, self._at, frozenset(self.dims))
 

@@ -225,26 +225,38 @@ def _in_words(trial: Trial, options: Mapping[str, int], ranks: Mapping[str, int]
 
 
 def vary_ranks(explainer: Explainer, found: Found) -> None:
-    """Other numbers of axes for each variadic name."""
+    """Other numbers of axes for each variadic name; for all arrays without a shape at once, where one alone fails."""
     base = found.passed[0]
     if found.needs.of_one_shape:
         return
+    alone: dict[str, list[str]] = {}
     for key, (rank, anonymous) in base.ranks.items():
         for other in (0, 2, 1):
             if other == rank or any(one == key for one, _ in found.needs.ranks):
                 continue
             try:
-                trial = explainer.attempt(
-                    dataclasses.replace(base.assignment, ranks={**base.assignment.ranks, key: other})
-                )
+                trial = _of_ranks(explainer, base, {key: other})
             except Unbuildable:
                 continue
             if trial.ok:
                 found.passed.append(trial)
             elif anonymous or trial.guard or (other == 0 and trial.error is not None):
-                found.notes.append(f"{array_of(key)} is not of {other} axes{at_guard(trial)}")
+                alone.setdefault(key, []).append(f"{array_of(key)} is not of {other} axes{at_guard(trial)}")
             else:
                 found.failed.append(trial)
+    together = [key for key in alone if len(alone[key]) > 1 and base.ranks[key] == (2, True)]
+    if len(together) > 1:
+        with contextlib.suppress(Unbuildable):
+            trials = [_of_ranks(explainer, base, dict.fromkeys(together, other)) for other in (0, 1)]
+            if all(trial.ok for trial in trials):
+                found.passed += trials
+                alone = {key: notes for key, notes in alone.items() if key not in together}
+                found.notes.append(f"{' and '.join(map(array_of, together))} have the same number of axes, 2 at most")
+    found.notes += [note for notes in alone.values() for note in notes]
+
+
+def _of_ranks(explainer: Explainer, base: Trial, ranks: Mapping[str, int]) -> Trial:
+    return explainer.attempt(dataclasses.replace(base.assignment, ranks={**base.assignment.ranks, **ranks}))
 
 
 def vary_ones(explainer: Explainer, found: Found) -> None:
