@@ -83,7 +83,7 @@ def _speaks_of_vague(trial: Trial) -> bool:
     return any(key in trial.open_keys for key in trial.spoken_of) or bool(ranks & open_ranks)
 
 
-_OF_RANK = re.compile(r"out of bounds for array of dimension (\d+)|values to unpack \(expected \d+, got (\d+)\)")
+_OF_RANK = re.compile(rf"{names.NO_SUCH_AXIS} (\d+)|values to unpack \(expected \d+, got (\d+)\)")
 
 
 def _of_open(trial: Trial) -> str | None:

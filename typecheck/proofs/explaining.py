@@ -28,6 +28,14 @@ def _key(assignment: Assignment) -> tuple[object, ...]:
     return tuple(tuple(sorted(one.items())) if isinstance(one, Mapping) else one for one in vars(assignment).values())
 
 
+# Multiples of multiples: no program needs them, and a loop over such an axis would be written out.
+_LARGEST = 1 << 20
+
+
+def _is_out_of_hand(assignment: Assignment) -> bool:
+    return any(isinstance(size, int) and size > _LARGEST for size in assignment.sizes.values())
+
+
 class _Step:
     """What to go on from, of the trials with one need more."""
 
@@ -163,6 +171,8 @@ class Explainer:
         for _ in range(_DEPTH):
             step = _Step(trial, needs, complaints)
             for candidate in candidates(trial, needs, self.target.constants):
+                if _is_out_of_hand(assignment_for(trial.assignment.sizes, candidate, deal, trial.assignment)):
+                    continue
                 try:
                     found = self.with_needs(trial, candidate, deal)
                 except Unbuildable as reason:

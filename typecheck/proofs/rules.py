@@ -11,6 +11,7 @@ import math
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 
+from weft.core.edge import names
 from weft.typecheck.proofs.needs import Needs, is_square
 from weft.typecheck.proofs.options import takes_apart
 from weft.typecheck.proofs.trial import Trial
@@ -154,9 +155,9 @@ def _written(
 def _counts(
     trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
 ) -> Iterator[Needs]:
-    """An integer that no shape names and that an error speaks of: of axes, levels or layers there are few."""
-    for key in nearby if trial.error is not None else ():
-        if key in trial.configured and key not in dict(needs.equal) and sizes[key] in trial.mentioned:
+    """An integer that no shape names and that an error takes for the number of an axis: there are few axes."""
+    for key in nearby if names.NO_SUCH_AXIS in str(trial.error) else ():
+        if key in trial.configured and key not in dict(needs.equal):
             yield from (needs.plus(equal=(key, few)) for few in (2, 1, 3) if few != sizes[key])
 
 

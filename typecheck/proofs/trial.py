@@ -284,7 +284,8 @@ def _run(target: Target, builder: Builder, watch: Watch, passing: Passing) -> _R
         if not watch.violations:  # what was found while constructing must be found each time
             target.made.update(builder.made)
             target.behind.update(passing.passed)
-            ran.called, watch.calls = True, 0  # what preparing calls differs, for some of it is kept
+            ran.called = True
+            watch.calls.clear()  # what preparing calls differs, for some of it is kept
         passing.ended = target.transformed
         with paused():
             _check_records(watch, (args, kwargs))
@@ -314,7 +315,7 @@ def _complete(assignment: Assignment, builder: Builder) -> Assignment:
 
 def _progress(watch: Watch, called: bool, line: int) -> tuple[int, int, int]:
     """How far a trial got, whose error, if any, was raised at a line."""
-    calls = watch.calls if watch.calls_at_violation is None else watch.calls_at_violation
+    calls = len(watch.calls) if watch.calls_at_violation is None else watch.calls_at_violation
     if watch.violations:
         # What is wrong with a record that has been made lies behind the guards of its constructor. What is wrong with a
         # result is no way past an error: sizes that lead there would be taken for what the program needs.
