@@ -261,3 +261,27 @@ def test_what_fails_for_one_class_behind_its_guards_is_warned_of():
     assert "each of class Whole" in str(warning)
     assert "Whole(jnp.ones((1,)" in warning.program
     assert not verify(along_rows, strict=True)
+
+
+class Node:
+    def __new__(cls, *args: Any, **kwargs: Any):
+        if cls is Node:
+            raise TypeError("only its subclasses")
+        return object.__new__(cls)
+
+    def weight(self) -> int:
+        return 1
+
+
+class Leaf(Node):
+    pass
+
+
+def weighed(node: Node, x: Float[Array, "n"]) -> Float[Array, "n"]:
+    return x * node.weight()
+
+
+def test_a_class_whose_constructor_refuses_it_is_abstract():
+    (contract,) = verify(weighed).contracts
+    assert contract.verdict is Verdict.PROVED
+    assert contract.assumptions == ("node is Leaf",)
