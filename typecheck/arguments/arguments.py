@@ -202,6 +202,8 @@ def _record(builder: Builder, spec: RecordOf, place: str, scope: Scope) -> Any:
         builder.vocabulary[inner.contract] = names_of_class(spec.cls)
     if not spec.form.plain:
         return build_module(builder, spec.cls, place, inner, dict.fromkeys(counts_of_class(spec.cls), 2))
+    if is_abstract(spec.cls):
+        return _of_subclass(builder, spec.cls, place, inner, None)
     fields = [one for one in fields_of(spec.cls) if one.required or not isinstance(one.annotation, Instance)]
     values = {
         one.name: builder.build(one.annotation, f"{inner.path}{one.name}", inner)

@@ -60,7 +60,9 @@ def beyond_annotations(trial: Trial) -> str | None:
     if hidden and (isinstance(trial.error, KeyError) or (isinstance(trial.error, TypeError) and _LACKING.search(what))):
         return f"{', '.join(hidden)}: the annotations do not say what it takes ({what}); pass it in `args`"
     vague = sorted(trial.vague - {*hidden})
-    if vague and (isinstance(trial.error, _UNSPECIFIC) or _speaks_of_vague(trial)):
+    # What stands for the leaves of a tree, or for what is in a mapping, is an array: it cannot be looked up.
+    looked_up = isinstance(trial.error, TypeError) and "unhashable type" in what
+    if vague and (isinstance(trial.error, _UNSPECIFIC) or looked_up or _speaks_of_vague(trial)):
         return f"{', '.join(vague)}: the annotation leaves its contents open ({what}); pass it in `args`"
     return None
 

@@ -125,7 +125,7 @@ class Search(Explainer):
 
     def _started(self, base: Trial) -> tuple[Trial, Needs] | None:
         """Options and needs under which a failing trial holds; None, and the failure noted, if there are none."""
-        self.pending = base
+        self.pending = first = base
         other = self.otherwise(base)
         needs = Needs() if other.ok else self.explain(other, Needs(), ascending)
         if needs is not None:
@@ -148,7 +148,8 @@ class Search(Explainer):
         if needs is None:
             # What fails once the other needs are met says more than what fails without them.
             further = self.furthest
-            blamed = base if further is None or further.assignment.merged or further.assignment.apart else further
+            nearest = other if base is first else base
+            blamed = nearest if further is None or further.assignment.merged or further.assignment.apart else further
             self.found.failed.append(blamed)
             return None
         self.pending = None

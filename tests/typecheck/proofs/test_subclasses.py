@@ -1,6 +1,8 @@
 """Abstract classes: the concrete ones of the same package stand for them, and it is said which did."""
 
 import abc
+import dataclasses
+import re
 from typing import Any
 
 import equinox as eqx
@@ -127,7 +129,10 @@ def of_nobody(alone: Alone, x: Float[Array, "n"]) -> Float[Array, "n"]:
 def test_an_argument_of_an_abstract_class_is_of_each_class_of_its_package():
     report = verify(compared)
     assert report.proved, str(report)
-    assert report.assumptions == ("kernel is Squared or Linear, not Unfinished (guard at test_subclasses.py:54)",)
+    (assumption,) = report.assumptions
+    assert (
+        re.sub(r":\d+", "", assumption) == "kernel is Squared or Linear, not Unfinished (guard at test_subclasses.py)"
+    )
 
 
 def test_what_fails_for_every_class_is_a_failure():
@@ -144,7 +149,7 @@ def test_the_methods_that_an_abstract_class_brings_itself_are_judged():
     assert "judged in the classes that bring it" in contracts["Kernel.__call__"].reason
     assert contracts["Kernel.gram"].verdict in (Verdict.HOLDS, Verdict.PROVED)
     (assumption,) = contracts["Kernel.gram"].assumptions
-    assert assumption == "self is Squared or Linear, not Unfinished (guard at test_subclasses.py:54)"
+    assert re.sub(r":\d+", "", assumption) == "self is Squared or Linear, not Unfinished (guard at test_subclasses.py)"
     assert contracts["Kernel.swapped"].verdict is Verdict.FAILS
 
 
@@ -277,11 +282,30 @@ class Leaf(Node):
     pass
 
 
+@dataclasses.dataclass(eq=False)
+class Named(Node):
+    name: int
+
+    def __new__(cls, *args: Any, **kwargs: Any):
+        if cls is Named:
+            raise TypeError("only its subclasses")
+        return super().__new__(cls)
+
+
+class Twig(Named):
+    pass
+
+
 def weighed(node: Node, x: Float[Array, "n"]) -> Float[Array, "n"]:
     return x * node.weight()
 
 
-def test_a_class_whose_constructor_refuses_it_is_abstract():
-    (contract,) = verify(weighed).contracts
+def named(node: Named, x: Float[Array, "n"]) -> Float[Array, "n"]:
+    return x * node.weight()
+
+
+@pytest.mark.parametrize(("function", "stands"), [(weighed, "node is Leaf or Twig"), (named, "node is Twig")])
+def test_a_class_whose_constructor_refuses_it_is_abstract(function: Any, stands: str):
+    (contract,) = verify(function).contracts
     assert contract.verdict is Verdict.PROVED
-    assert contract.assumptions == ("node is Leaf",)
+    assert contract.assumptions == (stands,)

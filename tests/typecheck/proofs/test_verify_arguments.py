@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 from weft.typecheck.proofs import watch
 from weft.typecheck.proofs.prover import verify
 from weft.typecheck.proofs.report import Verdict
@@ -316,3 +316,13 @@ def test_what_a_configuration_holds_and_a_file_has_is_not_in_the_annotations():
 
 def test_what_an_object_does_not_have_is_a_failure():
     assert "has no attribute 'scales'" in str(verify(misspelt).failures[0])
+
+
+def grouped(x: Float[Array, "n"], names: PyTree) -> Float[Array, "n"]:
+    return x * len(set(jax.tree.leaves(names)))
+
+
+def test_what_is_looked_up_of_a_tree_is_no_array():
+    (contract,) = verify(grouped).contracts
+    assert contract.verdict is Verdict.SKIPPED
+    assert "names, tree.b, tree.w: the annotation leaves its contents open" in contract.reason
