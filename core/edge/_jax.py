@@ -19,7 +19,8 @@ import threading
 import weakref
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager
-from types import FrameType
+from pathlib import Path
+from types import BuiltinFunctionType, FrameType, FunctionType, MethodType
 from typing import Any, Protocol, TypeGuard, TypeVar, cast
 
 import jax
@@ -500,6 +501,51 @@ def truth_of_tracers(decide: Callable[[FrameType], bool | None]) -> Generator[No
         yield
     finally:
         cls.__bool__ = original
+
+
+@contextlib.contextmanager
+def own_functions_traced(within: Callable[[], AbstractContextManager[Any]]) -> Generator[None]:
+    """While this lasts, this thread traces JAX's own compiled functions (`jnp.add`, `jax.random.normal`) in a context.
+
+    Who gives each trace a context of its own, so that none is answered from another's, pays for these again each time,
+    which is most of the time; and there is nothing of the user's in them, but for functions that they are given. JAX
+    roots the metadata of what it traces in the function, so that nothing of the first caller is in it.
+
+    Args:
+        within: makes the context, of those that are part of the key of a trace.
+    """
+    from jax._src import pjit
+
+    original, thread = cast(Any, pjit)._infer_params, threading.get_ident()
+
+    def inferred(fun: Any, info: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        ours = threading.get_ident() == thread and _is_own(fun)
+        if not ours or not all(map(_is_plain, (*args, *kwargs.values()))):
+            return original(fun, info, args, kwargs)
+        with within():
+            return original(fun, info, args, kwargs)
+
+    cast(Any, pjit)._infer_params = inferred
+    try:
+        yield
+    finally:
+        cast(Any, pjit)._infer_params = original
+
+
+_FOLDER = f"{Path(jax.__file__).parent}/"
+
+
+def _is_own(function: object) -> bool:
+    """Whether a function is one of JAX's own, at the top of a module: it closes over nothing, and wraps nothing."""
+    plain = isinstance(function, FunctionType) and function.__closure__ is None and not hasattr(function, "__wrapped__")
+    return plain and function.__code__.co_filename.startswith(_FOLDER)
+
+
+def _is_plain(value: object) -> bool:
+    """Whether an argument is no function, or holds none, of somebody else's."""
+    if isinstance(value, functools.partial | MethodType) or (callable(value) and not isinstance(value, type)):
+        return isinstance(value, BuiltinFunctionType) or _is_own(value)
+    return not isinstance(value, tuple | list | dict) or all(map(_is_plain, jax.tree.leaves(value)))
 
 
 def asks_for_one_integer(error: Exception) -> bool:

@@ -43,6 +43,8 @@ CLASS_OF_SHARDINGS = "ShardingTypeError"
 TRACED_SHAPE = "Shapes must be 1D sequences of concrete values"
 # A leaf that cannot be traced: as an argument of a compiled call, and where a call is eager.
 NOT_ABSTRACT, NOT_OF_JAX = "as an abstract array", "is not a valid JAX array type"
+# An axis by a number that none of an array's has.
+NO_SUCH_AXIS = "out of bounds for array of dimension"
 # An axis by name, outside of what maps over it; the name follows.
 UNBOUND_AXIS = "unbound axis name: "
 # A name for exports that another class has.

@@ -202,6 +202,8 @@ def _record(builder: Builder, spec: RecordOf, place: str, scope: Scope) -> Any:
         builder.vocabulary[inner.contract] = names_of_class(spec.cls)
     if not spec.form.plain:
         return build_module(builder, spec.cls, place, inner, dict.fromkeys(counts_of_class(spec.cls), 2))
+    if is_abstract(spec.cls):
+        return _of_subclass(builder, spec.cls, place, inner, None)
     fields = [one for one in fields_of(spec.cls) if one.required or not isinstance(one.annotation, Instance)]
     values = {
         one.name: builder.build(one.annotation, f"{inner.path}{one.name}", inner)
@@ -224,10 +226,19 @@ def _instance(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any
     if spec.cls in builder.inside:
         raise Unbuildable(f"{place}: a {spec.cls.__name__} takes another one")
     builder.inside = (*builder.inside, spec.cls)
+    if _is_filled_later(spec.cls):
+        builder.vague.add(place)
     try:
         return build_module(builder, spec.cls, place, Scope(f"{place}.", f"{place}.", lead=scope.lead))
     finally:
         builder.inside = builder.inside[:-1]
+
+
+def _is_filled_later(cls: type) -> bool:
+    """Whether a class is a namespace or a configuration: it can be made empty, and what is in it its user knows."""
+    parameters = signature_of_class(cls).parameters
+    names_anything = hasattr(cls, "__getattr__") or any(one.kind is one.kind.VAR_KEYWORD for one in parameters)
+    return not any(one.required for one in parameters) and (names_anything or issubclass(cls, Mapping))
 
 
 def _string(builder: Builder, place: str, scope: Scope, *default: str | None) -> Any:

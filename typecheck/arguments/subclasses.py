@@ -6,8 +6,10 @@ proof says for which it holds.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import sys
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,8 +26,30 @@ def is_abstract(cls: type) -> bool:
     A class that marks methods so and forgets `abc.ABC` can be made, by Python; by what it says, it is abstract.
     """
     left_open = (getattr(cls, name, None) for name in ("__abstractvars__", "__abstractclassvars__"))
+    if any(_refuses_itself(cls, vars(cls).get(name)) for name in ("__new__", "__init__")):
+        return True
     methods = (getattr(inspect.getattr_static(cls, name, None), "__isabstractmethod__", False) for name in dir(cls))
     return inspect.isabstract(cls) or any(left_open) or any(one is True for one in methods)
+
+
+def _refuses_itself(cls: type, constructor: Any) -> bool:
+    """Whether a constructor that a class writes raises for that very class: `if cls is Node: raise TypeError(...)`."""
+    function = getattr(constructor, "__func__", constructor)
+    if not inspect.isfunction(function) or cls.__name__ not in function.__code__.co_names:
+        return False
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return False
+    return any(
+        isinstance(node, ast.If)
+        and isinstance(node.body[-1], ast.Raise)
+        and isinstance(node.test, ast.Compare)
+        and isinstance(node.test.ops[0], ast.Is | ast.Eq)
+        and ast.unparse(node.test.left) in ("cls", "type(self)", "self.__class__")
+        and ast.unparse(node.test.comparators[0]) == cls.__name__
+        for node in ast.walk(tree)
+    )
 
 
 def concrete_subclasses(cls: type) -> list[type]:

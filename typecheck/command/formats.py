@@ -32,6 +32,7 @@ RULES = {
     "memory-order": "Axes are merged or split in an order that mixes what they hold.",
     "swapped-axes": "A slice is overwritten by an update that lies across it.",
     "dtype-drift": "An array of a successor comes out with another dtype than it went in with.",
+    "one-class": "A class that the annotation allows fails where others do not.",
     "undecided": "The search for a verdict ended without one.",
     "unbuilt": "No arguments could be made from the annotations.",
     "skipped": "Left out by a marker.",

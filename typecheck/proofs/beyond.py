@@ -37,6 +37,8 @@ def beyond_annotations(trial: Trial) -> str | None:
         return f"it needs the numbers in an array, not only its shape ({what})"
     if isinstance(trial.error, NotImplementedError):
         return f"it is not implemented ({what})"
+    if isinstance(trial.error, OSError):
+        return f"it needs what lies outside of the program ({what})"
     if trial.guard:
         return f"{trial.guard}: no arguments were found that pass ({what}); pass some in `args`"
     if isinstance(trial.error, ValueError) and _LOOKED_UP.search(what):
@@ -58,7 +60,9 @@ def beyond_annotations(trial: Trial) -> str | None:
     if hidden and (isinstance(trial.error, KeyError) or (isinstance(trial.error, TypeError) and _LACKING.search(what))):
         return f"{', '.join(hidden)}: the annotations do not say what it takes ({what}); pass it in `args`"
     vague = sorted(trial.vague - {*hidden})
-    if vague and (isinstance(trial.error, _UNSPECIFIC) or _speaks_of_vague(trial)):
+    # What stands for the leaves of a tree, or for what is in a mapping, is an array: it cannot be looked up.
+    looked_up = isinstance(trial.error, TypeError) and "unhashable type" in what
+    if vague and (isinstance(trial.error, _UNSPECIFIC) or looked_up or _speaks_of_vague(trial)):
         return f"{', '.join(vague)}: the annotation leaves its contents open ({what}); pass it in `args`"
     return None
 
@@ -81,7 +85,7 @@ def _speaks_of_vague(trial: Trial) -> bool:
     return any(key in trial.open_keys for key in trial.spoken_of) or bool(ranks & open_ranks)
 
 
-_OF_RANK = re.compile(r"out of bounds for array of dimension (\d+)|values to unpack \(expected \d+, got (\d+)\)")
+_OF_RANK = re.compile(rf"{names.NO_SUCH_AXIS} (\d+)|values to unpack \(expected \d+, got (\d+)\)")
 
 
 def _of_open(trial: Trial) -> str | None:

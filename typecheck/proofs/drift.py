@@ -60,8 +60,9 @@ def _lowered(
             boxes = _boxes(args, kwargs)
             out = function(*args, **kwargs)
             for record, old in zip(before, dtypes, strict=True):
-                for successor in _of_class(out, type(record)):
-                    found.extend(_changes(type(record).__name__, old, _dtypes(successor)))
+                successors = [_dtypes(one) for one in _of_class(out, type(record))]
+                if old not in successors:  # else that is the successor, and others of its class are something else
+                    found.extend(one for new in successors for one in _changes(type(record).__name__, old, new))
             found.extend(_changes("", boxes, _boxes(args, kwargs)))
             return out
 

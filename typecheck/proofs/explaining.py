@@ -14,14 +14,26 @@ from typing import Any
 from weft.typecheck.arguments.builder import Assignment, Unbuildable
 from weft.typecheck.proofs.budget import Budget, Meter
 from weft.typecheck.proofs.needs import DEALS, Deal, Needs, ascending, assignment_for
+from weft.typecheck.proofs.options import is_class, leaves_kinds_open, speaks_of_kinds, unpacks_items
 from weft.typecheck.proofs.rules import candidates
 from weft.typecheck.proofs.trial import Target, Trial, run_trial
 
 _DEPTH = 24
 
+# How many pairs of options are tried.
+MOST_PAIRS = 40
+
 
 def _key(assignment: Assignment) -> tuple[object, ...]:
     return tuple(tuple(sorted(one.items())) if isinstance(one, Mapping) else one for one in vars(assignment).values())
+
+
+# Multiples of multiples: no program needs them, and a loop over such an axis would be written out.
+_LARGEST = 1 << 20
+
+
+def _is_out_of_hand(assignment: Assignment) -> bool:
+    return any(isinstance(size, int) and size > _LARGEST for size in assignment.sizes.values())
 
 
 class _Step:
@@ -54,6 +66,7 @@ class Explainer:
 
     Attributes:
         furthest: the trial that got furthest of those that nothing explained.
+        stuck: the last of them.
         unbuilt: why no arguments could be made where a need was tried, if so.
         beyond: the first trial that passed a guard without joining sizes, with its needs.
         pending: the failure that an explanation is being looked for.
@@ -62,6 +75,7 @@ class Explainer:
     def __init__(self, target: Target, dims: Mapping[str, Any], budget: Budget):
         self.target, self.dims = target, dims
         self.furthest: Trial | None = None
+        self.stuck: Trial | None = None
         self.unbuilt: Unbuildable | None = None
         self.beyond: tuple[Trial, Needs] | None = None
         self.pending: Trial | None = None
@@ -88,6 +102,62 @@ class Explainer:
         """A trial like another, with sizes dealt under some needs."""
         return self.attempt(assignment_for(trial.assignment.sizes, needs, deal, trial.assignment))
 
+    def otherwise(self, base: Trial, but: frozenset[str] = frozenset()) -> Trial:
+        """The trial with options taken otherwise, one after another, as long as a guard or an open annotation asks.
+
+        Args:
+            base: a trial that failed.
+            but: places whose options stay as they are.
+        """
+        for _ in range(3):
+            kinds = leaves_kinds_open(base) or unpacks_items(base) or self._may_be_for_others(base)
+            if base.ok or not (base.guard or kinds or base.classes.keys() - but):
+                break
+            other = self.with_other_options(base, but)
+            if other is base:
+                break
+            base = other
+        return base
+
+    def _may_be_for_others(self, base: Trial) -> bool:
+        """Whether an inherited method was given a member of a union that its base class may write for other classes."""
+        return self.target.inherited and not base.violations and any(one.endswith(" type") for one in base.options)
+
+    def with_other_options(self, base: Trial, but: frozenset[str] = frozenset()) -> Trial:
+        """The trial with one option, or two, taken otherwise that holds, or gets furthest beyond a guard."""
+        open_places = (one for one in base.options if one not in but)
+        places = [one for one in open_places if not one.endswith(" dtype") or speaks_of_kinds(base)]
+        if unpacks_items(base):
+            places = [one for one in places if one.endswith(" length")]
+        others = [
+            {place: option}
+            for place in places
+            for count in (base.options[place],)
+            for option in (range(count) if is_class(place) else range(1, min(count, 4)))
+            if option != base.assignment.options.get(place, 0)
+        ]
+        pairs = [{**one, **two} for n, one in enumerate(others) for two in others[n + 1 :] if one.keys() != two.keys()]
+        best, sideways = base, base
+        for number, options in enumerate((*others, *pairs[:MOST_PAIRS])):
+            if number >= len(others) and best is not base:
+                break  # what one option has brought about, another one is tried beside in the next round
+            taken = {**base.assignment.options, **options}
+            try:
+                trial = self.attempt(dataclasses.replace(base.assignment, options=taken))
+            except Unbuildable as reason:
+                self.unbuilt = self.unbuilt or reason
+                continue
+            if trial.ok:
+                return trial
+            if isinstance(trial.error, NotImplementedError) and any(map(is_class, options)):
+                continue  # what a class does not bring says nothing of the program
+            if trial.progress > best.progress:
+                best = trial
+            kinds = all(place.endswith((" tree", " dtype")) for place in options)
+            if kinds and sideways is base and trial.progress >= base.progress and trial.complaint != base.complaint:
+                sideways = trial  # what it says now is not about the kind of value that it was given
+        return sideways if best is base else best
+
     def explain(self, trial: Trial, needs: Needs, deal: Deal) -> Needs | None:
         """The needs under which a failing trial holds, or None where no need that is known of explains it."""
         outer, self.pending = self.pending, trial
@@ -101,6 +171,8 @@ class Explainer:
         for _ in range(_DEPTH):
             step = _Step(trial, needs, complaints)
             for candidate in candidates(trial, needs, self.target.constants):
+                if _is_out_of_hand(assignment_for(trial.assignment.sizes, candidate, deal, trial.assignment)):
+                    continue
                 try:
                     found = self.with_needs(trial, candidate, deal)
                 except Unbuildable as reason:
@@ -114,6 +186,7 @@ class Explainer:
                 if trial.guard not in ("", found.guard) and not candidate.merged and further:
                     self.beyond = self.beyond or (found, candidate)
             if step.taken is None:
+                self.stuck = trial
                 self.furthest = trial if self.furthest is None else max(self.furthest, trial, key=lambda t: t.progress)
                 return None
             trial, needs = step.taken

@@ -380,19 +380,22 @@ def _orders(operand: Axes) -> Iterator[list[tuple[str, int]]]:
 
 
 def lint(
-    trials: Sequence[tuple[Any, Mapping[str, int]]], own: frozenset[str], products: Sequence[Sequence[str]] = ()
+    trials: Iterable[tuple[Any, Mapping[str, int]]], own: frozenset[str], products: Sequence[Sequence[str]] = ()
 ) -> list[Warning_]:
     """What the lints say of every one of several traces; only what all of them show counts.
 
     Sizes that happen to be multiples of each other could suggest what is not there; they don't in every assignment.
 
     Args:
-        trials: closed jaxprs, each with the sizes that it was traced at.
+        trials: closed jaxprs, each with the sizes that it was traced at; they may be made as they are asked for.
         own: files that count as the user's.
         products: the annotations' products of dims, in their order: `["h", "c"]` for `h*c`.
     """
-    results = [Lint(declared_atoms(sizes, products), own).run(closed) for closed, sizes in trials]
-    places = [{(one.rule, one.file, one.line) for one in found} for found in results]
-    common: set[Any] = set.intersection(*places) if places else set()
-    first = {(one.rule, one.file, one.line): one for found in reversed(results) for one in found}
-    return [one for place, one in sorted(first.items()) if place in common]
+    first: dict[Any, Warning_] | None = None
+    for closed, sizes in trials:
+        found = Lint(declared_atoms(sizes, products), own).run(closed)
+        places = {(one.rule, one.file, one.line): one for one in reversed(found)}
+        first = places if first is None else {place: one for place, one in first.items() if place in places}
+        if not first:
+            break  # what one of them does not show, further ones cannot bring back
+    return [one for _, one in sorted((first or {}).items())]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,6 +74,16 @@ class Needs:
             *(f"{key} >= {number}" for key, number in self.least if key not in unknown),
             *(f"{key} is among the sizes tried: {', '.join(map(str, sizes))}" for key, sizes in self.among),
         )
+
+    def about(self, keys: Collection[str]) -> Needs:
+        """Those of some keys: what was asked of an axis is moot where the array came to have fewer of them."""
+
+        def known(entry: tuple[Any, ...]) -> bool:
+            return all(one in keys for one in entry if isinstance(one, str))
+
+        lists = ("multiples", "order", "equal", "least", "products", "among")
+        kept = {name: tuple(filter(known, getattr(self, name))) for name in lists}
+        return dataclasses.replace(self, **kept, squares=tuple(key for key in self.squares if key in keys))
 
     @property
     def of_one_shape(self) -> bool:

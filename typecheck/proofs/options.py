@@ -18,6 +18,21 @@ def leaves_kinds_open(trial: Trial) -> bool:
     return not trial.violations and any(place.endswith(kinds) for place in trial.options)
 
 
+def speaks_of_kinds(trial: Trial) -> bool:
+    """Whether an error, or the guard that raised it, says something of dtypes."""
+    return re.search(r"type|integer|\bint|float|\breal|complex", f"{trial.error} {trial.guard}") is not None
+
+
+def unpacks_items(trial: Trial) -> bool:
+    """Whether a program takes another number of items out of something, where one of its arguments has any number."""
+    return takes_apart(trial) and any(place.endswith(" length") for place in trial.options)
+
+
+def takes_apart(trial: Trial) -> bool:
+    """Whether something has another number of items, or of axes, than a program takes it apart into."""
+    return isinstance(trial.error, ValueError) and "values to unpack" in str(trial.error)
+
+
 def difference(base: Trial, trial: Trial) -> dict[tuple[str, str], int]:
     """The options and ranks in which a trial differs from another."""
     options, usual = trial.assignment.options, base.assignment.options
@@ -41,7 +56,7 @@ _WORDS = {
     "given": ("{name} left out", "{of} is left out", "{of} is given"),
     "present": ("{name} is None", "{of} is None", "{of} is not None"),
     "broadcast": ("{name} of size 1", "{name} is of size 1", "{name} is not of size 1"),
-    "length": ("{name} of {items} items", "{name} has {items} items", "{name} has not {items} items"),
+    "length": ("{name} of {items}", "{name} has {items}", "{name} has not {items}"),
     "tree": ("{name} of one array", "{name} is one array", "{name} is not one array"),
     "dtype": ("{name} of integers", "{name} is of integers", "{name} is not of integers"),
 }
@@ -61,7 +76,7 @@ def _words(trial: Trial, place: str, option: int) -> tuple[str, str, str]:
         return f"{place} = {value}", f"{place} = {value}", f"{place} is not {value}"
     if name and what in _WORDS:
         described, taken, refused = _WORDS[what]
-        filling = {"name": name, "of": argument_of(place), "items": (2, 1, 3)[option]}
+        filling = {"name": name, "of": argument_of(place), "items": ("2 items", "1 item", "3 items")[min(option, 2)]}
         return described.format(**filling), taken.format(**filling), refused.format(**filling)
     described = f"{place} as option {option + 1}"
     return described, f"{place} is option {option + 1}", f"{place} is not option {option + 1}"

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +38,7 @@ from weft.typecheck.proofs.trial import Target, Trial, one_at_a_time, run_trial
 from weft.typecheck.proofs.violations import Violation
 from weft.typecheck.proofs.watch import AsJaxtyping
 from weft.typecheck.proofs.watched import forget_closures
-from weft.typecheck.proofs.whose import is_users
+from weft.typecheck.proofs.whose import is_of_jax, is_users
 
 
 def verify(
@@ -337,14 +337,35 @@ def _warnings(target: Target, search: Search, outcome: Outcome) -> list[Finding]
         variants.setdefault(tuple(trial.assignment.options.items()), trial)
     findings: dict[tuple[str, str, int], Finding] = {}
     for trial in variants.values():
-        dealt = [_dealt(search, trial, outcome.needs, number) for number in range(len(DEALS))]
-        traces = [(one.jaxpr, one.assignment.sizes) for one in dealt if one is not None and one.ok]
-        for one in lint(traces, target.own, target.products):
+        for one in lint(_traces(search, trial, outcome.needs), target.own, target.products):
             file, line = (one.file, one.line) if one.line else (target.file, target.line)
             findings.setdefault((one.rule, file, line), Finding(one.rule, one.message, file, line))
+    findings |= {("one-class", one.message, 0): one for one in _of_one_class(target, search, outcome)}
     drifted = drifts(target, outcome.passed[0], search.dims)
     findings |= {("dtype-drift", one, 0): Finding("dtype-drift", one, target.file, target.line) for one in drifted}
     return list(findings.values())
+
+
+def _of_one_class(target: Target, search: Search, outcome: Outcome) -> Iterator[Finding]:
+    """What fails for one of the classes that an annotation allows, and holds for others: the class may be at fault.
+
+    What shows it has to be a program without weft, and an error about shapes: a class may lack what another one has.
+    """
+    for trial in outcome.doubtful:
+        if trial.violations or is_of_jax(trial.error):
+            smallest = search.shrink(trial, outcome.needs)
+            program = program_of(target, smallest, search.dims)
+            for one in findings_of(target, smallest) if program.shows else ():
+                yield dataclasses.replace(one, rule="one-class", program=program.text)
+
+
+def _traces(search: Search, variant: Trial, needs: Needs) -> Iterator[tuple[Any, Mapping[str, Any]]]:
+    """Traces of a variant of the program: the one that there is, then those at other sizes, as they are asked for."""
+    yield variant.jaxpr, variant.assignment.sizes
+    for number in range(len(DEALS)):
+        trial = _dealt(search, variant, needs, number)
+        if trial is not None and trial.ok:
+            yield trial.jaxpr, trial.assignment.sizes
 
 
 def _dealt(search: Search, trial: Trial, needs: Needs, number: int) -> Trial | None:

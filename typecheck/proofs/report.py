@@ -36,8 +36,9 @@ class Finding:
     """One thing that is wrong, or looks wrong.
 
     Attributes:
-        rule: `contract` (an annotation that does not hold), `error` (the program raises), or a lint:
-            `outer-product`, `memory-order`, `swapped-axes`, `dtype-drift`. Under `strict` also `undecided`.
+        rule: `contract` (an annotation that does not hold), `error` (the program raises), or a warning:
+            `outer-product`, `memory-order`, `swapped-axes`, `dtype-drift`, `one-class` (only for one of the
+            classes that an annotation allows). Under `strict` also `undecided`.
         message: what is expected and what is found.
         file, line: where: the function whose annotation it is, or the operation.
         sizes: the smallest sizes found that show it.

@@ -11,7 +11,9 @@ import math
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 
+from weft.core.edge import names
 from weft.typecheck.proofs.needs import Needs, is_square
+from weft.typecheck.proofs.options import takes_apart
 from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.proofs.whose import Whose
 
@@ -22,7 +24,7 @@ def candidates(trial: Trial, needs: Needs, constants: frozenset[int]) -> Iterato
     """Single needs that might explain a failure, the likeliest first: those about the sizes that it speaks of."""
     sizes = {key: size for key, size in trial.assignment.sizes.items() if isinstance(size, int)}
     nearby = list(trial.spoken_of) or list(sizes)
-    if isinstance(trial.error, ValueError) and "values to unpack" in str(trial.error):
+    if takes_apart(trial):
         yield from _ranks_needed(trial, needs, sizes, nearby, constants)  # it takes a fixed number of axes, or of items
         return
     for rule in _RULES:
@@ -148,6 +150,15 @@ def _written(
         for number in sorted(trial.mentioned - known - {0}):  # no size is 0: it would divide nothing
             if trial.originals.get(key, number) == number and not _is_fixed(key, number, trial, needs):
                 yield needs.plus(equal=(key, number))
+
+
+def _counts(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    """An integer that no shape names and that an error takes for the number of an axis: there are few axes."""
+    for key in nearby if names.NO_SUCH_AXIS in str(trial.error) else ():
+        if key in trial.configured and key not in dict(needs.equal):
+            yield from (needs.plus(equal=(key, few)) for few in (2, 1, 3) if few != sizes[key])
 
 
 def _is_fixed(key: str, number: int, trial: Trial, needs: Needs) -> bool:
@@ -281,6 +292,7 @@ def _larger(
 
 _RULES: tuple[Rule, ...] = (
     _joined_numbers,
+    _counts,
     _same_shapes,
     _merges,
     _as_recorded,

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from weft.typecheck.arguments.builder import Assignment, Unbuildable
+from weft.typecheck.arguments.builder import Assignment
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.proofs.budget import Budget, Exhausted
 from weft.typecheck.proofs.conditions import confirmed
@@ -21,7 +21,6 @@ from weft.typecheck.proofs.needs import DEALS, Needs, ascending
 from weft.typecheck.proofs.options import argument_of, at_guard, is_class, leaves_kinds_open, taken_option
 from weft.typecheck.proofs.trial import Target, Trial
 from weft.typecheck.proofs.variations import (
-    MOST_PAIRS,
     Found,
     vary_classes,
     vary_compared,
@@ -43,6 +42,7 @@ class Outcome:
         failed: the first trial of each failure that nothing explains.
         needs: what the passed ones need.
         notes: other things that the program asks for, in words ("mask is given").
+        doubtful: the trials that fail for a class that may stand for an abstract one, and by no choice of that class.
         ended: what ended the search before it had decided, if something did.
         pending: the failure that it was looking for an explanation of when it ended.
     """
@@ -53,6 +53,7 @@ class Outcome:
     notes: tuple[str, ...] = ()
     ended: Exhausted | None = None
     pending: Trial | None = None
+    doubtful: tuple[Trial, ...] = ()
 
 
 class Search(Explainer):
@@ -91,7 +92,8 @@ class Search(Explainer):
             ended = exhausted
         self._meter = None
         passed, notes = (one for one in found.passed if one.ok), dict.fromkeys(found.notes)
-        return Outcome(tuple(passed), tuple(found.failed), found.needs, tuple(notes), ended, self.pending)
+        lists = tuple(passed), tuple(found.failed), found.needs, tuple(notes)
+        return Outcome(*lists, ended, self.pending, tuple(found.doubtful))
 
     def _decide(self) -> None:
         """Looks for needs under which every deal of sizes holds, then varies what else may vary."""
@@ -116,13 +118,15 @@ class Search(Explainer):
 
     def _confirm(self) -> None:
         found = self.found
+        if found.passed:
+            found.needs = found.needs.about({key for trial in found.passed for key in trial.assignment.sizes})
         if not found.failed and found.needs.words():
             found.needs = confirmed(found.passed[0], found.needs, self._at, frozenset(self.dims))
 
     def _started(self, base: Trial) -> tuple[Trial, Needs] | None:
         """Options and needs under which a failing trial holds; None, and the failure noted, if there are none."""
-        self.pending = base
-        other = self._otherwise(base)
+        self.pending = first = base
+        other = self.otherwise(base)
         needs = Needs() if other.ok else self.explain(other, Needs(), ascending)
         if needs is not None:
             base = other
@@ -130,7 +134,7 @@ class Search(Explainer):
         elif other is not base:
             needs = self.explain(base, Needs(), ascending)
         if needs is None and self.furthest is not None and leaves_kinds_open(self.furthest):
-            further = self._with_other_options(self.furthest)
+            further = self.with_other_options(self.furthest)
             if further.ok:
                 base, needs = further, Needs()
                 self.found.notes += self._chosen(base, needs)
@@ -144,7 +148,8 @@ class Search(Explainer):
         if needs is None:
             # What fails once the other needs are met says more than what fails without them.
             further = self.furthest
-            blamed = base if further is None or further.assignment.merged or further.assignment.apart else further
+            nearest = other if base is first else base
+            blamed = nearest if further is None or further.assignment.merged or further.assignment.apart else further
             self.found.failed.append(blamed)
             return None
         self.pending = None
@@ -168,49 +173,6 @@ class Search(Explainer):
 
     def _at(self, sizes: Mapping[str, int], needs: Needs) -> Trial:
         return self.attempt(dataclasses.replace(self.found.passed[0].assignment, sizes=dict(sizes)))
-
-    def _otherwise(self, base: Trial) -> Trial:
-        """The trial with options taken otherwise, one after another, as long as a guard or an open annotation asks."""
-        for _ in range(3):
-            if base.ok or not (base.guard or leaves_kinds_open(base) or base.classes or self._may_be_for_others(base)):
-                break
-            other = self._with_other_options(base)
-            if other is base:
-                break
-            base = other
-        return base
-
-    def _may_be_for_others(self, base: Trial) -> bool:
-        """Whether an inherited method was given a member of a union that its base class may write for other classes."""
-        return self.target.inherited and not base.violations and any(one.endswith(" type") for one in base.options)
-
-    def _with_other_options(self, base: Trial) -> Trial:
-        """The trial with one option, or two, taken otherwise that holds, or gets furthest beyond a guard."""
-        others = [
-            {place: option}
-            for place, count in base.options.items()
-            for option in (range(count) if is_class(place) else range(1, min(count, 4)))
-            if option != base.assignment.options.get(place, 0)
-        ]
-        pairs = [{**one, **two} for n, one in enumerate(others) for two in others[n + 1 :] if one.keys() != two.keys()]
-        best, sideways = base, base
-        for options in (*others, *pairs[:MOST_PAIRS]):
-            taken = {**base.assignment.options, **options}
-            try:
-                trial = self.attempt(dataclasses.replace(base.assignment, options=taken))
-            except Unbuildable as reason:
-                self.unbuilt = self.unbuilt or reason
-                continue
-            if trial.ok:
-                return trial
-            if isinstance(trial.error, NotImplementedError) and any(map(is_class, options)):
-                continue  # what a class does not bring says nothing of the program
-            if trial.progress > best.progress:
-                best = trial
-            kinds = all(place.endswith((" tree", " dtype")) for place in options)
-            if kinds and sideways is base and trial.progress >= base.progress and trial.complaint != base.complaint:
-                sideways = trial  # what it says now is not about the kind of value that it was given
-        return sideways if best is base else best
 
     def _chosen(self, base: Trial, needs: Needs) -> list[str]:
         """What the options of a trial that holds say, where the usual ones do not hold."""

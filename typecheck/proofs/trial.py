@@ -36,9 +36,10 @@ from weft.typecheck.proofs.watch import Watch
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 # Part of the key of every trace that JAX keeps: each trial has a number of its own, so that none is answered from
-# another's. All have one for the arguments: initialisers would take most of the time, traced again in each trial.
+# another's. All have one for the arguments, and for JAX's own functions: these would take most of the time, traced
+# again in each trial.
 _trace_context = jax.make_user_context(default_value=None)
-_ARGUMENTS = 0
+_SHARED = 0
 _numbers = itertools.count(1)
 
 # Of a named axis that a program runs under: a prime, and none that a dim may have.
@@ -228,6 +229,7 @@ def run_trial(
         watching(target.own, apart=assignment.apart, about=(target.file, target.line)) as watch,
         warnings.catch_warnings(),
         passing.going_on(),
+        _jax.own_functions_traced(lambda: _trace_context(_SHARED)),
     ):
         warnings.simplefilter("ignore")
         ran = _run(target, builder, watch, passing)
@@ -277,12 +279,13 @@ class _Run:
 def _run(target: Target, builder: Builder, watch: Watch, passing: Passing) -> _Run:
     ran = _Run()
     try:
-        with _trace_context(_ARGUMENTS):
+        with _trace_context(_SHARED):
             function, args, kwargs = target.prepare(builder)
         if not watch.violations:  # what was found while constructing must be found each time
             target.made.update(builder.made)
             target.behind.update(passing.passed)
-            ran.called, watch.calls = True, 0  # what preparing calls differs, for some of it is kept
+            ran.called = True
+            watch.calls.clear()  # what preparing calls differs, for some of it is kept
         passing.ended = target.transformed
         with paused():
             _check_records(watch, (args, kwargs))
@@ -312,7 +315,7 @@ def _complete(assignment: Assignment, builder: Builder) -> Assignment:
 
 def _progress(watch: Watch, called: bool, line: int) -> tuple[int, int, int]:
     """How far a trial got, whose error, if any, was raised at a line."""
-    calls = watch.calls if watch.calls_at_violation is None else watch.calls_at_violation
+    calls = len(watch.calls) if watch.calls_at_violation is None else watch.calls_at_violation
     if watch.violations:
         # What is wrong with a record that has been made lies behind the guards of its constructor. What is wrong with a
         # result is no way past an error: sizes that lead there would be taken for what the program needs.

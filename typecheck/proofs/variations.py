@@ -12,13 +12,20 @@ from dataclasses import dataclass, field
 
 from weft.typecheck.arguments.builder import Unbuildable
 from weft.typecheck.proofs.beyond import NOT_ABSTRACT, beyond_annotations
-from weft.typecheck.proofs.explaining import Explainer
+from weft.typecheck.proofs.explaining import MOST_PAIRS, Explainer
 from weft.typecheck.proofs.needs import Needs, array_of, ascending, assignment_for, multiples
-from weft.typecheck.proofs.options import argument_of, at_guard, describe_option, difference, is_class, without_option
+from weft.typecheck.proofs.options import (
+    argument_of,
+    at_guard,
+    describe_option,
+    difference,
+    is_class,
+    taken_option,
+    without_option,
+)
 from weft.typecheck.proofs.trial import Trial
 
-# How many pairs of options are tried, and how many of the classes that may stand for an abstract one.
-MOST_PAIRS = 40
+# How many of the classes that may stand for an abstract one are tried.
 MOST_CLASSES = 4
 
 
@@ -30,6 +37,7 @@ class Found:
         passed, failed, needs, notes: see `Outcome`.
         settled: the places whose options have been spoken of.
         beside: trials that hold with options of these.
+        doubtful: trials that fail for a class that may stand for an abstract one, and by no choice of that class.
     """
 
     passed: list[Trial] = field(default_factory=list)
@@ -38,13 +46,18 @@ class Found:
     needs: Needs = field(default_factory=Needs)
     settled: set[str] = field(default_factory=set)
     beside: list[Trial] = field(default_factory=list)
+    doubtful: list[Trial] = field(default_factory=list)
 
 
 def vary_classes(explainer: Explainer, found: Found) -> None:
-    """Each class that may stand for an abstract one; those for which the program holds are named."""
+    """Each class that may stand for an abstract one; those for which the program holds are named.
+
+    What raises for one of them by its own choice, or asks for what annotations leave open, is not for that class. Any
+    other failure is a finding about the program, whose annotation promises that class: it is kept, to be told.
+    """
     base = found.passed[0]
     for place, names in base.classes.items():
-        holding, failing = [base.assignment.options.get(place, 0)], list[str]()
+        holding, failing = {base.assignment.options.get(place, 0): ""}, list[str]()
         for option in range(min(len(names), MOST_CLASSES)):
             if option in holding:
                 continue
@@ -52,15 +65,26 @@ def vary_classes(explainer: Explainer, found: Found) -> None:
                 trial, further = with_option(explainer, base, {place: option}, found.needs)
             except Unbuildable:
                 continue
-            if trial.ok and _suits(explainer, found, further):
+            few = len(further.merged) <= len(found.needs.merged) + 1
+            if trial.ok and few and _suits(explainer, found, further):
                 found.passed.append(trial)
                 found.needs = further
-                holding.append(option)
-            else:
-                failing.append(names[option])
-        listed = " or ".join(names[option] for option in sorted(holding))
+                holding[option] = _beside(base, trial, place)
+            elif not trial.ok:  # what holds under many needs of its own is not spoken of: they would be asked of all
+                failing.append(names[option] + at_guard(trial))
+                if not trial.guard and beyond_annotations(trial) is None:
+                    found.doubtful.append(trial)
+        listed = " or ".join(names[option] + holding[option] for option in sorted(holding))
         fails = f", not {' or '.join(failing)}" if failing else ""
         found.notes.append(f"{argument_of(place) or place} is {listed}{fails}")
+
+
+def _beside(base: Trial, trial: Trial, place: str) -> str:
+    """The options that a trial takes beside another one that it was to take, in brackets."""
+    usual = base.assignment.options
+    taken = {one: n for one, n in trial.assignment.options.items() if n and n != usual.get(one) and not is_class(one)}
+    said = ", ".join(taken_option(trial, one, option) for one, option in taken.items())
+    return f" ({said})" if said else ""
 
 
 def vary_options(explainer: Explainer, found: Found) -> None:
@@ -101,18 +125,27 @@ def vary_options(explainer: Explainer, found: Found) -> None:
 
 
 def with_option(explainer: Explainer, base: Trial, options: Mapping[str, int], needs: Needs) -> tuple[Trial, Needs]:
-    """The trial with some options taken otherwise, and the needs that it holds under, if it does."""
+    """The trial with some options taken otherwise, and the needs that it holds under, if it does.
+
+    If it does not, and the option is a class, the trial that got furthest: what fails once the guards of its
+    constructor are passed says more than these do.
+    """
     assignment = dataclasses.replace(base.assignment, options={**base.assignment.options, **options})
     trial = explainer.attempt(assignment)
     if trial.ok:
         return trial, needs
     keys = list(trial.assignment.sizes)
     fresh = explainer.attempt(assignment_for(keys, needs, ascending, trial.assignment))
+    of_class = any(map(is_class, options))
+    if of_class:
+        fresh = explainer.otherwise(fresh, frozenset(options))
     if fresh.ok:
         return fresh, needs
     further = explainer.explain(fresh, needs, ascending)
     if further is None:
-        return fresh, needs
+        stuck = explainer.stuck if of_class else None
+        # Sizes that are joined pass many a guard, and what fails then may fail because they are one.
+        return (fresh if stuck is None or stuck.assignment.merged else stuck), needs
     return explainer.with_needs(fresh, further, ascending), further
 
 
@@ -192,26 +225,38 @@ def _in_words(trial: Trial, options: Mapping[str, int], ranks: Mapping[str, int]
 
 
 def vary_ranks(explainer: Explainer, found: Found) -> None:
-    """Other numbers of axes for each variadic name."""
+    """Other numbers of axes for each variadic name; for all arrays without a shape at once, where one alone fails."""
     base = found.passed[0]
     if found.needs.of_one_shape:
         return
+    alone: dict[str, list[str]] = {}
     for key, (rank, anonymous) in base.ranks.items():
         for other in (0, 2, 1):
             if other == rank or any(one == key for one, _ in found.needs.ranks):
                 continue
             try:
-                trial = explainer.attempt(
-                    dataclasses.replace(base.assignment, ranks={**base.assignment.ranks, key: other})
-                )
+                trial = _of_ranks(explainer, base, {key: other})
             except Unbuildable:
                 continue
             if trial.ok:
                 found.passed.append(trial)
             elif anonymous or trial.guard or (other == 0 and trial.error is not None):
-                found.notes.append(f"{array_of(key)} is not of {other} axes{at_guard(trial)}")
+                alone.setdefault(key, []).append(f"{array_of(key)} is not of {other} axes{at_guard(trial)}")
             else:
                 found.failed.append(trial)
+    together = [key for key in alone if len(alone[key]) > 1 and base.ranks[key] == (2, True)]
+    if len(together) > 1:
+        with contextlib.suppress(Unbuildable):
+            trials = [_of_ranks(explainer, base, dict.fromkeys(together, other)) for other in (0, 1)]
+            if all(trial.ok for trial in trials):
+                found.passed += trials
+                alone = {key: notes for key, notes in alone.items() if key not in together}
+                found.notes.append(f"{' and '.join(map(array_of, together))} have the same number of axes, 2 at most")
+    found.notes += [note for notes in alone.values() for note in notes]
+
+
+def _of_ranks(explainer: Explainer, base: Trial, ranks: Mapping[str, int]) -> Trial:
+    return explainer.attempt(dataclasses.replace(base.assignment, ranks={**base.assignment.ranks, **ranks}))
 
 
 def vary_ones(explainer: Explainer, found: Found) -> None:

@@ -91,8 +91,9 @@ def _linked_size(mismatch: Mismatch) -> Any:
 def _found(mismatch: Mismatch) -> Any:
     if mismatch.reason == "link":
         return _linked_size(mismatch)
-    shape = getattr(mismatch.value, "shape", None)
-    return shape[mismatch.axis] if shape is not None and mismatch.axis is not None else None
+    shape, axis = getattr(mismatch.value, "shape", ()), mismatch.axis
+    # A scalar has none of the axes that a `*name` stands for.
+    return shape[axis] if axis is not None and -len(shape) <= axis < len(shape) else None
 
 
 def sizes_of(mismatch: Mismatch) -> tuple[int, ...]:

@@ -45,8 +45,9 @@ class Watch:
     Attributes:
         unreadable: what is wrong with an annotation of that function, if it cannot be evaluated.
         violations: what did not hold, in the order it was met.
-        calls: how many of the user's functions have started; how far a trace got.
-        calls_at_violation: the same, when the first violation was met.
+        calls: from which places of the user's code which of the user's functions were called; how far a trace got. A
+            loop or recursion that goes on for longer, at larger sizes, gets no further by that.
+        calls_at_violation: how many there were, when the first violation was met.
     """
 
     # The policy where records share their names with the function that they are given to.
@@ -58,7 +59,7 @@ class Watch:
         self.about = about
         self.unreadable: AnnotationError | None = None
         self.violations: list[Violation] = []
-        self.calls = 0
+        self.calls: set[tuple[int, int, int]] = set()
         self.calls_at_violation: int | None = None
         self._open: dict[int, tuple[Watched, Bindings]] = {}
         # Generators between two values, with their frames, so that their identities stay theirs.
@@ -104,7 +105,7 @@ class Watch:
             if not thrown:  # as it is when it is closed
                 _, self._open[id(frame)] = self._suspended.pop(id(frame))
             return
-        self.calls += 1
+        self.calls.add((id(frame.f_code), *_site(frame.f_back, self._whose)))
         try:
             watched = watched_of_code(frame)
         except AnnotationError:
@@ -230,7 +231,7 @@ class Watch:
 
     def _violated(self, owner: Any, mismatch: Mismatch, frame: FrameType | None) -> None:
         if self.calls_at_violation is None:
-            self.calls_at_violation = self.calls
+            self.calls_at_violation = len(self.calls)
         file, line = place_of(owner)
         violation = Violation(
             getattr(owner, "__qualname__", str(owner)),
@@ -292,6 +293,13 @@ _VALUES = (bool, int, float, complex, str, tuple, list, dict, type(None))
 
 def _count_of_parameters(code: CodeType) -> int:
     return code.co_argcount + code.co_kwonlyargcount
+
+
+def _site(frame: FrameType | None, whose: Whose) -> tuple[int, int]:
+    """The place in the user's code that a call comes from."""
+    while frame is not None and whose[frame.f_code.co_filename] != "user":
+        frame = frame.f_back
+    return (0, 0) if frame is None else (id(frame.f_code), frame.f_lasti)
 
 
 def _caller(frame: FrameType | None, own: frozenset[str]) -> tuple[str, int] | None:

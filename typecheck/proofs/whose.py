@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import traceback
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Literal
@@ -49,6 +50,12 @@ def is_users(filename: str, own: frozenset[str] = frozenset()) -> bool:
 def is_transforms(filename: str) -> bool:
     """Whether a file is one of JAX's, or of those of weft that define transforms."""
     return owner_of(filename) in ("jax", "machinery", "nnx")
+
+
+def is_of_jax(error: Exception | None) -> bool:
+    """Whether JAX raised an error, and neither a program nor Python."""
+    frames = [frame for frame, _ in traceback.walk_tb(None if error is None else error.__traceback__)]
+    return bool(frames) and owner_of(frames[-1].f_code.co_filename) == "jax"
 
 
 class Whose(dict[str, Literal["user", "library", "plain"]]):

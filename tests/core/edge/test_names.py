@@ -149,6 +149,7 @@ WORDS: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
     "texts are given to a program": (TypeError, names.NOT_ABSTRACT, lambda: jax.jit(jnp.sin)(TEXTS)),
     "texts are mapped": (TypeError, names.NOT_OF_JAX, lambda: jax.vmap(jnp.sin)(TEXTS)),
     "an axis is not there": (NameError, f"{names.UNBOUND_AXIS}rows", lambda: jax.lax.psum(1.0, "rows")),
+    "an array has fewer axes": (ValueError, f"{names.NO_SUCH_AXIS} 2", lambda: jnp.sum(X, axis=2)),
     "a name is taken": (ValueError, names.NAME_OF_EXPORTS, register_twice),
     "equinox's error": (jax.errors.JaxRuntimeError, f"{names.OF_EQUINOX}too large\n", fail_in_a_program),
 }

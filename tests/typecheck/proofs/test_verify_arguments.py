@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 from weft.typecheck.proofs import watch
 from weft.typecheck.proofs.prover import verify
 from weft.typecheck.proofs.report import Verdict
@@ -261,3 +261,68 @@ def test_a_failure_behind_what_is_assumed_says_nothing():
 
 def test_a_failure_before_a_callable_is_called_is_one():
     assert verify(turned).contracts[0].verdict is Verdict.FAILS
+
+
+def first_of(state: tuple[Float[Array, "h"], ...], x: Float[Array, "h"]) -> Float[Array, "h"]:
+    (only,) = state
+    return only + x
+
+
+def levels(x: Float[Array, "a b"], depth: int) -> Float[Array, "..."]:
+    return jnp.sum(x, axis=tuple(range(-depth, 0)))
+
+
+def test_how_many_items_something_is_taken_apart_into_is_an_assumption():
+    assert verify(first_of).assumptions == ("state has 1 item",)
+
+
+def test_an_integer_that_counts_axes_is_tried_at_small_numbers():
+    (contract,) = verify(levels).contracts
+    assert contract.assumptions == ("depth is among the sizes tried: 1, 2",)
+
+
+class Settings:
+    """Holds whatever it is given."""
+
+    def __init__(self, **values: Any):
+        vars(self).update(values)
+
+
+class Fixed:
+    def __init__(self, scale: float = 2.0):
+        self.scale = scale
+
+
+def configured(x: Float[Array, "n"], settings: Settings) -> Float[Array, "n"]:
+    return x * settings.model.scale
+
+
+def misspelt(x: Float[Array, "n"], fixed: Fixed) -> Float[Array, "n"]:
+    return x * fixed.scales
+
+
+def read(x: Float[Array, "n"]) -> Float[Array, "n"]:
+    return x * jnp.load("no such file")
+
+
+def test_what_a_configuration_holds_and_a_file_has_is_not_in_the_annotations():
+    (contract,) = verify(configured).contracts
+    assert contract.verdict is Verdict.SKIPPED
+    assert contract.reason.startswith("settings: the annotation leaves its contents open")
+    (contract,) = verify(read).contracts
+    assert contract.verdict is Verdict.SKIPPED
+    assert contract.reason.startswith("it needs what lies outside of the program (FileNotFoundError")
+
+
+def test_what_an_object_does_not_have_is_a_failure():
+    assert "has no attribute 'scales'" in str(verify(misspelt).failures[0])
+
+
+def grouped(x: Float[Array, "n"], names: PyTree) -> Float[Array, "n"]:
+    return x * len(set(jax.tree.leaves(names)))
+
+
+def test_what_is_looked_up_of_a_tree_is_no_array():
+    (contract,) = verify(grouped).contracts
+    assert contract.verdict is Verdict.SKIPPED
+    assert "names, tree.b, tree.w: the annotation leaves its contents open" in contract.reason

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import pytest
 from jaxtyping import Array, Float
@@ -192,3 +193,25 @@ def test_the_command_tells_of_it_in_each_format(strict: bool, program: str, caps
 def test_the_command_refuses_a_budget_in_one_line(program: str, capsys: pytest.CaptureFixture[str]):
     assert command(["check", "--trials", "0", program]) == 2
     assert capsys.readouterr().err == "a proof cannot be tried in 0 trials\n"
+
+
+def scanned(a: Float[Array, "t d"], b: Float[Array, "t d"]) -> tuple[Float[Array, "t"], Float[Array, "d"]]:
+    def joined(one: tuple[Float[Array, "... d"], Float[Array, "... d"]], other: tuple[Array, Array]):
+        return one[0] * other[0], other[0] * one[1] + other[1]
+
+    _, h = jax.lax.associative_scan(joined, (a, b))
+    return jnp.sum(h, 1), h[:, -1]
+
+
+def test_what_is_called_more_often_at_larger_sizes_gets_no_further_by_that():
+    (contract,) = verify(scanned, trials=300).contracts
+    assert contract.verdict is Verdict.FAILS
+    assert dict(contract.failures[0].sizes) == {"t": 1, "d": 2}
+
+
+def lost(x: Float[Array, "*b d"]) -> Float[Array, "*b"]:
+    return jnp.sum(x)
+
+
+def test_a_result_that_lacks_the_axes_of_a_name_is_a_failure():
+    assert "found f32[]: *b is (1,)" in str(verify(lost).failures[0])

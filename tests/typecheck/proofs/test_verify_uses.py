@@ -155,3 +155,21 @@ def test_a_tree_of_another_kind_than_the_code_takes_is_no_failure():
     (contract,) = verify(takes_another_tree).contracts
     assert contract.verdict.value == "not checked"
     assert contract.reason.startswith("x: the annotation leaves open which tree it is (TypeError")
+
+
+class Shifted(eqx.Module):
+    by: Array
+
+    def __call__(self, x: Array, condition: Array | None = None) -> Array:
+        if x.shape != self.by.shape:
+            raise ValueError("of one shape")
+        return x + self.by
+
+
+def test_arrays_that_only_together_may_have_other_numbers_of_axes_are_named_together():
+    (contract,) = verify(Shifted).contracts
+    assert contract.assumptions == (
+        "x.shape[0] = by.shape[0]",
+        "x.shape[1] = by.shape[1]",
+        "by and x have the same number of axes, 2 at most",
+    )
