@@ -27,6 +27,7 @@ def agreement_of_carries(name: str, arrives: Callable[[Call], Arrival], *, shape
         before = boundary.describe(_alone(subtrees(arrives(live), live, departure.read, CARRIED)), "carry")
 
         def check(out: Any) -> None:
+            _check_arity(name, departure.prefix, out)
             after = boundary.describe(_alone(subtrees(departure.prefix, out, departure.read, CARRIED)), "carry")
             # Before JAX compares types: it would name places in a flat tuple.
             found = differences(before, after, shapes=shapes, promotes=shapes)
@@ -46,6 +47,18 @@ def agreement_of_carries(name: str, arrives: Callable[[Call], Arrival], *, shape
         return check
 
     return agreement
+
+
+def _check_arity(name: str, prefix: Any, out: Any) -> None:
+    """That a step returned as many values as its prefix has entries, which is what is most often forgotten."""
+    if type(prefix) is not tuple or (isinstance(out, tuple | list) and len(out) == len(prefix)):
+        return
+    returned = f"{len(out)} values" if isinstance(out, tuple) else f"a single {type(out).__name__}"
+    raise CarryError(
+        f"the function of {name} must return {len(prefix)} values, as out_axes has entries, and returned {returned}",
+        at=f"out_axes=({', '.join(getattr(entry, '__name__', str(entry)) for entry in prefix)})",
+        fix="return a pair, (carry, y), where y may be None; or say Carry alone in out_axes",
+    )
 
 
 def _alone(parts: list[Any]) -> Any:

@@ -182,11 +182,16 @@ def lax_padding(padding: Padding, extent: Sequence[int]) -> str | list[tuple[int
         if padding != "CAUSAL":
             return padding
         if rank != 1:
-            raise ConfigError(f"causal padding is for one spatial axis, not {rank}", fix="give pairs (low, high)")
+            raise ConfigError(
+                f"Causal padding is only for 1D convolutions: causal padding is for one spatial axis, not {rank}",
+                fix="give pairs (low, high)",
+            )
         return [(extent[0] - 1, 0)]
     pads = (padding,) * rank if isinstance(padding, int) else padding
     if len(pads) != rank:
-        raise ConfigError(f"padding has {len(pads)} entries for {rank} spatial axes: {tuple(pads)}")
+        raise ConfigError(
+            f"Invalid padding format: padding has {len(pads)} entries for {rank} spatial axes: {tuple(pads)}"
+        )
     return [(pad, pad) if isinstance(pad, int) else (pad[0], pad[1]) for pad in pads]
 
 

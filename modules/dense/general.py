@@ -111,10 +111,14 @@ def check_equation(equation: str) -> str:
     """
     equation = equation.replace(" ", "")
     if "->" not in equation:
-        raise ConfigError(f"the equation {equation!r} has no output", fix='write one, as in "bi,ij->bj"')
+        raise ConfigError(
+            f"the equation must be explicit: the equation {equation!r} has no output",
+            fix='write one, as in "bi,ij->bj"',
+        )
     if equation.count(",") != 1:
         raise ConfigError(
-            f"the equation {equation!r} has {equation.count(',') + 1} operands", fix="write two: the input, the kernel"
+            f"the equation {equation!r} has {equation.count(',') + 1} operands, and must have exactly two operands",
+            fix="write two: the input, the kernel",
         )
     return equation
 
