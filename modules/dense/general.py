@@ -60,7 +60,7 @@ def linear_general(  # weft: skip(the axes decide the shapes)
     if bias is None:
         return y
     kept = [x.shape[axis] if axis in batch else 1 for axis in range(x.ndim) if axis not in contracted]
-    return _plus(y, lax.reshape(bias, (*kept, *kernel.shape[features:])))
+    return _plus(y, jnp.reshape(bias, (*kept, *kernel.shape[features:])))
 
 
 def _plus(y: Array, bias: Array) -> Array:
