@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import jax
 from weft.core.errors import CarryError
 from weft.core.interpreter.boundary import AnyBoundary, Arrival, Call, Departure, Groups
 from weft.core.interpreter.prefixes import subtrees
@@ -53,7 +54,8 @@ def _check_arity(name: str, prefix: Any, out: Any) -> None:
     """That a step returned as many values as its prefix has entries, which is what is most often forgotten."""
     if type(prefix) is not tuple or (isinstance(out, tuple | list) and len(out) == len(prefix)):
         return
-    returned = f"{len(out)} values" if isinstance(out, tuple) else f"a single {type(out).__name__}"
+    alone = jax.typeof(out) if isinstance(out, jax.Array) else type(out).__name__
+    returned = f"{len(out)} values" if isinstance(out, tuple) else f"a single {alone}"
     raise CarryError(
         f"the function of {name} must return {len(prefix)} values, as out_axes has entries, and returned {returned}",
         at=f"out_axes=({', '.join(getattr(entry, '__name__', str(entry)) for entry in prefix)})",
