@@ -26,6 +26,10 @@ class InPlaceError(WeftError, NotImplementedError):
     """`variable += x`, which would rebind a name instead of changing the Variable."""
 
 
+class SowError(StructureError, TypeError):
+    """A value that `sow` cannot join to what is there."""
+
+
 class PrefixError(AxisError, TypeError):
     """A prefix (`in_axes`, `out_shardings`) of another form than what it is a prefix of."""
 

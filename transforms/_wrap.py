@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -12,7 +13,7 @@ from weft.core import caches
 from weft.core.edge.untyped import jnp
 from weft.core.errors import WeftError
 from weft.core.interpreter.boundary import AnyBoundary
-from weft.core.interpreter.interpret import Interpreted, interpret
+from weft.core.interpreter.interpret import Interpreted, interpret, name_of
 from weft.core.interpreter.rules import Rule
 from weft.core.interpreter.values import VALUES
 from weft.core.memory import Recent, text_key
@@ -178,8 +179,9 @@ def numbers_and_names(
 
     Raises:
         ValueError: if a name is not a parameter, or a number is out of range.
+        TypeError: if a number is none.
     """
-    chosen, named = set(as_tuple(numbers)), set(as_tuple(names))
+    chosen, named = {operator.index(number) for number in as_tuple(numbers)}, set(as_tuple(names))
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
@@ -188,10 +190,10 @@ def numbers_and_names(
     takes_any_name = any(p.kind is p.VAR_KEYWORD for p in parameters)
     unknown = named - {p.name for p in parameters}
     if unknown and not takes_any_name:
-        raise ValueError(f"{function!r} has no parameter {', '.join(map(repr, sorted(unknown)))}")
+        raise ValueError(f"{name_of(function)} has no parameter {', '.join(map(repr, sorted(unknown)))}")
     takes_any_number = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     if not takes_any_number and any(not -len(positional) <= n < len(positional) for n in chosen):
-        raise ValueError(f"argument numbers {sorted(chosen)} are out of range: {function!r} takes {positional}")
+        raise ValueError(f"argument numbers {sorted(chosen)} are out of range: {name_of(function)} takes {positional}")
     # Each way to name an argument is completed by the other, since a call may pass it either way.
     chosen = {n if n >= 0 else n + len(positional) for n in chosen}
     named |= {positional[n] for n in chosen if n < len(positional)}

@@ -7,8 +7,9 @@ where they drift.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
+import jax
 from weft.core.errors import CarryError
 from weft.core.interpreter.boundary import AnyBoundary, Arrival, Call, Departure, Groups
 from weft.core.interpreter.prefixes import subtrees
@@ -27,6 +28,7 @@ def agreement_of_carries(name: str, arrives: Callable[[Call], Arrival], *, shape
         before = boundary.describe(_alone(subtrees(arrives(live), live, departure.read, CARRIED)), "carry")
 
         def check(out: Any) -> None:
+            _check_arity(name, departure.prefix, out)
             after = boundary.describe(_alone(subtrees(departure.prefix, out, departure.read, CARRIED)), "carry")
             # Before JAX compares types: it would name places in a flat tuple.
             found = differences(before, after, shapes=shapes, promotes=shapes)
@@ -46,6 +48,23 @@ def agreement_of_carries(name: str, arrives: Callable[[Call], Arrival], *, shape
         return check
 
     return agreement
+
+
+def _check_arity(name: str, prefix: Any, out: Any) -> None:
+    """That a step returned as many values as its prefix has entries, which is what is most often forgotten."""
+    if type(prefix) is not tuple:
+        return
+    entries = cast("tuple[object, ...]", prefix)
+    several = cast("Sequence[object]", out) if isinstance(out, tuple | list) else None
+    if several is not None and len(several) == len(entries):
+        return
+    alone = jax.typeof(out) if isinstance(out, jax.Array) else type(out).__name__
+    returned = f"a single {alone}" if several is None else f"{len(several)} values"
+    raise CarryError(
+        f"the function of {name} must return {len(entries)} values, as out_axes has entries, and returned {returned}",
+        at=f"out_axes=({', '.join(getattr(entry, '__name__', str(entry)) for entry in entries)})",
+        fix="return a pair, (carry, y), where y may be None; or say Carry alone in out_axes",
+    )
 
 
 def _alone(parts: list[Any]) -> Any:

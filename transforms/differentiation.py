@@ -108,7 +108,9 @@ def _check(
         dtype = jnp.result_type(leaf.value)
         complex_, inexact = jnp.issubdtype(dtype, jnp.complexfloating), jnp.issubdtype(dtype, jnp.inexact)
         if not (inexact or options.allow_int):
-            _refuse(options, leaf, "is not inexact", "leave it out with wrt=, or pass allow_int=True")
+            _refuse(
+                options, leaf, "is not inexact", "leave it out (wrt=, in NNX nnx.DiffState), or pass allow_int=True"
+            )
         if options.holomorphic and not complex_:
             _refuse(options, leaf, "is not complex, but holomorphic=True", "make it complex, or drop holomorphic")
         if forward and complex_ and not options.holomorphic:

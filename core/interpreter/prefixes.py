@@ -286,5 +286,8 @@ def subtrees(prefix: PyTree, tree: PyTree, read: Read, wanted: Ride) -> list[PyT
     if wanted not in rides_in(prefix, read):
         return []
     nodes, definition = trees.flatten(prefix, lambda node: read(node) is not None)
-    parts = definition.flatten_up_to(tree)
+    try:
+        parts = definition.flatten_up_to(tree)
+    except ValueError as error:
+        raise _does_not_fit("the prefix of a carry", prefix, error) from None
     return [part for node, part in zip(nodes, parts, strict=True) if read(node) == wanted]

@@ -120,7 +120,7 @@ def one_batch_axis(  # weft: skip(the rank says which axes are space)
     """
     check_space(x, rank)
     batch = x.shape[: x.ndim - rank - 1]
-    return (x if len(batch) == 1 else lax.reshape(x, (math.prod(batch), *x.shape[len(batch) :]))), batch
+    return (x if len(batch) == 1 else jnp.reshape(x, (math.prod(batch), *x.shape[len(batch) :]))), batch
 
 
 def biased(  # weft: skip(the batch axes are given as numbers)
@@ -128,7 +128,7 @@ def biased(  # weft: skip(the batch axes are given as numbers)
 ) -> Float[Array, "*batch_space out"]:
     """What was convolved, with its bias and its batch axes."""
     y = y if bias is None else add_bias(y, bias)
-    return y if len(batch) == 1 else lax.reshape(y, (*batch, *y.shape[1:]))
+    return y if len(batch) == 1 else jnp.reshape(y, (*batch, *y.shape[1:]))
 
 
 def dilated(window: Sequence[int], dilation: Sequence[int]) -> list[int]:
@@ -182,11 +182,16 @@ def lax_padding(padding: Padding, extent: Sequence[int]) -> str | list[tuple[int
         if padding != "CAUSAL":
             return padding
         if rank != 1:
-            raise ConfigError(f"causal padding is for one spatial axis, not {rank}", fix="give pairs (low, high)")
+            raise ConfigError(
+                f"Causal padding is only for 1D convolutions: causal padding is for one spatial axis, not {rank}",
+                fix="give pairs (low, high)",
+            )
         return [(extent[0] - 1, 0)]
     pads = (padding,) * rank if isinstance(padding, int) else padding
     if len(pads) != rank:
-        raise ConfigError(f"padding has {len(pads)} entries for {rank} spatial axes: {tuple(pads)}")
+        raise ConfigError(
+            f"Invalid padding format: padding has {len(pads)} entries for {rank} spatial axes: {tuple(pads)}"
+        )
     return [(pad, pad) if isinstance(pad, int) else (pad[0], pad[1]) for pad in pads]
 
 

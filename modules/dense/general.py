@@ -60,7 +60,7 @@ def linear_general(  # weft: skip(the axes decide the shapes)
     if bias is None:
         return y
     kept = [x.shape[axis] if axis in batch else 1 for axis in range(x.ndim) if axis not in contracted]
-    return _plus(y, lax.reshape(bias, (*kept, *kernel.shape[features:])))
+    return _plus(y, jnp.reshape(bias, (*kept, *kernel.shape[features:])))
 
 
 def _plus(y: Array, bias: Array) -> Array:
@@ -111,10 +111,14 @@ def check_equation(equation: str) -> str:
     """
     equation = equation.replace(" ", "")
     if "->" not in equation:
-        raise ConfigError(f"the equation {equation!r} has no output", fix='write one, as in "bi,ij->bj"')
+        raise ConfigError(
+            f"the equation must be explicit: the equation {equation!r} has no output",
+            fix='write one, as in "bi,ij->bj"',
+        )
     if equation.count(",") != 1:
         raise ConfigError(
-            f"the equation {equation!r} has {equation.count(',') + 1} operands", fix="write two: the input, the kernel"
+            f"the equation {equation!r} has {equation.count(',') + 1} operands, and must have exactly two operands",
+            fix="write two: the input, the kernel",
         )
     return equation
 

@@ -71,7 +71,7 @@ def product_options(out_dtype: Any, out_sharding: Any) -> dict[str, Any]:
 
 def add_bias(y: Float[Array, "*batch out"], bias: Float[Array, "out"]) -> Float[Array, "*batch out"]:
     """`y + bias`, with the bias along the last axis."""
-    wide = lax.reshape(bias, (1,) * (y.ndim - 1) + bias.shape)
+    wide = jnp.reshape(bias, (1,) * (y.ndim - 1) + bias.shape)
     if y.dtype != wide.dtype:
         dtype = jnp.promote_types(y.dtype, wide.dtype)
         y, wide = cast(y, dtype), cast(wide, dtype)

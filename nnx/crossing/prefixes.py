@@ -9,11 +9,13 @@ ride; it also answers for paths that did not exist when the call came in, which 
 A Variable that is reached by several paths is one leaf, and can ride in one way only. The first path decides, and every
 other must agree on its *place* (`Ride.place`): two axes, or an axis and none, are an error that names both paths. A
 prefix that was made of the graph itself (`nnx.prefix`) names each Variable once, so it is not asked about the others.
+Filters are asked for the first path in each item alone, as in flax: those of a model that uses a part twice would
+otherwise have to name both of its paths.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -138,7 +140,12 @@ def rides_of(graph: bool, prefix: Any, tree: Tree, read: Read, what: str) -> lis
     if plan.repeats:
         # A prefix made of the graph itself names each Variable once, where it is first met.
         named_once = {root for root, place in enumerate(tree.nodes) if isinstance(by_item[place], OfGraph)}
-        _check_aliases(tree, finders, rides, what, named_once)
+        filtered = {
+            root: range(starts[root], starts[root + 1])
+            for root, place in enumerate(tree.nodes)
+            if isinstance(by_item[place], RidesByKind) and root not in named_once
+        }
+        _check_aliases(tree, finders, rides, what, named_once, filtered)
     plain = zip(by_item, tree.structure.items, tree.flat, strict=True)
     return rides + [_plain_ride(spec, value, read, what) for spec, item, value in plain if item is ARRAY]
 
@@ -183,16 +190,26 @@ def _finder(spec: Any, read: Read, item: Any) -> Callable[[Path, Any], Ride]:
 
 
 def _check_aliases(
-    tree: Tree, finders: Sequence[Any], rides: Sequence[Ride], what: str, named_once: Container[int]
+    tree: Tree,
+    finders: Sequence[Any],
+    rides: Sequence[Ride],
+    what: str,
+    named_once: Container[int],
+    filtered: Mapping[int, range],
 ) -> None:
     plan = tree.plan
     first = {number: i for i, number in enumerate(plan.numbers) if number is not None}
     place_of = {id(leaf): number for leaf, number in zip(plan.leaves, plan.numbers, strict=True)}
     wrong: dict[int, list[str]] = {}
+    asked: set[tuple[int, int]] = set()
     for number, path, root in repeats_of(plan):
         for below, variable in variables_below(plan.node(number)):
             # Its ride is that of its first path; this path is only asked whether it agrees.
             i = first[place_of[id(variable)]]
+            if root in filtered:
+                if i in filtered[root] or (root, i) in asked:
+                    continue
+                asked.add((root, i))
             try:
                 ride = finders[root]((*path, *below), variable)
             except AxisError:
@@ -223,5 +240,8 @@ def _plain_ride(spec: Any, value: Any, read: Read, what: str) -> Ride:
         ride = spec.of_array(value)
         if ride is not None:
             return read_with(read, ride)
-        raise AxisError(f"{what}: {spec!r} is for graphs, but was given for an array", fix="give the array one ride")
+        raise AxisError(
+            f"Cannot use StateAxes on what is no graph: {what}: {spec!r} was given for an array",
+            fix="give the array one ride",
+        )
     return read_with(read, spec)

@@ -117,7 +117,7 @@ class List(SequenceReprMixin, Module, MutableSequence[A]):
                 return self._get_elem(self._place(index))
             case slice():
                 return [self._get_elem(place) for place in range(self._length)[index]]
-        raise TypeError(f"an index is an int or a slice, not {index!r}")
+        raise TypeError(f"Invalid index type: an index is an int or a slice, not {index!r}")
 
     def __setitem__(self, index: Any, value: Any) -> None:
         match index:
@@ -132,7 +132,7 @@ class List(SequenceReprMixin, Module, MutableSequence[A]):
                 for place, element in zip(places, values, strict=True):
                     self._set_elem(place, element)
             case _:
-                raise TypeError(f"an index is an int or a slice, not {index!r}")
+                raise TypeError(f"Invalid index type: an index is an int or a slice, not {index!r}")
 
     def __delitem__(self, index: Any) -> None:
         match index:
@@ -145,7 +145,7 @@ class List(SequenceReprMixin, Module, MutableSequence[A]):
                 for place in sorted(range(self._length)[index], reverse=True):
                     del self[place]
             case _:
-                raise TypeError(f"an index is an int or a slice, not {index!r}")
+                raise TypeError(f"Invalid index type: an index is an int or a slice, not {index!r}")
 
     def _graph_node_set_key(self, key: Any, value: Any) -> None:
         if not isinstance(key, int):

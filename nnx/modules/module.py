@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from weft.core.paths import Path
 from weft.modules.construct import ConfigError
-from weft.nnx.errors import StructureError
+from weft.nnx.errors import SowError, StructureError
 from weft.nnx.graphs import walk
 from weft.nnx.modules.pytree import Pytree, PytreeMeta
 from weft.nnx.states.filters import Filter, to_predicate
@@ -26,6 +26,11 @@ class ModuleMeta(PytreeMeta):
 
 def append(recorded: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
     """What `sow` does with a further value unless told otherwise."""
+    if not isinstance(recorded, tuple | list):
+        raise SowError(
+            f"sow adds to a tuple, and what is recorded under this name is a {type(recorded).__name__}",
+            fix="record it under another name, or say how to join them: reduce_fn=",
+        )
     return (*recorded, value)
 
 

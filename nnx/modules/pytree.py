@@ -183,7 +183,7 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
     def __init_subclass__(cls, *, pytree: bool | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if cls.__dict__.get("__slots__"):
-            raise TypeError(f"objects have no __slots__ of their own, but {cls.__name__} declares some")
+            raise TypeError(f"A Pytree does not support __slots__, but {cls.__name__} declares some")
         cls._pytree__is_pytree = config.flax_pytree_module if pytree is None else pytree
         cls._pytree__class_nodes = HashableMapping(declared_attributes(cls))
         GRAPH_TYPES[cls] = OBJECT

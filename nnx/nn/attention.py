@@ -209,7 +209,8 @@ class MultiHeadAttention(Module):
         inputs_v = inputs_k if inputs_v is None else inputs_v
         if inputs_q.shape[-1] != self.in_features:
             raise AxisError(
-                f"MultiHeadAttention takes {self.in_features} features on the last axis, not {inputs_q.shape[-1]}",
+                f"Incompatible input dimension: MultiHeadAttention takes {self.in_features} features on the last axis, "
+                f"not {inputs_q.shape[-1]}",
                 at=f"inputs_q: {jax.typeof(inputs_q)}",
             )
         query = self.query(inputs_q, out_sharding=qkv_sharding)
@@ -288,13 +289,18 @@ def _head_size(layer: Any) -> int:
             f"the number of heads, {layer.num_heads}, must be divisible by num_kv_heads, {layer.num_kv_heads}"
         )
     if layer.qkv_features % layer.num_heads:
-        raise ConfigError(f"qkv_features, {layer.qkv_features}, must be divisible by num_heads, {layer.num_heads}")
+        raise ConfigError(
+            f"Memory dimension, qkv_features, {layer.qkv_features}, must be divisible by num_heads, {layer.num_heads}"
+        )
     return layer.qkv_features // layer.num_heads
 
 
 def _cache(layer: Any) -> tuple[Cache[Any], Cache[Any], Cache[Any]]:
     if layer.cached_key is None or layer.cached_value is None or layer.cache_index is None:
-        raise ConfigError("MultiHeadAttention decodes without a cache", fix="call init_cache(input_shape) first")
+        raise ConfigError(
+            "Autoregressive cache not initialized: MultiHeadAttention decodes without a cache",
+            fix="call init_cache(input_shape) first",
+        )
     return layer.cached_key, layer.cached_value, layer.cache_index
 
 
@@ -304,7 +310,7 @@ def _from_cache(layer: Any, key: jax.Array, value: jax.Array, mask: Any) -> tupl
     *batch, _, heads, size = keys.shape
     if key.shape != (*batch, 1, heads, size):
         raise AxisError(
-            f"a step of decoding takes keys of shape {(*batch, 1, heads, size)}, not {key.shape}",
+            f"Autoregressive cache shape error: a step takes keys of shape {(*batch, 1, heads, size)}, not {key.shape}",
             fix="pass one step at a time, in batches of the shape that init_cache was given",
         )
     keys, values, known = ops.cache_step(keys, values, index, key, value)

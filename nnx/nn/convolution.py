@@ -34,6 +34,7 @@ def _masked(layer: Any) -> tuple[jax.Array, jax.Array | None]:
         return kernel, bias
     if jnp.shape(layer.mask) != layer.kernel_shape:
         raise ConfigError(
+            "Mask needs to have the same shape as weights: "
             f"the mask of a {type(layer).__name__} must have the shape of its kernel",
             at=f"mask: {jnp.shape(layer.mask)}, kernel: {layer.kernel_shape}",
         )
@@ -210,5 +211,7 @@ def _pairs(padding: Any, rank: int) -> Any:
         return _padding(padding)
     pads: Sequence[Any] = (padding,) * rank if isinstance(padding, int) else padding
     if len(pads) != rank:
-        raise ConfigError(f"padding has {len(pads)} entries for {rank} spatial axes: {tuple(pads)}")
+        raise ConfigError(
+            f"Invalid padding format: padding has {len(pads)} entries for {rank} spatial axes: {tuple(pads)}"
+        )
     return tuple((pad, pad) if isinstance(pad, int) else tuple(pad) for pad in pads)

@@ -97,7 +97,9 @@ def _groups(features: int, groups: int | None, size: int | None) -> tuple[int, i
     given = size if groups is None else groups
     if not isinstance(given, int) or given <= 0 or features % given:
         what = "a group size of" if groups is None else "groups:"
-        raise ConfigError(f"GroupNorm cannot divide {features} features by {what} {given}")
+        raise ConfigError(
+            f"it does not divide the number of channels: GroupNorm cannot divide {features} features by {what} {given}"
+        )
     return (features // given, given) if groups is None else (given, features // given)
 
 

@@ -105,12 +105,14 @@ class LinearGeneral(Affine):
         self.preferred_element_type = preferred_element_type
         if len(in_features) != len(axis):
             raise ConfigError(
+                "in_features and axis must have the same length: "
                 f"LinearGeneral maps {len(axis)} axes, but was given {len(in_features)} sizes of them",
                 at=f"in_features={in_features}, axis={axis}",
             )
         if sorted(batch_axis) != list(range(len(batch_axis))):
             raise ConfigError(
-                "the batch axes of LinearGeneral must be the leading ones", at=f"batch_axis={dict(batch_axis)}"
+                "the batch axes of LinearGeneral must be the leading ones, consecutive from 0",
+                at=f"batch_axis={dict(batch_axis)}",
             )
         batch = tuple(batch_axis.values())
         kernel_matrix = (math.prod(batch) * math.prod(in_features), math.prod(out_features))
@@ -303,7 +305,8 @@ class Embed(Module):
         """
         if not jnp.issubdtype(jnp.result_type(inputs), jnp.integer):
             raise ConfigError(
-                f"Embed looks up integers, not {jnp.result_type(inputs)}", fix="cast them, or use Linear on one-hots"
+                f"Input type must be an integer: Embed looks up integers, not {jnp.result_type(inputs)}",
+                fix="cast them, or use Linear on one-hots",
             )
         look_up: Any = functools.partial(ops.embed, dtype=self.dtype, promote=as_promotion(self.promote_dtype))
         if out_sharding is not None:

@@ -91,6 +91,7 @@ class RNN(Module):
         self.unroll = unroll
         if not isinstance(rngs, bool | Rngs | RngStream):
             raise ConfigError(
+                "Expected rngs to be Rngs or a stream: "
                 f"RNN draws its carry from Rngs or a stream, not from a {type(rngs).__name__}",
                 fix="rngs=nnx.Rngs(seed), or a bool",
             )

@@ -48,7 +48,10 @@ class Dropout(Module):
         self.rng_collection = rng_collection
         stream = rngs if rngs is None or not isinstance(rngs, Rngs) else rngs[rng_collection]
         if stream is not None and not isinstance(stream, RngStream):
-            raise SeedError(f"Dropout keeps a stream of Rngs, not a {type(stream).__name__}", fix="rngs=nnx.Rngs(seed)")
+            raise SeedError(
+                f"rngs must be a Rngs or an RngStream: Dropout keeps a stream of Rngs, not a {type(stream).__name__}",
+                fix="rngs=nnx.Rngs(seed)",
+            )
         self.rngs = data(None) if stream is None else stream.fork()
 
     def __call__(
@@ -79,6 +82,7 @@ class Dropout(Module):
             source = source[self.rng_collection]
         if not isinstance(source, RngStream | jax.Array):
             raise SeedError(
+                "rngs must be one to draw from: "
                 f"Dropout draws from Rngs, a stream or a key, not from a {type(source).__name__}",
                 fix="rngs=nnx.Rngs(seed)",
             )

@@ -243,7 +243,7 @@ def _matrices(norm: SpectralNorm) -> list[tuple[Path, Variable[Any]]]:
     for path, weight in matrices:
         if weight.ndim > 2 and norm.error_on_non_matrix:
             raise ConfigError(
-                f"SpectralNorm was told to take matrices only, and this weight is {weight.ndim}D",
+                f"error_on_non_matrix is True, and this weight is {weight.ndim}D",
                 at=format_path(path),
                 fix="without error_on_non_matrix=True it is normalised as a matrix of its last axis by all others",
             )

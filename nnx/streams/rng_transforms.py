@@ -208,7 +208,10 @@ def with_rngs(
     ((4,), ())
     """
     if graph_mode(graph) and graph_updates_mode(graph_updates):
-        raise ModeError("with_rngs returns a copy", fix="pass graph=False or graph_updates=False, or use split_rngs")
+        raise ModeError(
+            "graph updates are not supported for with_rngs, which returns a copy",
+            fix="pass graph=False or graph_updates=False, or use split_rngs",
+        )
     if node is MISSING:
         options = {"split": split, "fork": fork, "broadcast": broadcast, "only": only}
         return _decorator(with_rngs, False, **options, graph=graph_mode(graph))
@@ -248,7 +251,7 @@ def _by_filter(shapes: Any) -> list[tuple[Any, Predicate, Any]]:
 def _scalars_only(path: Path, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     if shape:
         raise AxisError(
-            f"a stream of keys of shape {shape} cannot be reseeded by one key",
+            f"Cannot reseed a stream with keys of shape {shape} by one key",
             at=format_path(path),
             fix='pass policy="match_shape" if all its keys differ, or a policy of your own',
         )

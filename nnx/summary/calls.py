@@ -278,5 +278,6 @@ def check_summarized(obj: Any) -> None:
     """
     if not isinstance(obj, Pytree):
         raise StructureError(
-            f"tabulate is for objects with methods, and got a {type(obj).__name__}", fix="give it an nnx.Module"
+            f"Expected a graph node: tabulate is for objects with methods, and got a {type(obj).__name__}",
+            fix="give it an nnx.Module",
         )

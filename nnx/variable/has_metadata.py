@@ -37,12 +37,12 @@ class HasMetadata:
         """
         if name is not None:
             if exclude_required is not None:
-                raise TypeError("exclude_required applies to all metadata; do not give a name with it")
+                raise TypeError("Cannot specify both a name and exclude_required, which applies to all metadata")
             if default is not MISSING:
                 return self._var_metadata.get(name, default)
             return self._var_metadata[name]
         if default is not MISSING:
-            raise TypeError(f"a default applies to one entry, so it needs a name; got default={default!r}")
+            raise TypeError(f"Cannot provide a default value without a name; got default={default!r}")
         return self._var_metadata.without(*(self.required_metadata if exclude_required else ()))
 
     def set_metadata(self, *args: Any, **kwargs: Any) -> None:
@@ -63,7 +63,8 @@ class HasMetadata:
                 self._replace_metadata({**self._var_metadata, **with_current_names(kwargs)})
             case _:
                 raise TypeError(
-                    f"set_metadata takes a mapping, a name and a value, or keywords; got {args!r} and {kwargs!r}"
+                    "Cannot mix arguments in set_metadata, which takes a mapping, a name and a value, or keywords; "
+                    f"got {args!r} and {kwargs!r}"
                 )
 
     def _replace_metadata(self, metadata: dict[str, Any]) -> None:

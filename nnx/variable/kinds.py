@@ -123,7 +123,8 @@ def register_variable_name(
         return cast(Any, functools.partial(register_variable_name, name, overwrite=overwrite))
     if name in _TYPES and not overwrite:
         raise StructureError(
-            f"the name {name!r} is taken by {_TYPES[name].__name__}", fix="pass overwrite=True to give it away"
+            f"Name {name!r} is already mapped to type {_TYPES[name].__name__}",
+            fix="pass overwrite=True to give it away",
         )
     _TYPES[name] = typ
     return typ

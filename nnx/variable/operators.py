@@ -38,7 +38,8 @@ def _unary(name: str) -> Callable[[Any], Any]:
 def _in_place(symbol: str) -> Callable[[Any, Any], Any]:
     def method(self: Any, other: Any) -> Any:
         raise InPlaceError(
-            f"`variable {symbol}= x` would not change the Variable", fix=f"write `variable[...] {symbol}= x`"
+            f"In-place operations are not for Variables: `variable {symbol}= x` would not change this one",
+            fix=f"write `variable[...] {symbol}= x`",
         )
 
     return method

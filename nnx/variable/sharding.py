@@ -81,7 +81,7 @@ def shard_value(value: Any, out_sharding: Any, rules: LogicalRules | None, mesh:
     meshes = [mesh for mesh in meshes if mesh is not None]
     if not meshes:
         raise StructureError(
-            f"a value with out_sharding={out_sharding!r} needs a mesh to be laid out on",
+            f"A mesh context is required: a value with out_sharding={out_sharding!r} needs one to be laid out on",
             fix="make it inside `jax.set_mesh(mesh)`, pass mesh=..., or turn this off: use_eager_sharding(False)",
         )
     if any(mesh != meshes[0] for mesh in meshes):

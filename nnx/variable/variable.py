@@ -115,9 +115,7 @@ class Variable(ValueProtocols, HasMetadata, Representable, Generic[A], metaclass
             metadata, value = joined, value.raw_value
         hijax, ref, eager_sharding = modes.values()
         if not is_plain_array(value) and any(map(is_array_ref, jax.tree.leaves(value))):
-            raise StructureError(
-                "a Variable cannot be made of a JAX ref", fix="give it the array, `ref[...]`, and ref=True"
-            )
+            raise StructureError("Cannot pass a Ref to a Variable", fix="give it the array, `ref[...]`, and ref=True")
         metadata["hijax"] = hijax_default() if hijax is None else hijax
         metadata["ref"] = ref_default() if ref is None else ref
         metadata["eager_sharding"] = using_eager_sharding() if eager_sharding is None else eager_sharding

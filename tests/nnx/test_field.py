@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parent / "field" / "field.py"
+PROGRAMS = sorted([*SCRIPT.parent.glob("programs/*.py"), *SCRIPT.parent.glob("crossed/*.py")])
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def test_words_and_whole_numbers_are_the_same_and_others_nearly(field, ours, sam
     assert field.are_alike(ours, "int8(3, 4) 0.943") is same
 
 
-@pytest.mark.parametrize("program", sorted(SCRIPT.parent.joinpath("programs").glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
 def test_programs_know_nothing_of_weft(program):
     text = program.read_text()
     assert "from flax import nnx" in text

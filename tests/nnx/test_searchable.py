@@ -1,5 +1,6 @@
 """The first line of an error has the words that flax's users search for."""
 
+import jax
 import jax.numpy as jnp
 import pytest
 from weft import nnx
@@ -77,6 +78,87 @@ ERRORS = {
     "filters that leave something": (lambda: nnx.split(Model(), nnx.BatchStat), "Non-exhaustive filters, got a"),
     "no streams": (lambda: nnx.Dropout(0.5)(jnp.ones(2)), "`deterministic` is False, but no `rngs` argument was"),
 }
+
+
+def layer(make, *shape, **options):
+    """A call of a layer, which is made in the call."""
+    return lambda: make(nnx.Rngs(0))(jnp.ones(shape), **options)
+
+
+def attention(rngs, **options):
+    return nnx.MultiHeadAttention(2, 4, rngs=rngs, **{"decode": False} | options)
+
+
+# What layers and Variables say of wrong sizes and options.
+OF_LAYERS = {
+    "features": (layer(attention, 1, 2, 5), "Incompatible input dimension"),
+    "heads": (lambda: nnx.MultiHeadAttention(3, 4, rngs=nnx.Rngs(0)), "Memory dimension.* must be divisible by"),
+    "no cache": (layer(lambda r: attention(r, decode=True), 1, 1, 4), "Autoregressive cache not initialized"),
+    "floats": (layer(lambda r: nnx.Embed(3, 4, rngs=r), 2), "Input type must be an integer"),
+    "axes": (layer(lambda r: nnx.LinearGeneral((3, 2), 4, rngs=r)), "in_features and axis must have the same length"),
+    "no arrow": (layer(lambda r: nnx.Einsum("ab,bc", (2, 3), rngs=r)), "equation must be explicit"),
+    "one operand": (layer(lambda r: nnx.Einsum("ab->ab", (2, 3), rngs=r)), "must have exactly two operands"),
+    "mask": (
+        layer(lambda r: nnx.Conv(3, 4, (3,), mask=jnp.ones(3), rngs=r), 1, 8, 3),
+        "Mask needs to have the same shape as weights",
+    ),
+    "causal": (
+        layer(lambda r: nnx.Conv(3, 4, (3, 3), padding="CAUSAL", rngs=r), 1, 8, 8, 3),
+        "Causal padding is only .* 1D convolutions",
+    ),
+    "padding": (
+        layer(lambda r: nnx.Conv(3, 4, (3, 3), padding=(1, 2, 3), rngs=r), 1, 8, 8, 3),
+        "Invalid padding format",
+    ),
+    "groups": (layer(lambda r: nnx.GroupNorm(6, num_groups=4, rngs=r)), "does not divide the number of channels"),
+    "no matrix": (
+        layer(
+            lambda r: nnx.SpectralNorm(nnx.Conv(1, 2, (3,), rngs=r), error_on_non_matrix=True, rngs=r),
+            1, 4, 1, update_stats=True,
+        ),
+        "error_on_non_matrix is True",
+    ),
+    "a ref": (lambda: nnx.Param(jax.new_ref(jnp.ones(2))), "Cannot pass a Ref"),
+    "a taken name": (lambda: nnx.register_variable_name("params", nnx.BatchStat), "already mapped to type"),
+    "keys": (lambda: nnx.reseed(nnx.Rngs(0).split(2), default=1), "Cannot reseed"),
+    "no mesh": (lambda: nnx.Param(jnp.ones(2), out_sharding=("a",)), "mesh context is required"),
+    "axes of an array": (
+        lambda: nnx.scan(in_axes=(nnx.StateAxes({...: 0}),), out_axes=0)(lambda x: x)(jnp.ones(2)),
+        "Cannot use StateAxes on",
+    ),
+    "no table": (lambda: nnx.tabulate(5), "Expected a graph node"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_LAYERS)
+def test_an_error_of_a_layer_has_the_words_that_flax_has_for_it(name):
+    call, words = OF_LAYERS[name]
+    with pytest.raises(ValueError, match=rf"\A[^\n]*{words}"):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: nnx.Param(1.0).__iadd__(1), NotImplementedError, "In-place operations are not"),
+        (lambda: nnx.Dropout(0.5, rngs=3), TypeError, "rngs must be a Rngs"),
+        (lambda: nnx.List([1])["a"], TypeError, "Invalid index type"),
+        (lambda: nnx.Param(1.0).set_metadata({"a": 1}, b=2), TypeError, "Cannot mix"),
+        (lambda: nnx.Param(1.0).get_metadata(default=1), TypeError, "Cannot provide a default value"),
+        (lambda: nnx.Param(1.0).get_metadata("a", exclude_required=True), TypeError, "Cannot specify both"),
+        (lambda: Model().sow(nnx.Param, "w", 1), TypeError, "sow adds to a tuple"),
+        (lambda: nnx.jit(lambda m: m, donate_argnums="a")(Model()), TypeError, "cannot be interpreted as an integer"),
+    ],
+)
+def test_an_error_of_another_class_has_them_too(call, error, words):
+    with pytest.raises(error, match=rf"\A[^\n]*{words}"):
+        call()
+
+
+@pytest.mark.parametrize("returned", [lambda c, x: c, lambda c, x: (c, x, x), lambda c, x: None])
+def test_a_step_that_returns_no_pair_is_told_so(returned):
+    with pytest.raises(ValueError, match="the function of scan must return 2 values"):
+        nnx.scan(returned)(jnp.zeros(()), jnp.ones(2))
 
 
 @pytest.mark.parametrize("name", ERRORS)

@@ -202,3 +202,27 @@ def test_an_object_that_holds_no_array_may_get_some(transform):
     model = nnx.Dict()
     transform(grow)(model)
     assert model.made.shape == (2,)
+
+
+class Tied(nnx.Module):
+    def __init__(self):
+        self.a, self.b = nnx.Param(jnp.ones(2)), nnx.Param(jnp.full(2, 2.0))
+        self.z = self.a
+
+
+@pytest.mark.parametrize(("name", "paths"), [("a", {("a",)}), ("z", set())])
+def test_a_filter_by_path_is_asked_for_the_first_path_to_a_variable(name: str, paths: set[tuple[str, ...]]):
+    tied = nnx.DiffState(0, nnx.PathContains(name))
+    grads = nnx.grad(lambda model: (model.a[...] * model.z[...] * model.b[...]).sum(), argnums=tied)(Tied())
+    assert {path for path, _ in nnx.to_flat_state(grads)} == paths
+    axes = nnx.StateAxes({nnx.PathContains(name): 0, ...: None})
+    out = nnx.vmap(lambda model: model.z[...] * 1, in_axes=(axes,), axis_size=2)(Tied())
+    assert out.shape == ((2,) if paths else (2, 2))
+
+
+def test_two_arguments_have_to_agree_on_what_they_share():
+    model, other = Tied(), Tied()
+    other.b = model.a
+    axes = nnx.StateAxes({nnx.PathContains("a"): 0, ...: None})
+    with pytest.raises(ValueError, match=r"Inconsistent aliasing(.|\n)*at: model.a: 0\n  at: other.b: None"):
+        nnx.vmap(lambda model, other: model.a + other.b, in_axes=(axes, axes))(model, other)

@@ -297,7 +297,7 @@ def adapter(**options):
         (
             lambda: nnx.SpectralNorm(conv(nnx), error_on_non_matrix=True, rngs=nnx.Rngs(0)),
             ValueError,
-            r"take matrices only, and this weight is 4D(.|\n)*kernel",
+            r"error_on_non_matrix is True, and this weight is 4D(.|\n)*kernel",
         ),
     ],
 )
