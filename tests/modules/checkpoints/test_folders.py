@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -119,6 +121,42 @@ def test_what_flax_wrote_is_read_by_its_names(form: str, tmp_path: Path):
         writer.save(tmp_path / "flax", saved if form == "state" else nnx.to_pure_dict(saved))
     found = load_orbax(tmp_path / "flax", {"layers": [Linear(3, 4, key=KEY)]})
     assert jnp.array_equal(found["layers"][0].kernel, flax_model.kernel[...])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "damage"),
+    [
+        ("arrays/manifest.ocdbt", lambda file: file.write_bytes(b"short")),
+        ("arrays/_METADATA", lambda file: file.write_text('{"tree')),
+        ("arrays/**/d/*", lambda file: file.unlink()),
+    ],
+    ids=["index", "description", "data"],
+)
+def test_a_damaged_folder_is_one_clear_error(pattern: str, damage: Any, saved: Checkpoints, tmp_path: Path):
+    folder = tmp_path / "damaged"
+    shutil.copytree(saved.folder / "1", folder)
+    files = list(folder.glob(pattern))
+    assert files
+    for file in files:
+        damage(file)
+    with pytest.raises(
+        CheckpointError, match=r"missing or damaged\n  at: .*damaged/arrays: .*\n  fix: restore another"
+    ):
+        load_orbax(folder, state())
+
+
+@pytest.mark.slow
+def test_a_program_that_ends_has_written_its_last_save(tmp_path: Path):
+    program = """
+        import sys
+        import jax, jax.numpy as jnp, weft
+        checkpoints = weft.Checkpoints(sys.argv[1])
+        checkpoints.save(1, {"w": jnp.ones(2)})
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    assert load_orbax(tmp_path / "run" / "1", {"w": jnp.zeros(2)})["w"].tolist() == [1.0, 1.0]
 
 
 @pytest.mark.slow
