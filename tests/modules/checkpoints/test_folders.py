@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -123,26 +122,30 @@ def test_what_flax_wrote_is_read_by_its_names(form: str, tmp_path: Path):
     assert jnp.array_equal(found["layers"][0].kernel, flax_model.kernel[...])
 
 
-@pytest.mark.parametrize(
-    ("pattern", "damage"),
-    [
-        ("arrays/manifest.ocdbt", lambda file: file.write_bytes(b"short")),
-        ("arrays/_METADATA", lambda file: file.write_text('{"tree')),
-        ("arrays/**/d/*", lambda file: file.unlink()),
-    ],
-    ids=["index", "description", "data"],
-)
-def test_a_damaged_folder_is_one_clear_error(pattern: str, damage: Any, saved: Checkpoints, tmp_path: Path):
-    folder = tmp_path / "damaged"
-    shutil.copytree(saved.folder / "1", folder)
-    files = list(folder.glob(pattern))
-    assert files
-    for file in files:
-        damage(file)
-    with pytest.raises(
-        CheckpointError, match=r"missing or damaged\n  at: .*damaged/arrays: .*\n  fix: restore another"
-    ):
-        load_orbax(folder, state())
+@pytest.mark.slow
+def test_a_damaged_folder_is_one_clear_error(tmp_path: Path):
+    # In a process of its own: what Orbax reads beside it goes on for a while after the error, and complains.
+    program = """
+        import sys
+        from pathlib import Path
+        import jax.numpy as jnp, weft
+
+        folder = Path(sys.argv[1])
+        with weft.Checkpoints(folder) as checkpoints:
+            for step in range(3):
+                checkpoints.save(step, {"w": jnp.ones(2)})
+        for step, pattern, text in ((0, "manifest.ocdbt", "short"), (1, "_METADATA", '{"tree'), (2, "**/d/*", None)):
+            files = list((folder / str(step) / "arrays").glob(pattern))
+            for file in files:
+                file.unlink() if text is None else file.write_text(text)
+            try:
+                weft.load_orbax(folder / str(step), {"w": jnp.zeros(2)})
+            except weft.CheckpointError as error:
+                print(len(files) > 0, "missing or damaged" in str(error), f"{step}/arrays: " in str(error))
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.stdout.splitlines() == ["True True True"] * 3, done.stderr
 
 
 @pytest.mark.slow
