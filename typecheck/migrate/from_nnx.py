@@ -101,9 +101,7 @@ class _FlaxFile:
                 self.keeps_root = True
                 if not is_base:
                     # `getattr(flax, "nnx")` finds it only where somebody has imported it.
-                    self._left(
-                        node, "the package is used as a value, and may be asked for its nnx", "name flax.nnx itself"
-                    )
+                    self._left(node, "the package is used as a value, which has an nnx", "name flax.nnx itself")
             if name.startswith(f"{_NNX}.") and not is_base and not has(name):
                 self._left(node, f"weft.nnx has no {name.removeprefix(_NNX + '.')}", "use what both have")
             if name == _NNX and not is_base:
