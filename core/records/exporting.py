@@ -82,6 +82,12 @@ def _itself(value: Any) -> Any:
 def _register_node(
     cls: type, name: str, plain: Callable[[Any], object] = _itself, back: Callable[[Any], object] = _itself
 ) -> None:
+    def write(data: object) -> bytes:
+        return _write(cls, plain(data))
+
+    def read(text: bytes) -> object:
+        return back(_read(text))
+
     # One name may stand for several classes: a notebook's cell that was run again, a class that a function makes. The
     # first keeps it; those that follow are numbered, alike in each process that defines them in this order.
     for number in range(1, 10_000):
@@ -89,8 +95,8 @@ def _register_node(
             _register(
                 cls,
                 serialized_name=name if number == 1 else f"{name}#{number}",
-                serialize_auxdata=lambda data: _write(cls, plain(data)),
-                deserialize_auxdata=lambda text: back(_read(text)),
+                serialize_auxdata=write,
+                deserialize_auxdata=read,
                 from_children=functools.partial(node_of, cls),
             )
             return

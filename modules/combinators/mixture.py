@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Annotated, Any, Generic
+from typing import Annotated, Any, Generic, cast
 
 import jax
 import jax.numpy as jnp
@@ -147,11 +147,11 @@ class MoE(Module, Generic[L_co]):  # weft: skip(of any experts)
         tokens = jnp.reshape(x, (-1, x.shape[-1]))
         work = jnp.promote_types(x.dtype, self.router.dtype)
         logits = matmul(tokens.astype(work), self.router.astype(work))
-        choose = functools.partial(send, top_k=self.top_k, capacity=self.capacity(len(tokens)))
+        choose: Callable[[Any], Any] = functools.partial(send, top_k=self.top_k, capacity=self.capacity(len(tokens)))
         if is_divided(logits):
             # Who came before is asked of all tokens, wherever they lie; what comes of it lies where they do.
             with_token, everywhere = (on_mesh_of(entries, logits) for entries in (spec_of(tokens)[:1], ()))
-            choose = jax.sharding.auto_axes(choose, out_sharding=(with_token, with_token, everywhere))
+            choose = cast(Any, jax.sharding).auto_axes(choose, out_sharding=(with_token, with_token, everywhere))
         taken, weights, loss = choose(logits)
         each = einsum("tec,tf->ecf", taken.astype(x.dtype), tokens)
         ys = vmap(_expert)(self.experts, _beside_experts(each, self.experts))

@@ -122,9 +122,9 @@ class RNN(Module, Generic[Carry]):  # weft: skip(of any cell)
             initial_carry = cell.initial_carry(jax.lax.index_in_dim(x, 0, axis, keepdims=False))
         keys = jax.random.split(key, x.shape[axis]) if key is not None and takes_key(cell) else None
         if is_divided(*jax.tree.leaves((cell, initial_carry, x))):
-            first = jax.tree.map(lambda part: jax.lax.index_in_dim(part, 0, axis, keepdims=False), (x, mask))
-            first_key = None if keys is None else keys[0]
-            initial_carry = settled(initial_carry, lambda carry: _step(cell, carry, *first, first_key)[0])
+            step_mask = None if mask is None else jax.lax.index_in_dim(mask, 0, axis, keepdims=False)
+            first = jax.lax.index_in_dim(x, 0, axis, keepdims=False), step_mask, None if keys is None else keys[0]
+            initial_carry = settled(initial_carry, lambda carry: _step(cell, carry, *first)[0])
         run = _scan(axis, self.reverse if reverse is None else reverse, self.unroll)
         carry, y = run(cell, initial_carry, x, mask, keys)
         return (carry, y) if return_carry else y
