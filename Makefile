@@ -12,7 +12,7 @@ JOBS ?= logical
 PINS := constraints.txt pyproject.toml
 
 .PHONY: help demo demo-lm test test-slow quick test-debug fuzz fuzz-records flax-suite flax-guides check-field field-nnx lint format typecheck \
-    bench docs docs-serve wheel freeze clean
+    bench docs docs-serve wheel sdist freeze clean
 .DEFAULT_GOAL := help
 
 help:
@@ -34,7 +34,8 @@ help:
 	@echo 'make bench      run the benchmarks and append a section to benchmarks/RESULTS.md'
 	@echo 'make docs       build the site into site/, strictly: a broken link fails'
 	@echo 'make docs-serve show the site, and build it again as one writes'
-	@echo 'make wheel      build dist/*.whl'
+	@echo 'make wheel      build dist/*.whl, the same bytes for the same commit'
+	@echo 'make sdist      build dist/*.tar.gz, likewise'
 	@echo 'make freeze     write constraints.txt anew from a fresh environment'
 	@echo 'make clean      remove what was built, but not .venv'
 
@@ -99,6 +100,9 @@ docs-serve: $(VENV)/stamp-docs
 
 wheel: $(VENV)/stamp-train
 	.ci/wheel $(BIN)
+
+sdist: $(VENV)/stamp-dev
+	.ci/sdist $(BIN)
 
 freeze:
 	.ci/freeze

@@ -127,7 +127,7 @@ class DonatedError(WeftError, RuntimeError, ValueError):
 
 
 class MeshError(WeftError, ValueError):
-    """Arguments of which some lie on an explicit mesh and others on none."""
+    """Arguments that lie on an explicit mesh as a transform cannot take them, or some on one and others on none."""
 
 
 class TraceLevelError(WeftError, TypeError):

@@ -16,7 +16,7 @@ from weft.core.errors import BranchError
 from weft.core.interpreter.boundary import Groups, Place
 from weft.core.interpreter.rides import Role
 from weft.core.interpreter.rules import Body, Exit, Lift, Lifted, OutcomeNode, Rule
-from weft.core.records.agree import Described, differences
+from weft.core.records.agree import Described, differences, how_to_lie_alike
 from weft.transforms._wrap import call_over_values, check_scalar
 from weft.transforms.parts import choose_among_parts, has_parts
 
@@ -48,7 +48,8 @@ def _same_output(options: BranchOptions, first: _Output, latest: _Output) -> Non
             f"{options.branches[first.index]} and {options.branches[latest.index]} of {options.name} "
             "do not return the same",
             at=found,
-            fix="return the same structure, shapes, dtypes and static leaves from every branch, and change the same",
+            fix="return the same structure, shapes, dtypes and static leaves from every branch, and change the same"
+            + how_to_lie_alike(found),
         )
 
 

@@ -15,7 +15,7 @@ from weft.core.interpreter.boundary import AnyBoundary, Arrival, Call, Departure
 from weft.core.interpreter.prefixes import subtrees
 from weft.core.interpreter.rides import CARRIED, Carry, Read, Ride, read_step
 from weft.core.interpreter.rules import Agreement, Lift, Lifted, Rule, no_check, no_details
-from weft.core.records.agree import differences
+from weft.core.records.agree import differences, how_to_lie_alike
 from weft.core.records.leaves import Leaf
 
 O = TypeVar("O")
@@ -42,7 +42,8 @@ def agreement_of_carries(name: str, arrives: Callable[[Call], Arrival], *, shape
                 raise CarryError(
                     f"the carry of {name} changes from one iteration to the next{rule if moved else ''}",
                     at=found,
-                    fix="return a carry of the same structure, shapes and dtypes; make a changing number an array",
+                    fix="return a carry of the same structure, shapes and dtypes; make a changing number an array"
+                    + how_to_lie_alike(found),
                 )
 
         return check

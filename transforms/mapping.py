@@ -284,6 +284,10 @@ def pmap(
     Raises:
         AxisError: as in `vmap`.
 
+    >>> import jax.numpy as jnp
+    >>> pmap(lambda x: x + 1)(jnp.ones((1, 2))).tolist()
+    [[2.0, 2.0]]
+
     Source: `jax.pmap`.
     """
     # JAX's others number its own arguments, which are lanes here: a buffer that no one named would be donated.
@@ -386,6 +390,13 @@ def shard_map(
 
     Raises:
         AxisError: for specs that do not fit the arguments.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from jax.sharding import PartitionSpec as P
+    >>> mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    >>> total = shard_map(lambda x: jax.lax.psum(x.sum(), "data"), mesh=mesh, in_specs=P("data"), out_specs=P())
+    >>> total(jnp.ones(4)).item()
+    4.0
 
     Source: `jax.shard_map`.
     """

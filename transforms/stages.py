@@ -27,7 +27,7 @@ from weft.core.records.leaves import iter_leaves
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 
-_MAGIC = b"weft compiled 1\n"
+_MAGIC = b"weft compiled 2\n"
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 # Partly untyped.
 _executables: Any = serialize_executable
@@ -134,18 +134,23 @@ class Stage:
         # JAX would load it for all the devices that there are.
         numbers = [device.id for device in stage.runtime_executable().local_devices()]
         devices = struct.pack(f"<{1 + len(numbers)}q", len(numbers), *numbers)
-        return b"".join((_MAGIC, _digest(self._traced), devices, _executables.serialize(stage)[0]))
+        body = devices + _executables.serialize(stage)[0]
+        return b"".join((_MAGIC, _digest(self._traced), hashlib.sha256(body).digest(), body))
 
     def load(self, data: bytes) -> Stage:
         """What `serialize` has given, for what was traced here.
 
         Raises:
-            StructureError: if it is something else, or was made from another program.
+            StructureError: if it is something else, is damaged, or was made from another program.
         """
-        start = len(_MAGIC) + hashlib.sha256().digest_size
+        size = hashlib.sha256().digest_size
+        program, whole, start = (len(_MAGIC) + i * size for i in range(3))
         if not data.startswith(_MAGIC):
             raise StructureError("this is no compiled function of weft's", fix="pass what .serialize() has given")
-        if data[len(_MAGIC) : start] != _digest(self._traced):
+        if data[whole:start] != hashlib.sha256(data[start:]).digest():
+            # What is damaged may still be machine code.
+            raise StructureError("this compiled function is damaged or cut", fix="write it anew, or copy it again")
+        if data[program:whole] != _digest(self._traced):
             raise StructureError(
                 "this was compiled from another program: the function, the structure or shapes of its arguments, or a "
                 "version differ",

@@ -39,6 +39,8 @@ A_TRACER = "tracer"
 DELETED, DONATED_TWICE = "delete", "same buffer twice"
 # The class of errors about shardings that are types, which is private.
 CLASS_OF_SHARDINGS = "ShardingTypeError"
+# Axes of arguments that a transform takes apart, divided over a mesh as it cannot: in `vmap`, and in `scan`.
+MAPPED_APART, SLICED_APART = "Mapped away dimension of inputs", "0th dimension of all xs should be replicated"
 # A shape that is traced: a plain TypeError.
 TRACED_SHAPE = "Shapes must be 1D sequences of concrete values"
 # A leaf that cannot be traced: as an argument of a compiled call, and where a call is eager.

@@ -61,7 +61,8 @@ def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]]) -> None
         DonatedError: if arguments were donated to an earlier call.
         TraceLevelError: if arguments are tracers of a transform that has ended.
         AliasError: if one array was donated under two paths.
-        MeshError: if arguments lie on an explicit mesh and others on none.
+        MeshError: if arguments lie on an explicit mesh and others on none, or are divided as the transform cannot take
+            them.
         StaticError: if arguments are NumPy arrays of what JAX has no dtype for.
         EquinoxRuntimeError: if `eqx.error_if` failed.
         KeyboardInterrupt: if that is what JAX's error came of.
@@ -80,6 +81,8 @@ def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]]) -> None
         _raise_off_mesh(find_leaves(), error)
     if not isinstance(error, ValueError | RuntimeError | TypeError):
         return
+    if names.MAPPED_APART in text or names.SLICED_APART in text:
+        _raise_divided(find_leaves(), error)
     if isinstance(error, jax.errors.UnexpectedTracerError) or names.A_TRACER in text.lower():
         escaped = [leaf for leaf in find_leaves() if isinstance(leaf.value, Tracer)]
         escaped = [leaf for leaf in escaped if is_dead_tracer(leaf.value)]
@@ -138,6 +141,22 @@ def _raise_off_mesh(leaves: Sequence[Leaf], error: Exception) -> None:
             at=[*map(format_path, off[:_MOST_PATHS]), *more],
             fix="call it inside `with jax.set_mesh(mesh):`, or place them there (weft.shard, jax.device_put)",
         ) from error
+
+
+def _raise_divided(leaves: Sequence[Leaf], error: Exception) -> None:
+    """Raises about the arguments of a transform whose axis is divided over an explicit mesh."""
+    types = [f"{format_path(leaf.path)}: {jax.typeof(leaf.value)}" for leaf in leaves]
+    more = [f"and {len(types) - _MOST_PATHS} more"] if types[_MOST_PATHS:] else []
+    what, fix = (
+        ("a mapped axis is divided over the mesh in some arguments and otherwise in others", "divide it alike in all")
+        if names.MAPPED_APART in str(error)
+        else ("an axis of which a scan takes slices is divided over the mesh", "have it whole on each device")
+    )
+    raise MeshError(
+        what,
+        at=[*types[:_MOST_PATHS], *more],
+        fix=f"{fix} (weft.shard, jax.sharding.reshard), or call it under jax.sharding.auto_axes",
+    ) from error
 
 
 def _raise_aliased(leaves: Sequence[Leaf], error: Exception) -> None:

@@ -63,6 +63,15 @@ def axes(by_kind: Mapping[Filter, object]) -> RidesByKind:
 
     Raises (when the transform is called):
         AxisError: if a filter matches no leaf, or a leaf matches no filter.
+
+    >>> import jax.numpy as jnp
+    >>> from weft import BatchNorm, BatchStat, vmap
+    >>> norms = vmap(lambda scale: BatchNorm(2).replace(scale=scale))(jnp.ones((3, 2)))
+    >>> norms = norms.replace(mean=norms.mean[0], var=norms.var[0])
+    >>> vmap(lambda norm, x: norm(x, inference=True)[0], in_axes=(axes({BatchStat: None, ...: 0}), None))(
+    ...     norms, jnp.ones((4, 2))
+    ... ).shape
+    (3, 4, 2)
     """
     return RidesByKind(tuple(by_kind.items()))
 

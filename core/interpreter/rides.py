@@ -32,7 +32,14 @@ from weft.core.errors import AxisError
 
 
 class Carry:
-    """In `in_axes` and `out_axes` of `scan`: this argument is carried from one iteration to the next."""
+    """In `in_axes` and `out_axes` of `scan`: this argument is carried from one iteration to the next.
+
+    >>> import jax.numpy as jnp
+    >>> from weft import scan
+    >>> total, sums = scan(lambda total, x: (total + x, total + x), in_axes=(Carry, 0))(0.0, jnp.ones(3))
+    >>> total.item(), sums.tolist()
+    (3.0, [1.0, 2.0, 3.0])
+    """
 
     def __repr__(self) -> str:
         return "Carry"

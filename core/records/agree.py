@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+from jax.core import ShapedArray
 from weft.core.definitions import another, same_name
 from weft.core.edge import trees
 from weft.core.edge.trees import PyTree, TreeDef
@@ -126,6 +127,11 @@ def differences(
     return lines(found, root)
 
 
+def how_to_lie_alike(found: Sequence[str]) -> str:
+    """What else there is to do about these differences, if some may be places on a mesh alone."""
+    return "; jax.sharding.reshard lays a value as the other one lies" if any("@" in line for line in found) else ""
+
+
 _NOTHING = "nothing"
 Changes = dict[Path, tuple[str, str]]
 
@@ -215,12 +221,20 @@ def _agree(was: object, now: object, shapes: bool, promotes: bool) -> bool:
 
 
 def _agree_as_arrays(was: jax.ShapeDtypeStruct, now: jax.ShapeDtypeStruct, shapes: bool, promotes: bool) -> bool:
-    if shapes and was.shape != now.shape:
+    if shapes and (was.shape != now.shape or not _lie_alike(was, now)):
         return False
     if was.dtype == now.dtype:
         return True
     # JAX gives a weakly typed first carry (a Python number) the dtype of the carry that follows, if that is no loss.
     return promotes and getattr(was, "weak_type", False) and 0 <= _rank(was.dtype) <= _rank(now.dtype)
+
+
+def _lie_alike(was: Any, now: Any) -> bool:
+    """Whether two types say the same place, on an explicit mesh: JAX compares that, too, unless one is on no mesh."""
+    if not isinstance(was, ShapedArray) or not isinstance(now, ShapedArray):
+        return True
+    one, other = was.sharding, now.sharding
+    return one.mesh.empty or other.mesh.empty or one.spec == other.spec
 
 
 _RANKS = (jnp.integer, jnp.floating, jnp.complexfloating)

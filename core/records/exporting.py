@@ -64,7 +64,30 @@ def exportable(cls: C) -> C:
 _exportable: set[type] = set()
 
 
-def _register_node(cls: type, name: str) -> None:
+def exportable_as(cls: type, plain: Callable[[Any], object], back: Callable[[Any], object]) -> None:
+    """Lets `jax.export` write and read trees with nodes of another sort, such as objects and Variables.
+
+    Args:
+        cls: a class that is registered as a pytree.
+        plain: from a node's own data to numbers, texts, functions with names and containers of them.
+        back: from these to the data.
+    """
+    _register_node(cls, f"{cls.__module__}.{cls.__qualname__}", plain, back)
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _register_node(
+    cls: type, name: str, plain: Callable[[Any], object] = _itself, back: Callable[[Any], object] = _itself
+) -> None:
+    def write(data: object) -> bytes:
+        return _write(cls, plain(data))
+
+    def read(text: bytes) -> object:
+        return back(_read(text))
+
     # One name may stand for several classes: a notebook's cell that was run again, a class that a function makes. The
     # first keeps it; those that follow are numbered, alike in each process that defines them in this order.
     for number in range(1, 10_000):
@@ -72,8 +95,8 @@ def _register_node(cls: type, name: str) -> None:
             _register(
                 cls,
                 serialized_name=name if number == 1 else f"{name}#{number}",
-                serialize_auxdata=functools.partial(_write, cls),
-                deserialize_auxdata=_read,
+                serialize_auxdata=write,
+                deserialize_auxdata=read,
                 from_children=functools.partial(node_of, cls),
             )
             return
@@ -165,10 +188,6 @@ def _container(pair: Sequence[Any]) -> Any:
 def _member(path: Sequence[str]) -> Any:
     module, name, member = path
     return _at(module, name)[member]
-
-
-def _itself(value: Any) -> Any:
-    return value
 
 
 _DECODERS: dict[str, Callable[[Any], Any]] = {

@@ -27,6 +27,12 @@ class PathContains:
     """Leaves whose path contains a part: `PathContains("decoder")`.
 
     With `exact=False` a string part may also contain it as a substring.
+
+    >>> import jax
+    >>> from weft import MLP, select
+    >>> model = MLP(2, 3, 4, key=jax.random.key(0))
+    >>> [leaf.shape for leaf in jax.tree.leaves(select(model, PathContains("bias")))]
+    [(3,), (4,)]
     """
 
     part: Hashable
@@ -43,6 +49,9 @@ class InstanceOf:
 
     Args:
         classes: one class of records, or several, of which any will do.
+
+    Raises:
+        FilterError: for what is no class.
 
     >>> import jax, jax.numpy as jnp
     >>> from weft import Linear, select
@@ -123,7 +132,7 @@ def _parts_of(part: Hashable) -> Path:
 
 @dataclass(frozen=True)
 class WithTag:
-    """Leaves whose field carries a tag."""
+    """Leaves whose field carries a tag: `WithTag("slow")` means those of `rate: Annotated[Array, "slow"]`."""
 
     tag: str
 
@@ -152,7 +161,14 @@ class OfValue:
 
 
 class Any:
-    """Leaves that any of the filters matches."""
+    """Leaves that any of the filters matches.
+
+    >>> import jax
+    >>> from weft import MLP, select
+    >>> model = MLP(2, 3, 4, key=jax.random.key(0))
+    >>> [leaf.shape for leaf in jax.tree.leaves(select(model, Any(PathContains(0), PathContains("bias"))))]
+    [(2, 3), (3,), (4,)]
+    """
 
     def __init__(self, *filters: Filter):
         self.filters = filters
@@ -172,14 +188,28 @@ class Any:
 
 
 class All(Any):
-    """Leaves that all of the filters match."""
+    """Leaves that all of the filters match.
+
+    >>> import jax
+    >>> from weft import MLP, select
+    >>> model = MLP(2, 3, 4, key=jax.random.key(0))
+    >>> [leaf.shape for leaf in jax.tree.leaves(select(model, All(PathContains(0), PathContains("bias"))))]
+    [(3,)]
+    """
 
     def __call__(self, leaf: Leaf) -> bool:
         return builtins.all(test(leaf) for test in self._predicates)
 
 
 class Not(Any):
-    """Leaves that the filter does not match."""
+    """Leaves that the filter does not match.
+
+    >>> import jax
+    >>> from weft import MLP, select
+    >>> model = MLP(2, 3, 4, key=jax.random.key(0))
+    >>> [leaf.shape for leaf in jax.tree.leaves(select(model, Not(PathContains("bias"))))]
+    [(2, 3), (3, 4)]
+    """
 
     def __init__(self, filter: Filter, /):
         super().__init__(filter)
@@ -192,6 +222,12 @@ class Maybe(Any):
     """What the filter matches, which may be nothing: `Maybe(BatchStat)`, in code that serves models with and without.
 
     Any other filter that matches no leaf is an error.
+
+    >>> import jax
+    >>> from weft import MLP, BatchStat, select
+    >>> model = MLP(2, 3, 4, key=jax.random.key(0))
+    >>> [leaf.shape for leaf in jax.tree.leaves(select(model, Maybe(BatchStat)))]
+    []
     """
 
     def __init__(self, filter: Filter, /):

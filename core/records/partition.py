@@ -179,6 +179,12 @@ def merge(structure: Structure, *parts: PyTree) -> PyTree:
 
     Raises:
         StructureError: naming the leaves that no part holds, or that two hold, or the part of another make.
+
+    >>> import jax.numpy as jnp
+    >>> from weft import PathContains
+    >>> structure, small, rest = split({"a": jnp.zeros(()), "b": jnp.ones(())}, PathContains("a"), ...)
+    >>> merge(structure, rest, {**small, "a": small["a"] + 1})["a"].item()
+    1.0
     """
     # All of them before anything is chosen, so that every leaf that is missing or there twice is named at once.
     rows = [_leaves_like(structure.treedef, part, f"part {i}") for i, part in enumerate(parts)]
@@ -227,6 +233,11 @@ def select(tree: PyTree, *filters: Filter) -> PyTree:
 
     Raises:
         FilterError: if a filter (other than `...`) matches no leaf.
+
+    >>> import jax.numpy as jnp
+    >>> from weft import PathContains
+    >>> select({"a": jnp.zeros(()), "b": jnp.ones(())}, PathContains("b"))
+    {'a': None, 'b': Array(1., dtype=float32)}
     """
     structure, leaves = take_apart(tree)
     places = sort_leaves(leaves, filters, require_all=False)
@@ -256,6 +267,11 @@ def changes(before: T, after: T) -> PyTree:
 
     Raises:
         StructureError: if the two trees are of different makes.
+
+    >>> import jax.numpy as jnp
+    >>> before = {"a": jnp.zeros(()), "b": jnp.ones(())}
+    >>> changes(before, {**before, "a": jnp.ones(())})
+    {'a': Array(1., dtype=float32), 'b': None}
     """
     old, treedef = trees.flatten(before)
     new = _leaves_like(treedef, after, "the tree after")

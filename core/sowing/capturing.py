@@ -87,6 +87,9 @@ def sow(name: str, value: T, /, *, kind: type[Kind] = Intermediate, mode: Mode =
         mode: what the name holds if several values are sown under it: `append` a tuple of all, in program order (also
             of one); `clobber` the last; `strict` the only one, and it is an error if there are more.
 
+    Raises:
+        CaptureError: under `capture`, for another mode, and for a second value where the mode is `strict`.
+
     >>> out, sown = capture(lambda x: sow("square", x * x) + 1)(jnp.array([1.0, 2.0]))
     >>> sown
     {'square': (Array([1., 4.], dtype=float32),)}
@@ -110,6 +113,9 @@ def perturb(name: str, value: T, /) -> T:
 
     Returns:
         The value, plus the perturbation where there is one.
+
+    Raises:
+        DifferentiationError: under `capture`, if the value holds what has no gradient.
 
     >>> def loss(x):
     ...     return jnp.sum(perturb("square", x * x) ** 2)

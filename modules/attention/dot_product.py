@@ -16,6 +16,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key, Num
 from weft.core.errors import AxisError
 from weft.modules.dtypes import as_array
+from weft.modules.explicit import einsum, laid_as
 from weft.modules.op import op
 
 Queries = Float[Array, "*batch q heads depth"]
@@ -73,10 +74,10 @@ def attention_weights(
     dtype, heads, groups = query.dtype, query.shape[-2], key.shape[-2]
     query = query / jnp.sqrt(query.shape[-1]).astype(dtype)
     if heads == groups:
-        logits = jnp.einsum("...qhd,...khd->...hqk", query, key, precision=precision)
+        logits = einsum("...qhd,...khd->...hqk", query, key, precision=precision)
     else:
         query = jnp.reshape(query, (*query.shape[:-2], groups, heads // groups, query.shape[-1]))
-        logits = jnp.einsum("...qhgd,...khd->...hgqk", query, key, precision=precision)
+        logits = einsum("...qhgd,...khd->...hgqk", query, key, precision=precision)
         logits = jnp.reshape(logits, (*logits.shape[:-4], heads, *logits.shape[-2:]))
     if bias is not None:
         logits = logits + bias
@@ -116,9 +117,9 @@ def weighted_values(weights: Weights, value: Keys, *, precision: Any = None) -> 
     """
     heads, groups = weights.shape[-3], value.shape[-2]
     if heads == groups:
-        return jnp.einsum("...hqk,...khd->...qhd", weights, value, precision=precision)
+        return einsum("...hqk,...khd->...qhd", weights, value, precision=precision)
     weights = jnp.reshape(weights, (*weights.shape[:-3], groups, heads // groups, *weights.shape[-2:]))
-    y = jnp.einsum("...hgqk,...khd->...qhgd", weights, value, precision=precision)
+    y = einsum("...hgqk,...khd->...qhgd", weights, value, precision=precision)
     return jnp.reshape(y, (*y.shape[:-3], heads, y.shape[-1]))
 
 
@@ -189,8 +190,8 @@ def cache_step(
     steps = index + jnp.arange(key.shape[-3], dtype=index.dtype)
     known = near(steps, jnp.arange(length, dtype=index.dtype), is_causal=True, window=window)
     return (
-        lax.dynamic_update_slice(cached_key, key.astype(cached_key.dtype), place),
-        lax.dynamic_update_slice(cached_value, value.astype(cached_value.dtype), place),
+        lax.dynamic_update_slice(cached_key, laid_as(key.astype(cached_key.dtype), cached_key), place),
+        lax.dynamic_update_slice(cached_value, laid_as(value.astype(cached_value.dtype), cached_value), place),
         jnp.broadcast_to(known, (*batch, 1, *known.shape)),
     )
 

@@ -36,6 +36,7 @@ from weft.modules.construct import (
 from weft.modules.dense.linear import embed
 from weft.modules.drawing import draw
 from weft.modules.dtypes import as_array
+from weft.modules.explicit import beside
 from weft.modules.op import op
 
 default_position_init = initializers.normal(0.02)
@@ -201,7 +202,7 @@ class _Positions(Module):
     def _added(self, x: Any, offset: Any) -> Any:
         places = offset + jnp.arange(x.shape[-2], dtype=jnp.int32)
         rows = self._rows(places).astype(x.dtype)
-        return x + lax.broadcast_in_dim(rows, x.shape, (x.ndim - 2, x.ndim - 1))
+        return x + lax.broadcast_in_dim(beside(rows, x), x.shape, (x.ndim - 2, x.ndim - 1))
 
     @abc.abstractmethod
     def _rows(self, places: Any) -> Any:

@@ -11,11 +11,17 @@ such as flax: its arrays are read by their names.
 
 from __future__ import annotations
 
+import atexit
+import functools
+import importlib
 import os
+import threading
+import weakref
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
 
+import jax
 from weft.core.records.partition import take_apart
 from weft.modules.checkpoints.checkpoint import LoadReport, by_name, differing_configuration, misfit
 from weft.modules.checkpoints.configuration import configuration
@@ -37,13 +43,34 @@ from weft.modules.checkpoints.names import Rename, refuse_two_at_one_path, renam
 
 T = TypeVar("T")
 
+# The folders that somebody may still write to.
+_open: weakref.WeakSet[Checkpoints] = weakref.WeakSet()
+
+
+def _finish() -> None:
+    for checkpoints in list(_open):
+        # Closing waits for the other processes, one of which may have failed.
+        if jax.process_count() == 1:
+            checkpoints.close()
+        else:
+            checkpoints.wait()
+
+
+@functools.cache
+def _finish_at_exit() -> None:
+    # Python forbids new work to thread pools before `atexit` runs, and Orbax writes in such: the last save of a program
+    # that ends without `close` would be lost. These functions come before that, the last that was registered first;
+    # without them nothing is worse than in Orbax.
+    importlib.import_module("concurrent.futures.thread")
+    getattr(threading, "_register_atexit", atexit.register)(_finish)
+
 
 class Checkpoints:
     """The checkpoints of a run: `checkpoints.save(step, state)`, and `state = checkpoints.restore(state)` to go on.
 
     A save returns as soon as the arrays are copied to the memory of the host, and is written by a thread; the next one
-    waits for it. A process that is killed leaves the last step that was written whole. In several processes, all make
-    the same calls.
+    waits for it, and so does the program's end. A process that is killed leaves the last step that was written whole.
+    In several processes, all make the same calls.
 
     Args:
         folder: of this run; made if it is not there. Each step is a folder in it.
@@ -75,6 +102,8 @@ class Checkpoints:
             options=ocp.CheckpointManagerOptions(max_to_keep=keep, cleanup_tmp_directories=True),
             handler_registry=registry(),
         )
+        _open.add(self)
+        _finish_at_exit()
 
     @property
     def steps(self) -> list[int]:
@@ -172,7 +201,8 @@ class Checkpoints:
         self._manager.wait_until_finished()
 
     def close(self) -> None:
-        """Waits, and ends the threads."""
+        """Waits, and ends the threads. A program that ends without it waits, too."""
+        _open.discard(self)
         self._manager.close()
 
     def __enter__(self) -> Self:

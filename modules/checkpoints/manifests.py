@@ -124,7 +124,11 @@ def entries_in(source: Path) -> dict[str, Entry]:
         with ocp.PyTreeCheckpointer() as reader:
             tree = reader.metadata(source).item_metadata.tree
     except (FileNotFoundError, ValueError, AttributeError) as error:
-        raise CheckpointError("this is no checkpoint of Orbax's", at=f"{source}: {error!r:.200}") from error
+        # Where there is no description at all, Orbax gives None for it.
+        why = "nothing says what it holds" if isinstance(error, AttributeError) else f"{error!r:.200}"
+        raise CheckpointError(
+            "this is no checkpoint of Orbax's, or a damaged one", at=f"{source}: {why}", fix="restore another step"
+        ) from error
     found = list(_arrays_in(tree, ()))
     of_variables = bool(found) and all(keys[-1] == "value" for keys, _ in found)
     named: dict[str, Entry] = {}
@@ -191,10 +195,23 @@ def read_arrays(source: Path, entries: Mapping[str, Any], wanted: Mapping[str, A
         on_host = where is None
         args = ocp.RestoreArgs(restore_type=np.ndarray) if on_host else ocp.ArrayRestoreArgs(sharding=where)
         _set(restore, entry.keys, args, name)
-    with ocp.PyTreeCheckpointer() as reader:
-        args = ocp.args.PyTreeRestore(item=item, restore_args=restore, partial_restore=True)
-        read = reader.restore(source, args=args)
+    try:
+        with ocp.PyTreeCheckpointer() as reader:
+            args = ocp.args.PyTreeRestore(item=item, restore_args=restore, partial_restore=True)
+            read = reader.restore(source, args=args)
+    except (ValueError, KeyError, OSError) as error:
+        raise _damaged(source, error) from error
     return values | {name: _placed(_at(read, entry.keys), wanted[name]) for name, entry in arrays.items()}
+
+
+def _damaged(source: Path, error: Exception) -> CheckpointError:
+    # TensorStore says all that it was given behind what is wrong.
+    what, _, _ = str(error).partition(" [tensorstore_spec")
+    return CheckpointError(
+        "the arrays of this checkpoint cannot be read: files of it are missing or damaged",
+        at=f"{source}: {what:.300}",
+        fix="restore another step",
+    )
 
 
 def _at(nested: Any, keys: Keys) -> Any:

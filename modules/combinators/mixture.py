@@ -7,9 +7,10 @@ none left is passed over.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
-from typing import Annotated, Any, Generic
+from typing import Annotated, Any, Generic, cast
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,7 @@ from weft.modules.calling import L_co, call_layer
 from weft.modules.combinators.stack import make_copies
 from weft.modules.construct import ConfigError, Initializer, KeyLike, check_features, check_positive
 from weft.modules.drawing import parameter_keys
+from weft.modules.explicit import einsum, is_divided, matmul, on_mesh_of, once, spec_of
 from weft.modules.op import op
 from weft.transforms.mapping import vmap
 
@@ -144,11 +146,16 @@ class MoE(Module, Generic[L_co]):  # weft: skip(of any experts)
         check_features(self, x, self.router.shape[0])
         tokens = jnp.reshape(x, (-1, x.shape[-1]))
         work = jnp.promote_types(x.dtype, self.router.dtype)
-        logits = tokens.astype(work) @ self.router.astype(work)
-        taken, weights, loss = send(logits, top_k=self.top_k, capacity=self.capacity(len(tokens)))
-        each = jnp.einsum("tec,tf->ecf", taken.astype(x.dtype), tokens)
-        ys = vmap(_expert)(self.experts, each)
-        y = jnp.einsum("tec,ecf->tf", weights.astype(ys.dtype), ys)
+        logits = matmul(tokens.astype(work), self.router.astype(work))
+        choose: Callable[[Any], Any] = functools.partial(send, top_k=self.top_k, capacity=self.capacity(len(tokens)))
+        if is_divided(logits):
+            # Who came before is asked of all tokens, wherever they lie; what comes of it lies where they do.
+            with_token, everywhere = (on_mesh_of(entries, logits) for entries in (spec_of(tokens)[:1], ()))
+            choose = cast(Any, jax.sharding).auto_axes(choose, out_sharding=(with_token, with_token, everywhere))
+        taken, weights, loss = choose(logits)
+        each = einsum("tec,tf->ecf", taken.astype(x.dtype), tokens)
+        ys = vmap(_expert)(self.experts, _beside_experts(each, self.experts))
+        y = einsum("tec,ecf->tf", weights.astype(ys.dtype), ys)
         return jnp.reshape(y, (*x.shape[:-1], y.shape[-1])), loss
 
     def capacity(self, tokens: int) -> int:
@@ -156,6 +163,14 @@ class MoE(Module, Generic[L_co]):  # weft: skip(of any experts)
         if self.capacity_factor is None:
             return tokens
         return min(tokens, math.ceil(tokens * self.top_k / self.n * self.capacity_factor))
+
+
+def _beside_experts(each: Array, experts: Any) -> Array:
+    """What each expert is given, where the expert lies: a vmap asks that all it maps is divided alike."""
+    entries = next((spec_of(leaf)[:1] for leaf in jax.tree.leaves(experts) if is_divided(leaf)), ())
+    if not any(entries):
+        return each
+    return jax.sharding.reshard(each, on_mesh_of(once((*entries, *spec_of(each)[1:])), each))
 
 
 def _expert(expert: Any, x: Any) -> Any:

@@ -18,6 +18,7 @@ from weft.modules.construct import ConfigError, Initializer, KeyLike, check_posi
 from weft.modules.dense.linear import default_kernel_init, product_options
 from weft.modules.drawing import draw
 from weft.modules.dtypes import cast, promote
+from weft.modules.explicit import beside, einsum_sharding, product_sharding
 from weft.modules.op import op
 
 _ELLIPSIS = "..."
@@ -56,6 +57,8 @@ def linear_general(  # weft: skip(the axes decide the shapes)
     batch = tuple(sorted(range(x.ndim)[axis] for axis in batch_axes))
     features = len(batch) + len(contracted)
     dimensions = ((contracted, tuple(range(len(batch), features))), (batch, tuple(range(len(batch)))))
+    if out_sharding is None and dot_general is lax.dot_general:
+        out_sharding = product_sharding(x, kernel, dimensions)
     y = dot_general(x, kernel, dimensions, precision=precision, **product_options(out_dtype, out_sharding))
     if bias is None:
         return y
@@ -65,7 +68,7 @@ def linear_general(  # weft: skip(the axes decide the shapes)
 
 def _plus(y: Array, bias: Array) -> Array:
     dtype = jnp.promote_types(y.dtype, bias.dtype)
-    return jnp.add(cast(y, dtype), cast(bias, dtype))
+    return jnp.add(cast(y, dtype), cast(beside(bias, y), dtype))
 
 
 @op("equation", "dtype", "out_dtype", "precision", "product", "out_sharding", "promote")
@@ -96,6 +99,8 @@ def einsum(  # weft: skip(the equation decides the shapes)
     (5, 3)
     """
     x, kernel, bias = promote(x, kernel, bias, dtype=dtype)
+    if out_sharding is None and product is jnp.einsum:
+        out_sharding = einsum_sharding(equation, x, kernel)
     y = product(equation, x, kernel, precision=precision, **product_options(out_dtype, out_sharding))
     return y if bias is None else _plus(y, jnp.reshape(bias, bias_shape(equation, x.ndim, kernel.shape)))
 

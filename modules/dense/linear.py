@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.nn import initializers
-from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 from weft.core.records.module import Module, static
 from weft.modules.construct import (
@@ -21,6 +19,7 @@ from weft.modules.construct import (
 )
 from weft.modules.drawing import draw
 from weft.modules.dtypes import as_array, cast, promote
+from weft.modules.explicit import beside, is_divided, on_mesh_of, once, product_sharding, spec_of
 from weft.modules.op import op
 
 # As in flax: LeCun's normal for kernels, and for embeddings its fan-in over the features.
@@ -58,8 +57,10 @@ def linear(
     [4.0, 4.0, 4.0, 4.0]
     """
     x, kernel, bias = promote(x, kernel, bias, dtype=dtype)
-    options = product_options(out_dtype, out_sharding)
-    y = dot_general(x, kernel, (((x.ndim - 1,), (0,)), ((), ())), precision=precision, **options)
+    dimensions = (((x.ndim - 1,), (0,)), ((), ()))
+    if out_sharding is None and dot_general is lax.dot_general:
+        out_sharding = product_sharding(x, kernel, dimensions)
+    y = dot_general(x, kernel, dimensions, precision=precision, **product_options(out_dtype, out_sharding))
     return y if bias is None else add_bias(y, bias)
 
 
@@ -75,7 +76,7 @@ def add_bias(y: Float[Array, "*batch out"], bias: Float[Array, "out"]) -> Float[
     if y.dtype != wide.dtype:
         dtype = jnp.promote_types(y.dtype, wide.dtype)
         y, wide = cast(y, dtype), cast(wide, dtype)
-    return lax.add(y, wide)
+    return lax.add(y, beside(wide, y))
 
 
 @op("dtype", "promote")
@@ -90,11 +91,10 @@ def embed(
     (embedding,) = promote(embedding, dtype=dtype, inexact=False)
     if embedding.shape[0] == 1:
         return jnp.broadcast_to(embedding, (*ids.shape, embedding.shape[1]))
-    table, batch = jax.typeof(embedding).sharding.spec, jax.typeof(ids).sharding
-    if any(batch.spec) and not table[0]:
-        # On an explicit mesh JAX asks where the rows of ids that are divided shall be: where these are.
-        whole = NamedSharding(batch.mesh, PartitionSpec(*batch.spec, table[1]))
-        return embedding.at[ids].get(mode="fill", out_sharding=whole)
+    if is_divided(ids, embedding):
+        # JAX asks where the rows shall be: where their ids are.
+        spec = once((*spec_of(ids), spec_of(embedding)[1]))
+        return embedding.at[ids].get(mode="fill", out_sharding=on_mesh_of(spec, ids, embedding))
     return jnp.take(embedding, ids, axis=0)
 
 
@@ -109,7 +109,10 @@ def attend(
 ) -> Float[Array, "*batch vocab"]:
     """The inner product of queries with every row of an embedding table, as for tied output weights."""
     query, embedding = promote(query, embedding, dtype=dtype)
-    return lax.dot_general(query, embedding, (((query.ndim - 1,), (1,)), ((), ())), out_sharding=out_sharding)
+    dimensions = (((query.ndim - 1,), (1,)), ((), ()))
+    if out_sharding is None:
+        out_sharding = product_sharding(query, embedding, dimensions)
+    return lax.dot_general(query, embedding, dimensions, out_sharding=out_sharding)
 
 
 class Linear(Module):

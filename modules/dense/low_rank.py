@@ -19,6 +19,7 @@ from weft.modules.construct import ConfigError, Initializer, check_key, check_po
 from weft.modules.dense.linear import Linear
 from weft.modules.dense.quantized import QuantizedLinear
 from weft.modules.dtypes import promote
+from weft.modules.explicit import matmul
 from weft.modules.op import op
 from weft.transforms.mapping import vmap
 
@@ -48,7 +49,7 @@ def low_rank_product(
     (2, 4)
     """
     x, down, up = promote(x, down, up, dtype=dtype)
-    return x @ down @ up
+    return matmul(matmul(x, down), up)
 
 
 class LoRA(Module):

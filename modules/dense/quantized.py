@@ -14,6 +14,7 @@ from weft.core.records.surgery import at
 from weft.modules.construct import check_features
 from weft.modules.dense.linear import Linear
 from weft.modules.dtypes import as_array, promote
+from weft.modules.explicit import beside, matmul
 from weft.modules.op import op
 from weft.transforms.mapping import vmap
 
@@ -58,8 +59,9 @@ def quantized_linear(
     [[63.5]]
     """
     x, scale, bias = promote(x, scale, bias, dtype=dtype)
-    y = (x @ values.astype(x.dtype)) * jnp.expand_dims(scale, range(x.ndim - 1))
-    return y if bias is None else y + jnp.expand_dims(bias, range(x.ndim - 1))
+    y = matmul(x, values.astype(x.dtype))
+    y = y * beside(jnp.expand_dims(scale, range(x.ndim - 1)), y)
+    return y if bias is None else y + beside(jnp.expand_dims(bias, range(x.ndim - 1)), y)
 
 
 class QuantizedLinear(Module):

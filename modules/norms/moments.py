@@ -17,6 +17,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 from weft.core.errors import AxisError
 from weft.modules.dtypes import as_array, cast, compute_dtype, promote
+from weft.modules.explicit import beside, laid_as
 from weft.modules.op import op
 
 Axes = int | Sequence[int]
@@ -179,20 +180,20 @@ def normalize(  # weft: skip(the axes decide the shapes)
     work = jnp.promote_types(jnp.promote_types(x.dtype, result_dtype), variance.dtype)
 
     # In flax's order: who walks through equations meets the same ones.
-    mean, variance = None if mean is None else _over(kept_shape, mean), _over(kept_shape, variance)
+    mean, variance = None if mean is None else _over(kept_shape, mean, x), _over(kept_shape, variance, x)
     y = cast(x, work)
     if mean is not None:
         y = lax.sub(y, cast(mean, work))
     factor = cast(lax.rsqrt(lax.add(variance, np.asarray(epsilon, variance.dtype))), work)
     if scale is not None:
-        factor = lax.mul(factor, cast(_over(feature_shape, scale), work))
+        factor = lax.mul(factor, cast(_over(feature_shape, scale, x), work))
     y = lax.mul(y, factor)
     if bias is not None:
-        y = lax.add(y, cast(_over(feature_shape, bias), work))
+        y = lax.add(y, cast(_over(feature_shape, bias, x), work))
     return cast(y, result_dtype)
 
 
-def _over(shape: Sequence[int], value: Any) -> Any:
+def _over(shape: Sequence[int], value: Any, x: Any) -> Any:
     """A statistic or parameter with axes of size one where it has none, so that it broadcasts."""
     # JAX itself looks only when it lowers the program, far from here.
     if value.size != math.prod(shape):
@@ -200,7 +201,7 @@ def _over(shape: Sequence[int], value: Any) -> Any:
             f"values of shape {value.shape} do not fit an input's axes of sizes {tuple(shape)}",
             fix="check the number of features",
         )
-    return lax.reshape(value, shape)
+    return beside(lax.reshape(value, shape), x)
 
 
 def running(old: Float[Array, "*shape"], new: Float[Array, "*shape"], momentum: float) -> Float[Array, "*shape"]:
@@ -210,7 +211,7 @@ def running(old: Float[Array, "*shape"], new: Float[Array, "*shape"], momentum: 
     1.25
     """
     keep, take = np.asarray(momentum, old.dtype), np.asarray(1 - momentum, old.dtype)
-    return lax.add(lax.mul(keep, old), lax.mul(take, cast(new, old.dtype)))
+    return lax.add(lax.mul(keep, old), lax.mul(take, cast(laid_as(new, old), old.dtype)))
 
 
 _NORM_OPTIONS = (

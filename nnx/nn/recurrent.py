@@ -13,6 +13,7 @@ from weft.core.errors import AxisError
 from weft.core.records.keys import SeedError
 from weft.modules import ops
 from weft.modules.construct import ConfigError
+from weft.modules.explicit import is_divided, on_mesh_of, spec_of
 from weft.nnx.modules.module import Module
 from weft.nnx.nn.affine import default_bias_init as default_bias_init
 from weft.nnx.nn.affine import default_kernel_init as default_kernel_init
@@ -144,6 +145,11 @@ class RNN(Module):
         if initial_carry is None:
             step_shape = inputs.shape[:time_axis] + inputs.shape[time_axis + 1 :]
             initial_carry = self.cell.initialize_carry(step_shape, stream)
+            if is_divided(inputs):
+                along = [entry for axis, entry in enumerate(spec_of(inputs)) if axis != time_axis][:batch]
+                initial_carry = jax.tree.map(
+                    lambda leaf: jax.sharding.reshard(leaf, on_mesh_of(along, inputs)), initial_carry
+                )
 
         history = return_carry and seq_lengths is not None
         own_axes = self.state_axes != _CARRIED or not isinstance(self.broadcast_rngs, str | None)

@@ -64,6 +64,9 @@ def test_what_was_made_from_another_program_is_refused():
         weft.jit(step).load(data, {**MODEL, "w": jnp.ones(4)}, 2.0)
     with pytest.raises(StructureError, match="no compiled function"):
         weft.jit(step).load(b"something", MODEL, 2.0)
+    for damaged in (data[:-100], data[:20], data[:-5] + b"12345"):
+        with pytest.raises(StructureError, match="damaged or cut"):
+            weft.jit(step).load(damaged, MODEL, 2.0)
     with pytest.raises(StructureError, match="only what was compiled"):
         weft.jit(step).lower(MODEL, 2.0).serialize()
 

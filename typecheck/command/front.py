@@ -107,7 +107,12 @@ def main(
     if after[:1] == ["--contracts"]:
         return _under_contracts(after[1:])
     if given and given[0] in _OTHERS:
-        return importlib.import_module(_OTHERS[given[0]][0]).main(given[1:])
+        try:
+            code = importlib.import_module(_OTHERS[given[0]][0]).main(given[1:])
+            sys.stdout.flush()
+        except BrokenPipeError:
+            return _nobody_reads()
+        return code
     options = parser().parse_args(given)
     usable = _usable_mode()
     if options.command == "lsp" and serve is not None:
@@ -128,10 +133,15 @@ def main(
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
-    except BrokenPipeError:  # who reads has what it wanted, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
+    except BrokenPipeError:
+        return _nobody_reads()
     return code if usable else 2
+
+
+def _nobody_reads() -> int:
+    # Who read has what it wanted, as `head` does; Python writes what it still holds at its end.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return BROKEN_PIPE
 
 
 def _usable_mode() -> bool:

@@ -108,7 +108,8 @@ def judged(unit: Unit, settings: Settings, steps: Steps | None = None) -> Iterat
             if isinstance(error, KeyboardInterrupt) and not steps.walled:
                 raise
             file, line = _raised_at(error, unit.file)
-            yield one_line("unusable", file, line, "import", f"{type(error).__name__}: {first_line(error)}", "import")
+            what = f"{type(error).__name__}: {first_line(error)}{_AT_IMPORT if isinstance(error, RefusedError) else ''}"
+            yield one_line("unusable", file, line, "import", what, "import")
             return
         failed: dict[str, Exception] = {}
         recorded = Recorded(unit, module, settings)
@@ -310,6 +311,10 @@ def _crash(file: str, line: int, name: str, error: Exception) -> Checked:
     """What an internal error of weft's leaves of a contract."""
     message = f"undecided: weft failed: {type(error).__name__}: {first_line(error)} ({_place(error)}); please report it"
     return Checked((Line("crash", file, line, name, message, "internal"),), (Verdict.UNDECIDED.value,), lasting=False)
+
+
+# A script is imported to be judged, and does then what it does when it is run.
+_AT_IMPORT = '; put what is to happen when the file is run under `if __name__ == "__main__":`'
 
 
 def _refused(what: str) -> str:

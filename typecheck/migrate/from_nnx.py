@@ -99,6 +99,9 @@ class _FlaxFile:
             is_base = isinstance(above, cst.Attribute) and above.value is node
             if name == "flax" and isinstance(node, cst.Name) and not (is_base and _names(above) == "nnx"):
                 self.keeps_root = True
+                if not is_base:
+                    # `getattr(flax, "nnx")` finds it only where somebody has imported it.
+                    self._left(node, "the package is used as a value, which has an nnx", "name flax.nnx itself")
             if name.startswith(f"{_NNX}.") and not is_base and not has(name):
                 self._left(node, f"weft.nnx has no {name.removeprefix(_NNX + '.')}", "use what both have")
             if name == _NNX and not is_base:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,46 @@ def test_what_flax_wrote_is_read_by_its_names(form: str, tmp_path: Path):
         writer.save(tmp_path / "flax", saved if form == "state" else nnx.to_pure_dict(saved))
     found = load_orbax(tmp_path / "flax", {"layers": [Linear(3, 4, key=KEY)]})
     assert jnp.array_equal(found["layers"][0].kernel, flax_model.kernel[...])
+
+
+@pytest.mark.slow
+def test_a_damaged_folder_is_one_clear_error(tmp_path: Path):
+    # In a process of its own: what Orbax reads beside it goes on for a while after the error, and complains.
+    program = """
+        import sys
+        from pathlib import Path
+        import jax.numpy as jnp, weft
+
+        folder = Path(sys.argv[1])
+        with weft.Checkpoints(folder) as checkpoints:
+            for step in range(3):
+                checkpoints.save(step, {"w": jnp.ones(2)})
+        for step, pattern, text in ((0, "manifest.ocdbt", "short"), (1, "_METADATA", '{"tree'), (2, "**/d/*", None)):
+            files = list((folder / str(step) / "arrays").glob(pattern))
+            for file in files:
+                file.unlink() if text is None else file.write_text(text)
+            try:
+                weft.load_orbax(folder / str(step), {"w": jnp.zeros(2)})
+            except weft.CheckpointError as error:
+                print(len(files) > 0, "missing or damaged" in str(error), f"{step}/arrays: " in str(error))
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.stdout.splitlines() == ["True True True"] * 3, done.stderr
+
+
+@pytest.mark.slow
+def test_a_program_that_ends_has_written_its_last_save(tmp_path: Path):
+    program = """
+        import sys
+        import jax, jax.numpy as jnp, weft
+        checkpoints = weft.Checkpoints(sys.argv[1])
+        checkpoints.save(1, {"w": jnp.ones(2)})
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    assert load_orbax(tmp_path / "run" / "1", {"w": jnp.zeros(2)})["w"].tolist() == [1.0, 1.0]
 
 
 @pytest.mark.slow

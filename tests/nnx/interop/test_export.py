@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
@@ -32,3 +37,63 @@ def test_a_function_of_a_state_is_exported():
     graphdef, state = nnx.split(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
     exported = export.export(nnx.jit(lambda state, x: nnx.merge(graphdef, state)(x)))(state, X)
     np.testing.assert_allclose(exported.call(state, X), nnx.merge(graphdef, state)(X), rtol=1e-6)
+
+
+# Of both layers, written and read by two processes that hash texts otherwise.
+PROGRAM = """
+    import sys
+    from pathlib import Path
+    import jax, jax.export, jax.numpy as jnp, weft
+    from weft import nnx
+
+    class Net(nnx.Module):
+        def __init__(self, rngs):
+            self.blocks = nnx.List([nnx.Linear(2, 2, rngs=rngs), nnx.Linear(2, 2, rngs=rngs)])
+            self.norm, self.dropout, self.act = nnx.BatchNorm(2, rngs=rngs), nnx.Dropout(0.5, rngs=rngs), nnx.gelu
+            self.scale = nnx.Param(jnp.ones(2), units=("m", 1.5), note=None)
+        def __call__(self, x):
+            for block in self.blocks:
+                x = self.act(block(x))
+            return self.dropout(self.norm(x)) * self.scale
+
+    class Record(weft.Module):
+        layers: dict
+        norm: weft.LayerNorm
+        act: object = jax.nn.gelu
+        def __call__(self, x):
+            return self.norm(self.act(self.layers["a"](x)))
+
+    x = jnp.arange(4.0).reshape(2, 2)
+    net = Net(nnx.Rngs(0))
+    net.eval()
+    record = Record({"a": weft.Linear(2, 2, key=jax.random.key(1))}, weft.LayerNorm(2))
+    graphdef, state = nnx.split(net.norm)
+    cases = {
+        "object": (nnx.jit(lambda net, x: net(x)), net),
+        "state": (nnx.jit(lambda state, x: nnx.merge(graphdef, state)(x)), state),
+        "flat": (jax.jit(lambda flat, x: sum(jax.tree.leaves(flat)).sum() + x), nnx.to_flat_state(state)),
+        "record": (weft.jit(lambda record, x: record(x)), record),
+    }
+    for name, (function, model) in cases.items():
+        file = Path(sys.argv[1]) / name
+        if file.exists():
+            y = jax.export.deserialize(file.read_bytes()).call(model, x)
+            print(name, bool(jnp.allclose(y, function(model, x), atol=1e-6)))
+        else:
+            file.write_bytes(jax.export.export(function)(model, x).serialize())
+"""
+
+
+@pytest.mark.slow
+def test_another_process_calls_what_was_written(tmp_path: Path):
+    program = textwrap.dedent(PROGRAM)
+
+    def run(seed: str) -> str:
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONHASHSEED": seed}
+        command = [sys.executable, "-c", program, str(tmp_path)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert run("1") == ""
+    assert run("2").splitlines() == ["object True", "state True", "flat True", "record True"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -49,3 +51,13 @@ def test_nothing_that_is_private_is_said(
     found = json.loads(text)["environment"]
     assert found["XLA_FLAGS"] == "--xla_dump_to=~/dump"
     assert found["WEFT_TOKEN"] == "(weft does not read it)"
+
+
+@pytest.mark.slow
+def test_who_reads_no_further_is_no_error():
+    command = [sys.executable, "-c", "import sys; from weft_launcher import main; sys.exit(main())", "info"]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert run.stdout is not None
+    run.stdout.close()
+    _, said = run.communicate(timeout=300)
+    assert (run.returncode, said) == (141, b"")

@@ -136,7 +136,8 @@ def test_a_file_that_cannot_be_imported_is_one_line(ran):
     found = {one["file"]: one["message"] for one in ran[1]["findings"] if one["level"] == "unusable"}
     assert found == {
         "c_import.py": "the process ended, with exit code 0, while it was imported",
-        "d_import.py": "RefusedError: it writes made, which `weft check` refuses",
+        "d_import.py": "RefusedError: it writes made, which `weft check` refuses; put what is to happen when the "
+        'file is run under `if __name__ == "__main__":`',
         "e_syntax.py": "SyntaxError: invalid syntax (e_syntax.py, line 3)",
     }
 

@@ -53,6 +53,10 @@ def test_an_import_is_rewritten_where_it_stands(migrate: Migrate, before: str, a
         ("from flax import nnx\nm = 'flax.nnx'\n", "a.py:2: 'flax.nnx': a module is named in a string"),
         ("from flax import nnx\nnnx.relu = abs\n", "a.py:2: nnx.relu: flax.nnx is changed from outside"),
         ("from flax import nnx, serialization\n", "flax.serialization: it may look at objects of flax.nnx"),
+        (
+            "import flax\nimport flax.nnx\nn = getattr(flax, 'n' + 'nx')\n",
+            "a.py:3: flax: the package is used as a value",
+        ),
         ("import flax\nfrom flax import nnx\nflax.config.update('a', 1)\n", "it switches flax.nnx"),
         ("from flax import nnx\nnnx.Param(1)._pytree__nodes\n", "it is how flax.nnx keeps its objects"),
         ("import flax.nnx\nweft = flax.nnx.jit\n", "the name `weft` is taken in this file"),

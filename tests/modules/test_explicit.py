@@ -1,0 +1,173 @@
+"""On a mesh of explicit axes layers compute what they compute on one device, under every sort of table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import weft
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from weft import nnx
+from weft.modules.explicit import beside, laid_as, once
+
+KEY = jax.random.key(0)
+# Everything is divided that can be: features as a fully sharded model's are, and hidden axes as tensor parallelism has.
+PRODUCT = {"embed": "data", "norm": "data", "mlp": "model", "heads": "model", "vocab": "model", ...: None}
+EXPERTS = {"experts": "model", "embed": "data", ...: None}
+P = PartitionSpec
+
+
+@pytest.fixture(scope="module")
+def mesh() -> Any:
+    return jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
+
+
+def block(key: Any) -> weft.TransformerBlock[None]:
+    return weft.TransformerBlock(8, 4, causal=True, key=key)
+
+
+def mlp(key: Any) -> weft.MLP:
+    return weft.MLP(8, 16, 8, key=key)
+
+
+LAYERS: dict[str, tuple[Callable[[], Any], Any]] = {
+    "MLP": (lambda: mlp(KEY), PRODUCT),
+    "norms": (lambda: weft.Sequential(weft.LayerNorm(8), weft.RMSNorm(8), weft.GroupNorm(8, groups=2)), PRODUCT),
+    "BatchNorm": (lambda: weft.StatefulSequential(mlp(KEY), weft.BatchNorm(8)), PRODUCT),
+    "positions": (lambda: weft.LearnedPositions(6, 8, key=KEY), PRODUCT),
+    "stacked blocks": (lambda: weft.Stack(block, 2, key=KEY, remat=True), PRODUCT),
+    "groups of heads": (
+        lambda: weft.MultiHeadAttention(8, 4, num_kv_heads=4, window=2, rope=weft.RoPE(), key=KEY),
+        PRODUCT,
+    ),
+    "adapters": (lambda: weft.lora(mlp(KEY), 2, key=KEY), PRODUCT),
+    "quantised": (lambda: weft.quantize(mlp(KEY)), PRODUCT),
+    "members": (lambda: weft.Ensemble(mlp, 3, key=KEY), PRODUCT),
+    "experts apart": (lambda: weft.MoE(mlp, 4, 8, key=KEY), EXPERTS),
+    "experts divided": (lambda: weft.MoE(mlp, 3, 8, key=KEY), PRODUCT),
+    "recurrent": (lambda: weft.RNN(weft.GRUCell(8, 8, key=KEY)), PRODUCT),
+    "both ways": (
+        lambda: weft.Bidirectional(weft.RNN(weft.LSTMCell(8, 8, key=KEY)), weft.RNN(weft.SimpleCell(8, 8, key=KEY))),
+        PRODUCT,
+    ),
+}
+
+
+def loss(model: Any, x: Any) -> Any:
+    y = model(x)
+    return jnp.mean((y[0] if isinstance(y, tuple) else y) ** 2)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_loss_and_gradients_are_those_of_one_device(name: str, mesh: Any):
+    make, rules = LAYERS[name]
+    model, x = make(), jax.random.normal(jax.random.key(1), (4, 6, 8))
+    step = weft.jit(weft.value_and_grad(loss))
+    expected, wanted = step(model, x)
+    placed = weft.shard(model, mesh, rules)
+    batch = jax.device_put(x, NamedSharding(mesh, P("data")))
+    with jax.set_mesh(mesh):
+        value, gradient = step(placed, batch)
+    outside, _ = step(placed, batch)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    np.testing.assert_allclose(outside, expected, rtol=1e-5)
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6), gradient, wanted)
+    # What is divided comes back divided alike.
+    places = {jax.tree_util.keystr(path): leaf.sharding for path, leaf in jax.tree.leaves_with_path(placed)}
+    for path, leaf in jax.tree.leaves_with_path(gradient):
+        assert leaf.sharding.is_equivalent_to(places[jax.tree_util.keystr(path)], leaf.ndim), path
+
+
+def test_tokens_are_looked_up_in_a_divided_table_and_tied_to_it(mesh: Any):
+    def tied(table: weft.Embed, ids: Any) -> Any:
+        return jax.nn.log_softmax(table.attend(table(ids))).max(axis=-1)[..., 0].sum()
+
+    table, ids = weft.Embed(16, 8, key=KEY), jax.random.randint(KEY, (4, 6), 0, 16)
+    expected, wanted = weft.jit(weft.value_and_grad(tied))(table, ids)
+    placed = weft.shard(table, mesh, PRODUCT)
+    with jax.set_mesh(mesh):
+        divided = jax.device_put(ids, NamedSharding(mesh, P("data")))
+        value, gradient = weft.jit(weft.value_and_grad(tied))(placed, divided)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    np.testing.assert_allclose(gradient.embedding, wanted.embedding, rtol=1e-4, atol=1e-6)
+
+
+def test_a_cache_stays_where_it_lies(mesh: Any):
+    attention = weft.MultiHeadAttention(8, 4, causal=True, key=KEY).with_cache(3, batch=(4,))
+    x = jax.random.normal(KEY, (4, 2, 8))
+    expected, after = weft.jit(lambda attention, x: attention(x))(attention, x)
+    batch = jax.device_put(x, NamedSharding(mesh, P("data")))
+    for names, place in ((None, P()), ({weft.Cache: ("rows", None, "heads", None)}, P("data", None, "model"))):
+        placed = weft.shard(attention, mesh, {**PRODUCT, "rows": "data"}, names=names)
+        with jax.set_mesh(mesh):
+            y, moved = weft.jit(lambda attention, x: attention(x))(placed, batch)
+        np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(moved.cache.values, after.cache.values, rtol=1e-4, atol=1e-6)
+        assert moved.cache.keys.sharding.is_equivalent_to(NamedSharding(mesh, place), 4)
+
+
+def test_statistics_stay_where_they_lie(mesh: Any):
+    norm = weft.shard(weft.BatchNorm(8), mesh, {"norm": None})
+    x = jax.device_put(jnp.ones((4, 8)), NamedSharding(mesh, P("data", "model")))
+    with jax.set_mesh(mesh):
+        _, after = weft.jit(lambda norm, x: norm(x))(norm, x)
+    assert after.mean.sharding.is_fully_replicated
+
+
+def test_layers_of_nnx_follow_the_same_rule(mesh: Any):
+    x = jax.random.normal(KEY, (4, 6, 8))
+    recurrent, linear = nnx.RNN(nnx.GRUCell(8, 8, rngs=nnx.Rngs(0))), nnx.Linear(8, 8, rngs=nnx.Rngs(0))
+    expected = linear(recurrent(x))
+    linear.kernel.set_value(jax.device_put(linear.kernel[...], NamedSharding(mesh, P("model", "data"))))
+    linear.bias.set_value(jax.device_put(linear.bias[...], NamedSharding(mesh, P("data"))))
+    with jax.set_mesh(mesh):
+        y = recurrent(jax.device_put(x, NamedSharding(mesh, P("data"))))
+        z = linear(jax.sharding.reshard(y, P("data", None, "model")))
+    np.testing.assert_allclose(z, expected, rtol=1e-4, atol=1e-6)
+    assert tuple(jax.typeof(z).sharding.spec) == ("data", None, None)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "fragments"),
+    [
+        (
+            lambda x: weft.scan(lambda c, x: (c.replace(mean=c.mean + x), None))(weft.BatchNorm(4), x.T),
+            weft.CarryError,
+            ["carry.mean: float32[4] -> float32[4@data]", "jax.sharding.reshard lays a value as the other one lies"],
+        ),
+        (
+            lambda x: weft.cond(True, lambda y: y + x, lambda y: y, jnp.zeros((4, 4))),
+            weft.BranchError,
+            ["output: float32[4@data,4] -> float32[4,4]", "jax.sharding.reshard"],
+        ),
+        (
+            lambda x: weft.scan(lambda c, row: (c + row.sum(), None))(0.0, x),
+            weft.MeshError,
+            ["an axis of which a scan takes slices is divided", "float32[4@data,4]", "have it whole on each device"],
+        ),
+        (
+            lambda x: weft.vmap(lambda a, b: a + b)(jnp.ones((4, 4)), x),
+            weft.MeshError,
+            ["a mapped axis is divided over the mesh in some arguments", "a: float32[4,4]", "b: float32[4@data,4]"],
+        ),
+    ],
+    ids=["carry", "branches", "slices", "mapped"],
+)
+def test_what_jax_refuses_is_said_with_paths(call: Any, error: Any, fragments: list[str], mesh: Any):
+    with jax.set_mesh(mesh), pytest.raises(error) as raised:
+        call(jax.device_put(jnp.ones((4, 4)), NamedSharding(mesh, P("data"))))
+    assert [fragment for fragment in fragments if fragment not in str(raised.value)] == []
+
+
+def test_an_axis_of_the_mesh_stays_where_it_comes_first():
+    assert once((None, ("data", "model"), "data", "other")) == (None, ("data", "model"), None, "other")
+
+
+def test_values_without_a_mesh_are_left_alone():
+    small, y = jnp.ones(2), jnp.ones((3, 2))
+    assert beside(small, y) is small
+    assert laid_as(small, small) is small
