@@ -148,7 +148,8 @@ class Search(Explainer):
         if needs is None:
             # What fails once the other needs are met says more than what fails without them.
             further = self.furthest
-            nearest = other if base is first else base
+            # Options that only move the error elsewhere get no further than the usual ones.
+            nearest = other if base is first and other.progress > first.progress else base
             blamed = nearest if further is None or further.assignment.merged or further.assignment.apart else further
             self.found.failed.append(blamed)
             return None
