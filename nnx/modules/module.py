@@ -24,7 +24,11 @@ class ModuleMeta(PytreeMeta):
     """The metaclass of Modules."""
 
 
-def append(recorded: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+# What `sow` begins with unless told otherwise; the two have flax's names, by which programs pass them on.
+tuple_init = tuple
+
+
+def tuple_reduce(recorded: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
     """What `sow` does with a further value unless told otherwise."""
     if not isinstance(recorded, tuple | list):
         raise SowError(
@@ -55,8 +59,8 @@ class Module(Pytree, metaclass=ModuleMeta):
         variable_type: VariableType | str,
         name: str,
         value: Any,
-        reduce_fn: Callable[[Any, Any], Any] = append,
-        init_fn: Callable[[], Any] = tuple,
+        reduce_fn: Callable[[Any, Any], Any] = tuple_reduce,
+        init_fn: Callable[[], Any] = tuple_init,
     ) -> bool:
         """Records a value on the way, for `capture` to collect.
 

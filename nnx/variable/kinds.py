@@ -57,7 +57,7 @@ class RngKey(RngState, kinds.RngKey):
     """The key that a stream derives its keys from."""
 
 
-_TYPES: dict[str, VariableType] = {}
+VariableTypeCache: dict[str, VariableType] = {}
 
 
 def variable_type_from_name(
@@ -76,14 +76,14 @@ def variable_type_from_name(
     >>> variable_type_from_name("params").__name__
     'Param'
     """
-    if name not in _TYPES:
+    if name not in VariableTypeCache:
         if not allow_register:
             raise StructureError(
                 f"no Variable type is registered under {name!r}",
                 fix="register one with register_variable_name, or pass allow_register=True",
             )
-        _TYPES[name] = cast(VariableType, type(base)(name, (base,), {}))
-    return _TYPES[name]
+        VariableTypeCache[name] = cast(VariableType, type(base)(name, (base,), {}))
+    return VariableTypeCache[name]
 
 
 def variable_name_from_type(typ: VariableType, /, *, allow_register: bool = False) -> str:
@@ -99,7 +99,7 @@ def variable_name_from_type(typ: VariableType, /, *, allow_register: bool = Fals
     >>> variable_name_from_type(BatchStat)
     'batch_stats'
     """
-    for name, registered in _TYPES.items():
+    for name, registered in VariableTypeCache.items():
         if registered is typ:
             return name
     if not allow_register:
@@ -121,12 +121,12 @@ def register_variable_name(
     """
     if isinstance(typ, Missing):
         return cast(Any, functools.partial(register_variable_name, name, overwrite=overwrite))
-    if name in _TYPES and not overwrite:
+    if name in VariableTypeCache and not overwrite:
         raise StructureError(
-            f"Name {name!r} is already mapped to type {_TYPES[name].__name__}",
+            f"Name {name!r} is already mapped to type {VariableTypeCache[name].__name__}",
             fix="pass overwrite=True to give it away",
         )
-    _TYPES[name] = typ
+    VariableTypeCache[name] = typ
     return typ
 
 
