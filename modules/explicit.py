@@ -88,7 +88,7 @@ def matmul(x: Float[Array, "*batch in"], kernel: Float[Array, "in out"]) -> Floa
     [2.0]
     """
     where = product_sharding(x, kernel, (((x.ndim - 1,), (0,)), ((), ())))
-    return jnp.matmul(x, kernel, out_sharding=where)
+    return x @ kernel if where is None else jnp.matmul(x, kernel, out_sharding=where)
 
 
 def einsum(
@@ -99,7 +99,11 @@ def einsum(
     >>> einsum("...i,ij->...j", jnp.ones((2, 3)), jnp.ones((3, 4))).shape
     (2, 4)
     """
-    return jnp.einsum(equation, x, kernel, precision=precision, out_sharding=einsum_sharding(equation, x, kernel))
+    where = einsum_sharding(equation, x, kernel)
+    if where is None:
+        # Without a word about it: what others put in its place while a model runs may know no such option.
+        return jnp.einsum(equation, x, kernel, precision=precision)
+    return jnp.einsum(equation, x, kernel, precision=precision, out_sharding=where)
 
 
 def einsum_sharding(equation: str, x: Any, kernel: Any) -> NamedSharding | None:
