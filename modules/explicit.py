@@ -91,7 +91,7 @@ def matmul(x: Float[Array, "*batch in"], kernel: Float[Array, "in out"]) -> Floa
     return x @ kernel if where is None else jnp.matmul(x, kernel, out_sharding=where)
 
 
-def einsum(
+def einsum(  # weft: skip(the equation decides the shapes)
     equation: str, x: Float[Array, "..."], kernel: Float[Array, "..."], *, precision: Any = None
 ) -> Float[Array, "..."]:
     """`jax.numpy.einsum` of two, with an explicit output.

@@ -36,7 +36,7 @@ SKIPPED = {
     "modules/recurrence": {"Bidirectional", "RNN", "flip_sequences", "last_step"},
     "modules/sharding": {"conventional_names", "names_of_adapter"},
     "modules/summary": {"tabulate"},
-    "modules": {"check_key", "draw"},
+    "modules": {"check_key", "draw", "einsum"},
     "examples": {"Block", "GPT", "batches", "bits", "draw", "gpt2", "llama", "load_and_compare", "make_state", "train"},
 }
 
