@@ -24,11 +24,13 @@ from jaxtyping import Array, Float
 T = TypeVar("T")
 # As of `jax.lax.dot_general`: the contracted axes of both sides, and the batch axes of both.
 Dimensions = tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]]
+# What has a type of JAX's. What others put in an array's place, as quantised weights, has none, and lies on no mesh.
+_TYPED = (jax.Array, jax.ShapeDtypeStruct)
 
 
 def spec_of(x: Any) -> tuple[Any, ...]:
     """What divides each axis of a value, as far as its type says it."""
-    return tuple(jax.typeof(x).sharding.spec)
+    return tuple(jax.typeof(x).sharding.spec) if isinstance(x, _TYPED) else (None,) * len(x.shape)
 
 
 def is_divided(*values: Any) -> bool:
@@ -37,7 +39,7 @@ def is_divided(*values: Any) -> bool:
     >>> is_divided(jnp.ones(2))
     False
     """
-    return any(any(spec_of(value)) for value in values)
+    return any(isinstance(value, _TYPED) and any(spec_of(value)) for value in values)
 
 
 def once(entries: Iterable[Any]) -> tuple[Any, ...]:
@@ -58,7 +60,7 @@ def once(entries: Iterable[Any]) -> tuple[Any, ...]:
 
 def on_mesh_of(entries: Iterable[Any], *values: Any) -> NamedSharding:
     """A sharding with these entries, on the mesh on which the values lie."""
-    meshes = [jax.typeof(value).sharding.mesh for value in values]
+    meshes = [jax.typeof(value).sharding.mesh for value in values if isinstance(value, _TYPED)]
     return NamedSharding(next((mesh for mesh in meshes if not mesh.empty), meshes[0]), PartitionSpec(*entries))
 
 

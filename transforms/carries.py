@@ -59,7 +59,7 @@ def _check_arity(name: str, prefix: Any, out: Any) -> None:
     several = cast("Sequence[object]", out) if isinstance(out, tuple | list) else None
     if several is not None and len(several) == len(entries):
         return
-    alone = jax.typeof(out) if isinstance(out, jax.Array) else type(out).__name__
+    alone = jax.typeof(out) if isinstance(out, jax.Array) else type(cast("object", out)).__name__
     returned = f"a single {alone}" if several is None else f"{len(several)} values"
     raise CarryError(
         f"the function of {name} must return {len(entries)} values, as out_axes has entries, and returned {returned}",

@@ -537,8 +537,9 @@ _FOLDER = f"{Path(jax.__file__).parent}/"
 
 def _is_own(function: object) -> bool:
     """Whether a function is one of JAX's own, at the top of a module: it closes over nothing, and wraps nothing."""
-    plain = isinstance(function, FunctionType) and function.__closure__ is None and not hasattr(function, "__wrapped__")
-    return plain and function.__code__.co_filename.startswith(_FOLDER)
+    if not isinstance(function, FunctionType) or function.__closure__ is not None or hasattr(function, "__wrapped__"):
+        return False
+    return function.__code__.co_filename.startswith(_FOLDER)
 
 
 def _is_plain(value: object) -> bool:
