@@ -12,7 +12,7 @@ import pytest
 import weft
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from weft import nnx
-from weft.modules.explicit import beside, laid_as, once
+from weft.modules.explicit import beside, is_divided, laid_as, once, product_sharding, spec_of
 
 KEY = jax.random.key(0)
 # Everything is divided that can be: features as a fully sharded model's are, and hidden axes as tensor parallelism has.
@@ -172,3 +172,13 @@ def test_values_without_a_mesh_are_left_alone():
     small, y = jnp.ones(2), jnp.ones((3, 2))
     assert beside(small, y) is small
     assert laid_as(small, small) is small
+
+
+def test_what_stands_in_an_arrays_place_lies_on_no_mesh():
+    # Quantisers put classes of their own where weights were; what they are, only the product in their place knows.
+    class Weight:
+        shape, ndim = (2, 3), 2
+
+    assert not is_divided(Weight())
+    assert spec_of(Weight()) == (None, None)
+    assert product_sharding(jnp.ones((4, 2)), Weight(), (((1,), (0,)), ((), ()))) is None
