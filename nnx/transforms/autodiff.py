@@ -113,6 +113,12 @@ def value_and_grad(
     """The value of a scalar function of objects and arrays, and its gradient. See `grad`.
 
     Source: `jax.value_and_grad`, with the semantics of `flax.nnx.value_and_grad`.
+
+    >>> import jax.numpy as jnp
+    >>> from weft import nnx
+    >>> value, gradient = nnx.value_and_grad(lambda w: w[...] ** 2)(nnx.Param(jnp.array(3.0)))
+    >>> value.item(), gradient[...].item()
+    (9.0, 6.0)
     """
     refuse_option("value_and_grad", "reduce_axes", reduce_axes, _REDUCE)
     options = {"has_aux": has_aux, "holomorphic": holomorphic, "allow_int": allow_int, "with_value": True}
@@ -167,6 +173,13 @@ def vjp(
     Without `f`, a decorator; without primals, a function of them.
 
     Source: `jax.vjp`, with the semantics of `flax.nnx.vjp`.
+
+    >>> import jax.numpy as jnp
+    >>> from weft import nnx
+    >>> out, pullback = nnx.vjp(lambda w, x: w * x, nnx.Param(jnp.array(3.0)), jnp.array(2.0))
+    >>> of_w, of_x = pullback(jnp.array(1.0))
+    >>> out.item(), of_w[...].item(), of_x.item()
+    (6.0, 2.0, 3.0)
     """
     refuse_option("vjp", "reduce_axes", reduce_axes, _REDUCE)
     boundary = boundary_of("vjp", graph, graph_updates)
@@ -228,6 +241,12 @@ def jvp(
     Without `f`, a decorator; without primals, a function of primals and tangents.
 
     Source: `jax.jvp`, with the semantics of `flax.nnx.jvp`.
+
+    >>> import jax.numpy as jnp
+    >>> from weft import nnx
+    >>> w, tangent = nnx.Param(jnp.array(3.0)), nnx.Param(jnp.array(1.0))
+    >>> [float(number) for number in nnx.jvp(lambda w: w[...] ** 2, (w,), (tangent,))]
+    [9.0, 6.0]
     """
     boundary = boundary_of("jvp", graph, graph_updates)
 
@@ -261,6 +280,12 @@ def remat(
     """Computes a function's intermediate values again in the backward pass, instead of keeping them.
 
     Source: `jax.checkpoint`, with the semantics of `flax.nnx.remat`.
+
+    >>> import jax.numpy as jnp
+    >>> from weft import nnx
+    >>> sine = nnx.remat(lambda w, x: jnp.sin(w * x))
+    >>> nnx.grad(sine)(nnx.Param(jnp.array(0.0)), jnp.array(2.0))[...].item()
+    2.0
     """
     boundary = boundary_of("remat", graph, graph_updates)
     rematted = over(REMAT, boundary, RematOptions(policy, prevent_cse))
