@@ -38,6 +38,9 @@ def pool(
 
     Raises:
         AxisError: if there are fewer axes than the window's and one of features.
+
+    >>> pool(jnp.arange(4.0)[:, None], 0.0, lax.add, (2,), strides=2).ravel().tolist()
+    [1.0, 5.0]
     """
     x, window = as_array(x), tuple(window)
     rank = len(window)
