@@ -61,6 +61,9 @@ def cast(array: Shaped[Array, "*shape"] | None, dtype: DTypeLike) -> Shaped[Arra
 def promote(*arrays: Any, dtype: Any = None, inexact: bool = True) -> list[Any]:
     """Arrays cast to the one dtype that they are computed in; `None` stays `None`.
 
+    Raises:
+        ConfigError: for a dtype that is not inexact, where an inexact one is wanted.
+
     >>> [a.dtype.name for a in promote(jnp.arange(2), jnp.ones(2), dtype=jnp.bfloat16)]
     ['bfloat16', 'bfloat16']
     """
@@ -71,6 +74,9 @@ def promote(*arrays: Any, dtype: Any = None, inexact: bool = True) -> list[Any]:
 
 def as_array(value: ArrayLike) -> Array:
     """A JAX array; a tracer or an array comes back as it is.
+
+    Raises:
+        SuccessorError: for what a stateful call returns, whole.
 
     >>> as_array([1.0, 2.0]).shape
     (2,)

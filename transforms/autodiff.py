@@ -237,6 +237,9 @@ def value_and_grad(
 
     Arguments and errors are those of `grad`.
 
+    Raises:
+        DifferentiationError: if nothing is differentiable, or the output is not a scalar.
+
     Source: `jax.value_and_grad`.
 
     >>> import jax.numpy as jnp
@@ -297,6 +300,9 @@ def jvp(
 
     Returns:
         `(output, tangent)`, or `(output, tangent, aux)`.
+
+    Raises:
+        StructureError: for another number of tangents than of primals.
 
     Source: `jax.jvp`.
 

@@ -138,6 +138,10 @@ class Linear(Module):
         out_dtype: the dtype to accumulate and return.
         precision: see `jax.lax.Precision`.
 
+    Raises:
+        ConfigError: for a size that is no positive integer.
+        SeedError: without a typed key.
+
     >>> import jax
     >>> Linear(3, 4, key=jax.random.key(0))(jnp.ones((2, 5, 3))).shape
     (2, 5, 4)
@@ -189,6 +193,10 @@ class Embed(Module):
         embedding_init: initialiser from `jax.nn.initializers`.
         dtype: the dtype of what is looked up, and of `attend`; by default the table's.
         param_dtype: the dtype of the table.
+
+    Raises:
+        ConfigError: for a size that is no positive integer.
+        SeedError: without a typed key.
 
     >>> import jax
     >>> table = Embed(10, 4, key=jax.random.key(0))
