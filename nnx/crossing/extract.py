@@ -183,6 +183,9 @@ def from_tree(
         is_inner: under an update context, whether this is the merge inside.
         ctxtag: the tag of that context.
 
+    Raises:
+        ValueError: under an update context, if `is_inner` is not given.
+
     >>> from weft import nnx
     >>> from_tree(to_tree({"model": nnx.Dict(w=nnx.Param(1.0)), "n": 2}))["model"].w.get_value()
     1.0

@@ -130,6 +130,10 @@ def state(node: Any, *filters: Filter, graph: bool | None = None) -> Any:
     Returns:
         One state for no or one filter, else a tuple of them.
 
+    Raises:
+        TypeError: for what is no filter.
+        ValueError: if `...` stands before another filter; in tree mode, for something shared.
+
     >>> from weft import nnx
     >>> model = nnx.Dict(w=nnx.Param(1.0), n=nnx.BatchStat(2.0))
     >>> nnx.to_pure_dict(nnx.state(model)), nnx.to_pure_dict(nnx.state(model, nnx.Param))
@@ -146,6 +150,9 @@ variables = state
 def graphdef(node: Any, /, *, graph: bool | None = None) -> GraphDef[Any]:
     """The structure of a graph.
 
+    Raises:
+        ValueError: in tree mode, for something shared.
+
     >>> from weft import nnx
     >>> nnx.graphdef(nnx.Dict(w=nnx.Param(1.0))) == nnx.graphdef(nnx.Dict(w=nnx.Param(2.0)))
     True
@@ -155,6 +162,10 @@ def graphdef(node: Any, /, *, graph: bool | None = None) -> GraphDef[Any]:
 
 def unpack(node: Any, *filters: Filter, graph: bool | None = None) -> Any:
     """Takes a graph apart into states that carry its structure with them, one for each filter. See `split`.
+
+    Raises:
+        TypeError: for what is no filter.
+        ValueError: if a value matches no filter; in tree mode, for something shared.
 
     >>> from weft import nnx
     >>> params, rest = nnx.unpack(nnx.Dict(w=nnx.Param(1.0), n=nnx.BatchStat(2.0)), nnx.Param, ...)
@@ -314,6 +325,9 @@ def map(
 ) -> Any:
     """A graph of the same structure with `f(path, value)` for each Variable or array.
 
+    Raises:
+        ValueError: in tree mode, for something shared.
+
     >>> from weft import nnx
     >>> model = nnx.Dict(w=nnx.Param(1.0), n=nnx.BatchStat(2.0))
     >>> doubled = nnx.map(lambda path, value: value.replace(2 * value.get_value()), model)
@@ -363,6 +377,9 @@ GraphDef.apply = _apply
 
 def set_metadata(node: Any, /, *, only: Filter = Variable, **metadata: Any) -> None:
     """Sets metadata of all Variables of a graph, or those that a filter matches, in place.
+
+    Raises:
+        TypeError: for what is no filter.
 
     >>> from weft import nnx
     >>> model = nnx.Dict(w=nnx.Param(1.0), n=nnx.BatchStat(2.0))

@@ -59,6 +59,9 @@ def iter_graph(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Pat
     Yields:
         (path, value)
 
+    Raises:
+        ValueError: in tree mode, for something shared.
+
     >>> from weft import nnx
     >>> model = nnx.Dict(w=nnx.Param(1.0), inner=nnx.Dict(n=nnx.Param(2.0)))
     >>> [path for path, value in nnx.iter_graph(model) if isinstance(value, nnx.Variable)]
@@ -136,6 +139,9 @@ def _children_where(node: Any, graph: bool | None, wanted: Callable[[Any], bool]
 def iter_children(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Any, Any]]:
     """The immediate children of a node that have an identity (objects, Variables, refs), as (name, child).
 
+    Raises:
+        ValueError: if it is no node; in tree mode, if it is no pytree.
+
     >>> from weft import nnx
     >>> [name for name, _ in nnx.iter_children(nnx.Dict(w=nnx.Param(1.0), inner=nnx.Dict(n=2), n=3))]
     ['inner', 'w']
@@ -145,6 +151,9 @@ def iter_children(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[
 
 def iter_module_children(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Any, Any]]:
     """The immediate children of a node that are objects, as (name, child).
+
+    Raises:
+        ValueError: if it is no node; in tree mode, if it is no pytree.
 
     >>> from weft import nnx
     >>> [name for name, _ in nnx.iter_module_children(nnx.Dict(w=nnx.Param(1.0), inner=nnx.Dict(n=2)))]

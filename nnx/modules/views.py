@@ -157,6 +157,10 @@ def with_vars(
 def view_info(node: Any, /, *, only: Filter = ..., graph: bool | None = None) -> str:
     """What `view` takes for a graph: the keywords of each class's `set_view`, with what its docstring says of them.
 
+    Raises:
+        TypeError: for what is no filter.
+        ValueError: in tree mode, for something shared.
+
     >>> from weft import nnx
     >>> print(nnx.view_info(nnx.Dropout(0.5, rngs=nnx.Rngs(0))).splitlines()[0])
     Dropout:

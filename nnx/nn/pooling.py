@@ -42,6 +42,9 @@ def max_pool(
 ) -> jax.Array:
     """The largest value of each window; arguments as in `pool`.
 
+    Raises:
+        ValueError: if there are too few axes.
+
     >>> import jax.numpy as jnp
     >>> max_pool(jnp.arange(4.0)[None, :, None], (2,), strides=(2,)).ravel().tolist()
     [1.0, 3.0]
@@ -53,6 +56,9 @@ def min_pool(
     inputs: jax.Array, window_shape: Sequence[int], strides: Sequence[int] | None = None, padding: Any = "VALID"
 ) -> jax.Array:
     """The smallest value of each window; arguments as in `pool`.
+
+    Raises:
+        ValueError: if there are too few axes.
 
     >>> import jax.numpy as jnp
     >>> min_pool(jnp.arange(4.0)[None, :, None], (2,), strides=(2,)).ravel().tolist()
@@ -72,6 +78,9 @@ def avg_pool(
 
     Args:
         count_include_pad: whether padding counts as zeros, or not at all.
+
+    Raises:
+        ValueError: if there are too few axes.
 
     >>> import jax.numpy as jnp
     >>> avg_pool(jnp.arange(4.0)[None, :, None], (2,), strides=(2,)).ravel().tolist()

@@ -119,6 +119,10 @@ def data(value: Any = MISSING, /, **kwargs: Any) -> Any:
     Returns:
         A field, to be assigned to an attribute directly.
 
+    Raises:
+        TypeError: for a value and options.
+        ValueError: if the options' metadata says `static`, which this decides.
+
     >>> from weft import nnx
     >>> class Scale(nnx.Module):
     ...     def __init__(self):
@@ -131,6 +135,10 @@ def data(value: Any = MISSING, /, **kwargs: Any) -> Any:
 
 def static(value: Any = MISSING, /, **kwargs: Any) -> Any:
     """Marks an attribute as static. See `data`.
+
+    Raises:
+        TypeError: for a value and options.
+        ValueError: if the options' metadata says `static`, which this decides.
 
     >>> from weft import nnx
     >>> class Scale(nnx.Module):

@@ -12,6 +12,9 @@ from weft.nnx.errors import MissingExtraError
 def display(*args: Any) -> None:
     """Shows objects with treescope in a notebook, and prints them elsewhere.
 
+    Raises:
+        ImportError: in a notebook, if treescope is not installed.
+
     >>> display({"n": 2})
     {'n': 2}
     """

@@ -285,6 +285,9 @@ def to_flat_state(state: Any) -> FlatState[Any]:
 def from_flat_state(flat_state: Any, *, cls: type = State) -> Any:
     """A state from values by path: a mapping or pairs.
 
+    Raises:
+        TypeError: for what is neither.
+
     >>> from_flat_state({("b", "x"): 1, ("a",): 2})["b"]["x"]
     1
     """
@@ -349,6 +352,10 @@ def split_state(state: Any, first: Filter, /, *filters: Filter) -> Any:
 
 def filter_state(state: Any, first: Filter, /, *filters: Filter) -> Any:
     """The parts of a state that filters match; what none matches is left out. See `split_state`.
+
+    Raises:
+        TypeError: for what is no filter.
+        ValueError: if `...` stands before another filter.
 
     >>> dict(filter_state(State({"a": 1, "b": 2}), lambda path, value: value < 2))
     {'a': 1}

@@ -172,6 +172,10 @@ def fork_rngs(
     Returns:
         `SplitBackups`, or the copy.
 
+    Raises:
+        TypeError: for what is no filter.
+        ValueError: in tree mode, for something shared.
+
     >>> rngs = Rngs(params=0)
     >>> forked = fork_rngs(rngs, graph_updates=False)
     >>> bool(forked.params() == rngs.params())

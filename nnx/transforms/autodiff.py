@@ -82,6 +82,11 @@ def grad(
         A function to the gradient: of an object, the State of what was differentiated; without graph updates, an object
         like it.
 
+    Raises:
+        NotImplementedError: for `reduce_axes`.
+        TypeError: for what cannot be differentiated, or if the output is not a scalar.
+        ValueError: for a bound method of an object.
+
     Source: `jax.grad`, with the semantics of `flax.nnx.grad`.
 
     >>> import jax.numpy as jnp
@@ -111,6 +116,11 @@ def value_and_grad(
     graph_updates: bool | None = None,
 ) -> Callable[..., Any]:
     """The value of a scalar function of objects and arrays, and its gradient. See `grad`.
+
+    Raises:
+        NotImplementedError: for `reduce_axes`.
+        TypeError: for what cannot be differentiated, or if the output is not a scalar.
+        ValueError: for a bound method of an object.
 
     Source: `jax.value_and_grad`, with the semantics of `flax.nnx.value_and_grad`.
 
@@ -171,6 +181,10 @@ def vjp(
     """The output of a function of objects and arrays, and its pullback.
 
     Without `f`, a decorator; without primals, a function of them.
+
+    Raises:
+        NotImplementedError: for `reduce_axes`.
+        ValueError: for a bound method of an object.
 
     Source: `jax.vjp`, with the semantics of `flax.nnx.vjp`.
 
@@ -240,6 +254,9 @@ def jvp(
 
     Without `f`, a decorator; without primals, a function of primals and tangents.
 
+    Raises:
+        ValueError: for a bound method of an object, or for another number of tangents than of primals.
+
     Source: `jax.jvp`, with the semantics of `flax.nnx.jvp`.
 
     >>> import jax.numpy as jnp
@@ -278,6 +295,9 @@ def remat(
     graph_updates: bool | None = None,
 ) -> F | Callable[[F], F]:
     """Computes a function's intermediate values again in the backward pass, instead of keeping them.
+
+    Raises:
+        ValueError: for a bound method of an object.
 
     Source: `jax.checkpoint`, with the semantics of `flax.nnx.remat`.
 

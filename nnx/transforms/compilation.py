@@ -159,6 +159,9 @@ def jit_partial(
 ) -> JitPartial[R]:
     """`jit` with the first arguments given now.
 
+    Raises:
+        ValueError: for a bound method of an object; in tree mode, for something shared.
+
     >>> import jax.numpy as jnp
     >>> from weft import nnx
     >>> count = nnx.Variable(jnp.array(0))
@@ -252,6 +255,9 @@ def shard_map(
     graph_updates: bool | None = None,
 ) -> F | Callable[[F], F]:
     """Maps a function over the shards of objects and arrays; `StateSharding` gives specs by filter.
+
+    Raises:
+        ValueError: for a bound method of an object.
 
     Source: `jax.shard_map`, with the semantics of `flax.nnx.shard_map`.
 

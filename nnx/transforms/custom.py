@@ -96,6 +96,9 @@ def custom_vjp(
         graph: whether objects are graphs (the default) or trees.
         graph_updates: whether structural changes come back; it decides the form of the backward function, see above.
 
+    Raises:
+        ValueError: for a bound method of an object.
+
     Source: `jax.custom_vjp`, with the semantics of `flax.nnx.custom_vjp`.
 
     >>> import jax.numpy as jnp

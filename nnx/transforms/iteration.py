@@ -113,6 +113,9 @@ def pmap(
         graph: whether objects are graphs (the default) or trees.
         graph_updates: whether structural changes come back.
 
+    Raises:
+        ValueError: for a bound method of an object, or a `StateAxes` that stands for all arguments.
+
     Source: `jax.pmap`, with the semantics of `flax.nnx.pmap`.
 
     >>> import jax
@@ -298,6 +301,9 @@ def while_loop(
 ) -> T:
     """Repeats a function on a carry of objects and arrays while a condition holds.
 
+    Raises:
+        TypeError: if the carry changes its make, with each path, or the condition is no boolean scalar.
+
     Source: `jax.lax.while_loop`, with the semantics of `flax.nnx.while_loop`.
 
     >>> import jax.numpy as jnp
@@ -323,6 +329,9 @@ def fori_loop(
     graph_updates: bool | None = None,
 ) -> T:
     """Repeats a function on a carry of objects and arrays, for a counter.
+
+    Raises:
+        TypeError: if the carry changes its make, with each path, or a bound is no scalar.
 
     Source: `jax.lax.fori_loop`, with the semantics of `flax.nnx.fori_loop`.
 

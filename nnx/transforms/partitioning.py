@@ -103,6 +103,9 @@ def get_abstract_model(
         mesh: where it is to lie.
         graph: whether the model is a graph or a tree.
 
+    Raises:
+        ValueError: in tree mode, for something shared.
+
     >>> from weft import nnx
     >>> mesh = jax.make_mesh((1,), ("model",))
     >>> metadata = {"out_sharding": (None, "model")}

@@ -45,6 +45,9 @@ def cond(
 ) -> R:
     """Calls one of two functions of objects and arrays, by a boolean.
 
+    Raises:
+        TypeError: for a predicate that is no scalar, or if the two return different makes, with each path.
+
     Source: `jax.lax.cond`, with the semantics of `flax.nnx.cond`.
 
     >>> import jax.numpy as jnp
@@ -73,6 +76,10 @@ def switch(
 ) -> R:
     """Calls one of several functions of objects and arrays, by an index.
 
+    Raises:
+        TypeError: for an index that is no integer scalar, or if two branches return different makes, with each path.
+        ValueError: without branches.
+
     Source: `jax.lax.switch`, with the semantics of `flax.nnx.switch`.
 
     >>> import jax.numpy as jnp
@@ -95,6 +102,9 @@ def eval_shape(
     """The output of a function of objects and arrays, with `ShapeDtypeStruct`s in place of arrays.
 
     With graph updates, those of Variables have the layout of `out_sharding` if there is a mesh, as the arrays would.
+
+    Raises:
+        ValueError: for a bound method of an object.
 
     Source: `jax.eval_shape`, with the semantics of `flax.nnx.eval_shape`.
 
@@ -137,6 +147,9 @@ def make_jaxpr(
 ) -> Callable[..., Any]:
     """A function's jaxpr, for given objects and arrays.
 
+    Raises:
+        ValueError: for a bound method of an object.
+
     Source: `jax.make_jaxpr`, with the semantics of `flax.nnx.make_jaxpr`.
 
     >>> import jax.numpy as jnp
@@ -157,6 +170,9 @@ def checkify(
     graph_updates: bool | None = None,
 ) -> Callable[P, tuple[jax_checkify.Error, R]]:
     """Makes the checks inside a function of objects and arrays part of its output.
+
+    Raises:
+        ValueError: for a bound method of an object.
 
     Source: `jax.experimental.checkify.checkify`, with the semantics of `flax.nnx.checkify`.
 
