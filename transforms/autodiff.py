@@ -270,6 +270,9 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False, wrt:
         `(output, pullback)`, or `(output, pullback, aux)`. The pullback takes a cotangent of the output's structure
         (`None` for zero) and returns a tuple with one sparse tree for each primal.
 
+    Raises:
+        DifferentiationError: if nothing is differentiable.
+
     Source: `jax.vjp`.
 
     >>> import jax.numpy as jnp
@@ -319,6 +322,9 @@ def linearize(function: Callable[..., Any], *primals: Any, has_aux: bool = False
     """The output of a function and its derivative there, as a linear function of tangents.
 
     Arguments are those of `vjp`; the linear function takes tangents as `jvp` does.
+
+    Raises:
+        DifferentiationError: if nothing is differentiable.
 
     Source: `jax.linearize`.
 
