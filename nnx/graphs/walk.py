@@ -231,6 +231,9 @@ def find_duplicates(node: Any, /, *, only: Filter = ...) -> list[list[Path]]:
     Returns:
         A list of paths for each shared thing.
 
+    Raises:
+        TypeError: for what is no filter.
+
     >>> from weft.nnx.variable.kinds import Param
     >>> shared = Param(1)
     >>> find_duplicates([shared, {"a": shared}])

@@ -129,6 +129,9 @@ class OfType:
 class Any:
     """What any of the filters matches.
 
+    Raises:
+        TypeError: for what is no filter.
+
     >>> from weft import nnx
     >>> model = nnx.Dict(a=nnx.Param(1.0), b=nnx.BatchStat(2.0), c=nnx.Cache(3.0))
     >>> list(nnx.state(model, nnx.Any(nnx.Param, nnx.PathContains("c"))))
@@ -154,6 +157,9 @@ class Any:
 class All(Any):
     """What all of the filters match.
 
+    Raises:
+        TypeError: for what is no filter.
+
     >>> from weft import nnx
     >>> model = nnx.Dict(a=nnx.Param(1.0), b=nnx.Param(2.0), c=nnx.Cache(3.0))
     >>> list(nnx.state(model, nnx.All(nnx.Param, nnx.PathContains("b"))))
@@ -166,6 +172,9 @@ class All(Any):
 
 class Not(Any):
     """What the filter does not match.
+
+    Raises:
+        TypeError: for what is no filter.
 
     >>> from weft import nnx
     >>> list(nnx.state(nnx.Dict(w=nnx.Param(1.0), n=nnx.BatchStat(2.0)), nnx.Not(nnx.Param)))

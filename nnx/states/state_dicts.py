@@ -20,6 +20,9 @@ def to_pure_dict(state: Any, extract_fn: Callable[[Any], Any] | None = None) -> 
         state: the state.
         extract_fn: how to take the plain value out of each value.
 
+    Raises:
+        TypeError: if it is no mapping.
+
     >>> from weft import nnx
     >>> to_pure_dict(nnx.state(nnx.Dict(w=nnx.Param(1.0), inner=nnx.Dict(n=nnx.BatchStat(2.0)))))
     {'inner': {'n': 2.0}, 'w': 1.0}

@@ -276,6 +276,9 @@ _register(State)
 def to_flat_state(state: Any) -> FlatState[Any]:
     """A state's values by path.
 
+    Raises:
+        TypeError: if it is no mapping.
+
     >>> to_flat_state(State({"b": {"x": 1}, "a": 2})).paths
     (('a',), ('b', 'x'))
     """
@@ -296,6 +299,9 @@ def from_flat_state(flat_state: Any, *, cls: type = State) -> Any:
 
 def map_state(f: Callable[[Path, Any], Any], state: Any) -> State:
     """A state with `f(path, value)` for each value.
+
+    Raises:
+        TypeError: if it is no mapping.
 
     >>> dict(map_state(lambda path, value: (path, 2 * value), State({"a": 1})))
     {'a': (('a',), 2)}
@@ -365,6 +371,9 @@ def filter_state(state: Any, first: Filter, /, *filters: Filter) -> Any:
 
 def merge_state(state: Mapping[Any, Any], /, *states: Mapping[Any, Any], cls: type = State) -> Any:
     """One state of several; where they overlap the last one wins.
+
+    Raises:
+        TypeError: if one is no mapping.
 
     >>> dict(merge_state(State({"a": 1, "b": 2}), State({"b": 3})))
     {'a': 1, 'b': 3}
