@@ -48,7 +48,11 @@ def cast(array: Shaped[Array, "*shape"], dtype: DTypeLike) -> Shaped[Array, "*sh
 @overload
 def cast(array: None, dtype: DTypeLike) -> None: ...
 def cast(array: Shaped[Array, "*shape"] | None, dtype: DTypeLike) -> Shaped[Array, "*shape"] | None:
-    """An array in a dtype; nothing is traced if it is of that dtype already."""
+    """An array in a dtype; nothing is traced if it is of that dtype already.
+
+    >>> cast(jnp.ones(2), jnp.bfloat16).dtype.name
+    'bfloat16'
+    """
     if array is None or (array.dtype == dtype and not getattr(array, "weak_type", False)):
         return array
     return lax.convert_element_type(array, dtype)
@@ -56,6 +60,9 @@ def cast(array: Shaped[Array, "*shape"] | None, dtype: DTypeLike) -> Shaped[Arra
 
 def promote(*arrays: Any, dtype: Any = None, inexact: bool = True) -> list[Any]:
     """Arrays cast to the one dtype that they are computed in; `None` stays `None`.
+
+    Raises:
+        ConfigError: for a dtype that is not inexact, where an inexact one is wanted.
 
     >>> [a.dtype.name for a in promote(jnp.arange(2), jnp.ones(2), dtype=jnp.bfloat16)]
     ['bfloat16', 'bfloat16']
@@ -66,7 +73,14 @@ def promote(*arrays: Any, dtype: Any = None, inexact: bool = True) -> list[Any]:
 
 
 def as_array(value: ArrayLike) -> Array:
-    """A JAX array; a tracer or an array comes back as it is."""
+    """A JAX array; a tracer or an array comes back as it is.
+
+    Raises:
+        SuccessorError: for what a stateful call returns, whole.
+
+    >>> as_array([1.0, 2.0]).shape
+    (2,)
+    """
     if isinstance(value, jax.Array):
         return value
     refuse_pair(value, "a layer")

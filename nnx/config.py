@@ -163,7 +163,12 @@ class set_graph_mode(BaseConfigContext):
 
 
 class set_graph_updates(BaseConfigContext):
-    """Whether transforms in graph mode bring structural changes back, where their `graph_updates` is not given."""
+    """Whether transforms in graph mode bring structural changes back, where their `graph_updates` is not given.
+
+    >>> with set_graph_updates(False):
+    ...     set_graph_updates.current_value()
+    False
+    """
 
     option = "nnx_graph_updates"
 
@@ -185,7 +190,12 @@ def setting() -> tuple[Hashable, ...]:
 
 
 def using_eager_sharding() -> bool:
-    """Whether Variables are sharded as they are made."""
+    """Whether Variables are sharded as they are made.
+
+    >>> with use_eager_sharding(True):
+    ...     using_eager_sharding()
+    True
+    """
     return use_eager_sharding.current_value()
 
 

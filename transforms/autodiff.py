@@ -237,6 +237,9 @@ def value_and_grad(
 
     Arguments and errors are those of `grad`.
 
+    Raises:
+        DifferentiationError: if nothing is differentiable, or the output is not a scalar.
+
     Source: `jax.value_and_grad`.
 
     >>> import jax.numpy as jnp
@@ -266,6 +269,9 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False, wrt:
     Returns:
         `(output, pullback)`, or `(output, pullback, aux)`. The pullback takes a cotangent of the output's structure
         (`None` for zero) and returns a tuple with one sparse tree for each primal.
+
+    Raises:
+        DifferentiationError: if nothing is differentiable.
 
     Source: `jax.vjp`.
 
@@ -298,6 +304,9 @@ def jvp(
     Returns:
         `(output, tangent)`, or `(output, tangent, aux)`.
 
+    Raises:
+        StructureError: for another number of tangents than of primals.
+
     Source: `jax.jvp`.
 
     >>> import jax.numpy as jnp
@@ -313,6 +322,9 @@ def linearize(function: Callable[..., Any], *primals: Any, has_aux: bool = False
     """The output of a function and its derivative there, as a linear function of tangents.
 
     Arguments are those of `vjp`; the linear function takes tangents as `jvp` does.
+
+    Raises:
+        DifferentiationError: if nothing is differentiable.
 
     Source: `jax.linearize`.
 

@@ -67,6 +67,9 @@ def jacfwd(
         A function to the Jacobian (or `(jacobian, aux)`): of the output's structure, each leaf replaced by a sparse
         tree of the argument's structure whose leaves have the shape of the output leaf, then that of the input leaf.
 
+    Raises:
+        DifferentiationError: if nothing is differentiable.
+
     Source: `jax.jacfwd`.
 
     >>> import jax.numpy as jnp
@@ -93,6 +96,9 @@ def jacrev(
 ) -> Any:
     """The Jacobian of a function, by reverse mode: best where there are few outputs. See `jacfwd`.
 
+    Raises:
+        DifferentiationError: if nothing is differentiable.
+
     Source: `jax.jacrev`.
 
     >>> import jax.numpy as jnp
@@ -118,6 +124,9 @@ def hessian(
     holomorphic: bool = False,
 ) -> Any:
     """The Hessian of a function: the Jacobian of its Jacobian, forward over reverse.
+
+    Raises:
+        DifferentiationError: if nothing is differentiable.
 
     Source: `jax.hessian`.
 

@@ -69,6 +69,9 @@ def map(function: Callable[[Any], Any], xs: Any, *, batch_size: int | None = Non
         xs: a pytree of records whose arrays share their leading axis.
         batch_size: how many slices to run at once, by vmap.
 
+    Raises:
+        AxisError: if an array has no leading axis, or its size is not that of the others.
+
     Source: `jax.lax.map`.
 
     >>> import jax.numpy as jnp

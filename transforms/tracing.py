@@ -284,6 +284,19 @@ def transform_metadata(
         in_axes: as given to the transform around it.
         out_axes: likewise.
         metadata: passed to the methods, for instance `partition="layers"`.
+
+    >>> import jax.numpy as jnp
+    >>> from weft import Module, static, vmap
+    >>> class Named(Module):
+    ...     values: Any
+    ...     names: tuple = static()
+    ...     def add_axis(self, axis, metadata):
+    ...         return self.replace(names=(metadata["partition"], *self.names))
+    ...     def remove_axis(self, axis, metadata):
+    ...         return self.replace(names=self.names[1:])
+    >>> make = transform_metadata(lambda x: Named(x, ("features",)), partition="layers")
+    >>> vmap(make)(jnp.ones((3, 2))).names
+    ('layers', 'features')
     """
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:

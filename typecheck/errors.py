@@ -16,6 +16,15 @@ class ContractError(WeftError, TypeError):
         bound: where each dim that matters was bound.
         fix: the likely fix, for common slips.
         more: what else there is to know, for `WEFT_TYPECHECK_VERBOSE=1`.
+
+    >>> import jax.numpy as jnp
+    >>> from jaxtyping import Array, Float
+    >>> from weft.typecheck import check
+    >>> try:
+    ...     check(jnp.ones((2, 3)), Float[Array, "n n"])
+    ... except ContractError as error:
+    ...     print(error.what)
+    value should be f32[n=2,n=2], and is f32[2,3]
     """
 
     def __init__(

@@ -47,6 +47,10 @@ def current_mode() -> Mode:
 
     Raises:
         ModeError: if `WEFT_TYPECHECK` names none.
+
+    >>> with mode("strict"):
+    ...     current_mode()
+    'strict'
     """
     local = _local.get()
     if local is not None:
@@ -63,6 +67,12 @@ def set_mode(name: str, source: str = "mode") -> Mode:
 
     Raises:
         ModeError: if there is no such mode.
+
+    >>> before = current_mode()
+    >>> set_mode("strict"), current_mode()
+    ('strict', 'strict')
+    >>> set_mode(before) == before
+    True
     """
     global _process
     chosen = read_mode(name, source)

@@ -163,6 +163,9 @@ class OfValue:
 class Any:
     """Leaves that any of the filters matches.
 
+    Raises:
+        FilterError: for what is no filter.
+
     >>> import jax
     >>> from weft import MLP, select
     >>> model = MLP(2, 3, 4, key=jax.random.key(0))
@@ -190,6 +193,9 @@ class Any:
 class All(Any):
     """Leaves that all of the filters match.
 
+    Raises:
+        FilterError: for what is no filter.
+
     >>> import jax
     >>> from weft import MLP, select
     >>> model = MLP(2, 3, 4, key=jax.random.key(0))
@@ -203,6 +209,9 @@ class All(Any):
 
 class Not(Any):
     """Leaves that the filter does not match.
+
+    Raises:
+        FilterError: for what is no filter.
 
     >>> import jax
     >>> from weft import MLP, select
@@ -222,6 +231,9 @@ class Maybe(Any):
     """What the filter matches, which may be nothing: `Maybe(BatchStat)`, in code that serves models with and without.
 
     Any other filter that matches no leaf is an error.
+
+    Raises:
+        FilterError: for what is no filter.
 
     >>> import jax
     >>> from weft import MLP, BatchStat, select

@@ -54,6 +54,10 @@ class KeyStream(Module):
     Attributes:
         key: the base key, which never changes. Leading axes come from `Keys.fork`.
         count: how many keys were drawn.
+
+    >>> stream = Keys(0).streams["default"]
+    >>> stream.key.shape, stream.count.item()
+    ((), 0)
     """
 
     key: Annotated[Key[Array, "*axes"], RngKey]

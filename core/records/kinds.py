@@ -38,80 +38,152 @@ class Kind:
 
 
 class Param(Kind):
-    """Learned by gradient descent. The kind of every inexact array that declares none."""
+    """Learned by gradient descent. The kind of every inexact array that declares none.
+
+    >>> from weft import Linear, select
+    >>> params = select(Linear(2, 3, key=jax.random.key(0)), Param)
+    >>> params.kernel.shape, params.bias.shape
+    ((2, 3), (3,))
+    """
 
     __slots__ = ()
 
 
 class LoRAParam(Param):
-    """A low-rank adapter's parameter."""
+    """A low-rank adapter's parameter.
+
+    >>> from weft import MLP, lora, select
+    >>> adapted = lora(MLP(2, 3, 4, key=jax.random.key(0)), 1, key=jax.random.key(1))
+    >>> [leaf.shape for leaf in jax.tree.leaves(select(adapted, LoRAParam))]
+    [(2, 1), (1, 3), (3, 1), (1, 4)]
+    """
 
     __slots__ = ()
 
 
 class BatchStat(Kind):
-    """A running statistic of batches, such as BatchNorm's mean and variance."""
+    """A running statistic of batches, such as BatchNorm's mean and variance.
+
+    >>> from weft import BatchNorm, select
+    >>> [leaf.shape for leaf in jax.tree.leaves(select(BatchNorm(2), BatchStat))]
+    [(2,), (2,)]
+    """
 
     __slots__ = ()
 
 
 class Cache(Kind):
-    """What decoding keeps between steps, such as attention's keys and values."""
+    """What decoding keeps between steps, such as attention's keys and values.
+
+    >>> from weft import KeyValueCache, select
+    >>> [leaf.shape for leaf in jax.tree.leaves(select(KeyValueCache(8, 2, 4), Cache))]
+    [(8, 2, 4), (8, 2, 4), ()]
+    """
 
     __slots__ = ()
 
 
 class Buffer(Kind):
-    """An array that is neither learned nor state. The kind of every integer or boolean array that declares none."""
+    """An array that is neither learned nor state. The kind of every integer or boolean array that declares none.
+
+    >>> from weft import select
+    >>> select({"weights": jnp.ones(2), "order": jnp.array([1, 0])}, Buffer)
+    {'order': Array([1, 0], dtype=int32), 'weights': None}
+    """
 
     __slots__ = ()
 
 
 class FrozenParam(Buffer):
     """A parameter that is not learned. On a field that holds records it holds against what they declare: every `Param`
-    inside is one, and what is no parameter keeps its kind."""
+    inside is one, and what is no parameter keeps its kind.
+
+    >>> from weft import Frozen, Linear, select
+    >>> frozen = Frozen(Linear(2, 3, key=jax.random.key(0)))
+    >>> [leaf.shape for leaf in jax.tree.leaves(select(frozen, FrozenParam))]
+    [(2, 3), (3,)]
+    """
 
     __slots__ = ()
 
 
 class RngState(Kind):
-    """Random state: keys and counts."""
+    """Random state: keys and counts.
+
+    >>> from weft import Keys, select
+    >>> len(jax.tree.leaves(select(Keys(0, dropout=1), RngState)))
+    4
+    """
 
     __slots__ = ()
 
 
 class RngKey(RngState):
-    """A random key. The kind of every typed key array that declares none."""
+    """A random key. The kind of every typed key array that declares none.
+
+    >>> from weft import Keys, select
+    >>> len(jax.tree.leaves(select(Keys(0, dropout=1), RngKey)))
+    2
+    """
 
     __slots__ = ()
 
 
 class RngCount(RngState):
-    """How many keys a stream has drawn."""
+    """How many keys a stream has drawn.
+
+    >>> from weft import Keys, select
+    >>> [count.item() for count in jax.tree.leaves(select(Keys(0), RngCount))]
+    [0]
+    """
 
     __slots__ = ()
 
 
 class Intermediate(Kind):
-    """A value recorded on the way, for inspection."""
+    """A value recorded on the way, for inspection.
+
+    >>> from weft import nnx, select
+    >>> record = nnx.to_record(nnx.Dict(w=nnx.Param(jnp.ones(2)), seen=nnx.Intermediate(jnp.ones(3))))
+    >>> [leaf.shape for leaf in jax.tree.leaves(select(record, Intermediate))]
+    [(3,)]
+    """
 
     __slots__ = ()
 
 
 class Perturbation(Kind):
-    """A planted zero whose gradient is that of an intermediate value."""
+    """A planted zero whose gradient is that of an intermediate value.
+
+    >>> from weft import nnx, select
+    >>> record = nnx.to_record(nnx.Dict(w=nnx.Param(jnp.ones(2)), zero=nnx.Perturbation(jnp.zeros(3))))
+    >>> [leaf.shape for leaf in jax.tree.leaves(select(record, Perturbation))]
+    [(3,)]
+    """
 
     __slots__ = ()
 
 
 class OptState(Kind):
-    """An optimizer's state."""
+    """An optimizer's state.
+
+    >>> import optax
+    >>> from weft import Linear, Optimizer, select
+    >>> optimizer = Optimizer(Linear(2, 3, key=jax.random.key(0)), optax.sgd(0.1, momentum=0.9))
+    >>> [leaf.shape for leaf in jax.tree.leaves(select(optimizer, OptState))]
+    [(3,), (2, 3), ()]
+    """
 
     __slots__ = ()
 
 
 class MetricState(Kind):
-    """What a metric has counted so far."""
+    """What a metric has counted so far.
+
+    >>> from weft import metrics, select
+    >>> len(jax.tree.leaves(select(metrics.Average(), MetricState)))
+    2
+    """
 
     __slots__ = ()
 

@@ -216,6 +216,9 @@ def perturbations(fun: Callable[P, object], /) -> Callable[P, dict[str, PyTree]]
     The function is traced and not run; its arguments may be `jax.ShapeDtypeStruct`s. Values perturbed inside a `scan`
     have its length as their leading axis.
 
+    Raises:
+        CaptureError: when called, if two values are perturbed under one name.
+
     >>> def doubled(xs):
     ...     return jax.lax.map(lambda x: perturb("double", 2 * x), xs)
     >>> perturbations(doubled)(jax.ShapeDtypeStruct((3,), jnp.float32))

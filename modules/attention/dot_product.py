@@ -31,6 +31,13 @@ def check_attention(query: Queries, key: Keys, value: Keys | None = None) -> Non
 
     Raises:
         AxisError: if ranks, batch axes, depths or lengths differ, or the heads do not divide into groups.
+
+    >>> check_attention(jnp.ones((3, 2, 4)), jnp.ones((5, 2, 4)))
+    >>> try:
+    ...     check_attention(jnp.ones((3, 2, 4)), jnp.ones((5, 2, 6)))
+    ... except AxisError as error:
+    ...     print(error.what)
+    query and key depths must match
     """
     arrays = {"query": query, "key": key} if value is None else {"query": query, "key": key, "value": value}
     at = ", ".join(f"{name}: {array.shape}" for name, array in arrays.items())
@@ -102,6 +109,10 @@ def drop_weights(weights: Weights, key: Key[Array, ""], *, rate: float, broadcas
         key: a typed key.
         rate: the probability of zero, in [0, 1).
         broadcast: whether one decision holds for all of the batch and all heads.
+
+    >>> dropped = drop_weights(jnp.ones((1, 4, 4)), jax.random.key(0), rate=0.5, broadcast=False)
+    >>> sorted(set(dropped.ravel().tolist()))
+    [0.0, 2.0]
     """
     shape = (*(1,) * (weights.ndim - 2), *weights.shape[-2:]) if broadcast else weights.shape
     keep = jax.random.bernoulli(key, 1.0 - rate, shape)
@@ -144,6 +155,10 @@ def fused_attention(
         implementation: which kernel, `"xla"` or `"cudnn"`.
 
     Source: `jax.nn.dot_product_attention`.
+
+    >>> query, value = jnp.zeros((1, 1, 2)), jnp.array([1.0, 2.0, 3.0, 4.0]).reshape(2, 1, 2)
+    >>> fused_attention(query, jnp.ones((2, 1, 2)), value).tolist()
+    [[[2.0, 3.0]]]
     """
     batch = query.shape[:-3]
     if len(batch) > 1:
@@ -183,6 +198,11 @@ def cache_step(
 
     Returns:
         The new caches, and the mask by which each new step attends to itself and those before.
+
+    >>> keys, values, step = jnp.zeros((3, 1, 2)), jnp.zeros((3, 1, 2)), jnp.ones((1, 1, 2))
+    >>> keys, values, mask = cache_step(keys, values, jnp.array(1), step, step)
+    >>> keys[:, 0, 0].tolist(), mask.tolist()
+    ([0.0, 1.0, 0.0], [[[True, True, False]]])
     """
     batch, length = cached_key.shape[:-3], cached_key.shape[-3]
     zero = jnp.zeros((), index.dtype)

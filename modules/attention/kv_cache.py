@@ -30,6 +30,9 @@ class KeyValueCache(Module):
         batch: the sizes of the batch's axes.
         dtype: of keys and values.
 
+    Raises:
+        ConfigError: for a size that is no positive integer.
+
     >>> KeyValueCache(8, 2, 4, batch=(3,)).keys.shape
     (3, 8, 2, 4)
     """

@@ -54,6 +54,10 @@ class LoadReport(NamedTuple):
     Attributes:
         missing: the paths of `like` that the file has nothing for; they are as `like` has them.
         left_over: the names in the file that `like` has no place for.
+
+    >>> report = LoadReport(missing=("head",), left_over=())
+    >>> [name for name in report.missing if not name.startswith("head")]
+    []
     """
 
     missing: tuple[str, ...]

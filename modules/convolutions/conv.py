@@ -411,6 +411,10 @@ class Conv1d(ConvOfRank, init=False):
         kernel_size: one number.
         others: as in `Conv`.
 
+    Raises:
+        ConfigError: as in `Conv`.
+        SeedError: without a typed key.
+
     >>> import jax
     >>> Conv1d(3, 8, 5, padding="CAUSAL", key=jax.random.key(0))(jnp.ones((2, 10, 3))).shape
     (2, 10, 8)
@@ -425,6 +429,10 @@ class Conv2d(ConvOfRank, init=False):
     Args:
         kernel_size: one number for both axes, or two.
         others: as in `Conv`.
+
+    Raises:
+        ConfigError: as in `Conv`.
+        SeedError: without a typed key.
 
     >>> import jax
     >>> layer = Conv2d(3, 8, 3, key=jax.random.key(0))
@@ -441,6 +449,10 @@ class Conv3d(ConvOfRank, init=False):
     Args:
         kernel_size: one number for the three axes, or three.
         others: as in `Conv`.
+
+    Raises:
+        ConfigError: as in `Conv`.
+        SeedError: without a typed key.
 
     >>> import jax
     >>> Conv3d(1, 4, (1, 3, 3), key=jax.random.key(0))(jnp.ones((2, 4, 8, 8, 1))).shape

@@ -38,6 +38,9 @@ def pool(
 
     Raises:
         AxisError: if there are fewer axes than the window's and one of features.
+
+    >>> pool(jnp.arange(4.0)[:, None], 0.0, lax.add, (2,), strides=2).ravel().tolist()
+    [1.0, 5.0]
     """
     x, window = as_array(x), tuple(window)
     rank = len(window)
@@ -72,6 +75,9 @@ def max_pool(
 ) -> Float[Array, "*batch_out_space features"]:
     """The largest value of each window; arguments as in `pool`.
 
+    Raises:
+        AxisError: if there are fewer axes than the window's and one of features.
+
     >>> max_pool(jnp.arange(4.0)[:, None], (2,), strides=2).ravel().tolist()
     [1.0, 3.0]
     """
@@ -86,6 +92,9 @@ def min_pool(
     padding: Any = "VALID",
 ) -> Float[Array, "*batch_out_space features"]:
     """The smallest value of each window; arguments as in `pool`.
+
+    Raises:
+        AxisError: if there are fewer axes than the window's and one of features.
 
     >>> min_pool(jnp.arange(4.0)[:, None], (2,), strides=2).ravel().tolist()
     [0.0, 2.0]
@@ -105,6 +114,9 @@ def avg_pool(
 
     Args:
         count_include_pad: whether padding counts as zeros, or not at all.
+
+    Raises:
+        AxisError: if there are fewer axes than the window's and one of features.
 
     >>> avg_pool(jnp.arange(4.0)[:, None], (2,), strides=2).ravel().tolist()
     [0.5, 2.5]
@@ -160,6 +172,10 @@ def adaptive_max_pool(
     x: Float[Array, "*batch_space features"], sizes: Sequence[int]
 ) -> Float[Array, "*batch_out_space features"]:
     """The largest values of as many bins as are asked for; bins, arguments and errors as in `adaptive_avg_pool`.
+
+    Raises:
+        AxisError: if there are fewer axes than the sizes' and one of features, or nothing to pool on one.
+        ConfigError: if a size is not positive.
 
     >>> adaptive_max_pool(jnp.arange(5.0)[:, None], (2,)).ravel().tolist()
     [2.0, 4.0]

@@ -38,6 +38,10 @@ class Pool(Module):
 class MaxPool(Pool):
     """The largest value of each window; arguments as in `Pool`, and the function is `max_pool`.
 
+    Raises:
+        AxisError: when called, as `max_pool`.
+        ConfigError: as in `AvgPool`.
+
     >>> import jax.numpy as jnp
     >>> MaxPool((2,))(jnp.arange(4.0)[:, None]).ravel().tolist()
     [1.0, 3.0]
@@ -50,6 +54,10 @@ class MaxPool(Pool):
 
 class MinPool(Pool):
     """The smallest value of each window; arguments as in `Pool`, and the function is `min_pool`.
+
+    Raises:
+        AxisError: when called, as `min_pool`.
+        ConfigError: as in `AvgPool`.
 
     >>> import jax.numpy as jnp
     >>> MinPool((2,))(jnp.arange(4.0)[:, None]).ravel().tolist()
@@ -66,6 +74,10 @@ class AvgPool(Pool):
 
     Args:
         count_include_pad: whether padding counts as zeros, or not at all.
+
+    Raises:
+        AxisError: when called, as `avg_pool`.
+        ConfigError: if the window is one number, has a size that is not positive, or another number of strides.
 
     >>> import jax.numpy as jnp
     >>> AvgPool((2,))(jnp.arange(4.0)[:, None]).ravel().tolist()

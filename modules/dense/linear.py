@@ -71,7 +71,11 @@ def product_options(out_dtype: Any, out_sharding: Any) -> dict[str, Any]:
 
 
 def add_bias(y: Float[Array, "*batch out"], bias: Float[Array, "out"]) -> Float[Array, "*batch out"]:
-    """`y + bias`, with the bias along the last axis."""
+    """`y + bias`, with the bias along the last axis.
+
+    >>> add_bias(jnp.ones((2, 2)), jnp.array([1.0, 2.0])).tolist()
+    [[2.0, 3.0], [2.0, 3.0]]
+    """
     wide = jnp.reshape(bias, (1,) * (y.ndim - 1) + bias.shape)
     if y.dtype != wide.dtype:
         dtype = jnp.promote_types(y.dtype, wide.dtype)
@@ -107,7 +111,11 @@ def attend(
     out_sharding: Any = None,
     promote: Any = promote,
 ) -> Float[Array, "*batch vocab"]:
-    """The inner product of queries with every row of an embedding table, as for tied output weights."""
+    """The inner product of queries with every row of an embedding table, as for tied output weights.
+
+    >>> attend(jnp.array([1.0, 2.0]), jnp.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])).tolist()
+    [1.0, 2.0, 3.0]
+    """
     query, embedding = promote(query, embedding, dtype=dtype)
     dimensions = (((query.ndim - 1,), (1,)), ((), ()))
     if out_sharding is None:
@@ -129,6 +137,10 @@ class Linear(Module):
         param_dtype: the dtype of the parameters.
         out_dtype: the dtype to accumulate and return.
         precision: see `jax.lax.Precision`.
+
+    Raises:
+        ConfigError: for a size that is no positive integer.
+        SeedError: without a typed key.
 
     >>> import jax
     >>> Linear(3, 4, key=jax.random.key(0))(jnp.ones((2, 5, 3))).shape
@@ -181,6 +193,10 @@ class Embed(Module):
         embedding_init: initialiser from `jax.nn.initializers`.
         dtype: the dtype of what is looked up, and of `attend`; by default the table's.
         param_dtype: the dtype of the table.
+
+    Raises:
+        ConfigError: for a size that is no positive integer.
+        SeedError: without a typed key.
 
     >>> import jax
     >>> table = Embed(10, 4, key=jax.random.key(0))

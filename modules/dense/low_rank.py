@@ -64,6 +64,10 @@ class LoRA(Module):
         key: a typed key.
         down_init: initialiser from `jax.nn.initializers`; `up` begins with zeros, so that nothing is changed at first.
 
+    Raises:
+        ConfigError: for a rank that is no positive integer.
+        SeedError: without a typed key.
+
     >>> lora = LoRA(Linear(8, 4, key=jax.random.key(0)), 2, key=jax.random.key(1))
     >>> lora.down.shape, lora.up.shape, lora.merged().kernel.shape
     ((8, 2), (2, 4), (8, 4))

@@ -49,6 +49,10 @@ class Metric(Module):
     """Base of metrics.
 
     A subclass has fields of kind `MetricState`, zero at first, and defines `reads`, `of_batch`, `of_both`, `compute`.
+
+    >>> metric = Average().update(values=jnp.array([1.0, 3.0]))
+    >>> isinstance(metric, Metric), metric.reads, metric.compute().item()
+    (True, ('values',), 2.0)
     """
 
     @property
@@ -227,7 +231,12 @@ class Accuracy(Average):  # weft: skip(the names of arguments are given at run t
 
 
 class Statistics(NamedTuple):
-    """What `Welford` computes: scalars, NaN of nothing."""
+    """What `Welford` computes: scalars, NaN of nothing.
+
+    >>> statistics = Welford().update(values=jnp.array([1.0, 3.0])).compute()
+    >>> statistics.mean.item(), statistics.standard_deviation.item()
+    (2.0, 1.0)
+    """
 
     mean: Float[Array, ""]
     standard_error_of_mean: Float[Array, ""]

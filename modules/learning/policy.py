@@ -44,6 +44,9 @@ class Policy(Module):
         compute: the dtype to compute in: of parameters and of floating-point inputs, inside of the function.
         output: the dtype of floating-point results. Records that come back keep their own.
 
+    Raises:
+        ConfigError: for a dtype that is not floating-point.
+
     >>> policy = Policy(compute=jnp.bfloat16)
     >>> model = Linear(3, 2, key=jax.random.key(0))
     >>> def apply(model, x):

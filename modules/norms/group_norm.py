@@ -51,6 +51,10 @@ def group_norm(
         groups: how many groups the features are in.
         axes: what to reduce, the features among it; by default all but the first.
 
+    Raises:
+        AxisError: if the groups do not divide the features, or scale, bias or mask do not fit the input.
+        UnboundAxisError: if nothing around binds `axis_name`.
+
     >>> group_norm(jnp.array([[1.0, 3.0, 5.0, 5.0]]), groups=2, epsilon=1e-12).tolist()
     [[-1.0, 1.0, 0.0, 0.0]]
 

@@ -171,6 +171,13 @@ def normalize(  # weft: skip(the axes decide the shapes)
         feature_axes: what `scale` and `bias` range over.
         epsilon: added to the variance.
         dtype: the dtype of the result; by default what `x`, `scale` and `bias` promote to.
+
+    Raises:
+        AxisError: if statistics, scale or bias do not fit the axes.
+        ConfigError: for a dtype that is not inexact.
+
+    >>> normalize(jnp.array([1.0, 3.0]), jnp.array(2.0), jnp.array(1.0), axes=0, epsilon=0.0).tolist()
+    [-1.0, 1.0]
     """
     result_dtype = compute_dtype(x, scale, bias, dtype=dtype)
     features = canonical_axes(feature_axes, x.ndim)
@@ -247,6 +254,10 @@ def norm(  # weft: skip(the axes decide the shapes)
 
     Arguments are as in `moments` and `normalize`; `promote` casts the inputs, as `promote` does.
 
+    Raises:
+        AxisError: if scale, bias or mask do not fit the input.
+        UnboundAxisError: if nothing around binds `axis_name`.
+
     >>> norm(jnp.array([1.0, 3.0]), epsilon=0.0).tolist()
     [-1.0, 1.0]
     """
@@ -296,6 +307,15 @@ def batch_norm(  # weft: skip(the axes decide the shapes)
 
     Returns:
         The normalised batch, and the running statistics' next values.
+
+    Raises:
+        AxisError: if statistics, scale, bias or mask do not fit the input.
+        UnboundAxisError: if nothing around binds `axis_name`.
+
+    >>> x = jnp.array([[1.0], [3.0]])
+    >>> y, mean, var = batch_norm(x, jnp.zeros(1), jnp.ones(1), momentum=0.5, axes=0, epsilon=0.0)
+    >>> y.tolist(), mean.tolist(), var.tolist()
+    ([[-1.0], [1.0]], [1.0], [1.0])
     """
     old_mean, old_var = mean, var
     x, mean, var, scale, bias = promote(x, mean, var, scale, bias, dtype=dtype)

@@ -49,6 +49,9 @@ class BatchNorm(Module):
         inference: the mode; `weft.modules.inference(model)` sets it in a whole model.
         key: only for initialisers that draw.
 
+    Raises:
+        ConfigError: for features that are no positive integer.
+
     >>> bn = BatchNorm(2, momentum=0.5)
     >>> y, bn = bn(jnp.array([[1.0, 2.0], [3.0, 4.0]]))
     >>> bn.mean.tolist()
@@ -146,6 +149,9 @@ class LayerNorm(Module):
         use_fast_variance: see `moments`.
         key: only for initialisers that draw.
 
+    Raises:
+        ConfigError: for features that are no positive integer.
+
     >>> LayerNorm(2, epsilon=0.0)(jnp.array([1.0, 3.0])).tolist()
     [-1.0, 1.0]
 
@@ -206,6 +212,9 @@ class RMSNorm(Module):
         dtype: the dtype of the result; by default what input and parameters promote to.
         param_dtype: the dtype of the scale.
         key: only for an initialiser that draws.
+
+    Raises:
+        ConfigError: for features that are no positive integer.
 
     >>> RMSNorm(2, epsilon=0.0)(jnp.array([7.0, 1.0])).tolist()
     [1.399999976158142, 0.20000000298023224]

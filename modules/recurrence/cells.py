@@ -79,6 +79,10 @@ class SimpleCell(RecurrentCell[Any]):
         dtype: the dtype to compute in; by default what inputs and parameters promote to.
         param_dtype: the dtype of the parameters.
 
+    Raises:
+        ConfigError: for a size that is no positive integer.
+        SeedError: without a typed key.
+
     >>> cell, x = SimpleCell(3, 4, key=jax.random.key(0)), jnp.ones((2, 3))
     >>> carry, y = cell(cell.initial_carry(x), x)
     >>> y.shape
@@ -142,6 +146,10 @@ class GRUCell(RecurrentCell[Any]):
         kernel_init, recurrent_init, bias_init: initialisers from `jax.nn.initializers`.
         dtype: the dtype to compute in; by default what inputs and parameters promote to.
         param_dtype: the dtype of the parameters.
+
+    Raises:
+        ConfigError: for a size that is no positive integer.
+        SeedError: without a typed key.
 
     >>> cell, xs = GRUCell(3, 4, key=jax.random.key(0)), jnp.ones((5, 3))
     >>> from weft import scan
@@ -210,6 +218,10 @@ class LSTMCell(RecurrentCell[Any]):
         kernel_init, recurrent_init, bias_init: initialisers from `jax.nn.initializers`.
         dtype: the dtype to compute in; by default what inputs and parameters promote to.
         param_dtype: the dtype of the parameters.
+
+    Raises:
+        ConfigError: for a size that is no positive integer.
+        SeedError: without a typed key.
 
     >>> cell, x = LSTMCell(3, 4, key=jax.random.key(0)), jnp.ones((2, 3))
     >>> (memory, output), y = cell(cell.initial_carry(x), x)
@@ -300,6 +312,10 @@ class OptimizedLSTMCell(RecurrentCell[Any]):
         kernel_init, recurrent_init, bias_init: initialisers from `jax.nn.initializers`.
         dtype: the dtype to compute in; by default what inputs and parameters promote to.
         param_dtype: the dtype of the parameters.
+
+    Raises:
+        ConfigError: for a size that is no positive integer.
+        SeedError: without a typed key.
 
     >>> cell, x = OptimizedLSTMCell(3, 4, key=jax.random.key(0)), jnp.ones((2, 3))
     >>> (memory, output), y = cell(cell.initial_carry(x), x)

@@ -33,7 +33,12 @@ from weft.nnx.variable.variable import Variable
 @jtu.register_static
 @dataclasses.dataclass(eq=False)
 class UpdateContext:
-    """The numbers that the four steps share. To JAX all are equal: it never decides what is compiled."""
+    """The numbers that the four steps share. To JAX all are equal: it never decides what is compiled.
+
+    >>> with update_context("example") as context:
+    ...     context.tag
+    'example'
+    """
 
     tag: Hashable
     outer_ref_outer_index: RefMap | None = None
@@ -125,6 +130,10 @@ def current_update_context(tag: Hashable) -> UpdateContext:
 
     Raises:
         ValueError: if there is none.
+
+    >>> with update_context("example") as context:
+    ...     current_update_context("example") is context
+    True
     """
     stack = _contexts.update.get(tag)
     if not stack:
@@ -138,7 +147,14 @@ def _context_of(tag: Hashable | None) -> UpdateContext | None:
 
 @dataclasses.dataclass
 class SplitContext:
-    """Takes graphs apart with one numbering."""
+    """Takes graphs apart with one numbering.
+
+    >>> from weft import nnx
+    >>> w = nnx.Param(1.0)
+    >>> with split_context() as context:
+    ...     [context.flatten(part)[1].paths for part in (nnx.Dict(w=w), nnx.Dict(w=w))]
+    [(('w',),), ()]
+    """
 
     ctxtag: Hashable | None
     ref_index: RefMap
@@ -164,7 +180,16 @@ class SplitContext:
 
 @dataclasses.dataclass
 class MergeContext:
-    """Puts graphs together with one numbering."""
+    """Puts graphs together with one numbering.
+
+    >>> from weft import nnx
+    >>> with split_context() as context:
+    ...     parts = [context.flatten(part) for part in [nnx.Dict(w=nnx.Param(1.0))] * 2]
+    >>> with merge_context() as context:
+    ...     first, second = (context.unflatten(*part) for part in parts)
+    >>> first is second
+    True
+    """
 
     ctxtag: Hashable | None
     index_ref: IndexMap
@@ -192,7 +217,14 @@ class MergeContext:
 
 @contextlib.contextmanager
 def split_context(ctxtag: Hashable | None = None) -> Iterator[SplitContext]:
-    """Opens a context that takes several graphs apart, with what they share."""
+    """Opens a context that takes several graphs apart, with what they share.
+
+    >>> from weft import nnx
+    >>> w = nnx.Param(1.0)
+    >>> with split_context() as context:
+    ...     [len(context.split(part)[1]) for part in (nnx.Dict(w=w), nnx.Dict(w=w))]
+    [1, 0]
+    """
     context = _context_of(ctxtag)
     inner = None if context is None else context.outer_ref_outer_index is not None
     split = SplitContext(ctxtag, RefMap(), inner)
@@ -215,6 +247,15 @@ def merge_context(ctxtag: Hashable | None = None, inner: bool | None = None) -> 
 
     Raises:
         ValueError: if that is not said.
+
+    >>> from weft import nnx
+    >>> w = nnx.Param(1.0)
+    >>> with split_context() as context:
+    ...     parts = [context.split(part) for part in (nnx.Dict(w=w), nnx.Dict(w=w))]
+    >>> with merge_context() as context:
+    ...     first, second = (context.merge(*part) for part in parts)
+    >>> first.w is second.w
+    True
     """
     merge = MergeContext(ctxtag, IndexMap(), inner)
     try:
@@ -249,6 +290,12 @@ def cached_partial(
 
     Raises:
         ValueError: in other modes; when called, if the function leaves the structure of a cached object changed.
+
+    >>> import jax.numpy as jnp
+    >>> from weft import nnx
+    >>> forward = cached_partial(nnx.jit(lambda model, x: model(x)), nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
+    >>> forward(jnp.ones((4, 2))).shape
+    (4, 3)
     """
     if not (graph_mode(graph) and graph_updates_mode(graph_updates)):
         raise StructureError("cached_partial needs graph mode with graph updates", fix="pass graph=True")

@@ -44,7 +44,13 @@ class PrefixMapping(abc.ABC):
 @functools.partial(jtu.register_dataclass, data_fields=["_graphdef", "states"], meta_fields=["metadata"])
 @dataclasses.dataclass(frozen=True)
 class NodeStates:
-    """An object as a tree: its structure and its states."""
+    """An object as a tree: its structure and its states.
+
+    >>> from weft import nnx
+    >>> node = NodeStates.from_split(*nnx.split(nnx.Dict(w=nnx.Param(1.0))))
+    >>> node.graphdef.num_leaves, list(node.state)
+    (1, ['w'])
+    """
 
     _graphdef: GraphDef[Any] | None
     states: tuple[Any, ...]
@@ -135,6 +141,11 @@ def to_tree(
 
     Raises:
         ValueError: for that, naming all paths.
+
+    >>> from weft import nnx
+    >>> tree = to_tree({"model": nnx.Dict(w=nnx.Param(1.0)), "n": 2})
+    >>> type(tree["model"]).__name__, tree["n"]
+    ('NodeStates', 2)
     """
     places: dict[int, list[tuple[Path, Any]]] = {}
     entries, treedef = _with_prefix(tree, prefix, is_graph_node)
@@ -171,6 +182,13 @@ def from_tree(
         map_non_graph_nodes: whether other leaves go through `merge_fn` too.
         is_inner: under an update context, whether this is the merge inside.
         ctxtag: the tag of that context.
+
+    Raises:
+        ValueError: under an update context, if `is_inner` is not given.
+
+    >>> from weft import nnx
+    >>> from_tree(to_tree({"model": nnx.Dict(w=nnx.Param(1.0)), "n": 2}))["model"].w.get_value()
+    1.0
     """
     entries, treedef = _with_prefix(tree, prefix, is_leaf)
     with merge_context(ctxtag, is_inner) as context:

@@ -121,6 +121,11 @@ class StateSharding(ByFilter):
 
     Args:
         filter_sharding: a mapping or pairs from filter to sharding, or a State of shardings.
+
+    >>> from jax.sharding import PartitionSpec
+    >>> from weft.nnx.variable.kinds import Param
+    >>> len(StateSharding({Param: PartitionSpec("model"), ...: PartitionSpec()}).shardings)
+    2
     """
 
     def __init__(self, filter_sharding: Any, /):
@@ -138,6 +143,13 @@ class DiffState:
     Attributes:
         argnum: the argument's position.
         filter: which Variables.
+
+    >>> import jax.numpy as jnp
+    >>> from weft import nnx
+    >>> model = nnx.Dict(w=nnx.Param(jnp.array(3.0)), mean=nnx.BatchStat(jnp.array(2.0)))
+    >>> gradient = nnx.grad(lambda model: model.w * model.mean, argnums=nnx.DiffState(0, nnx.BatchStat))(model)
+    >>> {path: value.get_value().item() for path, value in nnx.to_flat_state(gradient)}
+    {('mean',): 3.0}
     """
 
     argnum: int

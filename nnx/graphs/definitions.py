@@ -210,6 +210,11 @@ class GraphDef(Generic[N]):
         nodes: a definition for each node.
         attributes: (name, mark) for each attribute, in the order in which nodes and leaves are met.
         num_leaves: how many leaves the graph has.
+
+    >>> from weft import nnx
+    >>> graphdef, state = nnx.split(nnx.Dict(w=nnx.Param(1.0), n=nnx.BatchStat(2.0)))
+    >>> type(graphdef).__name__, graphdef.num_leaves
+    ('GraphDef', 2)
     """
 
     __slots__ = ("_hash", "attributes", "nodes", "num_leaves")

@@ -59,6 +59,11 @@ def flatten(
 
     Raises:
         ValueError: in tree mode, for something shared, naming both paths.
+
+    >>> from weft import nnx
+    >>> graphdef, flat = nnx.flatten(nnx.Dict(w=nnx.Param(1.0), n=nnx.BatchStat(2.0)))
+    >>> graphdef.num_leaves, flat.paths
+    (2, (('n',), ('w',)))
     """
     if not graph_mode(graph):
         nodes, leaves, paths = tree_flatten(node)
@@ -117,6 +122,11 @@ def unflatten(
 
     Raises:
         ValueError: if the leaves are too few or too many.
+
+    >>> from weft import nnx
+    >>> graphdef, flat = nnx.flatten(nnx.Dict(w=nnx.Param(1.0)))
+    >>> nnx.unflatten(graphdef, [nnx.Param(2.0)]).w.get_value()
+    2.0
     """
     match state:
         case list():

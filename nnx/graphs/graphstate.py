@@ -19,6 +19,11 @@ class GraphState(MutableMapping[Any, Any], Representable, Generic[A]):
 
     Raises:
         ValueError: if the state is no `State`.
+
+    >>> from weft import nnx
+    >>> state = nnx.unpack(nnx.Dict(w=nnx.Param(1.0)))
+    >>> type(state).__name__, list(state), nnx.merge(state).w.get_value()
+    ('GraphState', ['w'], 1.0)
     """
 
     __slots__ = ("_graphdef", "_state")

@@ -91,6 +91,12 @@ def merge(graphdef_or_graphstate: Any, /, *states: Any, copy: bool = False, recr
     Raises:
         TypeError: if the first argument is neither, or there is no state.
         ValueError: if the states do not fit the structure.
+
+    >>> from weft import nnx
+    >>> graphdef, params, rest = nnx.split(nnx.Dict(w=nnx.Param(1.0), n=nnx.BatchStat(2.0)), nnx.Param, ...)
+    >>> model = nnx.merge(graphdef, params, rest)
+    >>> model.w.get_value(), model.n.get_value()
+    (1.0, 2.0)
     """
     if isinstance(graphdef_or_graphstate, GraphState):
         states = (graphdef_or_graphstate, *states)
@@ -123,6 +129,15 @@ def state(node: Any, *filters: Filter, graph: bool | None = None) -> Any:
 
     Returns:
         One state for no or one filter, else a tuple of them.
+
+    Raises:
+        TypeError: for what is no filter.
+        ValueError: if `...` stands before another filter; in tree mode, for something shared.
+
+    >>> from weft import nnx
+    >>> model = nnx.Dict(w=nnx.Param(1.0), n=nnx.BatchStat(2.0))
+    >>> nnx.to_pure_dict(nnx.state(model)), nnx.to_pure_dict(nnx.state(model, nnx.Param))
+    ({'n': 2.0, 'w': 1.0}, {'w': 1.0})
     """
     _, flat = flatten(node, graph=graph)
     whole = flat.to_nested_state() if flat.paths != ((),) else flat.leaves[0]
@@ -133,12 +148,30 @@ variables = state
 
 
 def graphdef(node: Any, /, *, graph: bool | None = None) -> GraphDef[Any]:
-    """The structure of a graph."""
+    """The structure of a graph.
+
+    Raises:
+        ValueError: in tree mode, for something shared.
+
+    >>> from weft import nnx
+    >>> nnx.graphdef(nnx.Dict(w=nnx.Param(1.0))) == nnx.graphdef(nnx.Dict(w=nnx.Param(2.0)))
+    True
+    """
     return flatten(node, graph=graph, with_paths=False)[0]
 
 
 def unpack(node: Any, *filters: Filter, graph: bool | None = None) -> Any:
-    """Takes a graph apart into states that carry its structure with them, one for each filter. See `split`."""
+    """Takes a graph apart into states that carry its structure with them, one for each filter. See `split`.
+
+    Raises:
+        TypeError: for what is no filter.
+        ValueError: if a value matches no filter; in tree mode, for something shared.
+
+    >>> from weft import nnx
+    >>> params, rest = nnx.unpack(nnx.Dict(w=nnx.Param(1.0), n=nnx.BatchStat(2.0)), nnx.Param, ...)
+    >>> list(params), nnx.merge(params, rest).n.get_value()
+    (['w'], 2.0)
+    """
     definition, *states = split(node, *filters, graph=graph)
     packed = tuple(GraphState(definition, state) for state in states)
     return packed[0] if len(packed) == 1 else packed
@@ -155,6 +188,11 @@ def clone(node: Any, variables: bool = True, *, arrays: bool = False, graph: boo
 
     Raises:
         ValueError: for `arrays` without `variables`.
+
+    >>> from weft import nnx
+    >>> model = nnx.Dict(w=nnx.Param(1.0))
+    >>> nnx.clone(model).w is model.w, nnx.clone(model, variables=False).w is model.w
+    (False, True)
     """
     if arrays and not variables:
         raise StructureError("to copy arrays, Variables must be copied too", fix="leave variables=True")
@@ -170,6 +208,12 @@ def update(node: Any, state: Any, /, *states: Any) -> None:
 
     Raises:
         ValueError: if a state does not fit the graph.
+
+    >>> from weft import nnx
+    >>> model = nnx.Dict(w=nnx.Param(1.0))
+    >>> nnx.update(model, nnx.state(nnx.Dict(w=nnx.Param(2.0))))
+    >>> model.w.get_value()
+    2.0
     """
     now = current_trace_state()
     for part in (state, *states):
@@ -237,6 +281,11 @@ def pop(node: Any, *filters: Filter) -> Any:
 
     Raises:
         ValueError: without filters, or if a container cannot give up a child.
+
+    >>> from weft import nnx
+    >>> model = nnx.Dict(w=nnx.Param(1.0), seen=nnx.Intermediate(2.0))
+    >>> nnx.to_pure_dict(nnx.pop(model, nnx.Intermediate)), hasattr(model, "seen")
+    ({'seen': 2.0}, False)
     """
     if not filters:
         raise FilterError("pop needs at least one filter")
@@ -274,7 +323,17 @@ def _pop(node: Any, path: Path, seen: set[int], tests: list[Any], found: list[di
 def map(
     f: Callable[[Path, Any], Any], node: Any, /, *, graph: bool | None = None, recreate_variables: bool = True
 ) -> Any:
-    """A graph of the same structure with `f(path, value)` for each Variable or array."""
+    """A graph of the same structure with `f(path, value)` for each Variable or array.
+
+    Raises:
+        ValueError: in tree mode, for something shared.
+
+    >>> from weft import nnx
+    >>> model = nnx.Dict(w=nnx.Param(1.0), n=nnx.BatchStat(2.0))
+    >>> doubled = nnx.map(lambda path, value: value.replace(2 * value.get_value()), model)
+    >>> doubled.w.get_value(), doubled.n.get_value()
+    (2.0, 4.0)
+    """
     definition, whole = split(node, graph=graph)
     mapped = map_state(f, whole) if isinstance(whole, State) else f((), whole)
     return merge(definition, mapped, recreate_variables=recreate_variables)
@@ -286,6 +345,13 @@ def call(graphdef_state: tuple[Any, Any], /) -> Any:
     Returns:
         A proxy: `call((graphdef, state)).method(x)` gives the method's result and the new pair. Attributes and items
         of it lead to methods of what is inside.
+
+    >>> import jax.numpy as jnp
+    >>> from weft import nnx
+    >>> model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+    >>> y, (graphdef, state) = nnx.call(nnx.split(model))(jnp.ones((1, 2)))
+    >>> y.shape
+    (1, 3)
     """
 
     return _apply(*graphdef_state)
@@ -310,7 +376,17 @@ GraphDef.apply = _apply
 
 
 def set_metadata(node: Any, /, *, only: Filter = Variable, **metadata: Any) -> None:
-    """Sets metadata of all Variables of a graph, or those that a filter matches, in place."""
+    """Sets metadata of all Variables of a graph, or those that a filter matches, in place.
+
+    Raises:
+        TypeError: for what is no filter.
+
+    >>> from weft import nnx
+    >>> model = nnx.Dict(w=nnx.Param(1.0), n=nnx.BatchStat(2.0))
+    >>> nnx.set_metadata(model, only=nnx.Param, frozen=True)
+    >>> model.w.frozen, hasattr(model.n, "frozen")
+    (True, False)
+    """
     test = to_predicate(only)
     _, flat = flatten(node, graph=graph_mode(None))
     for path, value in flat:
@@ -319,7 +395,12 @@ def set_metadata(node: Any, /, *, only: Filter = Variable, **metadata: Any) -> N
 
 
 def as_pure(tree: Any) -> Any:
-    """A tree with the values of its Variables and refs in their place."""
+    """A tree with the values of its Variables and refs in their place.
+
+    >>> from weft import nnx
+    >>> nnx.as_pure({"w": nnx.Param(1.0), "n": 2})
+    {'n': 2, 'w': 1.0}
+    """
 
     def pure_value(leaf: Any) -> Any:
         if isinstance(leaf, Variable):

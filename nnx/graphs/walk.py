@@ -58,6 +58,14 @@ def iter_graph(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Pat
 
     Yields:
         (path, value)
+
+    Raises:
+        ValueError: in tree mode, for something shared.
+
+    >>> from weft import nnx
+    >>> model = nnx.Dict(w=nnx.Param(1.0), inner=nnx.Dict(n=nnx.Param(2.0)))
+    >>> [path for path, value in nnx.iter_graph(model) if isinstance(value, nnx.Variable)]
+    [('inner', 'n'), ('w',)]
     """
     if graph_mode(graph):
         yield from _iter_graph(node)
@@ -129,12 +137,28 @@ def _children_where(node: Any, graph: bool | None, wanted: Callable[[Any], bool]
 
 
 def iter_children(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Any, Any]]:
-    """The immediate children of a node that have an identity (objects, Variables, refs), as (name, child)."""
+    """The immediate children of a node that have an identity (objects, Variables, refs), as (name, child).
+
+    Raises:
+        ValueError: if it is no node; in tree mode, if it is no pytree.
+
+    >>> from weft import nnx
+    >>> [name for name, _ in nnx.iter_children(nnx.Dict(w=nnx.Param(1.0), inner=nnx.Dict(n=2), n=3))]
+    ['inner', 'w']
+    """
     return _children_where(node, graph, is_graph_node)
 
 
 def iter_module_children(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Any, Any]]:
-    """The immediate children of a node that are objects, as (name, child)."""
+    """The immediate children of a node that are objects, as (name, child).
+
+    Raises:
+        ValueError: if it is no node; in tree mode, if it is no pytree.
+
+    >>> from weft import nnx
+    >>> [name for name, _ in nnx.iter_module_children(nnx.Dict(w=nnx.Param(1.0), inner=nnx.Dict(n=2)))]
+    ['inner']
+    """
     return _children_where(node, graph, is_node_module)
 
 
@@ -148,6 +172,12 @@ def recursive_map(f: Callable[[Path, Any], Any], node: Any, /, *, graph: bool | 
 
     Raises:
         ValueError: for a cycle; in tree mode, for something shared.
+
+    >>> from weft import nnx
+    >>> model = nnx.Dict(n=1, inner=nnx.Dict(n=2))
+    >>> doubled = nnx.recursive_map(lambda path, value: 2 * value if isinstance(value, int) else value, model)
+    >>> doubled.n, doubled.inner.n, model.n
+    (2, 4, 1)
     """
     if graph_mode(graph):
         return _map_graph(f, clone(node, variables=False, graph=True), (), {})
@@ -200,6 +230,9 @@ def find_duplicates(node: Any, /, *, only: Filter = ...) -> list[list[Path]]:
 
     Returns:
         A list of paths for each shared thing.
+
+    Raises:
+        TypeError: for what is no filter.
 
     >>> from weft.nnx.variable.kinds import Param
     >>> shared = Param(1)

@@ -208,6 +208,12 @@ def from_record(record: Any) -> Any:
     Raises:
         TypeError: if the record was not made by `to_record`.
         ValueError: if leaves are missing, as in a part that `weft.split` made.
+
+    >>> import jax.numpy as jnp
+    >>> from weft.nnx.modules.containers import Dict
+    >>> from weft.nnx.variable.kinds import Param
+    >>> from_record(to_record(Dict(w=Param(jnp.ones(2))))).w.shape
+    (2,)
     """
     if not isinstance(record, GraphRecord):
         raise TypeError(f"from_record takes what to_record returned, got {type(record).__name__}")

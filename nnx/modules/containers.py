@@ -163,6 +163,9 @@ class Sequential(Module):
 
     A tuple is passed on as positional arguments, a dict as keyword arguments.
 
+    Raises:
+        TypeError: when called, if one of them is not callable.
+
     >>> Sequential(lambda x: (x, x + 1), lambda x, y: x * y)(2)
     6
     """

@@ -173,7 +173,16 @@ _ABSENT = object()
 
 
 def iter_modules(module: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Path, Module]]:
-    """All Modules in a graph with their paths, those inside of others first, the graph itself last."""
+    """All Modules in a graph with their paths, those inside of others first, the graph itself last.
+
+    Raises:
+        ValueError: in tree mode, for something shared.
+
+    >>> from weft import nnx
+    >>> model = nnx.Dict(head=nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
+    >>> [(path, type(module).__name__) for path, module in nnx.iter_modules(model)]
+    [(('head',), 'Linear'), ((), 'Dict')]
+    """
     return ((path, value) for path, value in walk.iter_graph(module, graph=graph) if isinstance(value, Module))
 
 

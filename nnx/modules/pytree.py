@@ -93,6 +93,9 @@ def check_pytree(pytree: Any) -> None:
     Raises:
         TypeError: if it is no `Pytree`.
         ValueError: naming the attribute.
+
+    >>> from weft import nnx
+    >>> nnx.check_pytree(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
     """
     if not isinstance(pytree, Pytree):
         raise TypeError(f"expected a Pytree, got {type(pytree).__name__}")
@@ -327,6 +330,13 @@ class Object(Pytree, pytree=False):
 
     Raises:
         ValueError: if a subclass asks to be one.
+
+    >>> from weft import nnx
+    >>> class Counter(nnx.Object):
+    ...     def __init__(self):
+    ...         self.count = nnx.Variable(0)
+    >>> list(nnx.state(Counter()))
+    ['count']
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -38,6 +38,12 @@ def view(
 
     Raises:
         ValueError: naming the keywords that none takes.
+
+    >>> from weft import nnx
+    >>> model = nnx.Sequential(nnx.Linear(2, 3, rngs=nnx.Rngs(0)), nnx.Dropout(0.5, rngs=nnx.Rngs(0)))
+    >>> frozen = nnx.view(model, deterministic=True)
+    >>> frozen.layers[1].deterministic, model.layers[1].deterministic
+    (True, False)
     """
     test = to_predicate(only)
     unused = set(kwargs)
@@ -80,6 +86,11 @@ def with_attributes(
 
     Raises:
         ValueError: naming the attributes that no Module has.
+
+    >>> from weft import nnx
+    >>> model = nnx.Sequential(nnx.Dropout(0.5, rngs=nnx.Rngs(0)))
+    >>> nnx.with_attributes(model, rate=0.1).layers[0].rate, model.layers[0].rate
+    (0.1, 0.5)
     """
     test = to_predicate(only)
     missing = set(attributes)
@@ -118,6 +129,12 @@ def with_vars(
 
     Raises:
         ValueError: for a shared Variable, naming its paths.
+
+    >>> import jax.numpy as jnp
+    >>> from weft import nnx
+    >>> model = nnx.Dict(w=nnx.Param(jnp.array(1.0)))
+    >>> nnx.with_vars(model, ref=True).w.ref, model.w.ref
+    (True, False)
     """
     modes = {"hijax": hijax, "ref": ref, "mutable": mutable}
     modes = {mode: value for mode, value in modes.items() if value is not None}
@@ -138,7 +155,16 @@ def with_vars(
 
 
 def view_info(node: Any, /, *, only: Filter = ..., graph: bool | None = None) -> str:
-    """What `view` takes for a graph: the keywords of each class's `set_view`, with what its docstring says of them."""
+    """What `view` takes for a graph: the keywords of each class's `set_view`, with what its docstring says of them.
+
+    Raises:
+        TypeError: for what is no filter.
+        ValueError: in tree mode, for something shared.
+
+    >>> from weft import nnx
+    >>> print(nnx.view_info(nnx.Dropout(0.5, rngs=nnx.Rngs(0))).splitlines()[0])
+    Dropout:
+    """
     test = to_predicate(only)
     classes = {
         type(value)

@@ -130,6 +130,9 @@ def make_attention_mask(
 
     Returns:
         `(*extra, *batch, 1, q, kv)`.
+
+    >>> make_attention_mask(jnp.array([1, 1]), jnp.array([1, 0])).tolist()
+    [[[1.0, 0.0], [1.0, 0.0]]]
     """
     return ops.attention_mask(query_input, key_input, pairwise_fn, extra_batch_dims, dtype)
 
@@ -144,6 +147,9 @@ def make_causal_mask(x: jax.Array, extra_batch_dims: int = 0, dtype: Any = jnp.f
 
     Returns:
         `(*extra, *batch, 1, length, length)`.
+
+    >>> make_causal_mask(jnp.ones(2)).tolist()
+    [[[1.0, 0.0], [1.0, 1.0]]]
     """
     return ops.causal_mask(x, extra_batch_dims, dtype)
 
@@ -153,5 +159,9 @@ def combine_masks(*masks: jax.Array | None, dtype: Any = jnp.float32) -> jax.Arr
 
     Raises:
         ValueError: if their ranks differ.
+
+    >>> known = make_attention_mask(jnp.ones(2), jnp.array([1, 0]))
+    >>> combine_masks(known, None, make_causal_mask(jnp.ones(2))).tolist()
+    [[[1.0, 0.0], [1.0, 0.0]]]
     """
     return ops.combine_masks(*masks, dtype=dtype)

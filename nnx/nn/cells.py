@@ -55,6 +55,9 @@ class SimpleCell(VectorCell):
 
     Other arguments are said in `cells`.
 
+    Raises:
+        TypeError: if `rngs` are no `Rngs`.
+
     >>> from weft import nnx
     >>> cell, x = SimpleCell(3, 4, rngs=nnx.Rngs(0)), jnp.ones((2, 3))
     >>> carry, y = cell(cell.initialize_carry(x.shape, nnx.Rngs(0)), x)
@@ -105,6 +108,9 @@ class SimpleCell(VectorCell):
 
 class GRUCell(VectorCell):
     """A gated recurrent unit: the output is the carry too. Its arguments are said in `cells`.
+
+    Raises:
+        TypeError: if `rngs` are no `Rngs`.
 
     >>> from weft import nnx
     >>> cell, x = GRUCell(3, 4, rngs=nnx.Rngs(0)), jnp.ones((2, 3))
@@ -157,6 +163,9 @@ class LSTMCell(MemoryCell):
     """A long short-term memory; its carry is `(memory, output)`. Its arguments are said in `cells`.
 
     It has a map for each gate; `OptimizedLSTMCell` has one for all four, which is faster.
+
+    Raises:
+        TypeError: if `rngs` are no `Rngs`.
 
     >>> from weft import nnx
     >>> cell, x = LSTMCell(3, 4, rngs=nnx.Rngs(0)), jnp.ones((2, 3))
@@ -215,6 +224,9 @@ class OptimizedLSTMCell(MemoryCell):
 
     Its carry is `(memory, output)`. Its arguments are said in `cells`; with the kernels of `LSTMCell` put side by side
     it computes the same.
+
+    Raises:
+        TypeError: if `rngs` are no `Rngs`.
 
     >>> from weft import nnx
     >>> cell, x = OptimizedLSTMCell(3, 4, rngs=nnx.Rngs(0)), jnp.ones((2, 3))

@@ -151,6 +151,10 @@ class Linear(Affine):
 
     Other arguments are as in `LinearGeneral`.
 
+    Raises:
+        TypeError: if `rngs` are no `Rngs`.
+        ValueError: when called, for another number of features.
+
     >>> from weft import nnx
     >>> Linear(3, 4, rngs=nnx.Rngs(0))(jnp.ones((2, 5, 3))).shape
     (2, 5, 4)

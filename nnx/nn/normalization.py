@@ -140,6 +140,10 @@ class LayerNorm(Normalizer):
         reduction_axes: the axes to normalise over.
         feature_axes: the axes that scale and bias range over.
 
+    Raises:
+        TypeError: if `rngs` are no `Rngs`.
+        ValueError: when called, for another number of features.
+
     >>> from weft import nnx
     >>> LayerNorm(2, epsilon=0.0, rngs=nnx.Rngs(0))(jnp.array([1.0, 3.0])).tolist()
     [-1.0, 1.0]
@@ -188,6 +192,10 @@ class RMSNorm(Normalizer):
         num_features: number of features.
         reduction_axes: the axes to take the mean over.
         feature_axes: the axes that the scale ranges over.
+
+    Raises:
+        TypeError: if `rngs` are no `Rngs`.
+        ValueError: when called, for another number of features.
 
     >>> from weft import nnx
     >>> RMSNorm(2, epsilon=0.0, rngs=nnx.Rngs(0))(jnp.array([7.0, 1.0])).tolist()

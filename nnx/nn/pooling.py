@@ -29,6 +29,10 @@ def pool(
 
     Raises:
         ValueError: if there are too few axes, or options do not fit them.
+
+    >>> import jax.numpy as jnp
+    >>> pool(jnp.arange(4.0)[None, :, None], 0.0, jax.lax.add, (2,), (2,), "VALID").ravel().tolist()
+    [1.0, 5.0]
     """
     return ops.pool(inputs, init, reduce_fn, window_shape, strides, padding)
 
@@ -37,6 +41,9 @@ def max_pool(
     inputs: jax.Array, window_shape: Sequence[int], strides: Sequence[int] | None = None, padding: Any = "VALID"
 ) -> jax.Array:
     """The largest value of each window; arguments as in `pool`.
+
+    Raises:
+        ValueError: if there are too few axes.
 
     >>> import jax.numpy as jnp
     >>> max_pool(jnp.arange(4.0)[None, :, None], (2,), strides=(2,)).ravel().tolist()
@@ -48,7 +55,15 @@ def max_pool(
 def min_pool(
     inputs: jax.Array, window_shape: Sequence[int], strides: Sequence[int] | None = None, padding: Any = "VALID"
 ) -> jax.Array:
-    """The smallest value of each window; arguments as in `pool`."""
+    """The smallest value of each window; arguments as in `pool`.
+
+    Raises:
+        ValueError: if there are too few axes.
+
+    >>> import jax.numpy as jnp
+    >>> min_pool(jnp.arange(4.0)[None, :, None], (2,), strides=(2,)).ravel().tolist()
+    [0.0, 2.0]
+    """
     return ops.min_pool(inputs, window=window_shape, strides=strides, padding=padding)
 
 
@@ -63,6 +78,13 @@ def avg_pool(
 
     Args:
         count_include_pad: whether padding counts as zeros, or not at all.
+
+    Raises:
+        ValueError: if there are too few axes.
+
+    >>> import jax.numpy as jnp
+    >>> avg_pool(jnp.arange(4.0)[None, :, None], (2,), strides=(2,)).ravel().tolist()
+    [0.5, 2.5]
     """
     return ops.avg_pool(
         inputs, window=window_shape, strides=strides, padding=padding, count_include_pad=count_include_pad

@@ -118,12 +118,35 @@ def data(value: Any = MISSING, /, **kwargs: Any) -> Any:
 
     Returns:
         A field, to be assigned to an attribute directly.
+
+    Raises:
+        TypeError: for a value and options.
+        ValueError: if the options' metadata says `static`, which this decides.
+
+    >>> from weft import nnx
+    >>> class Scale(nnx.Module):
+    ...     def __init__(self):
+    ...         self.by, self.name = nnx.data(2.0), "scale"
+    >>> list(nnx.state(Scale()))
+    ['by']
     """
     return _annotation(value, False, "data", kwargs)
 
 
 def static(value: Any = MISSING, /, **kwargs: Any) -> Any:
-    """Marks an attribute as static. See `data`."""
+    """Marks an attribute as static. See `data`.
+
+    Raises:
+        TypeError: for a value and options.
+        ValueError: if the options' metadata says `static`, which this decides.
+
+    >>> from weft import nnx
+    >>> class Scale(nnx.Module):
+    ...     def __init__(self):
+    ...         self.by, self.shape = nnx.Param(2.0), nnx.static((2, 3))
+    >>> list(nnx.state(Scale()))
+    ['by']
+    """
     return _annotation(value, True, "static", kwargs)
 
 
@@ -140,7 +163,16 @@ def dataclass(
     slots: bool = False,
     weakref_slot: bool = False,
 ) -> Any:
-    """`dataclasses.dataclass` for objects: the representation stays the object's own."""
+    """`dataclasses.dataclass` for objects: the representation stays the object's own.
+
+    >>> from weft import nnx
+    >>> @nnx.dataclass
+    ... class Scale(nnx.Module):
+    ...     by: nnx.Param
+    ...     name: str = "scale"
+    >>> Scale(nnx.Param(2.0)).name
+    'scale'
+    """
     return dataclasses.dataclass(
         cls,
         init=init,
@@ -161,7 +193,15 @@ def is_annotation(value: Any) -> bool:
 
 
 def register_data_type(type_: T, /) -> T:
-    """Makes values of a type data, wherever they are assigned; also as a decorator."""
+    """Makes values of a type data, wherever they are assigned; also as a decorator.
+
+    >>> from weft import nnx
+    >>> @nnx.register_data_type
+    ... class Box:
+    ...     pass
+    >>> nnx.is_data(Box())
+    True
+    """
     DATA_REGISTRY.add(type_)
     return type_
 
@@ -187,7 +227,12 @@ def is_data(value: Any, /) -> bool:
 
 
 def has_data(value: Any, /) -> list[Any]:
-    """The data inside of a value, through containers."""
+    """The data inside of a value, through containers.
+
+    >>> import jax.numpy as jnp
+    >>> [value.shape for value in has_data([2.0, (jnp.ones(2),)])], has_data([2.0, "two"])
+    ([(2,)], [])
+    """
     return [leaf for leaf in _leaves(value) if is_data(leaf)]
 
 

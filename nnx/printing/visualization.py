@@ -10,7 +10,14 @@ from weft.nnx.errors import MissingExtraError
 
 
 def display(*args: Any) -> None:
-    """Shows objects with treescope in a notebook, and prints them elsewhere."""
+    """Shows objects with treescope in a notebook, and prints them elsewhere.
+
+    Raises:
+        ImportError: in a notebook, if treescope is not installed.
+
+    >>> display({"n": 2})
+    {'n': 2}
+    """
     ipython = sys.modules.get("IPython")
     if ipython is None or ipython.get_ipython() is None:
         for value in args:

@@ -58,14 +58,25 @@ class _ByPath:
 
 
 class WithTag(_ByPath, core_filters.WithTag):
-    """What has this `tag`."""
+    """What has this `tag`.
+
+    >>> from weft import nnx
+    >>> list(nnx.state(nnx.Rngs(params=0, dropout=1), nnx.WithTag("dropout")))
+    ['dropout']
+    """
 
     def __repr__(self) -> str:
         return f"WithTag({self.tag!r})"
 
 
 class PathContains(_ByPath, core_filters.PathContains):
-    """What has this part in its path; with `exact=False`, a part that contains it as text."""
+    """What has this part in its path; with `exact=False`, a part that contains it as text.
+
+    >>> from weft import nnx
+    >>> model = nnx.Dict(head=nnx.Param(1.0), body=nnx.Param(2.0))
+    >>> list(nnx.state(model, nnx.PathContains("head"))), list(nnx.state(model, nnx.PathContains("o", exact=False)))
+    (['head'], ['body'])
+    """
 
     def __init__(self, key: AnyValue, exact: bool = True):
         super().__init__(key, exact)
@@ -99,7 +110,12 @@ class PathIn:
 
 @dataclasses.dataclass(frozen=True)
 class OfType:
-    """What is an instance of this type; what a bare type means."""
+    """What is an instance of this type; what a bare type means.
+
+    >>> from weft import nnx
+    >>> list(nnx.state(nnx.Dict(w=nnx.Param(1.0), n=nnx.BatchStat(2.0)), nnx.OfType(nnx.Param)))
+    ['w']
+    """
 
     type: type
 
@@ -111,7 +127,16 @@ class OfType:
 
 
 class Any:
-    """What any of the filters matches."""
+    """What any of the filters matches.
+
+    Raises:
+        TypeError: for what is no filter.
+
+    >>> from weft import nnx
+    >>> model = nnx.Dict(a=nnx.Param(1.0), b=nnx.BatchStat(2.0), c=nnx.Cache(3.0))
+    >>> list(nnx.state(model, nnx.Any(nnx.Param, nnx.PathContains("c"))))
+    ['a', 'c']
+    """
 
     def __init__(self, *filters: Filter):
         self.predicates = tuple(map(to_predicate, filters))
@@ -130,14 +155,31 @@ class Any:
 
 
 class All(Any):
-    """What all of the filters match."""
+    """What all of the filters match.
+
+    Raises:
+        TypeError: for what is no filter.
+
+    >>> from weft import nnx
+    >>> model = nnx.Dict(a=nnx.Param(1.0), b=nnx.Param(2.0), c=nnx.Cache(3.0))
+    >>> list(nnx.state(model, nnx.All(nnx.Param, nnx.PathContains("b"))))
+    ['b']
+    """
 
     def __call__(self, path: Path, x: AnyValue) -> bool:
         return builtins.all(test(path, x) for test in self.predicates)
 
 
 class Not(Any):
-    """What the filter does not match."""
+    """What the filter does not match.
+
+    Raises:
+        TypeError: for what is no filter.
+
+    >>> from weft import nnx
+    >>> list(nnx.state(nnx.Dict(w=nnx.Param(1.0), n=nnx.BatchStat(2.0)), nnx.Not(nnx.Param)))
+    ['n']
+    """
 
     def __init__(self, collection_filter: Filter, /):
         super().__init__(collection_filter)
@@ -148,7 +190,12 @@ class Not(Any):
 
 
 class Everything:
-    """What a `...` or `True` means."""
+    """What a `...` or `True` means.
+
+    >>> from weft import nnx
+    >>> list(nnx.state(nnx.Dict(w=nnx.Param(1.0), n=nnx.BatchStat(2.0)), nnx.Everything()))
+    ['n', 'w']
+    """
 
     def __call__(self, path: Path, x: AnyValue) -> bool:
         return True
@@ -164,7 +211,12 @@ class Everything:
 
 
 class Nothing(Everything):
-    """What a `None` or `False` means."""
+    """What a `None` or `False` means.
+
+    >>> from weft import nnx
+    >>> list(nnx.state(nnx.Dict(w=nnx.Param(1.0)), nnx.Nothing()))
+    []
+    """
 
     def __call__(self, path: Path, x: AnyValue) -> bool:
         return False

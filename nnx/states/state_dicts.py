@@ -19,6 +19,13 @@ def to_pure_dict(state: Any, extract_fn: Callable[[Any], Any] | None = None) -> 
     Args:
         state: the state.
         extract_fn: how to take the plain value out of each value.
+
+    Raises:
+        TypeError: if it is no mapping.
+
+    >>> from weft import nnx
+    >>> to_pure_dict(nnx.state(nnx.Dict(w=nnx.Param(1.0), inner=nnx.Dict(n=nnx.BatchStat(2.0)))))
+    {'inner': {'n': 2.0}, 'w': 1.0}
     """
     extract = extract_fn or (lambda value: value.get_value() if isinstance(value, Variable) else value)
     return unflatten_mapping([(path, extract(value)) for path, value in to_flat_state(state)])
@@ -53,6 +60,12 @@ def replace_by_pure_dict(
 
     Raises:
         ValueError: naming the paths that the state does not have; then nothing was replaced.
+
+    >>> from weft import nnx
+    >>> state = nnx.state(nnx.Dict(w=nnx.Param(1.0), n=nnx.BatchStat(2.0)))
+    >>> replace_by_pure_dict(state, {"w": 3.0})
+    >>> to_pure_dict(state)
+    {'n': 2.0, 'w': 3.0}
     """
     replace = replace_fn or (lambda old, new: old.replace(new) if hasattr(old, "replace") else new)
     flat = dict(to_flat_state(state))

@@ -32,6 +32,9 @@ class FlatState(Sequence[tuple[Path, V]], SequenceReprMixin):
     Args:
         items: the pairs.
         sort: whether they have yet to be sorted.
+
+    >>> FlatState([(("b", "x"), 1), (("a",), 2)], sort=True).paths
+    (('a',), ('b', 'x'))
     """
 
     __slots__ = ("_keys", "_values")
@@ -273,6 +276,9 @@ _register(State)
 def to_flat_state(state: Any) -> FlatState[Any]:
     """A state's values by path.
 
+    Raises:
+        TypeError: if it is no mapping.
+
     >>> to_flat_state(State({"b": {"x": 1}, "a": 2})).paths
     (('a',), ('b', 'x'))
     """
@@ -280,12 +286,26 @@ def to_flat_state(state: Any) -> FlatState[Any]:
 
 
 def from_flat_state(flat_state: Any, *, cls: type = State) -> Any:
-    """A state from values by path: a mapping or pairs."""
+    """A state from values by path: a mapping or pairs.
+
+    Raises:
+        TypeError: for what is neither.
+
+    >>> from_flat_state({("b", "x"): 1, ("a",): 2})["b"]["x"]
+    1
+    """
     return cls(unflatten_mapping(flat_state))
 
 
 def map_state(f: Callable[[Path, Any], Any], state: Any) -> State:
-    """A state with `f(path, value)` for each value."""
+    """A state with `f(path, value)` for each value.
+
+    Raises:
+        TypeError: if it is no mapping.
+
+    >>> dict(map_state(lambda path, value: (path, 2 * value), State({"a": 1})))
+    {'a': (('a',), 2)}
+    """
     return from_flat_state([(path, f(path, value)) for path, value in to_flat_state(state)])
 
 
@@ -328,17 +348,36 @@ def split_state(state: Any, first: Filter, /, *filters: Filter) -> Any:
 
     Raises:
         ValueError: naming the paths that no filter matches.
+
+    >>> small, rest = split_state(State({"a": 1, "b": 2}), lambda path, value: value < 2, ...)
+    >>> dict(small), dict(rest)
+    ({'a': 1}, {'b': 2})
     """
     return _single([part.to_nested_state() for part in _exhaustive(to_flat_state(state), (first, *filters))])
 
 
 def filter_state(state: Any, first: Filter, /, *filters: Filter) -> Any:
-    """The parts of a state that filters match; what none matches is left out. See `split_state`."""
+    """The parts of a state that filters match; what none matches is left out. See `split_state`.
+
+    Raises:
+        TypeError: for what is no filter.
+        ValueError: if `...` stands before another filter.
+
+    >>> dict(filter_state(State({"a": 1, "b": 2}), lambda path, value: value < 2))
+    {'a': 1}
+    """
     return _single([part.to_nested_state() for part in sort_flat(to_flat_state(state), (first, *filters))[:-1]])
 
 
 def merge_state(state: Mapping[Any, Any], /, *states: Mapping[Any, Any], cls: type = State) -> Any:
-    """One state of several; where they overlap the last one wins."""
+    """One state of several; where they overlap the last one wins.
+
+    Raises:
+        TypeError: if one is no mapping.
+
+    >>> dict(merge_state(State({"a": 1, "b": 2}), State({"b": 3})))
+    {'a': 1, 'b': 3}
+    """
     if not states:
         return state if isinstance(state, cls) else cls(state)
     flat: dict[Path, Any] = {}

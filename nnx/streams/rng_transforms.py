@@ -45,7 +45,14 @@ class SplitBackups:
 
 
 def restore_rngs(backups: Iterable[StreamBackup], /) -> None:
-    """Puts streams back to what they were when the backups were made."""
+    """Puts streams back to what they were when the backups were made.
+
+    >>> rngs = Rngs(params=0)
+    >>> backups = split_rngs(rngs, splits=2)
+    >>> restore_rngs(backups)
+    >>> rngs.params.key.shape
+    ()
+    """
     for stream, key, *count in backups:
         stream.key.set_value(key)
         if count:
@@ -164,6 +171,15 @@ def fork_rngs(
 
     Returns:
         `SplitBackups`, or the copy.
+
+    Raises:
+        TypeError: for what is no filter.
+        ValueError: in tree mode, for something shared.
+
+    >>> rngs = Rngs(params=0)
+    >>> forked = fork_rngs(rngs, graph_updates=False)
+    >>> bool(forked.params() == rngs.params())
+    False
     """
     in_place = graph_mode(graph) and graph_updates_mode(graph_updates)
     if node is MISSING:
@@ -284,6 +300,12 @@ def reseed(
 
     Raises:
         ValueError: for an unknown policy, or an array of keys under `"scalars_only"`; then nothing was changed.
+
+    >>> rngs = Rngs(dropout=0)
+    >>> key = rngs.dropout()
+    >>> reseed(rngs, dropout=1)
+    >>> rngs.dropout.count.get_value().item()
+    0
     """
     decide = policy if callable(policy) else _POLICIES.get(policy)
     if decide is None:

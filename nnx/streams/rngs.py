@@ -195,6 +195,10 @@ class Rngs(Pytree):
         default: the seed or key of the default stream, or a mapping of names to seeds and keys.
         rngs: seeds, keys or streams by name.
 
+    Raises:
+        ValueError: for a seed that is none.
+        AttributeError, KeyError: by name or by item, for a stream that is not there, without a default one.
+
     >>> rngs = Rngs(0, params=1)
     >>> rngs.params.tag, rngs.dropout.tag
     ('params', 'default')

@@ -26,15 +26,36 @@ M = TypeVar("M")
 
 
 class OptState(Variable[A], kinds.OptState):
-    """An optimizer's state."""
+    """An optimizer's state.
+
+    >>> import optax
+    >>> from weft import nnx
+    >>> optimizer = nnx.Optimizer(nnx.Dict(w=nnx.Param(1.0)), optax.sgd(0.1, momentum=0.9), wrt=nnx.Param)
+    >>> sorted(type(value).__name__ for _, value in nnx.to_flat_state(nnx.state(optimizer, nnx.OptState)))
+    ['OptState', 'OptVariable']
+    """
 
 
 class OptArray(OptState[A]):
-    """An array of it that belongs to no Variable in particular, such as a count."""
+    """An array of it that belongs to no Variable in particular, such as a count.
+
+    >>> import optax
+    >>> from weft import nnx
+    >>> optimizer = nnx.Optimizer(nnx.Dict(w=nnx.Param(jnp.ones(2))), optax.adam(0.1), wrt=nnx.Param)
+    >>> [value.shape for value in jax.tree.leaves(nnx.state(optimizer, nnx.OptArray))]
+    [()]
+    """
 
 
 class OptVariable(OptState[A]):
-    """What is kept for one Variable, such as its momentum; it has that one's metadata."""
+    """What is kept for one Variable, such as its momentum; it has that one's metadata.
+
+    >>> import optax
+    >>> from weft import nnx
+    >>> optimizer = nnx.Optimizer(nnx.Dict(w=nnx.Param(jnp.ones(2))), optax.adam(0.1), wrt=nnx.Param)
+    >>> [value.shape for value in jax.tree.leaves(nnx.state(optimizer, nnx.OptVariable))]
+    [(2,), (2,)]
+    """
 
 
 def to_opt_state(tree: Any) -> Any:

@@ -40,6 +40,14 @@ class TrainState(FrozenRecord, Generic[M]):
         opt_state: the optimizer's state.
         step: how many steps were made, an integer array.
         tx: the optimizer, static.
+
+    >>> import optax
+    >>> from weft import nnx
+    >>> graphdef, params = nnx.split(nnx.Linear(2, 3, rngs=nnx.Rngs(0)), nnx.Param)
+    >>> state = nnx.TrainState.create(graphdef, params=params, tx=optax.sgd(0.1))
+    >>> y, _ = state.apply("params")(jnp.ones((1, 2)))
+    >>> y.shape, int(state.apply_gradients(jax.tree.map(jnp.ones_like, params)).step)
+    ((1, 3), 1)
     """
 
     graphdef: GraphDef[M]

@@ -82,6 +82,11 @@ def grad(
         A function to the gradient: of an object, the State of what was differentiated; without graph updates, an object
         like it.
 
+    Raises:
+        NotImplementedError: for `reduce_axes`.
+        TypeError: for what cannot be differentiated, or if the output is not a scalar.
+        ValueError: for a bound method of an object.
+
     Source: `jax.grad`, with the semantics of `flax.nnx.grad`.
 
     >>> import jax.numpy as jnp
@@ -112,7 +117,18 @@ def value_and_grad(
 ) -> Callable[..., Any]:
     """The value of a scalar function of objects and arrays, and its gradient. See `grad`.
 
+    Raises:
+        NotImplementedError: for `reduce_axes`.
+        TypeError: for what cannot be differentiated, or if the output is not a scalar.
+        ValueError: for a bound method of an object.
+
     Source: `jax.value_and_grad`, with the semantics of `flax.nnx.value_and_grad`.
+
+    >>> import jax.numpy as jnp
+    >>> from weft import nnx
+    >>> value, gradient = nnx.value_and_grad(lambda w: w[...] ** 2)(nnx.Param(jnp.array(3.0)))
+    >>> value.item(), gradient[...].item()
+    (9.0, 6.0)
     """
     refuse_option("value_and_grad", "reduce_axes", reduce_axes, _REDUCE)
     options = {"has_aux": has_aux, "holomorphic": holomorphic, "allow_int": allow_int, "with_value": True}
@@ -166,7 +182,18 @@ def vjp(
 
     Without `f`, a decorator; without primals, a function of them.
 
+    Raises:
+        NotImplementedError: for `reduce_axes`.
+        ValueError: for a bound method of an object.
+
     Source: `jax.vjp`, with the semantics of `flax.nnx.vjp`.
+
+    >>> import jax.numpy as jnp
+    >>> from weft import nnx
+    >>> out, pullback = nnx.vjp(lambda w, x: w * x, nnx.Param(jnp.array(3.0)), jnp.array(2.0))
+    >>> of_w, of_x = pullback(jnp.array(1.0))
+    >>> out.item(), of_w[...].item(), of_x.item()
+    (6.0, 2.0, 3.0)
     """
     refuse_option("vjp", "reduce_axes", reduce_axes, _REDUCE)
     boundary = boundary_of("vjp", graph, graph_updates)
@@ -227,7 +254,16 @@ def jvp(
 
     Without `f`, a decorator; without primals, a function of primals and tangents.
 
+    Raises:
+        ValueError: for a bound method of an object, or for another number of tangents than of primals.
+
     Source: `jax.jvp`, with the semantics of `flax.nnx.jvp`.
+
+    >>> import jax.numpy as jnp
+    >>> from weft import nnx
+    >>> w, tangent = nnx.Param(jnp.array(3.0)), nnx.Param(jnp.array(1.0))
+    >>> [float(number) for number in nnx.jvp(lambda w: w[...] ** 2, (w,), (tangent,))]
+    [9.0, 6.0]
     """
     boundary = boundary_of("jvp", graph, graph_updates)
 
@@ -260,7 +296,16 @@ def remat(
 ) -> F | Callable[[F], F]:
     """Computes a function's intermediate values again in the backward pass, instead of keeping them.
 
+    Raises:
+        ValueError: for a bound method of an object.
+
     Source: `jax.checkpoint`, with the semantics of `flax.nnx.remat`.
+
+    >>> import jax.numpy as jnp
+    >>> from weft import nnx
+    >>> sine = nnx.remat(lambda w, x: jnp.sin(w * x))
+    >>> nnx.grad(sine)(nnx.Param(jnp.array(0.0)), jnp.array(2.0))[...].item()
+    2.0
     """
     boundary = boundary_of("remat", graph, graph_updates)
     rematted = over(REMAT, boundary, RematOptions(policy, prevent_cse))

@@ -32,7 +32,14 @@ __all__ = ["JitWrapped", "Stage", "StateSharding", "jit", "jit_partial", "shard_
 
 
 class JitWrapped(JitFunction[P, R]):
-    """A compiled function over graphs. Made by `jit`."""
+    """A compiled function over graphs. Made by `jit`.
+
+    >>> import jax.numpy as jnp
+    >>> from weft import nnx
+    >>> double = nnx.jit(lambda w: 2 * w[...])
+    >>> type(double).__name__, double.eval_shape(nnx.Param(jnp.ones(3))).shape
+    ('JitWrapped', (3,))
+    """
 
     def __init__(self, function: Callable[P, R], options: JitOptions, boundary: References):
         refuse_bound_method(function, boundary.function)
@@ -152,6 +159,9 @@ def jit_partial(
 ) -> JitPartial[R]:
     """`jit` with the first arguments given now.
 
+    Raises:
+        ValueError: for a bound method of an object; in tree mode, for something shared.
+
     >>> import jax.numpy as jnp
     >>> from weft import nnx
     >>> count = nnx.Variable(jnp.array(0))
@@ -246,7 +256,19 @@ def shard_map(
 ) -> F | Callable[[F], F]:
     """Maps a function over the shards of objects and arrays; `StateSharding` gives specs by filter.
 
+    Raises:
+        ValueError: for a bound method of an object.
+
     Source: `jax.shard_map`, with the semantics of `flax.nnx.shard_map`.
+
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> from jax.sharding import PartitionSpec as P
+    >>> from weft import nnx
+    >>> mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    >>> scaled = nnx.shard_map(lambda w, x: w * x, mesh=mesh, in_specs=(P(), P("data")), out_specs=P("data"))
+    >>> scaled(nnx.Param(jnp.array(2.0)), jnp.arange(2.0)).tolist()
+    [0.0, 2.0]
     """
     boundary = boundary_of("shard_map", graph, graph_updates)
     in_specs = checked_prefix(boundary, in_specs, "in_specs", "StateSharding")

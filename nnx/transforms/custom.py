@@ -32,7 +32,12 @@ R = TypeVar("R")
 
 
 class CustomVjp(CustomVjpOverValues[P, R]):
-    """A function over graphs with its own reverse-mode rule. Made by `custom_vjp`."""
+    """A function over graphs with its own reverse-mode rule. Made by `custom_vjp`.
+
+    >>> from weft import nnx
+    >>> type(nnx.custom_vjp(lambda w: w[...] ** 2)).__name__
+    'CustomVjp'
+    """
 
     def __init__(self, function: Callable[P, R], nondiff_argnums: tuple[Any, ...], boundary: References):
         refuse_bound_method(function, "custom_vjp")
@@ -91,7 +96,19 @@ def custom_vjp(
         graph: whether objects are graphs (the default) or trees.
         graph_updates: whether structural changes come back; it decides the form of the backward function, see above.
 
+    Raises:
+        ValueError: for a bound method of an object.
+
     Source: `jax.custom_vjp`, with the semantics of `flax.nnx.custom_vjp`.
+
+    >>> import jax.numpy as jnp
+    >>> from weft import nnx
+    >>> @nnx.custom_vjp(graph=False)
+    ... def square(w):
+    ...     return w[...] ** 2
+    >>> square.defvjp(lambda w: (square(w), w), lambda w, g: (w.replace(w[...] * 100 * g),))
+    >>> nnx.grad(square, graph=False)(nnx.Param(jnp.array(3.0)))[...].item()
+    300.0
     """
     boundary = boundary_of("custom_vjp", graph, graph_updates)
     checked_prefix(boundary, nondiff_argnums, "nondiff_argnums", "DiffState")

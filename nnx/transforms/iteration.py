@@ -65,6 +65,12 @@ def vmap(
         ValueError: for sizes that differ, or a Variable under two axes, naming every path.
 
     Source: `jax.vmap`, with the semantics of `flax.nnx.vmap`.
+
+    >>> import jax.numpy as jnp
+    >>> from weft import nnx
+    >>> model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+    >>> nnx.vmap(lambda model, x: model(x), in_axes=(None, 0))(model, jnp.ones((4, 2))).shape
+    (4, 3)
     """
     more = {} if spmd_axis_name is None else {"spmd_axis_name": spmd_axis_name}
     options = MapOptions(in_axes, out_axes, axis_name, axis_size, more)
@@ -107,7 +113,17 @@ def pmap(
         graph: whether objects are graphs (the default) or trees.
         graph_updates: whether structural changes come back.
 
+    Raises:
+        ValueError: for a bound method of an object, or a `StateAxes` that stands for all arguments.
+
     Source: `jax.pmap`, with the semantics of `flax.nnx.pmap`.
+
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> from weft import nnx
+    >>> each = nnx.pmap(lambda w, x: w * x, in_axes=(None, 0), devices=jax.devices()[:1])
+    >>> each(nnx.Param(jnp.array(2.0)), jnp.ones((1, 2))).tolist()
+    [[2.0, 2.0]]
     """
     more = {"devices": devices} if devices is not None else {}
     more |= {"backend": backend} if backend is not None else {}
@@ -180,6 +196,15 @@ def scan(
         ValueError: for axes that do not fit.
 
     Source: `jax.lax.scan`, with the semantics of `flax.nnx.scan`.
+
+    >>> import jax.numpy as jnp
+    >>> from weft import nnx
+    >>> @nnx.scan(in_axes=(None, nnx.Carry, 0), out_axes=(nnx.Carry, 0))
+    ... def step(w, carry, x):
+    ...     return carry + w * x, carry
+    >>> carry, before = step(nnx.Param(jnp.array(2.0)), jnp.array(0.0), jnp.arange(3.0))
+    >>> carry.item(), before.tolist()
+    (6.0, [0.0, 0.0, 2.0])
     """
     boundary = boundary_of("scan", graph, graph_updates)
     in_axes = checked_prefix(boundary, in_axes, "in_axes", "StateAxes")
@@ -276,7 +301,18 @@ def while_loop(
 ) -> T:
     """Repeats a function on a carry of objects and arrays while a condition holds.
 
+    Raises:
+        TypeError: if the carry changes its make, with each path, or the condition is no boolean scalar.
+
     Source: `jax.lax.while_loop`, with the semantics of `flax.nnx.while_loop`.
+
+    >>> import jax.numpy as jnp
+    >>> from weft import nnx
+    >>> def double(w):
+    ...     w[...] *= 2
+    ...     return w
+    >>> nnx.while_loop(lambda w: w[...] < 10, double, nnx.Param(jnp.array(3.0)))[...].item()
+    12.0
     """
     boundary = boundary_of("while_loop", graph, graph_updates)
     return interpreted_at_once(WHILE, boundary, (cond_fun, body_fun), WhileOptions())((init_val,), {})
@@ -294,7 +330,18 @@ def fori_loop(
 ) -> T:
     """Repeats a function on a carry of objects and arrays, for a counter.
 
+    Raises:
+        TypeError: if the carry changes its make, with each path, or a bound is no scalar.
+
     Source: `jax.lax.fori_loop`, with the semantics of `flax.nnx.fori_loop`.
+
+    >>> import jax.numpy as jnp
+    >>> from weft import nnx
+    >>> def add(i, w):
+    ...     w[...] += i
+    ...     return w
+    >>> nnx.fori_loop(0, 4, add, nnx.Param(jnp.array(1)))[...].item()
+    7
     """
     boundary = boundary_of("fori_loop", graph, graph_updates, supplies=1)
     options, bounds = fori_options(lower, upper, unroll)

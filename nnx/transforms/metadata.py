@@ -48,6 +48,16 @@ def transform_metadata(
         graph: whether objects are graphs (the default) or trees.
 
     Source: the semantics of `flax.nnx.transform_metadata`.
+
+    >>> import jax
+    >>> from weft import nnx
+    >>> @nnx.vmap
+    ... @nnx.transform_metadata(partition="layers")
+    ... def layer(key):
+    ...     metadata = {"out_sharding": (None, "model"), "eager_sharding": False}
+    ...     return nnx.Linear(2, 3, kernel_metadata=metadata, rngs=nnx.Rngs(key))
+    >>> layer(jax.random.split(jax.random.key(0), 4)).kernel.out_sharding
+    ('layers', None, 'model')
     """
     boundary = boundary_of("transform_metadata", graph, None)
     metadata = {PARTITION_NAME: partition}

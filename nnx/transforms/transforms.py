@@ -45,7 +45,19 @@ def cond(
 ) -> R:
     """Calls one of two functions of objects and arrays, by a boolean.
 
+    Raises:
+        TypeError: for a predicate that is no scalar, or if the two return different makes, with each path.
+
     Source: `jax.lax.cond`, with the semantics of `flax.nnx.cond`.
+
+    >>> import jax.numpy as jnp
+    >>> from weft import nnx
+    >>> def double(w):
+    ...     w[...] *= 2
+    >>> w = nnx.Param(jnp.array(3.0))
+    >>> nnx.cond(jnp.array(True), double, lambda w: None, w)
+    >>> w[...].item()
+    6.0
     """
     boundary = boundary_of("cond", graph, graph_updates)
     check_predicate(pred)
@@ -64,7 +76,17 @@ def switch(
 ) -> R:
     """Calls one of several functions of objects and arrays, by an index.
 
+    Raises:
+        TypeError: for an index that is no integer scalar, or if two branches return different makes, with each path.
+        ValueError: without branches.
+
     Source: `jax.lax.switch`, with the semantics of `flax.nnx.switch`.
+
+    >>> import jax.numpy as jnp
+    >>> from weft import nnx
+    >>> w = nnx.Param(jnp.array(3.0))
+    >>> nnx.switch(1, [lambda w: w[...], lambda w: 2 * w[...], lambda w: 3 * w[...]], w).item()
+    6.0
     """
     boundary = boundary_of("switch", graph, graph_updates)
     if not branches:
@@ -81,7 +103,14 @@ def eval_shape(
 
     With graph updates, those of Variables have the layout of `out_sharding` if there is a mesh, as the arrays would.
 
+    Raises:
+        ValueError: for a bound method of an object.
+
     Source: `jax.eval_shape`, with the semantics of `flax.nnx.eval_shape`.
+
+    >>> from weft import nnx
+    >>> nnx.eval_shape(lambda: nnx.Linear(2, 3, rngs=nnx.Rngs(0))).kernel.get_value()
+    ShapeDtypeStruct(shape=(2, 3), dtype=float32)
     """
     refuse_bound_method(f, "eval_shape")
     boundary = boundary_of("eval_shape", graph, graph_updates)
@@ -118,7 +147,16 @@ def make_jaxpr(
 ) -> Callable[..., Any]:
     """A function's jaxpr, for given objects and arrays.
 
+    Raises:
+        ValueError: for a bound method of an object.
+
     Source: `jax.make_jaxpr`, with the semantics of `flax.nnx.make_jaxpr`.
+
+    >>> import jax.numpy as jnp
+    >>> from weft import nnx
+    >>> jaxpr = nnx.make_jaxpr(lambda w: w[...] + 1)(nnx.Param(jnp.array(3.0)))
+    >>> [equation.primitive.name for equation in jaxpr.eqns]
+    ['add']
     """
     boundary = boundary_of("make_jaxpr", graph, graph_updates, copies=True)
     made = over(MAKE_JAXPR, boundary, JaxprOptions(False))
@@ -133,7 +171,20 @@ def checkify(
 ) -> Callable[P, tuple[jax_checkify.Error, R]]:
     """Makes the checks inside a function of objects and arrays part of its output.
 
+    Raises:
+        ValueError: for a bound method of an object.
+
     Source: `jax.experimental.checkify.checkify`, with the semantics of `flax.nnx.checkify`.
+
+    >>> import jax.numpy as jnp
+    >>> from jax.experimental import checkify
+    >>> from weft import nnx
+    >>> def root(w):
+    ...     checkify.check(jnp.all(w[...] >= 0), "a root of what is negative")
+    ...     return jnp.sqrt(w[...])
+    >>> error, out = nnx.checkify(root)(nnx.Param(jnp.array(-1.0)))
+    >>> error.get().startswith("a root of what is negative")
+    True
     """
     boundary = boundary_of("checkify", graph, graph_updates)
     return over(CHECKIFY, boundary, CheckifyOptions(frozenset(errors)))(f)

@@ -20,41 +20,98 @@ VariableType = type[Variable[Any]]
 
 
 class Param(Variable[A], kinds.Param):
-    """A parameter: what `grad` differentiates unless told otherwise."""
+    """A parameter: what `grad` differentiates unless told otherwise.
+
+    >>> from weft import nnx
+    >>> list(nnx.state(nnx.Linear(2, 3, rngs=nnx.Rngs(0)), nnx.Param))
+    ['bias', 'kernel']
+    """
 
 
 class LoRAParam(Param[A], kinds.LoRAParam):
-    """A parameter of a low-rank adapter."""
+    """A parameter of a low-rank adapter.
+
+    >>> from weft import nnx
+    >>> list(nnx.state(nnx.LoRA(2, 1, 3, rngs=nnx.Rngs(0)), nnx.LoRAParam))
+    ['lora_a', 'lora_b']
+    """
 
 
 class BatchStat(Variable[A], kinds.BatchStat):
-    """A running statistic of batches."""
+    """A running statistic of batches.
+
+    >>> from weft import nnx
+    >>> list(nnx.state(nnx.BatchNorm(2, rngs=nnx.Rngs(0)), nnx.BatchStat))
+    ['mean', 'var']
+    """
 
 
 class Cache(Variable[A], kinds.Cache):
-    """What decoding keeps between steps."""
+    """What decoding keeps between steps.
+
+    >>> from weft import nnx
+    >>> attention = nnx.MultiHeadAttention(2, 4, decode=True, rngs=nnx.Rngs(0))
+    >>> attention.init_cache((1, 3, 4))
+    >>> list(nnx.state(attention, nnx.Cache))
+    ['cache_index', 'cached_key', 'cached_value']
+    """
 
 
 class Intermediate(Variable[A], kinds.Intermediate):
-    """A value recorded on the way by `Module.sow`."""
+    """A value recorded on the way by `Module.sow`.
+
+    >>> from weft import nnx
+    >>> class Double(nnx.Module):
+    ...     def __call__(self, x):
+    ...         self.sow(nnx.Intermediate, "seen", x)
+    ...         return 2 * x
+    >>> list(nnx.capture(Double(), nnx.Intermediate)(3)[1])
+    ['seen']
+    """
 
 
 class Perturbation(Intermediate[A], kinds.Perturbation):
-    """A planted zero (`Module.perturb`), whose gradient is that of an intermediate value."""
+    """A planted zero (`Module.perturb`), whose gradient is that of an intermediate value.
+
+    >>> import jax.numpy as jnp
+    >>> from weft import nnx
+    >>> class Double(nnx.Module):
+    ...     def __call__(self, x):
+    ...         return 2 * self.perturb("hidden", x)
+    >>> list(nnx.capture(Double(), nnx.Perturbation)(jnp.ones(2))[1])
+    ['hidden']
+    """
 
 
 class RngState(Variable[Any], kinds.RngState):
-    """Random state, tagged with the name of its stream."""
+    """Random state, tagged with the name of its stream.
+
+    >>> from weft import nnx
+    >>> [path[-1] for path in nnx.to_flat_state(nnx.state(nnx.Rngs(0), nnx.RngState)).paths]
+    ['count', 'key']
+    """
 
     tag: str
 
 
 class RngCount(RngState, kinds.RngCount):
-    """How many keys a stream has drawn."""
+    """How many keys a stream has drawn.
+
+    >>> from weft import nnx
+    >>> rngs = nnx.Rngs(0)
+    >>> key = rngs()
+    >>> [count.get_value().item() for _, count in nnx.to_flat_state(nnx.state(rngs, nnx.RngCount))]
+    [1]
+    """
 
 
 class RngKey(RngState, kinds.RngKey):
-    """The key that a stream derives its keys from."""
+    """The key that a stream derives its keys from.
+
+    >>> from weft import nnx
+    >>> [key.tag for _, key in nnx.to_flat_state(nnx.state(nnx.Rngs(params=0, dropout=1), nnx.RngKey))]
+    ['dropout', 'params']
+    """
 
 
 VariableTypeCache: dict[str, VariableType] = {}
@@ -118,6 +175,12 @@ def register_variable_name(
 
     Raises:
         ValueError: if the name is taken, unless `overwrite`.
+
+    >>> @register_variable_name("memories")
+    ... class Memory(Variable):
+    ...     pass
+    >>> variable_type_from_name("memories") is Memory
+    True
     """
     if isinstance(typ, Missing):
         return cast(Any, functools.partial(register_variable_name, name, overwrite=overwrite))

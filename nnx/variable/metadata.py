@@ -133,7 +133,13 @@ def shown_metadata(metadata: Metadata) -> dict[str, Any]:
 
 @dataclasses.dataclass
 class VariableMetadata(Generic[A]):
-    """A value with the metadata that the Variable made of it shall have; what `with_metadata` returns."""
+    """A value with the metadata that the Variable made of it shall have; what `with_metadata` returns.
+
+    >>> from weft import nnx
+    >>> w = nnx.Param(nnx.VariableMetadata(1.0, metadata={"role": "scale"}))
+    >>> w.get_value(), w.role
+    (1.0, 'scale')
+    """
 
     raw_value: A
     on_set_value: tuple[Callable[..., Any], ...] = ()

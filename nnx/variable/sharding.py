@@ -25,7 +25,12 @@ _rules: ContextVar[LogicalRules] = ContextVar("weft_logical_axis_rules", default
 
 @contextlib.contextmanager
 def logical_axis_rules(rules: LogicalRules) -> Iterator[None]:
-    """Says, for the length of a `with` block, which axis of the mesh each logical axis lies on."""
+    """Says, for the length of a `with` block, which axis of the mesh each logical axis lies on.
+
+    >>> with logical_axis_rules([("embed", "model")]):
+    ...     tuple(apply_rules(("embed", None)))
+    ('model', None)
+    """
     token = _rules.set(rules)
     try:
         yield

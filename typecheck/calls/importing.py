@@ -48,6 +48,10 @@ class ImportHook(MetaPathFinder):
         packages: whose contracts are checked.
         unread: the functions and classes that are not checked, each with the reason.
         decorates_all: whether the decorator is for what checks itself, too.
+
+    >>> hook = ImportHook(["that_package"])
+    >>> hook.covers("that_package.layers"), hook.covers("another")
+    (True, False)
     """
 
     decorates_all = False

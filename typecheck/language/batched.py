@@ -56,6 +56,9 @@ class Dims:
 
     Raises:
         AnnotationError: in one line, for a word that is not of that form.
+
+    >>> Dims("in=width  out=4*width")
+    Dims('in=width out=4*width')
     """
 
     def __init__(self, links: str):

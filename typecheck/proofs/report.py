@@ -44,6 +44,14 @@ class Finding:
         sizes: the smallest sizes found that show it.
         options: which optional arguments were given or not, where that matters.
         program: one of at most ten lines, without weft, that shows it; "" where none could be written.
+
+    >>> from jaxtyping import Array, Float
+    >>> from weft.typecheck import verify
+    >>> def first(x: Float[Array, "n m"]) -> Float[Array, "n"]:
+    ...     return x[0]
+    >>> finding = verify(first).failures[0]
+    >>> finding.rule, sorted(finding.sizes)
+    ('contract', ['m', 'n'])
     """
 
     rule: str
@@ -114,6 +122,14 @@ class Report:
     """What `verify` returns: a contract for each function and method that it looked at.
 
     It is true where every contract holds.
+
+    >>> from jaxtyping import Array, Float
+    >>> from weft.typecheck import verify
+    >>> def total(x: Float[Array, "n"]) -> Float[Array, ""]:
+    ...     return x.sum()
+    >>> report = verify(total)
+    >>> bool(report), report.proved, report.failures
+    (True, True, ())
     """
 
     contracts: tuple[Contract, ...]
