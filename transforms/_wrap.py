@@ -8,7 +8,6 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
 
-import numpy as np
 from weft.core import caches
 from weft.core.edge.untyped import jnp
 from weft.core.errors import WeftError
@@ -211,7 +210,8 @@ def check_scalar(value: object, what: str, error: type[WeftError], fix: str, *, 
         fix: what to do instead.
         integer: whether it has to be an integer.
     """
-    dtype = np.result_type(value) if isinstance(value, bool | int | float) else getattr(value, "dtype", None)
+    # What JAX makes of a Python number, which NumPy would call float64.
+    dtype = jnp.result_type(value) if isinstance(value, bool | int | float) else getattr(value, "dtype", None)
     shape = getattr(value, "shape", ())
     if dtype is None:
         found = "None" if value is None else f"{type(value).__name__} {value!r}"[:80]

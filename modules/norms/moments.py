@@ -100,15 +100,15 @@ def moments(
         return list(lax.pmean(jnp.stack(means), axis_name, axis_index_groups=axis_index_groups))
 
     if not use_mean:
-        (variance,) = mean_of(_squared(x))
+        (variance,) = mean_of(squared(x))
         return lax.full_like(variance, 0), variance
     if not use_fast_variance:
         (mean,) = mean_of(x)
-        (variance,) = mean_of(_squared(lax.sub(x, lax.expand_dims(mean, axes))))
+        (variance,) = mean_of(squared(lax.sub(x, lax.expand_dims(mean, axes))))
         return mean, variance
-    mean, mean_of_squares = mean_of(x, _squared(x))
+    mean, mean_of_squares = mean_of(x, squared(x))
     # Rounding may make the difference negative.
-    variance = lax.sub(mean_of_squares, _squared(mean))
+    variance = lax.sub(mean_of_squares, squared(mean))
     return mean, lax.max(np.zeros((), variance.dtype), variance)
 
 
@@ -143,7 +143,9 @@ def _mean(x: Any, axes: tuple[int, ...], mask: Any) -> Any:
     return lax.div(lax.reduce_sum(x, axes), count)
 
 
-def _squared(x: Any) -> Any:
+def squared(x: Any) -> Any:
+    """The square of the absolute value of each element: real, of complex numbers too."""
+
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
         return lax.add(lax.square(lax.real(x)), lax.square(lax.imag(x)))
     return lax.square(x)

@@ -43,6 +43,7 @@ from weft.modules.norms.moments import moments as moments
 from weft.modules.norms.moments import norm as norm
 from weft.modules.norms.moments import normalize as normalize
 from weft.modules.norms.moments import running as running
+from weft.modules.norms.moments import squared as squared
 from weft.modules.norms.weight_norms import spectral_norm as spectral_norm
 from weft.modules.norms.weight_norms import unit_length as unit_length
 from weft.modules.norms.weight_norms import weight_norm as weight_norm

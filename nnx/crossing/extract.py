@@ -86,6 +86,24 @@ class NodeStates:
         return dataclasses.replace(self, **updates)
 
 
+@functools.partial(jtu.register_dataclass, data_fields=["state"], meta_fields=["graphdef"])
+@dataclasses.dataclass(frozen=True)
+class GraphDefState:
+    """An object as a tree of one state, with its structure static.
+
+    >>> from weft import nnx
+    >>> node = GraphDefState(*nnx.split(nnx.Dict(w=nnx.Param(1.0))))
+    >>> jax.tree.leaves(node)
+    [1.0]
+    """
+
+    graphdef: GraphDef[Any]
+    state: Any
+
+    def replace(self, **updates: Any) -> GraphDefState:
+        return dataclasses.replace(self, **updates)
+
+
 def default_split_fn(ctx: SplitContext, path: KeyPath, prefix: Any, leaf: Any) -> NodeStates:
     """An object as its structure and one state."""
     return NodeStates.from_split(*ctx.split(leaf))

@@ -14,22 +14,22 @@ _GRAPH = tuple(
     f"graphs.{file}" for file in ("graph", "definitions", "graphstate", "nodes", "splitting", "walk", "trees")
 )
 _GRAPH += ("objects.objects", "crossing.contexts", "config", "interop.deprecations", "states.states")
-_GRAPH += ("variable.variable", "variable.refs", "modules.views")
+_GRAPH += ("variable.variable", "variable.refs", "modules.views", "types")
 _PYTREE = ("modules.pytree", "objects.attributes", "objects.objects")
 _VARIABLE = tuple(f"variable.{file}" for file in ("variable", "kinds", "metadata", "refs", "hijax"))
 
 # module of names: files whose names it has; the first one that has a name wins
 SUBMODULES: dict[str, tuple[str, ...]] = {
-    "filterlib": ("states.filters",),
+    "filterlib": ("states.filters", "types"),
     "graph": _GRAPH,
     "graphlib": _GRAPH,
     "helpers": ("modules.containers", "training.trainstate"),
-    "module": ("modules.module", "modules.views", "modules.capturing", "graphs.walk"),
+    "module": ("modules.module", "modules.views", "modules.capturing", "graphs.walk", "types"),
     "object": _PYTREE,
     "pytreelib": _PYTREE,
     "rnglib": ("streams.rngs", "streams.rng_transforms", "variable.kinds"),
     "spmd": ("transforms.partitioning", "transforms.metadata", "variable.sharding"),
-    "statelib": ("states.states", "states.state_dicts"),
+    "statelib": ("states.states", "states.state_dicts", "types"),
     "variablelib": tuple(f"variable.{file}" for file in ("variable", "kinds", "metadata", "refs", "hijax"))
     + ("config",),
 }

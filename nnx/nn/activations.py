@@ -39,6 +39,8 @@ from weft.nnx.modules.module import Module
 from weft.nnx.nn import dtypes
 from weft.nnx.nn.construct import NO_METADATA, Metadata
 from weft.nnx.nn.dtypes import as_promotion
+from weft.nnx.types import Array as Array
+from weft.nnx.types import Dtype as Dtype
 from weft.nnx.variable.kinds import Param
 
 __all__ = [

@@ -23,6 +23,11 @@ from weft.nnx.nn.linear import LinearGeneral, default_bias_init, default_kernel_
 from weft.nnx.nn.normalization import LayerNorm
 from weft.nnx.objects.attributes import data
 from weft.nnx.streams.rngs import Rngs, RngStream
+from weft.nnx.types import DotGeneralT as DotGeneralT
+from weft.nnx.types import Dtype as Dtype
+from weft.nnx.types import Initializer as Initializer
+from weft.nnx.types import PrecisionLike as PrecisionLike
+from weft.nnx.types import Shape as Shape
 from weft.nnx.variable.kinds import Cache
 
 

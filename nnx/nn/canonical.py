@@ -74,6 +74,11 @@ def canonicalize_axes(rank: int, axes: Axes) -> tuple[int, ...]:
 canonicalize_tuple = as_sizes
 
 
+def abs_sq(x: jax.Array) -> jax.Array:
+    """The square of the absolute value of each element."""
+    return ops.squared(x)
+
+
 def compute_stats(
     x: jax.Array,
     axes: Axes,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from weft.modules.ops import as_array, compute_dtype, promote
+from weft.nnx.types import Dtype as Dtype
 
 T = TypeVar("T", bound=tuple[Any, ...])
 

@@ -33,6 +33,15 @@ from weft.nnx.nn.convolution import Conv, ConvTranspose
 from weft.nnx.nn.dtypes import as_promotion
 from weft.nnx.nn.features import names_features
 from weft.nnx.objects.attributes import HashableMapping
+from weft.nnx.types import ConvGeneralDilatedT as ConvGeneralDilatedT
+from weft.nnx.types import DotGeneralT as DotGeneralT
+from weft.nnx.types import Dtype as Dtype
+from weft.nnx.types import EinsumT as EinsumT
+from weft.nnx.types import Initializer as Initializer
+from weft.nnx.types import LaxPadding as LaxPadding
+from weft.nnx.types import PaddingLike as PaddingLike
+from weft.nnx.types import PrecisionLike as PrecisionLike
+from weft.nnx.types import Shape as Shape
 from weft.nnx.variable.kinds import Param
 
 __all__ = ["Conv", "ConvTranspose", "Einsum", "Embed", "Linear", "LinearGeneral"]

@@ -15,6 +15,8 @@ from weft.nnx.nn.construct import NO_METADATA, Metadata, refuse_rngs
 from weft.nnx.nn.features import names_features
 from weft.nnx.nn.linear import Linear
 from weft.nnx.streams.rngs import Rngs
+from weft.nnx.types import Dtype as Dtype
+from weft.nnx.types import Initializer as Initializer
 from weft.nnx.variable.kinds import LoRAParam
 from weft.nnx.variable.variable import Variable
 

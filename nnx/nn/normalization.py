@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from weft.modules import ops
 from weft.nnx.nn import dtypes
+from weft.nnx.nn.canonical import abs_sq as _abs_sq  # noqa: F401
 from weft.nnx.nn.canonical import canonicalize_axes as _canonicalize_axes  # noqa: F401
 from weft.nnx.nn.canonical import compute_stats as _compute_stats  # noqa: F401
 from weft.nnx.nn.canonical import l2_normalize as _l2_normalize  # noqa: F401
@@ -31,6 +32,9 @@ from weft.nnx.nn.normalizer import (
     zeros,
 )
 from weft.nnx.nn.weight_normalization import SpectralNorm, WeightNorm
+from weft.nnx.types import Array as Array
+from weft.nnx.types import Dtype as Dtype
+from weft.nnx.types import Initializer as Initializer
 from weft.nnx.variable.kinds import BatchStat
 
 __all__ = ["BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "RMSNorm", "SpectralNorm", "WeightNorm"]

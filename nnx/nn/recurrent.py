@@ -26,6 +26,9 @@ from weft.nnx.streams.rng_transforms import split_rngs
 from weft.nnx.streams.rngs import Rngs, RngStream
 from weft.nnx.transforms import iteration
 from weft.nnx.transforms.iteration import StateAxes
+from weft.nnx.types import Dtype as Dtype
+from weft.nnx.types import Initializer as Initializer
+from weft.nnx.types import Shape as Shape
 from weft.nnx.variable.kinds import RngState
 
 __all__ = [

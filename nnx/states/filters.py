@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from types import EllipsisType
 from typing import Any as AnyValue
-from typing import cast
+from typing import Protocol, cast
 
 from weft.core.paths import Path
 from weft.core.records import filters as core_filters
@@ -55,6 +55,12 @@ class _ByPath:
 
     def __call__(self, path: Path, x: AnyValue) -> bool:
         return super().__call__(Seen(path, x))  # pyright: ignore[reportAttributeAccessIssue]  (of the core's class)
+
+
+class HasTag(Protocol):
+    """What `WithTag` may find."""
+
+    tag: str
 
 
 class WithTag(_ByPath, core_filters.WithTag):

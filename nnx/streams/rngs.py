@@ -135,7 +135,14 @@ class RngStream(Pytree):
         if is_plain(self):
             return draw_by(self, _draw)
         self.count._check_can_update()
-        key = random.fold_in(self.key[...], self.count[...])
+        key, count = self.key[...], self.count[...]
+        # An old-style key, which a user may have put here, is an array too.
+        if key.ndim and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+            raise InvalidRngError(
+                f"a stream gives a single key, but {self.tag!r} holds a key array of shape {key.shape}",
+                fix="map over it (nnx.vmap), or put back what it was split from (nnx.restore_rngs)",
+            )
+        key = random.fold_in(key, count)
         self.count[...] += 1
         return key
 

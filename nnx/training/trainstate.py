@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from typing_extensions import dataclass_transform
 from weft.nnx.graphs.definitions import GraphDef
+from weft.nnx.proxy_caller import ApplyCaller
 from weft.nnx.states.states import State
 
 M = TypeVar("M")
@@ -84,3 +85,9 @@ class TrainState(FrozenRecord, Generic[M]):
         updates, opt_state = self.tx.update(grads, self.opt_state, self.params)
         params = optax.apply_updates(self.params, updates)
         return self.replace(params=params, opt_state=opt_state, step=self.step + 1, **kwargs)
+
+
+class ModuleDefApply(Protocol, Generic[M]):
+    """What calls a model with states, as `GraphDef.apply` does: it gives the output, and (new structure, new state)."""
+
+    def __call__(self, state: State, *states: State) -> ApplyCaller: ...

@@ -86,7 +86,7 @@ def refuse_bound_method(function: Any, name: str) -> None:
     if owner is not None and hasattr(cast("type[Any]", type(owner)), "_pytree__is_pytree"):
         method = getattr(function, "__name__", "method")
         raise StructureError(
-            f"bound methods are not supported: nnx.{name} was given {type(owner).__name__}.{method} of an object",
+            f"nnx.{name} does not support bound methods: it was given {type(owner).__name__}.{method} of an object",
             fix=f"use nnx.{name}({type(owner).__name__}.{method})(obj, ...), or decorate the method in its class",
         )
 

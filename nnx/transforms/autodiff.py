@@ -35,7 +35,7 @@ __all__ = ["DiffState", "grad", "jvp", "remat", "value_and_grad", "vjp"]
 
 
 def _grad(name: str, f: Any, argnums: Any, graph: bool | None, graph_updates: bool | None, **options: Any) -> Any:
-    boundary = boundary_of("grad", graph, graph_updates)
+    boundary = boundary_of(name, graph, graph_updates)
     checked_prefix(boundary, argnums, "argnums", "DiffState")
     numbers, filters = argnums_and_filters(argnums)
     # Nothing to differentiate is an empty State with graph updates, as in NNX; otherwise it is an error.

@@ -172,6 +172,7 @@ def jit_partial(
     >>> int(count[...])
     2
     """
+    refuse_bound_method(fun, "jit_partial")
     jitted = jit(
         fun,
         in_shardings=in_shardings,

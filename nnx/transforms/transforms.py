@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
@@ -16,7 +18,7 @@ from weft.nnx.transforms._wrap import boundary_of, decorate, over, refuse_bound_
 from weft.nnx.transforms.keywords import JaxprKeywords
 from weft.nnx.variable.sharding import lay_out_abstractly
 from weft.nnx.variable.variable import Variable
-from weft.transforms._wrap import interpreted_at_once
+from weft.transforms._wrap import by_position, interpreted_at_once
 from weft.transforms.branches import COND, COND_OPTIONS, SWITCH, check_index, check_predicate, switch_options
 from weft.transforms.tracing import (
     CHECKIFY,
@@ -188,3 +190,28 @@ def checkify(
     """
     boundary = boundary_of("checkify", graph, graph_updates)
     return over(CHECKIFY, boundary, CheckifyOptions(frozenset(errors)))(f)
+
+
+def resolve_kwargs(fun: Any = MISSING, args: Any = MISSING, kwargs: Any = MISSING) -> Any:
+    """Arguments by name in their positions, with defaults; without arguments, a decorator that calls a function so.
+
+    Raises:
+        TypeError: if an argument has no position.
+        ValueError: for a function without its `args` and `kwargs`.
+
+    >>> resolve_kwargs(lambda x, y=2: x, (), {"x": 1})
+    (1, 2)
+    """
+    if fun is MISSING:
+        return lambda f: functools.wraps(f)(lambda *args, **kwargs: f(*resolve_kwargs(f, args, kwargs)))
+    for name, given in (("args", args), ("kwargs", kwargs)):
+        if given is MISSING:
+            raise ValueError(f"{name} must be provided")
+    if isinstance(fun, functools.partial) and kwargs:
+        raise TypeError(
+            "keyword arguments could not be resolved to positions: functools.partial hides their parameters"
+        )
+    args, kwargs = (args, kwargs) if isinstance(fun, functools.partial) else by_position(fun, args, kwargs, sys.maxsize)
+    if kwargs:
+        raise TypeError(f"keyword arguments could not be resolved to positions: {sorted(kwargs)}")
+    return args

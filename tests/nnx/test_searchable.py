@@ -37,6 +37,15 @@ def scanned(f, *args, **options):
 
 
 ERRORS = {
+    "a bound method": (lambda: nnx.value_and_grad(Model().eval), "nnx.value_and_grad does not support bound methods"),
+    "a bound method with its first arguments": (
+        lambda: nnx.jit_partial(Model().eval, graph_updates=False),
+        "nnx.jit_partial does not support bound methods",
+    ),
+    "a key of a stream that holds several": (
+        lambda: nnx.Rngs(dropout=0).split(2).dropout(),
+        r"a single key, but 'dropout' holds a key array of shape \(2,\)",
+    ),
     "shared in a tree": (lambda: nnx.split(shared(), graph=False), "Duplicate Param.* found at paths"),
     "shared in what is given at first": (
         lambda: nnx.jit_partial(lambda a, b: a, Model(), shared(), graph=False),
@@ -141,6 +150,7 @@ def test_an_error_of_a_layer_has_the_words_that_flax_has_for_it(name):
     ("call", "error", "words"),
     [
         (lambda: nnx.Param(1.0).__iadd__(1), NotImplementedError, "In-place operations are not"),
+        (lambda: nnx.switch(0.5, [abs], 1), TypeError, r"index.* must be an integer.* float32"),
         (lambda: nnx.Dropout(0.5, rngs=3), TypeError, "rngs must be a Rngs"),
         (lambda: nnx.List([1])["a"], TypeError, "Invalid index type"),
         (lambda: nnx.Param(1.0).set_metadata({"a": 1}, b=2), TypeError, "Cannot mix"),

@@ -17,6 +17,28 @@ def test_every_name_exists():
     assert [name for name in NAMES if not hasattr(nnx, name)] == []
 
 
+# Names that other code has to import to annotate, or to do what a layer does; of each of flax's own modules.
+OF_MODULES = {
+    "filterlib": "HasTag PathParts",
+    "extract": "GraphDefState",
+    "helpers": "ModuleDefApply",
+    "nn.attention": "DotGeneralT Dtype Initializer PrecisionLike Shape",
+    "nn.linear": "ConvGeneralDilatedT Dtype EinsumT Initializer LaxPadding PaddingLike _conv_dimension_numbers",
+    "nn.normalization": "Initializer _abs_sq _canonicalize_axes _compute_stats _l2_normalize _normalize",
+    "nn.recurrent": "Dtype Initializer Shape",
+    "statelib": "PathParts",
+    "transforms.transforms": "resolve_kwargs",
+}
+
+
+@pytest.mark.parametrize("name", OF_MODULES)
+def test_names_of_modules_are_where_other_code_imports_them_from(name):
+    theirs, ours = importlib.import_module(f"flax.nnx.{name}"), importlib.import_module(f"weft.nnx.{name}")
+    names = OF_MODULES[name].split()
+    assert [one for one in names if not hasattr(theirs, one)] == []
+    assert [one for one in names if not hasattr(ours, one)] == []
+
+
 @pytest.mark.parametrize("name", BRIDGE)
 def test_every_name_of_the_bridge_exists_and_takes_the_same_parameters(name):
     theirs, ours = importlib.import_module(f"flax.nnx.{name}"), importlib.import_module(f"weft.nnx.{name}")
