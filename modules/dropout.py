@@ -42,8 +42,8 @@ def dropout(
     whole = jax.typeof(x).sharding
     drawn = NamedSharding(whole.mesh, PartitionSpec(*(None if i in shared else it for i, it in enumerate(whole.spec))))
     mask = jax.random.bernoulli(key, 1.0 - rate, shape, out_sharding=drawn if any(drawn.spec) else None)
-    if shared:
-        mask = jnp.broadcast_to(mask, x.shape, out_sharding=whole if any(whole.spec) else None)
+    # Of equal shapes too, where it does nothing: who puts an own function in its place is called.
+    mask = jnp.broadcast_to(mask, x.shape, **({"out_sharding": whole} if any(whole.spec) else {}))
     return lax.select(mask, lax.div(x, np.asarray(1.0 - rate, x.dtype)), lax.full_like(x, 0))
 
 

@@ -54,6 +54,20 @@ def test_a_promotion_that_is_given_or_replaced_in_place_is_the_one_that_is_calle
         layer(X)
 
 
+def test_dropout_broadcasts_its_mask_by_the_function_that_is_there(monkeypatch):
+    calls, real = [], jnp.broadcast_to
+
+    def counting(array, shape):
+        calls.append(shape)
+        return real(array, shape)
+
+    monkeypatch.setattr(jnp, "broadcast_to", counting)
+    layer = nnx.Dropout(0.5, rngs=nnx.Rngs(0))
+    layer(X)
+    nnx.jit(lambda layer: layer(X))(layer)
+    assert calls == [X.shape, X.shape]
+
+
 def test_a_product_that_is_replaced_while_a_model_runs_may_write_into_it(monkeypatch):
     class Counted(nnx.Module):
         def __init__(self):
