@@ -202,7 +202,7 @@ def _item(value: Any) -> Any:
 
 def _holder(leaf: Any) -> Holder:
     # A hijax Variable is one by `isinstance`, but is itself the value that JAX passes on.
-    return Holder(type(leaf), leaf._var_metadata) if issubclass(type(leaf), Variable) else PLAIN
+    return Holder(type(leaf), leaf._nnx_metadata) if issubclass(type(leaf), Variable) else PLAIN
 
 
 def named(path: Path, names: Sequence[str]) -> Path:

@@ -316,7 +316,7 @@ def cached_partial(
     @functools.wraps(f)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         # To be given back if the structure was changed: the call is refused, and must leave nothing behind.
-        before = [(variable, variable.get_raw_value(), variable._var_metadata) for variable in variables]
+        before = [(variable, variable.get_raw_value(), variable._nnx_metadata) for variable in variables]
         out = f(*own_args, *args, **kwargs)
         # The usual answer, and one comparison of numbers. A plan that is not valid may be so for changes that were
         # taken back; then structures are compared.
@@ -343,5 +343,5 @@ def _restore(before: list[tuple[Any, Any, Any]]) -> None:
     """Gives Variables the values and metadata back that they had."""
     for variable, value, metadata in before:
         variable.set_raw_value(value)
-        if variable._var_metadata is not metadata:
+        if variable._nnx_metadata is not metadata:
             variable.set_metadata(dict(metadata))

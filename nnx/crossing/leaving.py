@@ -145,11 +145,11 @@ class Leaving:
         """The Variables whose metadata changed, with the new; they are where the function left them, or returned."""
         found: list[tuple[int, Any]] = []
         for i, (variable, holder) in enumerate(zip(self.memory.holders, self.crossing.structure.holders, strict=True)):
-            if variable is None or variable._var_metadata is holder.metadata:
+            if variable is None or variable._nnx_metadata is holder.metadata:
                 continue
             ride = self.crossing.rides[i].update
             # Another record of the same metadata is no change: setting an entry to what it was makes one.
-            if ride is None or variable._var_metadata == holder.metadata:
+            if ride is None or variable._nnx_metadata == holder.metadata:
                 continue
             # One that was taken out keeps its value outside, and so its metadata.
             if self.mode.updates and variable not in self.look.ref_index:
@@ -160,7 +160,7 @@ class Leaving:
                     at=self._place(i),
                     fix="set it before or after the scan",
                 )
-            found.append((i, variable._var_metadata))
+            found.append((i, variable._nnx_metadata))
         return tuple(found)
 
     def _changed(self, i: int) -> Place | None:

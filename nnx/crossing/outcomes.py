@@ -157,7 +157,7 @@ def hand_over(
             found = _rewrite(plan, outcome.arguments[0], attributes, known)
         write_all(variables, written)
         for variable, new in metadata:
-            _store(variable, "_var_metadata", new)
+            _store(variable, "_nnx_metadata", new)
             # After the store, as with every mutation (see `versions`).
             structure_epoch.advance()
         return found

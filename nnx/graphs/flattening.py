@@ -147,10 +147,10 @@ class Flattener:
                 leaf = value
             elif value is not raw:
                 # The leaf stands for the Variable outside of its trace, where the ref itself cannot go.
-                leaf = variable._new(value, variable._var_metadata)
+                leaf = variable._new(value, variable._nnx_metadata)
             if value is REPEATED:
                 leaf = None
-        self.nodes.append(VariableDef(type(variable), number, self._outer(variable), variable._var_metadata, refdef))
+        self.nodes.append(VariableDef(type(variable), number, self._outer(variable), variable._nnx_metadata, refdef))
         if refdef is None or leaf is not None:
             self._leaf(leaf, path)
 
@@ -158,7 +158,7 @@ class Flattener:
         if self._again(variable, path):
             return True
         number = self._number(variable)
-        self.nodes.append(VariableDef(variable.var_type, number, self._outer(variable), variable._var_metadata, None))
+        self.nodes.append(VariableDef(variable.var_type, number, self._outer(variable), variable._nnx_metadata, None))
         self._leaf(variable, path)
         return True
 

@@ -109,7 +109,7 @@ class Recorder(Flattener):
 
     def _variable(self, variable: Any, path: Path) -> None:
         # A ref changes where it is, without telling.
-        if variable._var_metadata["ref"] or is_array_ref(variable._raw_value):
+        if variable._nnx_metadata["ref"] or is_array_ref(variable._raw_value):
             self.volatile = True
         super()._variable(variable, path)
 
@@ -162,7 +162,7 @@ class Plan:
         self.volatile = walk.volatile
         self.variables = [leaf for leaf in walk.leaves if type(leaf) in VARIABLE_TYPES]
         self.numbers = [numbers.get(leaf) for leaf in walk.leaves]
-        self._metadata = [variable._var_metadata for variable in self.variables]
+        self._metadata = [variable._nnx_metadata for variable in self.variables]
         # Each once: thousands of Variables are mostly of one trace level, and all levels are asked at each write.
         levels = {id(variable._trace_state): variable._trace_state for variable in self.variables}
         self._trace_states: list[TraceState] = list(levels.values())
@@ -235,7 +235,7 @@ class Plan:
         for variable, metadata in zip(self.variables, self._metadata, strict=True):
             # Metadata is replaced as a whole, so its identity tells. A ref that was put into a Variable is no metadata,
             # and cannot be watched.
-            if variable._var_metadata is not metadata or is_array_ref(variable._raw_value):
+            if variable._nnx_metadata is not metadata or is_array_ref(variable._raw_value):
                 return False
         return True
 

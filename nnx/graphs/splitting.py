@@ -231,7 +231,7 @@ def _update_variable(variable: Any, value: Any, now: TraceState) -> None:
     if isinstance(value, Variable):
         # Past all hooks: of one trace level and with the very same metadata there is nothing to check, and big models
         # are updated leaf by leaf.
-        if variable._trace_state is now and value._var_metadata is variable._var_metadata:
+        if variable._trace_state is now and value._nnx_metadata is variable._nnx_metadata:
             object.__setattr__(variable, "_raw_value", value._raw_value)
         else:
             variable.update_from_state(value)

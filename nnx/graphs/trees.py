@@ -121,7 +121,7 @@ def tree_flatten(node: Any) -> tuple[list[Any], list[Any], tuple[Path, ...]]:
     leaves = [with_paths[i][1] for i in order]
     for place, leaf in enumerate(leaves):
         if isinstance(leaf, Variable):
-            nodes.append(VariableDef(leaf.var_type, place, None, leaf._var_metadata, None))
+            nodes.append(VariableDef(leaf.var_type, place, None, leaf._nnx_metadata, None))
     return nodes, leaves, tuple(paths[i] for i in order)
 
 

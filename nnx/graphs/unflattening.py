@@ -190,7 +190,7 @@ def _copies_plainly(variable: Any) -> bool:
 def _plain_copy(variable: Any, now: Any) -> Any:
     twin = object.__new__(type(variable))
     _store(twin, "_raw_value", variable._raw_value)
-    _store(twin, "_var_metadata", variable._var_metadata)
+    _store(twin, "_nnx_metadata", variable._nnx_metadata)
     _store(twin, "_trace_state", now)
     return twin
 
@@ -200,6 +200,6 @@ def _new_variable(definition: VariableDef[Any], value: Any, now: Any) -> Any:
         return definition.type.from_metadata(value, definition.metadata)
     variable = object.__new__(definition.type)
     _store(variable, "_raw_value", value)
-    _store(variable, "_var_metadata", definition.metadata)
+    _store(variable, "_nnx_metadata", definition.metadata)
     _store(variable, "_trace_state", now)
     return variable

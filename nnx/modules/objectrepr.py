@@ -72,7 +72,7 @@ class ArrayRepr(Representable):
 def _brief(value: Any) -> Any:
     """A value for printing: arrays of more than one element as shape and dtype, in Variables too."""
     if isinstance(value, Variable):
-        return value.var_type._new(jax.tree.map(_brief, value.get_raw_value()), value._var_metadata)
+        return value.var_type._new(jax.tree.map(_brief, value.get_raw_value()), value._nnx_metadata)
     if (is_array_ref(value) or isinstance(value, np.ndarray | jax.Array)) and math.prod(value.shape) > 1:
         return ArrayRepr("ArrayRef" if is_array_ref(value) else "Array", value.shape, value.dtype)
     return value

@@ -16,7 +16,7 @@ import functools
 import typing
 import warnings
 from abc import ABCMeta
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, Self
 
 from typing_extensions import dataclass_transform
@@ -64,6 +64,7 @@ class PytreeMeta(ABCMeta):
 
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
             node = cls.__new__(cls, *args, **kwargs)
+            _take_state(node)
             cls._pytree_meta_construct(node, *args, **kwargs)
             if cls._pytree__is_pytree:
                 _record_missing(node)
@@ -75,6 +76,16 @@ class PytreeMeta(ABCMeta):
 
 
 ObjectMeta = PytreeMeta
+
+
+def _take_state(node: Any) -> None:
+    """Takes over the level that a class's `__new__` has put among the attributes, where flax keeps it (Keras does)."""
+    attributes = attributes_of(node)
+    if attributes:
+        for name in ("_pytree__state", "_object__state"):
+            state = attributes.pop(name, None)
+            if isinstance(state, PytreeState):
+                _store(node, "_pytree__trace", state.trace_state)
 
 
 def _record_missing(node: Any) -> None:
@@ -110,17 +121,33 @@ INITIALIZING = "_pytree__initializing"
 
 
 class PytreeState(Representable):
-    """The trace level of an object, and whether it is being initialised."""
+    """The trace level of an object, by default a new one of where this is called, and whether it is being initialised.
 
-    __slots__ = ("initializing", "trace_state")
+    >>> PytreeState().trace_state.is_valid()
+    True
+    """
 
-    def __init__(self, trace_state: TraceState, initializing: bool = False):
-        self.trace_state = trace_state
+    __slots__ = ("_trace_state", "initializing", "is_setup")
+
+    def __init__(self, initializing: bool = False, is_setup: bool = False, *, trace_state: TraceState | None = None):
+        self._trace_state = TraceState() if trace_state is None else trace_state
         self.initializing = initializing
+        self.is_setup = is_setup
+
+    @property
+    def trace_state(self) -> TraceState:
+        return self._trace_state
 
     def __nnx_repr__(self):
         yield ReprObject(type(self))
         yield Attr("trace_state", self.trace_state)
+
+
+class _Level:
+    """An object's level under the name that Variables have it by; an attribute of this name goes before it."""
+
+    def __get__(self, node: Any, kind: type | None = None) -> Any:
+        return self if node is None else node._pytree__trace
 
 
 def _layout(node: Any) -> tuple[Layout, dict[str, Any]]:
@@ -192,6 +219,7 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
     _pytree__has_int_keys: ClassVar[bool] = False
     _pytree__has_color: ClassVar[bool] = False  # of its own where treescope shows it
     _pytree__class_nodes: ClassVar[HashableMapping] = HashableMapping({})
+    _trace_state = _Level()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         return new_object(cls)
@@ -232,7 +260,8 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
             self._setattr(name, value)
 
     def _setattr(self, name: str, value: Any) -> None:
-        self._check_valid_context()
+        # With the words of the error, which a class that overrides this must get.
+        self._check_valid_context(lambda: f"Cannot mutate {type(self).__name__!r} from different trace level")
         annotated = is_annotation(value)
         is_static = annotated and value.metadata["static"]
         if annotated:
@@ -267,18 +296,17 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
             _store(self, "_pytree__nodes", self._pytree__nodes.without(name))
         touch(self)
 
-    def _check_valid_context(self, error_msg: Any = None) -> None:
+    def _check_valid_context(self, error_msg: Callable[[], str]) -> None:
         if not self._pytree__trace.is_valid():
-            message = error_msg() if error_msg else f"Cannot mutate {type(self).__name__!r} from different trace level"
             raise TraceContextError(
-                message,
+                error_msg(),
                 at=whereabouts.find(self),
                 fix="pass the object to the transform as an argument instead of closing over it",
             )
 
     @property
     def _pytree__state(self) -> PytreeState:
-        return PytreeState(self._pytree__trace, INITIALIZING in attributes_of(self))
+        return PytreeState(INITIALIZING in attributes_of(self), trace_state=self._pytree__trace)
 
     @property
     def _object__nodes(self) -> HashableMapping:
@@ -301,6 +329,7 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
         return {**in_order(self), "_pytree__nodes": self._pytree__nodes}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        _take_state(self)
         _store(self, "_pytree__nodes", state.get("_pytree__nodes", type(self)._pytree__class_nodes))
         attributes_of(self).update((name, value) for name, value in state.items() if name != "_pytree__nodes")
         touch(self)

@@ -21,7 +21,7 @@ from weft.nnx.versions import structure_epoch
 
 _raw_value = operator.attrgetter("_raw_value")
 _values = dict.values
-_metadata = operator.attrgetter("_var_metadata")
+_metadata = operator.attrgetter("_nnx_metadata")
 
 
 class PackedLeaves:

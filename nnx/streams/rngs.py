@@ -175,7 +175,7 @@ def is_plain(stream: RngStream) -> bool:
         and is_plain_array(key._raw_value)
         and is_plain_array(count._raw_value)
         and key._raw_value.ndim == count._raw_value.ndim == 0
-        and not any(hook in variable._var_metadata for variable in (key, count) for hook in HOOKS)
+        and not any(hook in variable._nnx_metadata for variable in (key, count) for hook in HOOKS)
         and _untouched()
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
 from weft.nnx.errors import StructureError
@@ -12,12 +13,65 @@ from weft.nnx.versions import structure_epoch
 _store = object.__setattr__
 
 
+def _write(variable: Any, metadata: Mapping[str, Any]) -> None:
+    # Past the class's `__setattr__`, which may be a user's that writes metadata.
+    _store(variable, "_nnx_metadata", freeze(dict(metadata)))
+    structure_epoch.advance()
+
+
+class MetadataView(MutableMapping[str, Any]):
+    """The metadata of a Variable, as it is now, for code that writes into it: each write replaces it as a whole.
+
+    >>> from weft import nnx
+    >>> w = nnx.Param(1.0)
+    >>> w._var_metadata["note"] = "a"
+    >>> w.note, len(w._var_metadata)
+    ('a', 4)
+    """
+
+    __slots__ = ("_variable",)
+
+    def __init__(self, variable: HasMetadata):
+        self._variable = variable
+
+    def __getitem__(self, name: str) -> Any:
+        return self._variable._nnx_metadata[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _write(self._variable, {**self._variable._nnx_metadata, name: value})
+
+    def __delitem__(self, name: str) -> None:
+        self._variable._nnx_metadata[name]
+        _write(self._variable, self._variable._nnx_metadata.without(name))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._variable._nnx_metadata)
+
+    def __len__(self) -> int:
+        return len(self._variable._nnx_metadata)
+
+    def copy(self) -> dict[str, Any]:
+        return dict(self)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
 class HasMetadata:
     """Reading and changing metadata; the base of `Variable`."""
 
     __slots__ = ()
-    _var_metadata: Metadata
+    _nnx_metadata: Metadata
     required_metadata = REQUIRED
+
+    @property
+    def _var_metadata(self) -> MutableMapping[str, Any]:
+        """flax's private name of the metadata, which there is an ordinary dict, and that other code writes into."""
+        return MetadataView(self)
+
+    @_var_metadata.setter
+    def _var_metadata(self, metadata: Mapping[str, Any]) -> None:
+        _write(self, metadata)
 
     def _check_can_update(self) -> None:
         raise AssertionError("a Variable says itself when it may be updated")
@@ -39,11 +93,11 @@ class HasMetadata:
             if exclude_required is not None:
                 raise TypeError("Cannot specify both a name and exclude_required, which applies to all metadata")
             if default is not MISSING:
-                return self._var_metadata.get(name, default)
-            return self._var_metadata[name]
+                return self._nnx_metadata.get(name, default)
+            return self._nnx_metadata[name]
         if default is not MISSING:
             raise TypeError(f"Cannot provide a default value without a name; got default={default!r}")
-        return self._var_metadata.without(*(self.required_metadata if exclude_required else ()))
+        return self._nnx_metadata.without(*(self.required_metadata if exclude_required else ()))
 
     def set_metadata(self, *args: Any, **kwargs: Any) -> None:
         """Changes metadata: `set_metadata(name, value)`, `set_metadata(name=value, ...)`, or `set_metadata(mapping)`,
@@ -55,12 +109,12 @@ class HasMetadata:
         self._check_can_update()
         match args, bool(kwargs):
             case (mapping,), False:
-                modes = {mode: self._var_metadata[mode] for mode in REQUIRED}
+                modes = {mode: self._nnx_metadata[mode] for mode in REQUIRED}
                 self._replace_metadata({**modes, **with_current_names(mapping)})
             case (name, value), False:
-                self._replace_metadata({**self._var_metadata, current_name(name): value})
+                self._replace_metadata({**self._nnx_metadata, current_name(name): value})
             case (), True:
-                self._replace_metadata({**self._var_metadata, **with_current_names(kwargs)})
+                self._replace_metadata({**self._nnx_metadata, **with_current_names(kwargs)})
             case _:
                 raise TypeError(
                     "Cannot mix arguments in set_metadata, which takes a mapping, a name and a value, or keywords; "
@@ -69,17 +123,16 @@ class HasMetadata:
 
     def _replace_metadata(self, metadata: dict[str, Any]) -> None:
         for mode in REQUIRED:
-            if metadata[mode] != self._var_metadata[mode]:
+            if metadata[mode] != self._nnx_metadata[mode]:
                 raise StructureError(
-                    f"Cannot change `{mode}` metadata from {self._var_metadata[mode]} to {metadata[mode]}",
+                    f"Cannot change `{mode}` metadata from {self._nnx_metadata[mode]} to {metadata[mode]}",
                     fix=f"make another Variable: variable.copy({mode}=...)",
                 )
-        _store(self, "_var_metadata", freeze(metadata))
-        structure_epoch.advance()
+        _write(self, metadata)
 
     def has_metadata(self, name: str) -> bool:
         """Whether there is such an entry."""
-        return name in self._var_metadata
+        return name in self._nnx_metadata
 
     def del_metadata(self, name: str) -> None:
         """Drops an entry.
@@ -91,14 +144,13 @@ class HasMetadata:
         self._check_can_update()
         if name in ("hijax", "ref"):
             raise StructureError(f"Cannot delete `{name}` metadata: every Variable has it")
-        self._var_metadata[name]
-        _store(self, "_var_metadata", freeze(self._var_metadata.without(name)))
-        structure_epoch.advance()
+        self._nnx_metadata[name]
+        _write(self, self._nnx_metadata.without(name))
 
     def add_axis(self, axis_index: int, axis_name: str | None) -> None:
         """Tells the hooks that a transform adds an axis."""
-        call_hooks(self._var_metadata.get("on_add_axis", ()), self, axis_index, axis_name)
+        call_hooks(self._nnx_metadata.get("on_add_axis", ()), self, axis_index, axis_name)
 
     def remove_axis(self, axis_index: int, axis_name: str | None) -> None:
         """Tells the hooks that a transform takes an axis away."""
-        call_hooks(self._var_metadata.get("on_remove_axis", ()), self, axis_index, axis_name)
+        call_hooks(self._nnx_metadata.get("on_remove_axis", ()), self, axis_index, axis_name)

@@ -252,6 +252,7 @@ class HijaxVariable(Representable, metaclass=_BoxMeta):
     type = _attribute("type")
     hijax = _attribute("hijax")
     _trace_state = _attribute("_trace_state")
+    _nnx_metadata = _attribute("_nnx_metadata")
     _var_metadata = _attribute("_var_metadata")
 
     @property
@@ -346,7 +347,7 @@ class AbstractVariable(hijax.MutableHiType):
 for _name in (*METHODS, "copy_from", "update_from_state"):
     if not _name.startswith("__") or _name == "__jax_array__":
         setattr(AbstractVariable, _name, hijax.aval_method(getattr(HijaxVariable, _name)))
-for _name in ("_var_metadata", "_trace_state", "_raw_value", "type"):
+for _name in ("_nnx_metadata", "_var_metadata", "_trace_state", "_raw_value", "type"):
     setattr(AbstractVariable, _name, hijax.aval_property(fget=vars(HijaxVariable)[_name].fget))
 for _name in ("__getitem__", "__setitem__", "__len__", "__iter__", "__round__", *OPERATORS):
     if not _name.startswith("__i") or _name in ("__int__", "__index__", "__invert__", "__iter__"):

@@ -25,7 +25,7 @@ from weft.nnx.variable.variable import VARIABLE_TYPES, Variable
 _new = object.__new__
 _set_raw_value = Variable.__dict__["_raw_value"].__set__
 _set_trace_state = Variable.__dict__["_trace_state"].__set__
-_set_metadata = Variable.__dict__["_var_metadata"].__set__
+_set_metadata = Variable.__dict__["_nnx_metadata"].__set__
 
 # Types whose values are certainly leaves; learned from the first value of each.
 _leaf_types: set[type] = set()
@@ -70,7 +70,7 @@ class Packing:
         self.boxes = len(found) == treedef.num_leaves and all(map(is_boxed, found))
         if self.boxes:
             self._kinds = [type(variable) for variable in found]
-            self._metadata = [variable._var_metadata.in_order() for variable in found]
+            self._metadata = [variable._nnx_metadata.in_order() for variable in found]
 
     def unpack(self, leaves: Sequence[Any], level: TraceState | None = None) -> Any:
         """The tree that has these leaves, made at the current level if not at another."""

@@ -5,7 +5,7 @@ whose metadata says `ref` keeps its array in a JAX ref, which is mutated in plac
 JAX's own (see `hijax`). A Variable may be written only at the trace level where it was made.
 
 Three slots hold everything, so that transforms read and write many Variables in a tight loop:
-`_raw_value`, `_trace_state` and `_var_metadata`, of which only the first changes in ordinary training.
+`_raw_value`, `_trace_state` and `_nnx_metadata`, of which only the first changes in ordinary training.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class VariableMeta(type):
 
 def _as_its_mode(variable: Any) -> Any:
     """The Variable, or the hijax value that stands for it."""
-    if not variable._var_metadata["hijax"]:
+    if not variable._nnx_metadata["hijax"]:
         return variable
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(variable._raw_value)):
         return variable  # there is no value yet
@@ -95,10 +95,10 @@ class Variable(ValueProtocols, HasMetadata, Representable, Generic[A], metaclass
     (3, 'steps')
     """
 
-    __slots__ = ("__weakref__", "_raw_value", "_trace_state", "_var_metadata")
+    __slots__ = ("__weakref__", "_nnx_metadata", "_raw_value", "_trace_state")
     _raw_value: A
     _trace_state: TraceState
-    _var_metadata: Metadata
+    _nnx_metadata: Metadata
 
     def __init__(
         self,
@@ -126,11 +126,11 @@ class Variable(ValueProtocols, HasMetadata, Representable, Generic[A], metaclass
         if any(metadata.get(hook) for hook in HOOKS):
             warn_of_hooks()
         _store(self, "_trace_state", current_trace_state())
-        _store(self, "_var_metadata", freeze(with_current_names(metadata)))
+        _store(self, "_nnx_metadata", freeze(with_current_names(metadata)))
         self._create(value)
 
     def _create(self, value: Any) -> None:
-        metadata = self._var_metadata
+        metadata = self._nnx_metadata
         _store(self, "_raw_value", value)
         if "on_create_value" in metadata:
             value = run_hooks(metadata["on_create_value"], self, value)
@@ -145,7 +145,7 @@ class Variable(ValueProtocols, HasMetadata, Representable, Generic[A], metaclass
         """A Variable of the current level, made without hooks or checks."""
         variable = object.__new__(cls)
         _store(variable, "_trace_state", current_trace_state())
-        _store(variable, "_var_metadata", freeze(metadata))
+        _store(variable, "_nnx_metadata", freeze(metadata))
         _store(variable, "_raw_value", value)
         return variable
 
@@ -167,11 +167,11 @@ class Variable(ValueProtocols, HasMetadata, Representable, Generic[A], metaclass
 
     @property
     def hijax(self) -> bool:
-        return self._var_metadata["hijax"]
+        return self._nnx_metadata["hijax"]
 
     @property
     def ref(self) -> bool:
-        return self._var_metadata["ref"]
+        return self._nnx_metadata["ref"]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -226,8 +226,8 @@ class Variable(ValueProtocols, HasMetadata, Representable, Generic[A], metaclass
                 value = value[index]
         elif index is not MISSING and index is not ...:
             value = value[index]
-        if "on_get_value" in self._var_metadata:
-            value = run_hooks(self._var_metadata["on_get_value"], self, value)
+        if "on_get_value" in self._nnx_metadata:
+            value = run_hooks(self._nnx_metadata["on_get_value"], self, value)
         return value
 
     def set_value(self, value: Any, *, index: Any = MISSING) -> None:
@@ -237,8 +237,8 @@ class Variable(ValueProtocols, HasMetadata, Representable, Generic[A], metaclass
             TraceContextError: from another trace level (a ref is mutated from any).
         """
         value = copy_containers(value)
-        if "on_set_value" in self._var_metadata:
-            value = run_hooks(self._var_metadata["on_set_value"], self, value)
+        if "on_set_value" in self._nnx_metadata:
+            value = run_hooks(self._nnx_metadata["on_set_value"], self, value)
         raw: Any = self._raw_value
         if is_array_ref(raw):
             raw[... if index is MISSING else index] = value
@@ -278,7 +278,7 @@ class Variable(ValueProtocols, HasMetadata, Representable, Generic[A], metaclass
         """A new Variable of this kind, with another value or other metadata where given; a ref is copied too."""
         if value is MISSING:
             value = self._raw_value
-        metadata = freeze({**self._var_metadata, **updates}) if updates else self._var_metadata
+        metadata = freeze({**self._nnx_metadata, **updates}) if updates else self._nnx_metadata
         if _copy_ref:
             if is_array_ref(value):
                 value = value[...]
@@ -299,7 +299,7 @@ class Variable(ValueProtocols, HasMetadata, Representable, Generic[A], metaclass
             raise StructureError(f"a {type(self).__name__} cannot copy from a {type(other).__name__}")
         if self is not other:
             self.set_raw_value(other._raw_value)
-            _store(self, "_var_metadata", other._var_metadata)
+            _store(self, "_nnx_metadata", other._nnx_metadata)
             structure_epoch.advance()
 
     def update_from_state(self, variable_state: Variable[A]) -> None:
@@ -309,15 +309,15 @@ class Variable(ValueProtocols, HasMetadata, Representable, Generic[A], metaclass
             TraceContextError: from another trace level.
         """
         self.set_raw_value(variable_state._raw_value)
-        mine, theirs = self._var_metadata, variable_state._var_metadata
+        mine, theirs = self._nnx_metadata, variable_state._nnx_metadata
         if mine is not theirs and mine != theirs:
-            _store(self, "_var_metadata", freeze({**theirs, "hijax": mine["hijax"], "ref": mine["ref"]}))
+            _store(self, "_nnx_metadata", freeze({**theirs, "hijax": mine["hijax"], "ref": mine["ref"]}))
             structure_epoch.advance()
 
     # ------------------------------------------------------------------ attributes: metadata first, then the value's
 
     def __getattr__(self, name: str) -> Any:
-        metadata = object.__getattribute__(self, "_var_metadata")
+        metadata = object.__getattribute__(self, "_nnx_metadata")
         if name in metadata:
             return metadata[name]
         return getattr(object.__getattribute__(self, "_raw_value"), name)
@@ -344,18 +344,19 @@ class Variable(ValueProtocols, HasMetadata, Representable, Generic[A], metaclass
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         # A deep copy is made by the walker of objects; asking the value for one, as any attribute, would give an array.
-        twin = memo[id(self)] = self._new(copy.deepcopy(self._raw_value, memo), self._var_metadata)
+        twin = memo[id(self)] = self._new(copy.deepcopy(self._raw_value, memo), self._nnx_metadata)
         return twin
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("_raw_value", "_trace_state", "_var_metadata")}
+        names = {"_raw_value": "_raw_value", "_trace_state": "_trace_state", "_var_metadata": "_nnx_metadata"}
+        return {name: getattr(self, slot) for name, slot in names.items()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
-            _store(self, name, freeze(value) if name == "_var_metadata" else value)
+            _store(self, name, value)
 
     def _shown(self) -> dict[str, Any]:
-        return {"value": self.get_value(), **shown_metadata(self._var_metadata)}
+        return {"value": self.get_value(), **shown_metadata(self._nnx_metadata)}
 
     def __nnx_repr__(self):
         size = SizeBytes.from_any(self._raw_value)
@@ -395,16 +396,16 @@ def _register(cls: Any) -> None:
 
     jtu.register_pytree_with_keys(
         cls,
-        lambda variable: (((_VALUE_KEY, variable._raw_value),), variable._var_metadata),
+        lambda variable: (((_VALUE_KEY, variable._raw_value),), variable._nnx_metadata),
         unflatten,
-        lambda variable: ((variable._raw_value,), variable._var_metadata),
+        lambda variable: ((variable._raw_value,), variable._nnx_metadata),
     )
     exportable_as(cls, dict, Metadata)
 
 
 _set_raw_value = Variable.__dict__["_raw_value"].__set__
 _set_trace_state = Variable.__dict__["_trace_state"].__set__
-_set_metadata = Variable.__dict__["_var_metadata"].__set__
+_set_metadata = Variable.__dict__["_nnx_metadata"].__set__
 install_operators(Variable, lambda other: other.get_value() if isinstance(other, Variable) else other)
 _register(Variable)
 VariableState = Variable

@@ -83,7 +83,6 @@ ERRORS = {
         lambda: nnx.vmap(in_axes=(nnx.Param(0),), graph=False),
         "Variables prefixes are not supported",
     ),
-    "a bound method": (lambda: nnx.eval_shape(nnx.Linear(2, 2, rngs=nnx.Rngs(0)).__call__, 1), "bound methods"),
     "filters that leave something": (lambda: nnx.split(Model(), nnx.BatchStat), "Non-exhaustive filters, got a"),
     "no streams": (lambda: nnx.Dropout(0.5)(jnp.ones(2)), "`deterministic` is False, but no `rngs` argument was"),
 }
