@@ -50,7 +50,8 @@ class Named(nnx.Variable):
 
 def test_a_state_that_is_put_among_the_attributes_is_no_attribute():
     layer = Dense(2)
-    assert list(vars(layer)) == ["w"] and list(nnx.state(layer)) == ["w"]
+    assert list(vars(layer)) == ["w"]
+    assert list(nnx.state(layer)) == ["w"]
     assert layer._pytree__state.trace_state.is_valid()
     assert list(vars(nnx.clone(layer))) == list(vars(pickle.loads(pickle.dumps(layer)))) == ["w"]
 
@@ -87,12 +88,15 @@ def test_an_object_of_an_inner_level_that_is_stamped_with_the_outer_one_belongs_
 
 def test_metadata_may_be_written_in_place_under_its_private_name():
     variable = Named(jnp.ones(2), "kernel")
-    assert variable._name == "kernel" and variable.get_metadata("_name") == "kernel"
+    assert variable._name == "kernel"
+    assert variable.get_metadata("_name") == "kernel"
     changed = nnx.jit(lambda v: v)(variable)
-    assert changed._name == "kernel" and dict(changed._var_metadata) == dict(variable._var_metadata)
+    assert changed._name == "kernel"
+    assert dict(changed._var_metadata) == dict(variable._var_metadata)
     graphdef = nnx.graphdef(variable)
     variable._var_metadata["note"] = 1
-    assert nnx.graphdef(variable) != graphdef and variable.note == 1
+    assert nnx.graphdef(variable) != graphdef
+    assert variable.note == 1
     del variable._var_metadata["note"]
     assert nnx.graphdef(variable) == graphdef
     with pytest.raises(KeyError):
@@ -114,5 +118,6 @@ def test_a_variable_is_taken_apart_and_set_by_the_names_that_flax_has():
     twin = nnx.Param.__new__(nnx.Param)
     for name, value in state.items():
         object.__setattr__(twin, name, value)
-    assert twin.note == "a" and twin.get_value() == 1.0
+    assert twin.note == "a"
+    assert twin.get_value() == 1.0
     assert copy.deepcopy(variable).note == pickle.loads(pickle.dumps(variable)).note == "a"
