@@ -41,13 +41,32 @@ from weft.nnx.objects.attributes import (
 )
 from weft.nnx.objects.declarations import declared_attributes
 from weft.nnx.objects.layout import Layout, layout_of
-from weft.nnx.objects.objects import OBJECT, Slots, attributes_of, in_order, new_object, touch
+from weft.nnx.objects.objects import OBJECT, Slots, attributes_of, in_order, keep_books, new_object, touch
 from weft.nnx.printing.reprlib import Attr, Representable
 from weft.nnx.printing.reprlib import Object as ReprObject
 from weft.nnx.variable.tracers import TraceState
 
 _store = object.__setattr__
 _set_attributes = Slots.__dict__["__dict__"].__set__
+_version_of = Slots.__dict__["_pytree__version"].__get__  # past a user's `__getattr__`
+
+
+class _Maker:
+    """The last base of a class one of whose plain bases has a `__new__`: where that one's `super().__new__` ends."""
+
+    __slots__ = ()
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        return new_object(cls)
+
+
+def _kept(node: Any) -> Any:
+    """An object with its bookkeeping, which it lacks if a `__new__` went straight to `object.__new__`."""
+    try:
+        _version_of(node)
+    except AttributeError:
+        keep_books(node)
+    return node
 
 
 @dataclass_transform(field_specifiers=(dataclasses.field, data, static))
@@ -60,10 +79,13 @@ class PytreeMeta(ABCMeta):
             # A plain class before `Pytree` among the bases brings a `__dict__` of its own, which tells nobody.
             if "__dict__" not in namespace and not all(isinstance(base, PytreeMeta) for base in bases):
                 namespace["__dict__"] = vars(Pytree)["__dict__"]
+            plain = (base for base in bases if not isinstance(base, PytreeMeta))
+            if any(base.__new__ is not object.__new__ for base in plain) and _Maker not in bases:
+                bases = (*bases, _Maker)
             return super().__new__(mcls, name, bases, namespace, **kwargs)
 
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-            node = cls.__new__(cls, *args, **kwargs)
+            node = _kept(cls.__new__(cls, *args, **kwargs))
             _take_state(node)
             cls._pytree_meta_construct(node, *args, **kwargs)
             if cls._pytree__is_pytree:
@@ -222,7 +244,8 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
     _trace_state = _Level()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        return new_object(cls)
+        make: Any = super().__new__  # of a base that comes later, such as a framework's own layer
+        return new_object(cls) if make is object.__new__ else _kept(make(cls, *args, **kwargs))
 
     def __init_subclass__(cls, *, pytree: bool | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -329,7 +352,7 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
         return {**in_order(self), "_pytree__nodes": self._pytree__nodes}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        _take_state(self)
+        _take_state(_kept(self))
         _store(self, "_pytree__nodes", state.get("_pytree__nodes", type(self)._pytree__class_nodes))
         attributes_of(self).update((name, value) for name, value in state.items() if name != "_pytree__nodes")
         touch(self)

@@ -109,8 +109,12 @@ def in_order(node: Any) -> dict[str, Any]:
 
 def new_object(cls: Any, nodes: HashableMapping | None = None, trace: TraceState | None = None) -> Any:
     """An object without attributes, of a level (by default the current one); `__init__` is not run."""
-    node = _new(cls)
-    _set_nodes(node, cls._pytree__class_nodes if nodes is None else nodes)
+    return keep_books(_new(cls), nodes, trace)
+
+
+def keep_books(node: Any, nodes: HashableMapping | None = None, trace: TraceState | None = None) -> Any:
+    """Gives an object that was just made its bookkeeping, and returns it."""
+    _set_nodes(node, type(node)._pytree__class_nodes if nodes is None else nodes)
     _set_trace(node, current_trace_state() if trace is None else trace)
     _set_exposed(node, False)
     _set_plans(node, None)

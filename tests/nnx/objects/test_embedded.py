@@ -28,6 +28,38 @@ class Layer(nnx.Module):
             super()._check_valid_context(error_msg)
 
 
+class Operation:
+    """A plain base that comes after NNX's, and notes what its subclasses are made with."""
+
+    def __new__(cls, *args):
+        operation = super().__new__(cls)
+        operation.config = args
+        return operation
+
+
+class Embedded(nnx.Module, Operation):
+    def __init__(self, size):
+        self.w = nnx.Param(jnp.ones(size))
+
+
+class Derived(Embedded):
+    def __init__(self, size, more):
+        super().__init__(size)
+        self.more = more
+
+
+class Mixed(Derived, Operation):
+    pass
+
+
+class MadeByHand(nnx.Module):
+    def __new__(cls, *args):
+        return object.__new__(cls)
+
+    def __init__(self, size):
+        self.w = nnx.Param(jnp.ones(size))
+
+
 class Dense(Layer):
     def __init__(self, size):
         self.w = nnx.Param(jnp.ones(size))
@@ -46,6 +78,17 @@ class Named(nnx.Variable):
 
     def __setattr__(self, name, value):
         self._var_metadata[name] = value
+
+
+@pytest.mark.parametrize(("cls", "args"), [(Embedded, (2,)), (Derived, (2, 3)), (Mixed, (2, 3)), (MadeByHand, (2,))])
+def test_a_plain_base_makes_the_object_where_it_has_a_new_of_its_own(cls, args):
+    made = cls(*args)
+    names = sorted(vars(made))
+    assert names == sorted({"w", *(["config"] if issubclass(cls, Operation) else []), *(["more"] if args[1:] else [])})
+    assert nnx.jit(lambda m: m.w.sum())(made) == 2
+    for twin in (nnx.clone(made), nnx.merge(*nnx.split(made)), copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+        assert sorted(vars(twin)) == names
+        assert getattr(twin, "config", args) == args
 
 
 def test_a_state_that_is_put_among_the_attributes_is_no_attribute():
