@@ -78,6 +78,10 @@ class Recent(Generic[K, V]):
         self._entries.clear()
         self._used.clear()
 
+    def values(self) -> list[V]:
+        """The entries as they are now, in the order in which they came."""
+        return list(self._entries.values())
+
     def __len__(self) -> int:
         return len(self._entries)
 

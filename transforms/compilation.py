@@ -234,6 +234,22 @@ class JitFunction(Generic[P, R]):
         shapes = untyped_jax.eval_shape(_itself, values)
         return self._interpreted.boundary.hand_over(entered, outcome.value, shapes, (*out, *updates))
 
+    def _cache_size(self) -> int:
+        """How many programs are compiled and kept, as the functions of `jax.jit` say it."""
+        return sum(cast(Any, plan.lifted)._cache_size() for plan in self._interpreted.memory.plans.values())
+
+    def clear_cache(self) -> None:
+        """Forgets what was compiled for this function.
+
+        >>> double = jit(lambda x: 2 * x)
+        >>> double(1.0).item(), double._cache_size()
+        (2.0, 1)
+        >>> double.clear_cache()
+        >>> double._cache_size()
+        0
+        """
+        self._interpreted.memory.clear()
+
     def partial(self, *args: Any) -> Callable[..., R]:
         """The function with its first arguments given now, and taken apart only once.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
@@ -45,6 +46,8 @@ class JitWrapped(JitFunction[P, R]):
         refuse_bound_method(function, boundary.function)
         super().__init__(function, options, boundary)
         self._boundary = boundary
+        # flax's name of the compiled function inside, of which trainers ask `_cache_size()`; weakly, as it is this one.
+        self.jitted_fn = weakref.proxy(self)
 
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> Self: ...
@@ -222,6 +225,7 @@ class JitPartial(Generic[R]):
 
     def __init__(self, jitted: JitWrapped[..., R], args: tuple[Any, ...]):
         self._jitted, self._args = jitted, args
+        self.jitted_fn = jitted.jitted_fn
         named_like(jitted, self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> R:

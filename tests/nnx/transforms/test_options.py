@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import weakref
+
 import jax.numpy as jnp
 import pytest
 from weft import nnx
@@ -42,3 +45,22 @@ def test_a_custom_vjp_without_a_rule_is_the_error_that_flax_raises():
     function = nnx.custom_vjp(lambda m: m.w.sum())
     with pytest.raises(ValueError, match="has no derivative rule yet"):
         function(nnx.Dict(w=nnx.Param(jnp.ones(2))))
+
+
+def test_how_much_is_compiled_is_asked_under_the_name_that_trainers_use():
+    def double(w, x):
+        return w * x
+
+    step, w = nnx.jit(double), nnx.Param(jnp.ones(2))
+    cached = functools.partial(nnx.cached_partial(step, w)).func
+    assert step.jitted_fn._cache_size() == cached.jitted_fn._cache_size() == 0
+    step(w, 2.0)
+    assert step.jitted_fn._cache_size() == cached.jitted_fn._cache_size() == 1
+    step(w, 3.0)
+    step(w, jnp.ones(2))
+    assert step.jitted_fn._cache_size() == 2
+    step.clear_cache()
+    assert step._cache_size() == 0
+    assert nnx.jit_partial(double, w, graph_updates=False).jitted_fn._cache_size() == 0
+    dropped = weakref.ref(nnx.jit(double))
+    assert dropped() is None
