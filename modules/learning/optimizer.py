@@ -37,6 +37,7 @@ from weft.core.records.partition import only_leaves, with_leaves
 from weft.core.records.successors import check_successor, take_successor
 from weft.core.threads.lost import drop
 from weft.modules.construct import ConfigError
+from weft.modules.explicit import as_given
 from weft.modules.op import hashable
 from weft.transforms.autodiff import value_and_grad
 
@@ -360,7 +361,7 @@ def _update(transformation: Any, updates: Any, state: Any, params: Any, extra: M
     # What is no `GradientTransformation` (MultiSteps, PerFilter) takes extra arguments, and hands them on.
     if isinstance(transformation, optax.GradientTransformation):
         transformation = optax.with_extra_args_support(transformation)
-    return transformation.update(updates, state, params, **extra)
+    return as_given(transformation.update, updates, state, params, like=(updates, state), **extra)
 
 
 def _owned(state: Any, model: Any) -> Any:
