@@ -102,7 +102,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
         if not all(map(is_description, manifest["configuration"].values())):
             raise ValueError("configuration")
         manifest["numbers"] = {name: _NUMBERS[kind](text) for name, (kind, text) in manifest["numbers"].items()}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError("the manifest is damaged", at=f"{folder}: {error!r:.200}") from error
