@@ -209,7 +209,13 @@ class Optimizer(Module):  # weft: skip(of any model)
 
     @property
     def optax_state(self) -> Any:
-        """The state as optax has it; for a dict of transformations, a tuple of their states."""
+        """The state as optax has it; for a dict of transformations, a tuple of their states.
+
+        >>> import jax, optax
+        >>> opt = Optimizer(Linear(2, 1, key=jax.random.key(0)), optax.adam(1e-3))
+        >>> [type(part).__name__ for part in opt.optax_state], int(opt.optax_state[0].count)
+        (['ScaleByAdamState', 'EmptyState'], 0)
+        """
         return self.layout.state.unflatten([_at(self.state, path) for path in _paths(self.layout.state)])
 
     def update(self, model: M, grad: Any, /, *, state_of: M | None = None, **extra: Any) -> tuple[M, Self]:
