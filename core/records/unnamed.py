@@ -182,11 +182,11 @@ def _made_of(value: Any, around: list[Any]) -> Any:
     if isinstance(value, DEFINITION):
         return ["definition", *each((*(value.node_data() or ()), *value.children()))]
     if (level := trees.children_of(value)) is not None:
-        return ["node", _place(type(value)), *each((level[1], *level[0]))]
+        return ["node", _place(cast("type[Any]", type(value))), *each((level[1], *level[0]))]
     attributes = attributes_of(value)
     if attributes is None:
         raise Unwritable
-    return ["object", _place(type(value)), each(sorted(attributes.items()))]
+    return ["object", _place(cast("type[Any]", type(value))), each(sorted(attributes.items()))]
 
 
 def _place(cls: type) -> list[str]:
