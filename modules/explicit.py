@@ -14,12 +14,13 @@ Where JAX has an answer, that one holds. On automatic meshes, and without one, n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec, reshard
 from jaxtyping import Array, Float
+from weft.core.edge import names
 
 T = TypeVar("T")
 # As of `jax.lax.dot_general`: the contracted axes of both sides, and the batch axes of both.
@@ -138,6 +139,36 @@ def beside(small: Array, y: Array) -> Array:
     there = [entry if size > 1 else None for entry, size in zip(of_y[y.ndim - small.ndim :], small.shape, strict=True)]
     wanted = tuple(map(lambda entry, left: entry or left, there, free))
     return small if wanted == own else reshard(small, on_mesh_of(wanted, small, y))
+
+
+def as_given(function: Callable[..., T], *args: Any, like: Any, **options: Any) -> T:
+    """`function(*args, **options)`, whose results lie where others of the same structure do.
+
+    Code that knows nothing of meshes may multiply, reshape or pick where JAX asks for a layout, which nobody can say
+    from outside. If it does, the compiler is left to choose inside of the function.
+
+    Args:
+        function: of arrays in `args`.
+        like: what lies where the results shall.
+
+    >>> as_given(jnp.negative, jnp.ones(2), like=jnp.zeros(2)).tolist()
+    [-1.0, -1.0]
+    """
+    try:
+        out = function(*args, **options)
+    except Exception as error:
+        if type(error).__name__ != names.CLASS_OF_SHARDINGS:
+            raise
+        where = jax.tree.map(lambda x: jax.typeof(x).sharding, like)
+        choosing: Any = cast(Any, jax.sharding).auto_axes(lambda *args: function(*args, **options), out_sharding=where)
+        try:
+            return choosing(*args)
+        except Exception:
+            # Of arrays that the options hold, too: what is known is what was refused at first.
+            raise error from None
+    if not is_divided(*jax.tree.leaves((args, out))) or jax.tree.structure(out) != jax.tree.structure(like):
+        return out
+    return jax.tree.map(laid_as, out, like)
 
 
 def laid_as(new: Array, old: Array) -> Array:

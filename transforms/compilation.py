@@ -188,7 +188,7 @@ class JitFunction(Generic[P, R]):
             before: list[Any] = untyped_jax.tree.leaves((args, kwargs)) if writes else []
             out = self._interpreted(*complete(args, kwargs))
             if writes:
-                refuse_writes(before, (args, kwargs))
+                refuse_writes(before, (args, kwargs), out)
             return without_statics(out)
 
         numbers, names = self._options.static_numbers, self._options.static_names

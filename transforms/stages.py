@@ -210,14 +210,24 @@ def refuse_statics(crossing: AnyCrossing) -> None:
         )
 
 
-def refuse_writes(before: Sequence[Any], arguments: Any) -> None:
-    """Refuses to export a function that writes into its arguments: nobody is there to write into the caller's.
+def refuse_writes(before: Sequence[Any], arguments: Any, out: Any) -> None:
+    """Refuses to export a function that writes into its arguments what it does not return.
+
+    Nobody is there to write into the caller's. A step that merges a state writes into the Variables of that state, and
+    returns it: nothing of that is lost.
+
+    Args:
+        before: the leaves of the arguments as they were.
+        arguments: as they are now.
+        out: what is returned.
 
     Raises:
-        StructureError: naming what has changed.
+        StructureError: naming what has changed and is not returned.
     """
     leaves, _ = untyped_jax.tree_util.tree_flatten_with_path(arguments)
-    found = [path for (path, leaf), old in zip(leaves, before, strict=False) if leaf is not old]
+    returned = set(map(id, untyped_jax.tree.leaves(out)))
+    rows = zip(leaves, before, strict=False)
+    found = [path for (path, leaf), old in rows if leaf is not old and id(leaf) not in returned]
     if found or len(leaves) != len(before):
         raise StructureError(
             "a function cannot be exported that changes the objects that it is given",

@@ -37,6 +37,9 @@ from jax._src.config import traceback_filtering
 # The innermost running trace; JAX exports nothing that tells whether a tracer is still alive.
 from jax._src.core import trace_ctx
 
+# What nodes of trees it writes, and how; JAX exports only how to add some.
+from jax._src.export import _export as export_nodes
+
 # jit's parameters say "no sharding asked for" with this value, and JAX exports it nowhere.
 from jax._src.named_sharding import UNSPECIFIED as _UNSPECIFIED
 from jax.core import ShapedArray, Tracer
@@ -45,7 +48,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, primitiv
 from jax.interpreters import ad, batching, mlir, partial_eval
 from jax.typing import ArrayLike
 from weft.core.edge import names
-from weft.core.edge.trees import PyTree
+from weft.core.edge.trees import PyTree, TreeDef
 
 N = TypeVar("N")
 T = TypeVar("T")
@@ -565,11 +568,40 @@ def asks_for_one_integer(error: Exception) -> bool:
 
 def node_of(cls: type, data: object, children: Sequence[PyTree]) -> PyTree:
     """A node of a pytree class, from its own data and its children; JAX offers it for a whole definition alone."""
-    definitions = [jax.tree.structure(child) for child in children]
-    definition = jax.tree_util.PyTreeDef.from_node_data_and_children(
-        jax.tree_util.default_registry, (cls, data), definitions
-    )
+    definition = definition_of(cls, data, [jax.tree.structure(child) for child in children])
     return definition.unflatten([leaf for child in children for leaf in jax.tree.leaves(child)])
+
+
+def definition_of(cls: type, data: object, children: Sequence[TreeDef]) -> TreeDef:
+    """The definition of a node, from its own data and the definitions of its children."""
+    definition = jax.tree_util.PyTreeDef.from_node_data_and_children
+    return definition(jax.tree_util.default_registry, (cls, data), cast(Any, children))
+
+
+def is_exported(cls: type, data: object) -> bool:
+    """Whether `jax.export` writes a node of this class, with this data of its own."""
+    if cls is dict:
+        return all(isinstance(key, str) for key in cast("list[object]", data))
+    return cls in (tuple, list, type(None)) or cls in export_nodes.serialization_registry
+
+
+def write_instead(other: Callable[[TreeDef], TreeDef]) -> None:
+    """Has `jax.export` write another definition in the place of each that it comes to.
+
+    It asks for the names and data of nodes that are registered, which nobody can do for dicts, and refuses the rest.
+    """
+    try:
+        from jax._src.export import serialization as export_writer
+    except ImportError:  # flatbuffers is no requirement of JAX's; without it nothing is written
+        return
+    write = export_writer._serialize_pytreedef
+
+    @functools.wraps(write)
+    def instead(builder: Any, definition: Any) -> Any:
+        return write(builder, other(definition))
+
+    # It calls itself by this name for the children.
+    export_writer._serialize_pytreedef = instead
 
 
 def register_dispatched_node(

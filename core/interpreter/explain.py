@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from weft.core.callers import is_users
+from weft.core.callers import is_users, owner_of
 from weft.core.edge import names
 from weft.core.edge._jax import is_dead_tracer, traced_from
 from weft.core.edge.trees import PyTree
@@ -62,7 +62,7 @@ def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]]) -> None
         TraceLevelError: if arguments are tracers of a transform that has ended.
         AliasError: if one array was donated under two paths.
         MeshError: if arguments lie on an explicit mesh and others on none, or are divided as the transform cannot take
-            them.
+            them, or JAX cannot tell there where a result lies.
         StaticError: if arguments are NumPy arrays of what JAX has no dtype for.
         EquinoxRuntimeError: if `eqx.error_if` failed.
         KeyboardInterrupt: if that is what JAX's error came of.
@@ -79,6 +79,7 @@ def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]]) -> None
     text = str(error)
     if type(error).__name__ == names.CLASS_OF_SHARDINGS:
         _raise_off_mesh(find_leaves(), error)
+        _raise_open(error)
     if not isinstance(error, ValueError | RuntimeError | TypeError):
         return
     if names.MAPPED_APART in text or names.SLICED_APART in text:
@@ -141,6 +142,42 @@ def _raise_off_mesh(leaves: Sequence[Leaf], error: Exception) -> None:
             at=[*map(format_path, off[:_MOST_PATHS]), *more],
             fix="call it inside `with jax.set_mesh(mesh):`, or place them there (weft.shard, jax.device_put)",
         ) from error
+
+
+def _raise_open(error: Exception) -> None:
+    """Raises about an operation on an explicit mesh whose result could lie in several places, or whose operands differ.
+
+    It may be in code of others, which nobody can give an `out_sharding`: in a loss or transformation of optax.
+    """
+    place, asking = _places(error.__traceback__)
+    where = "out_sharding=" if asking is None else f"jax.sharding.auto_axes({asking}, out_sharding=...) around the call"
+    rest = "" if asking is not None else ", or let the compiler choose in a function: jax.sharding.auto_axes"
+    raise MeshError(
+        f"JAX cannot tell where a result lies on an explicit mesh: {str(error).partition(chr(10))[0]}",
+        at=place,
+        fix=f"say it by {where}, or move an operand (jax.sharding.reshard){rest}",
+    ) from error
+
+
+def _places(traceback: TracebackType | None) -> tuple[list[str], str | None]:
+    """The user's line, and, below it, that of another package; and what the user called of that, by name."""
+    own: list[str] = []
+    below: list[str] = []
+    asking = None
+    for frame, line in _frames(traceback):
+        owner, code = owner_of(frame.f_code.co_filename), frame.f_code
+        place = [f"{code.co_filename}:{line} in {code.co_name}"]
+        if owner in ("user", "generated"):
+            own, below, asking = place, [], None
+        elif owner == "installed":
+            below, asking = place, asking or code.co_name
+    return own + below, asking
+
+
+def _frames(traceback: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
+    while traceback is not None:
+        yield traceback.tb_frame, traceback.tb_lineno
+        traceback = traceback.tb_next
 
 
 def _raise_divided(leaves: Sequence[Leaf], error: Exception) -> None:
@@ -235,10 +272,7 @@ def _make_static(paths: Sequence[Path]) -> str:
 
 def _tracers_in(traceback: TracebackType | None, mask: bool) -> list[Tracer[Any]]:
     """The tracers that JAX had in hand when it raised."""
-    frames: list[FrameType] = []
-    while traceback is not None:
-        frames.append(traceback.tb_frame)
-        traceback = traceback.tb_next
+    frames = [frame for frame, _ in _frames(traceback)]
     for frame in reversed(frames[-_MOST_FRAMES:]):
         values: Iterator[object] = itertools.chain.from_iterable(map(_elements, frame.f_locals.values()))
         tracers: list[Tracer[Any]] = [one for one in values if isinstance(one, Tracer)]
@@ -256,9 +290,7 @@ def _elements(value: object) -> Sequence[object]:
 def _place(traceback: TracebackType | None) -> list[str]:
     """The line of the user's code, as one line of an error."""
     found: list[str] = []
-    while traceback is not None:
-        if is_users(traceback.tb_frame):
-            code = traceback.tb_frame.f_code
-            found = [f"{code.co_filename}:{traceback.tb_lineno} in {code.co_name}"]
-        traceback = traceback.tb_next
+    for frame, line in _frames(traceback):
+        if is_users(frame):
+            found = [f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}"]
     return found

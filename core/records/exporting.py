@@ -2,51 +2,39 @@
 
 An exported function keeps the definitions of the trees that it takes and gives. JAX asks, for each type of node, how
 its own data is written and read; every `weft.Module` is registered as its class is made, so that a process that has
-imported the class reads it. What a record keeps in its definition is its configuration:
+imported the class reads it. What a record keeps in its definition is its configuration; `written` says how it is
+written.
 
-- numbers, texts, None, dtypes, and containers of them are written as they are, with their types;
-- functions and classes by the name that leads to them (`jax.nn.relu`), which the reading process imports; one that no
-  name leads to (a lambda) is refused.
-
-It is JSON, and nothing that is read is executed but for such imports.
+JAX asks nobody about dicts, and refuses those whose keys are no strings; it refuses namedtuples and other nodes that
+nobody has registered for it, one by one. A training step has both: optax's states are namedtuples, and an optimizer's
+arrays lie by path, which has numbers in it. So a definition is written with a node of ours in the place of each such
+node, and read as what it stands for.
 """
 
 from __future__ import annotations
 
-import base64
-import enum
 import functools
-import importlib
-import json
-import sys
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-import equinox as eqx
 import jax.export
-import numpy as np
 from weft.core.edge import names, trees
-from weft.core.edge._jax import node_of
-from weft.core.errors import StaticError
+from weft.core.edge._jax import definition_of, is_exported, node_of, write_instead
+from weft.core.edge.trees import TreeDef
 from weft.core.records.configuration import Mixed
 from weft.core.records.statics import Static
+from weft.core.records.written import name_nodes, read_node, read_text, write_node, write_text
 
 C = TypeVar("C", bound=type)
 
 _register: Any = jax.export.register_pytree_node_serialization
 
 
-class _Empty(eqx.Module):
-    """Of no fields, to see what equinox writes where there is nothing."""
-
-
-(_MISSING,) = cast("tuple[Any, tuple[Any, ...]]", trees.structure(_Empty()).node_data())[1]
-
-
 def exportable(cls: C) -> C:
     """Lets `jax.export` write and read trees with records of a class; `weft.Module` does so for its own subclasses.
 
-    It is for equinox's modules inside of weft's records, and has to run in the writing and in the reading process.
+    What is defined at the top of a module is written without it. It is for classes of equinox's that are made inside of
+    functions, and has to run in the writing and in the reading process.
 
     Args:
         cls: a class of `equinox.Module`.
@@ -83,132 +71,65 @@ def _register_node(
     cls: type, name: str, plain: Callable[[Any], object] = _itself, back: Callable[[Any], object] = _itself
 ) -> None:
     def write(data: object) -> bytes:
-        return _write(cls, plain(data))
+        return write_text(plain(data), cls.__qualname__)
 
     def read(text: bytes) -> object:
-        return back(_read(text))
+        return back(read_text(text))
 
     # One name may stand for several classes: a notebook's cell that was run again, a class that a function makes. The
     # first keeps it; those that follow are numbered, alike in each process that defines them in this order.
     for number in range(1, 10_000):
+        numbered = name if number == 1 else f"{name}#{number}"
         try:
             _register(
                 cls,
-                serialized_name=name if number == 1 else f"{name}#{number}",
+                serialized_name=numbered,
                 serialize_auxdata=write,
                 deserialize_auxdata=read,
                 from_children=functools.partial(node_of, cls),
             )
-            return
         except ValueError as error:
             if names.NAME_OF_EXPORTS not in str(error):
                 raise
+        else:
+            name_nodes(cls, numbered, plain, back)
+            return
 
-
-def _write(cls: type, data: Any) -> bytes:
-    return json.dumps(_encode(data, cls.__qualname__)).encode()
-
-
-def _read(text: bytes) -> Any:
-    return _decode(json.loads(text))
-
-
-# ---- values as JSON: [kind, content] ---------------------------------------------------------------------------------
-
-
-def _encode(value: Any, where: str) -> list[Any]:
-    def parts(values: Sequence[Any]) -> list[Any]:
-        return [_encode(part, where) for part in values]
-
-    kind = cast("type[Any]", type(value))
-    if value is _MISSING:
-        return ["missing", None]
-    if value is None or kind in (bool, str):
-        return [kind.__name__, value]
-    if kind in (int, float, complex):
-        return [kind.__name__, repr(value)]
-    if kind is bytes:
-        return ["bytes", base64.b64encode(value).decode()]
-    if kind is Static:
-        return ["Static", _encode(value.value, where)]
-    if kind in (tuple, list):
-        return [kind.__name__, parts(value)]
-    if kind is frozenset:
-        return ["frozenset", parts(sorted(value, key=repr))]
-    if kind is dict:
-        return ["dict", [parts(pair) for pair in value.items()]]
-    if isinstance(value, np.dtype):
-        return ["dtype", cast(Any, value).name]
-    if isinstance(value, enum.Enum):
-        return ["enum", [*_named(kind, where), value.name]]
-    if hasattr(value, "num_leaves") and hasattr(value, "unflatten"):
-        # A container's own definition, of one level.
-        return ["container", _encode(value.unflatten([None] * value.num_leaves), where)]
-    return ["name", _named(value, where)]
-
-
-def _named(value: Any, where: str) -> list[str]:
-    """The module and name that lead to a function or class."""
-    name: str = getattr(value, "__qualname__", getattr(value, "__name__", ""))
-    home: str = getattr(value, "__module__", None) or "builtins"
-    # What users name is often made elsewhere: `jax.nn.relu`.
-    public = ("jax.nn", "jax.numpy", "jax.lax", "jax.random", "jax")
-    for module in (home, *(module for module in public if module in sys.modules)):
-        if name and _at(module, name) is value:
-            return [module, name]
-    raise StaticError(
-        f"this {type(value).__name__} cannot be exported, because no name leads to it: {value!r:.80}",
-        at=where,
-        fix="use a function or class that is defined at the top of a module, or pass it as a static argument",
-    )
-
-
-def _at(module: str, name: str) -> Any:
-    try:
-        return functools.reduce(getattr, name.split("."), cast(Any, importlib.import_module(module)))
-    except (ImportError, AttributeError):
-        return _MISSING
-
-
-def _decode(pair: Sequence[Any]) -> Any:
-    kind, content = pair
-    return _DECODERS[kind](content)
-
-
-def _decode_all(pairs: Sequence[Any]) -> list[Any]:
-    return list(map(_decode, pairs))
-
-
-def _container(pair: Sequence[Any]) -> Any:
-    value = _decode(pair)
-    # Of one level, with a leaf for each element, be it None.
-    return trees.structure(value, lambda node: node is not value)
-
-
-def _member(path: Sequence[str]) -> Any:
-    module, name, member = path
-    return _at(module, name)[member]
-
-
-_DECODERS: dict[str, Callable[[Any], Any]] = {
-    "missing": lambda _: _MISSING,
-    "NoneType": _itself,
-    "bool": _itself,
-    "str": _itself,
-    "int": int,
-    "float": float,
-    "complex": complex,
-    "bytes": base64.b64decode,
-    "Static": lambda pair: Static(_decode(pair)),
-    "tuple": lambda pairs: tuple(_decode_all(pairs)),
-    "list": _decode_all,
-    "frozenset": lambda pairs: frozenset(_decode_all(pairs)),
-    "dict": lambda items: dict(map(_decode_all, items)),
-    "dtype": np.dtype,
-    "enum": _member,
-    "container": _container,
-    "name": lambda path: _at(*path),
-}
 
 _register_node(Static, "weft.Static")
 _register_node(Mixed, "weft.Mixed")
+
+
+# ---- nodes that JAX does not write -----------------------------------------------------------------------------------
+
+
+class _Other:
+    """In the place of a node that JAX would refuse; its own data is that one's class and data."""
+
+
+def _read_other(node: tuple[type, Any], children: Any) -> Any:
+    return node_of(*node, tuple(children))
+
+
+def _write_other(node: tuple[type, Any]) -> bytes:
+    return write_node(*node)
+
+
+trees.register_node(_Other, lambda node: ((), None), lambda data, children: _Other())
+_register(
+    _Other,
+    serialized_name="weft.node",
+    serialize_auxdata=_write_other,
+    deserialize_auxdata=read_node,
+    from_children=_read_other,
+)
+
+
+def _instead(definition: TreeDef) -> TreeDef:
+    node = definition.node_data()
+    if node is None or is_exported(*node):
+        return definition
+    return definition_of(_Other, node, definition.children())
+
+
+write_instead(_instead)

@@ -137,6 +137,10 @@ class Keys(Module):
 
         Returns:
             Keys stacked along leading axes, and the successor.
+
+        >>> noise, keys = Keys(0, noise=1).split(3, "noise")
+        >>> noise.shape, int(keys.streams["noise"].count)
+        ((3,), 1)
         """
         key, successor = self.next(name)
         return jax.random.split(key, size), successor

@@ -321,7 +321,13 @@ class MultiHeadAttention(Module, Generic[C]):
         return cast(Any, self.replace(cache=cache))
 
     def without_cache(self) -> MultiHeadAttention[None]:
-        """The same attention without its cache: pure again."""
+        """The same attention without its cache: pure again.
+
+        >>> attention = MultiHeadAttention(4, 2, causal=True, key=jax.random.key(0))
+        >>> cached = attention.with_cache(8)
+        >>> cached.cache is None, cached.without_cache().cache is None
+        (False, True)
+        """
         return cast(Any, self.replace(cache=None))
 
 

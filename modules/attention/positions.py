@@ -54,7 +54,7 @@ def rope(
     """Turns pairs of features by angles proportional to the position, so that products depend on distances alone.
 
     Args:
-        x: queries or keys. Of an odd number of features the last is left as it is.
+        x: queries or keys, of an even number of features.
         positions: of each place; leading axes broadcast against the batch.
         base: the slowest pair turns about this many times more slowly than the first.
         scaling: what positions are divided by, to fit longer sequences into the angles of shorter ones.
@@ -63,9 +63,19 @@ def rope(
     Returns:
         The turned array, in the dtype of `x`; the angles are float32.
 
+    Raises:
+        AxisError: if the features are no pairs.
+
     >>> rope(jnp.ones((2, 1, 2)), jnp.array([0, 1])).round(3).tolist()
     [[[1.0, 1.0]], [[-0.30100002884864807, 1.3820000886917114]]]
     """
+    # A symbolic size stands for those that fit.
+    if isinstance(x.shape[-1], int) and x.shape[-1] % 2:
+        raise AxisError(
+            f"RoPE turns pairs of features, and {x.shape[-1]} are no pairs",
+            at=f"x: {jax.typeof(x)}",
+            fix="an even head_features",
+        )
     half = x.shape[-1] // 2
     # Not in x's dtype: bfloat16 cannot tell positions above 256 apart.
     angles = jnp.expand_dims(_angles(positions.astype(jnp.float32) / scaling, half, base), -2)
@@ -79,6 +89,7 @@ def rope(
         first, second = turning[..., :half], turning[..., half : 2 * half]
     turned = (first * cos - second * sin, second * cos + first * sin)
     y = jnp.reshape(jnp.stack(turned, -1), (*x.shape[:-1], 2 * half)) if interleaved else jnp.concatenate(turned, -1)
+    # Nothing is left over, which a symbolic size does not say.
     return jnp.concatenate([y.astype(x.dtype), x[..., 2 * half :]], -1)
 
 
@@ -161,13 +172,6 @@ class RoPE(Module):
         Raises:
             AxisError: if the positions are not those of `x`, or the features are no pairs.
         """
-        # A symbolic size stands for those that fit.
-        if isinstance(x.shape[-1], int) and x.shape[-1] % 2:
-            raise AxisError(
-                f"RoPE turns pairs of features, and {x.shape[-1]} are no pairs",
-                at=f"x: {jax.typeof(x)}",
-                fix="an even head_features",
-            )
         if positions is None:
             positions = jnp.arange(x.shape[-3])
         check_places(positions, x.shape[:-2], "RoPE")

@@ -5,6 +5,7 @@ What has no manifest was written by another program, such as flax: its arrays go
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,7 +102,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
         if not all(map(is_description, manifest["configuration"].values())):
             raise ValueError("configuration")
         manifest["numbers"] = {name: _NUMBERS[kind](text) for name, (kind, text) in manifest["numbers"].items()}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError("the manifest is damaged", at=f"{folder}: {error!r:.200}") from error
@@ -226,9 +227,13 @@ def _placed(value: Any, like: Any) -> Any:
     if isinstance(like, np.generic):
         return value[()]
     if is_key(like):
-        key = jax.random.wrap_key_data(jax.device_put(value), impl=key_impl_of(like.dtype))
+        wrap = functools.partial(jax.random.wrap_key_data, impl=key_impl_of(like.dtype))
         where = placement(like)
-        return key if where is None else jax.device_put(key, where)
+        if where is None or where.is_fully_addressable:
+            key = wrap(jax.device_put(value))
+            return key if where is None else jax.device_put(key, where)
+        # On devices of other processes too: each has read all of it, which is what `jit` takes NumPy arrays for.
+        return jax.jit(wrap, out_shardings=where)(np.asarray(value))
     return value if isinstance(value, jax.Array) else jax.device_put(value)
 
 

@@ -159,7 +159,14 @@ class MoE(Module, Generic[L_co]):  # weft: skip(of any experts)
         return jnp.reshape(y, (*x.shape[:-1], y.shape[-1])), loss
 
     def capacity(self, tokens: int) -> int:
-        """How many tokens an expert has room for, of so many."""
+        """How many tokens an expert has room for, of so many.
+
+        >>> import jax
+        >>> from weft import Linear, MoE
+        >>> experts = MoE(lambda key: Linear(2, 2, key=key), 4, 2, top_k=1, capacity_factor=1.5, key=jax.random.key(0))
+        >>> experts.capacity(16)  # an even share would be 4
+        6
+        """
         if self.capacity_factor is None:
             return tokens
         return min(tokens, math.ceil(tokens * self.top_k / self.n * self.capacity_factor))

@@ -261,6 +261,10 @@ class ConvTranspose1d(ConvTransposeOfRank, init=False):
         kernel_size: one number, or one for each spatial axis.
         others: as in `ConvTranspose`.
 
+    Raises:
+        ConfigError: as in `ConvTranspose`.
+        SeedError: without a typed key.
+
     >>> import jax
     >>> ConvTranspose1d(3, 4, 2, strides=2, key=jax.random.key(0))(jnp.ones((2, 10, 3))).shape
     (2, 20, 4)
@@ -276,6 +280,10 @@ class ConvTranspose2d(ConvTransposeOfRank, init=False):
         kernel_size: one number, or one for each spatial axis.
         others: as in `ConvTranspose`.
 
+    Raises:
+        ConfigError: as in `ConvTranspose`.
+        SeedError: without a typed key.
+
     >>> import jax
     >>> ConvTranspose2d(3, 4, 2, strides=2, key=jax.random.key(0))(jnp.ones((2, 5, 5, 3))).shape
     (2, 10, 10, 4)
@@ -290,6 +298,10 @@ class ConvTranspose3d(ConvTransposeOfRank, init=False):
     Args:
         kernel_size: one number, or one for each spatial axis.
         others: as in `ConvTranspose`.
+
+    Raises:
+        ConfigError: as in `ConvTranspose`.
+        SeedError: without a typed key.
 
     >>> import jax
     >>> ConvTranspose3d(3, 4, 2, strides=2, key=jax.random.key(0))(jnp.ones((2, 2, 3, 3, 3))).shape

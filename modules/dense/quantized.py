@@ -102,7 +102,13 @@ class QuantizedLinear(Module):
         return y if self.out_dtype is None else y.astype(self.out_dtype)
 
     def dequantized(self) -> Linear:
-        """The layer that this one is near to, with its weights in floats again."""
+        """The layer that this one is near to, with its weights in floats again.
+
+        >>> layer = Linear(2, 3, key=jax.random.key(0))
+        >>> near = quantize(layer).dequantized()
+        >>> str(near.kernel.dtype), bool(jnp.allclose(near.kernel, layer.kernel, atol=1e-2))
+        ('float32', True)
+        """
         kernel, bias = self.kernel.astype(self.scale.dtype) * self.scale[None, :], self.bias
         return Linear(
             *kernel.shape,

@@ -37,6 +37,7 @@ from weft.core.records.partition import only_leaves, with_leaves
 from weft.core.records.successors import check_successor, take_successor
 from weft.core.threads.lost import drop
 from weft.modules.construct import ConfigError
+from weft.modules.explicit import as_given
 from weft.modules.op import hashable
 from weft.transforms.autodiff import value_and_grad
 
@@ -208,7 +209,13 @@ class Optimizer(Module):  # weft: skip(of any model)
 
     @property
     def optax_state(self) -> Any:
-        """The state as optax has it; for a dict of transformations, a tuple of their states."""
+        """The state as optax has it; for a dict of transformations, a tuple of their states.
+
+        >>> import jax, optax
+        >>> opt = Optimizer(Linear(2, 1, key=jax.random.key(0)), optax.adam(1e-3))
+        >>> [type(part).__name__ for part in opt.optax_state], int(opt.optax_state[0].count)
+        (['ScaleByAdamState', 'EmptyState'], 0)
+        """
         return self.layout.state.unflatten([_at(self.state, path) for path in _paths(self.layout.state)])
 
     def update(self, model: M, grad: Any, /, *, state_of: M | None = None, **extra: Any) -> tuple[M, Self]:
@@ -360,7 +367,7 @@ def _update(transformation: Any, updates: Any, state: Any, params: Any, extra: M
     # What is no `GradientTransformation` (MultiSteps, PerFilter) takes extra arguments, and hands them on.
     if isinstance(transformation, optax.GradientTransformation):
         transformation = optax.with_extra_args_support(transformation)
-    return transformation.update(updates, state, params, **extra)
+    return as_given(transformation.update, updates, state, params, like=(updates, state), **extra)
 
 
 def _owned(state: Any, model: Any) -> Any:

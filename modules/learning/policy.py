@@ -92,7 +92,14 @@ class Policy(Module):
         return computed
 
     def cast_params(self, model: T) -> T:
-        """A model with its parameters in the dtype `param`."""
+        """A model with its parameters in the dtype `param`.
+
+        >>> import jax
+        >>> from weft import Linear, Policy
+        >>> half = Policy(param=jnp.bfloat16).cast_params(Linear(2, 1, key=jax.random.key(0)))
+        >>> str(half.kernel.dtype)
+        'bfloat16'
+        """
         return trees_by_filter.cast(model, self.param, CAST)
 
     def _computed(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -93,7 +93,12 @@ class DiagonalSSM(Module):
         self.skip = jax.random.normal(skip_key, (features,))
 
     def decay(self) -> Complex[Array, "state"]:
-        """The diagonal of the matrix, as complex numbers within the unit circle."""
+        """The diagonal of the matrix, as complex numbers within the unit circle.
+
+        >>> layer = DiagonalSSM(3, 4, key=jax.random.key(0))
+        >>> layer.decay().shape, bool((abs(layer.decay()) < 1).all())
+        ((4,), True)
+        """
         return jnp.exp(jax.lax.complex(-jnp.exp(self.log_rate), self.phase))
 
     def __call__(self, x: Float[Array, "*batch time features"]) -> Float[Array, "*batch time features"]:

@@ -14,7 +14,7 @@ from weft.core.interpreter.prefixes import RidesByKind
 from weft.core.interpreter.rides import Carry, read_with
 from weft.core.paths import Path, format_path
 from weft.core.records import filters as core_filters
-from weft.nnx.errors import AxisError
+from weft.nnx.errors import AxisError, PrefixError
 from weft.nnx.states.filters import Filter, to_predicate
 from weft.nnx.states.states import State, to_flat_state
 from weft.nnx.variable.variable import Variable
@@ -30,7 +30,14 @@ class ByFilter(RidesByKind):
             found = to_flat_state(rides)
             pairs = tuple((AtPath(path), getattr(ride, "get_value", lambda ride=ride: ride)()) for path, ride in found)
         else:
-            pairs = tuple(rides.items() if isinstance(rides, Mapping) else rides)
+            given = rides.items() if isinstance(rides, Mapping) else rides
+            try:
+                pairs = tuple((filter, ride) for filter, ride in given)
+            except (TypeError, ValueError):
+                raise PrefixError(
+                    f"{type(self).__name__} says something for each filter, and {given!r:.80} are no filters",
+                    fix=f"{type(self).__name__}({{nnx.Param: ..., ...: ...}}), or pairs of the two",
+                ) from None
         # The filters are those of this layer, which the core only keeps.
         super().__init__(cast(Any, pairs))
 
@@ -103,6 +110,9 @@ class StateAxes(ByFilter):
     Args:
         filter_axes: a mapping or pairs from filter to axis, or a State of axes.
 
+    Raises:
+        TypeError: if it is neither.
+
     >>> from weft.nnx.variable.kinds import BatchStat
     >>> StateAxes({BatchStat: None, ...: 0}).axes
     (None, 0)
@@ -121,6 +131,9 @@ class StateSharding(ByFilter):
 
     Args:
         filter_sharding: a mapping or pairs from filter to sharding, or a State of shardings.
+
+    Raises:
+        TypeError: if it is neither.
 
     >>> from jax.sharding import PartitionSpec
     >>> from weft.nnx.variable.kinds import Param

@@ -73,6 +73,15 @@ class Module(Pytree, metaclass=ModuleMeta):
 
         Returns:
             Whether it was recorded. Inside `capture` only the kinds that it asks for are.
+
+        >>> from weft import nnx
+        >>> class Net(nnx.Module):
+        ...     def __call__(self, x):
+        ...         self.sow(nnx.Intermediate, "doubled", 2 * x)
+        ...         return x
+        >>> _, seen = nnx.capture(Net(), nnx.Intermediate)(jnp.ones(2))
+        >>> [value.tolist() for value in jax.tree.leaves(seen)]
+        [[2.0, 2.0]]
         """
         kind = _kind_of(variable_type)
         captures = getattr(self, "__captures__", None)
@@ -133,6 +142,12 @@ class Module(Pytree, metaclass=ModuleMeta):
 
         Raises:
             ValueError: naming the attributes that no Module has.
+
+        >>> from weft import nnx
+        >>> model = nnx.Sequential(nnx.Dropout(0.5), nnx.Dropout(0.1))
+        >>> model.set_attributes(rate=0.0)
+        >>> [layer.rate for layer in model.layers]
+        [0.0, 0.0]
         """
         tests = [to_predicate(filter) for filter in filters or (True,)]
         chosen = [module for path, module in iter_modules(self, graph=graph) if any(t(path, module) for t in tests)]
@@ -146,14 +161,31 @@ class Module(Pytree, metaclass=ModuleMeta):
 
     def train(self, **attributes: Any) -> None:
         """Sets `deterministic` and `use_running_average` to `False` wherever Modules have them, and other attributes
-        as given."""
+        as given.
+
+        >>> from weft import nnx
+        >>> model = nnx.Sequential(nnx.Dropout(0.5, rngs=nnx.Rngs(0)), nnx.BatchNorm(2, rngs=nnx.Rngs(0)))
+        >>> model.eval()
+        >>> model.layers[0].deterministic, model.layers[1].use_running_average
+        (True, True)
+        >>> model.train()
+        >>> model.layers[0].deterministic, model.layers[1].use_running_average
+        (False, False)
+        """
         self.set_attributes(
             **{"deterministic": False, "use_running_average": False, **attributes}, raise_if_not_found=False
         )
 
     def eval(self, **attributes: Any) -> None:
         """Sets `deterministic` and `use_running_average` to `True` wherever Modules have them, and other attributes
-        as given."""
+        as given.
+
+        >>> from weft import nnx
+        >>> layer = nnx.Dropout(0.5)
+        >>> layer.eval()
+        >>> layer(jnp.ones(3)).tolist()
+        [1.0, 1.0, 1.0]
+        """
         self.set_attributes(
             **{"deterministic": True, "use_running_average": True, **attributes}, raise_if_not_found=False
         )

@@ -147,7 +147,12 @@ class RngStream(Pytree):
         return key
 
     def split(self, k: Shape) -> RngStream:
-        """A stream over an array of new keys of this shape."""
+        """A stream over an array of new keys of this shape.
+
+        >>> stream = RngStream(0, tag="noise")
+        >>> stream.split(3).key.shape, stream.fork().key.shape, stream.broadcast(2).key.shape, int(stream.count[...])
+        ((3,), (), (2,), 3)
+        """
         return type(self)(random.split(self(), k), tag=self.tag)
 
     def fork(self, *, split: Shape | None = None) -> RngStream:
@@ -249,7 +254,11 @@ class Rngs(Pytree):
         return name in attributes_of(self)
 
     def items(self) -> Iterator[tuple[str, RngStream]]:
-        """(name, stream) for each."""
+        """(name, stream) for each.
+
+        >>> [(name, int(stream.count[...])) for name, stream in Rngs(0, dropout=1).items()]
+        [('dropout', 0), ('default', 0)]
+        """
         return (pair for pair in list(attributes_of(self).items()) if isinstance(pair[1], RngStream))
 
     def _each(self, rules: Any, act: Callable[[RngStream, Any], RngStream], otherwise: Any) -> Rngs:

@@ -96,7 +96,14 @@ class Metric(Pytree):
         raise _unwritten(self, "compute")
 
     def split(self, *filters: Filter) -> Any:
-        """The metric's structure and state, as `nnx.split` gives them."""
+        """The metric's structure and state, as `nnx.split` gives them.
+
+        >>> metric = Average()
+        >>> metric.update(values=jnp.array([1.0, 3.0]))
+        >>> graphdef, state = metric.split()
+        >>> float(splitting.merge(graphdef, state).compute())
+        2.0
+        """
         return splitting.split(self, *filters)
 
 

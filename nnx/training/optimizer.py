@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 from weft.core.records import kinds
+from weft.modules.explicit import as_given
 from weft.nnx.graphs.splitting import as_pure, state, update
 from weft.nnx.missing import MISSING
 from weft.nnx.modules.pytree import Pytree
@@ -61,7 +62,8 @@ class OptVariable(OptState[A]):
 def to_opt_state(tree: Any) -> Any:
     """An optimizer's state with its arrays in Variables.
 
-    A Variable's metadata `optimizer_sharding`, if any, becomes the `out_sharding` of what is kept for it.
+    A Variable's metadata `optimizer_sharding`, if any, becomes the `out_sharding` of what is kept for it; what is kept
+    in fewer axes than its names are for lies on every device.
 
     >>> type(to_opt_state({"count": jnp.array(0)})["count"]).__name__
     'OptArray'
@@ -75,6 +77,11 @@ def _opt_variable(leaf: Any) -> OptState[Any]:
     metadata = dict(leaf.get_metadata())
     if "optimizer_sharding" in metadata:
         metadata["out_sharding"] = metadata.pop("optimizer_sharding")
+    elif isinstance(names := metadata.get("out_sharding"), tuple):
+        # Adafactor keeps a row and a column of a matrix, or a number in their place: no names are for their axes.
+        shape = getattr(leaf.get_value(), "shape", None)
+        if shape is not None and (len(shape) < len(cast("tuple[Any, ...]", names)) or shape == (1,)):
+            del metadata["out_sharding"]
     return OptVariable(leaf.get_value(), **metadata)
 
 
@@ -142,7 +149,10 @@ class Optimizer(Pytree, Generic[M]):
             )
         pure_state = functools.partial(state, graph=self.graph)
         params, gradients = as_pure(pure_state(model, self.wrt)), as_pure(pure_state(grads, self.wrt))
-        updates, opt_state = self.tx.update(gradients, as_pure(self.opt_state), params, **as_pure(kwargs))
+        before = as_pure(self.opt_state)
+        updates, opt_state = as_given(
+            self.tx.update, gradients, before, params, like=(gradients, before), **as_pure(kwargs)
+        )
         update(model, optax.apply_updates(params, updates))
         update(self.opt_state, pure_state(opt_state))
         self.step[...] += 1

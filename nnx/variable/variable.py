@@ -151,7 +151,12 @@ class Variable(ValueProtocols, HasMetadata, Representable, Generic[A], metaclass
 
     @classmethod
     def from_metadata(cls, value: A, attributes: dict[str, Any]) -> Any:
-        """A Variable with this raw value and exactly this metadata; no hooks run."""
+        """A Variable with this raw value and exactly this metadata; no hooks run.
+
+        >>> import jax.numpy as jnp
+        >>> Variable.from_metadata(jnp.ones(2), {"units": "m"}).units
+        'm'
+        """
         return _as_its_mode(cls._new(value, {"hijax": False, "ref": False, "eager_sharding": True, **attributes}))
 
     # ------------------------------------------------------------------ modes and level
@@ -196,7 +201,15 @@ class Variable(ValueProtocols, HasMetadata, Representable, Generic[A], metaclass
     # ------------------------------------------------------------------ value
 
     def create_value(self, value: A) -> A:
-        """The value to keep, given the one that the constructor got; for kinds to override."""
+        """The value to keep, given the one that the constructor got; for kinds to override.
+
+        >>> import jax.numpy as jnp
+        >>> class Rounded(Variable):
+        ...     def create_value(self, value):
+        ...         return jnp.round(value)
+        >>> Rounded(jnp.array(1.7))[...].item()
+        2.0
+        """
         return value
 
     def get_raw_value(self) -> A:
@@ -275,7 +288,14 @@ class Variable(ValueProtocols, HasMetadata, Representable, Generic[A], metaclass
     # ------------------------------------------------------------------ copies
 
     def copy(self, value: Any = MISSING, *, _copy_ref: bool = True, **updates: Any) -> Any:
-        """A new Variable of this kind, with another value or other metadata where given; a ref is copied too."""
+        """A new Variable of this kind, with another value or other metadata where given; a ref is copied too.
+
+        >>> import jax.numpy as jnp
+        >>> weight = Variable(jnp.ones(2), units="m")
+        >>> other = weight.copy(jnp.zeros(2), units="km")
+        >>> weight[...].tolist(), other[...].tolist(), other.units
+        ([1.0, 1.0], [0.0, 0.0], 'km')
+        """
         if value is MISSING:
             value = self._raw_value
         metadata = freeze({**self._nnx_metadata, **updates}) if updates else self._nnx_metadata
@@ -307,6 +327,12 @@ class Variable(ValueProtocols, HasMetadata, Representable, Generic[A], metaclass
 
         Raises:
             TraceContextError: from another trace level.
+
+        >>> import jax.numpy as jnp
+        >>> weight = Variable(jnp.ones(2))
+        >>> weight.update_from_state(Variable(jnp.zeros(2), units="m"))
+        >>> weight[...].tolist(), weight.units
+        ([0.0, 0.0], 'm')
         """
         self.set_raw_value(variable_state._raw_value)
         mine, theirs = self._nnx_metadata, variable_state._nnx_metadata

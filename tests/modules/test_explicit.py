@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import weft
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
@@ -182,3 +183,91 @@ def test_what_stands_in_an_arrays_place_lies_on_no_mesh():
     assert not is_divided(Weight())
     assert spec_of(Weight()) == (None, None)
     assert product_sharding(jnp.ones((4, 2)), Weight(), (((1,), (0,)), ((), ()))) is None
+
+
+def as_usual(x: Any) -> Any:
+    return jnp.mean(x**2)
+
+
+# Products of moments, rows and columns of them, their sum.
+TRANSFORMATIONS = {
+    "muon": optax.contrib.muon(1e-2),
+    "adafactor": optax.adafactor(1e-2, min_dim_size_to_factor=4),
+    "adam": optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-2)),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMATIONS)
+def test_an_optimizer_that_knows_nothing_of_meshes_moves_a_model_on_one(name: str, mesh: Any):
+    def train(place: Callable[[Any], Any], x: Any) -> tuple[list[float], Any]:
+        state = place((mlp(KEY), weft.Optimizer(mlp(KEY), TRANSFORMATIONS[name])))
+        step = weft.jit(lambda state, x: state[1].minimize(lambda model, x: as_usual(model(x)), state[0], x))
+        losses: list[float] = []
+        for _ in range(3):
+            before = jax.tree.map(spec_of, state)
+            value, *rest = step(state, x)
+            state = tuple(rest)
+            assert jax.tree.map(spec_of, state) == before
+            losses.append(float(value))
+        return losses, state
+
+    x = jax.random.normal(KEY, (8, 8))
+    expected, _ = train(lambda state: state, x)
+    with jax.set_mesh(mesh):
+        given = jax.device_put(x, NamedSharding(mesh, P("data")))
+        found, state = train(lambda state: weft.shard(state, mesh, PRODUCT), given)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert state[0].layers[0].kernel.sharding.spec == P("data", "model")
+
+
+@pytest.mark.parametrize("name", TRANSFORMATIONS)
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_an_nnx_optimizer_does_too(name: str, kind: Any):
+    def train(named: Callable[..., Any], place: Callable[[Any], Any]) -> tuple[list[float], Any]:
+        rngs = nnx.Rngs(0)
+        model = nnx.Sequential(
+            nnx.Linear(8, 16, kernel_init=named(None, "model"), rngs=rngs),
+            nnx.Linear(16, 8, kernel_init=named("model", None), rngs=rngs),
+        )
+        optimizer = nnx.Optimizer(model, TRANSFORMATIONS[name], wrt=nnx.Param)
+
+        @nnx.jit
+        def step(model: Any, optimizer: Any, x: Any) -> Any:
+            value, gradient = nnx.value_and_grad(lambda model: as_usual(model(x)))(model)
+            optimizer.update(model, gradient)
+            return value
+
+        x = place(jax.random.normal(KEY, (8, 8)))
+        return [float(step(model, optimizer, x)) for _ in range(3)], model.layers[0].kernel.get_value().sharding
+
+    init = nnx.initializers.lecun_normal()
+    expected, _ = train(lambda *names: init, lambda x: x)
+    mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=(kind, kind))
+    with jax.set_mesh(mesh):
+        found, where = train(
+            lambda *names: nnx.with_metadata(init, out_sharding=names),
+            lambda x: jax.device_put(x, NamedSharding(mesh, P("data"))),
+        )
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert where.spec == P(None, "model")
+
+
+@pytest.mark.parametrize("transform", [weft.jit, nnx.jit], ids=["records", "objects"])
+def test_what_only_its_caller_can_answer_is_told_with_the_place(transform: Any, mesh: Any):
+    def loss(logits: Any, labels: Any) -> Any:
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+    with jax.set_mesh(mesh):
+        logits = jax.device_put(jnp.ones((8, 8)), NamedSharding(mesh, P("data", "model")))
+        labels = jax.device_put(jnp.ones(8, int), NamedSharding(mesh, P("data")))
+        with pytest.raises(weft.MeshError) as caught:
+            transform(loss)(logits, labels)
+        for fragment in (
+            "JAX cannot tell where a result lies on an explicit mesh: Use `.at[...].get(out_sharding=)`",
+            "test_explicit.py",
+            "in softmax_cross_entropy_with_integer_labels",
+            "auto_axes(softmax_cross_entropy_with_integer_labels, out_sharding=...) around the call",
+        ):
+            assert fragment in str(caught.value)
+        with pytest.raises(weft.MeshError, match=r"in <lambda>\n  fix: say it by out_sharding="):
+            transform(lambda x: x @ x.T)(logits)

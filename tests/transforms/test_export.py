@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import json
 import os
 import subprocess
 import sys
@@ -18,8 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import weft
-from weft.core.edge._jax import node_of
-from weft.core.records import exporting
+from weft.core.records.written import read_text, write_text
 
 X = jnp.ones(3)
 
@@ -102,7 +100,7 @@ def test_what_was_traced_is_lowered_as_before_without_export():
             ["returns something static outside of records", "at: output[1]: 'y'"],
         ),
         (
-            lambda: written(jax.tree.structure(make().replace(after=lambda x: x))),
+            lambda: written(make().replace(after=object())),
             ["no name leads to it", "defined at the top of a module"],
         ),
     ],
@@ -117,30 +115,8 @@ def test_what_cannot_be_exported_is_named(run: Any, fragments: list[str]):
 # ---- definitions as text, as `Exported.serialize` asks for it -------------------------------------------------------
 
 
-def written(definition: Any) -> Any:
-    """A definition as JAX's own writer walks it."""
-    node = definition.node_data()
-    children = [written(child) for child in definition.children()]
-    if node is None or node[0] in (tuple, list, dict, type(None)):
-        return [None if node is None else node[0].__name__, children, node and node[1]]
-    return [f"{node[0].__module__}:{node[0].__qualname__}", children, exporting._write(node[0], node[1]).decode()]
-
-
-BUILTINS = {"tuple": tuple, "list": list, "NoneType": lambda _: None}
-
-
-def read(text: Any, types: dict[str, Any]) -> Any:
-    """The inverse: a tree of this definition, with a number for each leaf."""
-    name, children, data = text
-    parts = [read(child, types) for child in children]
-    if name is None:
-        return 0.0
-    if name == "dict":
-        return dict(zip(data, parts, strict=True))
-    return BUILTINS[name](parts) if name in BUILTINS else node_of(types[name], exporting._read(data.encode()), parts)
-
-
-TYPES = {f"{cls.__module__}:{cls.__qualname__}": cls for cls in (Net, weft.Linear, exporting.Static, exporting.Mixed)}
+def written(tree: Any) -> bytes:
+    return write_text(jax.tree.structure(tree), "tree")
 
 
 @pytest.mark.parametrize(
@@ -153,25 +129,21 @@ TYPES = {f"{cls.__module__}:{cls.__qualname__}": cls for cls in (Net, weft.Linea
     ],
 )
 def test_a_definition_is_read_as_it_was_written(tree: Any):
-    definition = jax.tree.structure(tree)
-    text = json.loads(json.dumps(written(definition)))
-    assert jax.tree.structure(read(text, TYPES)) == definition
+    assert read_text(written(tree)) == jax.tree.structure(tree)
 
 
 @pytest.mark.slow
 def test_another_process_reads_what_this_one_wrote(tmp_path: Path):
-    definition = jax.tree.structure(make())
-    (tmp_path / "definition.json").write_text(json.dumps(written(definition)))
+    (tmp_path / "definition.json").write_bytes(written(make()))
     code = f"""
-        import importlib.util, json, sys
+        import importlib.util, sys
         import jax
         spec = importlib.util.spec_from_file_location({__name__!r}, {__file__!r})
         module = importlib.util.module_from_spec(spec)
         sys.modules[{__name__!r}] = module
         spec.loader.exec_module(module)
-        text = json.load(open({str(tmp_path / "definition.json")!r}))
-        types = {{name: cls for name, cls in module.TYPES.items()}}
-        assert jax.tree.structure(module.read(text, types)) == jax.tree.structure(module.make())
+        text = open({str(tmp_path / "definition.json")!r}, "rb").read()
+        assert module.read_text(text) == jax.tree.structure(module.make())
         print("same")
     """
     run = subprocess.run(
@@ -196,6 +168,34 @@ def test_classes_of_one_name_and_equinoxs_own_are_exportable():
         exported = jax.export.export(weft.jit(lambda m: m.weight))(cls(X))
         assert exported.call(cls(X)).tolist() == [1.0] * 3
     layer = eqx.nn.Linear(2, 2, key=jax.random.key(0))
-    weft.exportable(eqx.nn.Linear)
-    text = exporting._write(eqx.nn.Linear, jax.tree.structure(layer).node_data()[1])
-    assert exporting._read(text) == jax.tree.structure(layer).node_data()[1]
+    assert jax.tree.structure(layer) == read_text(written(layer))
+    assert weft.exportable(eqx.nn.Linear) is eqx.nn.Linear
+    assert jax.tree.structure(layer) == read_text(written(layer))
+
+
+def test_a_function_without_a_name_is_told_from_others():
+    def scaled(by: float) -> Any:
+        return lambda x: x * by
+
+    def record(function: Any) -> Any:
+        return make().replace(after=function)
+
+    read = read_text(written(record(scaled(2.0))))
+    assert read == jax.tree.structure(record(scaled(2.0)))
+    assert read == read_text(written(record(scaled(2.0))))
+    for other in (scaled(3.0), scaled(2), lambda x: x * 2.0, shifted, None, 2.0):
+        assert read != jax.tree.structure(record(other)), other
+    with pytest.raises(weft.StaticError, match=r"scaled.<locals>.<lambda> was left in the process that exported"):
+        read.unflatten([X] * read.num_leaves).after(X)
+
+
+@pytest.mark.parametrize(
+    ("text", "fragment"),
+    [
+        (b'["name", ["weft", "gone"]]', "weft.gone, which this process does not have"),
+        (b'["class", "somewhere.Gone"]', "somewhere.Gone, a class that this process has not defined"),
+    ],
+)
+def test_what_the_reading_process_does_not_have_is_named(text: bytes, fragment: str):
+    with pytest.raises(weft.StaticError, match=fragment):
+        read_text(text)

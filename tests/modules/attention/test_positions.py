@@ -1,5 +1,7 @@
 """Positions: RoPE, waves and learned tables, against the formulas and equinox."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -137,3 +139,10 @@ def test_positions_run_under_strict_promotion():
         jax.eval_shape(lambda x: ops.rope(x, jnp.arange(5)), X)
         jax.eval_shape(LearnedPositions(9, 8, key=KEY), X)
         jax.eval_shape(SinusoidalPositions(8), X)
+
+
+@pytest.mark.parametrize("turn", [ops.rope, weft.RoPE()], ids=["op", "layer"])
+def test_an_odd_number_of_features_is_no_pairs(turn: Any):
+    with pytest.raises(weft.AxisError, match="RoPE turns pairs of features, and 3 are no pairs") as caught:
+        turn(jnp.ones((2, 1, 3)), jnp.arange(2))
+    assert "x: float32[2,1,3]" in str(caught.value)

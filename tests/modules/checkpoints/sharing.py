@@ -56,12 +56,17 @@ def make(seed: int, axes: tuple[str | None, str | None]) -> dict[str, Any]:
         "model": model,
         "objects": objects,
         "table": put(np.arange(64.0).reshape(8, 8) + seed, sharding),
+        "keys": keys(seed, jax.NamedSharding(mesh, jax.P("x"))),
         "epoch": seed,
     }
 
 
 def put(value: np.ndarray, sharding: jax.NamedSharding) -> jax.Array:
     return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
+
+
+def keys(seed: int, sharding: jax.NamedSharding) -> jax.Array:
+    return jax.jit(lambda: jax.random.split(jax.random.key(seed), DEVICES), out_shardings=sharding)()
 
 
 def save(folder: Path) -> None:
@@ -86,7 +91,10 @@ def restore(folder: Path) -> None:
         assert one.sharding.is_equivalent_to(other.sharding, one.ndim), (path, one.sharding, other.sharding)
         for mine, theirs in zip(one.addressable_shards, other.addressable_shards, strict=True):
             assert mine.data.shape == theirs.data.shape, path
-            assert np.array_equal(mine.data, theirs.data), path
+            if jax.numpy.issubdtype(one.dtype, jax.dtypes.prng_key):
+                assert np.array_equal(*map(jax.random.key_data, (mine.data, theirs.data))), path
+            else:
+                assert np.array_equal(mine.data, theirs.data), path
     assert found["table"].addressable_shards[0].data.shape == (8, 2)
 
 

@@ -148,6 +148,15 @@ def test_a_damaged_folder_is_one_clear_error(tmp_path: Path):
     assert done.stdout.splitlines() == ["True True True"] * 3, done.stderr
 
 
+def test_a_manifest_that_is_gone_is_an_error_of_ours(tmp_path: Path):
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, {"w": jnp.ones(2)})
+    (file,) = (file for file in (tmp_path / "1" / "manifest").iterdir() if file.is_file() and file.name == "metadata")
+    file.unlink()
+    with pytest.raises(CheckpointError, match="the manifest is damaged"):
+        load_orbax(tmp_path / "1", {"w": jnp.zeros(2)})
+
+
 @pytest.mark.slow
 def test_a_program_that_ends_has_written_its_last_save(tmp_path: Path):
     program = """
