@@ -283,37 +283,49 @@ def _symbolically(
     """Which dims the proof holds for all sizes of, which were only sampled, and why."""
     trial = outcome.passed[0]
     free = [key for key in trial.assignment.sizes if key not in dims and key not in dict(outcome.needs.equal)]
-    failure = _attempt_symbolic(target, outcome, free, dims)
+    variants = {
+        (tuple(trial.assignment.options.items()), tuple(trial.assignment.ranks.items())): trial
+        for trial in reversed(outcome.passed)
+    }
+    order = list(variants.values())
+    failure = _attempt_symbolic(target, outcome, order, free, dims)
     if failure is None:
         return tuple(free), (), ""
     reason = f"not symbolic: {failure}"
     if len(free) <= 8:
         for sampled in free:
             rest = [key for key in free if key != sampled]
-            if rest and _attempt_symbolic(target, outcome, rest, dims) is None:
+            if rest and _attempt_symbolic(target, outcome, order, rest, dims) is None:
                 return tuple(rest), (sampled,), reason
     return (), tuple(free), reason
 
 
-def _attempt_symbolic(target: Target, outcome: Outcome, free: list[str], dims: Mapping[str, Any]) -> str | None:
-    """None if every variant of the program traces symbolically, or why one does not."""
-    variants = {
-        (tuple(trial.assignment.options.items()), tuple(trial.assignment.ranks.items())): trial
-        for trial in reversed(outcome.passed)
-    }
-    needs = outcome.needs
-    for trial in variants.values():
-        keys = [key for key in trial.assignment.sizes if key in free or key not in outcome.passed[0].assignment.sizes]
-        try:
-            assignment = symbolic_assignment(trial, needs, keys)
-            found = run_trial(target, assignment, dims)
-        except (Unbuildable, AnnotationError, ValueError, TypeError) as error:
-            return str(error).splitlines()[0]
-        if found.error is not None:
-            return f"{type(found.error).__name__}: {(str(found.error).splitlines() or [''])[0]}"
-        if found.violations:
-            return f"{found.violations[0].where}: {found.violations[0].message}"
+def _attempt_symbolic(
+    target: Target, outcome: Outcome, variants: list[Trial], free: list[str], dims: Mapping[str, Any]
+) -> str | None:
+    """None if every variant of the program traces symbolically, or why one does not; that one comes first from then on.
+
+    With fewer symbols it is the likeliest to fail again, and it alone decides that.
+    """
+    for number, trial in enumerate(variants):
+        why = _why_not_symbolic(target, outcome, trial, free, dims)
+        if why is not None:
+            variants.insert(0, variants.pop(number))
+            return why
     return None
+
+
+def _why_not_symbolic(
+    target: Target, outcome: Outcome, trial: Trial, free: list[str], dims: Mapping[str, Any]
+) -> str | None:
+    keys = [key for key in trial.assignment.sizes if key in free or key not in outcome.passed[0].assignment.sizes]
+    try:
+        found = run_trial(target, symbolic_assignment(trial, outcome.needs, keys), dims)
+    except (Unbuildable, AnnotationError, ValueError, TypeError) as error:
+        return str(error).splitlines()[0]
+    if found.error is not None:
+        return f"{type(found.error).__name__}: {(str(found.error).splitlines() or [''])[0]}"
+    return f"{found.violations[0].where}: {found.violations[0].message}" if found.violations else None
 
 
 def symbolic_assignment(trial: Trial, needs: Needs, keys: list[str]) -> Assignment:
