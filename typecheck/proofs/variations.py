@@ -147,13 +147,15 @@ def with_option(explainer: Explainer, base: Trial, options: Mapping[str, int], n
 
 
 def _is_for_others(explainer: Explainer, trial: Trial, place: str) -> bool:
-    """Whether a member of a union raises that others are meant to take, too.
+    """Whether a member of a union, or the default of a record's field, raises that others are meant to take, too.
 
     That of a record among the arguments its class writes, and that of an inherited method a base class, each for all
     users: which members a function, or a subclass, takes is not written where it is. Its own annotations say so.
     """
-    if not place.endswith(" type") or trial.violations:
+    if not place.endswith((" type", " given")) or trial.violations:
         return False
+    if place.endswith(" given"):  # by the class of a record: one without data, as a dataset may be made
+        return "." in place.removeprefix("self.") and not place.startswith("self.")
     return "." in place.removeprefix("self.") or explainer.target.inherited
 
 
@@ -178,10 +180,11 @@ def _helped(explainer: Explainer, base: Trial, place: str, option: int, needs: N
     """Whether an option that fails alone holds beside another one."""
     for other, count in base.options.items():
         for taken in range(1, count):
-            if other == place or is_inert(explainer, base, {place: option}, other, taken):
-                continue
-            if with_option(explainer, base, {place: option, other: taken}, needs)[0].ok:
-                return True
+            with contextlib.suppress(Unbuildable):  # what cannot be made helps nobody
+                if other == place or is_inert(explainer, base, {place: option}, other, taken):
+                    continue
+                if with_option(explainer, base, {place: option, other: taken}, needs)[0].ok:
+                    return True
     return False
 
 
