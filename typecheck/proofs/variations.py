@@ -152,10 +152,10 @@ def _is_for_others(explainer: Explainer, trial: Trial, place: str) -> bool:
     That of a record among the arguments its class writes, and that of an inherited method a base class, each for all
     users: which members a function, or a subclass, takes is not written where it is. Its own annotations say so.
     """
-    if not place.endswith((" type", " given")) or trial.violations:
+    if not place.endswith((" type", " given", " present")) or trial.violations:
         return False
-    if place.endswith(" given"):  # by the class of a record: one without data, as a dataset may be made
-        return "." in place.removeprefix("self.") and not place.startswith("self.")
+    if not place.endswith(" type"):  # as a dataset may be made without data
+        return "." in place and not place.startswith("self.")
     return "." in place.removeprefix("self.") or explainer.target.inherited
 
 
