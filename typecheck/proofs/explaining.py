@@ -73,6 +73,7 @@ class Explainer:
         unbuilt: why no arguments could be made where a need was tried, if so.
         beyond: the first trial that passed a guard without joining sizes, with its needs.
         pending: the failure that an explanation is being looked for.
+        refused: by place, the first trial in which a guard refused the class there, where it had refused no other.
     """
 
     def __init__(self, target: Target, dims: Mapping[str, Any], budget: Budget):
@@ -82,6 +83,7 @@ class Explainer:
         self.unbuilt: Unbuildable | None = None
         self.beyond: tuple[Trial, Needs] | None = None
         self.pending: Trial | None = None
+        self.refused: dict[str, Trial] = {}
         # None once the search has ended: what comes then (smaller sizes of what failed, lints) is little, and a verdict
         # that stands must not fall with it.
         self._meter: Meter | None = Meter(budget)
@@ -158,6 +160,8 @@ class Explainer:
                 continue  # what a class does not bring says nothing of the program
             if trial.progress > best.progress:
                 best = trial
+            if trial.guard and not base.guard and len(options) == 1:
+                self.refused |= {place: trial for place in options if is_class(place) and place not in self.refused}
             if not trial.guard and trial.complaint == base.complaint:
                 alike.update(filter(is_class, options) if len(options) == 1 else ())
             kinds = all(place.endswith((" tree", " dtype")) for place in options)

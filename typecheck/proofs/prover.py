@@ -29,7 +29,7 @@ from weft.typecheck.proofs.drift import drifts
 from weft.typecheck.proofs.following import listening
 from weft.typecheck.proofs.lints import lint
 from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for
-from weft.typecheck.proofs.options import describe_option, is_class
+from weft.typecheck.proofs.options import argument_of, describe_option, is_class
 from weft.typecheck.proofs.programs import program_of
 from weft.typecheck.proofs.report import Cause, Contract, Finding, Report, Verdict
 from weft.typecheck.proofs.search import Outcome, Search
@@ -250,7 +250,21 @@ def reason_beyond(search: Search, failed: Trial, *, none_passed: bool) -> str | 
     )
     if reason is not None and failed.guard and reason.startswith("guard") and search.unbuilt is not None:
         return f"{search.unbuilt}; pass it in `args`"  # what passes the guard asks for more
-    return reason
+    return reason or (_of_refused_classes(search, failed) if none_passed else None)
+
+
+def _of_refused_classes(search: Search, failed: Trial) -> str | None:
+    """Why an error may be one of the class that stands for an abstract one, if so: guards refused another class.
+
+    With arguments that pass these guards that class may hold, and it takes only one for which the program does.
+    """
+    for place, refused in search.refused.items() if not failed.violations else ():
+        names, option = refused.classes.get(place, ()), failed.assignment.options.get(place, 0)
+        if names and option != (other := refused.assignment.options[place]):
+            cls, error = names[option], str(failed.error).strip().partition("\n")[0]
+            at = f"{names[other]} ends at a {refused.guard}"
+            return f"{argument_of(place)}: {cls} fails ({error}), and {at}; pass one in `args`"
+    return None
 
 
 def findings_of(target: Target, trial: Trial) -> list[Finding]:

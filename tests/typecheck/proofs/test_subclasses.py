@@ -347,3 +347,33 @@ def test_classes_that_fail_alike_are_not_all_tried(monkeypatch: pytest.MonkeyPat
     (contract,) = verify(crossed).contracts
     assert contract.verdict is Verdict.FAILS
     assert len(tried) <= MOST_CLASSES + 1
+
+
+class Law(eqx.Module):
+    @abc.abstractmethod
+    def density(self, x: Float[Array, "d"]) -> Float[Array, ""]: ...
+
+
+class Standard(Law):
+    def density(self, x: Float[Array, "d"]) -> Float[Array, ""]:
+        return -jnp.sum(x**2)
+
+
+class Scaled(Law):
+    scale: Float[Array, "k d"]
+
+    def density(self, x: Float[Array, "d"]) -> Float[Array, ""]:
+        if self.scale.shape != (x.shape[0] + 1,):  # what no annotation says, and no size that is tried makes so
+            raise ValueError("it has another shape")
+        return -jnp.sum((x * self.scale[1:]) ** 2)
+
+
+def mixed(law: Law, x: Float[Array, "d"]) -> Float[Array, "k"]:
+    return eqx.filter_vmap(lambda one: one.density(x))(law)
+
+
+def test_what_fails_for_a_class_where_a_guard_refuses_another_is_undecided():
+    (contract,) = verify(mixed).contracts
+    assert contract.verdict is Verdict.SKIPPED
+    assert "Standard fails" in contract.reason
+    assert "Scaled ends at a guard" in contract.reason
