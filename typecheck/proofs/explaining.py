@@ -68,6 +68,7 @@ class Explainer:
     """Trials of one target within a budget; equal trials are run, and paid for, once.
 
     Attributes:
+        first: the first trial of all.
         furthest: the trial that got furthest of those that nothing explained.
         stuck: the last of them.
         unbuilt: why no arguments could be made where a need was tried, if so.
@@ -78,6 +79,7 @@ class Explainer:
 
     def __init__(self, target: Target, dims: Mapping[str, Any], budget: Budget):
         self.target, self.dims = target, dims
+        self.first: Trial | None = None
         self.furthest: Trial | None = None
         self.stuck: Trial | None = None
         self.unbuilt: Unbuildable | None = None
@@ -101,6 +103,7 @@ class Explainer:
                 self._meter.spend()
             trial = run_trial(self.target, assignment, self.dims)
             self._known[key] = self._known[_key(trial.assignment)] = trial
+            self.first = self.first or trial
         return self._known[key]
 
     def with_needs(self, trial: Trial, needs: Needs, deal: Deal) -> Trial:

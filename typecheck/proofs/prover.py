@@ -245,6 +245,9 @@ def _open(target: Target, cause: Cause, reason: str, tried: tuple[Mapping[str, A
 
 def reason_beyond(search: Search, failed: Trial, *, none_passed: bool) -> str | None:
     """Why a failure says nothing of the contract, if what it is about is not in the annotations."""
+    first = search.first
+    if none_passed and first is not None and first.assumed:
+        return beyond_annotations(first)  # other options only fail before that callable is called
     reason = beyond_annotations(failed) or (
         beyond_annotations(search.furthest) if search.furthest is not None and none_passed else None
     )

@@ -82,3 +82,18 @@ def test_a_record_that_may_be_empty_is_a_condition_of_who_reads_it():
 
 def test_what_a_class_leaves_out_its_own_methods_have_to_take():
     assert [one.verdict for one in verify(Layer).contracts] == [Verdict.FAILS]
+
+
+class Parts(eqx.Module):
+    one: Float[Array, ""] | Float[Array, "k"]
+    other: Float[Array, ""] | Float[Array, "k"]
+    operator: Callable
+
+    def __call__(self, x: Float[Array, "n"]) -> Float[Array, "n"]:
+        return self.operator(jnp.stack([self.one * x[:, None], jnp.broadcast_to(self.other, (len(x), 1))]))
+
+
+def test_options_that_fail_before_an_unknown_callable_are_no_fault():
+    (contract,) = verify(Parts).contracts
+    assert contract.verdict is Verdict.SKIPPED
+    assert "does not say what it returns" in contract.reason
