@@ -1,5 +1,6 @@
 """What is tried to explain a failure, and what is not, as no size or option could change it."""
 
+import abc
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -84,13 +85,24 @@ def test_what_a_class_leaves_out_its_own_methods_have_to_take():
     assert [one.verdict for one in verify(Layer).contracts] == [Verdict.FAILS]
 
 
+class Part(eqx.Module):
+    @abc.abstractmethod
+    def value(self, x: Float[Array, "n"]) -> Float[Array, "n o"]: ...
+
+
+class Level(Part):
+    level: Float[Array, ""] | Float[Array, "o"]
+
+    def value(self, x: Float[Array, "n"]) -> Float[Array, "n o"]:
+        return x[:, None] * self.level
+
+
 class Parts(eqx.Module):
-    one: Float[Array, ""] | Float[Array, "k"]
-    other: Float[Array, ""] | Float[Array, "k"]
+    parts: list[Part]
     operator: Callable
 
-    def __call__(self, x: Float[Array, "n"]) -> Float[Array, "n"]:
-        return self.operator(jnp.stack([self.one * x[:, None], jnp.broadcast_to(self.other, (len(x), 1))]))
+    def __call__(self, x: Float[Array, "n"]) -> Float[Array, "n o"]:
+        return self.operator(jnp.stack([part.value(x) for part in self.parts]))
 
 
 def test_options_that_fail_before_an_unknown_callable_are_no_fault():
