@@ -514,25 +514,68 @@ def own_functions_traced(within: Callable[[], AbstractContextManager[Any]]) -> G
     which is most of the time; and there is nothing of the user's in them, but for functions that they are given. JAX
     roots the metadata of what it traces in the function, so that nothing of the first caller is in it.
 
+    What `vmap` and derivatives make of such a trace (a jaxpr from a jaxpr, with no call of anybody's) is made in that
+    context, too: under a `vmap` of `grad` that is most of the time that is left.
+
     Args:
         within: makes the context, of those that are part of the key of a trace.
     """
     from jax._src import pjit
+    from jax._src.interpreters import ad as derivatives
+    from jax._src.interpreters import batching as batches
+    from jax._src.interpreters import partial_eval as partial
 
-    original, thread = cast(Any, pjit)._infer_params, threading.get_ident()
+    thread, infer = threading.get_ident(), cast(Any, pjit)._infer_params
 
     def inferred(fun: Any, info: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         ours = threading.get_ident() == thread and _is_own(fun)
         if not ours or not all(map(_is_plain, (*args, *kwargs.values()))):
-            return original(fun, info, args, kwargs)
+            return infer(fun, info, args, kwargs)
         with within():
-            return original(fun, info, args, kwargs)
+            found = infer(fun, info, args, kwargs)
+        _own_jaxprs.add(found[0].params["jaxpr"])
+        return found
 
-    cast(Any, pjit)._infer_params = inferred
+    def derived(derive: Callable[..., Any]) -> Callable[..., Any]:
+        def of_own(jaxpr: Any, *how: Any) -> Any:
+            if threading.get_ident() != thread or jaxpr not in _own_jaxprs:
+                return derive(jaxpr, *how)
+            with within():
+                found = derive(jaxpr, *how)
+            several = found if isinstance(found, tuple) else (found,)
+            _own_jaxprs.update(one for one in several if isinstance(one, ClosedJaxpr))
+            return found
+
+        return of_own
+
+    derivations = (
+        (batches, "_batch_jaxpr2"),
+        (batches, "_batch_jaxpr_axes"),
+        (derivatives, "_jvp_jaxpr"),
+        (derivatives, "_linearize_jaxpr"),
+        (partial, "_prune_closed_jaxpr_outputs"),
+        (pjit, "_dce_jaxpr_pjit"),
+        (pjit, "_transpose_jaxpr_fancy"),
+    )
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_replaced(pjit, "_infer_params", inferred))
+        for module, name in derivations:
+            stack.enter_context(_replaced(module, name, derived(getattr(module, name))))
+        yield
+
+
+# The traces of JAX's own functions, and what was derived from them; each lives as long as JAX's caches keep it.
+_own_jaxprs: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+@contextlib.contextmanager
+def _replaced(module: Any, name: str, other: Any) -> Generator[None]:
+    original = getattr(module, name)
+    setattr(module, name, other)
     try:
         yield
     finally:
-        cast(Any, pjit)._infer_params = original
+        setattr(module, name, original)
 
 
 _FOLDER = f"{Path(jax.__file__).parent}/"

@@ -7,6 +7,7 @@ exactly what a contract forbids. A need that lets the trace get further is kept,
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from weft.typecheck.arguments.builder import Assignment, Unbuildable
 from weft.typecheck.proofs.budget import Budget, Meter
 from weft.typecheck.proofs.needs import DEALS, Deal, Needs, ascending, assignment_for
-from weft.typecheck.proofs.options import is_class, leaves_kinds_open, speaks_of_kinds, unpacks_items
+from weft.typecheck.proofs.options import asks_for_dtype, is_class, leaves_kinds_open, speaks_of_kinds, unpacks_items
 from weft.typecheck.proofs.rules import candidates
 from weft.typecheck.proofs.trial import Target, Trial, run_trial
 
@@ -22,6 +23,8 @@ _DEPTH = 24
 
 # How many pairs of options are tried.
 MOST_PAIRS = 40
+# How many of the classes that may stand for an abstract one are tried.
+MOST_CLASSES = 4
 
 
 def _key(assignment: Assignment) -> tuple[object, ...]:
@@ -65,20 +68,24 @@ class Explainer:
     """Trials of one target within a budget; equal trials are run, and paid for, once.
 
     Attributes:
+        first: the first trial of all.
         furthest: the trial that got furthest of those that nothing explained.
         stuck: the last of them.
         unbuilt: why no arguments could be made where a need was tried, if so.
         beyond: the first trial that passed a guard without joining sizes, with its needs.
         pending: the failure that an explanation is being looked for.
+        refused: by place, the first trial in which a guard refused the class there, where it had refused no other.
     """
 
     def __init__(self, target: Target, dims: Mapping[str, Any], budget: Budget):
         self.target, self.dims = target, dims
+        self.first: Trial | None = None
         self.furthest: Trial | None = None
         self.stuck: Trial | None = None
         self.unbuilt: Unbuildable | None = None
         self.beyond: tuple[Trial, Needs] | None = None
         self.pending: Trial | None = None
+        self.refused: dict[str, Trial] = {}
         # None once the search has ended: what comes then (smaller sizes of what failed, lints) is little, and a verdict
         # that stands must not fall with it.
         self._meter: Meter | None = Meter(budget)
@@ -96,6 +103,7 @@ class Explainer:
                 self._meter.spend()
             trial = run_trial(self.target, assignment, self.dims)
             self._known[key] = self._known[_key(trial.assignment)] = trial
+            self.first = self.first or trial
         return self._known[key]
 
     def with_needs(self, trial: Trial, needs: Needs, deal: Deal) -> Trial:
@@ -137,10 +145,12 @@ class Explainer:
             if option != base.assignment.options.get(place, 0)
         ]
         pairs = [{**one, **two} for n, one in enumerate(others) for two in others[n + 1 :] if one.keys() != two.keys()]
-        best, sideways = base, base
+        best, sideways, alike = base, base, collections.Counter[str]()
         for number, options in enumerate((*others, *pairs[:MOST_PAIRS])):
             if number >= len(others) and best is not base:
                 break  # what one option has brought about, another one is tried beside in the next round
+            if any(alike[place] >= MOST_CLASSES for place in options):
+                continue  # what so many classes end in is not about the class, unless the program asks for one itself
             taken = {**base.assignment.options, **options}
             try:
                 trial = self.attempt(dataclasses.replace(base.assignment, options=taken))
@@ -153,8 +163,13 @@ class Explainer:
                 continue  # what a class does not bring says nothing of the program
             if trial.progress > best.progress:
                 best = trial
+            if trial.guard and not base.guard and len(options) == 1:
+                self.refused |= {place: trial for place in options if is_class(place) and place not in self.refused}
+            if not trial.guard and trial.complaint == base.complaint:
+                alike.update(filter(is_class, options) if len(options) == 1 else ())
             kinds = all(place.endswith((" tree", " dtype")) for place in options)
-            if kinds and sideways is base and trial.progress >= base.progress and trial.complaint != base.complaint:
+            elsewhere = trial.progress >= base.progress and trial.complaint != base.complaint
+            if kinds and sideways is base and elsewhere and not asks_for_dtype(trial):
                 sideways = trial  # what it says now is not about the kind of value that it was given
         return sideways if best is base else best
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from weft.typecheck.matching.bindings import Mismatch
 from weft.typecheck.proofs.trial import Trial
 
 
@@ -20,7 +21,14 @@ def leaves_kinds_open(trial: Trial) -> bool:
 
 def speaks_of_kinds(trial: Trial) -> bool:
     """Whether an error, or the guard that raised it, says something of dtypes."""
+    if speaks_of_rank(trial):
+        return False  # it shows the annotation, which may name some
     return re.search(r"type|integer|\bint|float|\breal|complex", f"{trial.error} {trial.guard}") is not None
+
+
+def asks_for_dtype(trial: Trial) -> bool:
+    """Whether an error says that a value has another dtype than is asked for."""
+    return isinstance(trial.error, TypeError) and "dtype" in str(trial.error)
 
 
 def unpacks_items(trial: Trial) -> bool:
@@ -31,6 +39,15 @@ def unpacks_items(trial: Trial) -> bool:
 def takes_apart(trial: Trial) -> bool:
     """Whether something has another number of items, or of axes, than a program takes it apart into."""
     return isinstance(trial.error, ValueError) and "values to unpack" in str(trial.error)
+
+
+def speaks_of_rank(trial: Trial) -> bool:
+    """Whether a contract says that something has another number of axes than it asks for, and no guard does."""
+    if trial.violations:
+        return trial.violations[0].of_rank
+    # What stands for a callable says what it was called with, and why.
+    reason = None if trial.error is None else trial.error.__context__
+    return isinstance(reason, Mismatch) and reason.reason == "rank"
 
 
 def difference(base: Trial, trial: Trial) -> dict[tuple[str, str], int]:

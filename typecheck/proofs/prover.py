@@ -29,7 +29,7 @@ from weft.typecheck.proofs.drift import drifts
 from weft.typecheck.proofs.following import listening
 from weft.typecheck.proofs.lints import lint
 from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for
-from weft.typecheck.proofs.options import describe_option, is_class
+from weft.typecheck.proofs.options import argument_of, describe_option, is_class
 from weft.typecheck.proofs.programs import program_of
 from weft.typecheck.proofs.report import Cause, Contract, Finding, Report, Verdict
 from weft.typecheck.proofs.search import Outcome, Search
@@ -245,12 +245,29 @@ def _open(target: Target, cause: Cause, reason: str, tried: tuple[Mapping[str, A
 
 def reason_beyond(search: Search, failed: Trial, *, none_passed: bool) -> str | None:
     """Why a failure says nothing of the contract, if what it is about is not in the annotations."""
+    first = search.first
+    if none_passed and first is not None and first.assumed:
+        return beyond_annotations(first)  # other options only fail before that callable is called
     reason = beyond_annotations(failed) or (
         beyond_annotations(search.furthest) if search.furthest is not None and none_passed else None
     )
     if reason is not None and failed.guard and reason.startswith("guard") and search.unbuilt is not None:
         return f"{search.unbuilt}; pass it in `args`"  # what passes the guard asks for more
-    return reason
+    return reason or (_of_refused_classes(search, failed) if none_passed else None)
+
+
+def _of_refused_classes(search: Search, failed: Trial) -> str | None:
+    """Why an error may be one of the class that stands for an abstract one, if so: guards refused another class.
+
+    With arguments that pass these guards that class may hold, and it takes only one for which the program does.
+    """
+    for place, refused in search.refused.items() if not failed.violations else ():
+        names, option = refused.classes.get(place, ()), failed.assignment.options.get(place, 0)
+        if names and option != (other := refused.assignment.options[place]):
+            cls, error = names[option], str(failed.error).strip().partition("\n")[0]
+            at = f"{names[other]} ends at a {refused.guard}"
+            return f"{argument_of(place)}: {cls} fails ({error}), and {at}; pass one in `args`"
+    return None
 
 
 def findings_of(target: Target, trial: Trial) -> list[Finding]:
@@ -283,37 +300,49 @@ def _symbolically(
     """Which dims the proof holds for all sizes of, which were only sampled, and why."""
     trial = outcome.passed[0]
     free = [key for key in trial.assignment.sizes if key not in dims and key not in dict(outcome.needs.equal)]
-    failure = _attempt_symbolic(target, outcome, free, dims)
+    variants = {
+        (tuple(trial.assignment.options.items()), tuple(trial.assignment.ranks.items())): trial
+        for trial in reversed(outcome.passed)
+    }
+    order = list(variants.values())
+    failure = _attempt_symbolic(target, outcome, order, free, dims)
     if failure is None:
         return tuple(free), (), ""
     reason = f"not symbolic: {failure}"
     if len(free) <= 8:
         for sampled in free:
             rest = [key for key in free if key != sampled]
-            if rest and _attempt_symbolic(target, outcome, rest, dims) is None:
+            if rest and _attempt_symbolic(target, outcome, order, rest, dims) is None:
                 return tuple(rest), (sampled,), reason
     return (), tuple(free), reason
 
 
-def _attempt_symbolic(target: Target, outcome: Outcome, free: list[str], dims: Mapping[str, Any]) -> str | None:
-    """None if every variant of the program traces symbolically, or why one does not."""
-    variants = {
-        (tuple(trial.assignment.options.items()), tuple(trial.assignment.ranks.items())): trial
-        for trial in reversed(outcome.passed)
-    }
-    needs = outcome.needs
-    for trial in variants.values():
-        keys = [key for key in trial.assignment.sizes if key in free or key not in outcome.passed[0].assignment.sizes]
-        try:
-            assignment = symbolic_assignment(trial, needs, keys)
-            found = run_trial(target, assignment, dims)
-        except (Unbuildable, AnnotationError, ValueError, TypeError) as error:
-            return str(error).splitlines()[0]
-        if found.error is not None:
-            return f"{type(found.error).__name__}: {(str(found.error).splitlines() or [''])[0]}"
-        if found.violations:
-            return f"{found.violations[0].where}: {found.violations[0].message}"
+def _attempt_symbolic(
+    target: Target, outcome: Outcome, variants: list[Trial], free: list[str], dims: Mapping[str, Any]
+) -> str | None:
+    """None if every variant of the program traces symbolically, or why one does not; that one comes first from then on.
+
+    With fewer symbols it is the likeliest to fail again, and it alone decides that.
+    """
+    for number, trial in enumerate(variants):
+        why = _why_not_symbolic(target, outcome, trial, free, dims)
+        if why is not None:
+            variants.insert(0, variants.pop(number))
+            return why
     return None
+
+
+def _why_not_symbolic(
+    target: Target, outcome: Outcome, trial: Trial, free: list[str], dims: Mapping[str, Any]
+) -> str | None:
+    keys = [key for key in trial.assignment.sizes if key in free or key not in outcome.passed[0].assignment.sizes]
+    try:
+        found = run_trial(target, symbolic_assignment(trial, outcome.needs, keys), dims)
+    except (Unbuildable, AnnotationError, ValueError, TypeError) as error:
+        return str(error).splitlines()[0]
+    if found.error is not None:
+        return f"{type(found.error).__name__}: {(str(found.error).splitlines() or [''])[0]}"
+    return f"{found.violations[0].where}: {found.violations[0].message}" if found.violations else None
 
 
 def symbolic_assignment(trial: Trial, needs: Needs, keys: list[str]) -> Assignment:

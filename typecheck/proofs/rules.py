@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from weft.core.edge import names
 from weft.typecheck.proofs.needs import Needs, is_square
-from weft.typecheck.proofs.options import takes_apart
+from weft.typecheck.proofs.options import speaks_of_rank, takes_apart
 from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.proofs.whose import Whose
 
@@ -27,7 +27,7 @@ def candidates(trial: Trial, needs: Needs, constants: frozenset[int]) -> Iterato
     if takes_apart(trial):
         yield from _ranks_needed(trial, needs, sizes, nearby, constants)  # it takes a fixed number of axes, or of items
         return
-    for rule in _RULES:
+    for rule in _OF_RANKS if speaks_of_rank(trial) else _RULES:
         yield from rule(trial, needs, sizes, nearby, constants)
 
 
@@ -309,3 +309,6 @@ _RULES: tuple[Rule, ...] = (
     _halves,
     _numbers_of_all,
 )
+
+# Those for what has another number of axes than is asked for: whatever its sizes are.
+_OF_RANKS: tuple[Rule, ...] = (_counts, _same_shapes, _ranks_needed)

@@ -22,6 +22,7 @@ from weft.typecheck.proofs.options import argument_of, at_guard, is_class, leave
 from weft.typecheck.proofs.trial import Target, Trial
 from weft.typecheck.proofs.variations import (
     Found,
+    is_inert,
     vary_classes,
     vary_compared,
     vary_ones,
@@ -188,7 +189,9 @@ class Search(Explainer):
         if len(taken) == 1:
             (one,) = taken
             for other in base.options if one.endswith((" given", " present")) else ():
-                both = fails(one, other) if other != one and other.endswith((" given", " present")) else None
+                if other == one or not other.endswith((" given", " present")) or is_inert(self, base, {one: 0}, other):
+                    continue
+                both = fails(one, other)
                 if both is None or fails(one):
                     continue
                 self.found.settled |= {one, other}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from weft.typecheck.arguments.builder import Unbuildable
 from weft.typecheck.proofs.beyond import NOT_ABSTRACT, beyond_annotations
-from weft.typecheck.proofs.explaining import MOST_PAIRS, Explainer
+from weft.typecheck.proofs.explaining import MOST_CLASSES, MOST_PAIRS, Explainer
 from weft.typecheck.proofs.needs import Needs, array_of, ascending, assignment_for, multiples
 from weft.typecheck.proofs.options import (
     argument_of,
@@ -24,9 +24,6 @@ from weft.typecheck.proofs.options import (
     without_option,
 )
 from weft.typecheck.proofs.trial import Trial
-
-# How many of the classes that may stand for an abstract one are tried.
-MOST_CLASSES = 4
 
 
 @dataclass
@@ -150,13 +147,15 @@ def with_option(explainer: Explainer, base: Trial, options: Mapping[str, int], n
 
 
 def _is_for_others(explainer: Explainer, trial: Trial, place: str) -> bool:
-    """Whether a member of a union raises that others are meant to take, too.
+    """Whether a member of a union, or the default of a record's field, raises that others are meant to take, too.
 
     That of a record among the arguments its class writes, and that of an inherited method a base class, each for all
     users: which members a function, or a subclass, takes is not written where it is. Its own annotations say so.
     """
-    if not place.endswith(" type") or trial.violations:
+    if not place.endswith((" type", " given", " present")) or trial.violations:
         return False
+    if not place.endswith(" type"):  # as a dataset may be made without data
+        return "." in place and not place.startswith("self.")
     return "." in place.removeprefix("self.") or explainer.target.inherited
 
 
@@ -181,9 +180,26 @@ def _helped(explainer: Explainer, base: Trial, place: str, option: int, needs: N
     """Whether an option that fails alone holds beside another one."""
     for other, count in base.options.items():
         for taken in range(1, count):
-            if other != place and with_option(explainer, base, {place: option, other: taken}, needs)[0].ok:
-                return True
+            with contextlib.suppress(Unbuildable):  # what cannot be made helps nobody
+                if other == place or is_inert(explainer, base, {place: option}, other, taken):
+                    continue
+                if with_option(explainer, base, {place: option, other: taken}, needs)[0].ok:
+                    return True
     return False
+
+
+def is_inert(explainer: Explainer, base: Trial, options: Mapping[str, int], other: str, taken: int = 1) -> bool:
+    """Whether one more option changes nothing of what a trial with some options fails with.
+
+    What would explain the one failure would explain the other, so it need not be looked for twice.
+    """
+
+    def with_options(more: Mapping[str, int]) -> Trial:
+        taken = {**base.assignment.options, **options, **more}
+        return explainer.attempt(dataclasses.replace(base.assignment, options=taken))
+
+    alone, both = with_options({}), with_options({other: taken})
+    return not both.ok and (both.complaint, both.place) == (alone.complaint, alone.place)
 
 
 def vary_pairs(explainer: Explainer, found: Found) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import pytest
 from weft.core.edge import _jax
 
 X = jnp.ones((2, 3))
@@ -31,6 +32,37 @@ def test_a_function_of_jax_is_traced_once():
 
 def test_a_function_of_the_users_is_traced_each_time():
     assert not are_shared(jax.jit(lambda x: x + 1))
+
+
+@pytest.mark.parametrize("transform", [jax.vmap, jax.grad, lambda f: lambda x: jax.jvp(f, (x,), (x,))[1]])
+def test_what_a_transform_makes_of_a_function_of_jax_is_made_once(transform: Callable[..., Any]):
+    def transformed(x: jax.Array) -> jax.Array:
+        return transform(lambda row: jnp.linalg.norm(row) + 1)(x.ravel())
+
+    with _jax.own_functions_traced(lambda: numbers(0)):
+        ones, others = programs_of(transformed, 11), programs_of(transformed, 12)
+    assert ones
+    assert all(one is other for one, other in zip(ones, others, strict=True))
+
+
+def test_a_rule_of_the_users_runs_each_time():
+    calls: list[Any] = []
+
+    @jax.jit
+    def half(x: jax.Array) -> jax.Array:
+        calls.append(x)
+        return x / 2
+
+    @jax.custom_jvp
+    def identity(x: jax.Array) -> jax.Array:
+        return jnp.linalg.norm(x)
+
+    identity.defjvp(lambda primals, tangents: (identity(*primals), half(jnp.sum(*tangents))))
+    with _jax.own_functions_traced(lambda: numbers(0)):
+        programs_of(jax.grad(jax.jit(identity)), 13)
+        before = len(calls)
+        programs_of(jax.grad(jax.jit(identity)), 14)
+    assert len(calls) == 2 * before > 0
 
 
 def test_a_function_of_jax_that_is_given_one_of_the_users_is_traced_each_time():

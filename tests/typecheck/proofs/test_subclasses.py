@@ -10,8 +10,10 @@ import jax.numpy as jnp
 import pytest
 from equinox import AbstractVar
 from jaxtyping import Array, Float
+from weft.typecheck.proofs.explaining import MOST_CLASSES
 from weft.typecheck.proofs.prover import verify
 from weft.typecheck.proofs.report import Verdict
+from weft.typecheck.proofs.trial import run_trial
 
 
 class Kernel(eqx.Module):
@@ -309,3 +311,69 @@ def test_a_class_whose_constructor_refuses_it_is_abstract(function: Any, stands:
     (contract,) = verify(function).contracts
     assert contract.verdict is Verdict.PROVED
     assert contract.assumptions == (stands,)
+
+
+def added(kernel: Kernel, x: Float[Array, "n d"], y: Float[Array, "n d"] | None = None) -> Float[Array, "n d"]:
+    return kernel.scale * x + y
+
+
+def test_a_class_that_cannot_be_made_beside_an_option_says_nothing_of_the_rest():
+    (contract,) = verify(added).contracts
+    assert contract.verdict is Verdict.FAILS  # `y` is left out; of `Sum` no instance can be made
+    assert "NoneType" in contract.failures[0].message
+
+
+class Shape(eqx.Module):
+    @abc.abstractmethod
+    def area(self) -> Float[Array, ""]: ...
+
+
+for _name in "ABCDEFGHIJKL":  # a dozen, alike in all that matters
+    globals()[_name] = type(_name, (Shape,), {"area": lambda self: jnp.ones(()), "__module__": __name__})
+
+
+def crossed(shape: Shape, x: Float[Array, "n"], y: Float[Array, "m"]) -> Float[Array, "n"]:
+    return shape.area() * x + y
+
+
+def test_classes_that_fail_alike_are_not_all_tried(monkeypatch: pytest.MonkeyPatch):
+    tried = set[int]()
+
+    def noting(target: Any, assignment: Any, dims: Any = None) -> Any:
+        tried.add(assignment.options.get("shape class", 0))
+        return run_trial(target, assignment, dims)
+
+    monkeypatch.setattr("weft.typecheck.proofs.explaining.run_trial", noting)
+    (contract,) = verify(crossed).contracts
+    assert contract.verdict is Verdict.FAILS
+    assert len(tried) <= MOST_CLASSES + 1
+
+
+class Law(eqx.Module):
+    @abc.abstractmethod
+    def density(self, x: Float[Array, "d"]) -> Float[Array, ""]: ...
+
+
+class Standard(Law):
+    def density(self, x: Float[Array, "d"]) -> Float[Array, ""]:
+        return -jnp.sum(x**2)
+
+
+class Scaled(Law):
+    scale: Float[Array, "k d"]
+
+    def density(self, x: Float[Array, "d"]) -> Float[Array, ""]:
+        if self.scale.shape != (x.shape[0] + 1,):  # what no annotation says, and no size that is tried makes so
+            raise ValueError("it has another shape")
+        return -jnp.sum((x * self.scale[1:]) ** 2)
+
+
+def mixed(law: Law, x: Float[Array, "d"]) -> Float[Array, "k"]:
+    return eqx.filter_vmap(lambda one: one.density(x))(law)
+
+
+def test_what_fails_for_a_class_where_a_guard_refuses_another_is_undecided():
+    (contract,) = verify(mixed).contracts
+    assert contract.verdict is Verdict.SKIPPED
+    assert "Standard fails" in contract.reason
+    assert "Scaled ends at a guard" in contract.reason
