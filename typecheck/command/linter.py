@@ -7,6 +7,7 @@ it takes it, so that one that does not come back is known, and the next worker g
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import linecache
 import re
@@ -277,6 +278,9 @@ def _verdict(
         reason = _refused(steps.refusals[0])
         yield undecided(file, line, name, reason, strict=settings.strict, lasting=True)
     else:
+        # A body that handles a refusal was judged as it runs here.
+        without = (f"it can do without this: {_refused(one)}" for one in dict.fromkeys(steps.refusals))
+        contract = dataclasses.replace(contract, assumptions=(*contract.assumptions, *without))
         yield _part(contract, settings.strict)
 
 
