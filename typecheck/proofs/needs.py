@@ -108,11 +108,13 @@ class Needs:
         guards = dict(self.guards)
         yield from (f"{words}{guards.get(key, '')}" for key, words in phrases if key not in unknown)
 
-    def ceiling(self, key: str) -> int | None:
+    def ceiling(self, key: str, below: tuple[str, ...] = ()) -> int | None:
         """The largest size that a key may have, by itself or by what it is at most as large as."""
+        if key in below or not self.most:
+            return None
         own = [number for one, number in self.most if one == key]
-        above = ((factor, self.ceiling(big)) for small, big, factor in self.order if small == key != big)
-        return min([*own, *(number // factor for factor, number in above if number is not None)], default=None)
+        bigger = ((factor, self.ceiling(big, (*below, key))) for small, big, factor in self.order if small == key)
+        return min([*own, *(number // factor for factor, number in bigger if number is not None)], default=None)
 
     def admits(self, key: str, size: int) -> bool:
         """Whether no guard refuses this size of a key."""
