@@ -37,7 +37,7 @@ from weft.typecheck.language.signatures import Signature, signature_of
 from weft.typecheck.matching.policies import PROOF
 from weft.typecheck.matching.records import dims_of_instance
 from weft.typecheck.proofs.passing import is_transformed
-from weft.typecheck.proofs.trial import Call, Target
+from weft.typecheck.proofs.trial import Call, Target, only_built
 from weft.typecheck.proofs.whose import place_of
 
 Generaliser = Callable[[Any], Callable[[Builder], Any]]
@@ -144,11 +144,7 @@ def _of_class(cls: type, given: Mapping[str, Any], method: str | None = None) ->
     methods += [_of_function(function, {**given, **bound}) for function, bound in _unbound_methods(cls)]
     if methods:
         return methods
-    return [_target(cls, cls.__qualname__, lambda builder: (_only_built, (make(builder),), {}))]
-
-
-def _only_built(_: Any) -> None:
-    """Stands for the call of a class that has no method to prove."""
+    return [_target(cls, cls.__qualname__, lambda builder: (only_built, (make(builder),), {}))]
 
 
 def _of_instance(instance: Any, method: str | None, given: Mapping[str, Any], generalise: Generaliser) -> list[Target]:

@@ -51,6 +51,10 @@ _COLLECTIONS = tuple | list | dict | set
 one_at_a_time = threading.RLock()
 
 
+def only_built(_: Any) -> None:
+    """Stands for the call of a class that has no method to prove."""
+
+
 @dataclass(frozen=True)
 class Target:
     """What is to be proved.
