@@ -116,6 +116,14 @@ class ImportHook(MetaPathFinder):
         """Whether a module was loaded with the decorator."""
         return isinstance(spec.loader, _Loader) and spec.loader.hook is self
 
+    def not_checked(self) -> dict[str, str]:
+        """What nobody should take for checked, with the reason: what cannot be read, and what was not loaded so."""
+        missing = [one for one in self.packages if one not in sys.modules]
+        found = {**self.unread, **dict.fromkeys(missing, "nothing has imported it")}
+        if jaxtyping.config.jaxtyping_disable:
+            found["all"] = "JAXTYPING_DISABLE is set, which switches contracts of other packages off"
+        return found
+
     def decorated(self, tree: ast.Module, module: ModuleType) -> ast.Module:
         """A module's source with the decorator in it, ready to run in the module."""
         setattr(module, _NAME, self.checked)
