@@ -162,13 +162,13 @@ def _close_in_on_refused(found: Mapping[int, bool], unit: int, tried: Callable[[
     while True:
         held = [size for size, one in found.items() if one]
         top = max(held, default=0)
-        above = min((size for size in found if size > top), default=0)
-        within = any(not one for size, one in found.items() if min(held, default=0) < size < top)
-        middle = (top + above) // 2 // unit
-        if not top or not above or within or above - top <= unit or unit * middle in found:
+        above = min((size for size in found if size > top and size % step == 0), default=0)
+        within = any(not one for size, one in found.items() if min(held, default=0) < size < top and size % step == 0)
+        middle = (top + above) // 2 // step * step
+        if not top or not above or within or above - top <= step or middle in found:
             return
-        tried(middle)
-        if unit * middle not in found:
+        tried(middle // unit)
+        if middle not in found:
             return
 
 

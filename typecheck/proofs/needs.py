@@ -269,7 +269,7 @@ class Dealer:
             ceiling = self.needs.ceiling(key)
             if ceiling is not None:
                 small = (unit * one for one in PRIMES if unit * one <= ceiling)
-                candidates = itertools.chain(small, range(ceiling // unit * unit, 0, -unit))
+                candidates = itertools.chain(small, range(ceiling // unit * unit, 1, -unit))
             allowed = (one for one in candidates if one >= least and self.needs.admits(key, one))
             # Where a guard leaves few sizes, two keys may have to be of one.
             fixed = next((one for one in itertools.islice(allowed, _MANY) if one not in taken), max(ceiling or 1, 1))

@@ -33,6 +33,13 @@ def candidates(trial: Trial, needs: Needs, constants: frozenset[int]) -> Iterato
         yield from rule(trial, needs, sizes, nearby, constants)
 
 
+def last_resorts(trial: Trial, needs: Needs) -> Iterator[Needs]:
+    """What a guard may ask that nothing else passes. Sizes that are few, or one, pass much else by chance."""
+    sizes = {key: size for key, size in trial.assignment.sizes.items() if isinstance(size, int)}
+    for rule in (_asked_by_guard, _smaller, _joined_at_guard) if trial.guard else ():
+        yield from rule(trial, needs, sizes, list(trial.spoken_of) or list(sizes), frozenset())
+
+
 Rule = Callable[[Trial, Needs, Mapping[str, int], list[str], frozenset[int]], Iterator[Needs]]
 
 
@@ -296,9 +303,9 @@ def _smaller(
     trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
 ) -> Iterator[Needs]:
     """Sizes that are too large for a guard; `conditions` finds how large they may be."""
-    for number in (8, 4, 2) if trial.guard else ():
+    for number in (8, 4, 2):
         more = tuple((key, number) for key in nearby if sizes[key] > number)
-        if more:
+        if 0 < len(more) < number:  # sizes of their own, and none of 1
             yield dataclasses.replace(needs, most=(*(one for one in needs.most if one[0] not in nearby), *more))
 
 
@@ -318,7 +325,7 @@ def _joined_at_guard(
 ) -> Iterator[Needs]:
     """Sizes that a guard may want to be one: two of them, or all."""
     keys = nearby if len(nearby) > 1 else list(sizes)
-    free = [key for key in keys if key not in dict(needs.merged)] if trial.guard else []
+    free = [key for key in keys if key not in dict(needs.merged)]
     yield from (needs.plus(merged=(other, one)) for one, other in itertools.combinations(free, 2))
     for group in (nearby, list(sizes)) if len(free) > 2 else ():
         rest = tuple((one, group[0]) for one in group[1:] if one not in dict(needs.merged))
@@ -340,9 +347,6 @@ _RULES: tuple[Rule, ...] = (
     _constants,
     _written,
     _larger,
-    _asked_by_guard,
-    _smaller,
-    _joined_at_guard,
     _squares,
     _halves,
     _numbers_of_all,

@@ -344,8 +344,13 @@ def vary_remainders(explainer: Explainer, found: Found) -> None:
             continue  # multiples of twelve are even
         guards |= {trial.guard} - {""}
         if trial.guard and not _refuses_alone(explainer, found, factor):
-            keys = ", ".join(key for key in trial.assignment.sizes if key not in explainer.dims)
-            found.notes.append(f"not all of {keys} are multiples of {factor}{at_guard(trial)}")
+            keys = [key for key in trial.assignment.sizes if key not in explainer.dims]
+            if _refuses_common(explainer, found, trial.guard):
+                sizes = found.passed[0].assignment.sizes
+                among = (*found.needs.among, *((key, (sizes[key],)) for key in keys if key in sizes))
+                found.needs = dataclasses.replace(found.needs, among=among)
+            else:
+                found.notes.append(f"not all of {', '.join(keys)} are multiples of {factor}{at_guard(trial)}")
         elif not trial.guard:
             _take(found, trial)
 
@@ -365,6 +370,15 @@ def _refuses_alone(explainer: Explainer, found: Found, factor: int) -> bool:
                     _note_refused(found, key, size * part, trial)
                     refused = True
                     break
+    return refused
+
+
+def _refuses_common(explainer: Explainer, found: Found, guard: str) -> bool:
+    """Whether a guard refuses sizes with other common divisors, too: it may be any that it refuses."""
+    refused = False
+    for factor in (3, 5):
+        with contextlib.suppress(Unbuildable):
+            refused |= explainer.with_needs(found.passed[0], found.needs, multiples(factor)).guard == guard
     return refused
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import equinox as eqx
@@ -61,6 +62,12 @@ def within(x: Float[Array, "n"]) -> Float[Array, "n"]:
     return x
 
 
+def eights(x: Float[Array, "n"]) -> Float[Array, "n"]:
+    if x.shape[0] % 8 or x.shape[0] > 64:
+        raise ValueError("multiples of 8 up to 64")
+    return x
+
+
 def large_power(x: Float[Array, "n"]) -> Float[Array, "n"]:
     n = x.shape[0]
     if n & (n - 1) or n < 4:
@@ -115,6 +122,7 @@ class Same(eqx.Module):
         (few, ["n <= 10"]),
         (a_thousand, ["n <= 1000"]),
         (within, ["n >= 3", "n <= 10"]),
+        (eights, ["8 divides n", "n <= 64"]),
         (of_square, ["w = h"]),
         (Same, ["in = out", "channels = out"]),
     ],
@@ -156,6 +164,28 @@ def fails_when_large(x: Float[Array, "n"]) -> Float[Array, "n"]:
 def test_sizes_that_fail_and_no_guard_refuses_make_no_bound():
     (words,) = verify(fails_when_large).assumptions
     assert words.startswith("n is among the sizes tried: ")
+
+
+def grouped(q: Float[Array, "b t hq d"], k: Float[Array, "b t hk d"]) -> Float[Array, "b hq t t"]:
+    repeats, rest = divmod(q.shape[2], k.shape[2])
+    assert rest == 0
+    return jnp.einsum("bqhd,bkdh->bhqk", q, jnp.repeat(k, repeats, axis=2))
+
+
+def test_sizes_that_are_one_by_chance_explain_nothing_behind_a_guard():
+    report = verify(grouped)
+    assert not report.ok
+    assert "Size of label 'd'" in str(report)
+
+
+def coprime(x: Float[Array, "n"], y: Float[Array, "m"]) -> Float[Array, "n*m"]:
+    if math.gcd(x.shape[0], y.shape[0]) != 1:
+        raise ValueError("no common divisor")
+    return jnp.outer(x, y).ravel()
+
+
+def test_common_divisors_of_any_kind_are_not_said_to_be_even_sizes():
+    assert all("is among the sizes tried" in one for one in verify(coprime).assumptions)
 
 
 def of_seven(x: Float[Array, "n"]) -> Float[Array, "n"]:
