@@ -246,8 +246,8 @@ def _target(
     products: tuple[tuple[str, ...], ...] = (),
 ) -> Target:
     file, line = place_of(owner)
-    compared = {"compared": numbers_compared(owner), "compared_ranks": ranks_compared(owner)}
-    return Target(name, file, line, prepare, frozenset({file}), constants, products, **compared)
+    target = Target(name, file, line, prepare, frozenset({file}), constants, products)
+    return dataclasses.replace(target, compared=numbers_compared(owner), compared_ranks=ranks_compared(owner))
 
 
 def _constants(function: Any) -> Iterator[int]:
