@@ -39,6 +39,7 @@ from weft.typecheck.language.annotations import (
     SequenceOf,
     TreeOf,
     TupleOf,
+    Variable,
     holds_arrays,
     members_of,
 )
@@ -70,9 +71,32 @@ _DTYPES = (
 def _array(builder: Builder, spec: ArrayOf, place: str, scope: Scope) -> Any:
     cls = spec.array_type
     if isinstance(cls, type) and not issubclass(jax.Array, cls) and cls.__module__.partition(".")[0] not in _PLAIN:
-        raise Unbuildable(f"{place}: no {cls.__name__} can be made from a shape and a dtype alone")
+        return _around_array(builder, spec, cls, place, scope)
     if cls is np.ndarray:
         raise Unbuildable(f"{place}: NumPy computes with the numbers in an array, and a proof has only its shape")
+    return _plain_array(builder, spec, place, scope)
+
+
+def _around_array(builder: Builder, spec: ArrayOf, cls: type, place: str, scope: Scope) -> Any:
+    """A record that stands for an array, as a quantity with a unit does: it takes one, and has its shape and dtype."""
+    form = form_of(cls)
+    open_array = ArrayOf(jax.Array, ANY_DTYPE, Shape.parse("..."))
+    taken = [] if form is None or form.mutable or is_abstract(cls) else signature_of_class(cls).parameters
+    names = [
+        one.name
+        for one in taken
+        if one.required
+        and any(isinstance(member, Anything) or member == open_array for member in members_of(one.annotation))
+    ]
+    if len(names) == 1:
+        array = _plain_array(builder, spec, place, scope)
+        made = build_module(builder, cls, place, Scope(f"{place}.", f"{place}.", lead=scope.lead), {names[0]: array})
+        if (getattr(made, "shape", None), getattr(made, "dtype", None)) == (array.shape, array.dtype):
+            return made
+    raise Unbuildable(f"{place}: no {cls.__name__} can be made from a shape and a dtype alone")
+
+
+def _plain_array(builder: Builder, spec: ArrayOf, place: str, scope: Scope) -> Any:
     shape = builder.shape(spec.shape, place, scope)
     if any(isinstance(size, int) and size < 0 for size in shape):
         raise Unbuildable(f"{place}: {spec} has a negative size at {dict(builder.sizes)}")
@@ -153,6 +177,11 @@ def _tree(builder: Builder, spec: TreeOf, place: str, scope: Scope) -> Any:
         leaf = ArrayOf(jax.Array, ANY_DTYPE, Shape.parse("...")) if isinstance(spec.leaf, Anything) else spec.leaf
         return builder.build(leaf, place, scope)
     return _levels(builder, spec, place, dataclasses.replace(scope, many=True), "tree", named or [""])
+
+
+def _variable(builder: Builder, spec: Variable, place: str, scope: Scope) -> Any:
+    """A tree for what a type variable stands for, the same for each of its uses."""
+    return _tree(builder, TreeOf(Anything(), (spec.name,)), place, scope)
 
 
 def _levels(builder: Builder, spec: TreeOf, place: str, scope: Scope, root: str, names: list[str]) -> Any:
@@ -394,7 +423,7 @@ def _values(
 
 
 def _required(builder: Builder, parameter: Parameter, place: str, scope: Scope) -> Any:
-    if isinstance(parameter.annotation, Anything):
+    if isinstance(parameter.annotation, Anything) and not isinstance(parameter.annotation, Variable):
         if parameter.name in BY_NAME:
             return BY_NAME[parameter.name](builder, place, scope)
         raise Unbuildable(f"{place}: it has no annotation and no default")
@@ -449,6 +478,7 @@ BUILDERS.update(
         SequenceOf: _sequence,
         MappingOf: _mapping,
         TreeOf: _tree,
+        Variable: _variable,
         RecordOf: _record,
         BatchedOf: _batched,
         BoxOf: _box,

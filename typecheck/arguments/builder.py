@@ -27,6 +27,10 @@ class Unbuildable(Exception):
     """No value can be made from an annotation; the message says of which argument and why."""
 
 
+class Unwritten(Unbuildable):
+    """There is nothing to call: what is asked for is left to other classes."""
+
+
 @dataclass(frozen=True)
 class Assignment:
     """Sizes, ranks and options.

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from weft.core.records.leaves import is_array
 from weft.typecheck.arguments.builder import BUILDERS, Builder, Scope, Unbuildable
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.language.annotations import Anything, CallableOf
+from weft.typecheck.language.annotations import Anything, CallableOf, Variable
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Slot, Variadic
 from weft.typecheck.matching.compiling import check_of
 from weft.typecheck.matching.policies import PROOF
@@ -30,7 +30,9 @@ def _callable(builder: Builder, spec: CallableOf, place: str, scope: Scope) -> A
 
     def stand_in(*args: Any, **kwargs: Any) -> Any:
         if isinstance(spec.returns, Anything):
-            given = (*args, *kwargs.values())
+            same = [one for one, asked in zip(args, spec.parameters or (), strict=False) if asked == spec.returns]
+            # Of `Callable[[X, T], T]` what it is given as a T.
+            given = (*(same if isinstance(spec.returns, Variable) else ()), *args, *kwargs.values())
             if not given:
                 raise Unbuildable(
                     f"{place}: it is called with nothing, and its annotation does not say what it returns"

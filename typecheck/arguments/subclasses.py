@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from weft.core.caches import kept
+from weft.typecheck.arguments.uses import is_stub
 
 # Of a class with more subclasses, the first ones are known.
 _MOST = 24
@@ -23,13 +24,17 @@ _MOST = 24
 def is_abstract(cls: type) -> bool:
     """Whether a class has something for its subclasses to bring: methods, or fields (equinox's `AbstractVar`).
 
-    A class that marks methods so and forgets `abc.ABC` can be made, by Python; by what it says, it is abstract.
+    A class that marks methods so and forgets `abc.ABC` can be made, by Python; by what it says, it is abstract. So it
+    is if methods of its do nothing but raise NotImplementedError, and some subclass writes them.
     """
     left_open = (getattr(cls, name, None) for name in ("__abstractvars__", "__abstractclassvars__"))
     if any(_refuses_itself(cls, vars(cls).get(name)) for name in ("__new__", "__init__")):
         return True
     methods = (getattr(inspect.getattr_static(cls, name, None), "__isabstractmethod__", False) for name in dir(cls))
-    return inspect.isabstract(cls) or any(left_open) or any(one is True for one in methods)
+    if inspect.isabstract(cls) or any(left_open) or any(one is True for one in methods):
+        return True
+    stubs = {name for name in dir(cls) if is_stub(inspect.getattr_static(cls, name, None))}
+    return bool(stubs) and any(stubs & vars(one).keys() for one in _below(cls))
 
 
 def _refuses_itself(cls: type, constructor: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What the body of a function shows of its parameters: what it compares them with, and the keys that it reads.
+"""What the body of a function shows: what it compares its parameters with, the keys that it reads, whether it is one.
 
 Where an annotation says `str` or `dict[str, ...]` only, these are what a caller gives. Read off the source; a function
 without one shows nothing.
@@ -7,6 +7,7 @@ without one shows nothing.
 from __future__ import annotations
 
 import ast
+import dis
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator
@@ -43,16 +44,67 @@ def keys_read(function: Callable[..., Any] | None, name: str) -> tuple[str, ...]
 
 
 def numbers_compared(function: Callable[..., Any] | None) -> frozenset[int]:
-    """The whole numbers that something in the body is compared with, but for numbers of axes."""
-    found: set[int] = set()
+    """The whole numbers that something in the body is compared with, or divided by, but for numbers of axes."""
+    found = [one for axes, one in _compared(function) if not axes]
     for node in _nodes(function):
-        if isinstance(node, ast.Compare):
-            sides = [node.left, *node.comparators]
-            if not any(isinstance(one, ast.Attribute) and one.attr == "ndim" for one in sides):
-                found |= {one.value for one in sides if isinstance(one, ast.Constant) and type(one.value) is int}
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+            found += _integers(node.right)
     return frozenset(one for one in found if 1 <= one <= _LARGEST)
 
 
+def ranks_compared(function: Callable[..., Any] | None) -> frozenset[int]:
+    """The numbers of axes that something in the body is compared with."""
+    return frozenset(one for axes, one in _compared(function) if axes and 0 <= one <= _MOST_AXES)
+
+
+def _compared(function: Callable[..., Any] | None) -> Iterator[tuple[bool, int]]:
+    """The whole numbers in comparisons, each with whether it is one of axes."""
+    for node in _nodes(function):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            axes = any(isinstance(one, ast.Attribute) and one.attr == "ndim" for one in sides)
+            yield from ((axes, number) for one in sides for number in _integers(one))
+
+
+def _integers(node: ast.expr) -> list[int]:
+    several = node.elts if isinstance(node, ast.Tuple | ast.List | ast.Set) else [node]
+    return [one.value for one in several if isinstance(one, ast.Constant) and type(one.value) is int]
+
+
+def is_stub(function: Any) -> bool:
+    """Whether a function promises something, and its body leaves it to others: it is empty, or NotImplementedError."""
+    if not inspect.isfunction(function):
+        return False
+    promises = function.__annotations__.get("return") not in (None, "None")
+    return _raises_only(function.__code__) or (promises and _is_empty(function.__code__))
+
+
+@kept("code")
+def _raises_only(code: CodeType) -> bool:
+    operations = (one.opname for one in dis.get_instructions(code))
+    return code.co_names[:1] == ("NotImplementedError",) and not any(one.startswith("RETURN") for one in operations)
+
+
+@kept("code")
+def _is_empty(code: CodeType) -> bool:
+    if any(one.opname not in _OF_NOTHING for one in dis.get_instructions(code)):
+        return False
+    try:
+        written = ast.parse(textwrap.dedent(inspect.getsource(code))).body[0]
+    except (OSError, TypeError, SyntaxError):
+        return False
+    return isinstance(written, ast.FunctionDef | ast.AsyncFunctionDef) and all(
+        isinstance(one, ast.Pass) or (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
+        for one in written.body
+    )
+
+
+# The operations of a function without a statement, in all versions of Python.
+_OF_NOTHING = frozenset({"RESUME", "NOP", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST", "COPY_FREE_VARS"})
+
+
+# Arrays of more axes are not tried.
+_MOST_AXES = 5
 # Of what is compared with a larger number, a trial would be about memory.
 _LARGEST = 4096
 

@@ -54,9 +54,10 @@ def told(bindings: Bindings) -> Iterator[None]:
 
 
 def _sizes(bindings: Bindings) -> Mapping[str, tuple[int, ...]]:
-    """The names that stand for sizes, as jaxtyping writes them, each with its axes."""
+    """The names that stand for sizes, as jaxtyping writes them, each with its axes; not those of one leaf of a tree."""
     single = {name: (size,) for name, size in bindings.sizes.items() if name.isidentifier()}
-    several = {f"*{name}": one.shape for name, one in bindings.variadics.items() if not one.broadcastable}
+    variadics = bindings.variadics.items()
+    several = {f"*{name}": one.shape for name, one in variadics if name.isidentifier() and not one.broadcastable}
     return {name: shape for name, shape in {**single, **several}.items() if all(type(size) is int for size in shape)}
 
 

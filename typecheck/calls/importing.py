@@ -13,6 +13,7 @@ in parts) only what fits binds dims. Fields of weft's own Modules, and their met
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 import importlib.machinery
 import importlib.util
@@ -22,6 +23,7 @@ from importlib.abc import MetaPathFinder
 from types import CodeType, ModuleType
 from typing import Any, Self, cast
 
+import jaxtyping
 from weft.core.errors import WeftError
 from weft.core.records.module import Module
 from weft.typecheck.calls import calls
@@ -114,6 +116,14 @@ class ImportHook(MetaPathFinder):
         """Whether a module was loaded with the decorator."""
         return isinstance(spec.loader, _Loader) and spec.loader.hook is self
 
+    def not_checked(self) -> dict[str, str]:
+        """What nobody should take for checked, with the reason: what cannot be read, and what was not loaded so."""
+        missing = [one for one in self.packages if one not in sys.modules]
+        found = {**self.unread, **dict.fromkeys(missing, "nothing has imported it")}
+        if jaxtyping.config.jaxtyping_disable:
+            found["all"] = "JAXTYPING_DISABLE is set, which switches contracts of other packages off"
+        return found
+
     def decorated(self, tree: ast.Module, module: ModuleType) -> ast.Module:
         """A module's source with the decorator in it, ready to run in the module."""
         setattr(module, _NAME, self.checked)
@@ -136,7 +146,7 @@ class ImportHook(MetaPathFinder):
         @functools.wraps(function)
         def checked(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
-            if current_mode() == "off":
+            if _is_off():
                 return function(*args, **kwargs)
             if not plans:
                 plans.append(self._plan(function, owner_of(cast(Any, function), args) if is_method else None, visible))
@@ -159,8 +169,8 @@ class ImportHook(MetaPathFinder):
         form = form_of(cls)
         if form is DATACLASS and "__init__" in vars(cls):
             self._after(cls, "__init__")
-        elif form is MODULE and not issubclass(cls, Module):
-            self._after(cls, "__check_init__")
+        elif form is MODULE and not issubclass(cls, Module) and dataclasses.fields(cast(Any, cls)):
+            self._after(cls, "__check_init__")  # without fields a package that looks for these finds its own only
         return cls
 
     def _after(self, cls: Any, name: str) -> None:
@@ -171,7 +181,7 @@ class ImportHook(MetaPathFinder):
             __tracebackhide__ = True
             if original is not None:
                 original(instance, *args, **kwargs)
-            if type(instance) is cls and cls.__qualname__ not in self.unread:
+            if type(instance) is cls and cls.__qualname__ not in self.unread and not _is_off():
                 try:
                     CONTRACTS.constructed(instance)
                 except AnnotationError as error:
@@ -181,6 +191,11 @@ class ImportHook(MetaPathFinder):
 
     def _not_checked(self, thing: Any, error: Exception) -> None:
         self.unread[f"{thing.__module__}.{thing.__qualname__}"] = str(error).splitlines()[0]
+
+
+def _is_off() -> bool:
+    """Whether nothing is checked now: by weft's mode, or by jaxtyping's switch, which packages turn, too."""
+    return current_mode() == "off" or jaxtyping.config.jaxtyping_disable
 
 
 class _Loader(importlib.machinery.SourceFileLoader):

@@ -168,6 +168,8 @@ def _started(config: Config, request: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"weft check: --call: {found['error']}")
     if done.returncode:
         what = "the call" if "call" in request else f"{' '.join(request['run'])}"
+        if not found:
+            raise ConfigError(f"weft check: {what} could not be run")
         if not found.get("calls"):
             raise ConfigError(f"weft check: {what} ended with exit code {done.returncode}, and nothing was recorded")
         print(f"{what} ended with exit code {done.returncode}; its calls until then are used", file=sys.stderr)

@@ -132,9 +132,15 @@ def read(start: Path) -> Config:
     if file is None:
         return Config(root=start)
     try:
-        table = tomllib.loads(file.read_text()).get("tool", {}).get("weft", {}).get("check", {})
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError, AttributeError) as error:
+        tools = tomllib.loads(file.read_text()).get("tool", {})
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise ConfigError(f"{file}: {' '.join(str(error).split())}") from None
+    weft = tools.get("weft", {}) if isinstance(tools, dict) else {}
+    if not isinstance(weft, dict):
+        raise ConfigError(f"{file}: [tool.weft] is no table")
+    if weft.keys() - {"check"}:
+        raise ConfigError(f"{file}: [tool.weft] has no key {min(weft.keys() - {'check'})!r}; it has check")
+    table = weft.get("check", {})
     if not isinstance(table, dict):
         raise ConfigError(f"{file}: [tool.weft.check] is no table")
     for key, value in table.items():

@@ -276,9 +276,13 @@ class Run:
             count = baseline.write(found.lines)
             print(f"{baseline.file}: {count} failures are accepted", file=sys.stderr)
             code = 0 if code == 1 else code
+        is_unknown = self.options.explain and unfinished is None and not found.targets and code == 0
+        if is_unknown:
+            print(f"weft check: --explain: no {self.options.explain!r} is defined there", file=sys.stderr)
+            code = 2
         if self.options.format in STREAMED:
             print(found.summary)
-            if self.options.explain and not found.lines:
+            if self.options.explain and not found.lines and not is_unknown:
                 print(f"{self.options.explain}: nothing fails")
         else:
             print(WHOLE[self.options.format](found, code, Path.cwd()))

@@ -7,6 +7,7 @@ it takes it, so that one that does not come back is known, and the next worker g
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import linecache
 import re
@@ -18,6 +19,7 @@ from typing import Any
 
 from weft.core.errors import ForeignObjectError, WeftError
 from weft.typecheck.arguments.abstract import is_plain_class
+from weft.typecheck.arguments.subclasses import is_abstract
 from weft.typecheck.command.called import Recorded
 from weft.typecheck.command.config import Settings
 from weft.typecheck.command.flax_programs import flax_over_weft
@@ -27,8 +29,10 @@ from weft.typecheck.command.markers import ignore_of, skip_reason
 from weft.typecheck.command.sandbox import RefusedError
 from weft.typecheck.command.units import WEFT, Unit, shown, units_of
 from weft.typecheck.errors import AnnotationError
+from weft.typecheck.language.annotations import holds_arrays
 from weft.typecheck.language.forms import has_own_dims
 from weft.typecheck.language.objects import is_foreign_class
+from weft.typecheck.language.signatures import fields_of
 from weft.typecheck.proofs.budget import USUAL, Budget
 from weft.typecheck.proofs.following import listening
 from weft.typecheck.proofs.prover import Proof, proofs_of
@@ -189,7 +193,15 @@ def _is_checkable(module: ModuleType, value: Any) -> bool:
 
 
 def _has_contract(cls: type) -> bool:
-    return any(True for _ in public_methods(cls))
+    return any(True for _ in public_methods(cls)) or _makes_fields(cls)
+
+
+def _makes_fields(cls: type) -> bool:
+    """Whether a class writes an initialiser that makes arrays for fields that say what they are."""
+    code = getattr(vars(cls).get("__init__"), "__code__", None)
+    if code is None or code.co_filename.startswith("<") or not has_own_dims(cls) or is_abstract(cls):
+        return False
+    return any(holds_arrays(one.annotation) for one in fields_of(cls))
 
 
 def _definition(
@@ -277,6 +289,9 @@ def _verdict(
         reason = _refused(steps.refusals[0])
         yield undecided(file, line, name, reason, strict=settings.strict, lasting=True)
     else:
+        # A body that handles a refusal was judged as it runs here.
+        without = (f"it can do without this: {_refused(one)}" for one in dict.fromkeys(steps.refusals))
+        contract = dataclasses.replace(contract, assumptions=(*contract.assumptions, *without))
         yield _part(contract, settings.strict)
 
 

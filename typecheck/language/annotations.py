@@ -17,7 +17,7 @@ where a reader needs it.
 | `Iterator[X]`, `Generator[Y, S, R]`, `AsyncIterator[X]`, `Awaitable[X]` | `StreamOf`, `AwaitableOf` |
 | `Callable[[X], Y]` | `CallableOf` |
 | `nnx.Param[X]` | `BoxOf` |
-| `Literal[...]`, a class, `Any` | `LiteralOf`, `Instance`, `Anything` |
+| `Literal[...]`, a class, `Any` | `LiteralOf`, `Instance`, `Anything`, `Variable` |
 | anything else | `Opaque`, left to beartype |
 | a string that names what does not exist at run time | `Unresolved` |
 """
@@ -306,10 +306,20 @@ class Instance(Node):
 
 @dataclass(frozen=True)
 class Anything(Node):
-    """No annotation, `Any`, `object`, or a type variable without a bound."""
+    """No annotation, `Any` or `object`."""
 
     def __str__(self) -> str:
         return "Any"
+
+
+@dataclass(frozen=True)
+class Variable(Anything):
+    """A type variable without a bound: anything, and the same wherever it stands."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ from weft.typecheck.language.annotations import (
     TreeOf,
     TupleOf,
     Unresolved,
+    Variable,
 )
 from weft.typecheck.language.batched import Batching, Dims
 from weft.typecheck.language.dims import Shape
@@ -212,7 +213,8 @@ def _read_named(hint: Any, scope: Scope) -> Annotation:
     if isinstance(hint, TypeVar):
         if hint.__bound__ is not None:
             return read(hint.__bound__, scope)
-        return OneOf(tuple(read(one, scope) for one in hint.__constraints__)) if hint.__constraints__ else ANYTHING
+        members = tuple(read(one, scope) for one in hint.__constraints__)
+        return OneOf(members) if members else Variable(hint.__name__)
     if hasattr(hint, "__supertype__"):
         return read(hint.__supertype__, scope)
     if hasattr(hint, "__value__"):

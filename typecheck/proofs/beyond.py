@@ -20,6 +20,7 @@ _LACKING = re.compile(r"missing \d+ required|NoneType")
 _UNSPECIFIC = (KeyError, AttributeError, IndexError)
 # What Python's containers say of a value that is not in them: annotations give no values, and so cannot link the two.
 _LOOKED_UP = re.compile(r"not in (list|tuple|deque|range|enumerate)$")
+_NO_ARRAY = re.compile(r"unhashable type|Tracer' object is not callable")
 # What JAX and Python say of no items at all. A collection that is made has one or more, so an empty one is a default.
 _NO_ITEMS = re.compile(r"[Aa]t least one (array|value|element)|empty sequence|argument is empty|of empty (iter|seq)")
 
@@ -60,9 +61,9 @@ def beyond_annotations(trial: Trial) -> str | None:
     if hidden and (isinstance(trial.error, KeyError) or (isinstance(trial.error, TypeError) and _LACKING.search(what))):
         return f"{', '.join(hidden)}: the annotations do not say what it takes ({what}); pass it in `args`"
     vague = sorted(trial.vague - {*hidden})
-    # What stands for the leaves of a tree, or for what is in a mapping, is an array: it cannot be looked up.
-    looked_up = isinstance(trial.error, TypeError) and "unhashable type" in what
-    if vague and (isinstance(trial.error, _UNSPECIFIC) or looked_up or _speaks_of_vague(trial)):
+    # What stands for the leaves of a tree, or for what is in a mapping, is an array: no key, and no function.
+    no_array = isinstance(trial.error, TypeError) and _NO_ARRAY.search(what) is not None
+    if vague and (isinstance(trial.error, _UNSPECIFIC) or no_array or _speaks_of_vague(trial)):
         return f"{', '.join(vague)}: the annotation leaves its contents open ({what}); pass it in `args`"
     return None
 

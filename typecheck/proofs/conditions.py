@@ -15,21 +15,41 @@ import dataclasses
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from weft.typecheck.arguments.builder import Unbuildable
 from weft.typecheck.proofs.needs import Needs, is_square
+from weft.typecheck.proofs.options import at_guard
 from weft.typecheck.proofs.trial import Trial
 
 _PROFILE = (1, 2, 3, 4, 5, 6, 8, 9, 12, 15, 16, 25, 33, 60, 97, 128)
 # Where all that is known is that size 1 is refused.
 _SHORT_PROFILE = (1, 2, 3, 4, 6, 9, 16, 25)
-_DRAWS = 3
+# Sizes that one need more does not allow.
+_OFF = 3
 _ROUNDS = 4
+# Sizes that guards refuse one after the other.
+_MOST_SKIPPED = 50
 
 Sizes = Mapping[str, int]
-# Whether a program holds at some sizes under some needs; None where no arguments can be made.
-Holds = Callable[[Sizes, Needs], bool | None]
+
+
+@dataclass(frozen=True)
+class Holds:
+    """Whether a program holds at some sizes under some needs; None where no arguments can be made."""
+
+    attempt: Callable[[Sizes, Needs], Trial]
+
+    def __call__(self, sizes: Sizes, under: Needs) -> bool | None:
+        try:
+            return self.attempt(sizes, under).ok
+        except Unbuildable:
+            return None
+
+    def guard(self, sizes: Sizes, under: Needs) -> str:
+        """The place of the guard that refuses some sizes, in brackets; "" if none does."""
+        return at_guard(self.attempt(sizes, under))
 
 
 def confirmed(base: Trial, needs: Needs, attempt: Callable[[Sizes, Needs], Trial], fixed: frozenset[str]) -> Needs:
@@ -41,13 +61,7 @@ def confirmed(base: Trial, needs: Needs, attempt: Callable[[Sizes, Needs], Trial
         attempt: the trial at some sizes under some needs.
         fixed: keys that are not to be varied.
     """
-
-    def holds(sizes: Sizes, under: Needs) -> bool | None:
-        try:
-            return attempt(sizes, under).ok
-        except Unbuildable:
-            return None
-
+    holds = Holds(attempt)
     given = {key: size for key, size in base.assignment.sizes.items() if isinstance(size, int)}
     needs = _related(given, needs, holds, fixed)  # an order that nothing needs would hide the small sizes of a profile
     for key in _with_numbers(needs):
@@ -68,8 +82,8 @@ def confirmed(base: Trial, needs: Needs, attempt: Callable[[Sizes, Needs], Trial
 
 def _with_numbers(needs: Needs) -> list[str]:
     keys = [key for key, factor in needs.multiples if isinstance(factor, int)]
-    least, equal = (key for key, _ in needs.least), (key for key, _ in needs.equal)
-    return list(dict.fromkeys([*keys, *least, *equal, *needs.squares]))
+    lists = needs.least, needs.equal, needs.most, needs.undivided, needs.unlike
+    return list(dict.fromkeys([*keys, *(key for pairs in lists for key, _ in pairs), *needs.squares]))
 
 
 def _without_numbers(key: str, needs: Needs) -> Needs:
@@ -79,24 +93,29 @@ def _without_numbers(key: str, needs: Needs) -> Needs:
         least=tuple(one for one in needs.least if one[0] != key),
         equal=tuple(one for one in needs.equal if one[0] != key),
         squares=tuple(one for one in needs.squares if one != key),
+        most=tuple(one for one in needs.most if one[0] != key),
+        undivided=tuple(one for one in needs.undivided if one[0] != key),
+        unlike=tuple(one for one in needs.unlike if one[0] != key),
     )
 
 
 def _profiled(key: str, given: Sizes, needs: Needs, holds: Holds) -> Needs:
     """The needs with what a profile says of one key in place of what was found of it."""
     rest = _without_numbers(key, needs)
-    numbers = [number for one, number in (*needs.least, *needs.equal) if one == key]
+    refused = [number for one, number in (*needs.most, *needs.undivided, *needs.unlike) if one == key]
+    numbers = [number for one, number in (*needs.least, *needs.equal) if one == key] + refused
     equal = dict(needs.equal).get(key)
     if equal is not None and not any(
         holds({**given, key: one}, rest) for one in (equal - 1, equal + 1, 2 * equal) if one > 0
     ):
         return needs
     unit = math.lcm(1, *(given.get(one, 1) for one in rest.divisors(key) if isinstance(one, str)))
-    factors = [factor for one, factor in needs.multiples if one == key and isinstance(factor, int)]
+    factors = [factor for one, factor in needs.multiples if one == key and isinstance(factor, int)] + refused
     near = [one for number in numbers for one in (number - 1, number, number + 1, 2 * number + 1)]
     near += [more for factor in factors for more in (factor, 2 * factor, 3 * factor, 3 * factor + 1)]
     least_only = numbers == [2] and len(_entries(key, needs)) == 1
     found: dict[int, bool] = {}
+    guards: dict[int, str] = {}
 
     def tried(number: int) -> None:
         sizes = {**given, key: unit * number}
@@ -104,6 +123,8 @@ def _profiled(key: str, given: Sizes, needs: Needs, holds: Holds) -> Needs:
             held = holds(sizes, rest)
             if held is not None:
                 found[unit * number] = held
+            if held is False:
+                guards[unit * number] = holds.guard(sizes, rest)
 
     for number in _SHORT_PROFILE if least_only else sorted({*_PROFILE, *near}):
         tried(number)
@@ -111,8 +132,10 @@ def _profiled(key: str, given: Sizes, needs: Needs, holds: Holds) -> Needs:
         for number in _PROFILE:
             tried(number)
     _close_in(found, unit, tried)
+    if any(guards.values()):
+        _close_in_on_refused(found, unit, tried)
     held = tuple(one for one, held in found.items() if held)
-    return _read_off(key, found, unit, rest) or rest.plus(among=(key, held or (given[key],)))
+    return _read_off(key, found, guards, unit, rest) or rest.plus(among=(key, held or (given[key],)))
 
 
 def _close_in(found: Mapping[int, bool], unit: int, tried: Callable[[int], None]) -> None:
@@ -128,12 +151,48 @@ def _close_in(found: Mapping[int, bool], unit: int, tried: Callable[[int], None]
             return
 
 
+def _close_in_on_refused(found: Mapping[int, bool], unit: int, tried: Callable[[int], None]) -> None:
+    """Tries what tells a guard against large sizes, against multiples, and against single sizes from one another."""
+    for size in _undivided_by_others(size for size, one in found.items() if not one and size > unit)[:_MOST_REFUSED]:
+        for number in (2 * size, 3 * size, size - unit, size + unit):
+            tried(number // unit)
+    step = math.gcd(*(size for size, one in found.items() if one)) or unit
+    for factor in _FACTORS:
+        tried(factor * step // unit)
+    while True:
+        held = [size for size, one in found.items() if one]
+        top = max(held, default=0)
+        above = min((size for size in found if size > top and size % step == 0), default=0)
+        within = any(not one for size, one in found.items() if min(held, default=0) < size < top and size % step == 0)
+        middle = (top + above) // 2 // step * step
+        if not top or not above or within or above - top <= step or middle in found:
+            return
+        tried(middle // unit)
+        if middle not in found:
+            return
+
+
+# Sizes that a guard refuses of which the neighbours and multiples are tried.
+_MOST_REFUSED = 4
+# What holds of multiples of a number holds of these of it.
+_FACTORS = (3, 5, 7, 10, 11)
+
+
+def _undivided_by_others(sizes: Iterable[int]) -> list[int]:
+    """Those that none of the others divides."""
+    found: list[int] = []
+    for size in sorted(sizes):
+        if all(size % one for one in found):
+            found.append(size)
+    return found
+
+
 def _entries(key: str, needs: Needs) -> list[tuple[object, ...]]:
     return [one for one in (*needs.multiples, *needs.least, *needs.equal) if one[0] == key]
 
 
-def _read_off(key: str, found: Mapping[int, bool], unit: int, needs: Needs) -> Needs | None:
-    """What a profile says: from which size on, and which multiples of what; None if it is neither."""
+def _read_off(key: str, found: Mapping[int, bool], guards: Mapping[int, str], unit: int, needs: Needs) -> Needs | None:
+    """What a profile says: from which size on, which multiples of what, and what guards refuse; None if neither."""
     held = [size for size, one in found.items() if one]
     if len(held) < 2:
         return needs.plus(equal=(key, held[0])) if held and max(found) > held[0] else None
@@ -141,11 +200,41 @@ def _read_off(key: str, found: Mapping[int, bool], unit: int, needs: Needs) -> N
     if all((is_square(size) and size >= least) == one for size, one in found.items()):
         needs = needs.plus(squares=key)
         return needs.plus(least=(key, least)) if least > 1 else needs
-    if not all(one for size, one in found.items() if size % step == 0 and size >= least):
-        return None
+    within = {size: one for size, one in found.items() if size % step == 0 and size >= least}
+    if not all(within.values()):
+        refusing = _refusing(key, within, guards, needs)
+        if refusing is None:
+            return None
+        needs = refusing
     if step // unit > 1:
         needs = needs.plus(multiples=(key, step // unit))
     return needs.plus(least=(key, least)) if least > max(step, 1) else needs
+
+
+def _refusing(key: str, found: Mapping[int, bool], guards: Mapping[int, str], needs: Needs) -> Needs | None:
+    """What guards refuse of one key: large sizes, multiples of numbers, or single sizes. None if it is none of these.
+
+    Only guards may refuse so: what fails otherwise, and only at some sizes, is a fault.
+    """
+    failing = [size for size, one in found.items() if not one]
+    if not all(guards.get(size) for size in failing):
+        return None
+    top = max(size for size, one in found.items() if one)
+    factors = _undivided_by_others(failing)
+    if min(failing) > top and len(failing) > 1:
+        needs = needs.plus(most=(key, top))
+    elif all(any(size % one == 0 for one in factors) is not held for size, held in found.items()) and all(
+        sum(size % one == 0 for size in failing) > 1 for one in factors
+    ):
+        for one in factors:
+            needs = needs.plus(undivided=(key, one))
+    elif all(found.get(2 * size) and found.get(3 * size) and found.get(size + 1) for size in failing):
+        for size in failing:
+            needs = needs.plus(unlike=(key, size))
+    else:
+        return None
+    others = tuple(one for one in needs.guards if one[0] != key)
+    return dataclasses.replace(needs, guards=(*others, (key, guards[failing[0]])))
 
 
 def _related(given: Sizes, needs: Needs, holds: Holds, fixed: frozenset[str]) -> Needs:
@@ -182,7 +271,7 @@ def _refused(given: Sizes, needs: Needs, others: Needs, fixed: frozenset[str]) -
     """Sizes at random that the others allow, and that one need more does not."""
     source = random.Random(0)
     draws = (sizes for _ in range(_ROUNDS) for sizes in _draws(given, others, source, fixed))
-    return itertools.islice((sizes for sizes in draws if not needs.allows(sizes)), _DRAWS)
+    return itertools.islice((sizes for sizes in draws if not needs.allows(sizes)), _OFF)
 
 
 def _tried(given: Sizes, needs: Needs, holds: Holds, several: Iterator[dict[str, int]]) -> list[bool | None]:
@@ -191,14 +280,21 @@ def _tried(given: Sizes, needs: Needs, holds: Holds, several: Iterator[dict[str,
 
 
 def _draws(given: Sizes, needs: Needs, source: random.Random, fixed: frozenset[str]) -> Iterator[dict[str, int]]:
-    """Sizes that the needs allow: the smallest, and some at random."""
-    for number in range(_DRAWS + 1):
-        wanted = {key: source.randrange(1, (4, 12, 40)[number % 3]) if number else 1 for key in given}
+    """Sizes that the needs allow: the smallest, some at random, and the largest where guards refuse larger ones."""
+    for wanted in _wishes(given, needs, source):
         sizes = {key: given[key] for key in fixed & given.keys()}
         for key in given:
             _draw(key, wanted, needs, sizes, ())
         if needs.allows(sizes):
             yield sizes
+
+
+def _wishes(given: Sizes, needs: Needs, source: random.Random) -> Iterator[Sizes]:
+    yield dict.fromkeys(given, 1)
+    for most in (12, 40, 4):
+        yield {key: source.randrange(1, most) for key in given}
+    if needs.most:
+        yield {key: needs.ceiling(key) or 1 for key in given}
 
 
 def _draw(key: str, wanted: Sizes, needs: Needs, sizes: dict[str, int], above: tuple[str, ...]) -> int:
@@ -227,6 +323,11 @@ def _draw(key: str, wanted: Sizes, needs: Needs, sizes: dict[str, int], above: t
         if key in needs.squares:
             root = math.isqrt(sizes[key] - 1) + 1
             sizes[key] = (-(-root // unit) * unit) ** 2
+        ceiling = needs.ceiling(key)
+        if ceiling is not None:
+            sizes[key] = max(min(sizes[key], ceiling // unit * unit), 1)
+        refused = itertools.takewhile(lambda size: not needs.admits(key, size), itertools.count(sizes[key], unit))
+        sizes[key] += unit * sum(1 for _ in itertools.islice(refused, _MOST_SKIPPED))
     return sizes[key]
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from weft.typecheck.arguments.builder import Assignment, Unbuildable
 from weft.typecheck.proofs.budget import Budget, Meter
 from weft.typecheck.proofs.needs import DEALS, Deal, Needs, ascending, assignment_for
 from weft.typecheck.proofs.options import asks_for_dtype, is_class, leaves_kinds_open, speaks_of_kinds, unpacks_items
-from weft.typecheck.proofs.rules import candidates
+from weft.typecheck.proofs.rules import candidates, last_resorts
 from weft.typecheck.proofs.trial import Target, Trial, run_trial
 
 _DEPTH = 24
@@ -47,6 +47,7 @@ class _Step:
         self.best: tuple[Trial, Needs] | None = None
         self.joined: tuple[Trial, Needs] | None = None
         self.sideways: tuple[Trial, Needs] | None = None
+        self.is_past = False
 
     def see(self, found: Trial, candidate: Needs) -> None:
         """Takes note of a trial that failed."""
@@ -180,12 +181,18 @@ class Explainer:
         self.pending = outer  # left as it is where the budget ends the search
         return found
 
+    def _candidates(self, step: _Step) -> Iterator[Needs]:
+        """Single needs more, those that pass by chance only where no other one has passed the guard."""
+        yield from candidates(step.trial, step.needs, self.target.constants)
+        if not step.is_past:
+            yield from last_resorts(step.trial, step.needs)
+
     def _explained(self, trial: Trial, needs: Needs, deal: Deal) -> Needs | None:
         complaints = {trial.complaint}
         first = trial
         for _ in range(_DEPTH):
             step = _Step(trial, needs, complaints)
-            for candidate in candidates(trial, needs, self.target.constants):
+            for candidate in self._candidates(step):
                 if _is_out_of_hand(assignment_for(trial.assignment.sizes, candidate, deal, trial.assignment)):
                     continue
                 try:
@@ -198,6 +205,7 @@ class Explainer:
                 step.see(found, candidate)
                 # What ran to its end is past the guard, whatever is wrong with its result.
                 further = found.progress > trial.progress or found.error is None
+                step.is_past |= trial.guard not in ("", found.guard) and further
                 if trial.guard not in ("", found.guard) and not candidate.merged and further:
                     self.beyond = self.beyond or (found, candidate)
             if step.taken is None:

@@ -33,6 +33,9 @@ class Needs:
         products: (key, number, other): the number times the other key divides it.
         among: pairs (key, sizes): all that is known is that it holds at these; see `conditions`.
         squares: keys that are the square of a number, as the tokens of an image are.
+        most: pairs (key, the largest size that a guard lets pass).
+        undivided, unlike: pairs (key, number) that a guard refuses: what the number divides, or the number itself.
+        guards: pairs (key, the place of the guard, in brackets), of keys of the last three.
     """
 
     multiples: tuple[tuple[str, str | int], ...] = ()
@@ -47,6 +50,10 @@ class Needs:
     products: tuple[tuple[str, int, str], ...] = ()
     among: tuple[tuple[str, tuple[int, ...]], ...] = ()
     squares: tuple[str, ...] = ()
+    most: tuple[tuple[str, int], ...] = ()
+    undivided: tuple[tuple[str, int], ...] = ()
+    unlike: tuple[tuple[str, int], ...] = ()
+    guards: tuple[tuple[str, str], ...] = ()
 
     def plus(self, **more: Any) -> Needs:
         """These and one more: `needs.plus(order=("k", "n", 1))`."""
@@ -72,6 +79,7 @@ class Needs:
             *(f"{key} = {number}" for key, number in self.equal if key not in unknown),
             *(f"{key} is a square" for key in self.squares if key not in unknown),
             *(f"{key} >= {number}" for key, number in self.least if key not in unknown),
+            *self._refused_in_words(unknown),
             *(f"{key} is among the sizes tried: {', '.join(map(str, sizes))}" for key, sizes in self.among),
         )
 
@@ -81,7 +89,7 @@ class Needs:
         def known(entry: tuple[Any, ...]) -> bool:
             return all(one in keys for one in entry if isinstance(one, str))
 
-        lists = ("multiples", "order", "equal", "least", "products", "among")
+        lists = ("multiples", "order", "equal", "least", "products", "among", "most", "undivided", "unlike")
         kept = {name: tuple(filter(known, getattr(self, name))) for name in lists}
         return dataclasses.replace(self, **kept, squares=tuple(key for key in self.squares if key in keys))
 
@@ -89,6 +97,32 @@ class Needs:
     def of_one_shape(self) -> bool:
         """Whether arrays without a shape of their own are of one shape: none has a number of axes by itself."""
         return bool(self.alike) and {*self.alike} <= {*self.merged}
+
+    def _refused_in_words(self, unknown: Collection[str]) -> Iterator[str]:
+        """What guards refuse of keys of which more is known than the sizes that were tried."""
+        phrases = (
+            *((key, f"{key} <= {number}") for key, number in self.most),
+            *((key, f"{number} does not divide {key}") for key, number in self.undivided),
+            *((key, f"{key} is not {number}") for key, number in self.unlike),
+        )
+        guards = dict(self.guards)
+        yield from (f"{words}{guards.get(key, '')}" for key, words in phrases if key not in unknown)
+
+    def ceiling(self, key: str, below: tuple[str, ...] = ()) -> int | None:
+        """The largest size that a key may have, by itself or by what it is at most as large as."""
+        if key in below or not self.most:
+            return None
+        own = [number for one, number in self.most if one == key]
+        bigger = ((factor, self.ceiling(big, (*below, key))) for small, big, factor in self.order if small == key)
+        return min([*own, *(number // factor for factor, number in bigger if number is not None)], default=None)
+
+    def admits(self, key: str, size: int) -> bool:
+        """Whether no guard refuses this size of a key."""
+        return (
+            all(size <= number for one, number in self.most if one == key)
+            and all(size % number for one, number in self.undivided if one == key)
+            and (key, size) not in self.unlike
+        )
 
     def _merged_in_words(self) -> Iterator[str]:
         """Keys that are one size."""
@@ -117,6 +151,7 @@ class Needs:
             and all(sizes.get(key, 0) % (number * value(other) or 1) == 0 for key, number, other in self.products)
             and all(key not in sizes or sizes[key] in known for key, known in self.among)
             and all(is_square(sizes.get(key, 1)) for key in self.squares)
+            and all(self.admits(key, size) for key, size in sizes.items())
         )
 
 
@@ -164,6 +199,10 @@ def multiples(factor: int) -> Deal:
 
 
 DEALS: tuple[Deal, ...] = (ascending, descending, interleaved)
+
+
+# Candidates for the size of one key: needs that contradict each other have none.
+_MANY = 1000
 
 
 def _primes(count: int) -> Iterator[int]:
@@ -227,7 +266,13 @@ class Dealer:
             power = 2 if key in self.needs.squares else 1
             candidates = ((unit * factor) ** power for factor in further)
             taken = set(self.sizes.values())
-            fixed = next(one for one in candidates if one >= least and one not in taken)
+            ceiling = self.needs.ceiling(key)
+            if ceiling is not None:
+                small = (unit * one for one in PRIMES if unit * one <= ceiling)
+                candidates = itertools.chain(small, range(ceiling // unit * unit, 1, -unit))
+            allowed = (one for one in candidates if one >= least and self.needs.admits(key, one))
+            # Where a guard leaves few sizes, two keys may have to be of one.
+            fixed = next((one for one in itertools.islice(allowed, _MANY) if one not in taken), max(ceiling or 1, 1))
         self.used |= {one for one in PRIMES if fixed % one == 0}
         self.sizes[key] = fixed
         return fixed

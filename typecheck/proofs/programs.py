@@ -20,7 +20,7 @@ import numpy as np
 from weft.typecheck.arguments.builder import Builder, Unbuildable, key_dtype
 from weft.typecheck.modes import mode
 from weft.typecheck.proofs.reshapes import REFUSED
-from weft.typecheck.proofs.trial import Target, Trial, one_at_a_time
+from weft.typecheck.proofs.trial import Target, Trial, one_at_a_time, only_built
 
 _MOST_LINES = 10
 
@@ -125,9 +125,13 @@ class _Writer:
         """The text of a call; `checked` by jaxtyping, or the `whole` module by its import hook; of shapes alone if not
         `computing`."""
         plain = inspect.unwrap(function)
-        called = self.named(plain)
-        written = ", ".join(self.arguments(plain, args, kwargs))
-        call = f"{called}({written})"
+        if plain is only_built:
+            plain, called, written = type(args[0]), "", ""
+            call = self.expression(args[0])
+        else:
+            called = self.named(plain)
+            written = ", ".join(self.arguments(plain, args, kwargs))
+            call = f"{called}({written})"
         imports = ["import jax", "import jax.numpy as jnp"]
         bound = [f"from {module} import {name}" for name, module in self.modules.items()]
         if checked and whole:

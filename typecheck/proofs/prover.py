@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.core.edge import names
-from weft.typecheck.arguments.builder import Assignment, Unbuildable
+from weft.typecheck.arguments.builder import Assignment, Unbuildable, Unwritten
 from weft.typecheck.arguments.generalise import generalise
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.symbolic import symbolic_sizes
@@ -122,7 +122,8 @@ def prove(target: Target, dims: Mapping[str, Any], budget: Budget) -> Contract:
     try:
         outcome = search.run()
     except Unbuildable as reason:
-        return Contract(target.name, target.file, target.line, Verdict.SKIPPED, reason=f"{reason}; pass it in `args`")
+        said = str(reason) if isinstance(reason, Unwritten) else f"{reason}; pass it in `args`"
+        return Contract(target.name, target.file, target.line, Verdict.SKIPPED, reason=said)
     if outcome.failed and isinstance(outcome.failed[0].error, AnnotationError):
         raise outcome.failed[0].error
     wrong = outcome.failed or ((outcome.pending,) if outcome.pending is not None else ())

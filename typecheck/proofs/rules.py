@@ -7,7 +7,9 @@ the failure speaks of.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
+import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 
@@ -29,6 +31,13 @@ def candidates(trial: Trial, needs: Needs, constants: frozenset[int]) -> Iterato
         return
     for rule in _OF_RANKS if speaks_of_rank(trial) else _RULES:
         yield from rule(trial, needs, sizes, nearby, constants)
+
+
+def last_resorts(trial: Trial, needs: Needs) -> Iterator[Needs]:
+    """What a guard may ask that nothing else passes. Sizes that are few, or one, pass much else by chance."""
+    sizes = {key: size for key, size in trial.assignment.sizes.items() if isinstance(size, int)}
+    for rule in (_asked_by_guard, _smaller, _joined_at_guard) if trial.guard else ():
+        yield from rule(trial, needs, sizes, list(trial.spoken_of) or list(sizes), frozenset())
 
 
 Rule = Callable[[Trial, Needs, Mapping[str, int], list[str], frozenset[int]], Iterator[Needs]]
@@ -288,6 +297,39 @@ def _larger(
         more = tuple((key, number) for key in nearby if sizes[key] < number)
         if more:
             yield dataclasses.replace(needs, least=(*(one for one in needs.least if one[0] not in nearby), *more))
+
+
+def _smaller(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    """Sizes that are too large for a guard; `conditions` finds how large they may be."""
+    for number in (8, 4, 2):
+        more = tuple((key, number) for key in nearby if sizes[key] > number)
+        if 0 < len(more) < number:  # sizes of their own, and none of 1
+            yield dataclasses.replace(needs, most=(*(one for one in needs.most if one[0] not in nearby), *more))
+
+
+def _asked_by_guard(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    """A size that a guard writes: `if image.shape[-1] not in (1, 3)`."""
+    text = trial.guard.partition(": ")[2]
+    for number in dict.fromkeys(int(one) for one in re.findall(r"\b[1-9]\d{0,3}\b", text)):
+        for key in nearby:
+            if key not in dict(needs.equal) and sizes[key] != number:
+                yield needs.plus(equal=(key, number))
+
+
+def _joined_at_guard(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    """Sizes that a guard may want to be one: two of them, or all."""
+    keys = nearby if len(nearby) > 1 else list(sizes)
+    free = [key for key in keys if key not in dict(needs.merged)]
+    yield from (needs.plus(merged=(other, one)) for one, other in itertools.combinations(free, 2))
+    for group in (nearby, list(sizes)) if len(free) > 2 else ():
+        rest = tuple((one, group[0]) for one in group[1:] if one not in dict(needs.merged))
+        yield dataclasses.replace(needs, merged=(*needs.merged, *rest))
 
 
 _RULES: tuple[Rule, ...] = (

@@ -174,7 +174,13 @@ class Search(Explainer):
         return True
 
     def _at(self, sizes: Mapping[str, int], needs: Needs) -> Trial:
-        return self.attempt(dataclasses.replace(self.found.passed[0].assignment, sizes=dict(sizes)))
+        """The first trial; one with options that needs came from, if that fails there."""
+        trial = self.attempt(dataclasses.replace(self.found.passed[0].assignment, sizes=dict(sizes)))
+        for one in self.found.asking:
+            if trial.ok:
+                at = {key: sizes.get(key, size) for key, size in one.assignment.sizes.items()}
+                trial = self.attempt(dataclasses.replace(one.assignment, sizes=at))
+        return trial
 
     def _chosen(self, base: Trial, needs: Needs) -> list[str]:
         """What the options of a trial that holds say, where the usual ones do not hold."""

@@ -19,11 +19,11 @@ import jax
 from weft.core.records.leaves import is_array
 from weft.typecheck.arguments.abstract import is_plain_class
 from weft.typecheck.arguments.arguments import build_arguments, build_module
-from weft.typecheck.arguments.builder import Assignment, Builder, Scope, Unbuildable
+from weft.typecheck.arguments.builder import Assignment, Builder, Scope, Unwritten
 from weft.typecheck.arguments.constructors import counts_of_class
 from weft.typecheck.arguments.outside import abstract_outside, outside_values, with_outside
 from weft.typecheck.arguments.protocols import is_protocol
-from weft.typecheck.arguments.uses import numbers_compared
+from weft.typecheck.arguments.uses import is_stub, numbers_compared, ranks_compared
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import Annotation, Anything, Instance, RecordOf, SequenceOf, holds_arrays
 from weft.typecheck.language.forms import OBJECT, TYPEDDICT, form_of, has_own_dims
@@ -37,7 +37,7 @@ from weft.typecheck.language.signatures import Signature, signature_of
 from weft.typecheck.matching.policies import PROOF
 from weft.typecheck.matching.records import dims_of_instance
 from weft.typecheck.proofs.passing import is_transformed
-from weft.typecheck.proofs.trial import Call, Target
+from weft.typecheck.proofs.trial import Call, Target, only_built
 from weft.typecheck.proofs.whose import place_of
 
 Generaliser = Callable[[Any], Callable[[Builder], Any]]
@@ -78,6 +78,8 @@ def _of_function(function: Callable[..., Any], given: Mapping[str, Any]) -> Targ
     plain = signature.function
 
     def prepare(builder: Builder) -> Call:
+        if is_stub(plain):
+            raise Unwritten("it is not implemented")
         return plain, *build_arguments(builder, signature, Scope(), given)
 
     def prepare_outside(builder: Builder) -> Call:
@@ -142,11 +144,7 @@ def _of_class(cls: type, given: Mapping[str, Any], method: str | None = None) ->
     methods += [_of_function(function, {**given, **bound}) for function, bound in _unbound_methods(cls)]
     if methods:
         return methods
-    return [_target(cls, cls.__qualname__, lambda builder: (_only_built, (make(builder),), {}))]
-
-
-def _only_built(_: Any) -> None:
-    """Stands for the call of a class that has no method to prove."""
+    return [_target(cls, cls.__qualname__, lambda builder: (only_built, (make(builder),), {}))]
 
 
 def _of_instance(instance: Any, method: str | None, given: Mapping[str, Any], generalise: Generaliser) -> list[Target]:
@@ -172,8 +170,8 @@ def _of_method(
     attribute = written.function if form_of(cls) is OBJECT else getattr(cls, function.__name__)
 
     def prepare(builder: Builder) -> Call:
-        if getattr(function, "__isabstractmethod__", False) or is_protocol(cls):
-            raise Unbuildable(f"{function.__name__} is abstract: it is judged in the classes that bring it")
+        if getattr(function, "__isabstractmethod__", False) or is_protocol(cls) or is_stub(written.function):
+            raise Unwritten(f"{function.__name__} is abstract: it is judged in the classes that bring it")
         record = make(builder)
         scope = Scope(values={"self": record})
         if _has_fields(cls):
@@ -248,8 +246,8 @@ def _target(
     products: tuple[tuple[str, ...], ...] = (),
 ) -> Target:
     file, line = place_of(owner)
-    compared = numbers_compared(owner)
-    return Target(name, file, line, prepare, frozenset({file}), constants, products, compared=compared)
+    target = Target(name, file, line, prepare, frozenset({file}), constants, products)
+    return dataclasses.replace(target, compared=numbers_compared(owner), compared_ranks=ranks_compared(owner))
 
 
 def _constants(function: Any) -> Iterator[int]:

@@ -51,6 +51,10 @@ _COLLECTIONS = tuple | list | dict | set
 one_at_a_time = threading.RLock()
 
 
+def only_built(_: Any) -> None:
+    """Stands for the call of a class that has no method to prove."""
+
+
 @dataclass(frozen=True)
 class Target:
     """What is to be proved.
@@ -64,6 +68,7 @@ class Target:
         instead: what to prove if this one cannot be traced: the same, with arrays from outside as they are.
         constants: sizes that the program is tied to from outside (arrays that it closes over).
         compared: numbers that its body compares something with, a size perhaps.
+        compared_ranks: numbers of axes that its body compares something with.
         axes: names of axes that it runs under, as inside a `vmap` that names one.
         inherited: whether it is a method that a base class writes, for all that inherit it.
         made: the instances that its trials have made, by class and arguments.
@@ -80,6 +85,7 @@ class Target:
     products: tuple[tuple[str, ...], ...] = ()
     instead: Target | None = None
     compared: frozenset[int] = frozenset()
+    compared_ranks: frozenset[int] = frozenset()
     axes: tuple[str, ...] = ()
     inherited: bool = False
     transformed: bool = False

@@ -35,6 +35,7 @@ class Found:
         settled: the places whose options have been spoken of.
         beside: trials that hold with options of these.
         doubtful: trials that fail for a class that may stand for an abstract one, and by no choice of that class.
+        asking: trials whose options brought needs of their own.
     """
 
     passed: list[Trial] = field(default_factory=list)
@@ -44,6 +45,14 @@ class Found:
     settled: set[str] = field(default_factory=set)
     beside: list[Trial] = field(default_factory=list)
     doubtful: list[Trial] = field(default_factory=list)
+    asking: list[Trial] = field(default_factory=list)
+
+    def add(self, trial: Trial, needs: Needs) -> None:
+        """Takes a trial that holds under needs of which all others hold, too."""
+        self.passed.append(trial)
+        if needs != self.needs:
+            self.asking.append(trial)
+            self.needs = needs
 
 
 def vary_classes(explainer: Explainer, found: Found) -> None:
@@ -64,8 +73,7 @@ def vary_classes(explainer: Explainer, found: Found) -> None:
                 continue
             few = len(further.merged) <= len(found.needs.merged) + 1
             if trial.ok and few and _suits(explainer, found, further):
-                found.passed.append(trial)
-                found.needs = further
+                found.add(trial, further)
                 holding[option] = _beside(base, trial, place)
             elif not trial.ok:  # what holds under many needs of its own is not spoken of: they would be asked of all
                 failing.append(names[option] + at_guard(trial))
@@ -106,8 +114,7 @@ def vary_options(explainer: Explainer, found: Found) -> None:
                 if trial.ok and not _suits(explainer, found, further):
                     found.notes.append(without_option(trial, place, option))
                 elif trial.ok:
-                    found.passed.append(trial)
-                    found.needs = further
+                    found.add(trial, further)
                     queue.append(trial)  # options that only turn up behind this one
                 elif (
                     trial.guard
@@ -247,19 +254,14 @@ def vary_ranks(explainer: Explainer, found: Found) -> None:
         return
     alone: dict[str, list[str]] = {}
     for key, (rank, anonymous) in base.ranks.items():
-        for other in (0, 2, 1):
-            if other == rank or any(one == key for one, _ in found.needs.ranks):
-                continue
-            try:
-                trial = _of_ranks(explainer, base, {key: other})
-            except Unbuildable:
-                continue
-            if trial.ok:
-                found.passed.append(trial)
-            elif anonymous or trial.guard or (other == 0 and trial.error is not None):
-                alone.setdefault(key, []).append(f"{array_of(key)} is not of {other} axes{at_guard(trial)}")
-            else:
-                found.failed.append(trial)
+        if any(one == key for one, _ in found.needs.ranks):
+            continue
+        if anonymous and _speaks_of_axes(found.needs, key):
+            found.needs = found.needs.plus(ranks=(key, rank))  # of which axis is only said of this many
+            continue
+        notes = _other_ranks(explainer, found, key)
+        if notes:
+            alone[key] = notes
     together = [key for key in alone if len(alone[key]) > 1 and base.ranks[key] == (2, True)]
     if len(together) > 1:
         with contextlib.suppress(Unbuildable):
@@ -271,8 +273,47 @@ def vary_ranks(explainer: Explainer, found: Found) -> None:
     found.notes += [note for notes in alone.values() for note in notes]
 
 
+def _other_ranks(explainer: Explainer, found: Found, key: str) -> list[str]:
+    """Other numbers of axes for one variadic name, and which the program does not take, in words."""
+    base = found.passed[0]
+    rank, anonymous = base.ranks[key]
+    compared = explainer.target.compared_ranks
+    others = dict.fromkeys((0, 2, 1, *sorted(one + near for one in compared for near in (-1, 0, 1) if one + near > 2)))
+    held, refused = {rank}, dict[int, Trial]()
+    for other in others:
+        if other == rank or found.failed:
+            continue
+        try:
+            trial = _of_ranks(explainer, base, {key: other})
+        except Unbuildable:
+            continue
+        if trial.ok:
+            found.passed.append(trial)
+            held.add(other)
+        elif anonymous or trial.guard or (other == 0 and trial.error is not None):
+            refused[other] = trial
+        else:
+            found.failed.append(trial)
+    if refused and max(refused) < max(held):
+        return [f"{array_of(key)} is not of {other} axes{at_guard(trial)}" for other, trial in refused.items()]
+    if refused:  # nothing is known of more axes
+        *few, last = [str(one) for one in sorted(held)]
+        axes = "axis" if held == {1} else "axes"
+        said = f"{', '.join(few)} or {last}" if few else last
+        return [f"{array_of(key)} is of {said} {axes}{at_guard(refused[max(refused)])}"]
+    return []
+
+
 def _of_ranks(explainer: Explainer, base: Trial, ranks: Mapping[str, int]) -> Trial:
     return explainer.attempt(dataclasses.replace(base.assignment, ranks={**base.assignment.ranks, **ranks}))
+
+
+def _speaks_of_axes(needs: Needs, key: str) -> bool:
+    """Whether needs are about axes of an array that has any number of them, but for their being another array's."""
+    pairs = [*needs.multiples, *needs.equal, *needs.least, *((one, other) for one, other, _ in needs.order)]
+    # The first axis of one is the first of another, however many they have.
+    pairs += [pair for pair in needs.merged if len({one.partition("....")[2] or one for one in pair}) > 1]
+    return any(isinstance(one, str) and one.startswith(f"{key}.") for pair in pairs for one in pair)
 
 
 def vary_ones(explainer: Explainer, found: Found) -> None:
@@ -318,20 +359,49 @@ def vary_remainders(explainer: Explainer, found: Found) -> None:
         if trial.guard in guards:
             continue  # multiples of twelve are even
         guards |= {trial.guard} - {""}
-        _take(found, trial, _without_remainder(explainer, found.passed[0], trial, factor) if trial.guard else "")
+        if trial.guard and not _refuses_alone(explainer, found, factor):
+            keys = [key for key in trial.assignment.sizes if key not in explainer.dims]
+            if _refuses_common(explainer, found, trial.guard):
+                sizes = found.passed[0].assignment.sizes
+                among = (*found.needs.among, *((key, (sizes[key],)) for key in keys if key in sizes))
+                found.needs = dataclasses.replace(found.needs, among=among)
+            else:
+                found.notes.append(f"not all of {', '.join(keys)} are multiples of {factor}{at_guard(trial)}")
+        elif not trial.guard:
+            _take(found, trial)
 
 
-def _without_remainder(explainer: Explainer, base: Trial, refused: Trial, factor: int) -> str:
-    """What a guard asks that refuses multiples of a number: of one size, or of all of them."""
+def _refuses_alone(explainer: Explainer, found: Found, factor: int) -> bool:
+    """Whether a guard refuses a multiple of one size, all others as they were; what it refuses is noted."""
+    base, refused = found.passed[0], False
     parts = [one for one in range(2, factor + 1) if factor % one == 0]
-    sizes = {key: size for key, size in base.assignment.sizes.items() if key not in explainer.dims}
-    for key, size in sizes.items():
-        for part in parts:
+    for key, size in base.assignment.sizes.items():
+        for part in parts if key not in explainer.dims else ():
+            changed = {**base.assignment.sizes, key: size * part}
+            if not found.needs.allows(changed):
+                continue
             with contextlib.suppress(Unbuildable):
-                changed = {**base.assignment.sizes, key: size * part}
-                if explainer.attempt(dataclasses.replace(base.assignment, sizes=changed)).guard == refused.guard:
-                    return f"{part} does not divide {key}"
-    return f"not all of {', '.join(sizes)} are multiples of {factor}"
+                trial = explainer.attempt(dataclasses.replace(base.assignment, sizes=changed))
+                if trial.guard:
+                    _note_refused(found, key, size * part, trial)
+                    refused = True
+                    break
+    return refused
+
+
+def _refuses_common(explainer: Explainer, found: Found, guard: str) -> bool:
+    """Whether a guard refuses sizes with other common divisors, too: it may be any that it refuses."""
+    refused = False
+    for factor in (3, 5):
+        with contextlib.suppress(Unbuildable):
+            refused |= explainer.with_needs(found.passed[0], found.needs, multiples(factor)).guard == guard
+    return refused
+
+
+def _note_refused(found: Found, key: str, size: int, trial: Trial) -> None:
+    """That a guard refuses a size. Which other ones it refuses is for `conditions` to find out."""
+    at = found.needs.guards if key in dict(found.needs.guards) else (*found.needs.guards, (key, at_guard(trial)))
+    found.needs = dataclasses.replace(found.needs.plus(unlike=(key, size)), guards=at)
 
 
 # Trials of sizes that a body compares with, at most.
@@ -353,16 +423,14 @@ def vary_compared(explainer: Explainer, found: Found) -> None:
                 more = explainer.explain(trial, found.needs, ascending)
                 if more is not None and explainer.with_needs(trial, more, ascending).assignment.sizes[key] == number:
                     continue  # it holds at this number, too, where something else is so
-            _take(found, trial, f"{key} is not {number}")
+            if trial.guard:
+                _note_refused(found, key, number, trial)
+            else:
+                _take(found, trial)
 
 
-def _take(found: Found, trial: Trial, refused: str) -> None:
-    if trial.ok:
-        found.passed.append(trial)
-    elif trial.guard:
-        found.notes.append(f"{refused}{at_guard(trial)}")
-    else:
-        found.failed.append(trial)
+def _take(found: Found, trial: Trial) -> None:
+    (found.passed if trial.ok else found.failed).append(trial)
 
 
 def _is_of_one(explainer: Explainer, base: Trial, key: str) -> bool:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 # The hook of `--weft-contracts`; its class is only there once weft is imported.
 _HOOK = pytest.StashKey[Any]()
+_NOT_CHECKED = pytest.StashKey[list[dict[str, str]]]()
 # The recorder of `--weft-record`, and what the workers of pytest-xdist have recorded.
 _RECORDER = pytest.StashKey[Any]()
 _RECORDED = pytest.StashKey[list[dict[str, list[Any]]]]()
@@ -105,9 +106,12 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """
     packages = early_config.known_args_namespace.weft_contracts
     if packages:
-        from weft.typecheck.calls.importing import install_import_hook
+        from weft.typecheck.calls.importing import ImportHookError, install_import_hook
 
-        early_config.stash[_HOOK] = install_import_hook(packages.split(","))
+        try:
+            early_config.stash[_HOOK] = install_import_hook(packages.split(","))
+        except ImportHookError as error:
+            raise pytest.UsageError(f"--weft-contracts: {packages}: {error.what}; {error.fix}") from None
     recorded = early_config.known_args_namespace.weft_record
     if recorded is not None:
         if packages:
@@ -162,8 +166,10 @@ def _packages_of(root: Path) -> list[str]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    """Takes what a worker of pytest-xdist has recorded."""
+    """Takes what a worker of pytest-xdist has recorded, and what it did not check."""
     output = getattr(node, "workeroutput", None) or {}
+    if "weft_not_checked" in output:
+        node.config.stash.setdefault(_NOT_CHECKED, []).append(json.loads(output["weft_not_checked"]))
     if "weft_calls" in output:
         found = json.loads(output["weft_calls"])
         node.config.stash.setdefault(_RECORDED, []).append(found["calls"])
@@ -173,8 +179,11 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Writes the recorded calls, or gives them to the process that writes those of all."""
-    config = session.config
+    """Writes the recorded calls, or gives them, and what was not checked, to the process that tells it of all."""
+    config: Any = session.config
+    hook = config.stash.get(_HOOK, None)
+    if hook is not None and hasattr(config, "workeroutput"):
+        config.workeroutput["weft_not_checked"] = json.dumps(hook.not_checked())
     recorder = config.stash.get(_RECORDER, None)
     if recorder is None:
         return
@@ -203,14 +212,22 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Says what was recorded, and which functions nobody should take for checked: their annotations cannot be read."""
     hook = config.stash.get(_HOOK, None)
-    if hook is not None and hook.unread:
+    said = {} if hook is None else _not_checked(hook, config.stash.get(_NOT_CHECKED, []))
+    if said:
         terminalreporter.section("contracts that were not checked")
-        for name, reason in hook.unread.items():
+        for name, reason in said.items():
             terminalreporter.line(f"{name}: {reason}")
     if config.stash.get(_SAID, []):
         terminalreporter.section("recorded calls")
         for line in config.stash[_SAID]:
             terminalreporter.line(line)
+
+
+def _not_checked(hook: Any, workers: list[dict[str, str]]) -> dict[str, str]:
+    """What no process has checked; a package that only some workers came to was."""
+    found = workers or [hook.not_checked()]
+    every = set.intersection(*(set(one) for one in found))
+    return {name: why for one in found for name, why in one.items() if name in every or name not in hook.packages}
 
 
 @pytest.fixture

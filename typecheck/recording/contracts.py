@@ -57,8 +57,5 @@ def run_under_contracts(packages: str, arguments: Sequence[str]) -> int:
 
 
 def _say(hook: ImportHook) -> None:
-    for name, reason in hook.unread.items():
+    for name, reason in hook.not_checked().items():
         print(f"not checked: {name}: {reason}", file=sys.stderr)
-    for package in hook.packages:
-        if package not in sys.modules:
-            print(f"not checked: {package}: the program did not import it", file=sys.stderr)

@@ -30,7 +30,8 @@ def run_program(arguments: Sequence[str], name: str, usage: str, change: Change 
         change: changes a script's source; a module that `-m` names is run as it is.
 
     Returns:
-        0, or 2 for arguments that name no program. Whatever the program raises, `SystemExit` too, passes.
+        0, or 2 for arguments that name no program, or none that Python can read. Whatever else the program raises,
+        `SystemExit` too, passes.
     """
     if arguments[:1] == ["-m"]:
         if len(arguments) < 2:
@@ -52,10 +53,15 @@ def run_program(arguments: Sequence[str], name: str, usage: str, change: Change 
     sys.argv = list(arguments)
     # A script's `__file__` is absolute, so that it holds when the program changes its folder.
     path = script if is_folder else os.path.abspath(script)
-    if change is None or is_folder:
-        runpy.run_path(path, run_name="__main__")
-    else:
-        _run_changed(path, change)
+    try:
+        if change is None or is_folder:
+            runpy.run_path(path, run_name="__main__")
+        else:
+            _run_changed(path, change)
+    except SyntaxError as error:
+        if error.filename != path:
+            raise
+        return _refuse(name, f"SyntaxError: {error}")
     return 0
 
 

@@ -21,7 +21,8 @@ from weft.typecheck.arguments.builder import Builder, Scope
 from weft.typecheck.arguments.generalise import generalise
 from weft.typecheck.arguments.new_shapes import new_shape
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.language.annotations import Annotation, Anything
+from weft.typecheck.language.annotations import Annotation, Anything, ArrayOf
+from weft.typecheck.language.dims import NamedDim, VariadicDim
 from weft.typecheck.language.forms import form_of_value, has_own_dims
 from weft.typecheck.language.names import names_of_signature, products_in
 from weft.typecheck.language.signatures import Signature, fields_of, signature_of
@@ -60,6 +61,9 @@ def recorded_target(
     recorded = _Recorded(plain, call, decoder, owner)
     file, line = place_of(plain)
     given = recorded.arguments()
+    for parameter in recorded.signature.parameters:
+        if _takes_any_size(parameter.annotation):
+            given.pop(parameter.name, None)  # the program is tied to what stays as it was
     constants = {
         size for value in given.values() for leaf in jax.tree.leaves(value) for size in getattr(leaf, "shape", ())
     }
@@ -72,6 +76,13 @@ def recorded_target(
         frozenset(size for size in constants if isinstance(size, int)),
         products_in(recorded.signature),
         transformed=is_transformed(function),
+    )
+
+
+def _takes_any_size(annotation: Annotation) -> bool:
+    """Whether it is one array all of whose axes have names."""
+    return isinstance(annotation, ArrayOf) and all(
+        isinstance(dim, NamedDim) or (isinstance(dim, VariadicDim) and dim.name) for dim in annotation.shape.dims
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import pytest
 from weft.typecheck import ContractError, ImportHookError, install_import_hook, mode
 
@@ -179,7 +180,8 @@ def test_a_package_that_is_imported_already_is_refused(strange: Any):
 
 
 @pytest.mark.slow
-def test_a_test_run_checks_packages_and_says_what_it_could_not(pytester: pytest.Pytester):
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_a_test_run_checks_packages_and_says_what_it_could_not(pytester: pytest.Pytester, workers: str):
     pytester.makepyfile(
         other_package=SOURCE,
         test_it=textwrap.dedent(
@@ -197,9 +199,26 @@ def test_a_test_run_checks_packages_and_says_what_it_could_not(pytester: pytest.
             """
         ),
     )
-    result = pytester.runpytest_subprocess("--weft-contracts=other_package", "-p", "no:cacheprovider", "-n0")
+    options = "--weft-contracts=other_package,no_such_package", "-p", "no:cacheprovider", f"-n{workers}"
+    result = pytester.runpytest_subprocess(*options)
     result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(["*contracts that were not checked*", "other_package.unreadable: *"])
+    said = ["other_package.unreadable: *", "no_such_package: nothing has imported it"]
+    result.stdout.fnmatch_lines(["*contracts that were not checked*", *said])
+    result.stdout.no_fnmatch_line("other_package: *")
+
+
+@pytest.mark.slow
+def test_a_package_that_is_imported_already_is_a_usage_error(pytester: pytest.Pytester):
+    result = pytester.runpytest_subprocess("--weft-contracts=pytest", "-p", "no:cacheprovider", "-n0")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --weft-contracts: pytest: contracts are put into a package as it is*"])
+
+
+def test_the_switch_of_jaxtyping_switches_them_off(strange: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(TypeError) as raised:
+        strange.Linear(3, 2)(jnp.ones(4))
+    assert not isinstance(raised.value, ContractError)
 
 
 def test_no_line_of_a_package_moves(strange: Any):

@@ -52,6 +52,10 @@ def leaves(x: PyTree[Float[Array, "?n"], "T"], y: PyTree[Float[Array, "?n"], "T"
     return x
 
 
+def asks_beside(x: PyTree[Float[Array, "?n ?*rest"], "T"], *rest: Float[Array, "*batch d"], y=None):
+    return isinstance(y, Float[Array, "*batch d"])
+
+
 def printed(x: Float[Array, "a b"]):
     print_bindings()
 """
@@ -98,6 +102,12 @@ def test_isinstance_in_a_body_sees_and_binds_the_dims_of_the_call(package):
     assert not package.agrees(a((2, 3)), a((3, 4)))
     assert package.binds(a((2, 3)), a((3, 5)), a((5, 2)))
     assert not package.binds(a((2, 3)), a((3, 5)), a((4, 2)))
+
+
+def test_what_a_leaf_binds_is_not_told_to_a_body(package):
+    trees = {"one": a((3, 2)), "two": a(4)}
+    assert package.asks_beside(trees, a((2, 5)), y=a((2, 5)))
+    assert not package.asks_beside(trees, a((2, 5)), y=a((3, 5)))
 
 
 def test_a_dim_of_leaves_is_one_of_a_trees(package):

@@ -116,6 +116,11 @@ def test_a_failure_is_explained_by_a_program_without_weft(folder: Path, capsys: 
     assert "weft" not in out.partition("\n\n")[2].rpartition("\n\n")[0]
 
 
+def test_a_name_that_nothing_has_cannot_be_explained(folder: Path, capsys: pytest.CaptureFixture[str]):
+    assert check("--explain", "no_such_name", "with_calls.py") == 2
+    assert capsys.readouterr().err == "weft check: --explain: no 'no_such_name' is defined there\n"
+
+
 @pytest.mark.slow
 def test_a_script_and_a_call_give_the_calls(folder: Path, capfd: pytest.CaptureFixture[str]):
     assert check("--run", "with_calls.py", "with_calls.py", "--only", "named|Plain", "--format", "json") == 0

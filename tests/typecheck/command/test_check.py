@@ -91,6 +91,30 @@ def test_github_has_workflow_commands(write, capsys: pytest.CaptureFixture[str])
     assert "::error file=wrong_four.py,line=5,title=pooled::contract: pooled, return" in capsys.readouterr().out
 
 
+def test_a_class_of_fields_is_judged_by_what_its_initialiser_makes(write, capsys: pytest.CaptureFixture[str]):
+    text = """
+        import jax.numpy as jnp, equinox as eqx
+        from jaxtyping import Array, Float
+
+        class Table(eqx.Module):
+            rows: Float[Array, "vocab d"]
+
+            def __init__(self, vocab: int, d: int):
+                self.rows = jnp.zeros((d, vocab))
+
+        class Pair(eqx.Module):
+            left: Float[Array, "d"]
+            right: Float[Array, "d"]
+    """
+    assert main(["check", "--explain", "Table", write("of_fields.py", text)]) == 1
+    out = capsys.readouterr().out
+    assert 'of_fields.py:5: Table: contract: Table, field rows: expected Float[Array, "vocab d"], found f32[2,1]' in out
+    assert "jax.eval_shape(lambda: Table(1, 2))" in out
+    assert "weft" not in out
+    assert main(["check", "of_fields.py"]) == 1
+    assert "1 contracts: " in capsys.readouterr().out
+
+
 def test_a_skip_comment_leaves_one_out_with_its_reason(write):
     text = WRONG.replace('"b d"]:', '"b d"]:  # weft: skip(known to be wrong)')
     checked = check([write("skipped_one.py", text)])

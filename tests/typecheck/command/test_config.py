@@ -102,6 +102,21 @@ def test_a_table_that_cannot_be_used_is_one_line(project, table: str, said: str,
 
 
 @pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("[tool]\nweft = 3\n", "[tool.weft] is no table"),
+        ("[tool.weft]\ncheck = 3\n", "[tool.weft.check] is no table"),
+        ("[tool.weft.chek]\nstrict = true\n", "[tool.weft] has no key 'chek'; it has check"),
+    ],
+)
+def test_a_table_of_another_name_is_one_line(project, content: str, said: str, capsys: pytest.CaptureFixture[str]):
+    project(content)
+    assert run("../src") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(said)
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["-j", "-2", "."], "jobs: -2 processes cannot share the work; 0 is one a core\n"),

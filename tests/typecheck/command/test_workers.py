@@ -132,6 +132,11 @@ def test_the_rest_is_judged_in_the_order_of_the_files(ran):
     assert code == found["exit_code"] == 2
 
 
+def test_what_a_body_does_without_is_said_beside_its_verdict(ran):
+    (said,) = [one["assumption"] for one in ran[1]["assumptions"] if one["name"] == "does_without"]
+    assert said == "it can do without this: it writes made, which `weft check` refuses"
+
+
 def test_a_file_that_cannot_be_imported_is_one_line(ran):
     found = {one["file"]: one["message"] for one in ran[1]["findings"] if one["level"] == "unusable"}
     assert found == {

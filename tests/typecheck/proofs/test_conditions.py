@@ -208,10 +208,11 @@ class Abstract(eqx.Module):
         return x * self.weight
 
 
-class Physical(eqx.Module):
+class Physical:
     """An array type of a package's own."""
 
-    value: Any
+    def __init__(self, value: Any):
+        self.value = value
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -257,6 +258,7 @@ class Tried(NamedTuple):
 
     assignment: Assignment
     ok: bool = True
+    guard: str = ""
 
 
 def test_an_order_is_refuted_where_other_conditions_leave_none_of_the_sizes_at_its_edge():

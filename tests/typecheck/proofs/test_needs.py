@@ -64,3 +64,10 @@ def test_symbolic_sizes_of_multiples_divide():
 def test_any_key_can_be_symbolic():
     sizes = symbolic_sizes(["layers[0].width", "batch.0", "mod"], {})
     assert len({str(size) for size in sizes.values()}) == 3
+
+
+def test_the_largest_size_of_a_key_bounds_what_it_is_at_least_as_large_as():
+    wanted = Needs(order=(("a", "b", 2), ("b", "c", 1), ("c", "b", 1)), most=(("c", 8),))
+    assert [wanted.ceiling(key) for key in KEYS] == [4, 8, 8, None]
+    sizes = assignment_for(KEYS, Needs(most=(("a", 3), ("b", 3), ("c", 3))), DEALS[0], Assignment()).sizes
+    assert all(sizes[key] <= 3 for key in "abc")

@@ -111,7 +111,7 @@ def test_what_nothing_says_is_not_made_up():
 @pytest.mark.parametrize(
     ("function", "conditions"),
     [
-        (product, ["y.shape[0] = x.shape[1]", "x is not of 0 axes", "x is not of 1 axes"]),
+        (product, ["y.shape[0] = x.shape[1]", "x is of 2 axes"]),
         (summed, ["x is of 3 axes"]),
         (added, ["x and y are of one shape"]),
     ],

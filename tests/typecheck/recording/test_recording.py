@@ -71,6 +71,12 @@ SOURCE = """
     def same(x: Float[Array, "n n"], name: str) -> Float[Array, "n n"]:
         return x
 
+    def first_three(x: Float[Array, "n"], name: str) -> Float[Array, "n"]:
+        return x[:3]
+
+    def tied(x: Float[Array, "n"], weight: Any) -> Float[Array, "n"]:
+        return x * weight
+
     def no_arrays(n: int) -> int:
         return n
 
@@ -206,6 +212,14 @@ def test_a_method_of_a_plain_class_is_proved_or_fails_at_sizes_that_were_not_rec
     contract = proof(recorded, "Plain.turned")
     assert contract.verdict is Verdict.FAILS
     assert "called as recorded" in str(contract.failures[0])
+
+
+def test_only_what_stays_as_it_was_ties_a_size_to_a_recorded_one(recorded: Any):
+    module, _ = recorded
+    module.first_three(jnp.ones(3), "name")
+    assert "found f32[3]: n is 4, not 3" in str(proof(recorded, "first_three").failures[0])
+    module.tied(jnp.ones(3), jnp.ones(3))
+    assert "n = 3" in proof(recorded, "tied").assumptions
 
 
 def test_a_call_that_does_not_fit_its_annotations_says_nothing(recorded: Any):

@@ -1,0 +1,178 @@
+"""What annotations leave to others: type variables, arrays of a package's own, methods that subclasses write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+from jaxtyping import Array, Float, Real
+from weft.typecheck import verify
+from weft.typecheck.proofs.report import Verdict
+
+T = TypeVar("T")
+
+
+def kept(tree: T, x: Float[Array, "n"]) -> tuple[T, Float[Array, "n"]]:
+    return jax.tree.map(jnp.negative, tree), x
+
+
+def summed(tree: T, x: Float[Array, "n"]) -> Float[Array, ""]:
+    return sum((jnp.sum(leaf) for leaf in jax.tree.leaves(tree)), jnp.sum(x))
+
+
+def scanned(step: Callable[[Float[Array, "d"], T], T], start: T, xs: Float[Array, "n d"]) -> T:
+    return jax.lax.scan(lambda carry, x: (step(x, carry), None), start, xs)[0]
+
+
+class Holder(eqx.Module, Generic[T]):
+    inner: T
+    scale: Float[Array, "n"]
+
+    def __call__(self, x: Float[Array, "n"]) -> Float[Array, "n"]:
+        return self.scale * x
+
+
+@pytest.mark.parametrize("thing", [kept, summed, scanned, Holder])
+def test_a_type_variable_stands_for_a_tree(thing: Any):
+    assert verify(thing).proved
+
+
+class Calls(eqx.Module, Generic[T]):
+    inner: T
+
+    def __call__(self, x: Float[Array, "n"]) -> Float[Array, "n"]:
+        return self.inner(x)  # pyright: ignore[reportCallIssue]
+
+
+def reads(tree: T, x: Float[Array, "n"]) -> Float[Array, "n"]:
+    return tree.weight * x  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("thing", [Calls, reads])
+def test_what_is_done_with_a_type_variable_that_a_tree_cannot_do_is_no_failure(thing: Any):
+    (contract,) = verify(thing).contracts
+    assert contract.verdict is Verdict.SKIPPED
+    assert "the annotation leaves its contents open" in contract.reason
+
+
+class Quantity(eqx.Module):
+    value: Array
+    unit: str = eqx.field(static=True, default="m")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.value.shape
+
+    @property
+    def dtype(self) -> Any:
+        return self.value.dtype
+
+    def __mul__(self, factor: float) -> Quantity:
+        return Quantity(self.value * factor, self.unit)
+
+
+def doubled(x: Real[Quantity, "*b"]) -> Real[Quantity, "*b"]:
+    return x * 2
+
+
+def projected(x: Float[Quantity, "n"], weight: Float[Array, "n m"]) -> Float[Array, "m"]:
+    return x.value @ weight
+
+
+def without_last(x: Real[Quantity, "*b n"]) -> Real[Quantity, "*b"]:
+    return x * 2
+
+
+def test_a_record_that_has_the_shape_of_an_array_is_made_around_one():
+    assert verify(doubled).proved
+    assert verify(projected).proved
+    assert "found f32[1,1]" in str(verify(without_last))
+
+
+class Kernel(eqx.Module):
+    def gram(self, x: Float[Array, "n d"]) -> Float[Array, "n n"]:
+        raise NotImplementedError
+
+    def on_end(self) -> None:
+        pass
+
+
+class Linear(Kernel):
+    def gram(self, x: Float[Array, "n d"]) -> Float[Array, "n n"]:
+        return x @ x.T
+
+
+class OneDimension(Kernel):
+    def gram(self, x: Float[Array, "n d"]) -> Float[Array, "n n"]:
+        if x.shape[1] != 1:
+            raise ValueError("one dimension")
+        return x * x.T
+
+
+class Never(Kernel):
+    def gram(self, x: Float[Array, "n d"]) -> Float[Array, "n n"]:
+        raise ValueError("never")
+
+
+def covariance(kernel: Kernel, x: Float[Array, "n d"]) -> Float[Array, "n n"]:
+    return kernel.gram(x) + 1
+
+
+def test_a_class_whose_methods_its_subclasses_write_is_tried_as_these():
+    first, second = verify(covariance).assumptions
+    assert first == "d = 1"  # for one of them: what is said holds for all that are named
+    assert second.startswith("kernel is Linear or OneDimension, not Never (guard at ")
+
+
+class Hooked(eqx.Module):
+    def on_end(self) -> None:
+        pass
+
+    def __call__(self, x: Float[Array, "n"]) -> Float[Array, "n"]:
+        self.on_end()
+        return x
+
+
+class Loud(Hooked):
+    def on_end(self) -> None:
+        del self
+
+
+def test_a_class_with_a_hook_that_promises_nothing_stands_for_itself():
+    assert verify(Hooked).proved
+    assert verify(Hooked).assumptions == ()
+
+
+def empty(x: Float[Array, "n"]) -> Float[Array, "n"]: ...  # pyright: ignore[reportReturnType]
+
+
+def described(x: Float[Array, "n"]) -> Float[Array, "n"]:  # pyright: ignore[reportReturnType]
+    """Words, and nothing else."""
+
+
+def forgotten(x: Float[Array, "n"]) -> Float[Array, "n"]:
+    jnp.negative(x)  # pyright: ignore[reportReturnType]
+
+
+@pytest.mark.parametrize("function", [empty, described])
+def test_an_empty_body_is_not_judged(function: Any):
+    (contract,) = verify(function).contracts
+    assert (contract.verdict, contract.reason) == (Verdict.SKIPPED, "it is not implemented")
+
+
+def test_a_body_without_a_result_is():
+    assert "found None" in str(verify(forgotten))
+
+
+def pooled(x: Float[Array, "n d"], pool: bool = False) -> Float[Array, "n d"]:
+    if pool and x.shape[0] % 4:
+        raise ValueError("4 divides n")
+    return x
+
+
+def test_what_an_option_needs_is_tried_with_the_option():
+    assert verify(pooled).assumptions == ("4 divides n",)
