@@ -14,6 +14,7 @@ from weft.nnx.proxy_caller import ApplyCaller
 from weft.nnx.states.states import State
 
 M = TypeVar("M")
+M_co = TypeVar("M_co", covariant=True)
 
 
 @dataclass_transform(frozen_default=True)
@@ -87,7 +88,7 @@ class TrainState(FrozenRecord, Generic[M]):
         return self.replace(params=params, opt_state=opt_state, step=self.step + 1, **kwargs)
 
 
-class ModuleDefApply(Protocol, Generic[M]):
+class ModuleDefApply(Protocol, Generic[M_co]):
     """What calls a model with states, as `GraphDef.apply` does: it gives the output, and (new structure, new state)."""
 
     def __call__(self, state: State, *states: State) -> ApplyCaller: ...

@@ -203,7 +203,15 @@ def resolve_kwargs(fun: Any = MISSING, args: Any = MISSING, kwargs: Any = MISSIN
     (1, 2)
     """
     if fun is MISSING:
-        return lambda f: functools.wraps(f)(lambda *args, **kwargs: f(*resolve_kwargs(f, args, kwargs)))
+
+        def resolving(f: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(f)
+            def resolved(*args: Any, **kwargs: Any) -> Any:
+                return f(*resolve_kwargs(f, args, kwargs))
+
+            return resolved
+
+        return resolving
     for name, given in (("args", args), ("kwargs", kwargs)):
         if given is MISSING:
             raise ValueError(f"{name} must be provided")
