@@ -31,6 +31,9 @@ FORWARDING = "_forward_"
 # The function in which JAX asks a value for numbers, and its locals that say by what, and of what.
 ASKS_FOR_VALUES, ASKED_BY, ASKED_OF = "concrete_or_error", "force", "val"
 
+# The module of the class in which `eqx.tree_at` wraps leaves while it looks for those to replace.
+TREE_AT = "equinox._tree"
+
 # ---- the words of errors -------------------------------------------------------------------------------------------
 
 # A tracer where none can be: JAX says the name of its class, in lower case here.

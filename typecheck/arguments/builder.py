@@ -19,6 +19,7 @@ import jax
 from weft.core.caches import kept
 from weft.typecheck.language.annotations import Annotation
 from weft.typecheck.language.dims import AnyDim, Dim, FixedDim, NamedDim, Shape, SymbolicDim, UnboundDim, VariadicDim
+from weft.typecheck.language.names import names_of_class
 
 PRIMES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109)
 
@@ -182,10 +183,13 @@ class Builder:
     @property
     def configured(self) -> frozenset[str]:
         """The keys that are integers only, and in no shape: how many, which kind, where."""
+        # A field that is not an argument has a shape, too: `freqs: "coords bands"`, made of two integers.
+        named = frozenset[str]().union(*(names_of_class(cls) for _, cls, _, _ in self.calls))
         return frozenset(
             key
             for key in self.numbers
-            if not any(one is self.sizes[key] or one == self.sizes[key] for one in self.shaped)
+            if key.rpartition(".")[2] not in named
+            and not any(one is self.sizes[key] or one == self.sizes[key] for one in self.shaped)
         )
 
     def _fresh(self) -> int:

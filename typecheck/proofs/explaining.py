@@ -160,6 +160,8 @@ class Explainer:
                 continue
             if trial.ok:
                 return trial
+            if base.violations and base.violations[0].of_tree and not any(map(is_class, options)):
+                continue  # what a result should be is known: another kind of value that only raises is no way there
             if isinstance(trial.error, NotImplementedError) and any(map(is_class, options)):
                 continue  # what a class does not bring says nothing of the program
             if trial.progress > best.progress:

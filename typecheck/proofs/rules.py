@@ -36,7 +36,7 @@ def candidates(trial: Trial, needs: Needs, constants: frozenset[int]) -> Iterato
 def last_resorts(trial: Trial, needs: Needs) -> Iterator[Needs]:
     """What a guard may ask that nothing else passes. Sizes that are few, or one, pass much else by chance."""
     sizes = {key: size for key, size in trial.assignment.sizes.items() if isinstance(size, int)}
-    for rule in (_asked_by_guard, _smaller, _joined_at_guard) if trial.guard else ():
+    for rule in (_asked_by_guard, _smaller, _joined_at_guard) if trial.guard else (_joined_configurations,):
         yield from rule(trial, needs, sizes, list(trial.spoken_of) or list(sizes), frozenset())
 
 
@@ -330,6 +330,23 @@ def _joined_at_guard(
     for group in (nearby, list(sizes)) if len(free) > 2 else ():
         rest = tuple((one, group[0]) for one in group[1:] if one not in dict(needs.merged))
         yield dataclasses.replace(needs, merged=(*needs.merged, *rest))
+
+
+def _joined_configurations(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    """An integer that a record is made of and no shape names, as the size of an axis of what is given to it.
+
+    `Likelihood(num_outputs=2)` takes targets of two columns, and no annotation can say that: the integer has none, so
+    this joins no two dims of a contract. It is no number of rows, nor is it one with another integer: a program that
+    has mixed up its widths, or broadcasts along a batch, would hold under such a need.
+    """
+    of_records = [key for key in sizes if key in trial.configured and trial.scopes.get(key, frozenset()) - {""}]
+    of_data = [key for key in sizes if key not in trial.numbers and key not in trial.leading]
+    given = [key for key in of_data if "" in trial.scopes.get(key, frozenset())]
+    for one, other in itertools.product(of_records, given):
+        if one not in dict(needs.merged) and other not in dict(needs.merged):
+            yield needs.plus(merged=(one, other))
 
 
 _RULES: tuple[Rule, ...] = (

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from types import CodeType, FrameType
 from typing import Any, Literal
 
+from weft.core.edge import names
 from weft.core.records.leaves import is_array
 from weft.core.records.module import Module
 from weft.typecheck.errors import AnnotationError
@@ -230,6 +231,8 @@ class Watch:
                 self._violated(type(record), mismatch, frame)
 
     def _violated(self, owner: Any, mismatch: Mismatch, frame: FrameType | None) -> None:
+        if type(mismatch.value).__module__ == names.TREE_AT:
+            return  # a property that `eqx.tree_at` asks, of a record that holds what marks its leaves
         if self.calls_at_violation is None:
             self.calls_at_violation = len(self.calls)
         file, line = place_of(owner)
@@ -244,6 +247,7 @@ class Watch:
             inside_of(mismatch),
             mismatch.reason == "rank",
             mismatch.reason in ("batched", "unbatched", "overmapped", "link"),
+            mismatch.reason == "class" and isinstance(mismatch.value, dict | tuple | list),
         )
         if violation.place not in {one.place for one in self.violations}:
             self.violations.append(violation)

@@ -168,3 +168,9 @@ def test_the_message_of_equinox_has_the_end_that_weft_cuts_it_at():
         fail_in_a_program()
     rest = str(caught.value).partition(names.OF_EQUINOX)[2]
     assert rest.partition(names.END_OF_EQUINOX)[0].strip() == "too large"
+
+
+def test_equinox_wraps_leaves_while_it_replaces_some_in_a_class_of_the_module_that_weft_looks_for():
+    seen: list[Any] = []
+    eqx.tree_at(lambda pair: seen.append(pair[0]) or pair[0], (X, X), X)
+    assert names.TREE_AT in {type(one).__module__ for one in seen}

@@ -176,3 +176,67 @@ def pooled(x: Float[Array, "n d"], pool: bool = False) -> Float[Array, "n d"]:
 
 def test_what_an_option_needs_is_tried_with_the_option():
     assert verify(pooled).assumptions == ("4 divides n",)
+
+
+class Likelihood(eqx.Module):
+    outputs: int
+    scale: Float[Array, "p"]
+
+    def targets(
+        self, y: Float[Array, "n k"], mean: Float[Array, "n 1"]
+    ) -> tuple[Float[Array, "nk"], Float[Array, "nk"]]:
+        return y.T.reshape(-1), jnp.tile(mean, (self.outputs, 1)).reshape(-1)
+
+
+class Mixed(eqx.Module):
+    width: int = eqx.field(static=True)
+    rows: int = eqx.field(static=True)
+
+    def __call__(self, x: Float[Array, "b d"]) -> Float[Array, "b d"]:
+        return x + jnp.ones((self.rows, 1))
+
+
+def test_an_integer_that_no_shape_names_may_have_to_be_the_size_of_an_axis():
+    report = verify(Likelihood)
+    assert report.ok
+    assert "outputs = k" in str(report)
+
+
+def test_an_integer_that_would_have_to_be_the_number_of_rows_is_a_fault():
+    assert not verify(Mixed).ok
+
+
+Y = TypeVar("Y")
+
+
+def traced(step: Callable[[T, Float[Array, "d"]], tuple[T, Y]], start: T, xs: Float[Array, "n d"]) -> tuple[T, Array]:
+    return jax.lax.scan(step, start, xs)
+
+
+def paired(step: Callable[[T, Float[Array, "d"]], tuple[T, Y]], start: T, xs: Float[Array, "n d"]) -> Float[Array, "d"]:
+    return jax.lax.scan(step, start, xs)
+
+
+def test_what_a_type_variable_stands_for_may_have_to_be_one_array():
+    report = verify(traced)
+    assert report.ok
+    assert "Y is one array" in str(report)
+
+
+def test_a_pair_where_an_array_is_promised_is_a_fault_whatever_the_trees_are():
+    assert "found tuple" in str(verify(paired).failures[0])
+
+
+class Weighted(eqx.Module):
+    weights: Float[Array, "n"]
+
+    @property
+    def points(self) -> Float[Array, "n"]:
+        return self.weights
+
+    def doubled(self) -> Weighted:
+        return eqx.tree_at(lambda one: one.points, self, self.weights * 2)
+
+
+def test_what_equinox_marks_leaves_with_breaks_no_annotation():
+    assert verify(Weighted).ok
