@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -68,6 +69,9 @@ _DTYPES = (
 )
 
 
+_ITEM = re.compile(r"\[\d+\]")
+
+
 def _array(builder: Builder, spec: ArrayOf, place: str, scope: Scope) -> Any:
     cls = spec.array_type
     if isinstance(cls, type) and not issubclass(jax.Array, cls) and cls.__module__.partition(".")[0] not in _PLAIN:
@@ -102,7 +106,8 @@ def _plain_array(builder: Builder, spec: ArrayOf, place: str, scope: Scope) -> A
         raise Unbuildable(f"{place}: {spec} has a negative size at {dict(builder.sizes)}")
     if spec.dtype.accepted == ("prng_key",):
         return jax.ShapeDtypeStruct(shape, key_dtype())
-    if spec.dtype.accepted is None and builder.choose(f"{place} dtype", 2) == 1:
+    # Items of one list have one kind of numbers: what takes them all fails as long as one is of another.
+    if spec.dtype.accepted is None and builder.choose(f"{_ITEM.sub('[:]', place)} dtype", 2) == 1:
         return jax.ShapeDtypeStruct(shape, jnp.dtype("int32"))
     for name in (*_DTYPES, *(one for one in spec.dtype.accepted or () if isinstance(one, str))):
         if spec.dtype.accepts(name):

@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
-from jaxtyping import Array, Float, Real
+from jaxtyping import Array, Float, Real, Shaped
 from weft.typecheck import verify
 from weft.typecheck.proofs.report import Verdict
 
@@ -240,3 +240,13 @@ class Weighted(eqx.Module):
 
 def test_what_equinox_marks_leaves_with_breaks_no_annotation():
     assert verify(Weighted).ok
+
+
+def gathered(picks: list[Shaped[Array, "k"]], x: Float[Array, "m d"]) -> Float[Array, "k d"]:
+    return sum((x[one] for one in picks), jnp.zeros(()))
+
+
+def test_the_items_of_a_list_have_one_kind_of_numbers():
+    report = verify(gathered)
+    assert report.ok
+    assert "picks[:] is of integers" in str(report)
