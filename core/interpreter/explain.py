@@ -20,7 +20,7 @@ import numpy as np
 from jax.core import Tracer
 from weft.core.callers import is_users, owner_of
 from weft.core.edge import names
-from weft.core.edge._jax import is_dead_tracer, traced_from
+from weft.core.edge._tracers import is_dead_tracer, traced_from
 from weft.core.edge.trees import PyTree
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import (

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 from weft.core.closures import closed_over
-from weft.core.edge._jax import is_of_running_trace
+from weft.core.edge._tracers import is_of_running_trace
 from weft.core.errors import TraceLevelError
 
 # What cannot hold a tracer, or is not the function's own.

@@ -26,7 +26,7 @@ import jax
 from jax.experimental.layout import Format
 from jax.sharding import PartitionSpec, Sharding
 from weft.core.caches import kept
-from weft.core.edge._jax import is_mapped
+from weft.core.edge._tracers import is_mapped
 from weft.core.edge.trees import PyTree
 from weft.core.errors import AxisError
 

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import jax.export
 from weft.core.edge import names, trees
-from weft.core.edge._jax import definition_of, is_exported, node_of, write_instead
+from weft.core.edge._nodes import definition_of, is_exported, node_of, write_instead
 from weft.core.edge.trees import TreeDef
 from weft.core.records.configuration import Mixed
 from weft.core.records.statics import Static

@@ -22,7 +22,7 @@ import equinox as eqx
 import jax
 import numpy as np
 from weft.core.edge import trees
-from weft.core.edge._jax import definition_of
+from weft.core.edge._nodes import definition_of
 from weft.core.edge.trees import TreeDef
 from weft.core.errors import StaticError
 from weft.core.records.statics import Static

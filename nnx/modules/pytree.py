@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, Self
 
 from typing_extensions import dataclass_transform
-from weft.core.edge._jax import register_dispatched_node
+from weft.core.edge._nodes import register_dispatched_node
 from weft.core.records.exporting import exportable_as
 from weft.nnx.config import config
 from weft.nnx.errors import AttributeKindError, TraceContextError

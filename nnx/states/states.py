@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from typing import Any, ClassVar, TypeVar
 
 import jax.tree_util as jtu
-from weft.core.edge._jax import register_dispatched_node
+from weft.core.edge._nodes import register_dispatched_node
 from weft.core.paths import Path, format_path
 from weft.core.records.exporting import exportable_as
 from weft.nnx.errors import FilterError, StructureError

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 import jax.extend
-from weft.core.edge._jax import running_trace
+from weft.core.edge._tracers import running_trace
 from weft.nnx.printing.reprlib import Attr, Object, Representable
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import jax
-from weft.core.edge import _jax, names
+from weft.core.edge import _tracers, names
 from weft.typecheck.proofs.options import argument_of
 from weft.typecheck.proofs.trial import Trial
 
@@ -72,7 +72,7 @@ def _needs_numbers(trial: Trial) -> bool:
     """Whether it asks for the numbers in an array, and some would do."""
     if isinstance(trial.error, TypeError) and names.TRACED_SHAPE in str(trial.error):
         return names.A_TRACER in str(trial.error).lower()
-    return isinstance(trial.error, NOT_ABSTRACT) and not _jax.asks_for_one_integer(trial.error)
+    return isinstance(trial.error, NOT_ABSTRACT) and not _tracers.asks_for_one_integer(trial.error)
 
 
 def _in_short(trial: Trial) -> str:

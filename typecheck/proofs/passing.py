@@ -21,7 +21,7 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from weft.core.caches import kept
-from weft.core.edge import _jax
+from weft.core.edge import _tracers
 from weft.typecheck.proofs.guards import is_packages
 from weft.typecheck.proofs.whose import is_transforms, is_users
 
@@ -44,12 +44,16 @@ class Passing:
 
     def going_on(self) -> AbstractContextManager[None]:
         """While this lasts, traced numbers pass the guards of the program's own."""
-        return _jax.truth_of_tracers(self._answer)
+        return _tracers.truth_of_tracers(self._answer)
 
     def _answer(self, frame: FrameType) -> bool | None:
         """What a number has to be so that the guard that asks for it passes; None if no guard asks."""
         file = frame.f_code.co_filename
-        if self.ended or not _jax.is_outermost_trace() or not (is_users(file, self.own) or is_packages(file, self.own)):
+        if (
+            self.ended
+            or not _tracers.is_outermost_trace()
+            or not (is_users(file, self.own) or is_packages(file, self.own))
+        ):
             return None
         found = [one for one in _statements(frame.f_code) if one.lineno <= frame.f_lineno <= _last_line(one)]
         answers = {answer for one in found for answer in _asked(one, frame.f_globals)}

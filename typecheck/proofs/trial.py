@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-from weft.core.edge import _jax
+from weft.core.edge import _tracers
 from weft.core.records.leaves import is_array
 from weft.core.tracebacks import whole_tracebacks
 from weft.typecheck.arguments.abstract import closed, opened
@@ -230,12 +230,12 @@ def run_trial(
     with (
         one_at_a_time,
         mode("off"),  # the watch checks, and goes on after the first finding
-        _jax.whole_tracebacks(),
+        _tracers.whole_tracebacks(),
         whole_tracebacks(),
         watching(target.own, apart=assignment.apart, about=(target.file, target.line)) as watch,
         warnings.catch_warnings(),
         passing.going_on(),
-        _jax.own_functions_traced(lambda: _trace_context(_SHARED)),
+        _tracers.own_functions_traced(lambda: _trace_context(_SHARED)),
     ):
         warnings.simplefilter("ignore")
         ran = _run(target, builder, watch, passing)

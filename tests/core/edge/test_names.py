@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
-from weft.core.edge import _jax, names
+from weft.core.edge import _tracers, names
 
 X = jnp.ones((2, 3))
 TEXTS = np.array(["a", "b"])
@@ -78,9 +78,9 @@ def test_methods_are_passed_on_by_functions_that_begin_alike():
 @pytest.mark.parametrize(("segments", "expected"), [(jnp.ones((3,), int), True), (jnp.ones((), int), False)])
 def test_an_integer_that_is_asked_of_an_array_with_axes_is_told_from_one_of_a_number(segments: Any, expected: bool):
     # JAX cuts the frame that knows it off otherwise.
-    with _jax.whole_tracebacks(), pytest.raises(jax.errors.ConcretizationTypeError) as caught:
+    with _tracers.whole_tracebacks(), pytest.raises(jax.errors.ConcretizationTypeError) as caught:
         jax.jit(lambda x, n: jax.ops.segment_sum(x, jnp.zeros(2, int), num_segments=n))(X, segments)
-    assert _jax.asks_for_one_integer(caught.value) == expected
+    assert _tracers.asks_for_one_integer(caught.value) == expected
 
 
 @pytest.mark.parametrize("name", sorted(names.ELEMENTWISE | names.UNARY))

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from weft.core.edge import _jax
+from weft.core.edge import _tracers
 
 X = jnp.ones((2, 3))
 numbers = jax.make_user_context(default_value=None)
@@ -21,7 +21,7 @@ def programs_of(function: Callable[[Any], Any], number: int) -> list[Any]:
 
 
 def are_shared(function: Callable[[Any], Any]) -> bool:
-    with _jax.own_functions_traced(lambda: numbers(0)):
+    with _tracers.own_functions_traced(lambda: numbers(0)):
         (one,), (other,) = programs_of(function, 1), programs_of(function, 2)
     return one is other
 
@@ -39,7 +39,7 @@ def test_what_a_transform_makes_of_a_function_of_jax_is_made_once(transform: Cal
     def transformed(x: jax.Array) -> jax.Array:
         return transform(lambda row: jnp.linalg.norm(row) + 1)(x.ravel())
 
-    with _jax.own_functions_traced(lambda: numbers(0)):
+    with _tracers.own_functions_traced(lambda: numbers(0)):
         ones, others = programs_of(transformed, 11), programs_of(transformed, 12)
     assert ones
     assert all(one is other for one, other in zip(ones, others, strict=True))
@@ -58,7 +58,7 @@ def test_a_rule_of_the_users_runs_each_time():
         return jnp.linalg.norm(x)
 
     identity.defjvp(lambda primals, tangents: (identity(*primals), half(jnp.sum(*tangents))))
-    with _jax.own_functions_traced(lambda: numbers(0)):
+    with _tracers.own_functions_traced(lambda: numbers(0)):
         programs_of(jax.grad(jax.jit(identity)), 13)
         before = len(calls)
         programs_of(jax.grad(jax.jit(identity)), 14)
@@ -75,7 +75,7 @@ def test_a_function_of_jax_that_is_given_one_of_the_users_is_traced_each_time():
     def applied(x: jax.Array) -> jax.Array:
         return jnp.apply_along_axis(one_more, 0, x)
 
-    with _jax.own_functions_traced(lambda: numbers(0)):
+    with _tracers.own_functions_traced(lambda: numbers(0)):
         programs_of(applied, 5)
         before = len(calls)
         programs_of(applied, 6)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-from weft.core.edge import _jax
+from weft.core.edge import _nodes
 
 
 def register(pack_log):
@@ -16,7 +16,7 @@ def register(pack_log):
         pack_log.append("packed")
         return [pair.a, pair.b], None
 
-    _jax.register_dispatched_node(
+    _nodes.register_dispatched_node(
         Pair,
         lambda pair: ((pair.a, pair.b), None),
         lambda _, children: Pair(*children),
@@ -36,14 +36,14 @@ def steps(pair_class):
 
 
 def test_this_jax_has_a_registry_for_calls_that_are_compiled():
-    assert _jax.has_dispatch_registry()
+    assert _nodes.has_dispatch_registry()
     log = []
     assert steps(register(log)) == (2.0, 2.0)
     assert log
 
 
 def test_without_it_classes_are_registered_as_ever(monkeypatch):
-    monkeypatch.setattr(_jax, "has_dispatch_registry", lambda: False)
+    monkeypatch.setattr(_nodes, "has_dispatch_registry", lambda: False)
     log = []
     assert steps(register(log)) == (2.0, 2.0)
     assert log == []

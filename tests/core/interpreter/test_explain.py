@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 import weft
 from jax import lax
-from weft.core.edge._jax import is_dead_tracer
+from weft.core.edge._tracers import is_dead_tracer
 from weft.core.errors import AliasError, DonatedError, TraceLevelError
 from weft.core.interpreter.explain import explain
 from weft.core.records.leaves import iter_leaves
@@ -33,7 +33,7 @@ TRACES: dict[str, Callable[[Callable[[Any], Any]], Any]] = {
 
 @pytest.mark.parametrize("name", TRACES)
 def test_a_tracer_is_alive_in_its_trace_and_dead_after_it(name: str):
-    # Whether a tracer is dead is read off JAX's private names: if this fails, see `core/edge/_jax.py`.
+    # Whether a tracer is dead is read off JAX's private names: if this fails, see `core/edge/_tracers.py`.
     kept: list[Any] = []
 
     def look(x: Any) -> Any:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jaxtyping import Array, Float
-from weft.core.edge import _jax
+from weft.core.edge import _tracers
 from weft.typecheck.proofs.prover import verify
 from weft.typecheck.proofs.report import Verdict
 
@@ -146,5 +146,5 @@ def test_numbers_are_asked_for_outside_of_a_proof_as_ever():
     verify(by_if)
     with pytest.raises(jax.errors.TracerBoolConversionError):
         jax.eval_shape(by_if, jnp.ones(3))
-    with _jax.truth_of_tracers(lambda frame: None), pytest.raises(jax.errors.TracerBoolConversionError):
+    with _tracers.truth_of_tracers(lambda frame: None), pytest.raises(jax.errors.TracerBoolConversionError):
         jax.eval_shape(lambda x: bool(x.all()), jnp.ones(3))

@@ -1,0 +1,234 @@
+"""The edge to JAX's running traces: what a tracer belongs to and was computed from, and whose functions are traced.
+
+As in `_jax.py`, each use of what JAX keeps to itself says why.
+"""
+
+# JAX annotates in part; see `_jax.py`.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false, reportPrivateUsage=false
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import operator
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import BuiltinFunctionType, FrameType, FunctionType, MethodType
+from typing import Any, cast
+
+import jax
+
+# Sets how tracebacks are filtered in one thread; JAX exports the setting of the whole process only.
+from jax._src.config import traceback_filtering
+
+# The innermost running trace; JAX exports nothing that tells whether a tracer is still alive.
+from jax._src.core import trace_ctx
+from jax.core import Tracer
+from jax.extend.core import ClosedJaxpr
+from weft.core.edge import names
+
+
+def is_mapped(value: object) -> bool:
+    """Whether an array differs along the axis of the `vmap` that is being traced; False inside other transforms.
+
+    JAX's own error about a mapped output under None says where that is in the output as JAX sees it.
+    """
+    batch_info = getattr(trace_ctx.trace, "to_batch_info", None)
+    return batch_info is not None and batch_info(value)[1] is not None
+
+
+def is_dead_tracer(tracer: Tracer[Any]) -> bool:
+    """Whether a tracer belongs to no trace that the running code is inside of.
+
+    JAX has no public way to ask; it only raises, often, once the tracer is used. Traces know the one around them.
+    """
+    trace = trace_ctx.trace
+    while trace is not None:
+        if trace is tracer._trace:
+            return False
+        trace = getattr(trace, "parent_trace", None)
+    return True
+
+
+def is_of_running_trace(tracer: Tracer[Any]) -> bool:
+    """Whether a tracer is dead as soon as the innermost running trace ends."""
+    return trace_ctx.trace is tracer._trace
+
+
+def running_trace() -> object:
+    """A token of the innermost running trace: the same object as long as that runs.
+
+    What JAX exports, `get_opaque_trace_state`, wraps it anew each time, which takes three times as long to make and to
+    compare; every Variable that is made asks.
+    """
+    return trace_ctx.trace._weakref
+
+
+def is_outermost_trace() -> bool:
+    """Whether the running trace is staged, and inside of no other one: what runs in it would run on arrays, too."""
+    outer = getattr(trace_ctx.trace, "parent_trace", None)
+    return outer is not None and getattr(outer, "parent_trace", None) is None and not hasattr(outer, "frame")
+
+
+@contextlib.contextmanager
+def truth_of_tracers(decide: Callable[[FrameType], bool | None]) -> Generator[None]:
+    """Asks `decide`, with the frame that wants to know, whether a traced number of this thread is true.
+
+    None leaves it to JAX, which raises; it has no hook there. Everybody's tracers are asked while this lasts, so what
+    other threads trace goes by JAX alone.
+    """
+    cls, thread = cast(Any, Tracer), threading.get_ident()
+    original = cls.__bool__
+
+    def truth(tracer: Tracer[Any]) -> bool:
+        ours = threading.get_ident() == thread and tracer.size == 1
+        found = decide(sys._getframe(1)) if ours else None
+        return original(tracer) if found is None else found
+
+    cls.__bool__ = truth
+    try:
+        yield
+    finally:
+        cls.__bool__ = original
+
+
+@contextlib.contextmanager
+def own_functions_traced(within: Callable[[], AbstractContextManager[Any]]) -> Generator[None]:
+    """While this lasts, this thread traces JAX's own compiled functions (`jnp.add`, `jax.random.normal`) in a context.
+
+    Who gives each trace a context of its own, so that none is answered from another's, pays for these again each time,
+    which is most of the time; and there is nothing of the user's in them, but for functions that they are given. JAX
+    roots the metadata of what it traces in the function, so that nothing of the first caller is in it.
+
+    What `vmap` and derivatives make of such a trace (a jaxpr from a jaxpr, with no call of anybody's) is made in that
+    context, too: under a `vmap` of `grad` that is most of the time that is left.
+
+    Args:
+        within: makes the context, of those that are part of the key of a trace.
+    """
+    from jax._src import pjit
+    from jax._src.interpreters import ad as derivatives
+    from jax._src.interpreters import batching as batches
+    from jax._src.interpreters import partial_eval as partial
+
+    thread, infer = threading.get_ident(), cast(Any, pjit)._infer_params
+
+    def inferred(fun: Any, info: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        ours = threading.get_ident() == thread and _is_own(fun)
+        if not ours or not all(map(_is_plain, (*args, *kwargs.values()))):
+            return infer(fun, info, args, kwargs)
+        with within():
+            found = infer(fun, info, args, kwargs)
+        _own_jaxprs.add(found[0].params["jaxpr"])
+        return found
+
+    def derived(derive: Callable[..., Any]) -> Callable[..., Any]:
+        def of_own(jaxpr: Any, *how: Any) -> Any:
+            if threading.get_ident() != thread or jaxpr not in _own_jaxprs:
+                return derive(jaxpr, *how)
+            with within():
+                found = derive(jaxpr, *how)
+            several = found if isinstance(found, tuple) else (found,)
+            _own_jaxprs.update(one for one in several if isinstance(one, ClosedJaxpr))
+            return found
+
+        return of_own
+
+    derivations = (
+        (batches, "_batch_jaxpr2"),
+        (batches, "_batch_jaxpr_axes"),
+        (derivatives, "_jvp_jaxpr"),
+        (derivatives, "_linearize_jaxpr"),
+        (partial, "_prune_closed_jaxpr_outputs"),
+        (pjit, "_dce_jaxpr_pjit"),
+        (pjit, "_transpose_jaxpr_fancy"),
+    )
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_replaced(pjit, "_infer_params", inferred))
+        for module, name in derivations:
+            stack.enter_context(_replaced(module, name, derived(getattr(module, name))))
+        yield
+
+
+# The traces of JAX's own functions, and what was derived from them; each lives as long as JAX's caches keep it.
+_own_jaxprs: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+@contextlib.contextmanager
+def _replaced(module: Any, name: str, other: Any) -> Generator[None]:
+    original = getattr(module, name)
+    setattr(module, name, other)
+    try:
+        yield
+    finally:
+        setattr(module, name, original)
+
+
+_FOLDER = f"{Path(jax.__file__).parent}/"
+
+
+def _is_own(function: object) -> bool:
+    """Whether a function is one of JAX's own, at the top of a module: it closes over nothing, and wraps nothing."""
+    if not isinstance(function, FunctionType) or function.__closure__ is not None or hasattr(function, "__wrapped__"):
+        return False
+    return function.__code__.co_filename.startswith(_FOLDER)
+
+
+def _is_plain(value: object) -> bool:
+    """Whether an argument is no function, or holds none, of somebody else's."""
+    if isinstance(value, functools.partial | MethodType) or (callable(value) and not isinstance(value, type)):
+        return isinstance(value, BuiltinFunctionType) or _is_own(value)
+    return not isinstance(value, tuple | list | dict) or all(map(_is_plain, jax.tree.leaves(value)))
+
+
+def asks_for_one_integer(error: Exception) -> bool:
+    """Whether JAX wanted an integer, such as a number of segments, of an array that has axes: no numbers would do.
+
+    The error says only that it was traced. What was asked for, the frame that raised it knows.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None or trace.tb_frame.f_code.co_name != names.ASKS_FOR_VALUES:
+        return False
+    given = trace.tb_frame.f_locals
+    return given.get(names.ASKED_BY) is operator.index and getattr(given.get(names.ASKED_OF), "shape", ()) != ()
+
+
+def traced_from(tracer: Tracer[Any], values: Sequence[object]) -> list[int]:
+    """The positions of the values that a tracer was computed from, among arguments of the trace that it belongs to.
+
+    JAX tells it in the text of its errors alone, by the names that its own caller's arguments have.
+    """
+    found = [i for i, value in enumerate(values) if value is tracer]
+    if found:
+        return found
+    innermost, inner = _innermost(tracer), [_innermost(value) for value in values]
+    frame = getattr(getattr(innermost, "_trace", None), "frame", None)
+    if frame is None:
+        return []
+    positions, _ = frame.find_progenitors(innermost)
+    variables = [frame.invars[position] for position in positions or ()]
+    of_trace = {i: v.val for i, v in enumerate(inner) if getattr(v, "_trace", None) is innermost._trace}
+    return [i for i, variable in of_trace.items() if any(variable is other for other in variables)]
+
+
+def _innermost(value: object) -> Any:
+    """What a tracer of `vmap` or of a derivative stands for in the trace that is being staged, if there is one."""
+    while (trace := getattr(value, "_trace", None)) is not None and not hasattr(trace, "frame"):
+        value = getattr(value, "val", getattr(value, "primal", None))
+    return value
+
+
+def whole_tracebacks() -> AbstractContextManager[None]:
+    """JAX's errors keep their tracebacks as they are, in this thread.
+
+    JAX takes its own frames out, with a look at the file system for each one. Who raises thousands of errors and shows
+    none of them spends half of the time there.
+    """
+    return traceback_filtering("off")
