@@ -33,7 +33,7 @@ from weft.typecheck.proofs.options import argument_of, describe_option, is_class
 from weft.typecheck.proofs.programs import program_of
 from weft.typecheck.proofs.report import Cause, Contract, Finding, Report, Verdict
 from weft.typecheck.proofs.search import Outcome, Search
-from weft.typecheck.proofs.targets import targets_of
+from weft.typecheck.proofs.targets import names_taken, targets_of
 from weft.typecheck.proofs.trial import Target, Trial, one_at_a_time, run_trial
 from weft.typecheck.proofs.violations import Violation
 from weft.typecheck.proofs.watch import AsJaxtyping
@@ -108,6 +108,9 @@ def proofs_of(thing: Any, args: Mapping[str, Any], dims: Mapping[str, Any], budg
         AnnotationError: in one line, for an annotation that cannot be read.
         TypeError: if it is nothing that can be verified.
     """
+    taken = names_taken(thing) if args else None
+    if taken is not None and not args.keys() <= taken:
+        raise AnnotationError(f"{min(args.keys() - taken)!r} is no parameter of what is judged")
     with one_at_a_time:  # a trial in another thread may have put abstract arrays among a module's globals
         return [Proof(target, dict(dims), budget) for target in targets_of(thing, dict(args), generalise)]
 
