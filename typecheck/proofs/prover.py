@@ -136,9 +136,10 @@ def prove(target: Target, dims: Mapping[str, Any], budget: Budget) -> Contract:
     under = (f"it runs under an axis named {axis!r}" for axis in target.axes)
     assumed = sorted({place for trial in outcome.passed for place in trial.assumed})
     returned = (f"{place} returns something like what it is given first" for place in assumed)
+    empty = (f"{place} is empty" for place in sorted({place for trial in outcome.passed for place in trial.emptied}))
     guards = dict.fromkeys(guard for trial in outcome.passed for guard in trial.passing)
     passing = (f"the numbers pass the {guard}" for guard in guards)
-    assumptions = (*outcome.needs.words(), *outcome.notes, *under, *returned, *passing)
+    assumptions = (*outcome.needs.words(), *outcome.notes, *under, *returned, *empty, *passing)
     if outcome.failed:
         return _failed(target, search, outcome, assumptions)
     if outcome.ended is not None:
