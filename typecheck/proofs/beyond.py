@@ -65,7 +65,8 @@ def beyond_annotations(trial: Trial) -> str | None:
     if wrapped:
         return f"it holds a {', '.join(sorted(wrapped))} where it computes with an array ({what})"
     trees = sorted(argument_of(place) for place in trial.options if place.endswith(" tree"))
-    if trees and isinstance(trial.error, TypeError) and {"dict", "tuple"} & set(_NAMED.findall(what)):
+    of_tree = {"dict", "tuple"} & set(_NAMED.findall(what)) or "iteration over a 0-d array" in what
+    if trees and isinstance(trial.error, TypeError) and of_tree:
         return f"{', '.join(trees)}: the annotation leaves open which tree it is ({what}); pass it in `args`"
     hidden = sorted(one for one in trial.vague if one.startswith("**"))
     if hidden and (isinstance(trial.error, KeyError) or (isinstance(trial.error, TypeError) and _LACKING.search(what))):
@@ -108,7 +109,7 @@ def _speaks_of_vague(trial: Trial) -> bool:
     return any(key in trial.open_keys for key in trial.spoken_of) or bool(ranks & open_ranks)
 
 
-_OF_RANK = re.compile(rf"{names.NO_SUCH_AXIS} (\d+)|values to unpack \(expected \d+, got (\d+)\)")
+_OF_RANK = re.compile(rf"{names.NO_SUCH_AXIS} (\d+)|values to unpack \(expected \d+, got (\d+)\)|it has ndim (\d+)")
 
 
 def _of_open(trial: Trial) -> str | None:

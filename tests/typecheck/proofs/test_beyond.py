@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import equinox as eqx
 import jax
@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 from weft.typecheck.proofs.prover import verify
 from weft.typecheck.proofs.report import Verdict
 
+T = TypeVar("T")
 Edges = Int[Array, "e"]
 
 
@@ -123,3 +124,18 @@ class Parts(eqx.Module):
 def test_a_choice_among_no_branches_is_about_the_default():
     (contract,) = verify(Parts).contracts
     assert "it has no items by default" in contract.reason
+
+
+class Kept(eqx.Module, Generic[T]):
+    value: T
+
+
+def taken_apart(x: Float[Array, "n"], kept: Kept[T]) -> Float[Array, "n"]:
+    first, (_, _) = kept.value
+    return x * first
+
+
+def test_which_tree_it_is_is_left_open():
+    (contract,) = verify(taken_apart).contracts
+    assert contract.verdict is Verdict.SKIPPED
+    assert "the annotation leaves open which tree it is" in contract.reason
