@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-import traceback
 import textwrap
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
