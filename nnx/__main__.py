@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from types import TracebackType
 
-from weft.typecheck.recording.scripts import STARTING, of_the_program, run_program
+from weft.typecheck.recording.scripts import STARTING, ProgramError, of_the_program, run_program
 
 # The pytest plugin reads it in xdist's workers, which are processes of their own.
 ENVIRONMENT = "WEFT_NNX_INSTALL"
@@ -32,7 +32,12 @@ def main(arguments: Sequence[str]) -> int:
 
     install()
     os.environ[ENVIRONMENT] = "1"
-    return run_program(arguments, "python -m weft.nnx", USAGE)
+    try:
+        run_program(arguments)
+    except ProgramError as error:
+        print(f"python -m weft.nnx: {error.what}", file=sys.stderr)
+        return 2
+    return 0
 
 
 def _show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:

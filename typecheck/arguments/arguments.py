@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 import jax
@@ -153,14 +153,24 @@ def _first(builder: Builder, spec: OneOf, place: str, scope: Scope) -> Any:
 
 
 def _sequence(builder: Builder, spec: SequenceOf, place: str, scope: Scope) -> Any:
+    if isinstance(spec.item, Anything) and issubclass(spec.cls, Set):  # of tags, say: there need be none
+        return _nothing(builder, spec.cls(), place)
     length = (2, 1, 3)[builder.choose(f"{place} length", 3)]
     scope = dataclasses.replace(scope, many=True)
     items = [builder.build(spec.item, f"{place}[{number}]", scope) for number in range(length)]
     return tuple(items) if issubclass(spec.cls, tuple) else items
 
 
+def _nothing(builder: Builder, empty: Any, place: str) -> Any:
+    """A collection of anything, such as further options: it may hold nothing, which is said."""
+    builder.emptied.add(place)
+    return empty
+
+
 def _mapping(builder: Builder, spec: MappingOf, place: str, scope: Scope) -> Any:
     builder.vague.add(place)
+    if isinstance(spec.value, Anything) and not isinstance(spec.value, Variable):
+        return _nothing(builder, {}, place)
     scope = dataclasses.replace(scope, many=True)
     keys: tuple[Any, ...] = keys_read(scope.function, place.removeprefix(scope.path)) or ("a", "b")
     if isinstance(spec.key, LiteralOf):

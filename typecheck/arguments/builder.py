@@ -98,6 +98,7 @@ class Builder:
             of them outside is taken to be the same, and so is no other dim of that contract.
         known, made: abstract instances by class and arguments: those of earlier trials, and those of this one.
         vague: the arguments whose annotation leaves open what the code may rely on.
+        emptied: the collections of anything that nothing was put into.
         open_keys: the keys of the axes of arrays whose annotation gives no shape.
         numbers: the keys of what is given as an integer, too.
         shaped: the sizes that annotations of arrays name.
@@ -126,6 +127,7 @@ class Builder:
         self.options: dict[str, int] = {}
         self.vague: set[str] = set()
         self.assumed: set[str] = set()
+        self.emptied: set[str] = set()
         self.open_keys: dict[str, str] = {}
         self.numbers: set[str] = set()
         self.shaped: list[Any] = []

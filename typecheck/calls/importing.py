@@ -26,6 +26,7 @@ from typing import Any, Self, cast
 import jaxtyping
 from weft.core.errors import WeftError
 from weft.core.records.module import Module
+from weft.core.tracebacks import cut
 from weft.typecheck.calls import calls
 from weft.typecheck.calls.asking import asks
 from weft.typecheck.calls.plans import FunctionPlan, function_plan, owner_of
@@ -153,7 +154,11 @@ class ImportHook(MetaPathFinder):
             plan = plans[0]
             if plan is None:
                 return function(*args, **kwargs)
-            return calls.run(plan, function, args, kwargs, lenient=True, asking=asking)
+            try:
+                return calls.run(plan, function, args, kwargs, lenient=True, asking=asking)
+            except WeftError as error:  # an error of the package's own is shown as it would be without its contracts
+                cut(error)
+                raise
 
         return checked
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
@@ -48,6 +49,9 @@ def check_options(options: argparse.Namespace) -> None:
     Raises:
         ConfigError: in one line, for options that do not go together.
     """
+    empty = [name for name in ("only", "baseline", "calls", "run", "call", "explain") if getattr(options, name) == ""]
+    if empty or "" in (options.exclude or ()):
+        raise ConfigError(f"weft check: --{(empty or ['exclude'])[0]} is empty")
     sources = [name for name in ("calls", "run", "call") if getattr(options, name)]
     if len(sources) > 1:
         raise ConfigError(f"weft check: {' and '.join('--' + one for one in sources)} are not used together")
@@ -163,9 +167,10 @@ def _started(config: Config, request: Mapping[str, Any]) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ConfigError(f"weft check: calls could not be recorded: {error}") from None
     finally:
-        answer.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            answer.unlink(missing_ok=True)
     if "error" in found:
-        raise ConfigError(f"weft check: --call: {found['error']}")
+        raise ConfigError(f"weft check: --{'call' if 'call' in request else 'run'}: {found['error']}")
     if done.returncode:
         what = "the call" if "call" in request else f"{' '.join(request['run'])}"
         if not found:

@@ -113,6 +113,10 @@ def main(
         except BrokenPipeError:
             return _nobody_reads()
         return code
+    if "--contracts" in after and given[:1] == ["check"]:
+        # Before the options of its script are taken for those of the check.
+        print("weft check: --contracts comes first: weft check --contracts PACKAGE SCRIPT [ARGS...]", file=sys.stderr)
+        return 2
     options = parser().parse_args(given)
     usable = _usable_mode()
     if options.command == "lsp" and serve is not None:
@@ -121,7 +125,7 @@ def main(
         if options.command == "shapes":
             return show_shapes(options)
         if options.contracts:
-            raise ConfigError("weft check: --contracts comes first: weft check --contracts PACKAGE SCRIPT [ARGS...]")
+            raise ConfigError("weft check: --contracts takes its package as the next word: --contracts PACKAGE SCRIPT")
         check_options(options)
         config = _configured(options)
         _check_pattern(options.only)
@@ -217,6 +221,10 @@ class Run:
         units, troubles = units_of(config.paths, config.exclude, config.root)
         file = Path(config.baseline) if config.baseline else None
         baseline = Baseline(file) if file and self.options.write_baseline else Baseline.read(file) if file else None
+        # Files that are named one by one may all be among those that the configuration leaves out, as in a commit.
+        whole = self.options.exclude or not all(Path(one).is_file() for one in config.paths)
+        if whole and config.exclude and not units and not troubles.lines:
+            raise ConfigError(f"weft check: nothing to check: {', '.join(config.exclude)} leaves out every file")
         self._say(troubles)
         ahead = len(units)
         interrupted = False
@@ -276,9 +284,13 @@ class Run:
             count = baseline.write(found.lines)
             print(f"{baseline.file}: {count} failures are accepted", file=sys.stderr)
             code = 0 if code == 1 else code
-        is_unknown = self.options.explain and unfinished is None and not found.targets and code == 0
-        if is_unknown:
+        # What nothing has the name of was not checked, which a green answer would say.
+        is_unknown = self.options.only is not None and unfinished is None and not found.targets and code == 0
+        if is_unknown and self.options.explain:
             print(f"weft check: --explain: no {self.options.explain!r} is defined there", file=sys.stderr)
+            code = 2
+        elif is_unknown and not self.calls.settings:
+            print(f"weft check: --only: nothing there has a name that matches {self.options.only!r}", file=sys.stderr)
             code = 2
         if self.options.format in STREAMED:
             print(found.summary)

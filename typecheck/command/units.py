@@ -65,7 +65,7 @@ def units_of(names: Iterable[str], exclude: Iterable[str] = (), base: Path | Non
         found = list(_files(name))
         files += found
         if not found:
-            troubles.append(one_line("unusable", name, 0, "weft check", _nothing(name), "usage"))
+            troubles.append(one_line("unusable", name or repr(name), 0, "weft check", _nothing(name), "usage"))
     base = (base or Path.cwd()).resolve()
     patterns = [_pattern(one) for one in exclude]
     by_path = {one.resolve(): one for one in reversed(files)}
@@ -75,10 +75,14 @@ def units_of(names: Iterable[str], exclude: Iterable[str] = (), base: Path | Non
 
 
 def _nothing(name: str) -> str:
-    return "there is no Python file in this folder" if Path(name).is_dir() else "no such file, folder or module"
+    return (
+        "there is no Python file in this folder" if name and Path(name).is_dir() else "no such file, folder or module"
+    )
 
 
 def _files(name: str) -> Iterator[Path]:
+    if not name:  # which Path takes for the current folder
+        return
     path = Path(name)
     if not path.exists() and _DOTTED.fullmatch(name):
         located = locate(name)

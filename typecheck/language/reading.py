@@ -93,6 +93,8 @@ def read(hint: Any, scope: Scope = Scope()) -> Annotation:
         return LiteralOf(arguments)
     if hint in (typing.Self, typing_extensions.Self):
         return _read_class(scope.owner, scope) if scope.owner is not None else ANYTHING
+    if isinstance(origin, type) and not hasattr(hint, "__args__"):
+        return read(origin, scope)  # `typing.List` without brackets is `list`; `tuple[()]` has arguments, none of them
     if isinstance(origin, type):
         return _read_generic(hint, origin, arguments, scope)
     return _read_named(hint, scope)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import traceback
 
 import jax
+from weft.core.callers import owner_of
 from weft.core.edge import _tracers, names
+from weft.typecheck.proofs import trial as trials
 from weft.typecheck.proofs.options import argument_of
 from weft.typecheck.proofs.trial import Trial
+from weft.typecheck.proofs.whose import is_of_jax
 
 # What a program raises that needs the numbers in an array, not only its shape.
 NOT_ABSTRACT = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)
@@ -22,7 +26,9 @@ _UNSPECIFIC = (KeyError, AttributeError, IndexError)
 _LOOKED_UP = re.compile(r"not in (list|tuple|deque|range|enumerate)$")
 _NO_ARRAY = re.compile(r"unhashable type|Tracer' object is not callable")
 # What JAX and Python say of no items at all. A collection that is made has one or more, so an empty one is a default.
-_NO_ITEMS = re.compile(r"[Aa]t least one (array|value|element)|empty sequence|argument is empty|of empty (iter|seq)")
+_NO_ITEMS = re.compile(
+    r"[Aa]t least one (array|value|element)|[Ee]mpty (branch )?sequence|argument is empty|of empty (iter|seq)"
+)
 
 
 def beyond_annotations(trial: Trial) -> str | None:
@@ -38,16 +44,20 @@ def beyond_annotations(trial: Trial) -> str | None:
         return f"it needs the numbers in an array, not only its shape ({what})"
     if isinstance(trial.error, NotImplementedError):
         return f"it is not implemented ({what})"
+    if isinstance(trial.error, RuntimeError) and is_of_jax(trial.error):
+        return f"it needs a device, or a library, that is not here ({what})"
+    if trial.refused:
+        return f"no arguments were found that the validation of their classes lets pass ({what}); pass some in `args`"
     if isinstance(trial.error, OSError):
         return f"it needs what lies outside of the program ({what})"
     if trial.guard:
         return f"{trial.guard}: no arguments were found that pass ({what}); pass some in `args`"
     if isinstance(trial.error, ValueError) and _LOOKED_UP.search(what):
         return f"it looks a value up, and annotations do not say that it is there ({what}); pass it in `args`"
-    if trial.empty and isinstance(trial.error, ValueError | TypeError) and _NO_ITEMS.search(what):
-        return (
-            f"{', '.join(sorted(trial.empty))}: it has no items by default, and needs some ({what}); pass it in `args`"
-        )
+    if isinstance(trial.error, ValueError | TypeError) and _NO_ITEMS.search(what):
+        for places, why in ((trial.empty, "it has no items by default"), (trial.emptied, "nothing was put into it")):
+            if places:
+                return f"{', '.join(sorted(places))}: {why}, and it needs items ({what}); pass it in `args`"
     if trial.classes and isinstance(trial.error, AttributeError):
         places = ", ".join(sorted(argument_of(place) or place for place in trial.classes))
         return f"{places}: no class that was tried has, or gives, what is read of it ({what}); pass it in `args`"
@@ -55,7 +65,8 @@ def beyond_annotations(trial: Trial) -> str | None:
     if wrapped:
         return f"it holds a {', '.join(sorted(wrapped))} where it computes with an array ({what})"
     trees = sorted(argument_of(place) for place in trial.options if place.endswith(" tree"))
-    if trees and isinstance(trial.error, TypeError) and {"dict", "tuple"} & set(_NAMED.findall(what)):
+    of_tree = {"dict", "tuple"} & set(_NAMED.findall(what)) or "iteration over a 0-d array" in what
+    if trees and isinstance(trial.error, TypeError) and of_tree:
         return f"{', '.join(trees)}: the annotation leaves open which tree it is ({what}); pass it in `args`"
     hidden = sorted(one for one in trial.vague if one.startswith("**"))
     if hidden and (isinstance(trial.error, KeyError) or (isinstance(trial.error, TypeError) and _LACKING.search(what))):
@@ -72,7 +83,19 @@ def _needs_numbers(trial: Trial) -> bool:
     """Whether it asks for the numbers in an array, and some would do."""
     if isinstance(trial.error, TypeError) and names.TRACED_SHAPE in str(trial.error):
         return names.A_TRACER in str(trial.error).lower()
+    if isinstance(trial.error, jax.errors.TracerIntegerConversionError):
+        return not trial.transformed and not _is_inside_transform(trial.error)
     return isinstance(trial.error, NOT_ABSTRACT) and not _tracers.asks_for_one_integer(trial.error)
+
+
+def _is_inside_transform(error: Exception) -> bool:
+    """Whether JAX was asked inside of a transform of the program's own: there no numbers would do."""
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    of_trials = [number for number, file in enumerate(files) if file == trials.__file__]
+    inside = files[of_trials[-1] + 1 :] if of_trials else files
+    while inside and owner_of(inside[-1]) == "jax":  # who says so
+        inside.pop()
+    return any(owner_of(file) == "jax" for file in inside)
 
 
 def _in_short(trial: Trial) -> str:
@@ -86,7 +109,7 @@ def _speaks_of_vague(trial: Trial) -> bool:
     return any(key in trial.open_keys for key in trial.spoken_of) or bool(ranks & open_ranks)
 
 
-_OF_RANK = re.compile(rf"{names.NO_SUCH_AXIS} (\d+)|values to unpack \(expected \d+, got (\d+)\)")
+_OF_RANK = re.compile(rf"{names.NO_SUCH_AXIS} (\d+)|values to unpack \(expected \d+, got (\d+)\)|it has ndim (\d+)")
 
 
 def _of_open(trial: Trial) -> str | None:

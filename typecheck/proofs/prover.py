@@ -33,7 +33,7 @@ from weft.typecheck.proofs.options import argument_of, describe_option, is_class
 from weft.typecheck.proofs.programs import program_of
 from weft.typecheck.proofs.report import Cause, Contract, Finding, Report, Verdict
 from weft.typecheck.proofs.search import Outcome, Search
-from weft.typecheck.proofs.targets import targets_of
+from weft.typecheck.proofs.targets import names_taken, targets_of
 from weft.typecheck.proofs.trial import Target, Trial, one_at_a_time, run_trial
 from weft.typecheck.proofs.violations import Violation
 from weft.typecheck.proofs.watch import AsJaxtyping
@@ -108,6 +108,9 @@ def proofs_of(thing: Any, args: Mapping[str, Any], dims: Mapping[str, Any], budg
         AnnotationError: in one line, for an annotation that cannot be read.
         TypeError: if it is nothing that can be verified.
     """
+    taken = names_taken(thing) if args else None
+    if taken is not None and not args.keys() <= taken:
+        raise AnnotationError(f"{min(args.keys() - taken)!r} is no parameter of what is judged")
     with one_at_a_time:  # a trial in another thread may have put abstract arrays among a module's globals
         return [Proof(target, dict(dims), budget) for target in targets_of(thing, dict(args), generalise)]
 
@@ -133,9 +136,10 @@ def prove(target: Target, dims: Mapping[str, Any], budget: Budget) -> Contract:
     under = (f"it runs under an axis named {axis!r}" for axis in target.axes)
     assumed = sorted({place for trial in outcome.passed for place in trial.assumed})
     returned = (f"{place} returns something like what it is given first" for place in assumed)
+    empty = (f"{place} is empty" for place in sorted({place for trial in outcome.passed for place in trial.emptied}))
     guards = dict.fromkeys(guard for trial in outcome.passed for guard in trial.passing)
     passing = (f"the numbers pass the {guard}" for guard in guards)
-    assumptions = (*outcome.needs.words(), *outcome.notes, *under, *returned, *passing)
+    assumptions = (*outcome.needs.words(), *outcome.notes, *under, *returned, *empty, *passing)
     if outcome.failed:
         return _failed(target, search, outcome, assumptions)
     if outcome.ended is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FunctionType
 from typing import Any
 
@@ -71,6 +71,26 @@ def targets_of(thing: Any, given: Mapping[str, Any], generalise: Generaliser) ->
         cls = _class_of(thing)
         return [_of_function(thing, given)] if cls is None else _of_class(cls, given, inspect.unwrap(thing).__name__)
     raise TypeError(f"verify takes a function, a Module class, an instance or a method, not {thing!r}")
+
+
+def names_taken(thing: Any) -> frozenset[str] | None:
+    """The parameters that arguments can be given for; None if a function takes any."""
+    cls = thing if isinstance(thing, type) else _class_of(thing) if inspect.isfunction(thing) else type(thing)
+    if cls is not None and (has_own_dims(cls) or _is_made(cls)):
+        functions = [cls, *public_methods(cls), *(function for function, _ in _unbound_methods(cls))]
+    else:
+        functions = [inspect.unwrap(thing)]
+    parameters = [one for function in functions for one in _parameters(function)]
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters):
+        return None
+    return frozenset(one.name for one in parameters)
+
+
+def _parameters(function: Callable[..., Any]) -> Iterable[inspect.Parameter]:
+    try:
+        return inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # of a class whose metaclass has none
+        return [inspect.Parameter("any", inspect.Parameter.VAR_KEYWORD)]
 
 
 def _of_function(function: Callable[..., Any], given: Mapping[str, Any]) -> Target:

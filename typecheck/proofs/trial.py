@@ -117,6 +117,8 @@ class Trial:
         values: what each option of a place is, as written, where it is one of some values.
         held: the classes of records that other ones among the arguments hold.
         assumed: the callables that were called, of which nothing says what they return.
+        emptied: the collections of anything that nothing was put into.
+        transformed: whether a transform was taken off the function.
         passing: the guards that the numbers in arrays were taken to pass.
         empty: the fields of records among the arguments in which there is a collection without items.
     """
@@ -143,7 +145,14 @@ class Trial:
     configured: frozenset[str] = frozenset()
     empty: frozenset[str] = frozenset()
     assumed: frozenset[str] = frozenset()
+    emptied: frozenset[str] = frozenset()
+    transformed: bool = False
     passing: tuple[str, ...] = ()
+
+    @property
+    def refused(self) -> bool:
+        """Whether a class refused what its annotations allow, in no line of the user's: pydantic's do."""
+        return isinstance(self.error, ValueError) and not self.progress[0] and not self.error_at[0]
 
     @property
     def raised_by_user(self) -> bool:
@@ -267,6 +276,8 @@ def run_trial(
         configured=builder.configured,
         empty=ran.empty,
         assumed=frozenset(builder.assumed),
+        emptied=frozenset(builder.emptied),
+        transformed=target.transformed,
         passing=(*{**target.behind, **passing.passed},),
     )
 

@@ -7,12 +7,9 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from weft.typecheck.calls.importing import ImportHook, ImportHookError, install_import_hook
-from weft.typecheck.recording.scripts import STARTING, of_the_program, run_program
+from weft.typecheck.recording.scripts import STARTING, ProgramError, of_the_program, run_program
 
-USAGE = (
-    "usage: weft check --contracts PACKAGE[,...] SCRIPT [ARGS...]\n"
-    "       weft check --contracts PACKAGE[,...] -m MODULE [ARGS...]"
-)
+USAGE = "usage: weft check --contracts PACKAGE[,...] (SCRIPT | -m MODULE) [ARGS...]"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -51,9 +48,15 @@ def run_under_contracts(packages: str, arguments: Sequence[str]) -> int:
         print(f"weft check: --contracts: {error.what}: {', '.join(map(str, names))}", file=sys.stderr)
         return 2
     try:
-        return run_program(arguments, "weft check --contracts", USAGE)
-    finally:
+        run_program(arguments)
+    except ProgramError as error:
+        print(f"weft check --contracts: {error.what}", file=sys.stderr)
+        return 2
+    except BaseException:
         _say(hook)
+        raise
+    _say(hook)
+    return 0
 
 
 def _say(hook: ImportHook) -> None:

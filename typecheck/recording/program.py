@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from weft.core.errors import WeftError
 from weft.typecheck.recording.recorder import Recorder
-from weft.typecheck.recording.scripts import run_program
+from weft.typecheck.recording.scripts import ProgramError, run_program
 from weft.typecheck.recording.structures import Encoder, Node, Opaque
 
 
@@ -49,14 +49,17 @@ def main() -> int:
         return 0
     recorder = Recorder(request["packages"], request["aliases"]).install()
     is_checked = "__main__" in request["aliases"]
+    answer: dict[str, Any] = {"calls": recorder.calls}
     try:
-        return run_program(
-            request["run"], "weft check", "weft check --run SCRIPT", recorder.decorated if is_checked else None
-        )
+        run_program(request["run"], recorder.decorated if is_checked else None)
+    except ProgramError as error:
+        answer = {"error": error.what}
+        return 2
     finally:
         for module in recorder.missed():
             print(f"{module}: its calls were not recorded: another import hook has loaded it", file=sys.stderr)
-        Path(request["to"]).write_text(json.dumps({"calls": recorder.calls}))
+        Path(request["to"]).write_text(json.dumps(answer))
+    return 0
 
 
 class _Dtype:
@@ -66,7 +69,10 @@ class _Dtype:
         self.dtype = jnp.dtype(name)
 
     def __getitem__(self, shape: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(shape if isinstance(shape, tuple) else (shape,), self.dtype)
+        sizes = shape if isinstance(shape, tuple) else (shape,)
+        if any(type(size) is not int or size < 0 for size in sizes):
+            raise ValueError(f"{sizes} is no shape: sizes are integers from 0 on")
+        return jax.ShapeDtypeStruct(sizes, self.dtype)
 
 
 # What JAX calls dtypes where it prints shapes.
@@ -111,6 +117,7 @@ def described(expression: str) -> tuple[str, list[Node]]:
         first = (str(error).strip().splitlines() or [""])[0]
         raise CallError(f"{expression!r}: {type(error).__name__}: {first}") from None
     function, args = _unbound(function, args)
+    _check_arguments(expression, function, args, kwargs)
     encoder = Encoder()
     try:
         node = {
@@ -123,6 +130,17 @@ def described(expression: str) -> tuple[str, list[Node]]:
     if not hasattr(plain, "__qualname__"):
         raise CallError(f"{expression!r}: what is called is no function of Python's")
     return f"{plain.__module__}:{plain.__qualname__}", [node]
+
+
+def _check_arguments(expression: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of C's
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise CallError(f"{expression!r}: {error}") from None
 
 
 def _unbound(function: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType, TracebackType
 
+from weft.core.errors import WeftError
+
 # Files whose frames come before the program's own.
 STARTING = ("<frozen runpy>", runpy.__file__, __file__)
 
@@ -21,61 +23,71 @@ STARTING = ("<frozen runpy>", runpy.__file__, __file__)
 Change = Callable[[ast.Module, ModuleType], ast.Module]
 
 
-def run_program(arguments: Sequence[str], name: str, usage: str, change: Change | None = None) -> int:
+class ProgramError(WeftError, ValueError):
+    """Arguments that name no program, or none that Python can read; nothing of it has run."""
+
+
+def run_program(arguments: Sequence[str], change: Change | None = None) -> None:
     """Runs a script or a module as `__main__`.
 
     Args:
         arguments: the script's path, or `-m` and a module's name, then its own arguments.
-        name, usage: of the command, for what it says if it cannot.
         change: changes a script's source; a module that `-m` names is run as it is.
 
-    Returns:
-        0, or 2 for arguments that name no program, or none that Python can read. Whatever else the program raises,
-        `SystemExit` too, passes.
+    Raises:
+        ProgramError: in one line, if there is nothing to run. Whatever the program itself raises, `SystemExit` too,
+            passes.
     """
-    if arguments[:1] == ["-m"]:
-        if len(arguments) < 2:
-            print(usage, file=sys.stderr)
-            return 2
-        if not _is_there(arguments[1]):
-            return _refuse(name, f"no module named {arguments[1]!r}")
-        sys.argv = list(arguments[1:])
-        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
-        return 0
+    try:
+        if arguments[:1] == ["-m"]:
+            _run_module(arguments[1:])
+        else:
+            _run_script(arguments, change)
+    except (SyntaxError, ImportError, OSError, ValueError) as error:
+        # One that is raised before any frame of the program's is about the file that it is in, and not by it.
+        if of_the_program(error.__traceback__) is not None:
+            raise
+        if not isinstance(error, SyntaxError):
+            raise ProgramError(str(error)) from None
+        where = "" if error.filename else f" ({arguments[0]})"
+        raise ProgramError(f"SyntaxError: {error}{where}") from None
+
+
+def _run_module(arguments: Sequence[str]) -> None:
+    if not arguments:
+        raise ProgramError("-m needs the name of a module")
+    if not _is_there(arguments[0]):
+        raise ProgramError(f"no module named {arguments[0]!r}")
+    sys.argv = list(arguments)
+    runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+
+
+def _run_script(arguments: Sequence[str], change: Change | None) -> None:
     script = arguments[0]
     if not os.path.exists(script):
-        return _refuse(name, f"can't open file {script!r}: no such file")
+        raise ProgramError(f"can't open file {script!r}: no such file")
     is_folder = os.path.isdir(script)
     if is_folder and not os.path.exists(os.path.join(script, "__main__.py")):
-        return _refuse(name, f"can't run folder {script!r}: it has no __main__.py")
+        raise ProgramError(f"can't run folder {script!r}: it has no __main__.py")
     # Python puts a script's folder first, where `-m` has put the current one; a folder that is run is first itself.
     sys.path[0] = os.path.abspath(script if is_folder else os.path.dirname(script))
     sys.argv = list(arguments)
     # A script's `__file__` is absolute, so that it holds when the program changes its folder.
     path = script if is_folder else os.path.abspath(script)
-    try:
-        if change is None or is_folder:
-            runpy.run_path(path, run_name="__main__")
-        else:
-            _run_changed(path, change)
-    except SyntaxError as error:
-        if error.filename != path:
-            raise
-        return _refuse(name, f"SyntaxError: {error}")
-    return 0
+    if change is None or is_folder:
+        runpy.run_path(path, run_name="__main__")
+    else:
+        _run_changed(path, change)
 
 
 def _run_changed(script: str, change: Change) -> None:
     module = ModuleType("__main__")
     module.__file__ = script
-    tree = ast.parse(Path(script).read_bytes(), script)
+    source = Path(script).read_bytes()
+    # What `ast.parse` does, without a frame of another file.
+    tree: ast.Module = compile(source, script, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
     sys.modules["__main__"] = module
     exec(compile(change(tree, module), script, "exec", dont_inherit=True), vars(module))
-
-
-def _refuse(name: str, why: str) -> int:
-    print(f"{name}: {why}", file=sys.stderr)
-    return 2
 
 
 def _is_there(module: str) -> bool:

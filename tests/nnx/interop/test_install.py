@@ -286,6 +286,8 @@ def test_an_error_of_the_program_shows_no_frames_but_the_programs(tmp_path):
         (["FOLDER"], "can't run folder 'FOLDER': it has no __main__.py"),
         (["-m", "nosuch.module"], "no module named 'nosuch.module'"),
         (["nosuch.py"], "can't open file 'nosuch.py': no such file"),
+        (["-m"], "-m needs the name of a module"),
+        (["-m", "json"], "No module named json.__main__; 'json' is a package and cannot be directly executed"),
     ],
 )
 def test_what_is_no_program_gets_one_line(tmp_path, arguments, said):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -128,6 +129,14 @@ def test_fields_of_an_instance_bind_the_dims_of_its_methods(strange: Any):
         _ = linear.wrong
     with pytest.raises(ContractError, match=r"argument x of Linear\.same"):
         strange.Linear.same(jnp.ones((2, 1)))
+
+
+def test_an_error_is_cut_to_the_frames_of_the_program(strange: Any):
+    with pytest.raises(ContractError) as caught:
+        strange.Linear.same(jnp.ones((2, 1)))
+    assert {Path(frame.filename).name for frame in traceback.extract_tb(caught.value.__traceback__)} == {
+        "test_importing.py"
+    }
 
 
 def test_instances_in_parts_and_in_stacks_are_no_errors(strange: Any):

@@ -91,13 +91,46 @@ def test_a_file_that_cannot_be_used_is_one_line(
         (("--explain", "f", "--only", "g", "."), "--explain takes"),
         ((".", "--contracts", "p"), "--contracts comes first"),
         (("--run", "'", "."), "No closing quotation"),
+        (("--contracts=p", "."), "--contracts takes its package as the next word"),
+        (("--run", "", "."), "--run is empty"),
+        (("--explain", "", "."), "--explain is empty"),
+        (("--exclude", "", "."), "--exclude is empty"),
+        (("--baseline", "", "."), "--baseline is empty"),
     ],
 )
 def test_options_that_do_not_go_together_are_one_line(
     folder: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], why: str
 ):
     assert check(*arguments) == 2
-    assert why in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert why in line
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("no_such.py", "can't open file 'no_such.py': no such file"),
+        ("unreadable.py", "SyntaxError: invalid syntax (unreadable.py, line 1)"),
+        ("nulls.py", "SyntaxError: source code string cannot contain null bytes (nulls.py)"),
+        ("'-m' no_such", "no module named 'no_such'"),
+        ("empty", "can't run folder 'empty': it has no __main__.py"),
+    ],
+)
+def test_a_script_that_cannot_be_run_is_one_line(
+    folder: Path, capfd: pytest.CaptureFixture[str], script: str, why: str
+):
+    (folder / "unreadable.py").write_text("def (")
+    (folder / "nulls.py").write_bytes(b"x = 1\0")
+    (folder / "empty").mkdir()
+    assert check("with_calls.py", "--run", script) == 2
+    assert capfd.readouterr() == ("", f"weft check: --run: {why}\n")
+
+
+def test_no_place_for_what_is_recorded_is_one_line(folder: Path, capfd: pytest.CaptureFixture[str]):
+    (folder / ".weft").write_text("a file")
+    assert check("with_calls.py", "--run", "with_calls.py") == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "calls could not be recorded" in line
 
 
 def test_what_processes_recorded_is_joined_alike_in_any_order(folder: Path):
@@ -153,4 +186,5 @@ def test_a_program_runs_under_the_contracts_of_a_package(folder: Path):
     right = run("program.py", "2")
     assert (right.returncode, right.stdout) == (0, "")
     assert "not checked: with_calls.unreadable: " in right.stderr
-    assert run().returncode == run("no_such.py").returncode == 2
+    for wrong in (run(), run("no_such.py")):
+        assert (wrong.returncode, len(wrong.stderr.splitlines())) == (2, 1)

@@ -175,6 +175,16 @@ def test_an_unreadable_annotation_is_one_line_and_the_rest_is_checked(write):
     assert len(checked.verdicts) == 1
 
 
+def test_a_name_that_nothing_has_is_one_line(write, capsys: pytest.CaptureFixture[str]):
+    assert main(["check", "--only", "nosuch", write("wrong_four.py", WRONG)]) == 2
+    assert capsys.readouterr().err == "weft check: --only: nothing there has a name that matches 'nosuch'\n"
+
+
+def test_no_name_is_no_folder(capsys: pytest.CaptureFixture[str]):
+    assert main(["check", ""]) == 2
+    assert capsys.readouterr().out.startswith("'':0: weft check: no such file, folder or module\n")
+
+
 def test_an_unknown_name_is_unusable():
     checked = check(["no/such/path.py"])
     assert checked.exit_code == 2

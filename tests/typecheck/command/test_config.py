@@ -167,3 +167,24 @@ def test_the_nearest_file_counts(tmp_path: Path):
     assert not read(tmp_path / "inner").strict
     with pytest.raises(ConfigError, match="no key 'nonsense'"):
         read(tmp_path)
+
+
+def test_to_leave_out_every_file_is_one_line_but_for_files_named_one_by_one(
+    project, capsys: pytest.CaptureFixture[str]
+):
+    package = project("[tool.weft.check]\n")
+    assert run(str(package), "--exclude", "src/**") == 2
+    assert capsys.readouterr().err == "weft check: nothing to check: src/** leaves out every file\n"
+    (package.parents[1] / "pyproject.toml").write_text('[tool.weft.check]\nexclude = ["src"]\n')
+    assert run(str(package)) == 2
+    assert run(str(package / "layers.py")) == 0  # as pre-commit names the files of a commit
+
+
+def test_an_argument_that_nothing_takes_is_said(project, capsys: pytest.CaptureFixture[str]):
+    project("""
+        [tool.weft.check]
+        paths = ["src"]
+        args = { "PKG.layers:halved" = { nosuch = 1 } }
+    """)
+    assert run() == 2
+    assert "halved: 'nosuch' is no parameter of what is judged" in capsys.readouterr().out

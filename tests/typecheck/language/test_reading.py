@@ -56,6 +56,8 @@ Width = typing.NewType("Width", int)
         (tuple[int, ...], "tuple[int, ...]"),
         (tuple[int, str], "tuple[int, str]"),
         (tuple[()], "tuple[()]"),
+        (typing.Tuple[()], "tuple[()]"),  # noqa: UP006
+        *((bare, str(read(bare.__origin__, Scope()))) for bare in (typing.List, typing.Tuple)),  # noqa: UP006
         (list[Linear], "list[Linear]"),
         (dict[str, Float[Array, "n"]], 'dict[str, Float[Array, "n"]]'),
         (Batched[Linear, "layers"], 'Batched[Linear, "layers"]'),

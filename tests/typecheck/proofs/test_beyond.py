@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
@@ -12,6 +13,7 @@ from jaxtyping import Array, Float, Int
 from weft.typecheck.proofs.prover import verify
 from weft.typecheck.proofs.report import Verdict
 
+T = TypeVar("T")
 Edges = Int[Array, "e"]
 
 
@@ -37,8 +39,103 @@ def segments(x: Float[Array, "e d"], to: Edges, n: Int[Array, ""]) -> Float[Arra
     return jax.ops.segment_sum(x, to, n)
 
 
-@pytest.mark.parametrize("function", [repeated, sized, segments])
+def looked_up(x: Float[Array, "2"]) -> Float[Array, ""]:
+    return jnp.asarray([0.5, 1.5][jnp.argmin(x)])
+
+
+def counted(n: Int[Array, ""]) -> Int[Array, ""]:
+    return jnp.asarray(sum(range(n)))
+
+
+@pytest.mark.parametrize("function", [repeated, sized, segments, looked_up, counted])
 def test_what_some_numbers_would_do_for_is_skipped(function: Callable[..., Any]):
     (contract,) = verify(function).contracts
     assert contract.verdict is Verdict.SKIPPED
     assert contract.reason.startswith("it needs the numbers in an array, not only its shape")
+
+
+def looked_up_in_a_map(x: Float[Array, "n 2"]) -> Float[Array, "n"]:
+    return jax.vmap(lambda row: [0.5, 1.5][jnp.argmin(row)] * row[0])(x)
+
+
+@jax.jit
+def looked_up_in_a_jit(x: Float[Array, "2"]) -> Float[Array, ""]:
+    return jnp.asarray([0.5, 1.5][jnp.argmin(x)])
+
+
+class LooksUpInAJit(eqx.Module):
+    of: tuple[float, ...] = (0.5, 1.5)
+
+    @eqx.filter_jit
+    def __call__(self, x: Float[Array, "2"]) -> Float[Array, ""]:
+        return jnp.asarray(self.of[jnp.argmin(x)])
+
+
+@pytest.mark.parametrize("thing", [looked_up_in_a_map, looked_up_in_a_jit, LooksUpInAJit])
+def test_inside_of_a_transform_no_numbers_do(thing: Any):
+    assert verify(thing).contracts[0].verdict is Verdict.FAILS
+
+
+def on_a_device(x: Float[Array, "b t h d"]) -> Float[Array, "b t h d"]:
+    return jax.nn.dot_product_attention(x, x, x, implementation="cudnn")
+
+
+def test_a_library_that_is_not_here_is_no_failure():
+    (contract,) = verify(on_a_device).contracts
+    assert (contract.verdict, contract.reason.partition(" (")[0]) == (
+        Verdict.SKIPPED,
+        "it needs a device, or a library, that is not here",
+    )
+
+
+def with_options(x: Float[Array, "n"], options: dict[str, Any], tags: frozenset[object]) -> Float[Array, "n"]:
+    try:
+        scale = options["scale"]
+    except KeyError:
+        scale = 1.0
+    return -x if "negative" in tags else x * scale
+
+
+def test_a_collection_of_anything_is_tried_empty_and_that_is_said():
+    (contract,) = verify(with_options).contracts
+    assert (contract.verdict, contract.assumptions) == (Verdict.PROVED, ("options is empty", "tags is empty"))
+
+
+def with_one_option(x: Float[Array, "n"], options: dict[str, Any]) -> Float[Array, "n"]:
+    return x * options["scale"]
+
+
+def with_parts(x: Float[Array, "n"], parts: dict[str, Any]) -> Float[Array, "n"]:
+    return x + jnp.stack([*parts.values()]).sum(0)
+
+
+@pytest.mark.parametrize("function", [with_one_option, with_parts])
+def test_what_needs_something_in_it_is_skipped(function: Callable[..., Any]):
+    assert verify(function).contracts[0].verdict is Verdict.SKIPPED
+
+
+class Parts(eqx.Module):
+    parts: tuple[Callable[..., Any], ...] = ()
+
+    def one(self, which: Int[Array, ""], x: Float[Array, "n"]) -> Float[Array, "n"]:
+        return jax.lax.switch(which, self.parts, x)
+
+
+def test_a_choice_among_no_branches_is_about_the_default():
+    (contract,) = verify(Parts).contracts
+    assert "it has no items by default" in contract.reason
+
+
+class Kept(eqx.Module, Generic[T]):
+    value: T
+
+
+def taken_apart(x: Float[Array, "n"], kept: Kept[T]) -> Float[Array, "n"]:
+    first, (_, _) = kept.value
+    return x * first
+
+
+def test_which_tree_it_is_is_left_open():
+    (contract,) = verify(taken_apart).contracts
+    assert contract.verdict is Verdict.SKIPPED
+    assert "the annotation leaves open which tree it is" in contract.reason

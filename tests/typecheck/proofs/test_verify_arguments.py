@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import enum
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -326,3 +328,31 @@ def test_what_is_looked_up_of_a_tree_is_no_array():
     (contract,) = verify(grouped).contracts
     assert contract.verdict is Verdict.SKIPPED
     assert "names, tree.b, tree.w: the annotation leaves its contents open" in contract.reason
+
+
+VALIDATING = """
+class Checked:
+    def __init__(self, heads: int, width: int):
+        if heads < 1000 or width < 1000:
+            raise ValueError("2 validation errors")
+        self.heads, self.width = heads, width
+"""
+
+
+def test_what_the_validation_of_a_library_refuses_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    library = tmp_path / "site-packages"
+    library.mkdir()
+    (library / "validating.py").write_text(VALIDATING)
+    monkeypatch.syspath_prepend(str(library))
+    checked: Any = importlib.import_module("validating").Checked
+
+    class Config(checked):
+        pass
+
+    def scaled(config: Any, x: Float[Array, "n"]) -> Float[Array, "n"]:
+        return x * config.heads
+
+    scaled.__annotations__["config"] = Config
+    (contract,) = verify(scaled).contracts
+    assert contract.verdict is Verdict.SKIPPED
+    assert "the validation of their classes" in contract.reason

@@ -263,7 +263,9 @@ def test_one_call_is_described_without_being_made(recorded: Any):
         ("recorded_package.uses", "is no call"),
         ("no_such_module.f(1)", "NameError"),
         ("recorded_package.nothing(1)", "AttributeError"),
-        ("recorded_package.uses(lambda: 0)", "cannot be written down"),
+        ("recorded_package.uses(lambda: 0, 1, 2)", "cannot be written down"),
+        ("recorded_package.uses()", "missing a required argument"),
+        ("recorded_package.uses(f32[-3])", "sizes are integers from 0 on"),
     ],
 )
 def test_what_describes_no_call_is_refused_in_one_line(recorded: Any, expression: str, why: str):
