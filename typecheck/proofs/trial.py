@@ -209,6 +209,13 @@ def clashing(message: str) -> set[int]:
     }
 
 
+def clashing_keys(trial: Trial) -> frozenset[str]:
+    """The keys of the sizes that disagree in an error, if all of these are sizes of keys."""
+    sizes = clashing(str(trial.error)) if trial.error is not None and not trial.violations else set[int]()
+    keys = frozenset(key for key, size in trial.assignment.sizes.items() if size in sizes)
+    return keys if len(keys) == len(sizes) else frozenset()
+
+
 def run_trial(
     target: Target,
     assignment: Assignment,
@@ -239,7 +246,8 @@ def run_trial(
     ):
         warnings.simplefilter("ignore")
         ran = _run(target, builder, watch, passing)
-    error, at, guard = ran.error or watch.unreadable, ("", 0), ""
+    # A program that catches the end of a recursion goes on unwatched, so what it returns shows nothing.
+    error, at, guard = watch.endless or ran.error or watch.unreadable, ("", 0), ""
     if error is not None:
         at, guard = raised_at(error, target.own)
     elif ran.jaxpr is not None and (impossible := impossible_reshape(ran.jaxpr, target.own)) is not None:
