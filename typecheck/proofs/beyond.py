@@ -8,7 +8,7 @@ import traceback
 import jax
 from weft.core.callers import owner_of
 from weft.core.edge import _tracers, names
-from weft.typecheck.proofs import trial as trials
+from weft.typecheck.proofs import tracing
 from weft.typecheck.proofs.options import argument_of
 from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.proofs.whose import is_of_jax
@@ -91,8 +91,8 @@ def _needs_numbers(trial: Trial) -> bool:
 def _is_inside_transform(error: Exception) -> bool:
     """Whether JAX was asked inside of a transform of the program's own: there no numbers would do."""
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
-    of_trials = [number for number, file in enumerate(files) if file == trials.__file__]
-    inside = files[of_trials[-1] + 1 :] if of_trials else files
+    of_traces = [number for number, file in enumerate(files) if file == tracing.__file__]
+    inside = files[of_traces[-1] + 1 :] if of_traces else files
     while inside and owner_of(inside[-1]) == "jax":  # who says so
         inside.pop()
     return any(owner_of(file) == "jax" for file in inside)

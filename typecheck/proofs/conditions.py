@@ -29,6 +29,8 @@ _SHORT_PROFILE = (1, 2, 3, 4, 6, 9, 16, 25)
 # Sizes that one need more does not allow.
 _OFF = 3
 _ROUNDS = 4
+# Which multiples of a number are tried where the first ones fail.
+_FURTHER = (7, 11, 13)
 # Sizes that guards refuse one after the other.
 _MOST_SKIPPED = 50
 
@@ -76,7 +78,8 @@ def confirmed(base: Trial, needs: Needs, attempt: Callable[[Sizes, Needs], Trial
         )
         if wrong is None:
             return needs
-        needs = _mended(wrong, given, needs, holds)
+        # A size that is at least so large may have been all that a relation between two stood for.
+        needs = _related(given, _mended(wrong, given, needs, holds), holds, fixed)
     return needs
 
 
@@ -131,23 +134,32 @@ def _profiled(key: str, given: Sizes, needs: Needs, holds: Holds) -> Needs:
     if least_only and not all(held for size, held in found.items() if size > unit):
         for number in _PROFILE:
             tried(number)
-    _close_in(found, unit, tried)
+    if any(found.get(unit * factor) is False for factor in factors):
+        for number in (factor * more for factor in factors for more in _FURTHER):
+            tried(number)  # a multiple, and not a small one: the profile has few multiples of most numbers
+    _close_in(found, unit, unit, tried)
+    step = math.gcd(*(size for size, one in found.items() if one))
+    if step > unit:
+        _close_in(found, unit, step, tried)
     if any(guards.values()):
         _close_in_on_refused(found, unit, tried)
     held = tuple(one for one, held in found.items() if held)
     return _read_off(key, found, guards, unit, rest) or rest.plus(among=(key, held or (given[key],)))
 
 
-def _close_in(found: Mapping[int, bool], unit: int, tried: Callable[[int], None]) -> None:
-    """Tries sizes between the largest that fails and the next that holds, if all larger ones do, until they touch."""
+def _close_in(found: Mapping[int, bool], unit: int, step: int, tried: Callable[[int], None]) -> None:
+    """Tries sizes between the largest that fails and the next that holds, if all larger ones do, until they touch.
+
+    Of multiples of a step alone: what lies between them says nothing of where they begin to hold.
+    """
     while True:
-        failing = max((size for size, one in found.items() if not one), default=0)
-        beyond = min((size for size in found if size > failing), default=0)
-        middle = (failing + beyond) // 2 // unit
-        if not failing or beyond - failing <= unit or unit * middle in found or not middle:
+        failing = max((size for size, one in found.items() if not one and size % step == 0), default=0)
+        beyond = min((size for size in found if size > failing and size % step == 0), default=0)
+        middle = (failing + beyond) // 2 // step * step
+        if not failing or beyond - failing <= step or middle in found or not middle:
             return
-        tried(middle)
-        if unit * middle not in found:
+        tried(middle // unit)
+        if middle not in found:
             return
 
 
@@ -250,7 +262,9 @@ def _related(given: Sizes, needs: Needs, holds: Holds, fixed: frozenset[str]) ->
         beyond = _tried(
             given, others, holds, ({small: n, big: factor * n + more} for n, more in ((3, 1), (4, 6), (5, 40)))
         )
-        if True in below and False not in (*at, *beyond):
+        # `size <= t + 1` holds just below, too, and is no reason to drop `size <= t`, which is what can be said of it.
+        far = ({small: n, big: max(factor * n // 3, least)} for n in (3 * least + 6, 3 * least + 21))
+        if True in below and False not in (*_tried(given, others, holds, far), *at, *beyond):
             needs = others
         elif False in at and False not in beyond:
             needs = dataclasses.replace(needs, strict=needs.strict | {(small, big)})
@@ -261,7 +275,8 @@ def _related(given: Sizes, needs: Needs, holds: Holds, fixed: frozenset[str]) ->
             continue
         others = dataclasses.replace(needs, multiples=tuple(one for one in needs.multiples if one != (key, factor)))
         at = _tried(given, others, holds, ({factor: n, key: n * m} for n, m in ((2, 3), (3, 1), (4, 6))))
-        off = _tried(given, others, holds, iter([{factor: 4, key: 21}]))
+        # The second is for what only holds from some size on, as another need may say.
+        off = _tried(given, others, holds, iter([{factor: 4, key: 21}, {factor: 4, key: 4 * given[key] + 1}]))
         if True in off and False not in (*at, *off):
             needs = others
     return needs

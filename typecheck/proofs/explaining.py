@@ -13,16 +13,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from weft.typecheck.arguments.builder import Assignment, Unbuildable
-from weft.typecheck.proofs.budget import Budget, Meter
-from weft.typecheck.proofs.needs import DEALS, Deal, Needs, ascending, assignment_for
+from weft.typecheck.proofs.budget import Budget, Exhausted, Meter
+from weft.typecheck.proofs.endless import Endless
+from weft.typecheck.proofs.needs import DEALS, Deal, Needs, ascending, assignment_for, interleaved
 from weft.typecheck.proofs.options import asks_for_dtype, is_class, leaves_kinds_open, speaks_of_kinds, unpacks_items
 from weft.typecheck.proofs.rules import candidates, last_resorts
-from weft.typecheck.proofs.trial import Target, Trial, run_trial
+from weft.typecheck.proofs.trial import Target, Trial, clashing_keys, run_trial
 
 _DEPTH = 24
 
 # How many pairs of options are tried.
 MOST_PAIRS = 40
+# How many options may change nothing about a class that fails, before the others are taken to change nothing either.
+_MOST_ALIKE = 8
 # How many of the classes that may stand for an abstract one are tried.
 MOST_CLASSES = 4
 
@@ -30,6 +33,9 @@ MOST_CLASSES = 4
 def _key(assignment: Assignment) -> tuple[object, ...]:
     return tuple(tuple(sorted(one.items())) if isinstance(one, Mapping) else one for one in vars(assignment).values())
 
+
+# Trials in which a recursion has no end, of which each may take as long as a hundred others.
+_MOST_ENDLESS = 3
 
 # Multiples of multiples: no program needs them, and a loop over such an axis would be written out.
 _LARGEST = 1 << 20
@@ -91,12 +97,13 @@ class Explainer:
         # that stands must not fall with it.
         self._meter: Meter | None = Meter(budget)
         self._known: dict[Any, Trial] = {}
+        self._endless = 0
 
     def attempt(self, assignment: Assignment) -> Trial:
         """The trial of an assignment.
 
         Raises:
-            Exhausted: if it would be a new one, and the budget has no more.
+            Exhausted: if it would be a new one, and the budget has no more, or if too many had no end.
         """
         key = _key(assignment)
         if key not in self._known:
@@ -105,6 +112,9 @@ class Explainer:
             trial = run_trial(self.target, assignment, self.dims)
             self._known[key] = self._known[_key(trial.assignment)] = trial
             self.first = self.first or trial
+            self._endless += isinstance(trial.error, Endless)
+            if self._endless == _MOST_ENDLESS and self._meter is not None:
+                raise Exhausted(f"{_MOST_ENDLESS} trials with a recursion that has no end")
         return self._known[key]
 
     def with_needs(self, trial: Trial, needs: Needs, deal: Deal) -> Trial:
@@ -136,6 +146,8 @@ class Explainer:
         """The trial with one option, or two, taken otherwise that holds, or gets furthest beyond a guard."""
         open_places = (one for one in base.options if one not in but)
         places = [one for one in open_places if not one.endswith(" dtype") or speaks_of_kinds(base)]
+        owners = tuple(f"{place.removesuffix(' class')}." for place in but)
+        places.sort(key=lambda place: not place.startswith(owners))  # what a class is given says most about it
         if unpacks_items(base):
             places = [one for one in places if one.endswith(" length")]
         others = [
@@ -147,9 +159,13 @@ class Explainer:
         ]
         pairs = [{**one, **two} for n, one in enumerate(others) for two in others[n + 1 :] if one.keys() != two.keys()]
         best, sideways, alike = base, base, collections.Counter[str]()
-        for number, options in enumerate((*others, *pairs[:MOST_PAIRS])):
+        # Where a class is tried, what helps it is one option after another: that any two together do, and neither alone
+        # gets further, was never seen, and looking for them took most of the time of programs over many classes.
+        for number, options in enumerate((*others, *(pairs[:MOST_PAIRS] if not but else ()))):
             if number >= len(others) and best is not base:
                 break  # what one option has brought about, another one is tried beside in the next round
+            if but and alike.total() >= _MOST_ALIKE:
+                break
             if any(alike[place] >= MOST_CLASSES for place in options):
                 continue  # what so many classes end in is not about the class, unless the program asks for one itself
             taken = {**base.assignment.options, **options}
@@ -160,7 +176,7 @@ class Explainer:
                 continue
             if trial.ok:
                 return trial
-            if base.violations and base.violations[0].of_tree and not any(map(is_class, options)):
+            if base.violations and base.violations[0].of_kind and not any(map(is_class, options)):
                 continue  # what a result should be is known: another kind of value that only raises is no way there
             if isinstance(trial.error, NotImplementedError) and any(map(is_class, options)):
                 continue  # what a class does not bring says nothing of the program
@@ -168,8 +184,8 @@ class Explainer:
                 best = trial
             if trial.guard and not base.guard and len(options) == 1:
                 self.refused |= {place: trial for place in options if is_class(place) and place not in self.refused}
-            if not trial.guard and trial.complaint == base.complaint:
-                alike.update(filter(is_class, options) if len(options) == 1 else ())
+            if (but or not trial.guard) and trial.complaint == base.complaint and len(options) == 1:
+                alike.update(place for place in options if but or is_class(place))
             kinds = all(place.endswith((" tree", " dtype")) for place in options)
             elsewhere = trial.progress >= base.progress and trial.complaint != base.complaint
             if kinds and sideways is base and elsewhere and not asks_for_dtype(trial):
@@ -185,9 +201,21 @@ class Explainer:
 
     def _candidates(self, step: _Step) -> Iterator[Needs]:
         """Single needs more, those that pass by chance only where no other one has passed the guard."""
-        yield from candidates(step.trial, step.needs, self.target.constants)
+        whole = self._is_of_whole_sizes(step.trial, step.needs)
+        yield from candidates(step.trial, step.needs, self.target.constants, whole)
         if not step.is_past:
             yield from last_resorts(step.trial, step.needs)
+
+    def _is_of_whole_sizes(self, trial: Trial, needs: Needs) -> bool:
+        """Whether an error is about the sizes of two keys as they are, and not by chance: half of 11 is 5, too."""
+        keys = clashing_keys(trial)
+        if not keys or trial.guard:
+            return False
+        try:
+            dealt = self.with_needs(trial, needs, interleaved)
+        except Unbuildable:
+            return False
+        return clashing_keys(dealt) == keys
 
     def _explained(self, trial: Trial, needs: Needs, deal: Deal) -> Needs | None:
         complaints = {trial.complaint}
@@ -256,6 +284,8 @@ class Explainer:
             return None
         needs = Needs(apart=True)
         trial = self.attempt(Assignment(ranks=base.assignment.ranks, options=base.assignment.options, apart=True))
+        if trial.place == base.place and trial.complaint == base.complaint and len(trial.spoken_of) == 1:
+            return None  # what it says of one size alone, as that it is odd, is not about names that records share
         return needs if trial.ok else self.explain(trial, needs, ascending)
 
     def shrink(self, trial: Trial, needs: Needs) -> Trial:

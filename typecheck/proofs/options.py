@@ -7,6 +7,7 @@ broadcast`; a flag's is its name.
 
 from __future__ import annotations
 
+import ast
 import re
 
 from weft.typecheck.matching.bindings import Mismatch
@@ -17,7 +18,7 @@ def leaves_kinds_open(trial: Trial) -> bool:
     """Whether an error may be one of a tree or a dtype of the wrong kind, where annotations leave that open."""
     kinds = (" tree", " dtype") if re.search("dtype|integer|type", str(trial.error)) else (" tree",)
     # A result that is a tree where an array is promised: its author may have thought of trees of one array.
-    about_kinds = trial.violations[0].of_tree if trial.violations else True
+    about_kinds = trial.violations[0].of_kind if trial.violations else True
     return about_kinds and any(place.endswith(kinds) for place in trial.options)
 
 
@@ -50,6 +51,44 @@ def speaks_of_rank(trial: Trial) -> bool:
     # What stands for a callable says what it was called with, and why.
     reason = None if trial.error is None else trial.error.__context__
     return isinstance(reason, Mismatch) and reason.reason == "rank"
+
+
+_ASKS_FOR_KINDS = {"isinstance", "issubclass", "hasattr", "callable"}
+
+
+def is_about_kinds(trial: Trial) -> bool:
+    """Whether a failure is about what a value is, whatever its sizes are, so that no need of sizes mends it.
+
+    A value of another kind than its annotation says; a guard that only asks for classes, or for None; an attribute
+    that a class does not have, or an operation that a class or None does not take. Errors of JAX's about shapes are
+    TypeErrors, too, but they show the shapes.
+    """
+    if trial.violations:
+        return trial.violations[0].of_kind
+    if trial.guard:
+        return _asks_for_kinds(trial.guard.partition(": ")[2])
+    of_kind = isinstance(trial.error, AttributeError | TypeError) or re.search(r"\bNone\b", str(trial.error))
+    return bool(of_kind) and not trial.mentioned
+
+
+def _asks_for_kinds(guard: str) -> bool:
+    """Whether a condition, as a guard writes it, is made of `isinstance`, `is None` and the like alone."""
+    try:
+        tree = ast.parse(f"{guard}: ..." if guard.startswith("if ") else guard)
+    except SyntaxError:  # a part of a statement
+        return False
+    (statement,) = tree.body if len(tree.body) == 1 else (None,)
+    return isinstance(statement, ast.If | ast.Assert) and _is_of_kinds(statement.test)
+
+
+def _is_of_kinds(test: ast.expr) -> bool:
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _is_of_kinds(test.operand)
+    if isinstance(test, ast.BoolOp):
+        return all(map(_is_of_kinds, test.values))
+    if isinstance(test, ast.Compare):
+        return all(isinstance(one, ast.Is | ast.IsNot) for one in test.ops)
+    return isinstance(test, ast.Call) and isinstance(test.func, ast.Name) and test.func.id in _ASKS_FOR_KINDS
 
 
 def difference(base: Trial, trial: Trial) -> dict[tuple[str, str], int]:

@@ -15,28 +15,39 @@ from collections.abc import Callable, Iterator, Mapping
 
 from weft.core.edge import names
 from weft.typecheck.proofs.needs import Needs, is_square
-from weft.typecheck.proofs.options import speaks_of_rank, takes_apart
+from weft.typecheck.proofs.options import is_about_kinds, speaks_of_rank, takes_apart
 from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.proofs.whose import Whose
 
 _RANKS = (1, 2, 0, 3, 4)
 
 
-def candidates(trial: Trial, needs: Needs, constants: frozenset[int]) -> Iterator[Needs]:
-    """Single needs that might explain a failure, the likeliest first: those about the sizes that it speaks of."""
+def candidates(trial: Trial, needs: Needs, constants: frozenset[int], whole: bool = False) -> Iterator[Needs]:
+    """Single needs that might explain a failure, the likeliest first: those about the sizes that it speaks of.
+
+    Args:
+        trial: what failed.
+        needs: those that it failed under.
+        constants: sizes that the program is tied to from outside.
+        whole: whether two whole sizes disagree in it, however they are dealt.
+    """
     sizes = {key: size for key, size in trial.assignment.sizes.items() if isinstance(size, int)}
     nearby = list(trial.spoken_of) or list(sizes)
     if takes_apart(trial):
         yield from _ranks_needed(trial, needs, sizes, nearby, constants)  # it takes a fixed number of axes, or of items
         return
-    for rule in _OF_RANKS if speaks_of_rank(trial) else _RULES:
+    of_ranks = speaks_of_rank(trial) or is_about_kinds(trial)
+    for rule in _OF_RANKS if of_ranks else _RULES:
+        if whole and rule in _OF_PARTS:
+            continue
         yield from rule(trial, needs, sizes, nearby, constants)
 
 
 def last_resorts(trial: Trial, needs: Needs) -> Iterator[Needs]:
     """What a guard may ask that nothing else passes. Sizes that are few, or one, pass much else by chance."""
     sizes = {key: size for key, size in trial.assignment.sizes.items() if isinstance(size, int)}
-    for rule in (_asked_by_guard, _smaller, _joined_at_guard) if trial.guard else (_joined_configurations,):
+    at_guard = () if is_about_kinds(trial) else (_asked_by_guard, _smaller, _joined_at_guard)
+    for rule in at_guard if trial.guard else (_joined_configurations,):
         yield from rule(trial, needs, sizes, list(trial.spoken_of) or list(sizes), frozenset())
 
 
@@ -369,5 +380,8 @@ _RULES: tuple[Rule, ...] = (
     _numbers_of_all,
 )
 
-# Those for what has another number of axes than is asked for: whatever its sizes are.
+# Those by which a part of a size (its half, its root) comes out even. Two whole sizes disagree as before then.
+_OF_PARTS: tuple[Rule, ...] = (_numbers, _numbers_of_all, _squares, _halves)
+
+# Those for what has another number of axes than is asked for, or is of another kind: whatever its sizes are.
 _OF_RANKS: tuple[Rule, ...] = (_counts, _same_shapes, _ranks_needed)

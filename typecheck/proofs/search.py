@@ -19,17 +19,15 @@ from weft.typecheck.proofs.conditions import confirmed
 from weft.typecheck.proofs.explaining import Explainer
 from weft.typecheck.proofs.needs import DEALS, Needs, ascending
 from weft.typecheck.proofs.options import argument_of, at_guard, is_class, leaves_kinds_open, taken_option
+from weft.typecheck.proofs.sizes import vary_compared, vary_ones, vary_remainders
 from weft.typecheck.proofs.trial import Target, Trial
 from weft.typecheck.proofs.variations import (
     Found,
     is_inert,
     vary_classes,
-    vary_compared,
-    vary_ones,
     vary_options,
     vary_pairs,
     vary_ranks,
-    vary_remainders,
     with_option,
 )
 

@@ -6,7 +6,6 @@ it traced for equal shapes, and nothing would run that could be watched).
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import re
 import sys
@@ -18,9 +17,7 @@ from typing import Any
 
 import jax
 from weft.core.edge import _tracers
-from weft.core.records.leaves import is_array
 from weft.core.tracebacks import whole_tracebacks
-from weft.typecheck.arguments.abstract import closed, opened
 from weft.typecheck.arguments.builder import Assignment, Builder, Unbuildable
 from weft.typecheck.language import objects
 from weft.typecheck.matching.scopes import records_in
@@ -30,6 +27,7 @@ from weft.typecheck.proofs.guards import raised_at
 from weft.typecheck.proofs.kept_shapes import changes, shapes_of
 from weft.typecheck.proofs.passing import Passing
 from weft.typecheck.proofs.reshapes import impossible_reshape
+from weft.typecheck.proofs.tracing import trace
 from weft.typecheck.proofs.violations import Violation
 from weft.typecheck.proofs.watch import Watch
 
@@ -41,9 +39,6 @@ Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 _trace_context = jax.make_user_context(default_value=None)
 _SHARED = 0
 _numbers = itertools.count(1)
-
-# Of a named axis that a program runs under: a prime, and none that a dim may have.
-_AXIS_SIZE = 127
 
 _COLLECTIONS = tuple | list | dict | set
 
@@ -218,6 +213,13 @@ def clashing(message: str) -> set[int]:
     }
 
 
+def clashing_keys(trial: Trial) -> frozenset[str]:
+    """The keys of the sizes that disagree in an error, if all of these are sizes of keys."""
+    sizes = clashing(str(trial.error)) if trial.error is not None and not trial.violations else set[int]()
+    keys = frozenset(key for key, size in trial.assignment.sizes.items() if size in sizes)
+    return keys if len(keys) == len(sizes) else frozenset()
+
+
 def run_trial(
     target: Target,
     assignment: Assignment,
@@ -248,7 +250,8 @@ def run_trial(
     ):
         warnings.simplefilter("ignore")
         ran = _run(target, builder, watch, passing)
-    error, at, guard = ran.error or watch.unreadable, ("", 0), ""
+    # A program that catches the end of a recursion goes on unwatched, so what it returns shows nothing.
+    error, at, guard = watch.endless or ran.error or watch.unreadable, ("", 0), ""
     if error is not None:
         at, guard = raised_at(error, target.own)
     elif ran.jaxpr is not None and (impossible := impossible_reshape(ran.jaxpr, target.own)) is not None:
@@ -368,49 +371,3 @@ def _around(target: Target, watch: Watch, args: tuple[Any, ...], kwargs: Mapping
 def _check_objects(watch: Watch, args: Any) -> None:
     for _, module in objects.objects_in(args):
         watch.check_module(module)
-
-
-def trace(
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    around: Callable[..., Callable[[], None]] = lambda args, kwargs: lambda: None,
-    axes: tuple[str, ...] = (),
-) -> Any:
-    """The jaxpr of a call; only `ShapeDtypeStruct`s are traced, all else is given as it is.
-
-    Args:
-        function: what to call.
-        args, kwargs: what it is given, with `ShapeDtypeStruct`s for arrays.
-        around: gets the arguments inside the trace, and returns what to call when the function has returned: it may
-            have changed the objects among them.
-        axes: names of axes that it runs under.
-    """
-    leaves, treedef = jax.tree.flatten(opened((args, dict(kwargs))))
-    dynamic = [isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves]
-
-    def run(*arrays: Any) -> list[Any]:
-        source = iter(arrays)
-        live = [next(source) if traced else leaf for leaf, traced in zip(leaves, dynamic, strict=True)]
-        positional, named = closed(treedef.unflatten(live))
-        afterwards = around(positional, named)
-        out = _ran(function(*positional, **named))
-        afterwards()
-        return [leaf for leaf in jax.tree.leaves(opened(out)) if is_array(leaf)]
-
-    arrays = [leaf for leaf, traced in zip(leaves, dynamic, strict=True) if traced]
-    return jax.make_jaxpr(run, axis_env=[(name, _AXIS_SIZE) for name in axes])(*arrays)
-
-
-def _ran(result: Any) -> Any:
-    """The first values of a generator, which may have no last one; what a coroutine returns, if it awaits nothing."""
-    if inspect.isgenerator(result):
-        return list(itertools.islice(result, 3))
-    if inspect.iscoroutine(result):
-        try:
-            result.send(None)
-        except StopIteration as stop:
-            return stop.value
-        result.close()
-        raise Unbuildable("it awaits what only an event loop can give")
-    return result

@@ -26,7 +26,7 @@ class Violation:
         inside: where the record is whose field it is, if the value holds one: "return.b".
         of_rank: whether it is about the number of axes.
         of_instances: whether it is about the dims of records, as only weft binds them: stacks, and links.
-        of_tree: whether there is a tree where an array was expected.
+        of_kind: whether it is about what the value is (a dict, another class), whatever its sizes are.
     """
 
     function: str
@@ -39,7 +39,7 @@ class Violation:
     inside: str = ""
     of_rank: bool = False
     of_instances: bool = False
-    of_tree: bool = False
+    of_kind: bool = False
 
     @property
     def place(self) -> tuple[str, int, str]:

@@ -29,6 +29,7 @@ from weft.typecheck.matching.policies import APART, PROOF
 from weft.typecheck.matching.record_plans import record_plan
 from weft.typecheck.matching.records import check_instance, dims_of_instance, refuse_stack
 from weft.typecheck.matching.scopes import bind_numbers
+from weft.typecheck.proofs.endless import Depths, Endless
 from weft.typecheck.proofs.following import Left, following
 from weft.typecheck.proofs.violations import Violation, describe, inside_of, sizes_of
 from weft.typecheck.proofs.watched import Watched, watched_of_code
@@ -49,6 +50,7 @@ class Watch:
         calls: from which places of the user's code which of the user's functions were called; how far a trace got. A
             loop or recursion that goes on for longer, at larger sizes, gets no further by that.
         calls_at_violation: how many there were, when the first violation was met.
+        endless: the recursion without an end that was met, if one was; the program may have caught it.
     """
 
     # The policy where records share their names with the function that they are given to.
@@ -62,6 +64,8 @@ class Watch:
         self.violations: list[Violation] = []
         self.calls: set[tuple[int, int, int]] = set()
         self.calls_at_violation: int | None = None
+        self.endless: Endless | None = None
+        self._depths = Depths()
         self._open: dict[int, tuple[Watched, Bindings]] = {}
         # Generators between two values, with their frames, so that their identities stay theirs.
         self._suspended: dict[int, tuple[FrameType, tuple[Watched, Bindings]]] = {}
@@ -106,7 +110,13 @@ class Watch:
             if not thrown:  # as it is when it is closed
                 _, self._open[id(frame)] = self._suspended.pop(id(frame))
             return
-        self.calls.add((id(frame.f_code), *_site(frame.f_back, self._whose)))
+        site = (id(frame.f_code), *_site(frame.f_back, self._whose))
+        self.calls.add(site)
+        try:
+            self._depths.called(site, frame)
+        except Endless as endless:
+            self.endless = self.endless or endless
+            raise
         try:
             watched = watched_of_code(frame)
         except AnnotationError:
@@ -247,7 +257,7 @@ class Watch:
             inside_of(mismatch),
             mismatch.reason == "rank",
             mismatch.reason in ("batched", "unbatched", "overmapped", "link"),
-            mismatch.reason == "class" and isinstance(mismatch.value, dict | tuple | list),
+            mismatch.reason in ("type", "class"),
         )
         if violation.place not in {one.place for one in self.violations}:
             self.violations.append(violation)

@@ -41,7 +41,7 @@ from weft.typecheck.proofs.budget import USUAL  # noqa: E402
 from weft.typecheck.proofs.prover import proofs_of, verify  # noqa: E402
 from weft.typecheck.proofs.report import Report  # noqa: E402
 from weft.typecheck.proofs.search import Search  # noqa: E402
-from weft.typecheck.proofs.trial import trace  # noqa: E402
+from weft.typecheck.proofs.tracing import trace  # noqa: E402
 
 PACKAGE = "hooked_mutants"
 MOST_RUNS = 8

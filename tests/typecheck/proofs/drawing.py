@@ -16,7 +16,8 @@ from weft.typecheck.proofs.needs import Needs
 from weft.typecheck.proofs.passing import Passing
 from weft.typecheck.proofs.prover import target_instead
 from weft.typecheck.proofs.search import Search
-from weft.typecheck.proofs.trial import Target, trace
+from weft.typecheck.proofs.tracing import trace
+from weft.typecheck.proofs.trial import Target
 
 
 def draws(keys: Mapping[str, int], needs: Needs, source: random.Random, count: int) -> Iterator[dict[str, int]]:

@@ -74,6 +74,23 @@ def wide_enough(x: Float[Array, "n"], y: Float[Array, "k"]) -> Float[Array, "n"]
     return x
 
 
+def windows(x: Float[Array, "t d"], size: int) -> Float[Array, "t-size+1 size d"]:
+    starts = jnp.arange(x.shape[0] - size + 1)
+    return jax.vmap(lambda start: jax.lax.dynamic_slice_in_dim(x, start, size))(starts)
+
+
+def many(x: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    if x.shape[0] < 37:
+        raise ValueError("too few")
+    return x
+
+
+def sixes(x: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    if x.shape[0] % 6 or x.shape[0] < 20:
+        raise ValueError("a multiple of 6, from 20 on")
+    return x
+
+
 def in_heads(x: Float[Array, "n d"], heads: int) -> Float[Array, "n d"]:
     if x.shape[1] % heads:
         raise ValueError("heads divides d")
@@ -86,6 +103,9 @@ def in_heads(x: Float[Array, "n d"], heads: int) -> Float[Array, "n d"]:
         (long_enough, ("n >= 8",)),
         (wide_enough, ("2*k < n",)),
         (in_heads, ("heads divides d",)),
+        (windows, ("size <= t",)),  # it holds at `t + 1`, too, which is no reason to say nothing of it
+        (many, ("n >= 37",)),  # and not that d divides n, by which 77 was found
+        (sixes, ("6 divides n", "n >= 24")),
         (even, ("2 divides n",)),
         (fewer, ("k < n",)),
         (Attention, ("4*heads divides dim",)),

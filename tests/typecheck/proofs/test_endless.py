@@ -1,0 +1,41 @@
+"""A recursion that has no end at some sizes costs a few short trials, and is no accusation."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+from weft.typecheck.proofs.prover import verify
+from weft.typecheck.proofs.report import Verdict
+
+
+def halved(x: Float[Array, "n d"], least: int) -> Float[Array, "d"]:
+    if x.shape[0] <= least:
+        return x.sum(0)
+    return halved(x[: max(x.shape[0] // 2, 3)], least)
+
+
+def caught(x: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    try:
+        return caught(x)
+    except RecursionError:
+        return x
+
+
+def deep(x: Float[Array, "n d"], left: int = 60) -> Float[Array, "n d"]:
+    return x if left == 0 else deep(jnp.tanh(x), left - 1)
+
+
+def test_a_recursion_without_an_end_is_named_and_not_followed_to_pythons_limit():
+    (one,) = verify(caught).contracts
+    assert one.verdict is Verdict.UNDECIDED
+    assert "recursion" in one.reason
+
+
+def test_sizes_at_which_it_ends_are_found():
+    (one,) = verify(halved).contracts
+    assert one.assumptions == ("least >= 3",)
+
+
+def test_a_deep_recursion_that_counts_is_followed_to_its_end():
+    (one,) = verify(deep).contracts
+    assert one.verdict is Verdict.PROVED
