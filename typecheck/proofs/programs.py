@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
+import itertools
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,8 @@ from weft.typecheck.proofs.reshapes import REFUSED
 from weft.typecheck.proofs.trial import Target, Trial, one_at_a_time, only_built
 
 _MOST_LINES = 10
+# What is said of a trial whose arguments raise as they are made, with or without weft.
+UNMADE = "its arguments cannot be made"
 
 
 class Unwritable(Exception):
@@ -72,7 +75,7 @@ def program_of(target: Target, trial: Trial, dims: Mapping[str, Any] | None = No
         except (Unwritable, Unbuildable) as reason:
             return Program(why=str(reason))
         except Exception as error:  # as it was while its arguments were made
-            return Program(why=f"its arguments cannot be made: {type(error).__name__}")
+            return Program(why=f"{UNMADE}: {type(error).__name__}")
         if not own:
             return Program(text)
         # Shapes alone do not pass a guard that looks at numbers; whoever runs this may need others than ones.
@@ -104,13 +107,14 @@ class _Writer:
     Attributes:
         builder: that made the values; it knows how records were constructed.
         names: what the names of the program stand for.
+        modules: of each that is imported, the module, and what it is called there.
     """
 
     builder: Builder
 
     def __init__(self) -> None:
         self.names: dict[str, Any] = {}
-        self.modules: dict[str, str] = {}
+        self.modules: dict[str, tuple[str, str]] = {}
 
     def program(
         self,
@@ -133,7 +137,7 @@ class _Writer:
             written = ", ".join(self.arguments(plain, args, kwargs))
             call = f"{called}({written})"
         imports = ["import jax", "import jax.numpy as jnp"]
-        bound = [f"from {module} import {name}" for name, module in self.modules.items()]
+        bound = list(self.imports())
         if checked and whole:
             hooked = f'jaxtyping.install_import_hook("{plain.__module__.partition(".")[0]}", "beartype.beartype")'
             lines = [*imports, "import jaxtyping", hooked, *bound]
@@ -148,6 +152,12 @@ class _Writer:
         if len(lines) >= _MOST_LINES:
             raise Unwritable("it needs more than ten lines")
         return "\n".join([*lines, call if computing else f"jax.eval_shape(lambda: {call})"])
+
+    def imports(self) -> Iterator[str]:
+        """The imports of what is named, a line for each module."""
+        for module in dict.fromkeys(module for module, _ in self.modules.values()):
+            own = [(name, called) for name, (one, called) in self.modules.items() if one == module]
+            yield f"from {module} import {', '.join(n if n == called else f'{called} as {n}' for n, called in own)}"
 
     def arguments(self, called: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[str]:
         """The arguments of a call; what is the default anyway is left out, at the end and among the named ones."""
@@ -174,12 +184,20 @@ class _Writer:
             found = inspect.getattr_static(found, part, None)
             found = getattr(found, "__func__", found)
         reached = found is not None and inspect.unwrap(found) is inspect.unwrap(thing)
-        name, value = (parts[0], getattr(sys.modules.get(module), parts[0], None)) if reached else (parts[-1], thing)
-        if not name.isidentifier() or self.names.setdefault(name, value) is not value:
-            raise Unwritable(f"{qualname} is one of two things called {name}")
+        called, value = (parts[0], getattr(sys.modules.get(module), parts[0], None)) if reached else (parts[-1], thing)
+        if not called.isidentifier():
+            raise Unwritable(f"{qualname} has no name of its own")
+        # Two packages, or two modules of one, may have a class of the same name: the second is imported as another.
+        others = (f"{called}{number}" for number in itertools.count(2))
+        name = next(one for one in itertools.chain([called], others) if self._is_free(one, value))
+        self.names[name] = value
         if reached and module != "builtins":
-            self.modules[name] = module
-        return qualname if reached else name
+            self.modules[name] = module, called
+        return ".".join([name, *parts[1:]]) if reached else name
+
+    def _is_free(self, name: str, value: Any) -> bool:
+        """Whether a name of the program stands for a value, or for nothing yet."""
+        return self.names.get(name, value) is value and name not in ("jax", "jnp", "np", "jaxtyping")
 
     def expression(self, value: Any) -> str:
         """An expression that makes a value.

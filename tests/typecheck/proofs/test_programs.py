@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from pathlib import Path
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -115,3 +118,42 @@ def test_what_an_installed_package_calls_is_seen_as_jaxtyping_would(monkeypatch:
     assert report.verdict.name == "UNDECIDED"
     assert "which jaxtyping does not bind" in str(report)
     assert verify(gram).verdict.name == "FAILS"
+
+
+def test_two_classes_of_one_name_are_imported_under_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    imports = "import equinox as eqx\nfrom jaxtyping import Array, Float\n\n"
+    scale = f"{imports}class Scale(eqx.Module):\n    by: Float[Array, 'k']\n"
+    for name in ("scales_in", "scales_out"):
+        (tmp_path / f"{name}.py").write_text(scale)
+    (tmp_path / "scaled.py").write_text(
+        "import scales_in, scales_out\nfrom jaxtyping import Array, Float\n\n"
+        "def scaled(x: Float[Array, 'n'], one: scales_in.Scale, other: scales_out.Scale) -> Float[Array, 'm']:\n"
+        "    return (x[:, None] * one.by) @ other.by[None]\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (failure,) = verify(importlib.import_module("scaled").scaled).failures
+    assert "from scales_in import Scale\nfrom scales_out import Scale as Scale2\n" in failure.program
+    shown(failure)
+
+
+def one_axis(x: Float[Array, "n d"]) -> Float[Array, "n"]:
+    return x
+
+
+class Picked(eqx.Module):
+    picks: Float[Array, "k j"]
+    picked: Float[Array, "k j d"]
+
+    def __init__(self, picks: Float[Array, "k j"], rows: Float[Array, "n d"]):
+        self.picks, self.picked = picks, rows[one_axis(picks)]
+
+    def total(self) -> Float[Array, ""]:
+        return jnp.sum(self.picked)
+
+
+def test_what_breaks_on_the_way_to_arguments_that_nobody_can_make_is_undecided(monkeypatch: pytest.MonkeyPatch):
+    assert not verify(Picked).ok
+    monkeypatch.setattr(prover, "is_users", lambda file, own=frozenset(): file in own)
+    report = verify(Picked)
+    assert not report.failures
+    assert "its arguments cannot be made: TypeError" in str(report)
