@@ -238,6 +238,8 @@ def _undecided(target: Target, outcome: Outcome) -> Contract:
     """What is known when the budget ended the search: what it was about to explain, or that nothing has failed yet."""
     tried = tuple(one.assignment.sizes for one in outcome.passed)
     found = f"it held on the {len(tried)} assignments of sizes that were tried" if tried else "nothing is known yet"
+    if outcome.pending is not None and isinstance(outcome.pending.error, RecursionError):
+        return _open(target, Cause.RECURSION, str(outcome.pending.error), tried)  # which more trials would not end
     if outcome.pending is not None:
         found = f"what is not explained yet: {findings_of(target, outcome.pending)[0]}"
     assert outcome.ended is not None

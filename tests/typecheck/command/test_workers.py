@@ -81,7 +81,7 @@ UNDECIDED = {
     "crashes": "the process was ended by SIGSEGV",
     "exits": "it raises SystemExit(3), which ends a program",
     "interrupts": "it raises KeyboardInterrupt(), which ends a program",
-    "goes_deep": "its calls go deeper than Python's limit of recursion",
+    "goes_deep": "goes_deep calls itself without an end, with arguments of the same shapes each time",
     "loops": "it did not end within 1 seconds of processor time (`--seconds`)",
     "grows": "it took more than 1500 MB of memory (`--memory`)",
     "connects": "it opens a socket, which `weft check` refuses",
