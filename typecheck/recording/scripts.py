@@ -85,7 +85,8 @@ def _run_changed(script: str, change: Change) -> None:
     module.__file__ = script
     source = Path(script).read_bytes()
     # What `ast.parse` does, without a frame of another file.
-    tree: ast.Module = compile(source, script, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+    tree = compile(source, script, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+    assert isinstance(tree, ast.Module)  # as it is in this mode
     sys.modules["__main__"] = module
     exec(compile(change(tree, module), script, "exec", dont_inherit=True), vars(module))
 
