@@ -24,8 +24,6 @@ from weft.typecheck.proofs.reshapes import REFUSED
 from weft.typecheck.proofs.trial import Target, Trial, one_at_a_time, only_built
 
 _MOST_LINES = 10
-# What is said of a trial whose arguments raise as they are made, with or without weft.
-UNMADE = "its arguments cannot be made"
 
 
 class Unwritable(Exception):
@@ -41,12 +39,14 @@ class Program:
         shows: whether running it did show the failure; None where it was not run.
         why: why it does not, or why there is none.
         plain: the same call without checks, for what only weft refuses.
+        unmade: whether its arguments raise as they are made, without weft, too.
     """
 
     text: str = ""
     shows: bool | None = None
     why: str = ""
     plain: str = ""
+    unmade: bool = False
 
 
 def program_of(target: Target, trial: Trial, dims: Mapping[str, Any] | None = None) -> Program:
@@ -75,7 +75,7 @@ def program_of(target: Target, trial: Trial, dims: Mapping[str, Any] | None = No
         except (Unwritable, Unbuildable) as reason:
             return Program(why=str(reason))
         except Exception as error:  # as it was while its arguments were made
-            return Program(why=f"{UNMADE}: {type(error).__name__}")
+            return Program(why=f"its arguments cannot be made: {type(error).__name__}", unmade=True)
         if not own:
             return Program(text)
         # Shapes alone do not pass a guard that looks at numbers; whoever runs this may need others than ones.

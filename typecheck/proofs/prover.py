@@ -30,7 +30,7 @@ from weft.typecheck.proofs.following import listening
 from weft.typecheck.proofs.lints import lint
 from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for
 from weft.typecheck.proofs.options import argument_of, describe_option, is_class
-from weft.typecheck.proofs.programs import UNMADE, program_of
+from weft.typecheck.proofs.programs import program_of
 from weft.typecheck.proofs.report import Cause, Contract, Finding, Report, Verdict
 from weft.typecheck.proofs.search import Outcome, Search
 from weft.typecheck.proofs.targets import names_taken, targets_of
@@ -213,7 +213,7 @@ def _shown(target: Target, trial: Trial, dims: Mapping[str, Any]) -> tuple[list[
             doubt = "only what instances and integers say of dims shows it, which jaxtyping does not bind"
             return findings_of(target, trial), doubt
     findings = [dataclasses.replace(one, program=program.text) for one in findings_of(target, trial)]
-    if trial.violations and program.why.startswith(UNMADE) and not is_users(target.file):
+    if trial.violations and program.unmade and not is_users(target.file):
         return findings, program.why  # nobody can call it so, whatever was seen broken on the way
     if trial.violations and trial.violations[0].of_instances and not is_users(target.file):
         return findings, "only the dims of records show it, which jaxtyping does not bind"
