@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from weft.typecheck.arguments.abstract import abstractly, closed, is_plain_class, opened
-from weft.typecheck.arguments.builder import BUILDERS, Builder, Scope, Unbuildable, key_dtype
+from weft.typecheck.arguments.builder import BUILDERS, ITEMS, Builder, Scope, Unbuildable, key_dtype
 from weft.typecheck.arguments.constructors import counts_of_class, signature_of_class
 from weft.typecheck.arguments.protocols import is_protocol, protocol_object
 from weft.typecheck.arguments.stand_ins import any_callable
@@ -155,7 +155,7 @@ def _first(builder: Builder, spec: OneOf, place: str, scope: Scope) -> Any:
 def _sequence(builder: Builder, spec: SequenceOf, place: str, scope: Scope) -> Any:
     if isinstance(spec.item, Anything) and issubclass(spec.cls, Set):  # of tags, say: there need be none
         return _nothing(builder, spec.cls(), place)
-    length = (2, 1, 3)[builder.choose(f"{place} length", 3)]
+    length = ITEMS[builder.choose(f"{place} length", len(ITEMS))]
     scope = dataclasses.replace(scope, many=True)
     items = [builder.build(spec.item, f"{place}[{number}]", scope) for number in range(length)]
     return tuple(items) if issubclass(spec.cls, tuple) else items

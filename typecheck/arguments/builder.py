@@ -24,6 +24,10 @@ from weft.typecheck.language.names import names_of_class
 PRIMES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109)
 
 
+# How many items a collection has that may have any number of them, by the option that is taken.
+ITEMS = (2, 1, 3)
+
+
 class Unbuildable(Exception):
     """No value can be made from an annotation; the message says of which argument and why."""
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from weft.typecheck.arguments.builder import PRIMES, Assignment
+from weft.typecheck.arguments.builder import ITEMS, PRIMES, Assignment
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,9 @@ class Needs:
         most: pairs (key, the largest size that a guard lets pass).
         undivided, unlike: pairs (key, number) that a guard refuses: what the number divides, or the number itself.
         guards: pairs (key, the place of the guard, in brackets), of keys of the last three.
+        counts: pairs (key, place) where a key is the number of items of a collection; it is in `equal`, too, with the
+            number that they were found at.
+        items: pairs (place, other) of collections of which the first has as many items as the other.
     """
 
     multiples: tuple[tuple[str, str | int], ...] = ()
@@ -54,6 +57,8 @@ class Needs:
     undivided: tuple[tuple[str, int], ...] = ()
     unlike: tuple[tuple[str, int], ...] = ()
     guards: tuple[tuple[str, str], ...] = ()
+    counts: tuple[tuple[str, str], ...] = ()
+    items: tuple[tuple[str, str], ...] = ()
 
     def plus(self, **more: Any) -> Needs:
         """These and one more: `needs.plus(order=("k", "n", 1))`."""
@@ -65,7 +70,7 @@ class Needs:
 
     def words(self) -> tuple[str, ...]:
         """Each need as the end of "holds when ..."."""
-        unknown = dict(self.among)
+        unknown, counted = dict(self.among), dict(self.counts)
         return (
             *self._merged_in_words(),
             *(f"{array_of(key)} is of {rank} {'axis' if rank == 1 else 'axes'}" for key, rank in self.ranks),
@@ -76,7 +81,9 @@ class Needs:
                 for small, big, factor in self.order
                 if not {small, big} <= unknown.keys()
             ),
-            *(f"{key} = {number}" for key, number in self.equal if key not in unknown),
+            *(f"{key} = {number}" for key, number in self.equal if key not in unknown and key not in counted),
+            *(f"{_size_of(key)} = {length_of(place)}" for key, place in self.counts),
+            *(f"{length_of(place)} = {length_of(other)}" for place, other in self.items),
             *(f"{key} is a square" for key in self.squares if key not in unknown),
             *(f"{key} >= {number}" for key, number in self.least if key not in unknown),
             *self._refused_in_words(unknown),
@@ -91,6 +98,7 @@ class Needs:
 
         lists = ("multiples", "order", "equal", "least", "products", "among", "most", "undivided", "unlike")
         kept = {name: tuple(filter(known, getattr(self, name))) for name in lists}
+        kept["counts"] = tuple(one for one in self.counts if one[0] in keys)
         return dataclasses.replace(self, **kept, squares=tuple(key for key in self.squares if key in keys))
 
     @property
@@ -165,6 +173,11 @@ def array_of(key: str) -> str:
     if key.endswith("..."):
         return key.removesuffix("...")
     return f"the `...` of {key.rpartition('[')[0]}" if key.endswith("]") else f"*{key}"
+
+
+def length_of(place: str) -> str:
+    """The number of items of a collection, as the code would ask for it."""
+    return f"len({place.removesuffix(' length')})"
 
 
 def _size_of(key: str) -> str:
@@ -281,9 +294,12 @@ class Dealer:
 def assignment_for(keys: Iterable[str], needs: Needs, deal: Deal, base: Assignment) -> Assignment:
     """An assignment of distinct sizes that the needs allow, with the ranks and options of a base."""
     keys = list(keys)
-    sizes = Dealer(keys, needs, deal(len(keys))).deal()
+    options = {**base.options, **{place: base.options.get(other, 0) for place, other in needs.items}}
+    counted = {key: ITEMS[options.get(place, 0)] for key, place in needs.counts}
+    equal = tuple((key, counted.get(key, number)) for key, number in needs.equal)
+    sizes = Dealer(keys, dataclasses.replace(needs, equal=equal), deal(len(keys))).deal()
     ranks = {**base.ranks, **dict(needs.ranks)}
-    return Assignment(sizes, ranks, base.options, _closed(needs.merged), needs.apart)
+    return Assignment(sizes, ranks, options, _closed(needs.merged), needs.apart)
 
 
 def _closed(merged: tuple[tuple[str, str], ...]) -> dict[str, str]:

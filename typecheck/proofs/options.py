@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Collection
 
+from weft.typecheck.arguments.builder import ITEMS, Assignment
 from weft.typecheck.matching.bindings import Mismatch
 from weft.typecheck.proofs.trial import Trial
 
@@ -104,6 +106,12 @@ def at_guard(trial: Trial) -> str:
     return f" ({': '.join(trial.guard.split(': ')[:1])})" if trial.guard else ""
 
 
+def items_of(assignment: Assignment, places: Collection[str]) -> dict[str, int]:
+    """How many items each collection among the arguments has that may have any number of them, by its place."""
+    lengths = (one for one in places if one.endswith(" length"))
+    return {one: ITEMS[assignment.options.get(one, 0)] for one in lengths}
+
+
 def argument_of(place: str) -> str:
     return place.rpartition(" ")[0].removeprefix("self.")
 
@@ -134,7 +142,7 @@ def _words(trial: Trial, place: str, option: int) -> tuple[str, str, str]:
         return f"{place} = {value}", f"{place} = {value}", f"{place} is not {value}"
     if name and what in _WORDS:
         described, taken, refused = _WORDS[what]
-        filling = {"name": name, "of": argument_of(place), "items": ("2 items", "1 item", "3 items")[min(option, 2)]}
+        filling = {"name": name, "of": argument_of(place), "items": f"{ITEMS[option]} item{'s' * (ITEMS[option] != 1)}"}
         return described.format(**filling), taken.format(**filling), refused.format(**filling)
     described = f"{place} as option {option + 1}"
     return described, f"{place} is option {option + 1}", f"{place} is not option {option + 1}"

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from weft.core.edge import names
 from weft.typecheck.proofs.needs import Needs, is_square
-from weft.typecheck.proofs.options import is_about_kinds, speaks_of_rank, takes_apart
+from weft.typecheck.proofs.options import is_about_kinds, items_of, speaks_of_rank, takes_apart
 from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.proofs.whose import Whose
 
@@ -105,6 +105,35 @@ def _is_of_a_library(error: Exception) -> bool:
     """Whether an installed package that defines records raised an error, and neither JAX nor the program."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     return bool(frames) and Whose(frozenset())[frames[-1].f_code.co_filename] == "library"
+
+
+def _items(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    """Collections of one number of items, or a size that is the number of items of one.
+
+    A grid has a size for each axis, and its points as many coordinates; no annotation of `tuple[int, ...]` can say so.
+    """
+    lengths = items_of(trial.assignment, trial.options)
+    free = [place for place in lengths if place not in dict(needs.items)]
+    # They were found where all collections have as many items: it may be another one's.
+    for key, place in needs.counts:
+        rest = tuple(one for one in needs.counts if one[0] != key)
+        others = (other for other in free if lengths[other] != lengths[place])
+        yield from (dataclasses.replace(needs, counts=(*rest, (key, other))) for other in others)
+    unlike = [(one, other) for one in free for other in free if lengths[one] != lengths[other]]
+    # What was varied is the one that is unlike all others: those follow it, one of them or all.
+    unlike.sort(key=lambda pair: sum(one == pair[1] for _, one in unlike), reverse=True)
+    yield from (needs.plus(items=pair) for pair in unlike)
+    if len(unlike) > 2:
+        leading = unlike[0][1]
+        together = tuple(pair for pair in unlike if pair[1] == leading)
+        yield dataclasses.replace(needs, items=(*needs.items, *together))
+    for key in nearby:
+        for place in free:
+            of_these = trial.guard or {sizes[key], lengths[place]} <= trial.mentioned
+            if of_these and key not in dict(needs.equal) and sizes[key] != lengths[place]:
+                yield needs.plus(equal=(key, lengths[place]), counts=(key, place))
 
 
 def _constants(
@@ -366,6 +395,7 @@ _RULES: tuple[Rule, ...] = (
     _same_shapes,
     _merges,
     _as_recorded,
+    _items,
     _ranks_needed,
     _orders,
     _halves_of_guard,

@@ -120,7 +120,8 @@ class Search(Explainer):
         if found.passed:
             found.needs = found.needs.about({key for trial in found.passed for key in trial.assignment.sizes})
         if not found.failed and found.needs.words():
-            found.needs = confirmed(found.passed[0], found.needs, self._at, frozenset(self.dims))
+            fixed = frozenset({*self.dims, *dict(found.needs.counts)})
+            found.needs = confirmed(found.passed[0], found.needs, self._at, fixed)
 
     def _started(self, base: Trial) -> tuple[Trial, Needs] | None:
         """Options and needs under which a failing trial holds; None, and the failure noted, if there are none."""
@@ -176,7 +177,9 @@ class Search(Explainer):
         trial = self.attempt(dataclasses.replace(self.found.passed[0].assignment, sizes=dict(sizes)))
         for one in self.found.asking:
             if trial.ok:
-                at = {key: sizes.get(key, size) for key, size in one.assignment.sizes.items()}
+                # What is the number of its items is not the number of others'.
+                shared = {key: size for key, size in sizes.items() if key not in dict(needs.counts)}
+                at = {key: shared.get(key, size) for key, size in one.assignment.sizes.items()}
                 trial = self.attempt(dataclasses.replace(one.assignment, sizes=at))
         return trial
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -67,6 +67,7 @@ def recorded_target(
     constants = {
         size for value in given.values() for leaf in jax.tree.leaves(value) for size in getattr(leaf, "shape", ())
     }
+    constants |= {*_numbers_of_items(list(recorded.nodes.values()))}
     return Target(
         name or plain.__qualname__,
         file,
@@ -84,6 +85,14 @@ def _takes_any_size(annotation: Annotation) -> bool:
     return isinstance(annotation, ArrayOf) and all(
         isinstance(dim, NamedDim) or (isinstance(dim, VariadicDim) and dim.name) for dim in annotation.shape.dims
     )
+
+
+def _numbers_of_items(node: Node) -> Iterator[int]:
+    """How many items the tuples and lists in a structure have, which stays so at all sizes."""
+    if isinstance(node, dict):
+        yield from (len(node[kind]) for kind in ("tuple", "list") if kind in node)
+    for one in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from _numbers_of_items(one)
 
 
 class _Recorded:

@@ -77,6 +77,9 @@ SOURCE = """
     def tied(x: Float[Array, "n"], weight: Any) -> Float[Array, "n"]:
         return x * weight
 
+    def in_units(x: Float[Array, "n d"], lengths: Any) -> Float[Array, "n d"]:
+        return x / jnp.array(lengths)
+
     def no_arrays(n: int) -> int:
         return n
 
@@ -220,6 +223,8 @@ def test_only_what_stays_as_it_was_ties_a_size_to_a_recorded_one(recorded: Any):
     assert "found f32[3]: n is 4, not 3" in str(proof(recorded, "first_three").failures[0])
     module.tied(jnp.ones(3), jnp.ones(3))
     assert "n = 3" in proof(recorded, "tied").assumptions
+    module.in_units(jnp.ones((3, 2)), (1.0, 2.0))
+    assert "d = 2" in proof(recorded, "in_units").assumptions
 
 
 def test_a_call_that_does_not_fit_its_annotations_says_nothing(recorded: Any):
