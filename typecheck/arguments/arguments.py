@@ -108,11 +108,21 @@ def _plain_array(builder: Builder, spec: ArrayOf, place: str, scope: Scope) -> A
         return jax.ShapeDtypeStruct(shape, key_dtype())
     # Items of one list have one kind of numbers: what takes them all fails as long as one is of another.
     if spec.dtype.accepted is None and builder.choose(f"{_ITEM.sub('[:]', place)} dtype", 2) == 1:
-        return jax.ShapeDtypeStruct(shape, jnp.dtype("int32"))
-    for name in (*_DTYPES, *(one for one in spec.dtype.accepted or () if isinstance(one, str))):
+        return jax.ShapeDtypeStruct(shape, jnp.result_type(int))
+    for name in (*_usual(builder, spec), *_DTYPES, *(one for one in spec.dtype.accepted or () if isinstance(one, str))):
         if spec.dtype.accepts(name):
             return jax.ShapeDtypeStruct(shape, jnp.dtype(name))
     raise Unbuildable(f"{place}: no dtype is known to be a {spec.dtype.name}")
+
+
+def _usual(builder: Builder, spec: ArrayOf) -> tuple[str, ...]:
+    """The dtypes that JAX gives by itself, where a package has it give 64 bits: it may not be meant for fewer."""
+    if not jax.config.jax_enable_x64:
+        return ()
+    floats = "float64", "complex128"
+    if spec.dtype.accepts("float32") or spec.dtype.accepts("complex64"):
+        floats = (floats, ("float32", "complex64"))[builder.choose("floats width", 2)]
+    return (floats[0], "int64", "bool", floats[1])
 
 
 def _one_of(builder: Builder, spec: OneOf, place: str, scope: Scope) -> Any:

@@ -73,7 +73,7 @@ def _lowered(
 
 def _cast(tree: Any, low: Any, *, in_records: bool) -> Any:
     def cast(leaf: Any) -> Any:
-        if isinstance(leaf, jax.ShapeDtypeStruct) and leaf.dtype == jnp.float32:
+        if isinstance(leaf, jax.ShapeDtypeStruct) and leaf.dtype == jnp.result_type(float):
             return jax.ShapeDtypeStruct(leaf.shape, low)
         return leaf
 

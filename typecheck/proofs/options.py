@@ -2,7 +2,7 @@
 
 An option belongs to a *place*, an argument and what is open about it: `mask given`, `mask present` (not None), `x
 length`, `ys tree` (a tree, or one array), `x type` (a member of a union), `x dtype` (numbers or integers), `x[0]
-broadcast`; a flag's is its name.
+broadcast`; a flag's is its name. `floats width` is about all floats, where JAX makes them of 64 bits.
 """
 
 from __future__ import annotations
@@ -124,6 +124,7 @@ _WORDS = {
     "broadcast": ("{name} of size 1", "{name} is of size 1", "{name} is not of size 1"),
     "length": ("{name} of {items}", "{name} has {items}", "{name} has not {items}"),
     "tree": ("{name} of one array", "{name} is one array", "{name} is not one array"),
+    "width": ("{name} of 32 bits", "{name} are of 32 bits", "{name} are of 64 bits, as JAX makes them here"),
     "dtype": ("{name} of integers", "{name} is of integers", "{name} is not of integers"),
 }
 

@@ -110,7 +110,7 @@ def vary_options(explainer: Explainer, found: Found) -> None:
                 except Unbuildable:  # what cannot be made was not tried
                     found.notes.append(without_option(current, place, option))
                     continue
-                given = place.endswith((" length", " tree"))
+                given = place.endswith((" length", " tree", " width"))
                 if trial.ok and not _suits(explainer, found, further):
                     found.notes.append(without_option(trial, place, option))
                 elif trial.ok:

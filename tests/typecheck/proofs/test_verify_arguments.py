@@ -356,3 +356,17 @@ def test_what_the_validation_of_a_library_refuses_is_skipped(tmp_path: Path, mon
     (contract,) = verify(scaled).contracts
     assert contract.verdict is Verdict.SKIPPED
     assert "the validation of their classes" in contract.reason
+
+
+def halved_or_not(x: Float[Array, ""]) -> Float[Array, ""]:
+    return jax.lax.cond(x < 1, lambda x: x / 2, lambda x: x + jnp.zeros(()), x)
+
+
+def test_floats_are_of_64_bits_where_jax_makes_them_so_and_what_asks_for_that_says_it():
+    assert verify(halved_or_not).contracts[0].assumptions == ()
+    with jax.enable_x64(True):
+        (contract,) = verify(halved_or_not).contracts
+        assert contract.verdict is Verdict.PROVED
+        assert contract.assumptions == ("floats are of 64 bits, as JAX makes them here",)
+        (failure,) = verify(turned).failures
+        assert "f64[" in failure.message
