@@ -11,6 +11,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import jaxtyping
 import numpy as np
@@ -18,6 +19,7 @@ from weft.typecheck.arguments.builder import Builder, Scope, Unbuildable
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import Annotation, Instance, members_of
 from weft.typecheck.language.objects import is_foreign_class, layer_of
+from weft.typecheck.language.reading import read
 
 
 def is_made_of_its_own(cls: type) -> bool:
@@ -31,7 +33,7 @@ def value_of(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any:
 
     Raises:
         Unbuildable: if there is no rule for its class.
-        AnnotationError: for a dtype of jaxtyping's without brackets, which jaxtyping itself refuses to look at.
+        AnnotationError: for a dtype of jaxtyping's without brackets, in code of the user's.
     """
     cls = spec.cls
     load_values(cls)
@@ -44,9 +46,22 @@ def value_of(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any:
     if is_foreign_class(cls):
         raise Unbuildable(f"{place}: {cls.__name__} is a Module of the real flax.nnx, not of weft.nnx")
     if issubclass(cls, jaxtyping.AbstractDtype):
-        fix = f'write {cls.__name__}[Array, "..."]'
-        raise AnnotationError(f"{place}: {cls.__name__} without an array and a shape accepts nothing; {fix}")
+        return _of_bare_dtype(builder, cls, place, scope)
     raise Unbuildable(f"{place}: no {cls.__name__} can be made from its annotation")
+
+
+def _of_bare_dtype(builder: Builder, cls: Any, place: str, scope: Scope) -> Any:
+    """What `key: Key` is meant to be.
+
+    jaxtyping refuses to look at it, so whoever wrote a package with it has never run that under a checker. That is told
+    beside what there is to say of its shapes.
+    """
+    fix = f'{cls.__name__}[Array, "..."]'
+    what = f"{place}: {cls.__name__} without an array and a shape accepts nothing"
+    if not builder.lenient:
+        raise AnnotationError(f"{what}; write {fix}")
+    builder.bare.add(f"{what}; it is taken for {fix}")
+    return builder.build(read(cls[jax.Array, "" if cls is jaxtyping.Key else "..."]), place, scope)
 
 
 def _flag(builder: Builder, place: str, scope: Scope) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jaxtyping
 import numpy as np
 from weft.typecheck.language.annotations import (
     NONE,
@@ -33,7 +34,10 @@ def plain_check(annotation: Annotation) -> Check | None:
 
 
 def _instance(spec: Instance) -> Check:
-    cls, number = spec.cls, _NUMBERS.get(spec.cls)
+    cls: Any = spec.cls
+    number = _NUMBERS.get(cls)
+    if issubclass(cls, jaxtyping.AbstractDtype):  # `key: Key`, which jaxtyping refuses to look at: any shape is meant
+        cls = cls[Any, "..."]
 
     def check(value: Any, bindings: Bindings) -> None:
         try:

@@ -39,14 +39,12 @@ class Program:
         shows: whether running it did show the failure; None where it was not run.
         why: why it does not, or why there is none.
         plain: the same call without checks, for what only weft refuses.
-        unmade: whether its arguments raise as they are made, without weft, too.
     """
 
     text: str = ""
     shows: bool | None = None
     why: str = ""
     plain: str = ""
-    unmade: bool = False
 
 
 def program_of(target: Target, trial: Trial, dims: Mapping[str, Any] | None = None) -> Program:
@@ -68,6 +66,7 @@ def program_of(target: Target, trial: Trial, dims: Mapping[str, Any] | None = No
         warnings.simplefilter("ignore")
         try:
             writer.builder = Builder(trial.assignment, dims)
+            writer.builder.lenient = bool(trial.bare)
             function, args, kwargs = target.prepare(writer.builder)
             if inspect.iscoroutinefunction(inspect.unwrap(function)):
                 return Program(why="jaxtyping checks the coroutine, and not what it returns")
@@ -75,7 +74,7 @@ def program_of(target: Target, trial: Trial, dims: Mapping[str, Any] | None = No
         except (Unwritable, Unbuildable) as reason:
             return Program(why=str(reason))
         except Exception as error:  # as it was while its arguments were made
-            return Program(why=f"its arguments cannot be made: {type(error).__name__}", unmade=True)
+            return Program(why=f"its arguments cannot be made: {type(error).__name__}")
         if not own:
             return Program(text)
         # Shapes alone do not pass a guard that looks at numbers; whoever runs this may need others than ones.

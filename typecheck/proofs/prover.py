@@ -213,8 +213,8 @@ def _shown(target: Target, trial: Trial, dims: Mapping[str, Any]) -> tuple[list[
             doubt = "only what instances and integers say of dims shows it, which jaxtyping does not bind"
             return findings_of(target, trial), doubt
     findings = [dataclasses.replace(one, program=program.text) for one in findings_of(target, trial)]
-    if trial.violations and program.unmade and not is_users(target.file):
-        return findings, program.why  # nobody can call it so, whatever was seen broken on the way
+    if not program.text and not is_users(target.file):
+        return findings, f"no program of a few lines shows it: {program.why}"
     if trial.violations and trial.violations[0].of_instances and not is_users(target.file):
         return findings, "only the dims of records show it, which jaxtyping does not bind"
     if program.shows is not False:
@@ -379,6 +379,8 @@ def _warnings(target: Target, search: Search, outcome: Outcome) -> list[Finding]
             file, line = (one.file, one.line) if one.line else (target.file, target.line)
             findings.setdefault((one.rule, file, line), Finding(one.rule, one.message, file, line))
     findings |= {("one-class", one.message, 0): one for one in _of_one_class(target, search, outcome)}
+    bare = sorted({one for trial in outcome.passed for one in trial.bare})
+    findings |= {("annotation", one, 0): Finding("annotation", one, target.file, target.line) for one in bare}
     drifted = drifts(target, outcome.passed[0], search.dims)
     findings |= {("dtype-drift", one, 0): Finding("dtype-drift", one, target.file, target.line) for one in drifted}
     return list(findings.values())

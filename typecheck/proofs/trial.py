@@ -30,6 +30,7 @@ from weft.typecheck.proofs.reshapes import impossible_reshape
 from weft.typecheck.proofs.tracing import trace
 from weft.typecheck.proofs.violations import Violation
 from weft.typecheck.proofs.watch import Watch
+from weft.typecheck.proofs.whose import is_users
 
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
@@ -113,6 +114,7 @@ class Trial:
         held: the classes of records that other ones among the arguments hold.
         assumed: the callables that were called, of which nothing says what they return.
         emptied: the collections of anything that nothing was put into.
+        bare: annotations that nothing satisfies, and what they were taken for.
         transformed: whether a transform was taken off the function.
         passing: the guards that the numbers in arrays were taken to pass.
         empty: the fields of records among the arguments in which there is a collection without items.
@@ -141,6 +143,7 @@ class Trial:
     empty: frozenset[str] = frozenset()
     assumed: frozenset[str] = frozenset()
     emptied: frozenset[str] = frozenset()
+    bare: frozenset[str] = frozenset()
     transformed: bool = False
     passing: tuple[str, ...] = ()
 
@@ -238,6 +241,7 @@ def run_trial(
         Unbuildable: if its arguments cannot be built.
     """
     builder, passing = Builder(assignment, dims, target.made), Passing(target.own)
+    builder.lenient = not is_users(target.file)
     with (
         one_at_a_time,
         mode("off"),  # the watch checks, and goes on after the first finding
@@ -280,6 +284,7 @@ def run_trial(
         empty=ran.empty,
         assumed=frozenset(builder.assumed),
         emptied=frozenset(builder.emptied),
+        bare=frozenset(builder.bare),
         transformed=target.transformed,
         passing=(*{**target.behind, **passing.passed},),
     )

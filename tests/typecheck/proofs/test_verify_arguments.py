@@ -370,3 +370,43 @@ def test_floats_are_of_64_bits_where_jax_makes_them_so_and_what_asks_for_that_sa
         assert contract.assumptions == ("floats are of 64 bits, as JAX makes them here",)
         (failure,) = verify(turned).failures
         assert "f64[" in failure.message
+
+
+BARE = """
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key, Real
+
+
+def noisy(key: Key, x: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    return x + jax.random.normal(key, x.shape)
+
+
+def noisily(key: Key, x: Float[Array, "n d"], by: Real) -> Float[Array, "n d"]:
+    return noisy(key, x) * by
+
+
+def wrong(key: Key, x: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    return noisy(key, x) @ x
+"""
+
+
+def test_a_dtype_without_brackets_in_a_library_is_taken_for_what_it_means_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    library = tmp_path / "site-packages"
+    library.mkdir()
+    (library / "bare.py").write_text(BARE)
+    monkeypatch.syspath_prepend(str(library))
+    bare: Any = importlib.import_module("bare")
+    (noisy,), (noisily,) = verify(bare.noisy).contracts, verify(bare.noisily).contracts
+    assert noisy.verdict is noisily.verdict is Verdict.PROVED
+    assert noisily.assumptions == ("by is of 0 axes",)
+    assert [one.message for one in noisy.warnings] == [
+        'key: Key without an array and a shape accepts nothing; it is taken for Key[Array, "..."]'
+    ]
+    # No checker can be asked to show it: jaxtyping refuses the annotation, and JAX does show what it raises by itself.
+    (contract,) = verify(bare.wrong).contracts
+    assert contract.verdict is Verdict.FAILS
+    assert "dot_general" in contract.failures[0].message
+    assert "beartype" not in contract.failures[0].program
