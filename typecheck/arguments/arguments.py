@@ -182,7 +182,9 @@ def _mapping(builder: Builder, spec: MappingOf, place: str, scope: Scope) -> Any
     if isinstance(spec.value, Anything) and not isinstance(spec.value, Variable):
         return _nothing(builder, {}, place)
     scope = dataclasses.replace(scope, many=True)
-    keys: tuple[Any, ...] = keys_read(scope.function, place.removeprefix(scope.path)) or ("a", "b")
+    # What has names is given to a method by these.
+    read = keys_read(scope.function, place.removeprefix(scope.path)) or dict.fromkeys(builder.texts.values())
+    keys: tuple[Any, ...] = tuple(read) or ("a", "b")
     if isinstance(spec.key, LiteralOf):
         keys = spec.key.values
         builder.vague.discard(place)
@@ -296,11 +298,12 @@ def _is_filled_later(cls: type) -> bool:
 
 
 def _string(builder: Builder, place: str, scope: Scope, *default: str | None) -> Any:
-    """One of the strings that the function asks for."""
+    """One of the strings that the function asks for; a name that means nothing, if it asks for none."""
     name = place.removeprefix(scope.path)
     known = tuple(dict.fromkeys((*default, *strings_compared(scope.function, name))))
     if not known:
-        raise Unbuildable(f"{place}: no str can be made from its annotation, and the body compares it with none")
+        builder.texts[place] = re.sub(r"\W+", "_", name).strip("_")
+        return builder.texts[place]
     return builder.one_of(place, known)
 
 

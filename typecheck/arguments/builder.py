@@ -112,6 +112,7 @@ class Builder:
         standing_in: the abstract classes that something is being made for.
         inside: the plain classes that something is being made for.
         assumed: the callables that were called, of which nothing says what they return.
+        texts: what was made up for strings of which nothing says what they may be.
         lenient: whether an annotation that nothing satisfies is taken for what it is meant to be; `bare` says where.
         calls: the records that were made: each with its class, and the arguments that it was called with.
     """
@@ -133,6 +134,7 @@ class Builder:
         self.vague: set[str] = set()
         self.assumed: set[str] = set()
         self.emptied: set[str] = set()
+        self.texts: dict[str, str] = {}
         self.lenient = False
         self.bare: set[str] = set()
         self.open_keys: dict[str, str] = {}

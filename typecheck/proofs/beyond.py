@@ -33,10 +33,22 @@ _NO_ITEMS = re.compile(
 
 def beyond_annotations(trial: Trial) -> str | None:
     """Why a failure says nothing of the contract, if so: what it is about is not in the annotations."""
+    reason = _beyond(trial)
+    if reason is None and trial.texts:  # another text may well do otherwise
+        texts = ", ".join(sorted(trial.texts))
+        which = "neither the annotation nor the body says which text it may be"
+        return f"{texts}: {which} ({_said(trial)}); pass it in `args`"
+    return reason
+
+
+def _said(trial: Trial) -> str:
+    return f"{trial.violations[0].where}: {trial.violations[0].message}" if trial.violations else _in_short(trial)
+
+
+def _beyond(trial: Trial) -> str | None:
     if trial.assumed:
-        said = f"{trial.violations[0].where}: {trial.violations[0].message}" if trial.violations else _in_short(trial)
         called = ", ".join(sorted(trial.assumed))
-        return f"{called}: the annotation does not say what it returns ({said}); pass it in `args`"
+        return f"{called}: the annotation does not say what it returns ({_said(trial)}); pass it in `args`"
     if trial.violations:
         return _of_open(trial)
     what = _in_short(trial)

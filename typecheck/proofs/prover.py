@@ -137,9 +137,11 @@ def prove(target: Target, dims: Mapping[str, Any], budget: Budget) -> Contract:
     assumed = sorted({place for trial in outcome.passed for place in trial.assumed})
     returned = (f"{place} returns something like what it is given first" for place in assumed)
     empty = (f"{place} is empty" for place in sorted({place for trial in outcome.passed for place in trial.emptied}))
+    named = sorted({_ITEM.sub("", place) for trial in outcome.passed for place in trial.texts})
+    texts = (f"it does not matter what {place} says" for place in named)
     guards = dict.fromkeys(guard for trial in outcome.passed for guard in trial.passing)
     passing = (f"the numbers pass the {guard}" for guard in guards)
-    assumptions = (*outcome.needs.words(), *outcome.notes, *under, *returned, *empty, *passing)
+    assumptions = (*outcome.needs.words(), *outcome.notes, *under, *returned, *empty, *texts, *passing)
     if outcome.failed:
         return _failed(target, search, outcome, assumptions)
     if outcome.ended is not None:
@@ -175,6 +177,7 @@ def _missing_axis(failed: Iterable[Trial]) -> str | None:
     return next((found[1] for found in map(_UNBOUND_AXIS.search, errors) if found), None)
 
 
+_ITEM = re.compile(r"\[\d+\]$")
 _UNBOUND_AXIS = re.compile(rf"{names.UNBOUND_AXIS}(\w+)")
 
 

@@ -107,6 +107,10 @@ def _is_of_a_library(error: Exception) -> bool:
     return bool(frames) and Whose(frozenset())[frames[-1].f_code.co_filename] == "library"
 
 
+# What `zip(strict=True)` says of two that differ in length; it does not say in which.
+_UNPAIRED = "zip() argument"
+
+
 def _items(
     trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
 ) -> Iterator[Needs]:
@@ -129,10 +133,14 @@ def _items(
         leading = unlike[0][1]
         together = tuple(pair for pair in unlike if pair[1] == leading)
         yield dataclasses.replace(needs, items=(*needs.items, *together))
+    of_items = bool(trial.guard) or _UNPAIRED in str(trial.error)
     for key in nearby:
         for place in free:
-            of_these = trial.guard or {sizes[key], lengths[place]} <= trial.mentioned
-            if of_these and key not in dict(needs.equal) and sizes[key] != lengths[place]:
+            if (
+                (of_items or {sizes[key], lengths[place]} <= trial.mentioned)
+                and key not in dict(needs.equal)
+                and sizes[key] != lengths[place]
+            ):
                 yield needs.plus(equal=(key, lengths[place]), counts=(key, place))
 
 

@@ -55,6 +55,13 @@ class Outcome:
     doubtful: tuple[Trial, ...] = ()
 
 
+def _is_about_texts(trial: Trial) -> bool:
+    """Whether a failure is about a text that was made up, which no sizes would mend."""
+    looked_up = isinstance(trial.error, KeyError | AttributeError | ImportError | OSError | NameError)
+    named = any(text in str(trial.error) for text in trial.texts.values())
+    return bool(trial.texts) and (looked_up or named) and not trial.violations
+
+
 class Search(Explainer):
     """The search for one target.
 
@@ -98,6 +105,9 @@ class Search(Explainer):
         """Looks for needs under which every deal of sizes holds, then varies what else may vary."""
         base = self.attempt(Assignment())
         if isinstance(base.error, AnnotationError):
+            self.found.failed.append(base)
+            return
+        if not base.ok and _is_about_texts(base):
             self.found.failed.append(base)
             return
         started = (base, Needs()) if base.ok else self._started(base)

@@ -114,6 +114,7 @@ class Trial:
         held: the classes of records that other ones among the arguments hold.
         assumed: the callables that were called, of which nothing says what they return.
         emptied: the collections of anything that nothing was put into.
+        texts: what was made up for strings of which nothing says what they may be, by place.
         bare: annotations that nothing satisfies, and what they were taken for.
         transformed: whether a transform was taken off the function.
         passing: the guards that the numbers in arrays were taken to pass.
@@ -143,6 +144,7 @@ class Trial:
     empty: frozenset[str] = frozenset()
     assumed: frozenset[str] = frozenset()
     emptied: frozenset[str] = frozenset()
+    texts: Mapping[str, str] = field(default_factory=dict[str, str])
     bare: frozenset[str] = frozenset()
     transformed: bool = False
     passing: tuple[str, ...] = ()
@@ -284,6 +286,7 @@ def run_trial(
         empty=ran.empty,
         assumed=frozenset(builder.assumed),
         emptied=frozenset(builder.emptied),
+        texts=dict(builder.texts),
         bare=frozenset(builder.bare),
         transformed=target.transformed,
         passing=(*{**target.behind, **passing.passed},),
