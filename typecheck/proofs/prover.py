@@ -333,20 +333,24 @@ def _attempt_symbolic(
 
     With fewer symbols it is the likeliest to fail again, and it alone decides that.
     """
+    first = outcome.passed[0].assignment.sizes
+    keys = {key: None for one in variants for key in one.assignment.sizes if key in free or key not in first}
+    try:
+        # The same symbols in each: what a class and JAX's own functions made of them need not be made again.
+        sizes = symbols(outcome.needs, list(keys))
+    except (ValueError, TypeError) as error:
+        return str(error).splitlines()[0]
     for number, trial in enumerate(variants):
-        why = _why_not_symbolic(target, outcome, trial, free, dims)
+        why = _why_not_symbolic(target, trial, sizes, dims)
         if why is not None:
             variants.insert(0, variants.pop(number))
             return why
     return None
 
 
-def _why_not_symbolic(
-    target: Target, outcome: Outcome, trial: Trial, free: list[str], dims: Mapping[str, Any]
-) -> str | None:
-    keys = [key for key in trial.assignment.sizes if key in free or key not in outcome.passed[0].assignment.sizes]
+def _why_not_symbolic(target: Target, trial: Trial, sizes: Mapping[str, Any], dims: Mapping[str, Any]) -> str | None:
     try:
-        found = run_trial(target, symbolic_assignment(trial, outcome.needs, keys), dims)
+        found = run_trial(target, with_symbols(trial, sizes), dims)
     except (Unbuildable, AnnotationError, ValueError, TypeError) as error:
         return str(error).splitlines()[0]
     if found.error is not None:
@@ -354,14 +358,19 @@ def _why_not_symbolic(
     return f"{found.violations[0].where}: {found.violations[0].message}" if found.violations else None
 
 
-def symbolic_assignment(trial: Trial, needs: Needs, keys: list[str]) -> Assignment:
-    """That of a trial, with symbols for the sizes of some keys.
+def symbols(needs: Needs, keys: list[str]) -> dict[str, Any]:
+    """A symbol for the size of each key, as needs ask.
 
     Raises:
         ValueError: if JAX has no symbols that need so.
     """
-    sizes = symbolic_sizes(keys, {key: _known(needs.divisors(key), keys) for key in keys}, needs.order)
-    return dataclasses.replace(trial.assignment, sizes={**trial.assignment.sizes, **sizes})
+    return symbolic_sizes(keys, {key: _known(needs.divisors(key), keys) for key in keys}, needs.order)
+
+
+def with_symbols(trial: Trial, sizes: Mapping[str, Any]) -> Assignment:
+    """The assignment of a trial, with symbols for those of its sizes that have one."""
+    known = {key: sizes.get(key, size) for key, size in trial.assignment.sizes.items()}
+    return dataclasses.replace(trial.assignment, sizes=known)
 
 
 def _known(factors: tuple[str | int, ...], keys: list[str]) -> list[str | int]:
