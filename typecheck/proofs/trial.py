@@ -6,12 +6,13 @@ it traced for equal shapes, and nothing would run that could be watched).
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +23,7 @@ from weft.typecheck.arguments.builder import Assignment, Builder, Unbuildable
 from weft.typecheck.language import objects
 from weft.typecheck.matching.scopes import records_in
 from weft.typecheck.modes import mode
-from weft.typecheck.proofs.following import paused
+from weft.typecheck.proofs.following import among_jaxs_own, paused
 from weft.typecheck.proofs.guards import raised_at
 from weft.typecheck.proofs.kept_shapes import changes, shapes_of
 from weft.typecheck.proofs.passing import Passing
@@ -246,7 +247,7 @@ def run_trial(
         watching(target.own, apart=assignment.apart, about=(target.file, target.line)) as watch,
         warnings.catch_warnings(),
         passing.going_on(),
-        _tracers.own_functions_traced(lambda: _trace_context(_SHARED)),
+        _tracers.own_functions_traced(_of_jaxs_own),
     ):
         warnings.simplefilter("ignore")
         ran = _run(target, builder, watch, passing)
@@ -283,6 +284,13 @@ def run_trial(
         transformed=target.transformed,
         passing=(*{**target.behind, **passing.passed},),
     )
+
+
+@contextlib.contextmanager
+def _of_jaxs_own() -> Iterator[None]:
+    """In which JAX's own functions are traced: for all trials, and with nobody looking on."""
+    with among_jaxs_own(), _trace_context(_SHARED):
+        yield
 
 
 @dataclass
