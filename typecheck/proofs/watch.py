@@ -166,7 +166,11 @@ class Watch:
             return
         for one in values:
             bindings.slot, bindings.path = slot, ()
-            check(one, bindings)
+            try:
+                check(one, bindings)
+            except Mismatch as mismatch:
+                if not _is_wrapper(mismatch):
+                    raise
 
     def left(self, frame: FrameType, how: Left, value: Any) -> None:
         opened = self._open.pop(id(frame), None)
@@ -237,12 +241,13 @@ class Watch:
         except AnnotationError:
             return
         except Mismatch as mismatch:
-            if not (_is_wrapper(mismatch) and not is_users(file_of(type(record)))):
-                self._violated(type(record), mismatch, frame)
+            self._violated(type(record), mismatch, frame)
 
     def _violated(self, owner: Any, mismatch: Mismatch, frame: FrameType | None) -> None:
         if type(mismatch.value).__module__ == names.TREE_AT:
             return  # a property that `eqx.tree_at` asks, of a record that holds what marks its leaves
+        if _is_wrapper(mismatch):
+            return
         if self.calls_at_violation is None:
             self.calls_at_violation = len(self.calls)
         file, line = place_of(owner)
@@ -294,10 +299,12 @@ def _refuse_stack(record: Any, method: Any, bindings: Bindings) -> None:
 
 
 def _is_wrapper(mismatch: Mismatch) -> bool:
-    """Whether a field that is annotated as an array holds an object that is none instead.
+    """Whether a field of an installed package that is annotated as an array holds an object that is none instead.
 
     Packages wrap what they keep (a constraint, "not trained") and leave the annotation as it was; theirs to decide.
     """
+    if mismatch.slot.role != "field" or is_users(file_of(mismatch.slot.owner)):
+        return False
     plain = is_array(mismatch.value) or isinstance(mismatch.value, _VALUES)
     return holds_arrays(mismatch.annotation) and not plain
 
