@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from weft.core.edge import names
@@ -66,7 +66,7 @@ def verify(
         but for what is undecided because `seconds` were over.
 
     Raises:
-        AnnotationError: in one line, for an annotation that cannot be read.
+        AnnotationError: in one line, for an annotation that cannot be read, or one of `dims` that nothing has.
         BudgetError: for no trials or no seconds.
         TypeError: if it is nothing that can be verified.
 
@@ -78,16 +78,32 @@ def verify(
     """
     proofs = proofs_of(thing, args or {}, dims or {}, Budget(trials, seconds))
     with listening():
-        return Report(tuple(proof.contract() for proof in proofs), strict)
+        report = Report(tuple(proof.contract() for proof in proofs), strict)
+    _refuse_unknown(dims or {}, [proof.met for proof in proofs])
+    return report
+
+
+def _refuse_unknown(dims: Mapping[str, int], met: Sequence[set[str]]) -> None:
+    """Refuses a size that nothing has, where it is known what sizes there are.
+
+    Raises:
+        AnnotationError: naming the sizes that there are.
+    """
+    known = {name for keys in met for key in keys for name in (key, key.rpartition(".")[2])}
+    unknown = sorted(dims.keys() - known)
+    if unknown and all(met):
+        sizes = ", ".join(sorted(set[str]().union(*met)))
+        raise AnnotationError(f"dims={{{unknown[0]!r}: ...}}: nothing has a size of that name; there are {sizes}")
 
 
 @dataclass(frozen=True)
 class Proof:
-    """A contract that is still to be found out about; see `prove`."""
+    """A contract that is still to be found out about; see `prove`. `met` are the keys of sizes that were met then."""
 
     target: Target
     dims: Mapping[str, Any]
     budget: Budget
+    met: set[str] = field(default_factory=set, compare=False)
 
     def contract(self) -> Contract:
         """What can be found out.
@@ -96,7 +112,7 @@ class Proof:
             AnnotationError: if an annotation cannot be read or evaluated.
         """
         try:
-            return prove(self.target, self.dims, self.budget)
+            return prove(self.target, self.dims, self.budget, self.met)
         finally:
             forget_closures()
 
@@ -115,8 +131,8 @@ def proofs_of(thing: Any, args: Mapping[str, Any], dims: Mapping[str, Any], budg
         return [Proof(target, dict(dims), budget) for target in targets_of(thing, dict(args), generalise)]
 
 
-def prove(target: Target, dims: Mapping[str, Any], budget: Budget) -> Contract:
-    """What can be found out about one target within a budget.
+def prove(target: Target, dims: Mapping[str, Any], budget: Budget, met: set[str] | None = None) -> Contract:
+    """What can be found out about one target within a budget; `met` gets the keys of all sizes that were met.
 
     Raises:
         AnnotationError: if an annotation cannot be read or evaluated.
@@ -127,12 +143,14 @@ def prove(target: Target, dims: Mapping[str, Any], budget: Budget) -> Contract:
     except Unbuildable as reason:
         said = str(reason) if isinstance(reason, Unwritten) else f"{reason}; pass it in `args`"
         return Contract(target.name, target.file, target.line, Verdict.SKIPPED, reason=said)
+    if met is not None:
+        met |= search.keys
     if outcome.failed and isinstance(outcome.failed[0].error, AnnotationError):
         raise outcome.failed[0].error
     wrong = outcome.failed or ((outcome.pending,) if outcome.pending is not None else ())
     other = target_instead(target, wrong)
     if other is not None:
-        return prove(other, dims, budget)
+        return prove(other, dims, budget, met)
     under = (f"it runs under an axis named {axis!r}" for axis in target.axes)
     assumed = sorted({place for trial in outcome.passed for place in trial.assumed})
     returned = (f"{place} returns something like what it is given first" for place in assumed)
@@ -364,7 +382,9 @@ def symbols(needs: Needs, keys: list[str]) -> dict[str, Any]:
     Raises:
         ValueError: if JAX has no symbols that need so.
     """
-    return symbolic_sizes(keys, {key: _known(needs.divisors(key), keys) for key in keys}, needs.order)
+    of_products = {key: [*factors] for key, *factors in needs.products}
+    factors = {key: _known((*needs.divisors(key), *of_products.get(key, ())), keys) for key in keys}
+    return symbolic_sizes(keys, factors, needs.order)
 
 
 def with_symbols(trial: Trial, sizes: Mapping[str, Any]) -> Assignment:
