@@ -19,10 +19,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weft.core.edge import names
-from weft.typecheck.arguments.builder import Assignment, Unbuildable, Unwritten
+from weft.typecheck.arguments.builder import Unbuildable, Unwritten
 from weft.typecheck.arguments.generalise import generalise
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.language.symbolic import symbolic_sizes
 from weft.typecheck.proofs.beyond import NOT_ABSTRACT, beyond_annotations
 from weft.typecheck.proofs.budget import USUAL, Budget
 from weft.typecheck.proofs.drift import drifts
@@ -33,6 +32,7 @@ from weft.typecheck.proofs.options import argument_of, describe_option, is_class
 from weft.typecheck.proofs.programs import program_of
 from weft.typecheck.proofs.report import Cause, Contract, Finding, Report, Verdict
 from weft.typecheck.proofs.search import Outcome, Search
+from weft.typecheck.proofs.symbolic import symbolically
 from weft.typecheck.proofs.targets import names_taken, targets_of
 from weft.typecheck.proofs.trial import Target, Trial, one_at_a_time, run_trial
 from weft.typecheck.proofs.violations import Violation
@@ -162,7 +162,7 @@ def prove(target: Target, dims: Mapping[str, Any], budget: Budget, met: set[str]
         return _failed(target, search, outcome, assumptions)
     if outcome.ended is not None:
         return _undecided(target, outcome)
-    symbolic, sampled, reason = _symbolically(target, outcome, dims)
+    symbolic, sampled, reason = symbolically(target, outcome, dims)
     return Contract(
         target.name,
         target.file,
@@ -319,82 +319,6 @@ def findings_of(target: Target, trial: Trial) -> list[Finding]:
 def _place_of(violation: Violation) -> str:
     inside = f" (in {violation.inside})" if violation.inside else ""
     return f"{violation.function}, {violation.where}{inside}"
-
-
-def _symbolically(
-    target: Target, outcome: Outcome, dims: Mapping[str, Any]
-) -> tuple[tuple[str, ...], tuple[str, ...], str]:
-    """Which dims the proof holds for all sizes of, which were only sampled, and why."""
-    trial = outcome.passed[0]
-    free = [key for key in trial.assignment.sizes if key not in dims and key not in dict(outcome.needs.equal)]
-    variants = {
-        (tuple(trial.assignment.options.items()), tuple(trial.assignment.ranks.items())): trial
-        for trial in reversed(outcome.passed)
-    }
-    order = list(variants.values())
-    failure = _attempt_symbolic(target, outcome, order, free, dims)
-    if failure is None:
-        return tuple(free), (), ""
-    reason = f"not symbolic: {failure}"
-    if len(free) <= 8:
-        for sampled in free:
-            rest = [key for key in free if key != sampled]
-            if rest and _attempt_symbolic(target, outcome, order, rest, dims) is None:
-                return tuple(rest), (sampled,), reason
-    return (), tuple(free), reason
-
-
-def _attempt_symbolic(
-    target: Target, outcome: Outcome, variants: list[Trial], free: list[str], dims: Mapping[str, Any]
-) -> str | None:
-    """None if every variant of the program traces symbolically, or why one does not; that one comes first from then on.
-
-    With fewer symbols it is the likeliest to fail again, and it alone decides that.
-    """
-    first = outcome.passed[0].assignment.sizes
-    keys = {key: None for one in variants for key in one.assignment.sizes if key in free or key not in first}
-    try:
-        # The same symbols in each: what a class and JAX's own functions made of them need not be made again.
-        sizes = symbols(outcome.needs, list(keys))
-    except (ValueError, TypeError) as error:
-        return str(error).splitlines()[0]
-    for number, trial in enumerate(variants):
-        why = _why_not_symbolic(target, trial, sizes, dims)
-        if why is not None:
-            variants.insert(0, variants.pop(number))
-            return why
-    return None
-
-
-def _why_not_symbolic(target: Target, trial: Trial, sizes: Mapping[str, Any], dims: Mapping[str, Any]) -> str | None:
-    try:
-        found = run_trial(target, with_symbols(trial, sizes), dims)
-    except (Unbuildable, AnnotationError, ValueError, TypeError) as error:
-        return str(error).splitlines()[0]
-    if found.error is not None:
-        return f"{type(found.error).__name__}: {(str(found.error).splitlines() or [''])[0]}"
-    return f"{found.violations[0].where}: {found.violations[0].message}" if found.violations else None
-
-
-def symbols(needs: Needs, keys: list[str]) -> dict[str, Any]:
-    """A symbol for the size of each key, as needs ask.
-
-    Raises:
-        ValueError: if JAX has no symbols that need so.
-    """
-    of_products = {key: [*factors] for key, *factors in needs.products}
-    factors = {key: _known((*needs.divisors(key), *of_products.get(key, ())), keys) for key in keys}
-    return symbolic_sizes(keys, factors, needs.order)
-
-
-def with_symbols(trial: Trial, sizes: Mapping[str, Any]) -> Assignment:
-    """The assignment of a trial, with symbols for those of its sizes that have one."""
-    known = {key: sizes.get(key, size) for key, size in trial.assignment.sizes.items()}
-    return dataclasses.replace(trial.assignment, sizes=known)
-
-
-def _known(factors: tuple[str | int, ...], keys: list[str]) -> list[str | int]:
-    return [one for one in factors if isinstance(one, int) or one in keys]
 
 
 def _warnings(target: Target, search: Search, outcome: Outcome) -> list[Finding]:

@@ -261,32 +261,32 @@ def run_trial(
         error, at = impossible
     return Trial(
         assignment=_complete(assignment, builder),
-        scopes=builder.contracts_by_key(),
-        originals=dict(builder.originals),
-        leading=frozenset(builder.leading),
-        linked=bool(builder.names & builder.names_outside),
-        ranks=dict(builder.ranks),
-        options=dict(builder.options),
-        vague=frozenset(builder.vague),
         violations=tuple(watch.violations),
         error=error,
         error_at=at,
         guard=guard,
         progress=_progress(watch, ran.called, at[1]),
         jaxpr=ran.jaxpr,
-        open_keys=dict(builder.open_keys),
-        numbers=frozenset(builder.numbers),
         held=ran.held,
-        classes=dict(builder.classes),
-        values=dict(builder.values),
-        optional=dict(builder.optional),
-        configured=builder.configured,
         empty=ran.empty,
-        assumed=frozenset(builder.assumed),
-        emptied=frozenset(builder.emptied),
         transformed=target.transformed,
         passing=(*{**target.behind, **passing.passed},),
+        **_met(builder),
     )
+
+
+def _met(builder: Builder) -> dict[str, Any]:
+    """What a trial keeps of what its builder met."""
+    return {
+        "scopes": builder.contracts_by_key(),
+        "linked": bool(builder.names & builder.names_outside),
+        "configured": builder.configured,
+        **{name: frozenset(getattr(builder, name)) for name in ("leading", "vague", "numbers", "assumed", "emptied")},
+        **{name: dict(getattr(builder, name)) for name in _MAPPINGS},
+    }
+
+
+_MAPPINGS = ("originals", "ranks", "options", "open_keys", "classes", "values", "optional")
 
 
 @contextlib.contextmanager
