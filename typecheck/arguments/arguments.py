@@ -47,7 +47,7 @@ from weft.typecheck.language.annotations import (
 from weft.typecheck.language.dims import Shape, SymbolicDim
 from weft.typecheck.language.forms import OBJECT, form_of, has_own_dims
 from weft.typecheck.language.key_names import with_keys
-from weft.typecheck.language.names import names_of_class, names_of_fields, names_of_signature, shapes_in
+from weft.typecheck.language.names import names_in, names_of_class, names_of_fields, names_of_signature, shapes_in
 from weft.typecheck.language.objects import is_library
 from weft.typecheck.language.signatures import Parameter, Signature, fields_of
 
@@ -474,6 +474,7 @@ def _defaulted(builder: Builder, parameter: Parameter, place: str, scope: Scope,
         return default
     if default is None and isinstance(annotation, OneOf):
         annotation = OneOf(tuple(one for one in annotation.members if one != NONE))
+    builder.optional[f"{place} given"] = names_in(annotation)
     if builder.choose(f"{place} given", 2) == 1:
         return default
     try:

@@ -109,6 +109,7 @@ class Builder:
         classes, taken: where an abstract class is annotated, the names of those that may stand there, and the number of
             the one that does.
         values: what each option of a place is, as written, where it is one of some values.
+        optional: the dims that what may be left out names, by the place that says whether it is.
         standing_in: the abstract classes that something is being made for.
         inside: the plain classes that something is being made for.
         assumed: the callables that were called, of which nothing says what they return.
@@ -145,6 +146,7 @@ class Builder:
         self.classes: dict[str, tuple[str, ...]] = {}
         self.taken: dict[str, int] = {}
         self.values: dict[str, tuple[str, ...]] = {}
+        self.optional: dict[str, frozenset[str]] = {}
         self.standing_in: tuple[type, ...] = ()
         self.inside: tuple[type, ...] = ()
 

@@ -22,6 +22,7 @@ from weft.typecheck.language.objects import layer_of
 from weft.typecheck.language.signatures import Parameter, Signature, fields_of, has_converter, signature_of
 
 
+@kept("class")
 def signature_of_class(cls: type) -> Signature:
     """The parameters that constructing a Module takes: its `__init__`'s, or its fields."""
     if not getattr(cls.__init__, "__code__", None) or cls.__init__.__code__.co_filename != "<string>":

@@ -88,6 +88,7 @@ def _is_public(cls: type, base: type) -> bool:
     return found is cls
 
 
+@kept("class")
 def _line(cls: type) -> int:
     functions = (inspect.unwrap(one) for one in vars(cls).values() if inspect.isroutine(one))
     codes = [one.__code__ for one in functions if inspect.isfunction(one) and one.__module__ == cls.__module__]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections.abc as abc
 import dataclasses
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -118,13 +119,32 @@ def _read_string(text: str, scope: Scope) -> Annotation:
     try:
         hint = eval(text, dict(scope.globals), scope.locals)
     except (NameError, AttributeError, ImportError) as error:
-        return Unresolved(text, str(error))
+        hint = _by_its_whole_name(text)
+        if hint is None:
+            return Unresolved(text, str(error))
     except AnnotationError:
         raise
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise AnnotationError(f"cannot read the annotation {text!r}: {reason}") from None
     return read(hint, dataclasses.replace(scope, within=scope.within | {text}))
+
+
+def _by_its_whole_name(text: str) -> Any:
+    """The class of a dotted name that begins with a module that is imported, in whoever's annotations it stands.
+
+    So beartype reads `"package.module.Class"`, which keeps two modules from importing each other.
+    """
+    parts = text.split(".")
+    if not all(map(str.isidentifier, parts)):
+        return None
+    for count in range(len(parts) - 1, 0, -1):
+        found: Any = sys.modules.get(".".join(parts[:count]))
+        if found is not None:
+            for name in parts[count:]:
+                found = getattr(found, name, None)
+            return found if isinstance(found, type) else None
+    return None
 
 
 def _read_class(cls: type, scope: Scope) -> Annotation:

@@ -7,15 +7,15 @@ means the same for what a function takes and returns (`known.py`), weft's takes 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
 from dataclasses import dataclass
 
 import libcst as cst
 
+from .equinox_files import Around, called
 from .findings import Changes, Left, written
 from .imports import replace_statement
 from .known import ARRAY, NUMBER, TREE, UNKNOWN, Known
-from .reading import Reader, as_node, dotted
+from .reading import as_node, dotted
 
 _MOVED = {
     "equinox.filter_jit": "weft.jit",
@@ -23,9 +23,6 @@ _MOVED = {
     "equinox.filter_value_and_grad": "weft.value_and_grad",
     "equinox.filter_vmap": "weft.vmap",
 }
-# What keeps state beside the model, or raises from inside of a compiled function: equinox's transforms know of it.
-_STATEFUL = ("State", "StateIndex", "make_with_state", "BatchNorm", "SpectralNorm", "StatefulLayer", "Shared")
-_RAISING = ("error_if", "branched_error_if", "EquinoxRuntimeError", "internal")
 _BY_HAND = {
     "tree_at": "weft.at(model)....set(value), where it is one leaf",
     "partition": "weft.split and weft.merge",
@@ -45,81 +42,6 @@ _AXES = re.compile(r"[\s\d,()\-]|None")
 # What is no number and yet a leaf of equinox's modules only.
 _LEAVES = re.compile(r"Callable|\bstr\b|optax|GradientTransformation|OptState|ndarray")
 _ANNOTATE = "annotate what is an array or a module, if it is one"
-
-
-def hazards(reader: Reader) -> list[str]:
-    """What a file has that ties the files around it to equinox's own transforms."""
-    found: set[str] = set()
-    for node in reader.nodes:
-        if not isinstance(node, (cst.Name, cst.Attribute)):
-            continue
-        for name in reader.imported(node):
-            last = name.split(".")
-            if last[0] == "equinox" and (set(last[1:3]) & set(_STATEFUL) or set(last[1:2]) & set(_RAISING)):
-                found.add(name.replace("equinox.", "eqx.", 1))
-    return sorted(found)
-
-
-def has_kinds(reader: Reader) -> bool:
-    """Whether a file may declare kinds of weft's: there the two mean other leaves by a gradient."""
-    return any(name == "typing.Annotated" for node in reader.nodes for name in reader.imported(node)) and any(
-        name.split(".")[0] == "weft" for node in reader.nodes for name in reader.imported(node)
-    )
-
-
-def stacks(known: Known) -> bool:
-    """Whether a file may stack modules: a class as an annotation is one module to a contract, and no stack of them."""
-    reader = known.reader
-    for node in reader.nodes:
-        if not isinstance(node, cst.Call):
-            continue
-        name = reader.means(node.func) or ""
-        if name in ("jax.numpy.stack", "jax.numpy.concatenate") and any(
-            isinstance(one, cst.Lambda) for one in reader.around(node)
-        ):
-            return True
-        if (
-            name in ("jax.vmap", "equinox.filter_vmap", "weft.vmap")
-            and node.args
-            and known.makes_modules(node.args[0].value)
-        ):
-            return True
-    return any(
-        known.returned(node) != ARRAY
-        for node in known.functions.values()
-        for one in node.decorators
-        if (reader.means(_called(one.decorator)) or "").rpartition(".")[2] in ("filter_vmap", "vmap")
-    )
-
-
-def uses_numpy(reader: Reader) -> bool:
-    """Whether a file has arrays of NumPy, which no field that is annotated with `Array` takes."""
-    return any(name.split(".")[0] == "numpy" for node in reader.nodes for name in reader.imported(node))
-
-
-def bases_in(reader: Reader) -> set[str]:
-    """The names of classes that a file derives others from."""
-    classes = [node for node in reader.nodes if isinstance(node, cst.ClassDef)]
-    return {dotted(base.value).rpartition(".")[2] for node in classes for base in node.bases}
-
-
-@dataclass(frozen=True)
-class Around:
-    """What is in the files that a file is imported with.
-
-    Attributes:
-        tied: what needs equinox's own transforms; empty for nothing.
-        kinds: whether there may be kinds of weft's.
-        stacks: whether modules may be stacked.
-        numpy: whether there may be NumPy's arrays.
-        bases: names of classes that others derive from.
-    """
-
-    tied: str = ""
-    kinds: bool = False
-    stacks: bool = False
-    numpy: bool = False
-    bases: Collection[str] = ()
 
 
 def changes_of(known: Known, around: Around) -> Changes:
@@ -237,7 +159,7 @@ class _EquinoxFile:
         """
         if function.asynchronous is not None:
             raise _Doubt("an asynchronous function")
-        if any(self.reader.means(_called(one.decorator)) not in _MOVED for one in function.decorators):
+        if any(self.reader.means(called(one.decorator)) not in _MOVED for one in function.decorators):
             raise _Doubt("what it transforms has other decorators")
         if function.decorators:
             self._check_attributes(function.name.value)
@@ -339,7 +261,7 @@ class _EquinoxFile:
     def _method(self, method: cst.FunctionDef) -> None:
         if method.name.value in ("replace", "__setstate__", "__getattr__", "__setattr__"):
             raise _Doubt(f"weft's records have a `{method.name.value}` of their own")
-        if any((self.reader.means(_called(one.decorator)) or "").startswith("jaxtyping.") for one in method.decorators):
+        if any((self.reader.means(called(one.decorator)) or "").startswith("jaxtyping.") for one in method.decorators):
             raise _Doubt("its annotations are held by jaxtyping")
 
     def _field(self, line: cst.BaseSmallStatement) -> bool:
@@ -422,7 +344,3 @@ class _EquinoxFile:
 
 def _bound(alias: cst.ImportAlias) -> str:
     return dotted(alias.asname.name) if alias.asname else dotted(alias.name).split(".")[0]
-
-
-def _called(decorator: cst.BaseExpression) -> cst.BaseExpression:
-    return decorator.func if isinstance(decorator, cst.Call) else decorator

@@ -31,11 +31,6 @@ _KNOWN = ("flax", "weft", "jax", "jaxlib", "numpy", "scipy", "optax", "orbax", "
 _STAYS = "objects of flax.nnx and of weft.nnx must not meet"
 
 
-def uses_nnx(source: Source) -> bool:
-    """Whether a file may have to do with flax.nnx."""
-    return source.mentions("flax")
-
-
 def changes_of(reader: Reader, project: Project) -> Changes:
     """What of a file's flax.nnx is moved, and what is left."""
     return _FlaxFile(reader, project).changes

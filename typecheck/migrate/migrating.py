@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import from_equinox, from_nnx
+from . import equinox_files, from_equinox, from_nnx
 from .findings import Changes, Left, edited
 from .known import Known
 from .notebooks import kept_in
@@ -124,13 +124,13 @@ def _over_equinox(project: Project, readers: dict[Source, Reader], done: Migrate
         if not source.asked:
             continue
         group = sorted(project.beside(source) & known.keys(), key=lambda one: one.path)
-        hazards = [f"{hazard} ({one.path.name})" for one in group for hazard in from_equinox.hazards(readers[one])]
-        around = from_equinox.Around(
+        hazards = [f"{hazard} ({one.path.name})" for one in group for hazard in equinox_files.hazards(readers[one])]
+        around = equinox_files.Around(
             tied=hazards[0] if hazards else "a file that cannot be parsed" if unread else "",
-            kinds=any(from_equinox.has_kinds(readers[one]) for one in group),
-            stacks=any(from_equinox.stacks(known[one]) for one in group),
-            numpy=any(from_equinox.uses_numpy(readers[one]) for one in group),
-            bases={name for reader in readers.values() for name in from_equinox.bases_in(reader)},
+            kinds=any(equinox_files.has_kinds(readers[one]) for one in group),
+            stacks=any(equinox_files.stacks(known[one]) for one in group),
+            numpy=any(equinox_files.uses_numpy(readers[one]) for one in group),
+            bases={name for reader in readers.values() for name in equinox_files.bases_in(reader)},
         )
         found[source] = from_equinox.changes_of(known[source], around)
         if found[source].edits and (lines := _of_ipython(source, readers[source].names_of("equinox"), holds=False)):

@@ -6,6 +6,7 @@ part of a dim that was split off is an atom of its own.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -165,3 +166,15 @@ def declared_atoms(sizes: Mapping[str, int], products: Sequence[Sequence[str]]) 
         if all(sizes.get(name, 1) > 1 for name in product):
             atoms.setdefault(math.prod(sizes[name] for name in product), tuple((name, sizes[name]) for name in product))
     return atoms
+
+
+def orders(operand: Axes) -> Iterator[list[tuple[str, int]]]:
+    """The atoms of all axes in a row; those of `c*r*r`, which speaks of a number and not of an order, in any order."""
+    ways = [
+        dict.fromkeys(itertools.permutations(axis.atoms))
+        if len(set(axis.atoms)) < len(axis.atoms) <= 4
+        else (axis.atoms,)
+        for axis in operand
+    ]
+    for order in itertools.islice(itertools.product(*ways), 24):
+        yield [atom for atoms in order for atom in atoms]

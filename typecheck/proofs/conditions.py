@@ -328,7 +328,12 @@ def _draw(key: str, wanted: Sizes, needs: Needs, sizes: dict[str, int], above: t
             1, *(one if isinstance(one, int) else _draw(one, wanted, needs, sizes, above) for one in divisors)
         )
         unit = math.lcm(
-            unit, *(n * _draw(one, wanted, needs, sizes, above) for big, n, one in needs.products if big == key)
+            unit,
+            *(
+                math.prod(one if isinstance(one, int) else _draw(one, wanted, needs, sizes, above) for one in factors)
+                for big, *factors in needs.products
+                if big == key
+            ),
         )
         least = [wanted[key], *(number for one, number in needs.least if one == key)]
         for small, big, factor in needs.order:
@@ -349,14 +354,15 @@ def _draw(key: str, wanted: Sizes, needs: Needs, sizes: dict[str, int], above: t
 def _mended(wrong: Sizes, given: Sizes, needs: Needs, holds: Holds) -> Needs:
     """The needs without what a draw has refuted: more of one key, a product, or the sizes that were tried."""
     for key, factor in needs.multiples:
-        numbers = [one for one in needs.divisors(key) if isinstance(one, int)]
-        if isinstance(factor, str) and factor in wrong and numbers and wrong[key] % (numbers[0] * wrong[factor]):
+        beside = next((one for one in needs.divisors(key) if one != factor), factor)
+        unit = _size(factor, wrong) * _size(beside, wrong)
+        if isinstance(factor, str) and beside != factor and wrong[key] % unit:
             product = dataclasses.replace(
                 needs,
-                multiples=tuple(one for one in needs.multiples if one[0] != key or one[1] not in (factor, numbers[0])),
-                products=(*needs.products, (key, numbers[0], factor)),
+                multiples=tuple(one for one in needs.multiples if one[0] != key or one[1] not in (factor, beside)),
+                products=(*needs.products, (key, beside, factor)),
             )
-            draws = ({**wrong, key: numbers[0] * wrong[factor] * more} for more in (1, 2, 3))
+            draws = ({**wrong, key: unit * more} for more in (1, 2, 3))
             if all(holds(sizes, product) for sizes in draws if product.allows(sizes)):
                 return product
     for key in wrong:
@@ -368,6 +374,10 @@ def _mended(wrong: Sizes, given: Sizes, needs: Needs, holds: Holds) -> Needs:
             return _among((key,), given, needs)
     responsible = [key for key in wrong if wrong[key] != given[key]]
     return _among(tuple(responsible), given, needs)
+
+
+def _size(one: str | int, sizes: Sizes) -> int:
+    return sizes.get(one, 1) if isinstance(one, str) else one
 
 
 def _among(keys: tuple[str, ...], given: Sizes, needs: Needs) -> Needs:

@@ -81,6 +81,7 @@ class Explainer:
         unbuilt: why no arguments could be made where a need was tried, if so.
         beyond: the first trial that passed a guard without joining sizes, with its needs.
         pending: the failure that an explanation is being looked for.
+        in_vain: where, and with which words, a class failed that nothing made hold.
         refused: by place, the first trial in which a guard refused the class there, where it had refused no other.
     """
 
@@ -93,6 +94,7 @@ class Explainer:
         self.beyond: tuple[Trial, Needs] | None = None
         self.pending: Trial | None = None
         self.refused: dict[str, Trial] = {}
+        self.in_vain: set[tuple[object, str]] = set()
         # None once the search has ended: what comes then (smaller sizes of what failed, lints) is little, and a verdict
         # that stands must not fall with it.
         self._meter: Meter | None = Meter(budget)
@@ -116,6 +118,15 @@ class Explainer:
             if self._endless == _MOST_ENDLESS and self._meter is not None:
                 raise Exhausted(f"{_MOST_ENDLESS} trials with a recursion that has no end")
         return self._known[key]
+
+    @property
+    def keys(self) -> set[str]:
+        """The keys of all sizes that the trials met."""
+        return {key for trial in self._known.values() for key in trial.assignment.sizes}
+
+    def was_in_vain(self, failing: Trial) -> bool:
+        """Whether a class fails as another one did, which neither options nor needs made hold."""
+        return (failing.place, failing.complaint) in self.in_vain
 
     def with_needs(self, trial: Trial, needs: Needs, deal: Deal) -> Trial:
         """A trial like another, with sizes dealt under some needs."""

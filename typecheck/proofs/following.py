@@ -69,6 +69,15 @@ def paused() -> Iterator[None]:
         sys.settrace(tracer)
 
 
+def among_jaxs_own() -> AbstractContextManager[None]:
+    """While JAX traces a function of its own, in which nobody is told anything.
+
+    Under `sys.settrace` each call in there costs, and these are half of a trace's calls. `sys.monitoring` passes over
+    what is looked at once, but not over what is only ever met while it is paused.
+    """
+    return contextlib.nullcontext() if sys.version_info >= (3, 12) else paused()
+
+
 @contextlib.contextmanager
 def _traced(follower: Follower) -> Iterator[None]:
     # A trace and no profile, as it leaves out builtins and most returns.

@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -46,6 +46,7 @@ from weft.typecheck.proofs.axis_lints import (
     is_var,
     nested_jaxprs,
     nobody_asked,
+    orders,
     regroup,
     shape_of,
 )
@@ -312,9 +313,7 @@ class Lint:
         atoms = [atom for axis in operand for atom in axis.atoms]
         if math.prod(size for _, size in atoms) != math.prod(shape):
             return self.fresh(eqn.outvars[0].aval)
-        regrouped = next(
-            (one for one in (regroup(order, shape) for order in _orders(operand)) if one is not None), None
-        )
+        regrouped = next((one for one in (regroup(order, shape) for order in orders(operand)) if one is not None), None)
         if regrouped is not None:
             how = self._how(eqn)
             return tuple(Axis(group, one=how) for group in regrouped)
@@ -365,18 +364,6 @@ class Lint:
             return "*".join(name or str(size) for name, size in axis.atoms)
 
         return f"({', '.join(map(word, axes))})"
-
-
-def _orders(operand: Axes) -> Iterator[list[tuple[str, int]]]:
-    """The atoms of all axes in a row; those of `c*r*r`, which speaks of a number and not of an order, in any order."""
-    ways = [
-        dict.fromkeys(itertools.permutations(axis.atoms))
-        if len(set(axis.atoms)) < len(axis.atoms) <= 4
-        else (axis.atoms,)
-        for axis in operand
-    ]
-    for order in itertools.islice(itertools.product(*ways), 24):
-        yield [atom for atoms in order for atom in atoms]
 
 
 def lint(

@@ -30,7 +30,7 @@ class Needs:
         ranks: how many axes variadic names need.
         least: pairs (key, the least size that the program takes).
         strict: pairs (small, big) of `order` that may not be equal either.
-        products: (key, number, other): the number times the other key divides it.
+        products: (key, one, other): a number or a key times another key divides it.
         among: pairs (key, sizes): all that is known is that it holds at these; see `conditions`.
         squares: keys that are the square of a number, as the tokens of an image are.
         most: pairs (key, the largest size that a guard lets pass).
@@ -50,7 +50,7 @@ class Needs:
     ranks: tuple[tuple[str, int], ...] = ()
     least: tuple[tuple[str, int], ...] = ()
     strict: frozenset[tuple[str, str]] = frozenset()
-    products: tuple[tuple[str, int, str], ...] = ()
+    products: tuple[tuple[str, str | int, str], ...] = ()
     among: tuple[tuple[str, tuple[int, ...]], ...] = ()
     squares: tuple[str, ...] = ()
     most: tuple[tuple[str, int], ...] = ()
@@ -75,7 +75,7 @@ class Needs:
             *self._merged_in_words(),
             *(f"{array_of(key)} is of {rank} {'axis' if rank == 1 else 'axes'}" for key, rank in self.ranks),
             *(f"{factor} divides {key}" for key, factor in self.multiples if key not in unknown),
-            *(f"{number}*{other} divides {key}" for key, number, other in self.products if key not in unknown),
+            *(f"{one}*{other} divides {key}" for key, one, other in self.products if key not in unknown),
             *(
                 f"{f'{factor}*' * (factor > 1)}{small} {'<' if (small, big) in self.strict else '<='} {big}"
                 for small, big, factor in self.order
@@ -156,7 +156,7 @@ class Needs:
             )
             and all(sizes.get(key, number) == number for key, number in self.equal)
             and all(sizes.get(key, number) >= number for key, number in self.least)
-            and all(sizes.get(key, 0) % (number * value(other) or 1) == 0 for key, number, other in self.products)
+            and all(sizes.get(key, 0) % (value(one) * value(other) or 1) == 0 for key, one, other in self.products)
             and all(key not in sizes or sizes[key] in known for key, known in self.among)
             and all(is_square(sizes.get(key, 1)) for key in self.squares)
             and all(self.admits(key, size) for key, size in sizes.items())
@@ -254,11 +254,10 @@ class Dealer:
         if fixed is None:
             unit = math.lcm(
                 1,
-                *(number * self._size(one, (*above, key)) for big, number, one in self.needs.products if big == key),
                 *(
-                    self._size(one, (*above, key)) if isinstance(one, str) else one
-                    for one in self.needs.divisors(key)
-                    if one in self.keys or isinstance(one, int)
+                    math.prod(self._size(one, (*above, key)) if isinstance(one, str) else one for one in factors)
+                    for big, *factors in (*self.needs.products, *self.needs.multiples)
+                    if big == key and all(one in self.keys or isinstance(one, int) for one in factors)
                 ),
             )
             least = max(

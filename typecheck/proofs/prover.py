@@ -15,14 +15,13 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from weft.core.edge import names
-from weft.typecheck.arguments.builder import Assignment, Unbuildable, Unwritten
+from weft.typecheck.arguments.builder import Unbuildable, Unwritten
 from weft.typecheck.arguments.generalise import generalise
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.language.symbolic import symbolic_sizes
 from weft.typecheck.proofs.beyond import NOT_ABSTRACT, beyond_annotations
 from weft.typecheck.proofs.budget import USUAL, Budget
 from weft.typecheck.proofs.drift import drifts
@@ -33,6 +32,7 @@ from weft.typecheck.proofs.options import argument_of, describe_option, is_class
 from weft.typecheck.proofs.programs import program_of
 from weft.typecheck.proofs.report import Cause, Contract, Finding, Report, Verdict
 from weft.typecheck.proofs.search import Outcome, Search
+from weft.typecheck.proofs.symbolic import symbolically
 from weft.typecheck.proofs.targets import names_taken, targets_of
 from weft.typecheck.proofs.trial import Target, Trial, one_at_a_time, run_trial
 from weft.typecheck.proofs.violations import Violation
@@ -66,7 +66,7 @@ def verify(
         but for what is undecided because `seconds` were over.
 
     Raises:
-        AnnotationError: in one line, for an annotation that cannot be read.
+        AnnotationError: in one line, for an annotation that cannot be read, or one of `dims` that nothing has.
         BudgetError: for no trials or no seconds.
         TypeError: if it is nothing that can be verified.
 
@@ -78,16 +78,32 @@ def verify(
     """
     proofs = proofs_of(thing, args or {}, dims or {}, Budget(trials, seconds))
     with listening():
-        return Report(tuple(proof.contract() for proof in proofs), strict)
+        report = Report(tuple(proof.contract() for proof in proofs), strict)
+    _refuse_unknown(dims or {}, [proof.met for proof in proofs])
+    return report
+
+
+def _refuse_unknown(dims: Mapping[str, int], met: Sequence[set[str]]) -> None:
+    """Refuses a size that nothing has, where it is known what sizes there are.
+
+    Raises:
+        AnnotationError: naming the sizes that there are.
+    """
+    known = {name for keys in met for key in keys for name in (key, key.rpartition(".")[2])}
+    unknown = sorted(dims.keys() - known)
+    if unknown and all(met):
+        sizes = ", ".join(sorted(set[str]().union(*met)))
+        raise AnnotationError(f"dims={{{unknown[0]!r}: ...}}: nothing has a size of that name; there are {sizes}")
 
 
 @dataclass(frozen=True)
 class Proof:
-    """A contract that is still to be found out about; see `prove`."""
+    """A contract that is still to be found out about; see `prove`. `met` are the keys of sizes that were met then."""
 
     target: Target
     dims: Mapping[str, Any]
     budget: Budget
+    met: set[str] = field(default_factory=set, compare=False)
 
     def contract(self) -> Contract:
         """What can be found out.
@@ -96,7 +112,7 @@ class Proof:
             AnnotationError: if an annotation cannot be read or evaluated.
         """
         try:
-            return prove(self.target, self.dims, self.budget)
+            return prove(self.target, self.dims, self.budget, self.met)
         finally:
             forget_closures()
 
@@ -115,8 +131,8 @@ def proofs_of(thing: Any, args: Mapping[str, Any], dims: Mapping[str, Any], budg
         return [Proof(target, dict(dims), budget) for target in targets_of(thing, dict(args), generalise)]
 
 
-def prove(target: Target, dims: Mapping[str, Any], budget: Budget) -> Contract:
-    """What can be found out about one target within a budget.
+def prove(target: Target, dims: Mapping[str, Any], budget: Budget, met: set[str] | None = None) -> Contract:
+    """What can be found out about one target within a budget; `met` gets the keys of all sizes that were met.
 
     Raises:
         AnnotationError: if an annotation cannot be read or evaluated.
@@ -127,12 +143,14 @@ def prove(target: Target, dims: Mapping[str, Any], budget: Budget) -> Contract:
     except Unbuildable as reason:
         said = str(reason) if isinstance(reason, Unwritten) else f"{reason}; pass it in `args`"
         return Contract(target.name, target.file, target.line, Verdict.SKIPPED, reason=said)
+    if met is not None:
+        met |= search.keys
     if outcome.failed and isinstance(outcome.failed[0].error, AnnotationError):
         raise outcome.failed[0].error
     wrong = outcome.failed or ((outcome.pending,) if outcome.pending is not None else ())
     other = target_instead(target, wrong)
     if other is not None:
-        return prove(other, dims, budget)
+        return prove(other, dims, budget, met)
     under = (f"it runs under an axis named {axis!r}" for axis in target.axes)
     assumed = sorted({place for trial in outcome.passed for place in trial.assumed})
     returned = (f"{place} returns something like what it is given first" for place in assumed)
@@ -146,7 +164,7 @@ def prove(target: Target, dims: Mapping[str, Any], budget: Budget) -> Contract:
         return _failed(target, search, outcome, assumptions)
     if outcome.ended is not None:
         return _undecided(target, outcome)
-    symbolic, sampled, reason = _symbolically(target, outcome, dims)
+    symbolic, sampled, reason = symbolically(target, outcome, dims)
     return Contract(
         target.name,
         target.file,
@@ -304,71 +322,6 @@ def findings_of(target: Target, trial: Trial) -> list[Finding]:
 def _place_of(violation: Violation) -> str:
     inside = f" (in {violation.inside})" if violation.inside else ""
     return f"{violation.function}, {violation.where}{inside}"
-
-
-def _symbolically(
-    target: Target, outcome: Outcome, dims: Mapping[str, Any]
-) -> tuple[tuple[str, ...], tuple[str, ...], str]:
-    """Which dims the proof holds for all sizes of, which were only sampled, and why."""
-    trial = outcome.passed[0]
-    free = [key for key in trial.assignment.sizes if key not in dims and key not in dict(outcome.needs.equal)]
-    variants = {
-        (tuple(trial.assignment.options.items()), tuple(trial.assignment.ranks.items())): trial
-        for trial in reversed(outcome.passed)
-    }
-    order = list(variants.values())
-    failure = _attempt_symbolic(target, outcome, order, free, dims)
-    if failure is None:
-        return tuple(free), (), ""
-    reason = f"not symbolic: {failure}"
-    if len(free) <= 8:
-        for sampled in free:
-            rest = [key for key in free if key != sampled]
-            if rest and _attempt_symbolic(target, outcome, order, rest, dims) is None:
-                return tuple(rest), (sampled,), reason
-    return (), tuple(free), reason
-
-
-def _attempt_symbolic(
-    target: Target, outcome: Outcome, variants: list[Trial], free: list[str], dims: Mapping[str, Any]
-) -> str | None:
-    """None if every variant of the program traces symbolically, or why one does not; that one comes first from then on.
-
-    With fewer symbols it is the likeliest to fail again, and it alone decides that.
-    """
-    for number, trial in enumerate(variants):
-        why = _why_not_symbolic(target, outcome, trial, free, dims)
-        if why is not None:
-            variants.insert(0, variants.pop(number))
-            return why
-    return None
-
-
-def _why_not_symbolic(
-    target: Target, outcome: Outcome, trial: Trial, free: list[str], dims: Mapping[str, Any]
-) -> str | None:
-    keys = [key for key in trial.assignment.sizes if key in free or key not in outcome.passed[0].assignment.sizes]
-    try:
-        found = run_trial(target, symbolic_assignment(trial, outcome.needs, keys), dims)
-    except (Unbuildable, AnnotationError, ValueError, TypeError) as error:
-        return str(error).splitlines()[0]
-    if found.error is not None:
-        return f"{type(found.error).__name__}: {(str(found.error).splitlines() or [''])[0]}"
-    return f"{found.violations[0].where}: {found.violations[0].message}" if found.violations else None
-
-
-def symbolic_assignment(trial: Trial, needs: Needs, keys: list[str]) -> Assignment:
-    """That of a trial, with symbols for the sizes of some keys.
-
-    Raises:
-        ValueError: if JAX has no symbols that need so.
-    """
-    sizes = symbolic_sizes(keys, {key: _known(needs.divisors(key), keys) for key in keys}, needs.order)
-    return dataclasses.replace(trial.assignment, sizes={**trial.assignment.sizes, **sizes})
-
-
-def _known(factors: tuple[str | int, ...], keys: list[str]) -> list[str | int]:
-    return [one for one in factors if isinstance(one, int) or one in keys]
 
 
 def _warnings(target: Target, search: Search, outcome: Outcome) -> list[Finding]:

@@ -245,9 +245,13 @@ def _divisors(
         if big not in fixed and sizes[big] % sizes[small] and not _reaches(small, big, needs)
     ]
     yield from (needs.plus(multiples=pair) for pair in pairs)
-    # Such as `dim % (4 * heads)`; `Search.weaken` finds the number, and `conditions` that it is their product.
+    # Such as `dim % (4 * heads)`, or `dim % (rows * columns)`; `Search.weaken` finds the number, and `conditions` that
+    # it is their product.
     for big, small in pairs if trial.guard else ():
         yield dataclasses.replace(needs, multiples=(*needs.multiples, (big, small), (big, 48)))
+    for (big, one), (same, other) in itertools.combinations(pairs, 2) if trial.guard else ():
+        if big == same:
+            yield dataclasses.replace(needs, multiples=(*needs.multiples, (big, one), (big, other)))
 
 
 def _common_divisors(

@@ -33,7 +33,7 @@ from weft.typecheck.language.objects import (
     opened,
     refuse_foreign,
 )
-from weft.typecheck.language.signatures import Signature, signature_of
+from weft.typecheck.language.signatures import Parameter, Signature, signature_of
 from weft.typecheck.matching.policies import PROOF
 from weft.typecheck.matching.records import dims_of_instance
 from weft.typecheck.proofs.passing import is_transformed
@@ -185,7 +185,8 @@ def _of_method(
     constants: frozenset[int] = frozenset(),
 ) -> Target:
     written = signature_of(function, cls)
-    signature = Signature(written.function, written.parameters[1:], written.returns, written.flavour, cls)
+    parameters = tuple(_as_narrowed(one, function.__name__, cls) for one in written.parameters[1:])
+    signature = Signature(written.function, parameters, written.returns, written.flavour, cls)
     # A method of an object is proved as it was written, without the transforms around it, as functions are.
     attribute = written.function if form_of(cls) is OBJECT else getattr(cls, function.__name__)
 
@@ -211,6 +212,32 @@ def _of_method(
     # What `attribute` keeps around it raises by itself what a transform makes JAX raise.
     transformed = form_of(cls) is OBJECT and is_transformed(inspect.getattr_static(cls, function.__name__))
     return dataclasses.replace(target, inherited=function.__name__ not in vars(cls), transformed=transformed)
+
+
+def _as_narrowed(parameter: Parameter, method: str, cls: type) -> Parameter:
+    """A parameter of an inherited method, of the class that the methods of the subclass take under its name.
+
+    What a base class calls on all kernels, the hooks of a subclass may take of graphs alone: they say what it is for.
+    """
+    wide = getattr(parameter.annotation, "cls", None)
+    if method in vars(cls) or not isinstance(wide, type):
+        return parameter
+    overriding = [one for one in vars(cls).values() if inspect.isfunction(one) and _is_overriding(one, cls)]
+    for function in overriding:
+        for one in signature_of(function, cls).parameters:
+            narrow = getattr(one.annotation, "cls", None)
+            if (
+                one.name == parameter.name
+                and isinstance(narrow, type)
+                and narrow is not wide
+                and issubclass(narrow, wide)
+            ):
+                return dataclasses.replace(parameter, annotation=one.annotation)
+    return parameter
+
+
+def _is_overriding(function: Callable[..., Any], cls: type) -> bool:
+    return any(function.__name__ in vars(base) for base in cls.__mro__[1:])
 
 
 def public_methods(cls: type) -> Iterator[Callable[..., Any]]:

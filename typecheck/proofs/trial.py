@@ -6,12 +6,13 @@ it traced for equal shapes, and nothing would run that could be watched).
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +23,7 @@ from weft.typecheck.arguments.builder import Assignment, Builder, Unbuildable
 from weft.typecheck.language import objects
 from weft.typecheck.matching.scopes import records_in
 from weft.typecheck.modes import mode
-from weft.typecheck.proofs.following import paused
+from weft.typecheck.proofs.following import among_jaxs_own, paused
 from weft.typecheck.proofs.guards import raised_at
 from weft.typecheck.proofs.kept_shapes import changes, shapes_of
 from weft.typecheck.proofs.passing import Passing
@@ -111,6 +112,7 @@ class Trial:
         configured: those of them that no shape names.
         classes: the names of the classes that may stand for an abstract one, by place.
         values: what each option of a place is, as written, where it is one of some values.
+        optional: the dims that what may be left out names, by place.
         held: the classes of records that other ones among the arguments hold.
         assumed: the callables that were called, of which nothing says what they return.
         emptied: the collections of anything that nothing was put into.
@@ -140,6 +142,7 @@ class Trial:
     held: frozenset[str] = frozenset()
     classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    optional: Mapping[str, frozenset[str]] = field(default_factory=dict)
     configured: frozenset[str] = frozenset()
     empty: frozenset[str] = frozenset()
     assumed: frozenset[str] = frozenset()
@@ -252,7 +255,7 @@ def run_trial(
         watching(target.own, apart=assignment.apart, about=(target.file, target.line)) as watch,
         warnings.catch_warnings(),
         passing.going_on(),
-        _tracers.own_functions_traced(lambda: _trace_context(_SHARED)),
+        _tracers.own_functions_traced(_of_jaxs_own),
     ):
         warnings.simplefilter("ignore")
         ran = _run(target, builder, watch, passing)
@@ -264,33 +267,42 @@ def run_trial(
         error, at = impossible
     return Trial(
         assignment=_complete(assignment, builder),
-        scopes=builder.contracts_by_key(),
-        originals=dict(builder.originals),
-        leading=frozenset(builder.leading),
-        linked=bool(builder.names & builder.names_outside),
-        ranks=dict(builder.ranks),
-        options=dict(builder.options),
-        vague=frozenset(builder.vague),
         violations=tuple(watch.violations),
         error=error,
         error_at=at,
         guard=guard,
         progress=_progress(watch, ran.called, at[1]),
         jaxpr=ran.jaxpr,
-        open_keys=dict(builder.open_keys),
-        numbers=frozenset(builder.numbers),
         held=ran.held,
-        classes=dict(builder.classes),
-        values=dict(builder.values),
-        configured=builder.configured,
         empty=ran.empty,
-        assumed=frozenset(builder.assumed),
-        emptied=frozenset(builder.emptied),
-        texts=dict(builder.texts),
-        bare=frozenset(builder.bare),
         transformed=target.transformed,
         passing=(*{**target.behind, **passing.passed},),
+        **_met(builder),
     )
+
+
+def _met(builder: Builder) -> dict[str, Any]:
+    """What a trial keeps of what its builder met."""
+    return {
+        "scopes": builder.contracts_by_key(),
+        "linked": bool(builder.names & builder.names_outside),
+        "configured": builder.configured,
+        **{
+            name: frozenset(getattr(builder, name))
+            for name in ("leading", "vague", "numbers", "assumed", "emptied", "bare")
+        },
+        **{name: dict(getattr(builder, name)) for name in _MAPPINGS},
+    }
+
+
+_MAPPINGS = ("originals", "ranks", "options", "open_keys", "classes", "values", "optional", "texts")
+
+
+@contextlib.contextmanager
+def _of_jaxs_own() -> Iterator[None]:
+    """In which JAX's own functions are traced: for all trials, and with nobody looking on."""
+    with among_jaxs_own(), _trace_context(_SHARED):
+        yield
 
 
 @dataclass

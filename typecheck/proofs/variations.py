@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from weft.typecheck.arguments.builder import Unbuildable
+from weft.typecheck.arguments.builder import Assignment, Unbuildable
 from weft.typecheck.proofs.beyond import NOT_ABSTRACT, beyond_annotations
 from weft.typecheck.proofs.explaining import MOST_CLASSES, MOST_PAIRS, Explainer
 from weft.typecheck.proofs.needs import Needs, array_of, ascending, assignment_for
@@ -116,6 +116,11 @@ def vary_options(explainer: Explainer, found: Found) -> None:
                 elif trial.ok:
                     found.add(trial, further)
                     queue.append(trial)  # options that only turn up behind this one
+                elif (together := _left_out_together(explainer, current, trial, place, found.needs)) is not None:
+                    found.passed.append(together)
+                    more = (one for _, one in difference(current, together) if one != place)
+                    beside = " and ".join(map(argument_of, more))
+                    found.notes.append(f"{without_option(trial, place, option)}, or left out with {beside}")
                 elif (
                     trial.guard
                     or given
@@ -134,19 +139,23 @@ def with_option(explainer: Explainer, base: Trial, options: Mapping[str, int], n
     If it does not, and the option is a class, the trial that got furthest: what fails once the guards of its
     constructor are passed says more than these do.
     """
-    assignment = dataclasses.replace(base.assignment, options={**base.assignment.options, **options})
-    trial = explainer.attempt(assignment)
+    trial = explainer.attempt(_taking(base, options))
     if trial.ok:
         return trial, needs
     keys = list(trial.assignment.sizes)
     fresh = explainer.attempt(assignment_for(keys, needs, ascending, trial.assignment))
     of_class = any(map(is_class, options))
+    if of_class and not fresh.ok and explainer.was_in_vain(fresh):
+        return fresh, needs
+    first = fresh
     if of_class:
         fresh = explainer.otherwise(fresh, frozenset(options))
     if fresh.ok:
         return fresh, needs
     further = explainer.explain(fresh, needs, ascending)
     if further is None:
+        if of_class:
+            explainer.in_vain.add((first.place, first.complaint))
         stuck = explainer.stuck if of_class else None
         # Sizes that are joined pass many a guard, and what fails then may fail because they are one.
         return (fresh if stuck is None or stuck.assignment.merged else stuck), needs
@@ -183,12 +192,39 @@ def _is_open(trial: Trial) -> bool:
     return not trial.violations and not needs_numbers and beyond_annotations(trial) is not None
 
 
+def _left_out_together(explainer: Explainer, base: Trial, failing: Trial, place: str, needs: Needs) -> Trial | None:
+    """What holds without an argument that fails alone, for others are of a size that it would have had.
+
+    As the mean and the covariance of some points are, which are others where the points are left out: what takes
+    their place has a size of its own.
+    """
+    spoken_of = {key.rpartition(".")[2] for key in failing.spoken_of}
+    own = base.optional.get(place, frozenset()) & spoken_of
+    others = [one for one, dims in base.optional.items() if one != place and dims & own]
+    if not others or failing.guard or any(base.assignment.options.get(one, 0) for one in others):
+        return None
+    with contextlib.suppress(Unbuildable):
+        trial, further = with_option(explainer, base, dict.fromkeys((place, *others), 1), needs)
+        return trial if trial.ok and further == needs else None
+    return None
+
+
 def _helped(explainer: Explainer, base: Trial, place: str, option: int, needs: Needs) -> bool:
-    """Whether an option that fails alone holds beside another one."""
+    """Whether an option that fails alone holds beside another one.
+
+    What fails there as the other one does alone, or before it comes to where the first fails, is a fault of the other,
+    which is looked for by itself.
+    """
+    alone = explainer.attempt(_taking(base, {place: option}))
     for other, count in base.options.items():
-        for taken in range(1, count):
+        for taken in range(1, min(count, MOST_CLASSES) if is_class(other) else count):
             with contextlib.suppress(Unbuildable):  # what cannot be made helps nobody
                 if other == place or is_inert(explainer, base, {place: option}, other, taken):
+                    continue
+                both = explainer.attempt(_taking(base, {place: option, other: taken}))
+                if not both.ok and (
+                    both.progress < alone.progress or _alike(both, explainer.attempt(_taking(base, {other: taken})))
+                ):
                     continue
                 if with_option(explainer, base, {place: option, other: taken}, needs)[0].ok:
                     return True
@@ -200,51 +236,92 @@ def is_inert(explainer: Explainer, base: Trial, options: Mapping[str, int], othe
 
     What would explain the one failure would explain the other, so it need not be looked for twice.
     """
+    alone, both = (explainer.attempt(_taking(base, {**options, **more})) for more in ({}, {other: taken}))
+    return _alike(both, alone)
 
-    def with_options(more: Mapping[str, int]) -> Trial:
-        taken = {**base.assignment.options, **options, **more}
-        return explainer.attempt(dataclasses.replace(base.assignment, options=taken))
 
-    alone, both = with_options({}), with_options({other: taken})
-    return not both.ok and (both.complaint, both.place) == (alone.complaint, alone.place)
+def _alike(one: Trial, other: Trial) -> bool:
+    """Whether a trial fails as another one does."""
+    return not one.ok and (one.complaint, one.place) == (other.complaint, other.place)
+
+
+def _taking(base: Trial, options: Mapping[str, int]) -> Assignment:
+    """The assignment of a trial with some options taken otherwise."""
+    return dataclasses.replace(base.assignment, options={**base.assignment.options, **options})
+
+
+Change = dict[tuple[str, str], int]
+
+# From how many pairs on several are tried in one trial, and of how many options such a trial takes otherwise at most.
+_MANY_PAIRS, _MOST_TOGETHER = 12, 5
 
 
 def vary_pairs(explainer: Explainer, found: Found) -> None:
-    """Two options, or an option and another number of axes, of those that hold alone."""
+    """Two options, or an option and another number of axes, of those that hold alone.
+
+    Where they are many, one trial takes several: what holds there has held for each two of them, unless one of them
+    keeps the program from coming to what the others are about, as an early return does. Fewer calls show that.
+    """
     base = found.passed[0]
-    alone = [difference(base, one) for one in found.passed[1:]]
-    single = list({repr(one): one for one in alone if len(one) == 1}.values())
+    differing = [(difference(base, one), one) for one in found.passed[1:]]
+    alone = {repr(change): (change, trial) for change, trial in differing if len(change) == 1}
+    single = [change for change, _ in alone.values()]
     pairs = [(one, two) for n, one in enumerate(single) for two in single[n + 1 :] if one.keys() != two.keys()]
-    for one, two in pairs[:MOST_PAIRS]:
-        changed = {**one, **two}
-        options = {place: to for (what, place), to in changed.items() if what == "option"}
-        ranks = {place: to for (what, place), to in changed.items() if what == "rank"}
-        assignment = base.assignment
-        assignment = dataclasses.replace(
-            assignment, options={**assignment.options, **options}, ranks={**assignment.ranks, **ranks}
-        )
-        try:
-            trial = explainer.attempt(assignment)
-            if not trial.ok:
-                trial = explainer.attempt(
-                    assignment_for(trial.assignment.sizes, found.needs, ascending, trial.assignment)
-                )
-        except Unbuildable:
+    for group in _groups(single, pairs) if len(pairs) > _MANY_PAIRS else ():
+        trial = _with_changes(explainer, found, group)
+        if trial is not None and trial.ok and all(trial.progress >= alone[repr(one)][1].progress for one in group):
+            found.passed.append(trial)
+            pairs = [pair for pair in pairs if not all(one in group for one in pair)]
+    for pair in pairs[:MOST_PAIRS]:
+        trial = _with_changes(explainer, found, pair)
+        if trial is None:
             continue
         if trial.ok:
             found.passed.append(trial)
-        elif not trial.guard and any(is_class(place) for place in options):
-            found.notes.append(f"not both {_in_words(trial, options, ranks)}")
+        elif not trial.guard and any(what == "option" and is_class(place) for one in pair for what, place in one):
+            found.notes.append(f"not both {_in_words(trial, pair)}")
         elif trial.violations and not any(key in trial.open_keys for key in trial.spoken_of):
             found.failed.append(trial)
             break
         elif trial.guard:
-            found.notes.append(f"not both {_in_words(trial, options, ranks)}{at_guard(trial)}")
+            found.notes.append(f"not both {_in_words(trial, pair)}{at_guard(trial)}")
 
 
-def _in_words(trial: Trial, options: Mapping[str, int], ranks: Mapping[str, int]) -> str:
-    said = [describe_option(trial, place, option) for place, option in options.items()]
-    return " and ".join([*said, *(f"{key} of {rank} axes" for key, rank in ranks.items())])
+def _groups(single: Sequence[Change], pairs: Sequence[tuple[Change, Change]]) -> Iterator[list[Change]]:
+    """Several changes at a time, so that each pair is among one of them; of one place only one."""
+    left = list(pairs)
+    while left:
+        group = list(left[0])
+        for other in single:
+            apart = all(other.keys() != one.keys() for one in group)
+            new = any((one, other) in left or (other, one) in left for one in group)
+            if apart and new and len(group) < _MOST_TOGETHER:
+                group.append(other)
+        left = [pair for pair in left if not all(one in group for one in pair)]
+        if len(group) > 2:
+            yield group
+
+
+def _with_changes(explainer: Explainer, found: Found, changes: Sequence[Change]) -> Trial | None:
+    """The first trial that held with some changes, and needs where it asks for them; None if nothing can be made."""
+    together = [(what, place, to) for one in changes for (what, place), to in one.items()]
+    assignment = _taking(found.passed[0], {place: to for what, place, to in together if what == "option"})
+    ranks = {place: to for what, place, to in together if what == "rank"}
+    assignment = dataclasses.replace(assignment, ranks={**assignment.ranks, **ranks})
+    with contextlib.suppress(Unbuildable):
+        trial = explainer.attempt(assignment)
+        if trial.ok:
+            return trial
+        return explainer.attempt(assignment_for(trial.assignment.sizes, found.needs, ascending, trial.assignment))
+    return None
+
+
+def _in_words(trial: Trial, changes: Sequence[Change]) -> str:
+    return " and ".join(
+        describe_option(trial, place, to) if what == "option" else f"{place} of {to} axes"
+        for one in changes
+        for (what, place), to in one.items()
+    )
 
 
 def vary_ranks(explainer: Explainer, found: Found) -> None:

@@ -22,7 +22,6 @@ class Violation:
         where: which annotation: "argument x", "return", "field weight".
         message: what was expected and what was found.
         sizes: the two sizes that should have been one, if that is what is wrong.
-        called_from: file and line of the user's code that passed the value.
         inside: where the record is whose field it is, if the value holds one: "return.b".
         of_rank: whether it is about the number of axes.
         of_instances: whether it is about the dims of records, as only weft binds them: stacks, and links.
@@ -35,7 +34,6 @@ class Violation:
     where: str
     message: str
     sizes: tuple[int, ...] = ()
-    called_from: tuple[str, int] | None = None
     inside: str = ""
     of_rank: bool = False
     of_instances: bool = False

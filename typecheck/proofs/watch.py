@@ -132,7 +132,7 @@ class Watch:
                     self._argument(parameter, given[parameter.name], bindings, watched)
             settle(bindings, finally_=False)
         except Mismatch as mismatch:
-            self._violated(watched.signature.function, mismatch, frame)
+            self._violated(watched.signature.function, mismatch)
         except AnnotationError as error:
             return self._cannot_read(watched, error)
         self._open[id(frame)] = watched, bindings
@@ -166,7 +166,11 @@ class Watch:
             return
         for one in values:
             bindings.slot, bindings.path = slot, ()
-            check(one, bindings)
+            try:
+                check(one, bindings)
+            except Mismatch as mismatch:
+                if not _is_wrapper(mismatch):
+                    raise
 
     def left(self, frame: FrameType, how: Left, value: Any) -> None:
         opened = self._open.pop(id(frame), None)
@@ -191,7 +195,7 @@ class Watch:
             if role == "return":
                 self._left(frame)
         except Mismatch as mismatch:
-            self._violated(watched.signature.function, mismatch, frame)
+            self._violated(watched.signature.function, mismatch)
         except AnnotationError as error:
             self._cannot_read(watched, error)
 
@@ -203,7 +207,7 @@ class Watch:
         """Holds the objects that a function was given to their annotations once more: it may have changed them."""
         for name in frame.f_code.co_varnames[: frame.f_code.co_argcount]:
             if form_of_value(value := frame.f_locals.get(name)) is OBJECT:
-                self.check_module(value, frame)
+                self.check_module(value)
 
     def _constructed(self, frame: FrameType) -> None:
         code = frame.f_code
@@ -216,16 +220,15 @@ class Watch:
             named = names_of_class(cls)
             sizes = {name: one for name, one in given.items() if name in named and is_size(one)}
             note_sizes(record, sizes)
-            self._check(record, frame, whole=True, given=sizes)
+            self._check(record, whole=True, given=sizes)
 
-    def check_module(self, record: Any, frame: FrameType | None = None) -> None:
+    def check_module(self, record: Any) -> None:
         """Holds the fields of a record or object of the user's to their annotations; see `check_instance`."""
-        self._check(record, frame)
+        self._check(record)
 
     def _check(
         self,
         record: Any,
-        frame: FrameType | None,
         *,
         whole: bool = False,
         given: Mapping[str, Any] | None = None,
@@ -237,12 +240,13 @@ class Watch:
         except AnnotationError:
             return
         except Mismatch as mismatch:
-            if not (_is_wrapper(mismatch) and not is_users(file_of(type(record)))):
-                self._violated(type(record), mismatch, frame)
+            self._violated(type(record), mismatch)
 
-    def _violated(self, owner: Any, mismatch: Mismatch, frame: FrameType | None) -> None:
+    def _violated(self, owner: Any, mismatch: Mismatch) -> None:
         if type(mismatch.value).__module__ == names.TREE_AT:
             return  # a property that `eqx.tree_at` asks, of a record that holds what marks its leaves
+        if _is_wrapper(mismatch):
+            return
         if self.calls_at_violation is None:
             self.calls_at_violation = len(self.calls)
         file, line = place_of(owner)
@@ -253,7 +257,6 @@ class Watch:
             f"{mismatch.slot.role} {mismatch.slot.name}".strip(),
             describe(mismatch),
             sizes_of(mismatch),
-            _caller(frame, self.own),
             inside_of(mismatch),
             mismatch.reason == "rank",
             mismatch.reason in ("batched", "unbatched", "overmapped", "link"),
@@ -272,7 +275,7 @@ class AsJaxtyping(Watch):
         given = dict(arguments)
         return Bindings(Slot("argument", "", watched.signature.function, Anything()), lambda: given)
 
-    def check_module(self, record: Any, frame: FrameType | None = None) -> None:
+    def check_module(self, record: Any) -> None:
         """Nothing: jaxtyping looks at a record as it is made, and later on nobody asks."""
 
 
@@ -294,10 +297,12 @@ def _refuse_stack(record: Any, method: Any, bindings: Bindings) -> None:
 
 
 def _is_wrapper(mismatch: Mismatch) -> bool:
-    """Whether a field that is annotated as an array holds an object that is none instead.
+    """Whether a field of an installed package that is annotated as an array holds an object that is none instead.
 
     Packages wrap what they keep (a constraint, "not trained") and leave the annotation as it was; theirs to decide.
     """
+    if mismatch.slot.role != "field" or is_users(file_of(mismatch.slot.owner)):
+        return False
     plain = is_array(mismatch.value) or isinstance(mismatch.value, _VALUES)
     return holds_arrays(mismatch.annotation) and not plain
 
@@ -314,9 +319,3 @@ def _site(frame: FrameType | None, whose: Whose) -> tuple[int, int]:
     while frame is not None and whose[frame.f_code.co_filename] != "user":
         frame = frame.f_back
     return (0, 0) if frame is None else (id(frame.f_code), frame.f_lasti)
-
-
-def _caller(frame: FrameType | None, own: frozenset[str]) -> tuple[str, int] | None:
-    while frame is not None and not is_users(frame.f_code.co_filename, own):
-        frame = frame.f_back
-    return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)

@@ -17,8 +17,9 @@ from weft.typecheck.errors import AnnotationError
 from weft.typecheck.matching.bindings import Bindings, Origin
 from weft.typecheck.proofs.budget import Budget
 from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for
-from weft.typecheck.proofs.prover import findings_of, reason_beyond, symbolic_assignment, target_instead
+from weft.typecheck.proofs.prover import findings_of, reason_beyond, target_instead
 from weft.typecheck.proofs.search import Search
+from weft.typecheck.proofs.symbolic import symbols, with_symbols
 from weft.typecheck.proofs.trial import Target, Trial, run_trial
 from weft.typecheck.shapes.notes import Note, Shapes
 from weft.typecheck.shapes.reader import Reader
@@ -92,7 +93,7 @@ def _traced(target: Target, source: Statements, assignment: Assignment, dims: Ma
 def _symbolic(target: Target, source: Statements, trial: Trial, needs: Needs, dims: Mapping[str, Any]) -> _Trace | None:
     free = [key for key in trial.assignment.sizes if key not in dims and key not in dict(needs.equal)]
     try:
-        found = _traced(target, source, symbolic_assignment(trial, needs, free), dims)
+        found = _traced(target, source, with_symbols(trial, symbols(needs, free)), dims)
     except (Unbuildable, AnnotationError, ValueError, TypeError):  # as a proof has it, which then holds for integers
         return None
     return found if found[0].ok else None

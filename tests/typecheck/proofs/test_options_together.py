@@ -1,0 +1,105 @@
+"""Several options taken otherwise at once: what is left out together, and pairs where there are many."""
+
+import jax.numpy as jnp
+import pytest
+from jaxtyping import Array, Float
+from weft.typecheck import verify
+from weft.typecheck.proofs.budget import USUAL
+from weft.typecheck.proofs.prover import proofs_of
+from weft.typecheck.proofs.search import Search
+
+
+def moments(
+    points: Float[Array, "n d"],
+    others: Float[Array, "m d"] | None = None,
+    mean: Float[Array, "m 1"] | None = None,
+    root: Float[Array, "m m"] | None = None,
+) -> Float[Array, "1"]:
+    own = points if others is None else others
+    mean = jnp.zeros((own.shape[0], 1)) if mean is None else mean
+    root = jnp.eye(own.shape[0]) if root is None else root
+    return (root @ mean + own.sum(1, keepdims=True)).sum(0)
+
+
+def transposed(
+    points: Float[Array, "n d"],
+    others: Float[Array, "m d"] | None = None,
+    mean: Float[Array, "m 1"] | None = None,
+) -> Float[Array, "1"]:
+    own = points.T if others is None else others
+    mean = jnp.zeros((points.shape[0], 1)) if mean is None else mean
+    return (mean + own.sum(1, keepdims=True)).sum(0)
+
+
+def test_what_others_are_of_a_size_with_may_be_left_out_with_them_and_not_alone():
+    report = verify(moments)
+    assert report, report
+    (contract,) = report.contracts
+    assert "others is given, or left out with mean and root" in contract.assumptions
+
+
+def test_what_fails_with_all_of_a_size_left_out_fails():
+    assert not verify(transposed)
+
+
+def of_six(
+    x: Float[Array, "n d"],
+    a: Float[Array, "d"] | None = None,
+    b: Float[Array, "d"] | None = None,
+    c: Float[Array, "d"] | None = None,
+    e: Float[Array, "d"] | None = None,
+    f: Float[Array, "d"] | None = None,
+    g: Float[Array, "d"] | None = None,
+) -> Float[Array, "n d"]:
+    for one in (a, b, c, e, f, g):
+        x = x if one is None else x + one
+    return x
+
+
+def broken_without_two(
+    x: Float[Array, "n d"],
+    a: Float[Array, "d"] | None = None,
+    b: Float[Array, "d"] | None = None,
+    c: Float[Array, "d"] | None = None,
+    e: Float[Array, "d"] | None = None,
+    f: Float[Array, "d"] | None = None,
+    g: Float[Array, "d"] | None = None,
+) -> Float[Array, "n d"]:
+    out = of_six(x, a, b, c, e, f, g)
+    return out.T if b is None and f is None else out
+
+
+def shifted(x: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    return x + 1
+
+
+def broken_behind_a_return(
+    x: Float[Array, "n d"],
+    a: Float[Array, "d"] | None = None,
+    b: Float[Array, "d"] | None = None,
+    c: Float[Array, "d"] | None = None,
+    e: Float[Array, "d"] | None = None,
+    f: Float[Array, "d"] | None = None,
+    g: Float[Array, "d"] | None = None,
+) -> Float[Array, "n d"]:
+    if a is None:
+        return x
+    out = shifted(of_six(x, a, b, c, e, f, g))
+    return out.T if b is None and c is None else out
+
+
+@pytest.mark.parametrize("program", [broken_without_two, broken_behind_a_return])
+def test_two_of_many_options_that_break_it_together_are_found(program):
+    assert not verify(program)
+
+
+def test_many_pairs_take_fewer_trials_than_pairs():
+    (proof,) = proofs_of(of_six, {}, {}, USUAL)
+    outcome = Search(proof.target, {}, USUAL).run()
+    assert not outcome.failed
+    options = [frozenset(key for key, one in trial.assignment.options.items() if one) for trial in outcome.passed]
+    names = [f"{one} given" for one in "abcefg"]
+    for number, one in enumerate(names):
+        for other in names[number + 1 :]:
+            assert any({one, other} <= taken for taken in options), f"{one} and {other} were not taken together"
+    assert sum(len(taken) > 1 for taken in options) < 15

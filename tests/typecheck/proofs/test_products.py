@@ -1,0 +1,46 @@
+"""Sizes that the product of two others divides, and sizes to keep fixed."""
+
+import pytest
+from jaxtyping import Array, Float
+from weft.typecheck import verify
+from weft.typecheck.errors import AnnotationError
+
+
+def folded(x: Float[Array, "n d"], rows: int, columns: int) -> Float[Array, "n d"]:
+    n, d = x.shape
+    if d % (rows * columns):
+        raise ValueError("rows * columns divide d")
+    return x.reshape(n, rows, columns, d // (rows * columns)).reshape(n, d)
+
+
+def divided(x: Float[Array, "n d"], rows: int, columns: int) -> Float[Array, "n d"]:
+    if x.shape[1] % rows or x.shape[1] % columns:
+        raise ValueError("rows and columns divide d")
+    return x
+
+
+def swapped(x: Float[Array, "n d"], rows: int, columns: int) -> Float[Array, "n d"]:
+    n, d = x.shape
+    if d % (rows * columns):
+        raise ValueError("rows * columns divide d")
+    return x.reshape(rows, columns, n, d // (rows * columns)).reshape(d, n)
+
+
+def test_the_product_of_two_sizes_that_a_guard_asks_for_is_stated():
+    (contract,) = verify(folded).contracts
+    assert contract.assumptions == ("columns*rows divides d",)
+    assert set(contract.symbolic) == {"n", "d", "rows", "columns"}
+
+
+def test_two_divisors_are_no_product():
+    (contract,) = verify(divided).contracts
+    assert contract.assumptions == ("rows divides d", "columns divides d")
+
+
+def test_behind_the_guard_a_fault_stays_one():
+    assert not verify(swapped)
+
+
+def test_a_size_to_keep_that_nothing_has_is_an_error_that_names_those_there_are():
+    with pytest.raises(AnnotationError, match=r"'zz'.*there are columns, d, n, rows"):
+        verify(folded, dims={"zz": 3})

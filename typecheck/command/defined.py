@@ -1,0 +1,72 @@
+"""What of a module is judged: the public functions and classes that it defines itself."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from weft.typecheck.arguments.abstract import is_plain_class
+from weft.typecheck.arguments.subclasses import is_abstract
+from weft.typecheck.language.annotations import holds_arrays
+from weft.typecheck.language.forms import has_own_dims
+from weft.typecheck.language.objects import is_foreign_class
+from weft.typecheck.language.signatures import fields_of
+from weft.typecheck.proofs.targets import is_annotated, public_methods
+from weft.typecheck.proofs.whose import place_of
+
+
+def definitions(
+    module: ModuleType, failed: dict[str, Exception] | None = None, *, private: bool = False
+) -> Iterator[tuple[str, Any]]:
+    """The public functions and Modules that a module defines itself, in the order of its lines.
+
+    Args:
+        module: where to look.
+        failed: is given the errors of what cannot be looked at, by name; without it they are raised.
+        private: whether those are given too whose names begin with an underscore.
+    """
+    found: list[tuple[int, str, Any]] = []
+    own = {id(value): name for name, value in vars(module).items() if _own_name(value) == name}
+    for name, value in vars(module).items():
+        if (name.startswith("_") and not private) or own.get(id(value), name) != name:
+            continue  # private, or another name for what is found under its own
+        try:
+            if _is_checkable(module, value):
+                found.append((place_of(value)[1], value.__qualname__ if isinstance(value, type) else name, value))
+        except Exception as error:
+            if failed is None:
+                raise
+            failed[name] = error
+    for _, name, value in sorted(found, key=lambda one: one[0]):
+        yield name, value
+
+
+def _own_name(value: Any) -> Any:
+    try:
+        return getattr(value, "__name__", None)
+    except Exception:  # an object that makes up its attributes: no function and no class
+        return None
+
+
+def _is_checkable(module: ModuleType, value: Any) -> bool:
+    if not isinstance(value, type) and not callable(value):
+        return False
+    if getattr(inspect.unwrap(value), "__module__", None) != module.__name__:
+        return False
+    if isinstance(value, type):
+        return (has_own_dims(value) or is_foreign_class(value) or is_plain_class(value)) and _has_contract(value)
+    return not has_own_dims(type(value)) and not is_foreign_class(type(value)) and is_annotated(value)
+
+
+def _has_contract(cls: type) -> bool:
+    return any(True for _ in public_methods(cls)) or _makes_fields(cls)
+
+
+def _makes_fields(cls: type) -> bool:
+    """Whether a class writes an initialiser that makes arrays for fields that say what they are."""
+    code = getattr(vars(cls).get("__init__"), "__code__", None)
+    if code is None or code.co_filename.startswith("<") or not has_own_dims(cls) or is_abstract(cls):
+        return False
+    return any(holds_arrays(one.annotation) for one in fields_of(cls))

@@ -1,0 +1,94 @@
+"""What a file of equinox has that says how the files around it may be moved."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import libcst as cst
+
+from .known import ARRAY, Known
+from .reading import Reader, dotted
+
+# What keeps state beside the model, or raises from inside of a compiled function: equinox's transforms know of it.
+_STATEFUL = ("State", "StateIndex", "make_with_state", "BatchNorm", "SpectralNorm", "StatefulLayer", "Shared")
+_RAISING = ("error_if", "branched_error_if", "EquinoxRuntimeError", "internal")
+
+
+@dataclass(frozen=True)
+class Around:
+    """What is in the files that a file is imported with.
+
+    Attributes:
+        tied: what needs equinox's own transforms; empty for nothing.
+        kinds: whether there may be kinds of weft's.
+        stacks: whether modules may be stacked.
+        numpy: whether there may be NumPy's arrays.
+        bases: names of classes that others derive from.
+    """
+
+    tied: str = ""
+    kinds: bool = False
+    stacks: bool = False
+    numpy: bool = False
+    bases: Collection[str] = ()
+
+
+def hazards(reader: Reader) -> list[str]:
+    """What a file has that ties the files around it to equinox's own transforms."""
+    found: set[str] = set()
+    for node in reader.nodes:
+        if not isinstance(node, (cst.Name, cst.Attribute)):
+            continue
+        for name in reader.imported(node):
+            last = name.split(".")
+            if last[0] == "equinox" and (set(last[1:3]) & set(_STATEFUL) or set(last[1:2]) & set(_RAISING)):
+                found.add(name.replace("equinox.", "eqx.", 1))
+    return sorted(found)
+
+
+def has_kinds(reader: Reader) -> bool:
+    """Whether a file may declare kinds of weft's: there the two mean other leaves by a gradient."""
+    return any(name == "typing.Annotated" for node in reader.nodes for name in reader.imported(node)) and any(
+        name.split(".")[0] == "weft" for node in reader.nodes for name in reader.imported(node)
+    )
+
+
+def stacks(known: Known) -> bool:
+    """Whether a file may stack modules: a class as an annotation is one module to a contract, and no stack of them."""
+    reader = known.reader
+    for node in reader.nodes:
+        if not isinstance(node, cst.Call):
+            continue
+        name = reader.means(node.func) or ""
+        if name in ("jax.numpy.stack", "jax.numpy.concatenate") and any(
+            isinstance(one, cst.Lambda) for one in reader.around(node)
+        ):
+            return True
+        if (
+            name in ("jax.vmap", "equinox.filter_vmap", "weft.vmap")
+            and node.args
+            and known.makes_modules(node.args[0].value)
+        ):
+            return True
+    return any(
+        known.returned(node) != ARRAY
+        for node in known.functions.values()
+        for one in node.decorators
+        if (reader.means(called(one.decorator)) or "").rpartition(".")[2] in ("filter_vmap", "vmap")
+    )
+
+
+def uses_numpy(reader: Reader) -> bool:
+    """Whether a file has arrays of NumPy, which no field that is annotated with `Array` takes."""
+    return any(name.split(".")[0] == "numpy" for node in reader.nodes for name in reader.imported(node))
+
+
+def bases_in(reader: Reader) -> set[str]:
+    """The names of classes that a file derives others from."""
+    classes = [node for node in reader.nodes if isinstance(node, cst.ClassDef)]
+    return {dotted(base.value).rpartition(".")[2] for node in classes for base in node.bases}
+
+
+def called(decorator: cst.BaseExpression) -> cst.BaseExpression:
+    return decorator.func if isinstance(decorator, cst.Call) else decorator
