@@ -8,6 +8,7 @@ exactly what a contract forbids. A need that lets the trace get further is kept,
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -26,6 +27,8 @@ _DEPTH = 24
 MOST_PAIRS = 40
 # How many options may change nothing about a class that fails, before the others are taken to change nothing either.
 _MOST_ALIKE = 8
+# How many records are made by something else than their class.
+_MOST_MAKERS = 12
 # How many of the classes that may stand for an abstract one are tried.
 MOST_CLASSES = 4
 
@@ -43,6 +46,13 @@ _LARGEST = 1 << 20
 
 def _is_out_of_hand(assignment: Assignment) -> bool:
     return any(isinstance(size, int) and size > _LARGEST for size in assignment.sizes.values())
+
+
+def _makers_left(trial: Trial) -> Iterator[dict[str, int]]:
+    """Each other maker of a record that its class has made."""
+    for place, makers in trial.makers.items():
+        if not trial.assignment.options.get(f"{place} made"):
+            yield from ({f"{place} made": number + 1} for number in range(len(makers)))
 
 
 class _Step:
@@ -287,6 +297,30 @@ class Explainer:
         if trial.place == base.place and trial.complaint == base.complaint and len(trial.spoken_of) == 1:
             return None  # what it says of one size alone, as that it is odd, is not about names that records share
         return needs if trial.ok else self.explain(trial, needs, ascending)
+
+    def made_otherwise(self, base: Trial) -> tuple[Trial, Needs] | None:
+        """A trial that holds with records that something else than their class has made, and its needs.
+
+        What the fields of a record have to have in common, annotations may not say; who makes it knows.
+        """
+        kept = self.furthest, self.stuck, self.beyond, self.unbuilt
+        queue, tried = [base], 0
+        try:
+            while queue and tried < _MOST_MAKERS:
+                current = queue.pop(0)
+                for options in _makers_left(current):
+                    tried += 1
+                    options = {**current.assignment.options, **options}
+                    with contextlib.suppress(Unbuildable):
+                        trial = self.attempt(dataclasses.replace(base.assignment, options=options))
+                        needs = Needs() if trial.ok else self.explain(trial, Needs(), ascending)
+                        if needs is not None:
+                            return self.with_needs(trial, needs, ascending), needs
+                        queue.append(trial)
+            return None
+        finally:
+            # What fails is told of records as their class makes them.
+            self.furthest, self.stuck, self.beyond, self.unbuilt = kept
 
     def shrink(self, trial: Trial, needs: Needs) -> Trial:
         """The same failure at the smallest sizes that show it."""

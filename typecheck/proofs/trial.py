@@ -110,6 +110,7 @@ class Trial:
         configured: those of them that no shape names.
         classes: the names of the classes that may stand for an abstract one, by place.
         values: what each option of a place is, as written, where it is one of some values.
+        makers: the names of what makes records beside their class, by the place of the record.
         held: the classes of records that other ones among the arguments hold.
         assumed: the callables that were called, of which nothing says what they return.
         emptied: the collections of anything that nothing was put into.
@@ -137,6 +138,7 @@ class Trial:
     held: frozenset[str] = frozenset()
     classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    makers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     configured: frozenset[str] = frozenset()
     empty: frozenset[str] = frozenset()
     assumed: frozenset[str] = frozenset()
@@ -276,6 +278,7 @@ def run_trial(
         held=ran.held,
         classes=dict(builder.classes),
         values=dict(builder.values),
+        makers=dict(builder.makers),
         configured=builder.configured,
         empty=ran.empty,
         assumed=frozenset(builder.assumed),
