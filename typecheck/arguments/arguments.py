@@ -25,6 +25,7 @@ from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import (
     ANY_DTYPE,
     NONE,
+    Annotation,
     Anything,
     ArrayOf,
     BatchedOf,
@@ -122,7 +123,7 @@ def _one_of(builder: Builder, spec: OneOf, place: str, scope: Scope) -> Any:
         return None
     chosen = builder.one_of(f"{place} type", members, str)
     try:
-        return _first(builder, chosen if isinstance(chosen, OneOf) else OneOf((chosen,)), place, scope)
+        return _first(builder, _taken(builder, chosen, place), place, scope)
     except Unbuildable:
         if not spec.optional:
             raise
@@ -131,6 +132,18 @@ def _one_of(builder: Builder, spec: OneOf, place: str, scope: Scope) -> Any:
         if len(members) == 1:
             raise
         raise Unbuildable(f"{place}: {error.what}") from None
+
+
+def _taken(builder: Builder, chosen: Annotation, place: str) -> OneOf:
+    """A member of a union; of one without arrays whichever can be made, unless the assignment asks for another.
+
+    Which one that is, is looked into where the usual one fails, and not varied: `int | Config` has few that matter.
+    """
+    if not isinstance(chosen, OneOf):
+        return OneOf((chosen,))
+    builder.values[f"{place} type"] = tuple(map(str, chosen.members))
+    number = builder.assignment.options.get(f"{place} type", 0)
+    return OneOf((chosen.members[number],)) if 0 < number < len(chosen.members) else chosen
 
 
 def _first(builder: Builder, spec: OneOf, place: str, scope: Scope) -> Any:

@@ -55,6 +55,17 @@ def _makers_left(trial: Trial) -> Iterator[dict[str, int]]:
             yield from ({f"{place} made": number + 1} for number in range(len(makers)))
 
 
+def _unions_alike(trial: Trial) -> Iterator[dict[str, int]]:
+    """Each member of a union that fields of one record may hold, taken for all of these fields at once."""
+    groups = collections.defaultdict[Any, list[str]](list)
+    for place, members in trial.values.items():
+        if place.endswith(" type") and "." in place:
+            groups[place.rpartition(".")[0], members].append(place)
+    for (_, members), alike in groups.items():
+        if len(alike) > 1 or alike[0] not in trial.options:
+            yield from (dict.fromkeys(alike, option) for option in range(1, min(len(members), 4)))
+
+
 class _Step:
     """What to go on from, of the trials with one need more."""
 
@@ -149,8 +160,10 @@ class Explainer:
         return base
 
     def _may_be_for_others(self, base: Trial) -> bool:
-        """Whether an inherited method was given a member of a union that its base class may write for other classes."""
-        return self.target.inherited and not base.violations and any(one.endswith(" type") for one in base.options)
+        """Whether it was given a member of a union that may be there for others: for the classes that inherit a method,
+        or for the other users of a record among the arguments."""
+        places = [one.removeprefix("self.") for one in base.values if one.endswith(" type")]
+        return not base.violations and any(self.target.inherited or "." in one for one in places)
 
     def with_other_options(self, base: Trial, but: frozenset[str] = frozenset()) -> Trial:
         """The trial with one option, or two, taken otherwise that holds, or gets furthest beyond a guard."""
@@ -167,6 +180,7 @@ class Explainer:
             for option in (range(count) if is_class(place) else range(1, min(count, 4)))
             if option != base.assignment.options.get(place, 0)
         ]
+        others += _unions_alike(base) if not but else ()
         pairs = [{**one, **two} for n, one in enumerate(others) for two in others[n + 1 :] if one.keys() != two.keys()]
         best, sideways, alike = base, base, collections.Counter[str]()
         # Where a class is tried, what helps it is one option after another: that any two together do, and neither alone
