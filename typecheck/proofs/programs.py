@@ -135,7 +135,11 @@ class _Writer:
             call = self.expression(args[0])
         else:
             called = self.named(plain)
-            written = ", ".join(self.arguments(plain, args, kwargs))
+            reached = _reached(called, self.names, function)
+            if inspect.ismethod(reached):  # a class method, whose name stands for it with its class
+                written = ", ".join(self.arguments(reached, args[1:], kwargs))
+            else:
+                written = ", ".join(self.arguments(plain, args, kwargs))
             call = f"{called}({written})"
         imports = ["import jax", "import jax.numpy as jnp"]
         bound = list(self.imports())
