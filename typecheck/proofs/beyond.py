@@ -10,6 +10,7 @@ from weft.core.callers import owner_of
 from weft.core.edge import _tracers, names
 from weft.typecheck.proofs import tracing
 from weft.typecheck.proofs.options import argument_of
+from weft.typecheck.proofs.reshapes import REFUSED
 from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.proofs.whose import is_of_jax
 
@@ -25,6 +26,7 @@ _UNSPECIFIC = (KeyError, AttributeError, IndexError)
 # What Python's containers say of a value that is not in them: annotations give no values, and so cannot link the two.
 _LOOKED_UP = re.compile(r"not in (list|tuple|deque|range|enumerate)$")
 _NO_ARRAY = re.compile(r"unhashable type|Tracer' object is not callable")
+_RESHAPED = re.compile(rf"{REFUSED} of shape .* into shape \(([\d, ]+)\)")
 # What JAX and Python say of no items at all. A collection that is made has one or more, so an empty one is a default.
 _NO_ITEMS = re.compile(
     r"[Aa]t least one (array|value|element)|[Ee]mpty (branch )?sequence|argument is empty|of empty (iter|seq)"
@@ -58,6 +60,9 @@ def beyond_annotations(trial: Trial) -> str | None:
         for places, why in ((trial.empty, "it has no items by default"), (trial.emptied, "nothing was put into it")):
             if places:
                 return f"{', '.join(sorted(places))}: {why}, and it needs items ({what}); pass it in `args`"
+    given = _asked_for(trial)
+    if given:
+        return f"{', '.join(given)}: what has this shape, annotations do not say ({what}); pass it in `args`"
     if trial.classes and isinstance(trial.error, AttributeError):
         places = ", ".join(sorted(argument_of(place) or place for place in trial.classes))
         return f"{places}: no class that was tried has, or gives, what is read of it ({what}); pass it in `args`"
@@ -77,6 +82,17 @@ def beyond_annotations(trial: Trial) -> str | None:
     if vague and (isinstance(trial.error, _UNSPECIFIC) or no_array or _speaks_of_vague(trial)):
         return f"{', '.join(vague)}: the annotation leaves its contents open ({what}); pass it in `args`"
     return None
+
+
+def _asked_for(trial: Trial) -> list[str]:
+    """The integers that make up a shape that something cannot be reshaped to, where no annotation names any of them.
+
+    With one size of a contract among them, the program says how they belong to it.
+    """
+    found = _RESHAPED.search(str(trial.error)) if isinstance(trial.error, TypeError) else None
+    shape = list(map(int, re.findall(r"\d+", found[1]))) if found else []
+    keys = {trial.assignment.sizes[key]: key for key in trial.configured}
+    return [keys[size] for size in shape] if all(size in keys for size in shape) else []
 
 
 def _needs_numbers(trial: Trial) -> bool:
