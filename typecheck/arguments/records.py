@@ -6,7 +6,9 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import equinox as eqx
 import jax
+from weft.core.records.module import Module
 from weft.typecheck.arguments.abstract import abstractly, closed, is_plain_class, opened
 from weft.typecheck.arguments.builder import Builder, Scope, Unbuildable
 from weft.typecheck.arguments.constructors import counts_of_class, makers_of, signature_of_class
@@ -20,6 +22,9 @@ from weft.typecheck.language.forms import form_of, has_own_dims
 from weft.typecheck.language.names import names_of_class
 from weft.typecheck.language.objects import is_library
 from weft.typecheck.language.signatures import Signature, fields_of
+
+# A record of these has no fields: which one is meant, and whether it is called, its user knows.
+_BASES = (eqx.Module, Module)
 
 
 def record_of(builder: Builder, spec: RecordOf, place: str, scope: Scope) -> Any:
@@ -85,6 +90,8 @@ def build_module(builder: Builder, cls: type, place: str, scope: Scope, given: M
     if maker is not None:
         return _called(builder, cls, maker.function, *build_arguments(builder, maker, scope))
     signature = signature_of_class(cls)
+    if cls in _BASES:
+        builder.vague.add(place)
     if is_library(cls) and not any(one.required for one in signature.parameters):
         raise Unbuildable(f"{place}: {cls.__name__} alone does not say what is in it")
     try:

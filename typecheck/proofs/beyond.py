@@ -25,7 +25,7 @@ _LACKING = re.compile(r"missing \d+ required|NoneType")
 _UNSPECIFIC = (KeyError, AttributeError, IndexError)
 # What Python's containers say of a value that is not in them: annotations give no values, and so cannot link the two.
 _LOOKED_UP = re.compile(r"not in (list|tuple|deque|range|enumerate)$")
-_NO_ARRAY = re.compile(r"unhashable type|Tracer' object is not callable")
+_NO_ARRAY = re.compile(r"unhashable type|(Tracer|Module)' object is not callable|Expected a callable value")
 _RESHAPED = re.compile(rf"{REFUSED} of shape .* into shape \(([\d, ]+)\)")
 # What JAX and Python say of no items at all. A collection that is made has one or more, so an empty one is a default.
 _NO_ITEMS = re.compile(
@@ -48,6 +48,8 @@ def beyond_annotations(trial: Trial) -> str | None:
         return f"it is not implemented ({what})"
     if isinstance(trial.error, RuntimeError) and is_of_jax(trial.error):
         return f"it needs a device, or a library, that is not here ({what})"
+    if isinstance(trial.error, RuntimeError) and not isinstance(trial.error, RecursionError) and not trial.guard:
+        return f"a library refuses what is asked of it, and not for its shapes ({what})"
     if trial.refused:
         return f"no arguments were found that the validation of their classes lets pass ({what}); pass some in `args`"
     if isinstance(trial.error, OSError):
