@@ -72,7 +72,7 @@ def beyond_annotations(trial: Trial) -> str | None:
     if wrapped:
         return f"it holds a {', '.join(sorted(wrapped))} where it computes with an array ({what})"
     trees = sorted(argument_of(place) for place in trial.options if place.endswith(" tree"))
-    of_tree = {"dict", "tuple"} & set(_NAMED.findall(what)) or "iteration over a 0-d array" in what
+    of_tree = {"dict", "tuple"} & set(_NAMED.findall(what)) or _NO_AXES in what
     if trees and isinstance(trial.error, TypeError) and of_tree:
         return f"{', '.join(trees)}: the annotation leaves open which tree it is ({what}); pass it in `args`"
     hidden = sorted(one for one in trial.vague if one.startswith("**"))
@@ -124,9 +124,16 @@ def _speaks_of_vague(trial: Trial) -> bool:
     """Whether a failure is about the shape of an array whose annotation gives none, or about its number of axes."""
     ranks = {int(rank) for found in _OF_RANK.finditer(str(trial.error)) for rank in found.groups() if rank}
     open_ranks = {rank for rank, anonymous in trial.ranks.values() if anonymous}
+    if 0 in open_ranks and _NO_AXES in str(trial.error):
+        return True
+    if open_ranks and not is_of_jax(trial.error) and _SAYS_AXES.search(str(trial.error)):
+        return True
     return any(key in trial.open_keys for key in trial.spoken_of) or bool(ranks & open_ranks)
 
 
+# What JAX says where an array without axes is taken apart, and what libraries say of a number of axes.
+_NO_AXES = "iteration over a 0-d array"
+_SAYS_AXES = re.compile(r"\bdimensional\b|\bndim\b|\b\d-?[dD]\b")
 _OF_RANK = re.compile(rf"{names.NO_SUCH_AXIS} (\d+)|values to unpack \(expected \d+, got (\d+)\)|it has ndim (\d+)")
 
 

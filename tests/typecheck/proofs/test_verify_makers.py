@@ -10,6 +10,7 @@ from typing import NamedTuple, Self
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jaxtyping import Array, Float, PRNGKeyArray
 from weft.typecheck import verify
@@ -144,3 +145,31 @@ def halved(x: Float[Array, "n d"], parts: int) -> Float[Array, "a b c"]:
 @pytest.mark.parametrize(("function", "verdict"), [(parted, Verdict.SKIPPED), (halved, Verdict.FAILS)])
 def test_whose_shape_integers_are_is_not_known_but_of_sizes_of_the_contract(function, verdict):
     assert verify(function).contracts[0].verdict is verdict
+
+
+def halves(pair: Array, x: Float[Array, "n"]) -> Float[Array, "n"]:
+    left, right = pair
+    return left * x + right
+
+
+def stepped(stepper: eqx.Module, x: Float[Array, "n"]) -> Float[Array, "n"]:
+    return jax.vmap(stepper)(x)  # pyright: ignore
+
+
+def refused(x: Float[Array, "n"]) -> Float[Array, "n"]:
+    return jax.grad(lambda y: jnp.sum(eqx.internal.nondifferentiable(y)))(x)
+
+
+@pytest.mark.parametrize("function", [halves, stepped, refused])
+def test_what_annotations_leave_to_the_caller_and_what_a_library_refuses_is_skipped(function):
+    assert verify(function).contracts[0].verdict is Verdict.SKIPPED
+
+
+def spread(dims: int, x: Float[Array, "n"]) -> Float[Array, "n"]:
+    return x / np.sqrt(3**dims)
+
+
+def test_a_power_is_not_multiplied():
+    (contract,) = verify(spread).contracts
+    assert contract.verdict is Verdict.HOLDS
+    assert any(one.startswith("dims is among the sizes tried") for one in contract.assumptions)
