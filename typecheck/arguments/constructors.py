@@ -51,16 +51,19 @@ def makers_of(cls: type) -> tuple[Signature, ...]:
     Of fields that belong together, in ways that no annotation tells, they are the ones who know. What takes an instance
     to make another is none of them.
     """
-    own = [getattr(cls, name) for name, one in vars(cls).items() if isinstance(one, classmethod | staticmethod)]
-    module = vars(sys.modules.get(cls.__module__, object))
-    beside = [one for one in module.values() if inspect.isfunction(one) and one.__module__ == cls.__module__]
-    makers = (_maker(one, cls) for one in (*own, *beside) if not one.__name__.startswith("_"))
+    methods = [name for name, one in vars(cls).items() if isinstance(one, classmethod | staticmethod)]
+    own = {name: getattr(cls, name) for name in methods}
+    module = vars(sys.modules.get(cls.__module__, object)).items()
+    beside = {name: one for name, one in module if inspect.isfunction(one) and one.__module__ == cls.__module__}
+    makers = (_maker(one, cls) for name, one in (*own.items(), *beside.items()) if not name.startswith("_"))
     return tuple(itertools.islice((one for one in makers if one is not None), _MOST_MAKERS))
 
 
 def _maker(function: Any, cls: type) -> Signature | None:
     """The signature of a function that makes instances of a class, without the class itself."""
     bound = inspect.ismethod(function)
+    if not bound and not inspect.isfunction(function):
+        return None  # one that a transform has made an object of, which need not have a name
     try:
         written = signature_of(function.__func__ if bound else function, cls)
     except (AnnotationError, TypeError, ValueError):

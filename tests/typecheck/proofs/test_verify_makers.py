@@ -72,6 +72,24 @@ def test_what_breaks_annotations_makes_no_record():
     assert verify(Wrong).contracts[0].verdict is Verdict.FAILS
 
 
+class Jitted(eqx.Module):
+    """What makes it is an object without a name."""
+
+    weight: Float[Array, "n"]
+
+    @classmethod
+    @eqx.filter_jit
+    def zeros(cls, n: int) -> Jitted:
+        return cls(jnp.zeros(n))
+
+    def doubled(self) -> Float[Array, "n"]:
+        return 2 * self.weight
+
+
+def test_a_class_method_may_be_any_object():
+    assert verify(Jitted).contracts[0].verdict is Verdict.PROVED
+
+
 class Pair(NamedTuple):
     left: Float[Array, "m"]
     right: Float[Array, "n"]
