@@ -110,12 +110,13 @@ class Builder:
             the one that does.
         values: what each option of a place is, as written, where it is one of some values.
         optional: the dims that what may be left out names, by the place that says whether it is.
+        makers: the names of what makes records beside their class, by the place of the record.
         standing_in: the abstract classes that something is being made for.
         inside: the plain classes that something is being made for.
         assumed: the callables that were called, of which nothing says what they return.
         texts: what was made up for strings of which nothing says what they may be.
         lenient: whether an annotation that nothing satisfies is taken for what it is meant to be; `bare` says where.
-        calls: the records that were made: each with its class, and the arguments that it was called with.
+        calls: the records that were made: each with its class, what was called for it, and with which arguments.
     """
 
     def __init__(
@@ -141,7 +142,8 @@ class Builder:
         self.open_keys: dict[str, str] = {}
         self.numbers: set[str] = set()
         self.shaped: list[Any] = []
-        self.calls: list[tuple[Any, type, tuple[Any, ...], dict[str, Any]]] = []
+        self.calls: list[tuple[Any, type, Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
+        self.makers: dict[str, tuple[str, ...]] = {}
         self.vocabulary: dict[str, frozenset[str]] = {}
         self.classes: dict[str, tuple[str, ...]] = {}
         self.taken: dict[str, int] = {}
@@ -197,7 +199,7 @@ class Builder:
     def configured(self) -> frozenset[str]:
         """The keys that are integers only, and in no shape: how many, which kind, where."""
         # A field that is not an argument has a shape, too: `freqs: "coords bands"`, made of two integers.
-        named = frozenset[str]().union(*(names_of_class(cls) for _, cls, _, _ in self.calls))
+        named = frozenset[str]().union(*(names_of_class(cls) for _, cls, *_ in self.calls))
         return frozenset(
             key
             for key in self.numbers

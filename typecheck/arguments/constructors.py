@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +16,7 @@ from weft.typecheck.arguments.abstract import abstractly
 from weft.typecheck.arguments.builder import Assignment, Builder, Scope, key_dtype
 from weft.typecheck.arguments.values import BY_NAME, holds_objects, load_values
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.language.annotations import NONE, Annotation, Anything, ArrayOf, Instance, members_of
+from weft.typecheck.language.annotations import NONE, Annotation, Anything, ArrayOf, Instance, RecordOf, members_of
 from weft.typecheck.language.forms import OBJECT, form_of
 from weft.typecheck.language.key_names import with_keys
 from weft.typecheck.language.names import names_of_class
@@ -38,6 +40,41 @@ def signature_of_class(cls: type) -> Signature:
         for p in list(inspect.signature(cls.__init__).parameters.values())[1:]
     )
     return Signature(cls.__init__, parameters, NONE, owner=cls)
+
+
+_MOST_MAKERS = 4
+
+
+@kept("class")
+def makers_of(cls: type) -> tuple[Signature, ...]:
+    """What makes instances of a class beside calling it: its class methods, and functions of its module, that say so.
+
+    Of fields that belong together, in ways that no annotation tells, they are the ones who know. What takes an instance
+    to make another is none of them.
+    """
+    methods = [name for name, one in vars(cls).items() if isinstance(one, classmethod | staticmethod)]
+    own = {name: getattr(cls, name) for name in methods}
+    module = vars(sys.modules.get(cls.__module__, object)).items()
+    beside = {name: one for name, one in module if inspect.isfunction(one) and one.__module__ == cls.__module__}
+    makers = (_maker(one, cls) for name, one in (*own.items(), *beside.items()) if not name.startswith("_"))
+    return tuple(itertools.islice((one for one in makers if one is not None), _MOST_MAKERS))
+
+
+def _maker(function: Any, cls: type) -> Signature | None:
+    """The signature of a function that makes instances of a class, without the class itself."""
+    bound = inspect.ismethod(function)
+    if not bound and not inspect.isfunction(function):
+        return None  # one that a transform has made an object of, which need not have a name
+    try:
+        written = signature_of(function.__func__ if bound else function, cls)
+    except (AnnotationError, TypeError, ValueError):
+        return None
+    parameters = written.parameters[1:] if bound else written.parameters
+    if written.returns not in (RecordOf(cls), Instance(cls)):
+        return None
+    if any(getattr(one, "cls", None) is cls for parameter in parameters for one in members_of(parameter.annotation)):
+        return None
+    return dataclasses.replace(written, function=function, parameters=with_keys(parameters))
 
 
 def _of_field(parameter: Parameter, cls: type) -> Parameter:

@@ -15,7 +15,6 @@ from typing import Any
 import jax
 from weft.core.records.leaves import is_array
 from weft.typecheck.arguments.abstract_copies import abstract_copy
-from weft.typecheck.arguments.arguments import build_module
 from weft.typecheck.arguments.builder import Builder, Scope, key_dtype
 from weft.typecheck.arguments.constructors import (
     counts_of,
@@ -26,6 +25,7 @@ from weft.typecheck.arguments.constructors import (
     structure_of,
     structure_of_call,
 )
+from weft.typecheck.arguments.records import build_module
 from weft.typecheck.arguments.values import BY_NAME, holds_objects
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import Anything, Instance

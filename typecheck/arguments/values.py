@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 from weft.typecheck.arguments.builder import Builder, Scope, Unbuildable
+from weft.typecheck.arguments.enumerations import items_of
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import Annotation, Instance, members_of
 from weft.typecheck.language.objects import is_foreign_class, layer_of
@@ -25,7 +26,7 @@ from weft.typecheck.language.reading import read
 def is_made_of_its_own(cls: type) -> bool:
     """Whether there is a rule for the values of a class, its constructor aside."""
     load_values(cls)
-    return cls in VALUES or cls in OBJECTS or issubclass(cls, enum.Enum) or layer_of(cls) is not None
+    return cls in VALUES or cls in OBJECTS or bool(items_of(cls)) or layer_of(cls) is not None
 
 
 def value_of(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any:
@@ -41,8 +42,10 @@ def value_of(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any:
         return VALUES[cls](builder, place, scope)
     if cls in OBJECTS:
         return OBJECTS[cls](builder, spec, place, scope)
-    if issubclass(cls, enum.Enum) and len(cls):
-        return builder.one_of(place, list(cls), str)
+    if items := items_of(cls):
+        if issubclass(cls, enum.Enum):
+            return builder.one_of(place, list(items.values()), str)
+        return next(iter(items.values()))  # a traced program cannot tell equinox's apart, so that one stands for all
     if is_foreign_class(cls):
         raise Unbuildable(f"{place}: {cls.__name__} is a Module of the real flax.nnx, not of weft.nnx")
     if issubclass(cls, jaxtyping.AbstractDtype):

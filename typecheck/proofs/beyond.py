@@ -10,6 +10,7 @@ from weft.core.callers import owner_of
 from weft.core.edge import _tracers, names
 from weft.typecheck.proofs import tracing
 from weft.typecheck.proofs.options import argument_of
+from weft.typecheck.proofs.reshapes import REFUSED
 from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.proofs.whose import is_of_jax
 
@@ -24,7 +25,8 @@ _LACKING = re.compile(r"missing \d+ required|NoneType")
 _UNSPECIFIC = (KeyError, AttributeError, IndexError)
 # What Python's containers say of a value that is not in them: annotations give no values, and so cannot link the two.
 _LOOKED_UP = re.compile(r"not in (list|tuple|deque|range|enumerate)$")
-_NO_ARRAY = re.compile(r"unhashable type|Tracer' object is not callable")
+_NO_ARRAY = re.compile(r"unhashable type|(Tracer|Module)' object is not callable|Expected a callable value")
+_RESHAPED = re.compile(rf"{REFUSED} of shape .* into shape \(([\d, ]+)\)")
 # What JAX and Python say of no items at all. A collection that is made has one or more, so an empty one is a default.
 _NO_ITEMS = re.compile(
     r"[Aa]t least one (array|value|element)|[Ee]mpty (branch )?sequence|argument is empty|of empty (iter|seq)"
@@ -58,6 +60,8 @@ def _beyond(trial: Trial) -> str | None:
         return f"it is not implemented ({what})"
     if isinstance(trial.error, RuntimeError) and is_of_jax(trial.error):
         return f"it needs a device, or a library, that is not here ({what})"
+    if isinstance(trial.error, RuntimeError) and not isinstance(trial.error, RecursionError) and not trial.guard:
+        return f"a library refuses what is asked of it, and not for its shapes ({what})"
     if trial.refused:
         return f"no arguments were found that the validation of their classes lets pass ({what}); pass some in `args`"
     if isinstance(trial.error, OSError):
@@ -70,6 +74,9 @@ def _beyond(trial: Trial) -> str | None:
         for places, why in ((trial.empty, "it has no items by default"), (trial.emptied, "nothing was put into it")):
             if places:
                 return f"{', '.join(sorted(places))}: {why}, and it needs items ({what}); pass it in `args`"
+    given = _asked_for(trial)
+    if given:
+        return f"{', '.join(given)}: what has this shape, annotations do not say ({what}); pass it in `args`"
     if trial.classes and isinstance(trial.error, AttributeError):
         places = ", ".join(sorted(argument_of(place) or place for place in trial.classes))
         return f"{places}: no class that was tried has, or gives, what is read of it ({what}); pass it in `args`"
@@ -77,7 +84,7 @@ def _beyond(trial: Trial) -> str | None:
     if wrapped:
         return f"it holds a {', '.join(sorted(wrapped))} where it computes with an array ({what})"
     trees = sorted(argument_of(place) for place in trial.options if place.endswith(" tree"))
-    of_tree = {"dict", "tuple"} & set(_NAMED.findall(what)) or "iteration over a 0-d array" in what
+    of_tree = {"dict", "tuple"} & set(_NAMED.findall(what)) or _NO_AXES in what
     if trees and isinstance(trial.error, TypeError) and of_tree:
         return f"{', '.join(trees)}: the annotation leaves open which tree it is ({what}); pass it in `args`"
     hidden = sorted(one for one in trial.vague if one.startswith("**"))
@@ -89,6 +96,17 @@ def _beyond(trial: Trial) -> str | None:
     if vague and (isinstance(trial.error, _UNSPECIFIC) or no_array or _speaks_of_vague(trial)):
         return f"{', '.join(vague)}: the annotation leaves its contents open ({what}); pass it in `args`"
     return None
+
+
+def _asked_for(trial: Trial) -> list[str]:
+    """The integers that make up a shape that something cannot be reshaped to, where no annotation names any of them.
+
+    With one size of a contract among them, the program says how they belong to it.
+    """
+    found = _RESHAPED.search(str(trial.error)) if isinstance(trial.error, TypeError) else None
+    shape = list(map(int, re.findall(r"\d+", found[1]))) if found else []
+    keys = {trial.assignment.sizes[key]: key for key in trial.configured}
+    return [keys[size] for size in shape] if all(size in keys for size in shape) else []
 
 
 def _needs_numbers(trial: Trial) -> bool:
@@ -118,9 +136,16 @@ def _speaks_of_vague(trial: Trial) -> bool:
     """Whether a failure is about the shape of an array whose annotation gives none, or about its number of axes."""
     ranks = {int(rank) for found in _OF_RANK.finditer(str(trial.error)) for rank in found.groups() if rank}
     open_ranks = {rank for rank, anonymous in trial.ranks.values() if anonymous}
+    if 0 in open_ranks and _NO_AXES in str(trial.error):
+        return True
+    if open_ranks and not is_of_jax(trial.error) and _SAYS_AXES.search(str(trial.error)):
+        return True
     return any(key in trial.open_keys for key in trial.spoken_of) or bool(ranks & open_ranks)
 
 
+# What JAX says where an array without axes is taken apart, and what libraries say of a number of axes.
+_NO_AXES = "iteration over a 0-d array"
+_SAYS_AXES = re.compile(r"\bdimensional\b|\bndim\b|\b\d-?[dD]\b")
 _OF_RANK = re.compile(rf"{names.NO_SUCH_AXIS} (\d+)|values to unpack \(expected \d+, got (\d+)\)|it has ndim (\d+)")
 
 

@@ -8,6 +8,7 @@ exactly what a contract forbids. A need that lets the trace get further is kept,
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -26,6 +27,8 @@ _DEPTH = 24
 MOST_PAIRS = 40
 # How many options may change nothing about a class that fails, before the others are taken to change nothing either.
 _MOST_ALIKE = 8
+# How many records are made by something else than their class.
+_MOST_MAKERS = 12
 # How many of the classes that may stand for an abstract one are tried.
 MOST_CLASSES = 4
 
@@ -43,6 +46,24 @@ _LARGEST = 1 << 20
 
 def _is_out_of_hand(assignment: Assignment) -> bool:
     return any(isinstance(size, int) and size > _LARGEST for size in assignment.sizes.values())
+
+
+def _makers_left(trial: Trial) -> Iterator[dict[str, int]]:
+    """Each other maker of a record that its class has made."""
+    for place, makers in trial.makers.items():
+        if not trial.assignment.options.get(f"{place} made"):
+            yield from ({f"{place} made": number + 1} for number in range(len(makers)))
+
+
+def _unions_alike(trial: Trial) -> Iterator[dict[str, int]]:
+    """Each member of a union that fields of one record may hold, taken for all of these fields at once."""
+    groups = collections.defaultdict[Any, list[str]](list)
+    for place, members in trial.values.items():
+        if place.endswith(" type") and "." in place:
+            groups[place.rpartition(".")[0], members].append(place)
+    for (_, members), alike in groups.items():
+        if len(alike) > 1 or alike[0] not in trial.options:
+            yield from (dict.fromkeys(alike, option) for option in range(1, min(len(members), 4)))
 
 
 class _Step:
@@ -150,8 +171,10 @@ class Explainer:
         return base
 
     def _may_be_for_others(self, base: Trial) -> bool:
-        """Whether an inherited method was given a member of a union that its base class may write for other classes."""
-        return self.target.inherited and not base.violations and any(one.endswith(" type") for one in base.options)
+        """Whether it was given a member of a union that may be there for others: for the classes that inherit a method,
+        or for the other users of a record among the arguments."""
+        places = [one.removeprefix("self.") for one in base.values if one.endswith(" type")]
+        return not base.violations and any(self.target.inherited or "." in one for one in places)
 
     def with_other_options(self, base: Trial, but: frozenset[str] = frozenset()) -> Trial:
         """The trial with one option, or two, taken otherwise that holds, or gets furthest beyond a guard."""
@@ -168,6 +191,7 @@ class Explainer:
             for option in (range(count) if is_class(place) else range(1, min(count, 4)))
             if option != base.assignment.options.get(place, 0)
         ]
+        others += _unions_alike(base) if not but else ()
         pairs = [{**one, **two} for n, one in enumerate(others) for two in others[n + 1 :] if one.keys() != two.keys()]
         best, sideways, alike = base, base, collections.Counter[str]()
         # Where a class is tried, what helps it is one option after another: that any two together do, and neither alone
@@ -298,6 +322,30 @@ class Explainer:
         if trial.place == base.place and trial.complaint == base.complaint and len(trial.spoken_of) == 1:
             return None  # what it says of one size alone, as that it is odd, is not about names that records share
         return needs if trial.ok else self.explain(trial, needs, ascending)
+
+    def made_otherwise(self, base: Trial) -> tuple[Trial, Needs] | None:
+        """A trial that holds with records that something else than their class has made, and its needs.
+
+        What the fields of a record have to have in common, annotations may not say; who makes it knows.
+        """
+        kept = self.furthest, self.stuck, self.beyond, self.unbuilt
+        queue, tried = [base], 0
+        try:
+            while queue and tried < _MOST_MAKERS:
+                current = queue.pop(0)
+                for options in _makers_left(current):
+                    tried += 1
+                    options = {**current.assignment.options, **options}
+                    with contextlib.suppress(Unbuildable):
+                        trial = self.attempt(dataclasses.replace(base.assignment, options=options))
+                        needs = Needs() if trial.ok else self.explain(trial, Needs(), ascending)
+                        if needs is not None:
+                            return self.with_needs(trial, needs, ascending), needs
+                        queue.append(trial)
+            return None
+        finally:
+            # What fails is told of records as their class makes them.
+            self.furthest, self.stuck, self.beyond, self.unbuilt = kept
 
     def shrink(self, trial: Trial, needs: Needs) -> Trial:
         """The same failure at the smallest sizes that show it."""

@@ -135,6 +135,9 @@ def _words(trial: Trial, place: str, option: int) -> tuple[str, str, str]:
     if place in trial.classes:  # not if it failed before it came to that argument
         cls = trial.classes[place][option]
         return f"{name} of class {cls}", f"{name} is of class {cls}", f"{name} is not of class {cls}"
+    if what == "made":
+        maker = trial.makers[name][option - 1]
+        return f"{name} made by {maker}", f"{name} is made by {maker}", f"{name} is not made by {maker}"
     if what == "type" and place in trial.values:
         value = trial.values[place][option]
         return f"{name}: {value}", f"{name} is a {value}", f"{name} is not a {value}"

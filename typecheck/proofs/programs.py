@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 from weft.typecheck.arguments.builder import Builder, Unbuildable, key_dtype
+from weft.typecheck.arguments.enumerations import name_of_item
 from weft.typecheck.modes import mode
 from weft.typecheck.proofs.reshapes import REFUSED
 from weft.typecheck.proofs.trial import Target, Trial, one_at_a_time, only_built
@@ -133,7 +134,11 @@ class _Writer:
             call = self.expression(args[0])
         else:
             called = self.named(plain)
-            written = ", ".join(self.arguments(plain, args, kwargs))
+            reached = _reached(called, self.names, function)
+            if inspect.ismethod(reached):  # a class method, whose name stands for it with its class
+                written = ", ".join(self.arguments(reached, args[1:], kwargs))
+            else:
+                written = ", ".join(self.arguments(plain, args, kwargs))
             call = f"{called}({written})"
         imports = ["import jax", "import jax.numpy as jnp"]
         bound = list(self.imports())
@@ -209,8 +214,12 @@ class _Writer:
                 return write(self, value)
         known = next((one for one in self.builder.calls if one[0] is value), None)
         if known is not None:
-            _, cls, args, kwargs = known
-            return f"{self.named(cls)}({', '.join(self.arguments(cls, args, kwargs))})"
+            _, _, call, args, kwargs = known
+            named = self.named(getattr(call, "__func__", call))
+            return f"{named}({', '.join(self.arguments(call, args, kwargs))})"
+        item = name_of_item(value)
+        if item is not None:
+            return f"{self.named(item[0])}.{item[1]}"
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             names = [one.name for one in dataclasses.fields(value) if one.init]
             given = [f"{name}={self.expression(getattr(value, name))}" for name in names]

@@ -155,6 +155,9 @@ class Search(Explainer):
                 self.furthest = base
         if needs is None:
             needs = self.explain_apart(base)
+        if needs is None and (made := self.made_otherwise(first)) is not None:
+            base, needs = made
+            self.found.notes += self._chosen(base, needs)
         if needs is None:
             # What fails once the other needs are met says more than what fails without them.
             further = self.furthest

@@ -15,6 +15,7 @@ from weft.typecheck.proofs.needs import ascending, multiples
 from weft.typecheck.proofs.options import at_guard
 from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.proofs.variations import Found
+from weft.typecheck.proofs.whose import is_of_jax
 
 
 def vary_ones(explainer: Explainer, found: Found) -> None:
@@ -55,6 +56,7 @@ def vary_remainders(explainer: Explainer, found: Found) -> None:
                 if all(size % factor == 0 for size in explained.assignment.sizes.values()):
                     found.needs = more
                     trial = explained
+            trial = _with_usual_numbers(explainer, found, trial)
         except Unbuildable:
             continue
         if trial.guard in guards:
@@ -70,6 +72,24 @@ def vary_remainders(explainer: Explainer, found: Found) -> None:
                 found.notes.append(f"not all of {', '.join(keys)} are multiples of {factor}{at_guard(trial)}")
         elif not trial.guard:
             _take(found, trial)
+
+
+def _with_usual_numbers(explainer: Explainer, found: Found, trial: Trial) -> Trial:
+    """A trial that ends in an error that is not JAX's, with an integer that no shape names as it was, if it holds so.
+
+    A number of axes, or what is a power, is nothing to be multiplied: `3**60` is too large a number before it is a
+    shape. That it holds at the sizes tried is then all that is said of that integer.
+    """
+    if trial.error is None or trial.guard or trial.violations or is_of_jax(trial.error):
+        return trial
+    for key in sorted(trial.configured & found.passed[0].assignment.sizes.keys()):
+        held = tuple(sorted({one.assignment.sizes[key] for one in found.passed if key in one.assignment.sizes}))
+        usual = {**trial.assignment.sizes, key: held[0]}
+        again = explainer.attempt(dataclasses.replace(trial.assignment, sizes=usual))
+        if again.ok:
+            found.needs = found.needs.plus(among=(key, held))
+            return again
+    return trial
 
 
 def _refuses_alone(explainer: Explainer, found: Found, factor: int) -> bool:

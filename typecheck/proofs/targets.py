@@ -18,11 +18,12 @@ import equinox as eqx
 import jax
 from weft.core.records.leaves import is_array
 from weft.typecheck.arguments.abstract import is_plain_class
-from weft.typecheck.arguments.arguments import build_arguments, build_module
 from weft.typecheck.arguments.builder import Assignment, Builder, Scope, Unwritten
 from weft.typecheck.arguments.constructors import counts_of_class
 from weft.typecheck.arguments.outside import abstract_outside, outside_values, with_outside
+from weft.typecheck.arguments.parameters import build_arguments
 from weft.typecheck.arguments.protocols import is_protocol
+from weft.typecheck.arguments.records import build_module
 from weft.typecheck.arguments.uses import is_stub, numbers_compared, ranks_compared
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import Annotation, Anything, Instance, RecordOf, SequenceOf, holds_arrays

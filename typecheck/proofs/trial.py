@@ -113,6 +113,7 @@ class Trial:
         classes: the names of the classes that may stand for an abstract one, by place.
         values: what each option of a place is, as written, where it is one of some values.
         optional: the dims that what may be left out names, by place.
+        makers: the names of what makes records beside their class, by the place of the record.
         held: the classes of records that other ones among the arguments hold.
         assumed: the callables that were called, of which nothing says what they return.
         emptied: the collections of anything that nothing was put into.
@@ -143,6 +144,7 @@ class Trial:
     classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     optional: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    makers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     configured: frozenset[str] = frozenset()
     empty: frozenset[str] = frozenset()
     assumed: frozenset[str] = frozenset()
@@ -295,7 +297,7 @@ def _met(builder: Builder) -> dict[str, Any]:
     }
 
 
-_MAPPINGS = ("originals", "ranks", "options", "open_keys", "classes", "values", "optional", "texts")
+_MAPPINGS = ("originals", "ranks", "options", "open_keys", "classes", "values", "optional", "makers", "texts")
 
 
 @contextlib.contextmanager

@@ -16,10 +16,10 @@ from typing import Any
 import jax
 from weft.core.records.leaves import is_array
 from weft.typecheck.arguments.abstract_copies import abstract_copy
-from weft.typecheck.arguments.arguments import build_arguments
 from weft.typecheck.arguments.builder import Builder, Scope
 from weft.typecheck.arguments.generalise import generalise
 from weft.typecheck.arguments.new_shapes import new_shape
+from weft.typecheck.arguments.parameters import build_arguments
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import Annotation, Anything, ArrayOf
 from weft.typecheck.language.dims import NamedDim, VariadicDim

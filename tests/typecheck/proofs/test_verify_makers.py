@@ -1,0 +1,193 @@
+"""Records whose fields belong together in ways that no annotation says: made by what makes them in their package.
+
+Beside them what else annotations leave to who calls: which member of a union, which integers are a shape.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxtyping import Array, Float, PRNGKeyArray
+from weft.typecheck import verify
+from weft.typecheck.proofs.report import Verdict
+
+
+class Table(eqx.Module):
+    """`rows` and `columns` are the sizes of `base`, and only `of_sizes` says so."""
+
+    base: Float[Array, "height width"]
+    rows: Float[Array, "rows"]
+    columns: Float[Array, "columns"]
+
+    @classmethod
+    def of_sizes(cls, rows: int, columns: int, *, key: PRNGKeyArray) -> Self:
+        return cls(jax.random.normal(key, (rows, columns)), jnp.ones(rows), jnp.ones(columns))
+
+    def total(self) -> Float[Array, "rows"]:
+        return self.base @ self.columns + self.rows
+
+    def mixed(self) -> Float[Array, "rows"]:
+        return self.base.T @ self.columns + self.rows
+
+    def sideways(self) -> Float[Array, "columns"]:
+        return self.base @ self.columns + self.rows
+
+
+def totals(table: Table, x: Float[Array, "b columns"]) -> Float[Array, "b rows"]:
+    return jax.vmap(lambda row: table.base @ (row * table.columns))(x)
+
+
+def test_a_record_is_made_by_what_its_class_has_for_that_where_its_fields_alone_do_not_agree():
+    total, mixed, sideways = verify(Table).contracts[:3]
+    assert total.verdict is Verdict.PROVED
+    assert "self is made by Table.of_sizes" in total.assumptions
+    # What is wrong whoever makes it stays wrong, and is told of the class itself.
+    assert mixed.verdict is sideways.verdict is Verdict.FAILS
+    assert "made by" not in str(mixed.failures[0])
+    (contract,) = verify(totals).contracts
+    assert contract.verdict is Verdict.PROVED
+    assert "table is made by Table.of_sizes" in contract.assumptions
+
+
+class Wrong(eqx.Module):
+    """What makes it breaks the annotations of its fields."""
+
+    weight: Float[Array, "o i"]
+    bias: Float[Array, "i"]
+
+    @classmethod
+    def zeros(cls, i: int, o: int) -> Wrong:
+        return cls(jnp.zeros((o, i)), jnp.zeros(o))
+
+    def __call__(self, x: Float[Array, "i"]) -> Float[Array, "o"]:
+        return self.weight @ x + self.bias
+
+
+def test_what_breaks_annotations_makes_no_record():
+    assert verify(Wrong).contracts[0].verdict is Verdict.FAILS
+
+
+class Jitted(eqx.Module):
+    """What makes it is an object without a name."""
+
+    weight: Float[Array, "n"]
+
+    @classmethod
+    @eqx.filter_jit
+    def zeros(cls, n: int) -> Jitted:
+        return cls(jnp.zeros(n))
+
+    def doubled(self) -> Float[Array, "n"]:
+        return 2 * self.weight
+
+
+def test_a_class_method_may_be_any_object():
+    assert verify(Jitted).contracts[0].verdict is Verdict.PROVED
+
+
+class Pair(NamedTuple):
+    left: Float[Array, "m"]
+    right: Float[Array, "n"]
+
+
+def pair_of(x: Float[Array, "n"]) -> Pair:
+    return Pair(x, 2 * x)
+
+
+def added(pair: Pair) -> Float[Array, "n"]:
+    return pair.left + pair.right
+
+
+def test_a_function_beside_a_class_makes_it_too():
+    (contract,) = verify(added).contracts
+    assert contract.verdict is Verdict.PROVED
+    assert contract.assumptions == ("pair is made by pair_of",)
+
+
+class Where(NamedTuple):
+    x: int
+    y: int
+
+
+class Places(NamedTuple):
+    first: int | Where = 0
+    second: int | Where = 1
+
+
+def at_both(grid: Float[Array, "h w"], places: Places) -> Float[Array, "2"]:
+    return jnp.stack([grid[places.first.x, places.first.y], grid[places.second.x, places.second.y]])  # pyright: ignore
+
+
+def test_fields_of_one_union_hold_the_same_member():
+    (contract,) = verify(at_both).contracts
+    assert contract.verdict in (Verdict.HOLDS, Verdict.PROVED)
+    assert {"places.first is a Where", "places.second is a Where"} <= set(contract.assumptions)
+
+
+class Mode(eqx.Enumeration):
+    fast = "fast"
+    exact = "exact"
+
+
+class State(eqx.Module):
+    mode: Mode
+    x: Float[Array, "n"]
+
+
+def chosen(state: State) -> Float[Array, "n"]:
+    return jnp.where(state.mode == Mode.fast, state.x, -state.x)
+
+
+def summed(state: State) -> Float[Array, "n"]:
+    return jnp.sum(state.x)
+
+
+def test_a_value_of_an_enumeration_of_equinox_is_one_of_its_items():
+    assert verify(chosen).proved
+    assert "Mode.fast" in verify(summed).contracts[0].failures[0].program
+
+
+def parted(x: Float[Array, "n"], shape: tuple[int, int]) -> Float[Array, "h w"]:
+    return x[: shape[0] * shape[1] + 1].reshape(shape)
+
+
+def halved(x: Float[Array, "n d"], parts: int) -> Float[Array, "a b c"]:
+    return x.reshape(parts, parts, x.shape[1])
+
+
+@pytest.mark.parametrize(("function", "verdict"), [(parted, Verdict.SKIPPED), (halved, Verdict.FAILS)])
+def test_whose_shape_integers_are_is_not_known_but_of_sizes_of_the_contract(function, verdict):
+    assert verify(function).contracts[0].verdict is verdict
+
+
+def halves(pair: Array, x: Float[Array, "n"]) -> Float[Array, "n"]:
+    left, right = pair
+    return left * x + right
+
+
+def stepped(stepper: eqx.Module, x: Float[Array, "n"]) -> Float[Array, "n"]:
+    return jax.vmap(stepper)(x)  # pyright: ignore
+
+
+def refused(x: Float[Array, "n"]) -> Float[Array, "n"]:
+    return jax.grad(lambda y: jnp.sum(eqx.internal.nondifferentiable(y)))(x)
+
+
+@pytest.mark.parametrize("function", [halves, stepped, refused])
+def test_what_annotations_leave_to_the_caller_and_what_a_library_refuses_is_skipped(function):
+    assert verify(function).contracts[0].verdict is Verdict.SKIPPED
+
+
+def spread(dims: int, x: Float[Array, "n"]) -> Float[Array, "n"]:
+    return x / np.sqrt(3**dims)
+
+
+def test_a_power_is_not_multiplied():
+    (contract,) = verify(spread).contracts
+    assert contract.verdict is Verdict.HOLDS
+    assert any(one.startswith("dims is among the sizes tried") for one in contract.assumptions)

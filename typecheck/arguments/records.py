@@ -1,0 +1,183 @@
+"""Records and objects: each is its class, called abstractly with arguments built from its own annotations."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+from weft.core.records.module import Module
+from weft.typecheck.arguments.abstract import abstractly, closed, is_plain_class, opened
+from weft.typecheck.arguments.builder import Builder, Scope, Unbuildable
+from weft.typecheck.arguments.constructors import counts_of_class, makers_of, signature_of_class
+from weft.typecheck.arguments.parameters import build_arguments, string_of
+from weft.typecheck.arguments.protocols import is_protocol, protocol_object
+from weft.typecheck.arguments.stand_ins import any_callable
+from weft.typecheck.arguments.subclasses import concrete_subclasses, is_abstract
+from weft.typecheck.arguments.values import is_made_of_its_own, value_of
+from weft.typecheck.language.annotations import Instance, RecordOf, holds_arrays
+from weft.typecheck.language.forms import form_of, has_own_dims
+from weft.typecheck.language.names import names_of_class
+from weft.typecheck.language.objects import is_library
+from weft.typecheck.language.signatures import Signature, fields_of
+
+# A record of these has no fields: which one is meant, and whether it is called, its user knows.
+_BASES = (eqx.Module, Module)
+
+
+def record_of(builder: Builder, spec: RecordOf, place: str, scope: Scope) -> Any:
+    shares = spec.form.plain and not builder.assignment.apart and not scope.many
+    inner = Scope(f"{place}.", scope.contract if shares else f"{place}.", lead=scope.lead, loose=is_library(spec.cls))
+    for child, dim in spec.dims.links if spec.dims else ():
+        (inner.bound[child],) = builder.dim(dim, f"{place} {child}", scope)
+    if spec.form.mutable and not is_library(spec.cls):
+        builder.vocabulary[inner.contract] = names_of_class(spec.cls)
+    if not spec.form.plain:
+        return build_module(builder, spec.cls, place, inner, dict.fromkeys(counts_of_class(spec.cls), 2))
+    if is_abstract(spec.cls):
+        return _of_subclass(builder, spec.cls, place, inner, None)
+    maker = _maker_of(builder, spec.cls, place, inner)
+    if maker is not None:
+        return _called(builder, spec.cls, maker.function, *build_arguments(builder, maker, inner))
+    fields = [one for one in fields_of(spec.cls) if one.required or not isinstance(one.annotation, Instance)]
+    values = {
+        one.name: builder.build(one.annotation, f"{inner.path}{one.name}", inner)
+        for one in fields
+        if one.required or builder.choose(f"{inner.path}{one.name} given", 2) == 0
+    }
+    return spec.cls(**values)
+
+
+def instance_of(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any:
+    if spec.cls is str:
+        return string_of(builder, place, scope)
+    if spec.cls is Callable:
+        return any_callable(builder, place, scope)
+    if is_protocol(spec.cls) and is_plain_class(spec.cls):
+        return protocol_object(builder, spec.cls, place, scope)
+    if is_made_of_its_own(spec.cls) or not is_plain_class(spec.cls):
+        return value_of(builder, spec, place, scope)
+    # A constructor that takes its own kind (a tree of nodes, say) would be called for ever.
+    if spec.cls in builder.inside:
+        raise Unbuildable(f"{place}: a {spec.cls.__name__} takes another one")
+    builder.inside = (*builder.inside, spec.cls)
+    if _is_filled_later(spec.cls):
+        builder.vague.add(place)
+    try:
+        return build_module(builder, spec.cls, place, Scope(f"{place}.", f"{place}.", lead=scope.lead))
+    finally:
+        builder.inside = builder.inside[:-1]
+
+
+def _is_filled_later(cls: type) -> bool:
+    """Whether a class is a namespace or a configuration: it can be made empty, and what is in it its user knows."""
+    parameters = signature_of_class(cls).parameters
+    names_anything = hasattr(cls, "__getattr__") or any(one.kind is one.kind.VAR_KEYWORD for one in parameters)
+    return not any(one.required for one in parameters) and (names_anything or issubclass(cls, Mapping))
+
+
+def build_module(builder: Builder, cls: type, place: str, scope: Scope, given: Mapping[str, Any] | None = None) -> Any:
+    """An abstract instance of a class of records or objects: it is called with what its own annotations say.
+
+    Raises:
+        Unbuildable: if the class is abstract and has no other, or its arguments cannot be built.
+    """
+    if is_abstract(cls):
+        return _of_subclass(builder, cls, place, scope, given)
+    maker = None if given else _maker_of(builder, cls, place, scope)
+    if maker is not None:
+        return _called(builder, cls, maker.function, *build_arguments(builder, maker, scope))
+    signature = signature_of_class(cls)
+    if cls in _BASES:
+        builder.vague.add(place)
+    if is_library(cls) and not any(one.required for one in signature.parameters):
+        raise Unbuildable(f"{place}: {cls.__name__} alone does not say what is in it")
+    try:
+        args, kwargs = build_arguments(builder, signature, scope, given)
+    except Unbuildable:
+        if given or not _is_told_by_fields(cls):
+            raise
+        return _of_fields(builder, cls, scope)
+    return _called(builder, cls, cls, args, kwargs)
+
+
+def _maker_of(builder: Builder, cls: type, place: str, scope: Scope) -> Signature | None:
+    """What the assignment has make an instance, if that is not its class."""
+    makers = () if scope.lead else makers_of(cls)
+    if makers:
+        builder.makers[place] = tuple(one.function.__qualname__ for one in makers)
+    number = builder.assignment.options.get(f"{place} made", 0)
+    return makers[number - 1] if 0 < number <= len(makers) else None
+
+
+def _called(
+    builder: Builder, cls: type, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """An instance of a class, made by calling it, or what makes instances of it."""
+    made = _constructed(builder, call, args, kwargs)
+    builder.calls.append((made, cls, call, args, kwargs))
+    return made
+
+
+def _of_subclass(builder: Builder, cls: type, place: str, scope: Scope, given: Mapping[str, Any] | None) -> Any:
+    """An instance of the subclass that the assignment takes; where it takes none, of the first that can be made."""
+    # A sum of operators is an operator: what holds others of its own kind would go on for ever.
+    classes = [] if cls in builder.standing_in else concrete_subclasses(cls)
+    if not classes:
+        raise Unbuildable(f"{place}: {cls.__qualname__} is abstract")
+    option = f"{place} class"
+    builder.classes[option] = tuple(one.__name__ for one in classes)
+    chosen = builder.choose(option, len(classes))
+    refused: list[str] = []
+    for number in range(chosen, len(classes)) if option not in builder.assignment.options else (chosen,):
+        one, state = classes[number], builder.state()
+        builder.standing_in = (*builder.standing_in, cls)
+        inner = dataclasses.replace(
+            scope, bound=dict(scope.bound), variadics=dict(scope.variadics), values=dict(scope.values)
+        )
+        try:
+            made = build_module(
+                builder, one, place, inner, {**dict.fromkeys(counts_of_class(one), 2), **(given or {})} or None
+            )
+        except Unbuildable as reason:
+            builder.restore(state)
+            refused.append(str(reason))
+            continue
+        finally:
+            builder.standing_in = builder.standing_in[:-1]
+        builder.taken[option] = number
+        return made
+    raise Unbuildable(f"{place}: {cls.__qualname__} is abstract; for {classes[chosen].__name__}, {refused[0]}")
+
+
+def _constructed(builder: Builder, cls: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Calls a class abstractly; for arguments that an earlier trial gave, what it made then, as new objects."""
+    leaves, treedef = jax.tree.flatten(opened((args, kwargs)))
+    abstract = jax.ShapeDtypeStruct
+    key = cls, treedef, tuple((one.shape, one.dtype) if isinstance(one, abstract) else one for one in leaves)
+    try:
+        known = builder.known.get(key)
+    except TypeError:  # something that cannot be hashed
+        return abstractly(lambda given: cls(*given[0], **given[1]), (args, kwargs))
+    if known is None:
+        made = abstractly(lambda given: cls(*given[0], **given[1]), (args, kwargs))
+        known = builder.made[key] = jax.tree.flatten(opened(made))
+    leaves, treedef = known
+    return closed(treedef.unflatten(leaves))
+
+
+def _is_told_by_fields(cls: type) -> bool:
+    """Whether the fields of a record or object say what is in it, if its `__init__` does not say what it takes."""
+    fields = fields_of(cls) if has_own_dims(cls) else ()
+    return bool(fields) and all(holds_arrays(one.annotation) or not one.required for one in fields)
+
+
+def _of_fields(builder: Builder, cls: type, scope: Scope) -> Any:
+    given = {
+        one.name: builder.build(one.annotation, scope.path + one.name, scope) for one in fields_of(cls) if one.required
+    }
+    form = form_of(cls)
+    assert form is not None
+    return form.make(cls, given)
