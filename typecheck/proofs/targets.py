@@ -212,7 +212,9 @@ def _of_method(
     target = _target(written.function, name, prepare, constants, products_in(signature))
     # What `attribute` keeps around it raises by itself what a transform makes JAX raise.
     transformed = form_of(cls) is OBJECT and is_transformed(inspect.getattr_static(cls, function.__name__))
-    return dataclasses.replace(target, inherited=function.__name__ not in vars(cls), transformed=transformed)
+    # A method of another package's base asks what is in this class's file, and its guards are there.
+    own = target.own | {place_of(cls)[0]}
+    return dataclasses.replace(target, own=own, inherited=function.__name__ not in vars(cls), transformed=transformed)
 
 
 def _as_narrowed(parameter: Parameter, method: str, cls: type) -> Parameter:

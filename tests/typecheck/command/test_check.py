@@ -129,12 +129,12 @@ def test_what_cannot_be_built_is_listed(write, capsys: pytest.CaptureFixture[str
     text = """
         from jaxtyping import Array, Float
 
-        def named(x: Float[Array, "n"], name: str) -> Float[Array, "n"]:
+        def named(x: Float[Array, "n"], name) -> Float[Array, "n"]:
             return x
     """
     assert main(["check", write("unbuilt_one.py", text)]) == 0
     line, summary = capsys.readouterr().out.splitlines()
-    why = "no str can be made from its annotation, and the body compares it with none; pass it in `args`"
+    why = "it has no annotation and no default; pass it in `args`"
     assert line == f"unbuilt_one.py:4: named: not checked: name: {why}"
     assert summary.endswith("1 not checked")
 

@@ -36,7 +36,7 @@ FILES = {
     "second.py": """
         from jaxtyping import Array, Float
 
-        def unbuilt(x: Float[Array, "n"], name: str) -> Float[Array, "n"]:
+        def unbuilt(x: Float[Array, "n"], name) -> Float[Array, "n"]:
             return x
 
         def other(x: Float[Array, "n"]) -> Float[Array, "n"]:

@@ -252,11 +252,11 @@ def test_fixed_dims_stay_fixed():
 
 
 def test_given_arguments_are_used_as_they_are():
-    def rows(x: Float[Array, "n"], names: list[str]) -> Float[Array, "n"]:
+    def rows(x: Float[Array, "n"], names: list[bytes]) -> Float[Array, "n"]:
         return x * len(names[0])
 
-    assert "names[0]: no str can be made from its annotation" in verify(rows).skipped[0].reason
-    assert verify(rows, args={"names": ["a"]}).proved
+    assert "names[0]: no bytes can be made from its annotation" in verify(rows).skipped[0].reason
+    assert verify(rows, args={"names": [b"a"]}).proved
 
 
 def test_an_outer_product_that_nobody_asked_for_is_a_warning_and_under_strict_a_failure():
