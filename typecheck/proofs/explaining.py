@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from weft.typecheck.arguments.builder import Assignment, Unbuildable
+from weft.typecheck.proofs.beyond import beyond_annotations
 from weft.typecheck.proofs.budget import Budget, Exhausted, Meter
 from weft.typecheck.proofs.endless import Endless
 from weft.typecheck.proofs.needs import DEALS, Deal, Needs, ascending, assignment_for, interleaved
@@ -326,8 +327,11 @@ class Explainer:
     def made_otherwise(self, base: Trial) -> tuple[Trial, Needs] | None:
         """A trial that holds with records that something else than their class has made, and its needs.
 
-        What the fields of a record have to have in common, annotations may not say; who makes it knows.
+        What the fields of a record have to have in common, annotations may not say; who makes it knows. What says
+        nothing of the contract anyhow, as a guard does, is not worth the trials.
         """
+        if beyond_annotations(base) is not None:
+            return None
         kept = self.furthest, self.stuck, self.beyond, self.unbuilt
         queue, tried = [base], 0
         try:
