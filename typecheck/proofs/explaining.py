@@ -330,7 +330,7 @@ class Explainer:
         What the fields of a record have to have in common, annotations may not say; who makes it knows. What says
         nothing of the contract anyhow, as a guard does, is not worth the trials.
         """
-        if beyond_annotations(base) is not None:
+        if beyond_annotations(self.furthest or base) is not None:
             return None
         kept = self.furthest, self.stuck, self.beyond, self.unbuilt
         queue, tried = [base], 0

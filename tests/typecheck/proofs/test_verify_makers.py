@@ -42,6 +42,18 @@ def totals(table: Table, x: Float[Array, "b columns"]) -> Float[Array, "b rows"]
     return jax.vmap(lambda row: table.base @ (row * table.columns))(x)
 
 
+def first_totals(table: Table, count: int) -> Float[Array, "rows"]:
+    if count > table.rows.shape[0]:
+        raise ValueError("too many")
+    return table.total()
+
+
+def test_behind_a_guard_too():
+    (contract,) = verify(first_totals).contracts
+    assert contract.verdict in (Verdict.HOLDS, Verdict.PROVED)
+    assert "table is made by Table.of_sizes" in contract.assumptions
+
+
 def test_a_record_is_made_by_what_its_class_has_for_that_where_its_fields_alone_do_not_agree():
     total, mixed, sideways = verify(Table).contracts[:3]
     assert total.verdict is Verdict.PROVED
