@@ -110,7 +110,7 @@ def _plain_array(builder: Builder, spec: ArrayOf, place: str, scope: Scope) -> A
 
 def _usual(builder: Builder, spec: ArrayOf) -> tuple[str, ...]:
     """The dtypes that JAX gives by itself, where a package has it give 64 bits: it may not be meant for fewer."""
-    if not jax.config.jax_enable_x64:
+    if jnp.result_type(float) != jnp.float64:
         return ()
     floats = "float64", "complex128"
     if spec.dtype.accepts("float32") or spec.dtype.accepts("complex64"):
