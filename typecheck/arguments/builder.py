@@ -114,7 +114,7 @@ class Builder:
         standing_in: the abstract classes that something is being made for.
         inside: the plain classes that something is being made for.
         assumed: the callables that were called, of which nothing says what they return.
-        texts: what was made up for strings of which nothing says what they may be.
+        texts: what was made up for strings of which nothing says what they may be; `makes_up` says whether it may be.
         lenient: whether an annotation that nothing satisfies is taken for what it is meant to be; `bare` says where.
         calls: the records that were made: each with its class, what was called for it, and with which arguments.
     """
@@ -137,6 +137,7 @@ class Builder:
         self.assumed: set[str] = set()
         self.emptied: set[str] = set()
         self.texts: dict[str, str] = {}
+        self.makes_up = True
         self.lenient = False
         self.bare: set[str] = set()
         self.open_keys: dict[str, str] = {}

@@ -31,6 +31,8 @@ def string_of(builder: Builder, place: str, scope: Scope, *default: str | None) 
     """One of the strings that the function asks for; a name that means nothing, if it asks for none."""
     name = place.removeprefix(scope.path)
     known = tuple(dict.fromkeys((*default, *strings_compared(scope.function, name))))
+    if not known and not builder.makes_up:
+        raise Unbuildable(f"{place}: no str can be made from its annotation, and the body compares it with none")
     if not known:
         builder.texts[place] = re.sub(r"\W+", "_", name).strip("_")
         return builder.texts[place]

@@ -48,7 +48,7 @@ NOT_CHECKED = {
     "modules/checkpoints": {"by_name", "entries_in", "entries_of"},
     "modules/learning": {"Layout.parameter_of", "Metric.all_reduce", "Metric.of_batch", "Metric.of_both"},
     "modules/summary": {"backward_cost", "estimate", "forward_cost", "record_calls"},
-    "examples": {"State", "encoded", "sources", "train_step"},
+    "examples": {"State", "sources", "train_step"},
 }
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Shaped
 from weft.typecheck import verify
 from weft.typecheck.proofs.report import Verdict
 
@@ -81,3 +82,18 @@ def test_a_text_that_a_program_looks_up_is_not_blamed_on_it(judged, reason: str)
     (contract,) = verify(judged).contracts
     assert contract.verdict is Verdict.SKIPPED
     assert reason in contract.reason
+
+
+def cast(x: Float[Array, "n"], dtype: str | type | np.dtype) -> Shaped[Array, "n"]:
+    return x.astype(dtype)
+
+
+def titled(x: Float[Array, "n"], title: str | None) -> Float[Array, "n"]:
+    return x if title is None else x * float(title)
+
+
+def test_a_text_is_the_last_thing_to_be_made_up_for_a_union():
+    for judged in (cast, titled):
+        (contract,) = verify(judged).contracts
+        assert contract.verdict in (Verdict.PROVED, Verdict.HOLDS), contract
+        assert not any("does not matter" in one for one in contract.assumptions)
