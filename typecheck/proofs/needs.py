@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,8 +71,11 @@ class Needs:
 
     def words(self) -> tuple[str, ...]:
         """Each need as the end of "holds when ..."."""
+        return tuple(map(spelled, self._in_words()))
+
+    def _in_words(self) -> Iterator[str]:
         unknown, counted = dict(self.among), dict(self.counts)
-        return (
+        yield from (
             *self._merged_in_words(),
             *(f"{array_of(key)} is of {rank} {'axis' if rank == 1 else 'axes'}" for key, rank in self.ranks),
             *(f"{factor} divides {key}" for key, factor in self.multiples if key not in unknown),
@@ -82,7 +86,7 @@ class Needs:
                 if not {small, big} <= unknown.keys()
             ),
             *(f"{key} = {number}" for key, number in self.equal if key not in unknown and key not in counted),
-            *(f"{_size_of(key)} = {length_of(place)}" for key, place in self.counts),
+            *(f"{key} = {length_of(place)}" for key, place in self.counts),
             *(f"{length_of(place)} = {length_of(other)}" for place, other in self.items),
             *(f"{key} is a square" for key in self.squares if key not in unknown),
             *(f"{key} >= {number}" for key, number in self.least if key not in unknown),
@@ -135,7 +139,7 @@ class Needs:
     def _merged_in_words(self) -> Iterator[str]:
         """Keys that are one size."""
         alike = self.alike if self.of_one_shape else ()
-        yield from (f"{_size_of(one)} = {_size_of(other)}" for one, other in self.merged if (one, other) not in alike)
+        yield from (f"{one} = {other}" for one, other in self.merged if (one, other) not in alike)
         if alike:
             arrays = dict.fromkeys(key.partition("....")[0] for one, other in alike for key in (other, one))
             yield f"{' and '.join(arrays)} are of one shape"
@@ -180,10 +184,18 @@ def length_of(place: str) -> str:
     return f"len({place.removesuffix(' length')})"
 
 
-def _size_of(key: str) -> str:
-    """A size; that of an axis of an array without a shape of its own as the code would ask for it."""
-    array, dots, axis = key.partition("....")
-    return f"{array}.shape[{axis}]" if dots else key
+# The key of an axis that its array's annotation does not name: of an array without a shape of its own (`x....1`), and
+# of the axes that `...` stands for, after as many dims as come before it (`x[1].0`).
+_AXIS = re.compile(r"(?:\[(\d+)\]|\.\.\.)\.(\d+)")
+
+
+def spelled(text: str) -> str:
+    """A text with the keys of such axes as the code would ask for them.
+
+    >>> spelled("4 divides x[1].0"), spelled("x....1 = 3")
+    ('4 divides x.shape[1]', 'x.shape[1] = 3')
+    """
+    return _AXIS.sub(lambda found: f".shape[{int(found[1] or 0) + int(found[2])}]", text)
 
 
 # How primes are dealt to keys: in order, in reverse, and from further up in an order of its own.

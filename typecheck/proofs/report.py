@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from weft.typecheck.proofs.needs import spelled
+
 
 class Verdict(enum.Enum):
     """What is known of a function's contract.
@@ -63,7 +65,7 @@ class Finding:
     program: str = field(default="", compare=False)
 
     def __str__(self) -> str:
-        parts = [f"{name}={size}" for name, size in self.sizes.items()] + list(self.options)
+        parts = [f"{spelled(name)}={size}" for name, size in self.sizes.items()] + list(self.options)
         return self.message + (f" (at {', '.join(parts)})" if parts else "")
 
 
@@ -109,10 +111,10 @@ class Contract:
 
     def _way(self) -> str:
         if self.verdict is Verdict.PROVED:
-            return f" for all {', '.join(self.symbolic)}" if self.symbolic else ""
+            return f" for all {', '.join(map(spelled, self.symbolic))}" if self.symbolic else ""
         if self.verdict is Verdict.HOLDS:
-            ways = [f"symbolic: {', '.join(self.symbolic)}"] if self.symbolic else []
-            ways += [f"sampled: {', '.join(self.sampled)}"] if self.sampled else []
+            ways = [f"symbolic: {', '.join(map(spelled, self.symbolic))}"] if self.symbolic else []
+            ways += [f"sampled: {', '.join(map(spelled, self.sampled))}"] if self.sampled else []
             return f" ({len(self.tried)} assignments; {'; '.join(ways)})" if ways else ""
         return ""
 
