@@ -26,7 +26,15 @@ from weft.typecheck.arguments.protocols import is_protocol
 from weft.typecheck.arguments.records import build_module
 from weft.typecheck.arguments.uses import is_stub, numbers_compared, ranks_compared
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.language.annotations import Annotation, Anything, Instance, RecordOf, SequenceOf, holds_arrays
+from weft.typecheck.language.annotations import (
+    Annotation,
+    Anything,
+    Instance,
+    RecordOf,
+    SequenceOf,
+    TreeOf,
+    holds_arrays,
+)
 from weft.typecheck.language.forms import OBJECT, TYPEDDICT, form_of, has_own_dims
 from weft.typecheck.language.names import names_of_signature, products_in
 from weft.typecheck.language.objects import (
@@ -218,25 +226,31 @@ def _of_method(
 
 
 def _as_narrowed(parameter: Parameter, method: str, cls: type) -> Parameter:
-    """A parameter of an inherited method, of the class that the methods of the subclass take under its name.
+    """A parameter of an inherited method, of what the methods of the subclass take under its name, if that is narrower.
 
-    What a base class calls on all kernels, the hooks of a subclass may take of graphs alone: they say what it is for.
+    What a base class calls on all kernels, the hooks of a subclass may take of graphs alone, and what it calls on any
+    tree they may take as one array: they say what the subclass is for.
     """
-    wide = getattr(parameter.annotation, "cls", None)
-    if method in vars(cls) or not isinstance(wide, type):
+    if method in vars(cls):
         return parameter
     overriding = [one for one in vars(cls).values() if inspect.isfunction(one) and _is_overriding(one, cls)]
     for function in overriding:
         for one in signature_of(function, cls).parameters:
-            narrow = getattr(one.annotation, "cls", None)
-            if (
-                one.name == parameter.name
-                and isinstance(narrow, type)
-                and narrow is not wide
-                and issubclass(narrow, wide)
-            ):
+            if one.name == parameter.name and _is_narrower(one.annotation, parameter.annotation):
                 return dataclasses.replace(parameter, annotation=one.annotation)
     return parameter
+
+
+def _is_narrower(narrow: Annotation, wide: Annotation) -> bool:
+    """Whether an annotation is of a subclass of what another is of, or of something where the other is of any tree."""
+    if _is_open(wide):
+        return not _is_open(narrow)
+    classes = [getattr(one, "cls", None) for one in (narrow, wide)]
+    return all(isinstance(one, type) for one in classes) and classes[0] is not classes[1] and issubclass(*classes)
+
+
+def _is_open(annotation: Annotation) -> bool:
+    return isinstance(annotation.leaf if isinstance(annotation, TreeOf) else annotation, Anything)
 
 
 def _is_overriding(function: Callable[..., Any], cls: type) -> bool:

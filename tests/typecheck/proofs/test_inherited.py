@@ -4,8 +4,9 @@ import abc
 import typing
 
 import equinox as eqx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 from weft.typecheck import verify
+from weft.typecheck.proofs.report import Verdict
 
 
 class Kernel(eqx.Module):
@@ -52,3 +53,30 @@ def test_and_fails_where_it_fails_for_that():
     report = verify(WronglyOfGraphs)
     assert not report
     assert "Graph" in str(report.contracts[0].failures[0].program), report
+
+
+class Bijector(eqx.Module):
+    @abc.abstractmethod
+    def inverse_and_slope(self, y: PyTree) -> tuple[PyTree, Array]: ...
+
+    def inverse(self, y: PyTree) -> PyTree:
+        return self.inverse_and_slope(y)[0]
+
+
+class Joining(Bijector):
+    """Of arrays, where the bijectors of its package may take any trees."""
+
+    def inverse_and_slope(self, y: tuple[Array, ...]) -> tuple[PyTree, Array]:
+        return sum(y), y[0]
+
+
+class WronglyJoining(Bijector):
+    def inverse_and_slope(self, y: Float[Array, "n"]) -> tuple[PyTree, Float[Array, "n"]]:
+        return y, y[0]
+
+
+def test_what_the_base_class_takes_any_tree_for_the_subclass_takes_as_it_says():
+    inverse = {one.name: one for one in verify(Joining).contracts}["Joining.inverse"]
+    assert inverse.verdict in (Verdict.PROVED, Verdict.HOLDS), inverse
+    report = {one.name: one for one in verify(WronglyJoining).contracts}["WronglyJoining.inverse"]
+    assert report.verdict is Verdict.FAILS, report
