@@ -66,8 +66,7 @@ def program_of(target: Target, trial: Trial, dims: Mapping[str, Any] | None = No
     with one_at_a_time, mode("off"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            writer.builder = Builder(trial.assignment, dims)
-            writer.builder.lenient = bool(trial.bare)
+            writer.builder = Builder(trial.assignment, dims, lenient=bool(trial.bare))
             function, args, kwargs = target.prepare(writer.builder)
             if inspect.iscoroutinefunction(inspect.unwrap(function)):
                 return Program(why="jaxtyping checks the coroutine, and not what it returns")
@@ -76,6 +75,8 @@ def program_of(target: Target, trial: Trial, dims: Mapping[str, Any] | None = No
             return Program(why=str(reason))
         except Exception as error:  # as it was while its arguments were made
             return Program(why=f"its arguments cannot be made: {type(error).__name__}")
+        if not own and trial.bare:
+            return Program(text, shows=False, why=f"jaxtyping's import hook refuses the package ({min(trial.bare)})")
         if not own:
             return Program(text)
         # Shapes alone do not pass a guard that looks at numbers; whoever runs this may need others than ones.

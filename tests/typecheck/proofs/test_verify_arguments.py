@@ -388,6 +388,14 @@ def noisily(key: Key, x: Float[Array, "n d"], by: Real) -> Float[Array, "n d"]:
 
 def wrong(key: Key, x: Float[Array, "n d"]) -> Float[Array, "n d"]:
     return noisy(key, x) @ x
+
+
+def calling(key: Key, x: Float[Array, "n d"]) -> Float[Array, "d n"]:
+    return transposed(noisy(key, x))
+
+
+def transposed(x: Float[Array, "n d"]) -> Float[Array, "d n"]:
+    return x
 """
 
 
@@ -410,3 +418,8 @@ def test_a_dtype_without_brackets_in_a_library_is_taken_for_what_it_means_and_to
     assert contract.verdict is Verdict.FAILS
     assert "dot_general" in contract.failures[0].message
     assert "beartype" not in contract.failures[0].program
+    # What only the annotations of another function show takes the import hook, which refuses the package.
+    (contract,) = verify(bare.calling).contracts
+    assert contract.verdict is Verdict.UNDECIDED
+    assert "transposed, return" in contract.reason
+    assert "refuses the package" in contract.reason
