@@ -132,9 +132,9 @@ def _one_of(builder: Builder, spec: OneOf, place: str, scope: Scope) -> Any:
     if spec.optional and builder.choose(f"{place} present", 2) == 1:
         return None
     chosen = builder.one_of(f"{place} type", members, str)
-    kept, builder.makes_up = builder.makes_up, builder.makes_up and not spec.optional  # None says less
     try:
-        return _first(builder, _taken(builder, chosen, place), place, scope)
+        with builder.making_up(builder.makes_up and not spec.optional):  # None says less than a text
+            return _first(builder, _taken(builder, chosen, place), place, scope)
     except Unbuildable:
         if not spec.optional:
             raise
@@ -143,8 +143,6 @@ def _one_of(builder: Builder, spec: OneOf, place: str, scope: Scope) -> Any:
         if len(members) == 1:
             raise
         raise Unbuildable(f"{place}: {error.what}") from None
-    finally:
-        builder.makes_up = kept
 
 
 def _taken(builder: Builder, chosen: Annotation, place: str) -> OneOf:
@@ -165,13 +163,11 @@ def _first(builder: Builder, spec: OneOf, place: str, scope: Scope) -> Any:
     # A text that means nothing is the last thing to be tried: `str | np.dtype` has better ones.
     for makes_up in (False, True) if builder.makes_up and len(spec.members) > 1 else (builder.makes_up,):
         for member in spec.members:
-            builder.makes_up, kept = makes_up, builder.makes_up
             try:
-                return builder.build(member, place, scope)
+                with builder.making_up(makes_up):
+                    return builder.build(member, place, scope)
             except Unbuildable as reason:
                 refused.append(reason)
-            finally:
-                builder.makes_up = kept
     raise refused[0]
 
 

@@ -10,6 +10,7 @@ A *key* names a size: the dim's name, after the path of the record that it belon
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -120,7 +121,12 @@ class Builder:
     """
 
     def __init__(
-        self, assignment: Assignment, dims: Mapping[str, Any] | None = None, known: Mapping[Any, Any] | None = None
+        self,
+        assignment: Assignment,
+        dims: Mapping[str, Any] | None = None,
+        known: Mapping[Any, Any] | None = None,
+        *,
+        lenient: bool = False,
     ):
         self.assignment = assignment
         self.known, self.made = known or {}, dict[Any, Any]()
@@ -138,7 +144,7 @@ class Builder:
         self.emptied: set[str] = set()
         self.texts: dict[str, str] = {}
         self.makes_up = True
-        self.lenient = False
+        self.lenient = lenient
         self.bare: set[str] = set()
         self.open_keys: dict[str, str] = {}
         self.numbers: set[str] = set()
@@ -152,6 +158,15 @@ class Builder:
         self.optional: dict[str, frozenset[str]] = {}
         self.standing_in: tuple[type, ...] = ()
         self.inside: tuple[type, ...] = ()
+
+    @contextlib.contextmanager
+    def making_up(self, allowed: bool) -> Iterator[None]:
+        """Strings of which nothing says what they may be are made up here, or are not."""
+        kept, self.makes_up = self.makes_up, allowed
+        try:
+            yield
+        finally:
+            self.makes_up = kept
 
     def state(self) -> dict[str, Any]:
         """What was noted so far, to go back to if what is tried next cannot be made."""

@@ -247,8 +247,8 @@ def run_trial(
     Raises:
         Unbuildable: if its arguments cannot be built.
     """
-    builder, passing = Builder(assignment, dims, target.made), Passing(target.own)
-    builder.lenient = not is_users(target.file)
+    builder = Builder(assignment, dims, target.made, lenient=not is_users(target.file))
+    passing = Passing(target.own)
     with (
         one_at_a_time,
         mode("off"),  # the watch checks, and goes on after the first finding
