@@ -232,7 +232,9 @@ def _ranks_needed(
     for key, (rank, anonymous) in trial.ranks.items():
         if key in dict(needs.ranks) or not (anonymous or trial.raised_by_user):
             continue
-        yield from (needs.plus(ranks=(key, other)) for other in _RANKS if other != rank)
+        # A shape says `...` for what may come before its dims, so not for none at all, unless a guard says so.
+        needless = 0 if key.endswith("]") and not trial.raised_by_user else rank
+        yield from (needs.plus(ranks=(key, other)) for other in _RANKS if other not in (rank, needless))
 
 
 def _divisors(

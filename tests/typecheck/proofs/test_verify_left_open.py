@@ -250,3 +250,23 @@ def test_the_items_of_a_list_have_one_kind_of_numbers():
     report = verify(gathered)
     assert report.ok
     assert "picks[:] is of integers" in str(report)
+
+
+def transformed(x: Float[Array, "... i"], w: Float[Array, "o i"]) -> Float[Array, "... o"]:
+    return x.T @ w.T
+
+
+def transformed_alone(x: Float[Array, "... i"], w: Float[Array, "o i"]) -> Float[Array, "... o"]:
+    if x.ndim > 1:
+        raise ValueError("one at a time")
+    return w @ x
+
+
+def test_what_takes_no_axes_at_all_where_three_dots_stand_is_a_fault():
+    assert "dot_general" in str(verify(transformed).failures[0])
+
+
+def test_but_not_where_a_guard_says_so():
+    (contract,) = verify(transformed_alone).contracts
+    assert contract.verdict is Verdict.PROVED
+    assert "the `...` of x is of 0 axes" in str(contract)
