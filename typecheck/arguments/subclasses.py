@@ -15,6 +15,7 @@ from typing import Any
 
 from weft.core.caches import kept
 from weft.typecheck.arguments.uses import is_stub
+from weft.typecheck.language.siblings import is_apart
 
 # Of a class with more subclasses, the first ones are known.
 _MOST = 24
@@ -60,13 +61,14 @@ def _refuses_itself(cls: type, constructor: Any) -> bool:
 def concrete_subclasses(cls: type) -> list[type]:
     """The public subclasses of a class that its own package defines and that are not abstract, by module and line.
 
-    Only what is imported is known, and what can be found under its name.
+    Only what is imported is known (see `siblings`), and what can be found under its name.
     """
     package = cls.__module__.partition(".")[0]
     found = [
         one
         for one in dict.fromkeys(_below(cls))
         if one.__module__.partition(".")[0] == package and not is_abstract(one) and _is_public(one, cls)
+        if is_apart(cls.__module__) or not is_apart(one.__module__)
     ]
     return sorted(found, key=lambda one: (one.__module__ != cls.__module__, one.__module__, _line(one)))[:_MOST]
 

@@ -42,7 +42,7 @@ class Kept:
         self.folder = root / ".weft" / "cache"
         self._memory = self.folder / "sources.json"
         found = _load(self._memory)
-        self.sources = Sources({path: one for path, one in found.items() if isinstance(one, list) and len(one) == 5})
+        self.sources = Sources({path: one for path, one in found.items() if isinstance(one, list) and len(one) == 6})
         self._settings = json.dumps(dataclasses.asdict(settings), sort_keys=True)
         self._versions = _versions(self.sources)
 

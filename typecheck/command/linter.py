@@ -22,7 +22,7 @@ from weft.typecheck.command.config import Settings
 from weft.typecheck.command.defined import definitions
 from weft.typecheck.command.flax_programs import flax_over_weft
 from weft.typecheck.command.lines import Checked, Line, joined, one_line, undecided
-from weft.typecheck.command.loading import importable, load
+from weft.typecheck.command.loading import import_below, importable, load
 from weft.typecheck.command.markers import ignore_of, skip_reason
 from weft.typecheck.command.sandbox import RefusedError
 from weft.typecheck.command.units import WEFT, Unit, shown, units_of
@@ -108,6 +108,9 @@ def judged(unit: Unit, settings: Settings, steps: Steps | None = None) -> Iterat
             what = f"{type(error).__name__}: {first_line(error)}{_AT_IMPORT if isinstance(error, RefusedError) else ''}"
             yield one_line("unusable", file, line, "import", what, "import")
             return
+        # A step of its own: what else a package does when it is imported is not to cost this unit.
+        if steps.enter("subclasses of its package", unit.file, 0) or steps.number != steps.after:
+            import_below(unit.module)
         failed: dict[str, Exception] = {}
         recorded = Recorded(unit, module, settings)
         found = [] if settings.only_calls else [*definitions(module, failed)]

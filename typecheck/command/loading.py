@@ -20,6 +20,7 @@ from typing import Any
 
 from weft.core.caches import kept
 from weft.typecheck.command.units import WEFT, Unit, installed_roots
+from weft.typecheck.language.siblings import Written, below, is_apart, written
 
 
 @contextlib.contextmanager
@@ -78,6 +79,37 @@ def load(unit: Unit) -> ModuleType:
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def import_below(module: str) -> None:
+    """Imports the modules of a package that write subclasses of what is imported of it; those that can be."""
+    package = module.partition(".")[0]
+    folder = next(iter(getattr(sys.modules.get(package), "__path__", ())), None)
+    if folder is None:
+        return
+    files = {name: path for name, path in _modules(Path(folder), package) if not is_apart(name)}
+    known = {name: _written(path) for name, path in files.items() if name in sys.modules}
+    others = {name: _written(path) for name, path in files.items() if name not in sys.modules}
+    for name in below(known, others):
+        with contextlib.suppress(Exception, SystemExit):  # as one does that asks for what is not installed
+            importlib.import_module(name)
+
+
+def _modules(folder: Path, package: str) -> Iterator[tuple[str, Path]]:
+    for path in sorted(folder.rglob("*.py")):
+        parts = path.relative_to(folder).with_suffix("").parts
+        yield ".".join((package, *(parts[:-1] if parts[-1] == "__init__" else parts))), path
+
+
+def _written(path: Path) -> Written:
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return _written_at(path, path.stat().st_mtime_ns)
+    return {}
+
+
+@kept("file and its time", most=20000)
+def _written_at(path: Path, time: int) -> Written:
+    return written(path.read_text(encoding="utf-8"))
 
 
 # What is read in place of files, and what each module was made from that is no installed one.

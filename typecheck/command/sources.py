@@ -2,7 +2,8 @@
 
 Files are followed by what they import, wherever the import stands. A file that imports by a name which it computes may
 import anything of its package, so there all files of the package count; of a package that is installed, the versions of
-everything that is installed do, unless it is the unit's own.
+everything that is installed do, unless it is the unit's own. What of the unit's package writes subclasses of what is
+found counts, too (see `siblings`).
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import hashlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..language.siblings import Written, below, is_apart, written
 from .units import Unit, installed_roots
 
 # What a file that imports by a computed name has in its text.
@@ -26,8 +28,8 @@ class Sources:
     """Files as they are now, with what is remembered of them from earlier runs.
 
     Args:
-        memory: of each path: time of its last change, size, digest, imports (None: not read yet), and whether there
-            are computed ones.
+        memory: of each path: time of its last change, size, digest, imports (None: not read yet), whether there are
+            computed ones, and the classes that it writes (None: not read yet).
     """
 
     def __init__(self, memory: dict[str, list[Any]]):
@@ -66,7 +68,7 @@ class Sources:
             if known is None or known[:2] != [stat.st_mtime_ns, stat.st_size]:
                 digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
                 self.is_new = True
-                known = self.memory[path] = [stat.st_mtime_ns, stat.st_size, digest, None, False]
+                known = self.memory[path] = [stat.st_mtime_ns, stat.st_size, digest, None, False, None]
         except OSError:
             return ""
         return known[2]
@@ -78,12 +80,25 @@ class Sources:
         entry = self.memory[path]
         if entry[3] is None:
             try:
-                entry[3:] = _imports(Path(path).read_bytes())
+                entry[3:5] = _imports(Path(path).read_bytes())
             except OSError:
                 return [], False
             self.is_new = True
         imports: list[list[Any]] | None = entry[3]
         return imports or [], bool(entry[4])
+
+    def _written(self, path: str) -> Written:
+        """The classes that a file writes."""
+        if not self.read(path):
+            return {}
+        entry = self.memory[path]
+        if entry[5] is None:
+            try:
+                entry[5] = written(Path(path).read_text(encoding="utf-8", errors="replace"))
+            except OSError:
+                return {}
+            self.is_new = True
+        return entry[5]
 
     def closure(self, unit: Unit) -> set[str]:
         """The paths of all files that a unit depends on, its own first of all."""
@@ -91,13 +106,24 @@ class Sources:
         start = str(Path(unit.file).resolve())
         # A package's `__init__.py` runs before any of its modules.
         ahead = [(start, unit.module), *self._files(unit.root, unit.module, own)]
-        found: set[str] = set()
+        found: dict[str, str] = {}
         while ahead:
             path, module = ahead.pop()
             if path not in found:
-                found.add(path)
+                found[path] = module
                 ahead += self._followed(path, module, unit.root, own)
-        return found
+            ahead = ahead or self._below(found, start, unit.module)
+        return {*found}
+
+    def _below(self, found: Mapping[str, str], path: str, module: str) -> list[tuple[str, str]]:
+        """The files of a unit's package that write subclasses of what those that are found write."""
+        is_package = os.path.basename(path) == "__init__.py"
+        if "." not in module and not is_package:
+            return []
+        files = {name: one for one, name in self._package(path, module, is_package) if not is_apart(name)}
+        known = {name: self._written(one) for name, one in files.items() if one in found}
+        others = {name: self._written(one) for name, one in files.items() if one not in found}
+        return [(files[name], name) for name in below(known, others)]
 
     def _followed(self, path: str, module: str, root: str, own: str) -> list[tuple[str, str]]:
         key = path, root, own

@@ -238,3 +238,45 @@ def test_a_process_that_has_ended_leaves_no_pipe_open(tmp_path: Path):
     worker.listening.join()
     assert worker.process.stdin.closed
     assert worker.process.stdout.closed
+
+
+KERNELS = {
+    "__init__.py": "",
+    "base.py": """
+        import abc
+        import equinox as eqx
+        class Kernel(eqx.Module):
+            @abc.abstractmethod
+            def gram(self, x: Float[Array, "n d"]) -> Float[Array, "n n"]: ...
+        def twice(kernel: Kernel, x: Float[Array, "n d"]) -> Float[Array, "n n"]:
+            return 2 * kernel.gram(x)
+    """,
+    "linear.py": """
+        from .base import Kernel
+        class Linear(Kernel):
+            def gram(self, x: Float[Array, "n d"]) -> Float[Array, "n n"]:
+                return x @ x.T
+    """,
+    "ends.py": """
+        import os
+        from .base import Kernel
+        class Ends(Kernel): ...
+        os._exit(3)
+    """,
+}
+
+
+def test_what_stands_for_an_abstract_class_does_not_depend_on_what_was_judged_before(tmp_path: Path):
+    """Nor on a file of the package that ends the process: it costs the others no more than what it would stand for."""
+    package = tmp_path / "kernels"
+    package.mkdir()
+    write(package, {name: text for name, text in KERNELS.items() if name != "ends.py"})
+    said = {}
+    for order in (["base", "linear"], ["linear", "base"], ["base"]):
+        out, _ = command(tmp_path, "--no-cache", "-j", "1", *(f"kernels/{one}.py" for one in order)).communicate()
+        said[tuple(order)] = [line for line in out.splitlines() if "twice" in line]
+    assert [*said.values()] == [["twice holds when kernel is Linear"]] * 3
+    write(package, KERNELS)
+    out, _ = command(tmp_path, "--no-cache", "-j", "1", "kernels/base.py").communicate()
+    assert "twice" in out
+    assert "undecided" in out

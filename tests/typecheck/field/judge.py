@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.typecheck.command.linter import definitions
+from weft.typecheck.command.loading import import_below
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.proofs.budget import USUAL
 from weft.typecheck.proofs.following import listening
@@ -33,6 +34,7 @@ def rows_of(name: str) -> list[dict[str, Any]]:
         module = importlib.import_module(name)
     except BaseException as error:  # whatever it does on import, even SystemExit
         return [{"name": "import", "verdict": "unusable", "reason": f"{type(error).__name__}: {error}"}]
+    import_below(name)
     rows: list[dict[str, Any]] = []
     for defined, thing in definitions(module):
         rows += _judged(defined, thing)
