@@ -77,7 +77,7 @@ class Needs:
         unknown, counted = dict(self.among), dict(self.counts)
         yield from (
             *self._merged_in_words(),
-            *(f"{array_of(key)} is of {rank} {'axis' if rank == 1 else 'axes'}" for key, rank in self.ranks),
+            *(f"{array_of(key)} is of {axes(rank)}" for key, rank in self.ranks),
             *(f"{factor} divides {key}" for key, factor in self.multiples if key not in unknown),
             *(f"{one}*{other} divides {key}" for key, one, other in self.products if key not in unknown),
             *(
@@ -177,6 +177,11 @@ def array_of(key: str) -> str:
     if key.endswith("..."):
         return key.removesuffix("...")
     return f"the `...` of {key.rpartition('[')[0]}" if key.endswith("]") else f"*{key}"
+
+
+def axes(rank: int) -> str:
+    """A number of axes in words."""
+    return "1 axis" if rank == 1 else f"{rank} axes"
 
 
 def length_of(place: str) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from weft.typecheck.arguments.builder import Assignment, Unbuildable
 from weft.typecheck.proofs.beyond import NOT_ABSTRACT, beyond_annotations
 from weft.typecheck.proofs.explaining import MOST_CLASSES, MOST_PAIRS, Explainer
-from weft.typecheck.proofs.needs import Needs, array_of, ascending, assignment_for
+from weft.typecheck.proofs.needs import Needs, array_of, ascending, assignment_for, axes
 from weft.typecheck.proofs.options import (
     argument_of,
     at_guard,
@@ -318,7 +318,7 @@ def _with_changes(explainer: Explainer, found: Found, changes: Sequence[Change])
 
 def _in_words(trial: Trial, changes: Sequence[Change]) -> str:
     return " and ".join(
-        describe_option(trial, place, to) if what == "option" else f"{place} of {to} axes"
+        describe_option(trial, place, to) if what == "option" else f"{place} of {axes(to)}"
         for one in changes
         for (what, place), to in one.items()
     )
@@ -372,12 +372,11 @@ def _other_ranks(explainer: Explainer, found: Found, key: str) -> list[str]:
         else:
             found.failed.append(trial)
     if refused and max(refused) < max(held):
-        return [f"{array_of(key)} is not of {other} axes{at_guard(trial)}" for other, trial in refused.items()]
+        return [f"{array_of(key)} is not of {axes(other)}{at_guard(trial)}" for other, trial in refused.items()]
     if refused:  # nothing is known of more axes
         *few, last = [str(one) for one in sorted(held)]
-        axes = "axis" if held == {1} else "axes"
-        said = f"{', '.join(few)} or {last}" if few else last
-        return [f"{array_of(key)} is of {said} {axes}{at_guard(refused[max(refused)])}"]
+        said = f"{', '.join(few)} or {last} axes" if few else axes(int(last))
+        return [f"{array_of(key)} is of {said}{at_guard(refused[max(refused)])}"]
     return []
 
 
