@@ -36,7 +36,7 @@ def candidates(trial: Trial, needs: Needs, constants: frozenset[int], whole: boo
     if takes_apart(trial):
         yield from _ranks_needed(trial, needs, sizes, nearby, constants)  # it takes a fixed number of axes, or of items
         return
-    of_ranks = speaks_of_rank(trial) or is_about_kinds(trial)
+    of_ranks = speaks_of_rank(trial) or is_about_kinds(trial) or names.NO_SUCH_AXIS in str(trial.error)
     for rule in _OF_RANKS if of_ranks else _RULES:
         if whole and rule in _OF_PARTS:
             continue

@@ -26,6 +26,7 @@ class Violation:
         of_rank: whether it is about the number of axes.
         of_instances: whether it is about the dims of records, as only weft binds them: stacks, and links.
         of_kind: whether it is about what the value is (a dict, another class), whatever its sizes are.
+        of_dtype: whether it is about the dtype of an array.
     """
 
     function: str
@@ -38,6 +39,7 @@ class Violation:
     of_rank: bool = False
     of_instances: bool = False
     of_kind: bool = False
+    of_dtype: bool = False
 
     @property
     def place(self) -> tuple[str, int, str]:

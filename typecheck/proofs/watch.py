@@ -261,6 +261,7 @@ class Watch:
             mismatch.reason == "rank",
             mismatch.reason in ("batched", "unbatched", "overmapped", "link"),
             mismatch.reason in ("type", "class"),
+            mismatch.reason == "dtype",
         )
         if violation.place not in {one.place for one in self.violations}:
             self.violations.append(violation)
