@@ -111,6 +111,8 @@ def _defaulted(builder: Builder, parameter: Parameter, place: str, scope: Scope,
     default, annotation = parameter.default, parameter.annotation
     if isinstance(default, bool):
         return builder.one_of(place, (default, not default))
+    if default is None and Instance(bool) in members_of(annotation):
+        return builder.one_of(place, (None, False, True))
     if isinstance(default, int) and parameter.name in dims:
         return integer(builder, parameter.name, scope)
     if isinstance(annotation, LiteralOf):

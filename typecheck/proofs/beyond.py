@@ -54,7 +54,7 @@ def _beyond(trial: Trial) -> str | None:
     if trial.violations:
         return _of_open(trial)
     what = _in_short(trial)
-    if _needs_numbers(trial) or _ABSTRACT in what:
+    if needs_numbers(trial) or _ABSTRACT in what:
         return f"it needs the numbers in an array, not only its shape ({what})"
     if isinstance(trial.error, NotImplementedError):
         return f"it is not implemented ({what})"
@@ -109,7 +109,7 @@ def _asked_for(trial: Trial) -> list[str]:
     return [keys[size] for size in shape] if all(size in keys for size in shape) else []
 
 
-def _needs_numbers(trial: Trial) -> bool:
+def needs_numbers(trial: Trial) -> bool:
     """Whether it asks for the numbers in an array, and some would do."""
     if isinstance(trial.error, TypeError) and names.TRACED_SHAPE in str(trial.error):
         return names.A_TRACER in str(trial.error).lower()

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from weft.typecheck.arguments.builder import Assignment, Unbuildable
-from weft.typecheck.proofs.beyond import beyond_annotations
+from weft.typecheck.proofs.beyond import beyond_annotations, needs_numbers
 from weft.typecheck.proofs.budget import Budget, Exhausted, Meter
 from weft.typecheck.proofs.endless import Endless
 from weft.typecheck.proofs.needs import DEALS, Deal, Needs, ascending, assignment_for, interleaved
@@ -163,6 +163,7 @@ class Explainer:
         """
         for _ in range(3):
             kinds = leaves_kinds_open(base) or unpacks_items(base) or self._may_be_for_others(base)
+            kinds = kinds or needs_numbers(base)  # which it may only do to find out what could have been given
             if base.ok or not (base.guard or kinds or base.classes.keys() - but):
                 break
             other = self.with_other_options(base, but)
@@ -194,10 +195,11 @@ class Explainer:
         ]
         others += _unions_alike(base) if not but else ()
         pairs = [{**one, **two} for n, one in enumerate(others) for two in others[n + 1 :] if one.keys() != two.keys()]
+        pairs = [] if but or needs_numbers(base) else pairs[:MOST_PAIRS]
         best, sideways, alike = base, base, collections.Counter[str]()
         # Where a class is tried, what helps it is one option after another: that any two together do, and neither alone
         # gets further, was never seen, and looking for them took most of the time of programs over many classes.
-        for number, options in enumerate((*others, *(pairs[:MOST_PAIRS] if not but else ()))):
+        for number, options in enumerate((*others, *pairs)):
             if number >= len(others) and best is not base:
                 break  # what one option has brought about, another one is tried beside in the next round
             if but and alike.total() >= _MOST_ALIKE:
@@ -258,7 +260,8 @@ class Explainer:
         first = trial
         for _ in range(_DEPTH):
             step = _Step(trial, needs, complaints)
-            for candidate in self._candidates(step):
+            # What asks for the numbers in an array asks for them at any size.
+            for candidate in () if needs_numbers(trial) else self._candidates(step):
                 if _is_out_of_hand(assignment_for(trial.assignment.sizes, candidate, deal, trial.assignment)):
                     continue
                 try:

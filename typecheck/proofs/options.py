@@ -61,12 +61,12 @@ _ASKS_FOR_KINDS = {"isinstance", "issubclass", "hasattr", "callable"}
 def is_about_kinds(trial: Trial) -> bool:
     """Whether a failure is about what a value is, whatever its sizes are, so that no need of sizes mends it.
 
-    A value of another kind than its annotation says; a guard that only asks for classes, or for None; an attribute
-    that a class does not have, or an operation that a class or None does not take. Errors of JAX's about shapes are
-    TypeErrors, too, but they show the shapes.
+    A value of another kind, or dtype, than its annotation says; a guard that only asks for classes, or for None; an
+    attribute that a class does not have, or an operation that a class or None does not take. Errors of JAX's about
+    shapes are TypeErrors, too, but they show the shapes.
     """
     if trial.violations:
-        return trial.violations[0].of_kind
+        return trial.violations[0].of_kind or trial.violations[0].of_dtype
     if trial.guard:
         return _asks_for_kinds(trial.guard.partition(": ")[2])
     of_kind = isinstance(trial.error, AttributeError | TypeError) or re.search(r"\bNone\b", str(trial.error))

@@ -18,7 +18,15 @@ from weft.typecheck.proofs.budget import Budget, Exhausted
 from weft.typecheck.proofs.conditions import confirmed
 from weft.typecheck.proofs.explaining import Explainer
 from weft.typecheck.proofs.needs import DEALS, Needs, ascending
-from weft.typecheck.proofs.options import argument_of, at_guard, is_class, leaves_kinds_open, taken_option
+from weft.typecheck.proofs.options import (
+    argument_of,
+    at_guard,
+    is_class,
+    leaves_kinds_open,
+    taken_option,
+    without_option,
+)
+from weft.typecheck.proofs.pairs import vary_pairs
 from weft.typecheck.proofs.sizes import vary_compared, vary_ones, vary_remainders
 from weft.typecheck.proofs.trial import Target, Trial
 from weft.typecheck.proofs.variations import (
@@ -26,7 +34,6 @@ from weft.typecheck.proofs.variations import (
     is_inert,
     vary_classes,
     vary_options,
-    vary_pairs,
     vary_ranks,
     with_option,
 )
@@ -220,5 +227,10 @@ class Search(Explainer):
                 neither = fails()
                 words = f"exactly one of {names} is given" if neither else f"{names} are not both given"
                 return [words + at_guard(both)]
-        self.found.settled |= taken.keys()
-        return [taken_option(base, place, option) for place, option in taken.items()]
+        # Of several values the others are varied like those of any option: what was taken was only the first to hold.
+        several = {place for place in taken if place in base.values and base.options.get(place, 0) > 2}
+        self.found.settled |= taken.keys() - several
+        return [
+            without_option(base, place, 0) if place in several else taken_option(base, place, option)
+            for place, option in taken.items()
+        ]

@@ -1,4 +1,4 @@
-"""What else may vary, once a program holds: options, two of them, and numbers of axes. Sizes do in `sizes`.
+"""What else may vary, once a program holds: options, and numbers of axes; two of them do in `pairs`, sizes in `sizes`.
 
 Each function takes what was found so far, adds the trials that hold and those that fail, or what the program asks for.
 """
@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from weft.typecheck.arguments.builder import Assignment, Unbuildable
-from weft.typecheck.proofs.beyond import NOT_ABSTRACT, beyond_annotations
-from weft.typecheck.proofs.explaining import MOST_CLASSES, MOST_PAIRS, Explainer
+from weft.typecheck.proofs.beyond import beyond_annotations
+from weft.typecheck.proofs.explaining import MOST_CLASSES, Explainer
 from weft.typecheck.proofs.needs import Needs, array_of, ascending, assignment_for, axes
 from weft.typecheck.proofs.options import (
     argument_of,
     at_guard,
-    describe_option,
     difference,
     is_class,
     taken_option,
@@ -139,7 +138,7 @@ def with_option(explainer: Explainer, base: Trial, options: Mapping[str, int], n
     If it does not, and the option is a class, the trial that got furthest: what fails once the guards of its
     constructor are passed says more than these do.
     """
-    trial = explainer.attempt(_taking(base, options))
+    trial = explainer.attempt(taking(base, options))
     if trial.ok:
         return trial, needs
     keys = list(trial.assignment.sizes)
@@ -188,8 +187,7 @@ def _suits(explainer: Explainer, found: Found, needs: Needs) -> bool:
 
 def _is_open(trial: Trial) -> bool:
     """Whether a failure with an option is about what annotations leave open, with which it may well hold."""
-    needs_numbers = isinstance(trial.error, NOT_ABSTRACT)
-    return not trial.violations and not needs_numbers and beyond_annotations(trial) is not None
+    return not trial.violations and beyond_annotations(trial) is not None
 
 
 def _left_out_together(explainer: Explainer, base: Trial, failing: Trial, place: str, needs: Needs) -> Trial | None:
@@ -213,21 +211,33 @@ def _helped(explainer: Explainer, base: Trial, place: str, option: int, needs: N
     """Whether an option that fails alone holds beside another one.
 
     What fails there as the other one does alone, or before it comes to where the first fails, is a fault of the other,
-    which is looked for by itself.
+    which is looked for by itself. So does a field of a record that says how many axes others of its fields have.
     """
-    alone = explainer.attempt(_taking(base, {place: option}))
+    if any(_goes_with(explainer, base, {place: option}, key, rank) for key in base.ranks for rank in (1, 2)):
+        return True
+    alone = explainer.attempt(taking(base, {place: option}))
     for other, count in base.options.items():
         for taken in range(1, min(count, MOST_CLASSES) if is_class(other) else count):
             with contextlib.suppress(Unbuildable):  # what cannot be made helps nobody
                 if other == place or is_inert(explainer, base, {place: option}, other, taken):
                     continue
-                both = explainer.attempt(_taking(base, {place: option, other: taken}))
+                both = explainer.attempt(taking(base, {place: option, other: taken}))
                 if not both.ok and (
-                    both.progress < alone.progress or _alike(both, explainer.attempt(_taking(base, {other: taken})))
+                    both.progress < alone.progress or _alike(both, explainer.attempt(taking(base, {other: taken})))
                 ):
                     continue
                 if with_option(explainer, base, {place: option, other: taken}, needs)[0].ok:
                     return True
+    return False
+
+
+def _goes_with(explainer: Explainer, base: Trial, options: Mapping[str, int], key: str, rank: int) -> bool:
+    """Whether an option of a field of a record holds with another number of axes, of which no annotation can say so."""
+    if base.ranks[key][0] == rank or not any("." in place for place in options):
+        return False
+    assignment = taking(base, options)
+    with contextlib.suppress(Unbuildable):
+        return explainer.attempt(dataclasses.replace(assignment, ranks={**assignment.ranks, key: rank})).ok
     return False
 
 
@@ -236,7 +246,7 @@ def is_inert(explainer: Explainer, base: Trial, options: Mapping[str, int], othe
 
     What would explain the one failure would explain the other, so it need not be looked for twice.
     """
-    alone, both = (explainer.attempt(_taking(base, {**options, **more})) for more in ({}, {other: taken}))
+    alone, both = (explainer.attempt(taking(base, {**options, **more})) for more in ({}, {other: taken}))
     return _alike(both, alone)
 
 
@@ -245,83 +255,9 @@ def _alike(one: Trial, other: Trial) -> bool:
     return not one.ok and (one.complaint, one.place) == (other.complaint, other.place)
 
 
-def _taking(base: Trial, options: Mapping[str, int]) -> Assignment:
+def taking(base: Trial, options: Mapping[str, int]) -> Assignment:
     """The assignment of a trial with some options taken otherwise."""
     return dataclasses.replace(base.assignment, options={**base.assignment.options, **options})
-
-
-Change = dict[tuple[str, str], int]
-
-# From how many pairs on several are tried in one trial, and of how many options such a trial takes otherwise at most.
-_MANY_PAIRS, _MOST_TOGETHER = 12, 5
-
-
-def vary_pairs(explainer: Explainer, found: Found) -> None:
-    """Two options, or an option and another number of axes, of those that hold alone.
-
-    Where they are many, one trial takes several: what holds there has held for each two of them, unless one of them
-    keeps the program from coming to what the others are about, as an early return does. Fewer calls show that.
-    """
-    base = found.passed[0]
-    differing = [(difference(base, one), one) for one in found.passed[1:]]
-    alone = {repr(change): (change, trial) for change, trial in differing if len(change) == 1}
-    single = [change for change, _ in alone.values()]
-    pairs = [(one, two) for n, one in enumerate(single) for two in single[n + 1 :] if one.keys() != two.keys()]
-    for group in _groups(single, pairs) if len(pairs) > _MANY_PAIRS else ():
-        trial = _with_changes(explainer, found, group)
-        if trial is not None and trial.ok and all(trial.progress >= alone[repr(one)][1].progress for one in group):
-            found.passed.append(trial)
-            pairs = [pair for pair in pairs if not all(one in group for one in pair)]
-    for pair in pairs[:MOST_PAIRS]:
-        trial = _with_changes(explainer, found, pair)
-        if trial is None:
-            continue
-        if trial.ok:
-            found.passed.append(trial)
-        elif not trial.guard and any(what == "option" and is_class(place) for one in pair for what, place in one):
-            found.notes.append(f"not both {_in_words(trial, pair)}")
-        elif trial.violations and not any(key in trial.open_keys for key in trial.spoken_of):
-            found.failed.append(trial)
-            break
-        elif trial.guard:
-            found.notes.append(f"not both {_in_words(trial, pair)}{at_guard(trial)}")
-
-
-def _groups(single: Sequence[Change], pairs: Sequence[tuple[Change, Change]]) -> Iterator[list[Change]]:
-    """Several changes at a time, so that each pair is among one of them; of one place only one."""
-    left = list(pairs)
-    while left:
-        group = list(left[0])
-        for other in single:
-            apart = all(other.keys() != one.keys() for one in group)
-            new = any((one, other) in left or (other, one) in left for one in group)
-            if apart and new and len(group) < _MOST_TOGETHER:
-                group.append(other)
-        left = [pair for pair in left if not all(one in group for one in pair)]
-        if len(group) > 2:
-            yield group
-
-
-def _with_changes(explainer: Explainer, found: Found, changes: Sequence[Change]) -> Trial | None:
-    """The first trial that held with some changes, and needs where it asks for them; None if nothing can be made."""
-    together = [(what, place, to) for one in changes for (what, place), to in one.items()]
-    assignment = _taking(found.passed[0], {place: to for what, place, to in together if what == "option"})
-    ranks = {place: to for what, place, to in together if what == "rank"}
-    assignment = dataclasses.replace(assignment, ranks={**assignment.ranks, **ranks})
-    with contextlib.suppress(Unbuildable):
-        trial = explainer.attempt(assignment)
-        if trial.ok:
-            return trial
-        return explainer.attempt(assignment_for(trial.assignment.sizes, found.needs, ascending, trial.assignment))
-    return None
-
-
-def _in_words(trial: Trial, changes: Sequence[Change]) -> str:
-    return " and ".join(
-        describe_option(trial, place, to) if what == "option" else f"{place} of {axes(to)}"
-        for one in changes
-        for (what, place), to in one.items()
-    )
 
 
 def vary_ranks(explainer: Explainer, found: Found) -> None:
@@ -367,7 +303,12 @@ def _other_ranks(explainer: Explainer, found: Found, key: str) -> list[str]:
         if trial.ok:
             found.passed.append(trial)
             held.add(other)
-        elif anonymous or trial.guard or (other == 0 and trial.error is not None):
+        elif (
+            anonymous
+            or trial.guard
+            or (other == 0 and trial.error is not None)
+            or any(_goes_with(explainer, base, {place: 1}, key, other) for place in base.options)
+        ):
             refused[other] = trial
         else:
             found.failed.append(trial)

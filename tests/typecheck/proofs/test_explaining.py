@@ -109,3 +109,39 @@ def test_options_that_fail_before_an_unknown_callable_are_no_fault():
     (contract,) = verify(Parts).contracts
     assert contract.verdict is Verdict.SKIPPED
     assert "does not say what it returns" in contract.reason
+
+
+def rotated(x: Float[Array, "n d"], level: bool | None = None) -> Float[Array, "n d"]:
+    if level is None:
+        level = bool(jnp.all(x[:, 0] == 0))
+    return x if level else x[::-1]
+
+
+def wrongly_rotated(x: Float[Array, "n d"], level: bool | None = None) -> Float[Array, "n d"]:
+    if level is None:
+        level = bool(jnp.all(x[:, 0] == 0))
+    return x.T if level else x
+
+
+def test_what_asks_for_numbers_by_default_is_judged_where_an_option_says_what_they_would():
+    (contract,) = verify(rotated).contracts
+    assert contract.verdict is Verdict.PROVED
+    assert contract.assumptions == ("level is not None",)
+    assert "f32[2,1]" in str(verify(wrongly_rotated).failures[0])
+
+
+def counted(x: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    return x * int(x.sum())
+
+
+def compared(x: Float[Array, "n d"], y: Float[Array, "d"]) -> Float[Array, "n d"]:
+    return x > y
+
+
+@pytest.mark.parametrize(("function", "verdict", "most"), [(counted, Verdict.SKIPPED, 3), (compared, Verdict.FAILS, 9)])
+def test_no_size_is_looked_for_where_no_size_would_do(
+    function: Any, verdict: Verdict, most: int, monkeypatch: pytest.MonkeyPatch
+):
+    contract, tried = sizes_tried(function, monkeypatch)
+    assert contract.verdict is verdict
+    assert tried <= most

@@ -1,11 +1,13 @@
 """Several options taken otherwise at once: what is left out together, and pairs where there are many."""
 
+import equinox as eqx
 import jax.numpy as jnp
 import pytest
 from jaxtyping import Array, Float
 from weft.typecheck import verify
 from weft.typecheck.proofs.budget import USUAL
 from weft.typecheck.proofs.prover import proofs_of
+from weft.typecheck.proofs.report import Verdict
 from weft.typecheck.proofs.search import Search
 
 
@@ -103,3 +105,33 @@ def test_many_pairs_take_fewer_trials_than_pairs():
         for other in names[number + 1 :]:
             assert any({one, other} <= taken for taken in options), f"{one} and {other} were not taken together"
     assert sum(len(taken) > 1 for taken in options) < 15
+
+
+class Samples(eqx.Module):
+    values: Float[Array, "*samples k"]
+    has_chains: bool = eqx.field(static=True)
+
+
+def means(samples: Samples) -> Float[Array, "k"]:
+    values = samples.values.mean(axis=-2)
+    return values.mean(axis=-2) if samples.has_chains else values
+
+
+def means_of_two(samples: Samples, k: Float[Array, "k"]) -> Float[Array, "k"]:
+    return k * (samples.values.mean(axis=2).mean(axis=0) if samples.has_chains else samples.values.mean(axis=-2))
+
+
+def means_of_values(values: Float[Array, "*samples k"], has_chains: bool = False) -> Float[Array, "k"]:
+    return values.mean(axis=(-3, -2)) if has_chains else values.mean(axis=-2)
+
+
+def test_a_field_may_say_how_many_axes_the_others_of_its_record_have():
+    (contract,) = verify(means).contracts
+    assert contract.verdict in (Verdict.PROVED, Verdict.HOLDS), contract
+    assert "samples.has_chains is not True" in contract.assumptions
+    assert "*samples is of 1 axis" in contract.assumptions
+
+
+@pytest.mark.parametrize("program", [means_of_two, means_of_values])
+def test_what_no_number_of_axes_makes_hold_fails_and_so_does_what_is_no_field(program):
+    assert not verify(program)
