@@ -230,9 +230,12 @@ def _ranks_needed(
     trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
 ) -> Iterator[Needs]:
     for key, (rank, anonymous) in trial.ranks.items():
-        if key in dict(needs.ranks) or not (anonymous or trial.raised_by_user):
+        of_record = key in trial.ranks_of_records
+        if key in dict(needs.ranks) or not (anonymous or trial.raised_by_user or of_record):
             continue
-        yield from (needs.plus(ranks=(key, other)) for other in _RANKS if other != rank)
+        # A record may be a batch of itself for those who map over it: what it is by itself comes first.
+        ranks = sorted(_RANKS) if of_record else _RANKS
+        yield from (needs.plus(ranks=(key, other)) for other in ranks if other != rank)
 
 
 def _divisors(

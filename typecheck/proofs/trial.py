@@ -101,6 +101,7 @@ class Trial:
         leading: the keys that are the first of several axes of an array that the function is given.
         linked: whether the function and the records that it is given have names in common.
         ranks, options: what the builder met.
+        ranks_of_records: the `*name`s that only records among the arguments use.
         violations: contracts that did not hold.
         error: what the program raised.
         error_at: the user's file and line that raised it.
@@ -147,6 +148,7 @@ class Trial:
     makers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     configured: frozenset[str] = frozenset()
     empty: frozenset[str] = frozenset()
+    ranks_of_records: frozenset[str] = frozenset()
     assumed: frozenset[str] = frozenset()
     emptied: frozenset[str] = frozenset()
     texts: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -289,6 +291,7 @@ def _met(builder: Builder) -> dict[str, Any]:
         "scopes": builder.contracts_by_key(),
         "linked": bool(builder.names & builder.names_outside),
         "configured": builder.configured,
+        "ranks_of_records": builder.ranks_of_records,
         **{
             name: frozenset(getattr(builder, name))
             for name in ("leading", "vague", "numbers", "assumed", "emptied", "bare")
