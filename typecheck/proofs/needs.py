@@ -137,7 +137,7 @@ class Needs:
         alike = self.alike if self.of_one_shape else ()
         yield from (f"{_size_of(one)} = {_size_of(other)}" for one, other in self.merged if (one, other) not in alike)
         if alike:
-            arrays = dict.fromkeys(key.partition("....")[0] for one, other in alike for key in (other, one))
+            arrays = dict.fromkeys(_array_with(key) for one, other in alike for key in (other, one))
             yield f"{' and '.join(arrays)} are of one shape"
 
     def allows(self, sizes: Mapping[str, int]) -> bool:
@@ -173,6 +173,12 @@ def array_of(key: str) -> str:
     if key.endswith("..."):
         return key.removesuffix("...")
     return f"the `...` of {key.rpartition('[')[0]}" if key.endswith("]") else f"*{key}"
+
+
+def _array_with(key: str) -> str:
+    """What an axis is one of that no name has: an array without a shape of its own, or the `...` of a shape."""
+    array, dots, _ = key.partition("....")
+    return array if dots else array_of(key.rpartition(".")[0])
 
 
 def length_of(place: str) -> str:

@@ -17,9 +17,11 @@ from weft.core.edge import names
 from weft.typecheck.proofs.needs import Needs, is_square
 from weft.typecheck.proofs.options import is_about_kinds, items_of, speaks_of_rank, takes_apart
 from weft.typecheck.proofs.trial import Trial
-from weft.typecheck.proofs.whose import Whose
+from weft.typecheck.proofs.whose import Whose, is_of_jax
 
 _RANKS = (1, 2, 0, 3, 4)
+# How many axes a `...` has at most.
+_MOST_DOTS = 3
 
 
 def candidates(trial: Trial, needs: Needs, constants: frozenset[int], whole: bool = False) -> Iterator[Needs]:
@@ -107,8 +109,8 @@ def _is_of_a_library(error: Exception) -> bool:
     return bool(frames) and Whose(frozenset())[frames[-1].f_code.co_filename] == "library"
 
 
-# What `zip(strict=True)` says of two that differ in length; it does not say in which.
-_UNPAIRED = "zip() argument"
+# What is said of lists of another length than is asked for, by `zip(strict=True)` and by an index; not of which.
+_UNPAIRED = re.compile(r"zip\(\) argument|(list|tuple) index out of range")
 
 
 def _items(
@@ -133,7 +135,7 @@ def _items(
         leading = unlike[0][1]
         together = tuple(pair for pair in unlike if pair[1] == leading)
         yield dataclasses.replace(needs, items=(*needs.items, *together))
-    of_items = bool(trial.guard) or _UNPAIRED in str(trial.error)
+    of_items = bool(trial.guard) or _UNPAIRED.search(str(trial.error)) is not None
     for key in nearby:
         for place in free:
             if (
@@ -191,6 +193,17 @@ def _same_shapes(
             yield dataclasses.replace(needs, ranks=tuple((key, rank) for key in open_ranks))
 
 
+def _same_dots(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    """The `...` of two arrays, or of all, of one shape: `"batch ... d"` twice, which binds nothing and may mean it."""
+    dots = [key for key, (_, anonymous) in trial.ranks.items() if anonymous and key.endswith("]")]
+    groups = [*itertools.combinations(dots, 2), *([tuple(dots)] if len(dots) > 2 else [])]
+    for first, *rest in groups if not needs.merged else ():
+        together = tuple((f"{one}.{axis}", f"{first}.{axis}") for one in rest for axis in range(_MOST_DOTS))
+        yield dataclasses.replace(needs, merged=together, alike=together)
+
+
 def _written(
     trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
 ) -> Iterator[Needs]:
@@ -235,7 +248,15 @@ def _ranks_needed(
             continue
         # A record may be a batch of itself for those who map over it: what it is by itself comes first.
         ranks = sorted(_RANKS) if of_record else _RANKS
-        yield from (needs.plus(ranks=(key, other)) for other in ranks if other != rank)
+        yield from (needs.plus(ranks=(key, other)) for other in (*ranks, *_told(trial, rank)) if other != rank)
+
+
+def _told(trial: Trial, rank: int) -> Iterator[int]:
+    """The number of axes by which an array has too few, where JAX says how many it asks for."""
+    found = re.search(rf"{names.UNLIKE_RANKS}(\d+) and (\d+)", str(trial.error)) if is_of_jax(trial.error) else None
+    more = abs(int(found[1]) - int(found[2])) if found else 0
+    if more and rank + more not in _RANKS:
+        yield rank + more
 
 
 def _divisors(
@@ -407,6 +428,7 @@ def _joined_configurations(
 _RULES: tuple[Rule, ...] = (
     _joined_numbers,
     _counts,
+    _same_dots,
     _same_shapes,
     _merges,
     _as_recorded,
@@ -429,4 +451,4 @@ _RULES: tuple[Rule, ...] = (
 _OF_PARTS: tuple[Rule, ...] = (_numbers, _numbers_of_all, _squares, _halves)
 
 # Those for what has another number of axes than is asked for, or is of another kind: whatever its sizes are.
-_OF_RANKS: tuple[Rule, ...] = (_counts, _same_shapes, _ranks_needed)
+_OF_RANKS: tuple[Rule, ...] = (_counts, _same_dots, _same_shapes, _ranks_needed)

@@ -48,6 +48,10 @@ _COLLECTIONS = tuple | list | dict | set
 one_at_a_time = threading.RLock()
 
 
+class Signal(Exception):
+    """Stands for what a program raises that is no `Exception`, and says its name."""
+
+
 def only_built(_: Any) -> None:
     """Stands for the call of a class that has no method to prove."""
 
@@ -170,6 +174,12 @@ class Trial:
     def ok(self) -> bool:
         """Whether everything held."""
         return self.error is None and not self.violations
+
+    @property
+    def joins_dims(self) -> bool:
+        """Whether two dims are one size in it of which annotations name one: axes without a name are no dims."""
+        keys = (*self.assignment.merged, *self.assignment.merged.values())
+        return any(not self.ranks.get(key.rpartition(".")[0], (0, False))[1] for key in keys)
 
     @property
     def place(self) -> tuple[Any, ...]:
@@ -344,6 +354,10 @@ def _run(target: Target, builder: Builder, watch: Watch, passing: Passing) -> _R
         raise
     except Exception as raised:
         ran.error = raised
+    except BaseException as raised:  # of a class of the program's own, which it raises as a sign to itself
+        if not raised_at(raised, target.own)[1]:
+            raise  # ^C, a limit of time, an exit
+        ran.error = Signal(type(raised).__name__).with_traceback(raised.__traceback__)
     return ran
 
 

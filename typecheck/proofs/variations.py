@@ -328,6 +328,7 @@ def vary_ranks(explainer: Explainer, found: Found) -> None:
     """Other numbers of axes for each variadic name; for all arrays without a shape at once, where one alone fails."""
     base = found.passed[0]
     if found.needs.of_one_shape:
+        _other_ranks_of_all(explainer, found)
         return
     alone: dict[str, list[str]] = {}
     for key, (rank, anonymous) in base.ranks.items():
@@ -348,6 +349,19 @@ def vary_ranks(explainer: Explainer, found: Found) -> None:
                 alone = {key: notes for key, notes in alone.items() if key not in together}
                 found.notes.append(f"{' and '.join(map(array_of, together))} have the same number of axes, 2 at most")
     found.notes += [note for notes in alone.values() for note in notes]
+
+
+def _other_ranks_of_all(explainer: Explainer, found: Found) -> None:
+    """Other numbers of axes for the `...` of several arrays that are of one shape."""
+    base = found.passed[0]
+    dots = {key.rpartition(".")[0] for pair in found.needs.alike for key in pair} & base.ranks.keys()
+    for other in (0, 2) if dots and all(key.endswith("]") for key in dots) else ():
+        with contextlib.suppress(Unbuildable):
+            trial = _of_ranks(explainer, base, dict.fromkeys(dots, other))
+            if trial.ok:
+                found.passed.append(trial)
+            else:
+                found.notes.append(f"{array_of(min(dots))} is not of {other} axes{at_guard(trial)}")
 
 
 def _other_ranks(explainer: Explainer, found: Found, key: str) -> list[str]:
