@@ -97,7 +97,8 @@ class Builder:
         names, names_outside: the names that records use, and those of the function that they are given to.
         leading: the keys that are the first of several axes of an array at the outermost scope.
         ranks: the rank given to each variadic name, with whether the name is anonymous.
-        rank_paths, written: the variadic names with the paths of the scopes that use them; those that a function writes.
+        rank_paths, written: the variadic names, with the paths of the scopes that use them; those that a function
+            writes.
         options: how many options each place has.
         vocabulary: the names that the methods of objects among the arguments use, by contract: what is called like one
             of them outside is taken to be the same, and so is no other dim of that contract.

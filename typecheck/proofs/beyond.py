@@ -24,7 +24,7 @@ _NAMED = re.compile(r"'(\w+)'")
 _LACKING = re.compile(r"missing \d+ required|NoneType")
 # What is said where a call's arguments are not those of what is called.
 _ARGUMENTS = re.compile(
-    r"too many positional arguments|missing (a|\d+) required|takes .*positional arguments? but|unexpected keyword argument"
+    r"too many positional arguments|missing (a|\d+) required|takes .*positional arguments? but|unexpected keyword arg"
 )
 _UNSPECIFIC = (KeyError, AttributeError, IndexError)
 # What Python's containers say of a value that is not in them: annotations give no values, and so cannot link the two.
@@ -97,7 +97,8 @@ def _beyond(trial: Trial) -> str | None:
     if open_trees and isinstance(trial.error, ValueError) and _STRUCTURES.search(what):
         return f"{', '.join(open_trees)}: the annotation leaves open which tree it is ({what}); pass it in `args`"
     hidden = sorted(one for one in trial.vague if one.startswith("**"))
-    if hidden and (isinstance(trial.error, KeyError | IndexError) or (isinstance(trial.error, TypeError) and _LACKING.search(what))):
+    lacking = isinstance(trial.error, TypeError) and _LACKING.search(what)
+    if hidden and (lacking or isinstance(trial.error, KeyError | IndexError)):
         return f"{', '.join(hidden)}: the annotations do not say what it takes ({what}); pass it in `args`"
     vague = sorted(trial.vague - {*hidden})
     # What stands for the leaves of a tree, or for what is in a mapping, is an array: no key, and no function.

@@ -121,6 +121,8 @@ def vary_options(explainer: Explainer, found: Found) -> None:
                     more = (one for _, one in difference(current, together) if one != place)
                     beside = " and ".join(map(argument_of, more))
                     found.notes.append(f"{without_option(trial, place, option)}, or left out with {beside}")
+                elif (none := _where_there_is_none(explainer, trial, place)) is not None:
+                    found.notes.append(f"{without_option(trial, place, option)}, or {none}")
                 elif (
                     trial.guard
                     or given
@@ -206,6 +208,23 @@ def _left_out_together(explainer: Explainer, base: Trial, failing: Trial, place:
     with contextlib.suppress(Unbuildable):
         trial, further = with_option(explainer, base, dict.fromkeys((place, *others), 1), needs)
         return trial if trial.ok and further == needs else None
+    return None
+
+
+def _where_there_is_none(explainer: Explainer, failing: Trial, place: str) -> str | None:
+    """The sizes of which there is none where an argument is left out, if it holds there: `inputs_dim = 0`.
+
+    A model without inputs has weights for none of them. No other trial has a size of 0, for there most of what is wrong
+    is right.
+    """
+    own = failing.optional.get(place, frozenset())
+    keys = [key for key in failing.spoken_of if key.rpartition(".")[2] in own]
+    if not keys or failing.guard or 0 not in failing.mentioned:
+        return None
+    sizes = {**failing.assignment.sizes, **dict.fromkeys(keys, 0)}
+    with contextlib.suppress(Unbuildable):
+        if explainer.attempt(dataclasses.replace(failing.assignment, sizes=sizes)).ok:
+            return " and ".join(f"{key} = 0" for key in keys)
     return None
 
 

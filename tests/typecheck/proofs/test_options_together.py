@@ -1,5 +1,7 @@
 """Several options taken otherwise at once: what is left out together, and pairs where there are many."""
 
+from typing import NamedTuple
+
 import jax.numpy as jnp
 import pytest
 from jaxtyping import Array, Float
@@ -103,3 +105,33 @@ def test_many_pairs_take_fewer_trials_than_pairs():
         for other in names[number + 1 :]:
             assert any({one, other} <= taken for taken in options), f"{one} and {other} were not taken together"
     assert sum(len(taken) > 1 for taken in options) < 15
+
+
+class Weights(NamedTuple):
+    of_states: Float[Array, "s s"]
+    of_inputs: Float[Array, "s u"]
+
+
+def stepped(
+    weights: Weights, states: Float[Array, "t s"], inputs: Float[Array, "t u"] | None = None
+) -> Float[Array, "t s"]:
+    inputs = jnp.zeros((states.shape[0], 0)) if inputs is None else inputs
+    return states @ weights.of_states.T + inputs @ weights.of_inputs.T
+
+
+def stepped_in_vain(
+    weights: Weights, states: Float[Array, "t s"], inputs: Float[Array, "t u"] | None = None
+) -> Float[Array, "t s"]:
+    inputs = jnp.zeros((0, 0)) if inputs is None else inputs
+    return states @ weights.of_states.T + inputs @ weights.of_inputs.T
+
+
+def test_what_is_left_out_may_ask_for_there_to_be_none_of_it():
+    report = verify(stepped)
+    assert report, report
+    (contract,) = report.contracts
+    assert contract.assumptions == ("inputs is given, or u = 0",)
+
+
+def test_what_fails_even_where_there_is_none_of_it_fails():
+    assert not verify(stepped_in_vain)

@@ -1,4 +1,4 @@
-"""How many axes `*names` and `...` stand for, where those that a function is given have them in common, or have none."""
+"""How many axes `*names` and `...` stand for, where what a function is given has them in common, or has none."""
 
 from __future__ import annotations
 
@@ -66,9 +66,7 @@ def mixed(x: Float[Array, "... n"], y: Float[Array, "... d"]) -> Float[Array, ".
 def test_the_dots_of_three_arrays_may_have_to_be_of_one_shape():
     (contract,) = verify(weighted).contracts
     assert contract.verdict is Verdict.PROVED, contract
-    assert contract.assumptions == (
-        "the `...` of found and the `...` of wanted and the `...` of by are of one shape",
-    )
+    assert contract.assumptions == ("the `...` of found and the `...` of wanted and the `...` of by are of one shape",)
 
 
 def test_the_dots_of_two_arrays_may_have_to_be_of_one_shape():
