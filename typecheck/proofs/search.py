@@ -19,6 +19,7 @@ from weft.typecheck.proofs.conditions import confirmed
 from weft.typecheck.proofs.explaining import Explainer
 from weft.typecheck.proofs.needs import DEALS, Needs, ascending
 from weft.typecheck.proofs.options import argument_of, at_guard, is_class, leaves_kinds_open, taken_option
+from weft.typecheck.proofs.ranks import vary_ranks
 from weft.typecheck.proofs.sizes import vary_compared, vary_ones, vary_remainders
 from weft.typecheck.proofs.trial import Target, Trial
 from weft.typecheck.proofs.variations import (
@@ -27,7 +28,6 @@ from weft.typecheck.proofs.variations import (
     vary_classes,
     vary_options,
     vary_pairs,
-    vary_ranks,
     with_option,
 )
 

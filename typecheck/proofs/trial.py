@@ -29,7 +29,7 @@ from weft.typecheck.proofs.kept_shapes import changes, shapes_of
 from weft.typecheck.proofs.passing import Passing
 from weft.typecheck.proofs.reshapes import impossible_reshape
 from weft.typecheck.proofs.tracing import trace
-from weft.typecheck.proofs.violations import Violation
+from weft.typecheck.proofs.violations import Violation, clashing
 from weft.typecheck.proofs.watch import Watch
 from weft.typecheck.proofs.whose import is_users
 
@@ -214,25 +214,6 @@ class Trial:
             if size in mentioned
             or (isinstance(size, int) and size > 4 and any(one and one % size == 0 for one in mentioned))
         )
-
-
-def clashing(message: str) -> set[int]:
-    """The sizes that disagree, of an error that shows two shapes that should broadcast or match.
-
-    >>> sorted(clashing("add got incompatible shapes for broadcasting: (5, 17), (5, 11)."))
-    [11, 17]
-    """
-    if "reshape" in message:
-        return set()
-    shapes = [tuple(map(int, re.findall(r"\d+", text))) for text in re.findall(r"\((\d+,[\d, ]*)\)", message)]
-    return {
-        size
-        for number, one in enumerate(shapes)
-        for other in shapes[number + 1 :]
-        for pair in zip(one[::-1], other[::-1], strict=False)
-        if pair[0] != pair[1] and 1 not in pair
-        for size in pair
-    }
 
 
 def clashing_keys(trial: Trial) -> frozenset[str]:
