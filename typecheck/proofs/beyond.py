@@ -15,7 +15,13 @@ from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.proofs.whose import is_of_jax
 
 # What a program raises that needs the numbers in an array, not only its shape.
-NOT_ABSTRACT = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)
+NOT_ABSTRACT = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
+)
+# What no numbers would do for inside of a transform of the program's own: that goes for every array there.
+_NOT_INSIDE = (jax.errors.TracerIntegerConversionError, jax.errors.NonConcreteBooleanIndexError)
 # What it says of a value that it has kept from where it was made, outside of the trace.
 _ABSTRACT = f"'{jax.ShapeDtypeStruct.__name__}'"
 # A class that an error names.
@@ -128,7 +134,7 @@ def _needs_numbers(trial: Trial) -> bool:
     """Whether it asks for the numbers in an array, and some would do."""
     if isinstance(trial.error, TypeError) and names.TRACED_SHAPE in str(trial.error):
         return names.A_TRACER in str(trial.error).lower()
-    if isinstance(trial.error, jax.errors.TracerIntegerConversionError):
+    if isinstance(trial.error, _NOT_INSIDE):
         return not trial.transformed and not _is_inside_transform(trial.error)
     return isinstance(trial.error, NOT_ABSTRACT) and not _tracers.asks_for_one_integer(trial.error)
 

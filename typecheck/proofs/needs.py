@@ -106,6 +106,11 @@ class Needs:
         """Whether arrays without a shape of their own are of one shape: none has a number of axes by itself."""
         return bool(self.alike) and {*self.alike} <= {*self.merged}
 
+    @property
+    def only_of_axes(self) -> bool:
+        """Whether no more is asked than numbers of axes, and which sizes are one."""
+        return self == Needs(merged=self.merged, alike=self.alike, ranks=self.ranks)
+
     def _refused_in_words(self, unknown: Collection[str]) -> Iterator[str]:
         """What guards refuse of keys of which more is known than the sizes that were tried."""
         phrases = (

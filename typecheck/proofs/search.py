@@ -164,8 +164,8 @@ class Search(Explainer):
             # Options that only move the error elsewhere get no further than the usual ones.
             nearest = other if base is first and other.progress > first.progress else base
             blamed = nearest if further is None or further.joins_dims or further.assignment.apart else further
-            if blamed.error is not None and not blamed.guard and self.alike is not None:
-                blamed = self.alike  # all that is wrong then is wrong with the result, whatever the shapes
+            if blamed.error is not None and not blamed.guard and self.at_end is not None:
+                blamed = self.at_end  # all that is wrong then is wrong with the result, whatever the shapes
             self.found.failed.append(blamed)
             return None
         self.pending = None

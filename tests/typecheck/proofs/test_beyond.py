@@ -11,7 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from weft.typecheck.proofs.prover import verify
 from weft.typecheck.proofs.report import Verdict
 
@@ -49,7 +49,11 @@ def counted(n: Int[Array, ""]) -> Int[Array, ""]:
     return jnp.asarray(sum(range(n)))
 
 
-@pytest.mark.parametrize("function", [repeated, sized, segments, looked_up, counted])
+def chosen(x: Float[Array, "n"], which: Bool[Array, "n"]) -> Float[Array, "m"]:
+    return x[which]
+
+
+@pytest.mark.parametrize("function", [repeated, sized, segments, looked_up, counted, chosen])
 def test_what_some_numbers_would_do_for_is_skipped(function: Callable[..., Any]):
     (contract,) = verify(function).contracts
     assert contract.verdict is Verdict.SKIPPED
@@ -58,6 +62,10 @@ def test_what_some_numbers_would_do_for_is_skipped(function: Callable[..., Any])
 
 def looked_up_in_a_map(x: Float[Array, "n 2"]) -> Float[Array, "n"]:
     return jax.vmap(lambda row: [0.5, 1.5][jnp.argmin(row)] * row[0])(x)
+
+
+def chosen_in_a_map(x: Float[Array, "n d"], which: Bool[Array, "n d"]) -> Float[Array, "n"]:
+    return jax.vmap(lambda row, some: row[some].sum())(x, which)
 
 
 @jax.jit
@@ -73,7 +81,7 @@ class LooksUpInAJit(eqx.Module):
         return jnp.asarray(self.of[jnp.argmin(x)])
 
 
-@pytest.mark.parametrize("thing", [looked_up_in_a_map, looked_up_in_a_jit, LooksUpInAJit])
+@pytest.mark.parametrize("thing", [looked_up_in_a_map, chosen_in_a_map, looked_up_in_a_jit, LooksUpInAJit])
 def test_inside_of_a_transform_no_numbers_do(thing: Any):
     assert verify(thing).contracts[0].verdict is Verdict.FAILS
 

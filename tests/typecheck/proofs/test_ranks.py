@@ -39,6 +39,17 @@ def test_what_takes_one_record_and_no_batch_of_them_says_so():
     assert contract.assumptions == ("*batch is of 0 axes",)
 
 
+def sides(points: Float[Array, "n d"], mesh: Mesh) -> Float[Array, "2 edges 3"]:
+    return jnp.stack([points[mesh.origin], points[mesh.opposite]])
+
+
+def test_what_is_wrong_for_one_record_is_told_of_one():
+    (contract,) = verify(sides).contracts
+    (failure,) = contract.failures
+    assert 'return: expected Float[Array, "2 edges 3"], found f32[2,' in failure.message
+    assert not any(key.startswith("batch") for key in failure.sizes)
+
+
 @pytest.mark.parametrize("judged", [of_batches, of_points])
 def test_no_number_of_axes_of_a_record_excuses_a_fault(judged):
     (contract,) = verify(judged).contracts
