@@ -50,6 +50,8 @@ TRACED_SHAPE = "Shapes must be 1D sequences of concrete values"
 NOT_ABSTRACT, NOT_OF_JAX = "as an abstract array", "is not a valid JAX array type"
 # An axis by a number that none of an array's has.
 NO_SUCH_AXIS = "out of bounds for array of dimension"
+# Operands of unlike numbers of axes.
+UNLIKE_RANKS = "ndim to be equal, got "
 # An axis by name, outside of what maps over it; the name follows.
 UNBOUND_AXIS = "unbound axis name: "
 # A name for exports that another class has.

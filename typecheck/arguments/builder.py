@@ -98,6 +98,8 @@ class Builder:
         names, names_outside: the names that records use, and those of the function that they are given to.
         leading: the keys that are the first of several axes of an array at the outermost scope.
         ranks: the rank given to each variadic name, with whether the name is anonymous.
+        rank_paths, written: the variadic names, with the paths of the scopes that use them; those that a function
+            writes.
         options: how many options each place has.
         vocabulary: the names that the methods of objects among the arguments use, by contract: what is called like one
             of them outside is taken to be the same, and so is no other dim of that contract.
@@ -138,6 +140,8 @@ class Builder:
         self.names: set[str] = set()
         self.names_outside: set[str] = set()
         self.ranks: dict[str, tuple[int, bool]] = {}
+        self.rank_paths: set[tuple[str, str]] = set()
+        self.written: set[str] = set()
         self.options: dict[str, int] = {}
         self.vague: set[str] = set()
         self.assumed: set[str] = set()
@@ -238,6 +242,12 @@ class Builder:
         self.values[place] = tuple(map(words, values))
         return values[self.choose(place, len(values))]
 
+    @property
+    def ranks_of_records(self) -> frozenset[str]:
+        """The `*name`s that only records among the arguments use: neither the function nor its own record does."""
+        own = {key for key, path in self.rank_paths if path in ("", "self.")}
+        return frozenset(key for key, _ in self.rank_paths if key not in own and key not in self.written)
+
     def variadic(self, dim: VariadicDim, place: str, scope: Scope) -> tuple[Any, ...]:
         """The axes of a variadic dim."""
         anonymous = dim.name is None
@@ -246,6 +256,7 @@ class Builder:
             key = scope.path + name if self.assignment.apart else name
             rank = self.assignment.ranks.get(key, 1)
             self.ranks[key] = rank, anonymous
+            self.rank_paths.add((key, scope.path))
             scope.variadics[name] = tuple(self.size(f"{name}.{axis}", scope) for axis in range(rank))
         return scope.variadics[name]
 

@@ -78,11 +78,12 @@ def _maker(function: Any, cls: type) -> Signature | None:
 
 
 def _of_field(parameter: Parameter, cls: type) -> Parameter:
-    """A parameter that a field's converter takes, as what the field holds."""
-    if not has_converter(cls, parameter.name):
+    """A parameter that a converter takes, or that is called like a field and not annotated, as what the field holds."""
+    bare = isinstance(parameter.annotation, Anything) and parameter.required
+    if not bare and not has_converter(cls, parameter.name):
         return parameter
-    annotation = next(one.annotation for one in fields_of(cls) if one.name == parameter.name)
-    return dataclasses.replace(parameter, annotation=annotation)
+    held = (one.annotation for one in fields_of(cls) if one.name == parameter.name)
+    return dataclasses.replace(parameter, annotation=next(held, parameter.annotation))
 
 
 def _named_like_a_dim(parameter: Parameter, dims: frozenset[str]) -> Parameter:

@@ -20,7 +20,7 @@ from weft.typecheck.language.annotations import (
     holds_arrays,
     members_of,
 )
-from weft.typecheck.language.dims import SymbolicDim
+from weft.typecheck.language.dims import SymbolicDim, VariadicDim
 from weft.typecheck.language.forms import OBJECT, form_of
 from weft.typecheck.language.key_names import with_keys
 from weft.typecheck.language.names import names_in, names_of_class, names_of_fields, names_of_signature, shapes_in
@@ -54,6 +54,8 @@ def build_arguments(
         if not parameter.required and parameter.default is not inspect.Parameter.empty:
             scope.values.setdefault(parameter.name, parameter.default)
     dims = names_of_signature(signature) | (_dims_of_owner(signature) if scope.path else frozenset())
+    if not scope.path:
+        builder.written |= _variadics_written(signature)
     built: dict[str, list[Any]] = {}
     read = _read_by_holes(signature)
     for parameter in sorted(with_keys(signature.parameters), key=lambda one: _turn(one, read)):
@@ -69,6 +71,13 @@ def build_arguments(
             else:
                 args.append(value)
     return tuple(args), kwargs
+
+
+def _variadics_written(signature: Signature) -> frozenset[str]:
+    """The `*name`s that a function's own annotations write."""
+    annotations = (signature.returns, *(one.annotation for one in signature.parameters))
+    dims = (dim for one in annotations for shape in shapes_in(one) for dim in shape.dims)
+    return frozenset(dim.name for dim in dims if isinstance(dim, VariadicDim) and dim.name)
 
 
 def _dims_of_owner(signature: Signature) -> frozenset[str]:

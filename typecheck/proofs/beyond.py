@@ -15,18 +15,30 @@ from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.proofs.whose import is_of_jax
 
 # What a program raises that needs the numbers in an array, not only its shape.
-NOT_ABSTRACT = (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError)
+NOT_ABSTRACT = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
+)
+# What no numbers would do for inside of a transform of the program's own: that goes for every array there.
+_NOT_INSIDE = (jax.errors.TracerIntegerConversionError, jax.errors.NonConcreteBooleanIndexError)
 # What it says of a value that it has kept from where it was made, outside of the trace.
 _ABSTRACT = f"'{jax.ShapeDtypeStruct.__name__}'"
 # A class that an error names.
 _NAMED = re.compile(r"'(\w+)'")
 # What is said where a keyword was not given.
 _LACKING = re.compile(r"missing \d+ required|NoneType")
+# What is said where a call's arguments are not those of what is called.
+_ARGUMENTS = re.compile(
+    r"too many positional arguments|missing (a|\d+) required|takes .*positional arguments? but|unexpected keyword arg"
+)
 _UNSPECIFIC = (KeyError, AttributeError, IndexError)
 # What Python's containers say of a value that is not in them: annotations give no values, and so cannot link the two.
 _LOOKED_UP = re.compile(r"not in (list|tuple|deque|range|enumerate)$")
 _NO_ARRAY = re.compile(r"unhashable type|(Tracer|Module)' object is not callable|Expected a callable value")
 _RESHAPED = re.compile(rf"{REFUSED} of shape .* into shape \(([\d, ]+)\)")
+# What is said of two trees that are not of one structure.
+_STRUCTURES = re.compile(r"pytree structure|Mismatch custom node|different types at key path|tree prefix")
 # What JAX and Python say of no items at all. A collection that is made has one or more, so an empty one is a default.
 _NO_ITEMS = re.compile(
     r"[Aa]t least one (array|value|element)|[Ee]mpty (branch )?sequence|argument is empty|of empty (iter|seq)"
@@ -77,7 +89,7 @@ def _beyond(trial: Trial) -> str | None:
     given = _asked_for(trial)
     if given:
         return f"{', '.join(given)}: what has this shape, annotations do not say ({what}); pass it in `args`"
-    if trial.classes and isinstance(trial.error, AttributeError):
+    if trial.classes and (isinstance(trial.error, AttributeError) or _is_called_otherwise(trial.error)):
         places = ", ".join(sorted(argument_of(place) or place for place in trial.classes))
         return f"{places}: no class that was tried has, or gives, what is read of it ({what}); pass it in `args`"
     wrapped = trial.held & set(_NAMED.findall(what)) if isinstance(trial.error, TypeError | AttributeError) else ()
@@ -87,8 +99,12 @@ def _beyond(trial: Trial) -> str | None:
     of_tree = {"dict", "tuple"} & set(_NAMED.findall(what)) or _NO_AXES in what
     if trees and isinstance(trial.error, TypeError) and of_tree:
         return f"{', '.join(trees)}: the annotation leaves open which tree it is ({what}); pass it in `args`"
+    open_trees = trees or sorted(trial.vague)
+    if open_trees and isinstance(trial.error, ValueError) and _STRUCTURES.search(what):
+        return f"{', '.join(open_trees)}: the annotation leaves open which tree it is ({what}); pass it in `args`"
     hidden = sorted(one for one in trial.vague if one.startswith("**"))
-    if hidden and (isinstance(trial.error, KeyError) or (isinstance(trial.error, TypeError) and _LACKING.search(what))):
+    lacking = isinstance(trial.error, TypeError) and _LACKING.search(what)
+    if hidden and (lacking or isinstance(trial.error, KeyError | IndexError)):
         return f"{', '.join(hidden)}: the annotations do not say what it takes ({what}); pass it in `args`"
     vague = sorted(trial.vague - {*hidden})
     # What stands for the leaves of a tree, or for what is in a mapping, is an array: no key, and no function.
@@ -96,6 +112,11 @@ def _beyond(trial: Trial) -> str | None:
     if vague and (isinstance(trial.error, _UNSPECIFIC) or no_array or _speaks_of_vague(trial)):
         return f"{', '.join(vague)}: the annotation leaves its contents open ({what}); pass it in `args`"
     return None
+
+
+def _is_called_otherwise(error: Exception | None) -> bool:
+    """Whether something is called with other arguments than it takes, as Python says and `inspect` does."""
+    return isinstance(error, TypeError) and _ARGUMENTS.search(str(error)) is not None
 
 
 def _asked_for(trial: Trial) -> list[str]:
@@ -113,7 +134,7 @@ def needs_numbers(trial: Trial) -> bool:
     """Whether it asks for the numbers in an array, and some would do."""
     if isinstance(trial.error, TypeError) and names.TRACED_SHAPE in str(trial.error):
         return names.A_TRACER in str(trial.error).lower()
-    if isinstance(trial.error, jax.errors.TracerIntegerConversionError):
+    if isinstance(trial.error, _NOT_INSIDE):
         return not trial.transformed and not _is_inside_transform(trial.error)
     return isinstance(trial.error, NOT_ABSTRACT) and not _tracers.asks_for_one_integer(trial.error)
 

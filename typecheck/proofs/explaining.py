@@ -102,6 +102,7 @@ class Explainer:
         stuck: the last of them.
         unbuilt: why no arguments could be made where a need was tried, if so.
         beyond: the first trial that passed a guard without joining sizes, with its needs.
+        at_end: the first trial that ran to its end once axes were as many, or shapes without names one, as it asks.
         pending: the failure that an explanation is being looked for.
         in_vain: where, and with which words, a class failed that nothing made hold.
         refused: by place, the first trial in which a guard refused the class there, where it had refused no other.
@@ -114,6 +115,7 @@ class Explainer:
         self.stuck: Trial | None = None
         self.unbuilt: Unbuildable | None = None
         self.beyond: tuple[Trial, Needs] | None = None
+        self.at_end: Trial | None = None
         self.pending: Trial | None = None
         self.refused: dict[str, Trial] = {}
         self.in_vain: set[tuple[object, str]] = set()
@@ -272,6 +274,8 @@ class Explainer:
                 if found.ok:
                     return self.weaken(trial, candidate, deal, first)
                 step.see(found, candidate)
+                if found.error is None and not found.joins_dims and candidate.only_of_axes:
+                    self.at_end = self.at_end or found
                 # What ran to its end is past the guard, whatever is wrong with its result.
                 further = found.progress > trial.progress or found.error is None
                 step.is_past |= trial.guard not in ("", found.guard) and further
@@ -288,6 +292,8 @@ class Explainer:
     def weaken(self, trial: Trial, needs: Needs, deal: Deal, first: Trial) -> Needs:
         """Needs that suffice: divisors that nothing needed are dropped, numbers made smaller, equal made no larger."""
         for one, other in needs.merged:
+            if other not in trial.assignment.sizes:
+                continue  # axes that arrays of more axes would have
             apart = dataclasses.replace(needs, merged=tuple(pair for pair in needs.merged if pair != (one, other)))
             weaker = [apart.plus(order=pair) for pair in ((one, other, 1), (other, one, 1))]
             weaker += [apart.plus(multiples=pair) for pair in ((one, other), (other, one))]

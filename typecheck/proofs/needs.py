@@ -110,6 +110,11 @@ class Needs:
         """Whether arrays without a shape of their own are of one shape: none has a number of axes by itself."""
         return bool(self.alike) and {*self.alike} <= {*self.merged}
 
+    @property
+    def only_of_axes(self) -> bool:
+        """Whether no more is asked than numbers of axes, and which sizes are one."""
+        return self == Needs(merged=self.merged, alike=self.alike, ranks=self.ranks)
+
     def _refused_in_words(self, unknown: Collection[str]) -> Iterator[str]:
         """What guards refuse of keys of which more is known than the sizes that were tried."""
         phrases = (
@@ -141,7 +146,7 @@ class Needs:
         alike = self.alike if self.of_one_shape else ()
         yield from (f"{one} = {other}" for one, other in self.merged if (one, other) not in alike)
         if alike:
-            arrays = dict.fromkeys(key.partition("....")[0] for one, other in alike for key in (other, one))
+            arrays = dict.fromkeys(_array_with(key) for one, other in alike for key in (other, one))
             yield f"{' and '.join(arrays)} are of one shape"
 
     def allows(self, sizes: Mapping[str, int]) -> bool:
@@ -182,6 +187,12 @@ def array_of(key: str) -> str:
 def axes(rank: int) -> str:
     """A number of axes in words."""
     return "1 axis" if rank == 1 else f"{rank} axes"
+
+
+def _array_with(key: str) -> str:
+    """What an axis is one of that no name has: an array without a shape of its own, or the `...` of a shape."""
+    array, dots, _ = key.partition("....")
+    return array if dots else array_of(key.rpartition(".")[0])
 
 
 def length_of(place: str) -> str:

@@ -13,6 +13,7 @@ fails; one that pairs a dim with itself is the `outer-product` lint's.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from weft.typecheck.proofs.beyond import NOT_ABSTRACT, beyond_annotations
 from weft.typecheck.proofs.budget import USUAL, Budget
 from weft.typecheck.proofs.drift import drifts
 from weft.typecheck.proofs.following import listening
+from weft.typecheck.proofs.links import links_of
 from weft.typecheck.proofs.lints import lint
 from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for
 from weft.typecheck.proofs.options import argument_of, describe_option, is_class
@@ -212,6 +214,11 @@ def _failed(target: Target, search: Search, outcome: Outcome, assumptions: tuple
         tried = tuple(one.assignment.sizes for one in outcome.passed)
         reason = f"{findings[0]}: {doubts[0]}"
         return _open(target, Cause.DOUBT, reason, tried)
+    if not is_users(target.file):
+        links = [links_of(search, failure) for failure in outcome.failed]
+        if all(links):
+            words = " and ".join(f"{one} = {other}" for one, other in dict.fromkeys(itertools.chain(*links)))
+            return _open(target, Cause.DOUBT, f"{findings[0]}: it holds when {words}, which no annotation says", ())
     return Contract(
         target.name,
         target.file,

@@ -16,10 +16,9 @@ from collections.abc import Callable, Iterator, Mapping
 from weft.core.edge import names
 from weft.typecheck.proofs.needs import Needs, is_square
 from weft.typecheck.proofs.options import is_about_kinds, items_of, speaks_of_rank, takes_apart
+from weft.typecheck.proofs.rank_rules import ranks_needed, same_dots, same_shapes
 from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.proofs.whose import Whose
-
-_RANKS = (1, 2, 0, 3, 4)
 
 
 def candidates(trial: Trial, needs: Needs, constants: frozenset[int], whole: bool = False) -> Iterator[Needs]:
@@ -34,7 +33,7 @@ def candidates(trial: Trial, needs: Needs, constants: frozenset[int], whole: boo
     sizes = {key: size for key, size in trial.assignment.sizes.items() if isinstance(size, int)}
     nearby = list(trial.spoken_of) or list(sizes)
     if takes_apart(trial):
-        yield from _ranks_needed(trial, needs, sizes, nearby, constants)  # it takes a fixed number of axes, or of items
+        yield from ranks_needed(trial, needs, sizes, nearby, constants)  # it takes a fixed number of axes, or of items
         return
     of_ranks = speaks_of_rank(trial) or is_about_kinds(trial) or names.NO_SUCH_AXIS in str(trial.error)
     for rule in _OF_RANKS if of_ranks else _RULES:
@@ -107,8 +106,8 @@ def _is_of_a_library(error: Exception) -> bool:
     return bool(frames) and Whose(frozenset())[frames[-1].f_code.co_filename] == "library"
 
 
-# What `zip(strict=True)` says of two that differ in length; it does not say in which.
-_UNPAIRED = "zip() argument"
+# What is said of lists of another length than is asked for, by `zip(strict=True)` and by an index; not of which.
+_UNPAIRED = re.compile(r"zip\(\) argument|(list|tuple) index out of range")
 
 
 def _items(
@@ -133,7 +132,7 @@ def _items(
         leading = unlike[0][1]
         together = tuple(pair for pair in unlike if pair[1] == leading)
         yield dataclasses.replace(needs, items=(*needs.items, *together))
-    of_items = bool(trial.guard) or _UNPAIRED in str(trial.error)
+    of_items = bool(trial.guard) or _UNPAIRED.search(str(trial.error)) is not None
     for key in nearby:
         for place in free:
             if (
@@ -169,28 +168,6 @@ def _joined_numbers(
         yield dataclasses.replace(needs, merged=(*needs.merged, *rest))
 
 
-def _same_shapes(
-    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
-) -> Iterator[Needs]:
-    """All arrays whose annotations give no shape, of one number of axes, or of one shape."""
-    keys = [key for key in trial.open_keys if key in sizes]
-    names = dict.fromkeys(key.rpartition(".")[0] for key in keys)
-    open_ranks = {key: rank for key, (rank, anonymous) in trial.ranks.items() if anonymous}
-    if needs.merged or not open_ranks:
-        return
-    together = tuple(
-        (f"{name}.{axis}", f"{next(iter(names))}.{axis}")
-        for name in list(names)[1:]
-        for axis in range(max(open_ranks.values()))
-        if {f"{name}.{axis}", f"{next(iter(names))}.{axis}"} <= set(keys)
-    )
-    if together:
-        yield dataclasses.replace(needs, merged=together, alike=together)
-    for rank in (1, 2, 0) if len(open_ranks) > 1 and not needs.ranks else ():
-        if set(open_ranks.values()) != {rank}:
-            yield dataclasses.replace(needs, ranks=tuple((key, rank) for key in open_ranks))
-
-
 def _written(
     trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
 ) -> Iterator[Needs]:
@@ -224,17 +201,6 @@ def _is_fixed(key: str, number: int, trial: Trial, needs: Needs) -> bool:
     return any(
         one == key or (fixed == number and scopes & trial.scopes.get(one, frozenset())) for one, fixed in needs.equal
     )
-
-
-def _ranks_needed(
-    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
-) -> Iterator[Needs]:
-    for key, (rank, anonymous) in trial.ranks.items():
-        if key in dict(needs.ranks) or not (anonymous or trial.raised_by_user):
-            continue
-        # A shape says `...` for what may come before its dims, so not for none at all, unless a guard says so.
-        needless = 0 if key.endswith("]") and not trial.raised_by_user else rank
-        yield from (needs.plus(ranks=(key, other)) for other in _RANKS if other not in (rank, needless))
 
 
 def _divisors(
@@ -406,11 +372,12 @@ def _joined_configurations(
 _RULES: tuple[Rule, ...] = (
     _joined_numbers,
     _counts,
-    _same_shapes,
+    same_dots,
+    same_shapes,
     _merges,
     _as_recorded,
     _items,
-    _ranks_needed,
+    ranks_needed,
     _orders,
     _halves_of_guard,
     _divisors,
@@ -428,4 +395,4 @@ _RULES: tuple[Rule, ...] = (
 _OF_PARTS: tuple[Rule, ...] = (_numbers, _numbers_of_all, _squares, _halves)
 
 # Those for what has another number of axes than is asked for, or is of another kind: whatever its sizes are.
-_OF_RANKS: tuple[Rule, ...] = (_counts, _same_shapes, _ranks_needed)
+_OF_RANKS: tuple[Rule, ...] = (_counts, same_dots, same_shapes, ranks_needed)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from weft.typecheck.arguments.builder import Assignment
+from weft.typecheck.arguments.builder import Assignment, Unbuildable
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.proofs.budget import Budget, Exhausted
 from weft.typecheck.proofs.conditions import confirmed
@@ -27,6 +27,7 @@ from weft.typecheck.proofs.options import (
     without_option,
 )
 from weft.typecheck.proofs.pairs import vary_pairs
+from weft.typecheck.proofs.ranks import vary_ranks
 from weft.typecheck.proofs.sizes import vary_compared, vary_ones, vary_remainders
 from weft.typecheck.proofs.trial import Target, Trial
 from weft.typecheck.proofs.variations import (
@@ -34,7 +35,6 @@ from weft.typecheck.proofs.variations import (
     is_inert,
     vary_classes,
     vary_options,
-    vary_ranks,
     with_option,
 )
 
@@ -146,7 +146,7 @@ class Search(Explainer):
         other = self.otherwise(base)
         needs = Needs() if other.ok else self.explain(other, Needs(), ascending)
         if needs is not None:
-            base = other
+            base = self._as_usual(base, other, needs)
             self.found.notes += self._chosen(base, needs)
         elif other is not base:
             needs = self.explain(base, Needs(), ascending)
@@ -170,11 +170,21 @@ class Search(Explainer):
             further = self.furthest
             # Options that only move the error elsewhere get no further than the usual ones.
             nearest = other if base is first and other.progress > first.progress else base
-            blamed = nearest if further is None or further.assignment.merged or further.assignment.apart else further
+            blamed = nearest if further is None or further.joins_dims or further.assignment.apart else further
+            if blamed.error is not None and not blamed.guard and self.at_end is not None:
+                blamed = self.at_end  # all that is wrong then is wrong with the result, whatever the shapes
             self.found.failed.append(blamed)
             return None
         self.pending = None
         return base, needs
+
+    def _as_usual(self, base: Trial, other: Trial, needs: Needs) -> Trial:
+        """The trial with the usual options, if what another one needs is enough for that, too."""
+        if other is not base and needs != Needs():
+            with contextlib.suppress(Unbuildable):
+                usual = self.with_needs(base, needs, ascending)
+                return usual if usual.ok else other
+        return other
 
     def _dealt(self, base: Trial, needs: Needs) -> bool:
         """Whether it holds however sizes are dealt, under these needs or more."""

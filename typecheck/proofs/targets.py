@@ -246,7 +246,8 @@ def _is_narrower(narrow: Annotation, wide: Annotation) -> bool:
     if _is_open(wide):
         return not _is_open(narrow)
     classes = [getattr(one, "cls", None) for one in (narrow, wide)]
-    return all(isinstance(one, type) for one in classes) and classes[0] is not classes[1] and issubclass(*classes)
+    # Not by `issubclass`, which a protocol may refuse to be asked.
+    return all(isinstance(one, type) for one in classes) and classes[1] in classes[0].__mro__[1:]
 
 
 def _is_open(annotation: Annotation) -> bool:

@@ -29,7 +29,7 @@ from weft.typecheck.proofs.kept_shapes import changes, shapes_of
 from weft.typecheck.proofs.passing import Passing
 from weft.typecheck.proofs.reshapes import impossible_reshape
 from weft.typecheck.proofs.tracing import trace
-from weft.typecheck.proofs.violations import Violation
+from weft.typecheck.proofs.violations import Violation, clashing
 from weft.typecheck.proofs.watch import Watch
 from weft.typecheck.proofs.whose import is_users
 
@@ -46,6 +46,10 @@ _COLLECTIONS = tuple | list | dict | set
 
 # A trial changes what the whole process sees: the filters of warnings, and arrays among a module's globals (`outside`).
 one_at_a_time = threading.RLock()
+
+
+class Signal(Exception):
+    """Stands for what a program raises that is no `Exception`, and says its name."""
 
 
 def only_built(_: Any) -> None:
@@ -101,6 +105,7 @@ class Trial:
         leading: the keys that are the first of several axes of an array that the function is given.
         linked: whether the function and the records that it is given have names in common.
         ranks, options: what the builder met.
+        ranks_of_records: the `*name`s that only records among the arguments use.
         violations: contracts that did not hold.
         error: what the program raised.
         error_at: the user's file and line that raised it.
@@ -147,6 +152,7 @@ class Trial:
     makers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     configured: frozenset[str] = frozenset()
     empty: frozenset[str] = frozenset()
+    ranks_of_records: frozenset[str] = frozenset()
     assumed: frozenset[str] = frozenset()
     emptied: frozenset[str] = frozenset()
     texts: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -168,6 +174,12 @@ class Trial:
     def ok(self) -> bool:
         """Whether everything held."""
         return self.error is None and not self.violations
+
+    @property
+    def joins_dims(self) -> bool:
+        """Whether two dims are one size in it of which annotations name one: axes without a name are no dims."""
+        keys = (*self.assignment.merged, *self.assignment.merged.values())
+        return any(not self.ranks.get(key.rpartition(".")[0], (0, False))[1] for key in keys)
 
     @property
     def place(self) -> tuple[Any, ...]:
@@ -202,25 +214,6 @@ class Trial:
             if size in mentioned
             or (isinstance(size, int) and size > 4 and any(one and one % size == 0 for one in mentioned))
         )
-
-
-def clashing(message: str) -> set[int]:
-    """The sizes that disagree, of an error that shows two shapes that should broadcast or match.
-
-    >>> sorted(clashing("add got incompatible shapes for broadcasting: (5, 17), (5, 11)."))
-    [11, 17]
-    """
-    if "reshape" in message:
-        return set()
-    shapes = [tuple(map(int, re.findall(r"\d+", text))) for text in re.findall(r"\((\d+,[\d, ]*)\)", message)]
-    return {
-        size
-        for number, one in enumerate(shapes)
-        for other in shapes[number + 1 :]
-        for pair in zip(one[::-1], other[::-1], strict=False)
-        if pair[0] != pair[1] and 1 not in pair
-        for size in pair
-    }
 
 
 def clashing_keys(trial: Trial) -> frozenset[str]:
@@ -289,6 +282,7 @@ def _met(builder: Builder) -> dict[str, Any]:
         "scopes": builder.contracts_by_key(),
         "linked": bool(builder.names & builder.names_outside),
         "configured": builder.configured,
+        "ranks_of_records": builder.ranks_of_records,
         **{
             name: frozenset(getattr(builder, name))
             for name in ("leading", "vague", "numbers", "assumed", "emptied", "bare")
@@ -341,6 +335,12 @@ def _run(target: Target, builder: Builder, watch: Watch, passing: Passing) -> _R
         raise
     except Exception as raised:
         ran.error = raised
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as raised:  # of a class of the program's own, which it raises as a sign to itself
+        if not raised_at(raised, target.own)[1]:
+            raise  # such as a limit of time
+        ran.error = Signal(type(raised).__name__).with_traceback(raised.__traceback__)
     return ran
 
 

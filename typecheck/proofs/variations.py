@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from weft.typecheck.arguments.builder import Assignment, Unbuildable
 from weft.typecheck.proofs.beyond import beyond_annotations
 from weft.typecheck.proofs.explaining import MOST_CLASSES, Explainer
-from weft.typecheck.proofs.needs import Needs, array_of, ascending, assignment_for, axes
+from weft.typecheck.proofs.needs import Needs, ascending, assignment_for
 from weft.typecheck.proofs.options import (
     argument_of,
     at_guard,
@@ -120,6 +120,8 @@ def vary_options(explainer: Explainer, found: Found) -> None:
                     more = (one for _, one in difference(current, together) if one != place)
                     beside = " and ".join(map(argument_of, more))
                     found.notes.append(f"{without_option(trial, place, option)}, or left out with {beside}")
+                elif (none := _where_there_is_none(explainer, trial, place)) is not None:
+                    found.notes.append(f"{without_option(trial, place, option)}, or {none}")
                 elif (
                     trial.guard
                     or given
@@ -207,13 +209,30 @@ def _left_out_together(explainer: Explainer, base: Trial, failing: Trial, place:
     return None
 
 
+def _where_there_is_none(explainer: Explainer, failing: Trial, place: str) -> str | None:
+    """The sizes of which there is none where an argument is left out, if it holds there: `inputs_dim = 0`.
+
+    A model without inputs has weights for none of them. No other trial has a size of 0, for there most of what is wrong
+    is right.
+    """
+    own = failing.optional.get(place, frozenset())
+    keys = [key for key in failing.spoken_of if key.rpartition(".")[2] in own]
+    if not keys or failing.guard or 0 not in failing.mentioned:
+        return None
+    sizes = {**failing.assignment.sizes, **dict.fromkeys(keys, 0)}
+    with contextlib.suppress(Unbuildable):
+        if explainer.attempt(dataclasses.replace(failing.assignment, sizes=sizes)).ok:
+            return " and ".join(f"{key} = 0" for key in keys)
+    return None
+
+
 def _helped(explainer: Explainer, base: Trial, place: str, option: int, needs: Needs) -> bool:
     """Whether an option that fails alone holds beside another one.
 
     What fails there as the other one does alone, or before it comes to where the first fails, is a fault of the other,
     which is looked for by itself. So does a field of a record that says how many axes others of its fields have.
     """
-    if any(_goes_with(explainer, base, {place: option}, key, rank) for key in base.ranks for rank in (1, 2)):
+    if any(goes_with(explainer, base, {place: option}, key, rank) for key in base.ranks for rank in (1, 2)):
         return True
     alone = explainer.attempt(taking(base, {place: option}))
     for other, count in base.options.items():
@@ -231,7 +250,7 @@ def _helped(explainer: Explainer, base: Trial, place: str, option: int, needs: N
     return False
 
 
-def _goes_with(explainer: Explainer, base: Trial, options: Mapping[str, int], key: str, rank: int) -> bool:
+def goes_with(explainer: Explainer, base: Trial, options: Mapping[str, int], key: str, rank: int) -> bool:
     """Whether an option of a field of a record holds with another number of axes, of which no annotation can say so."""
     if base.ranks[key][0] == rank or not any("." in place for place in options):
         return False
@@ -258,76 +277,3 @@ def _alike(one: Trial, other: Trial) -> bool:
 def taking(base: Trial, options: Mapping[str, int]) -> Assignment:
     """The assignment of a trial with some options taken otherwise."""
     return dataclasses.replace(base.assignment, options={**base.assignment.options, **options})
-
-
-def vary_ranks(explainer: Explainer, found: Found) -> None:
-    """Other numbers of axes for each variadic name; for all arrays without a shape at once, where one alone fails."""
-    base = found.passed[0]
-    if found.needs.of_one_shape:
-        return
-    alone: dict[str, list[str]] = {}
-    for key, (rank, anonymous) in base.ranks.items():
-        if any(one == key for one, _ in found.needs.ranks):
-            continue
-        if anonymous and _speaks_of_axes(found.needs, key):
-            found.needs = found.needs.plus(ranks=(key, rank))  # of which axis is only said of this many
-            continue
-        notes = _other_ranks(explainer, found, key)
-        if notes:
-            alone[key] = notes
-    together = [key for key in alone if len(alone[key]) > 1 and base.ranks[key] == (2, True)]
-    if len(together) > 1:
-        with contextlib.suppress(Unbuildable):
-            trials = [_of_ranks(explainer, base, dict.fromkeys(together, other)) for other in (0, 1)]
-            if all(trial.ok for trial in trials):
-                found.passed += trials
-                alone = {key: notes for key, notes in alone.items() if key not in together}
-                found.notes.append(f"{' and '.join(map(array_of, together))} have the same number of axes, 2 at most")
-    found.notes += [note for notes in alone.values() for note in notes]
-
-
-def _other_ranks(explainer: Explainer, found: Found, key: str) -> list[str]:
-    """Other numbers of axes for one variadic name, and which the program does not take, in words."""
-    base = found.passed[0]
-    rank, anonymous = base.ranks[key]
-    compared = explainer.target.compared_ranks
-    others = dict.fromkeys((0, 2, 1, *sorted(one + near for one in compared for near in (-1, 0, 1) if one + near > 2)))
-    held, refused = {rank}, dict[int, Trial]()
-    for other in others:
-        if other == rank or found.failed:
-            continue
-        try:
-            trial = _of_ranks(explainer, base, {key: other})
-        except Unbuildable:
-            continue
-        if trial.ok:
-            found.passed.append(trial)
-            held.add(other)
-        elif (
-            anonymous
-            or trial.guard
-            or (other == 0 and trial.error is not None)
-            or any(_goes_with(explainer, base, {place: 1}, key, other) for place in base.options)
-        ):
-            refused[other] = trial
-        else:
-            found.failed.append(trial)
-    if refused and max(refused) < max(held):
-        return [f"{array_of(key)} is not of {axes(other)}{at_guard(trial)}" for other, trial in refused.items()]
-    if refused:  # nothing is known of more axes
-        *few, last = [str(one) for one in sorted(held)]
-        said = f"{', '.join(few)} or {last} axes" if few else axes(int(last))
-        return [f"{array_of(key)} is of {said}{at_guard(refused[max(refused)])}"]
-    return []
-
-
-def _of_ranks(explainer: Explainer, base: Trial, ranks: Mapping[str, int]) -> Trial:
-    return explainer.attempt(dataclasses.replace(base.assignment, ranks={**base.assignment.ranks, **ranks}))
-
-
-def _speaks_of_axes(needs: Needs, key: str) -> bool:
-    """Whether needs are about axes of an array that has any number of them, but for their being another array's."""
-    pairs = [*needs.multiples, *needs.equal, *needs.least, *((one, other) for one, other, _ in needs.order)]
-    # The first axis of one is the first of another, however many they have.
-    pairs += [pair for pair in needs.merged if len({one.partition("....")[2] or one for one in pair}) > 1]
-    return any(isinstance(one, str) and one.startswith(f"{key}.") for pair in pairs for one in pair)

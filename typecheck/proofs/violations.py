@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -105,3 +106,22 @@ def sizes_of(mismatch: Mismatch) -> tuple[int, ...]:
     stacked = mismatch.stacked[0] if mismatch.stacked is not None else ()
     sizes = (mismatch.expected, *(stacked or (_found(mismatch),)))
     return sizes if all(isinstance(one, int) for one in sizes) else ()
+
+
+def clashing(message: str) -> set[int]:
+    """The sizes that disagree, of an error that shows two shapes that should broadcast or match.
+
+    >>> sorted(clashing("add got incompatible shapes for broadcasting: (5, 17), (5, 11)."))
+    [11, 17]
+    """
+    if "reshape" in message:
+        return set()
+    shapes = [tuple(map(int, re.findall(r"\d+", text))) for text in re.findall(r"\((\d+,[\d, ]*)\)", message)]
+    return {
+        size
+        for number, one in enumerate(shapes)
+        for other in shapes[number + 1 :]
+        for pair in zip(one[::-1], other[::-1], strict=False)
+        if pair[0] != pair[1] and 1 not in pair
+        for size in pair
+    }

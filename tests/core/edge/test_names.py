@@ -126,6 +126,10 @@ def register_twice() -> None:
         )
 
 
+def convolve_unlike() -> None:
+    jax.lax.conv(X[None], X, (1,), "SAME")
+
+
 def fail_in_a_program() -> None:
     jax.jit(lambda x: eqx.error_if(x, x > 0, "too large"))(jnp.ones(()))
 
@@ -150,6 +154,7 @@ WORDS: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
     "texts are mapped": (TypeError, names.NOT_OF_JAX, lambda: jax.vmap(jnp.sin)(TEXTS)),
     "an axis is not there": (NameError, f"{names.UNBOUND_AXIS}rows", lambda: jax.lax.psum(1.0, "rows")),
     "an array has fewer axes": (ValueError, f"{names.NO_SUCH_AXIS} 2", lambda: jnp.sum(X, axis=2)),
+    "arrays are of unlike numbers of axes": (TypeError, f"{names.UNLIKE_RANKS}3 and 2", convolve_unlike),
     "a name is taken": (ValueError, names.NAME_OF_EXPORTS, register_twice),
     "equinox's error": (jax.errors.JaxRuntimeError, f"{names.OF_EQUINOX}too large\n", fail_in_a_program),
 }

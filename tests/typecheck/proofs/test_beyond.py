@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import abc
+import signal
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -9,7 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from weft.typecheck.proofs.prover import verify
 from weft.typecheck.proofs.report import Verdict
 
@@ -47,7 +49,11 @@ def counted(n: Int[Array, ""]) -> Int[Array, ""]:
     return jnp.asarray(sum(range(n)))
 
 
-@pytest.mark.parametrize("function", [repeated, sized, segments, looked_up, counted])
+def chosen(x: Float[Array, "n"], which: Bool[Array, "n"]) -> Float[Array, "m"]:
+    return x[which]
+
+
+@pytest.mark.parametrize("function", [repeated, sized, segments, looked_up, counted, chosen])
 def test_what_some_numbers_would_do_for_is_skipped(function: Callable[..., Any]):
     (contract,) = verify(function).contracts
     assert contract.verdict is Verdict.SKIPPED
@@ -56,6 +62,10 @@ def test_what_some_numbers_would_do_for_is_skipped(function: Callable[..., Any])
 
 def looked_up_in_a_map(x: Float[Array, "n 2"]) -> Float[Array, "n"]:
     return jax.vmap(lambda row: [0.5, 1.5][jnp.argmin(row)] * row[0])(x)
+
+
+def chosen_in_a_map(x: Float[Array, "n d"], which: Bool[Array, "n d"]) -> Float[Array, "n"]:
+    return jax.vmap(lambda row, some: row[some].sum())(x, which)
 
 
 @jax.jit
@@ -71,7 +81,7 @@ class LooksUpInAJit(eqx.Module):
         return jnp.asarray(self.of[jnp.argmin(x)])
 
 
-@pytest.mark.parametrize("thing", [looked_up_in_a_map, looked_up_in_a_jit, LooksUpInAJit])
+@pytest.mark.parametrize("thing", [looked_up_in_a_map, chosen_in_a_map, looked_up_in_a_jit, LooksUpInAJit])
 def test_inside_of_a_transform_no_numbers_do(thing: Any):
     assert verify(thing).contracts[0].verdict is Verdict.FAILS
 
@@ -139,3 +149,81 @@ def test_which_tree_it_is_is_left_open():
     (contract,) = verify(taken_apart).contracts
     assert contract.verdict is Verdict.SKIPPED
     assert "the annotation leaves open which tree it is" in contract.reason
+
+
+class Rule(eqx.Module):
+    @abc.abstractmethod
+    def applied(self, x: Float[Array, "n"]) -> Float[Array, "n"]: ...
+
+
+class Twice(Rule):
+    def applied(self, x: Float[Array, "n"]) -> Float[Array, "n"]:
+        return 2 * x
+
+
+def applied_with_a_key(rule: Rule, x: Float[Array, "n"], key: Key[Array, ""]) -> Float[Array, "n"]:
+    return rule.applied(x, key)
+
+
+def test_what_no_class_that_was_tried_can_be_called_with_is_left_open():
+    (contract,) = verify(applied_with_a_key).contracts
+    assert contract.verdict is Verdict.SKIPPED
+    assert contract.reason.startswith("rule: no class that was tried")
+
+
+def of_two(x: Float[Array, "n"], key: Key[Array, ""]) -> Float[Array, "n"]:
+    return x
+
+
+def called_with_one(x: Float[Array, "n"]) -> Float[Array, "n"]:
+    return of_two(x)
+
+
+def test_a_function_of_the_program_that_is_called_otherwise_fails():
+    assert verify(called_with_one).contracts[0].verdict is Verdict.FAILS
+
+
+def partitioned(x: Float[Array, "n"], which: PyTree[bool]) -> Float[Array, "n"]:
+    kept, _ = eqx.partition({"x": x}, which)
+    return kept["x"]
+
+
+def test_which_structure_a_tree_has_is_left_open():
+    (contract,) = verify(partitioned).contracts
+    assert contract.verdict is Verdict.SKIPPED
+    assert "the annotation leaves open which tree it is" in contract.reason
+
+
+def first_of(**rules: Rule) -> Float[Array, "3"]:
+    listed = list(rules.values())
+    return listed[0].applied(jnp.ones(3))
+
+
+def test_what_has_no_keywords_to_take_the_first_of_is_left_open():
+    (contract,) = verify(first_of).contracts
+    assert contract.reason.startswith("**rules: ")
+
+
+class Unlike(BaseException):
+    """A sign of a program to itself."""
+
+
+def checked(x: Float[Array, "n"], y: Float[Array, "m"]) -> Float[Array, "n"]:
+    if x.shape != y.shape:
+        raise Unlike
+    return x + y
+
+
+def test_a_sign_that_is_no_exception_is_a_refusal():
+    (contract,) = verify(checked).contracts
+    assert (contract.verdict, contract.assumptions) == (Verdict.PROVED, ("m = n",))
+
+
+def interrupted(x: Float[Array, "n"]) -> Float[Array, "n"]:
+    signal.raise_signal(signal.SIGINT)
+    return x
+
+
+def test_what_ends_a_program_from_outside_is_none():
+    with pytest.raises(KeyboardInterrupt):
+        verify(interrupted)

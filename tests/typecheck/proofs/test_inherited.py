@@ -80,3 +80,25 @@ def test_what_the_base_class_takes_any_tree_for_the_subclass_takes_as_it_says():
     assert inverse.verdict in (Verdict.PROVED, Verdict.HOLDS), inverse
     report = {one.name: one for one in verify(WronglyJoining).contracts}["WronglyJoining.inverse"]
     assert report.verdict is Verdict.FAILS, report
+
+
+class Sized(typing.Protocol):
+    width: int
+
+
+class Reading(eqx.Module):
+    def read(self, source: Sized, x: Float[Array, "n"]) -> Float[Array, "n"]:
+        return self.scaled(source, x)
+
+    def scaled(self, source: Sized, x: Float[Array, "n"]) -> Float[Array, "n"]:
+        return x
+
+
+class ReadingOtherwise(Reading):
+    def scaled(self, source: Kernel, x: Float[Array, "n"]) -> Float[Array, "n"]:
+        return x * source.scale
+
+
+def test_a_protocol_is_not_asked_for_its_subclasses():
+    contracts = {one.name: one for one in verify(ReadingOtherwise).contracts}
+    assert contracts["ReadingOtherwise.scaled"].verdict is Verdict.PROVED

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import pytest
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key
 from weft.typecheck import verify
 from weft.typecheck.proofs.report import Verdict
 
@@ -39,12 +40,17 @@ def paired(names: list[float], xs: tuple[Float[Array, "n"], ...]) -> list[Float[
     return [name * x for name, x in zip(names, xs, strict=True)]
 
 
+def sampled(keys: list[Key[Array, ""]], n: int, d: int) -> Float[Array, "n d"]:
+    return jnp.stack([jax.random.uniform(keys[axis], (n,)) for axis in range(d)], axis=-1)
+
+
 @pytest.mark.parametrize(
     ("judged", "condition"),
     [
         (scaled, "d = len(lengths)"),
         (in_units, "d = len(grid.spacing)"),
         (weighted, "k = len(xs)"),
+        (sampled, "d = len(keys)"),
         (paired, "len(names) = len(xs)"),
         (Grid.volume, "len(self.shape) = len(self.spacing)"),
         (Grid.wrapped, "d = len(self.shape)"),

@@ -1,5 +1,7 @@
 """Several options taken otherwise at once: what is left out together, and pairs where there are many."""
 
+from typing import NamedTuple
+
 import equinox as eqx
 import jax.numpy as jnp
 import pytest
@@ -135,3 +137,33 @@ def test_a_field_may_say_how_many_axes_the_others_of_its_record_have():
 @pytest.mark.parametrize("program", [means_of_two, means_of_values])
 def test_what_no_number_of_axes_makes_hold_fails_and_so_does_what_is_no_field(program):
     assert not verify(program)
+
+
+class Weights(NamedTuple):
+    of_states: Float[Array, "s s"]
+    of_inputs: Float[Array, "s u"]
+
+
+def stepped(
+    weights: Weights, states: Float[Array, "t s"], inputs: Float[Array, "t u"] | None = None
+) -> Float[Array, "t s"]:
+    inputs = jnp.zeros((states.shape[0], 0)) if inputs is None else inputs
+    return states @ weights.of_states.T + inputs @ weights.of_inputs.T
+
+
+def stepped_in_vain(
+    weights: Weights, states: Float[Array, "t s"], inputs: Float[Array, "t u"] | None = None
+) -> Float[Array, "t s"]:
+    inputs = jnp.zeros((0, 0)) if inputs is None else inputs
+    return states @ weights.of_states.T + inputs @ weights.of_inputs.T
+
+
+def test_what_is_left_out_may_ask_for_there_to_be_none_of_it():
+    report = verify(stepped)
+    assert report, report
+    (contract,) = report.contracts
+    assert contract.assumptions == ("inputs is given, or u = 0",)
+
+
+def test_what_fails_even_where_there_is_none_of_it_fails():
+    assert not verify(stepped_in_vain)

@@ -423,3 +423,31 @@ def test_a_dtype_without_brackets_in_a_library_is_taken_for_what_it_means_and_to
     assert contract.verdict is Verdict.UNDECIDED
     assert "transposed, return" in contract.reason
     assert "refuses the package" in contract.reason
+
+
+class OfBare(eqx.Module):
+    width: int
+    weight: Float[Array, "width out"]
+
+    def __init__(self, width, out, key):
+        self.width = width
+        self.weight = jax.random.normal(key, (width, out))
+
+    def __call__(self, x: Float[Array, "n width"]) -> Float[Array, "n out"]:
+        return x @ self.weight
+
+
+class OfBareStates(eqx.Module):
+    states: int
+
+    def __init__(self, states):
+        self.states = states
+
+    def initial(self) -> Float[Array, "{self.states}"]:
+        return jnp.zeros(self.states)
+
+
+def test_a_parameter_without_an_annotation_is_what_the_field_of_its_name_holds():
+    assert verify(OfBare)
+    (contract,) = verify(OfBareStates).contracts
+    assert contract.verdict is Verdict.HOLDS, contract

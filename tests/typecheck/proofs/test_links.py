@@ -1,0 +1,52 @@
+"""What an installed package's integers have to be one with is said, and decides nothing."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import pytest
+from jaxtyping import Array, Float
+from weft.typecheck.proofs import prover
+from weft.typecheck.proofs.prover import verify
+from weft.typecheck.proofs.report import Verdict
+
+
+class Memory(eqx.Module):
+    width: int
+    states: int
+    query: eqx.nn.Linear
+
+    def __init__(self, width: int, states: int, key: jax.Array):
+        self.width, self.states = width, states
+        self.query = eqx.nn.Linear(width, states, key=key)
+
+    def read(self, state: Float[Array, "key value"], x: Float[Array, "features"]) -> Float[Array, "value"]:
+        return self.query(x) @ state
+
+    def read_backwards(self, state: Float[Array, "key value"], x: Float[Array, "features"]) -> Float[Array, "key"]:
+        return self.query(x) @ state
+
+
+def contract_of(name: str):
+    return next(one for one in verify(Memory).contracts if one.name.endswith(name))
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prover, "is_users", lambda file, own=frozenset(): file in own)
+
+
+@pytest.mark.usefixtures("installed")
+def test_what_holds_where_integers_of_its_record_are_sizes_is_undecided():
+    contract = contract_of("read")
+    assert contract.verdict is Verdict.UNDECIDED, contract
+    assert "it holds when key = states and features = width, which no annotation says" in contract.reason
+
+
+@pytest.mark.usefixtures("installed")
+def test_no_integers_excuse_a_wrong_result():
+    assert contract_of("read_backwards").verdict is Verdict.FAILS
+
+
+def test_in_the_users_own_code_it_fails():
+    assert contract_of("read").verdict is Verdict.FAILS

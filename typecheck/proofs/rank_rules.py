@@ -1,0 +1,73 @@
+"""Single needs of numbers of axes, and of shapes that arrays without one may have in common; see `rules`."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+
+from weft.core.edge import names
+from weft.typecheck.proofs.needs import Needs
+from weft.typecheck.proofs.trial import Trial
+from weft.typecheck.proofs.whose import is_of_jax
+
+_RANKS = (1, 2, 0, 3, 4)
+# How many axes a `...` has at most.
+_MOST_DOTS = 3
+
+
+def same_shapes(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    """All arrays whose annotations give no shape, of one number of axes, or of one shape."""
+    keys = [key for key in trial.open_keys if key in sizes]
+    names = dict.fromkeys(key.rpartition(".")[0] for key in keys)
+    open_ranks = {key: rank for key, (rank, anonymous) in trial.ranks.items() if anonymous}
+    if needs.merged or not open_ranks:
+        return
+    together = tuple(
+        (f"{name}.{axis}", f"{next(iter(names))}.{axis}")
+        for name in list(names)[1:]
+        for axis in range(max(open_ranks.values()))
+        if {f"{name}.{axis}", f"{next(iter(names))}.{axis}"} <= set(keys)
+    )
+    if together:
+        yield dataclasses.replace(needs, merged=together, alike=together)
+    for rank in (1, 2, 0) if len(open_ranks) > 1 and not needs.ranks else ():
+        if set(open_ranks.values()) != {rank}:
+            yield dataclasses.replace(needs, ranks=tuple((key, rank) for key in open_ranks))
+
+
+def same_dots(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    """The `...` of two arrays, or of all, of one shape: `"batch ... d"` twice, which binds nothing and may mean it."""
+    dots = [key for key, (_, anonymous) in trial.ranks.items() if anonymous and key.endswith("]")]
+    groups = [*itertools.combinations(dots, 2), *([tuple(dots)] if len(dots) > 2 else [])]
+    for first, *rest in groups if not needs.merged else ():
+        together = tuple((f"{one}.{axis}", f"{first}.{axis}") for one in rest for axis in range(_MOST_DOTS))
+        yield dataclasses.replace(needs, merged=together, alike=together)
+
+
+def ranks_needed(
+    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
+) -> Iterator[Needs]:
+    for key, (rank, anonymous) in trial.ranks.items():
+        of_record = key in trial.ranks_of_records
+        if key in dict(needs.ranks) or not (anonymous or trial.raised_by_user or of_record):
+            continue
+        # A record may be a batch of itself for those who map over it: what it is by itself comes first.
+        ranks = sorted(_RANKS) if of_record else _RANKS
+        # A shape says `...` for what may come before its dims, so not for none at all, unless a guard says so.
+        needless = 0 if key.endswith("]") and not trial.raised_by_user else rank
+        others = (one for one in (*ranks, *_told(trial, rank)) if one not in (rank, needless))
+        yield from (needs.plus(ranks=(key, other)) for other in others)
+
+
+def _told(trial: Trial, rank: int) -> Iterator[int]:
+    """The number of axes by which an array has too few, where JAX says how many it asks for."""
+    found = re.search(rf"{names.UNLIKE_RANKS}(\d+) and (\d+)", str(trial.error)) if is_of_jax(trial.error) else None
+    more = abs(int(found[1]) - int(found[2])) if found else 0
+    if more and rank + more not in _RANKS:
+        yield rank + more

@@ -1,0 +1,101 @@
+"""Other numbers of axes, once a program holds: for each `*name` and `...`, and for several that have one shape."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping
+
+from weft.typecheck.arguments.builder import Unbuildable
+from weft.typecheck.proofs.explaining import Explainer
+from weft.typecheck.proofs.needs import Needs, array_of, axes
+from weft.typecheck.proofs.options import at_guard
+from weft.typecheck.proofs.trial import Trial
+from weft.typecheck.proofs.variations import Found, goes_with
+
+
+def vary_ranks(explainer: Explainer, found: Found) -> None:
+    """Other numbers of axes for each variadic name; for all arrays without a shape at once, where one alone fails."""
+    base = found.passed[0]
+    if found.needs.of_one_shape:
+        _other_ranks_of_all(explainer, found)
+        return
+    alone: dict[str, list[str]] = {}
+    for key, (rank, anonymous) in base.ranks.items():
+        if any(one == key for one, _ in found.needs.ranks):
+            continue
+        if anonymous and _speaks_of_axes(found.needs, key):
+            found.needs = found.needs.plus(ranks=(key, rank))  # of which axis is only said of this many
+            continue
+        notes = _other_ranks(explainer, found, key)
+        if notes:
+            alone[key] = notes
+    together = [key for key in alone if len(alone[key]) > 1 and base.ranks[key] == (2, True)]
+    if len(together) > 1:
+        with contextlib.suppress(Unbuildable):
+            trials = [_of_ranks(explainer, base, dict.fromkeys(together, other)) for other in (0, 1)]
+            if all(trial.ok for trial in trials):
+                found.passed += trials
+                alone = {key: notes for key, notes in alone.items() if key not in together}
+                found.notes.append(f"{' and '.join(map(array_of, together))} have the same number of axes, 2 at most")
+    found.notes += [note for notes in alone.values() for note in notes]
+
+
+def _other_ranks_of_all(explainer: Explainer, found: Found) -> None:
+    """Other numbers of axes for the `...` of several arrays that are of one shape."""
+    base = found.passed[0]
+    dots = {key.rpartition(".")[0] for pair in found.needs.alike for key in pair} & base.ranks.keys()
+    for other in (0, 2) if dots and all(key.endswith("]") for key in dots) else ():
+        with contextlib.suppress(Unbuildable):
+            trial = _of_ranks(explainer, base, dict.fromkeys(dots, other))
+            if trial.ok:
+                found.passed.append(trial)
+            else:
+                found.notes.append(f"{array_of(min(dots))} is not of {axes(other)}{at_guard(trial)}")
+
+
+def _other_ranks(explainer: Explainer, found: Found, key: str) -> list[str]:
+    """Other numbers of axes for one variadic name, and which the program does not take, in words."""
+    base = found.passed[0]
+    rank, anonymous = base.ranks[key]
+    compared = explainer.target.compared_ranks
+    others = dict.fromkeys((0, 2, 1, *sorted(one + near for one in compared for near in (-1, 0, 1) if one + near > 2)))
+    held, refused = {rank}, dict[int, Trial]()
+    for other in others:
+        if other == rank or found.failed:
+            continue
+        try:
+            trial = _of_ranks(explainer, base, {key: other})
+        except Unbuildable:
+            continue
+        if trial.ok:
+            found.passed.append(trial)
+            held.add(other)
+        elif (
+            anonymous
+            or trial.guard
+            or (other == 0 and trial.error is not None)
+            or any(goes_with(explainer, base, {place: 1}, key, other) for place in base.options)
+        ):
+            refused[other] = trial
+        else:
+            found.failed.append(trial)
+    if refused and max(refused) < max(held):
+        return [f"{array_of(key)} is not of {axes(other)}{at_guard(trial)}" for other, trial in refused.items()]
+    if refused:  # nothing is known of more axes
+        *few, last = [str(one) for one in sorted(held)]
+        said = f"{', '.join(few)} or {last} axes" if few else axes(int(last))
+        return [f"{array_of(key)} is of {said}{at_guard(refused[max(refused)])}"]
+    return []
+
+
+def _of_ranks(explainer: Explainer, base: Trial, ranks: Mapping[str, int]) -> Trial:
+    return explainer.attempt(dataclasses.replace(base.assignment, ranks={**base.assignment.ranks, **ranks}))
+
+
+def _speaks_of_axes(needs: Needs, key: str) -> bool:
+    """Whether needs are about axes of an array that has any number of them, but for their being another array's."""
+    pairs = [*needs.multiples, *needs.equal, *needs.least, *((one, other) for one, other, _ in needs.order)]
+    # The first axis of one is the first of another, however many they have.
+    pairs += [pair for pair in needs.merged if len({one.partition("....")[2] or one for one in pair}) > 1]
+    return any(isinstance(one, str) and one.startswith(f"{key}.") for pair in pairs for one in pair)
