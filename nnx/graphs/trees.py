@@ -32,11 +32,11 @@ def ways_out(function: str) -> str:
     )
 
 
-def duplicate(value: Any, first: Path, second: Path, function: str) -> DuplicateError:
+def duplicate(value: Any, first: Path, second: Path, function: str, where: str = "") -> DuplicateError:
     """The error for something shared in a tree."""
     return DuplicateError(
-        f"Duplicate {type(value).__name__}: tree mode (graph=False) does not support shared references, but one was "
-        "found at paths",
+        f"Duplicate {type(value).__name__}{where}: nnx.{function} in tree mode (graph=False) does not support shared "
+        "references, but one was found at paths",
         at=[format_path(first), format_path(second)],
         fix=ways_out(function),
     )
