@@ -368,8 +368,4 @@ def clear_non_graph_nodes(tree: Any) -> Any:
     >>> clear_non_graph_nodes([kept, 2])[1] is None
     True
     """
-
-    def is_kept(value: Any) -> bool:
-        return is_graph_node(value) or isinstance(value, Variable)
-
-    return jax.tree.map(lambda value: value if is_kept(value) else None, tree, is_leaf=is_kept)
+    return jax.tree.map(lambda value: value if is_graph_node(value) else None, tree, is_leaf=is_graph_node)
