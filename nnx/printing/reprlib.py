@@ -223,7 +223,10 @@ class SequenceReprMixin(Representable):
     __slots__ = ()
 
     def __nnx_repr__(self):
-        yield from _sequence_parts(type(self), self)
+        yield Object(type(self), kv_sep="", start="([", end="])")
+        values: Any = self
+        for value in values:
+            yield Attr("", value, use_raw_key=True)
 
 
 @dataclasses.dataclass(repr=False)
@@ -236,26 +239,10 @@ class PrettyMapping(Representable):
         yield from _mapping_parts(type(self), self.mapping)
 
 
-@dataclasses.dataclass(repr=False)
-class PrettySequence(Representable):
-    """A sequence, printed over several lines."""
-
-    sequence: Any
-
-    def __nnx_repr__(self):
-        yield from _sequence_parts(type(self), self.sequence)
-
-
 def _mapping_parts(kind: type, mapping: Any) -> Iterator[Object | Attr]:
     yield Object(kind, kv_sep=": ", start="({", end="})")
     for key, value in mapping.items():
         yield Attr(colorized(key), value, use_raw_key=True)
-
-
-def _sequence_parts(kind: type, sequence: Any) -> Iterator[Object | Attr]:
-    yield Object(kind, kv_sep="", start="([", end="])")
-    for value in sequence:
-        yield Attr("", value, use_raw_key=True)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
