@@ -91,8 +91,8 @@ from weft.nnx.variable.kinds import (
     variable_type_from_name,
 )
 from weft.nnx.variable.metadata import VariableMetadata, with_metadata
+from weft.nnx.variable.modes import MODES as _MODES
 from weft.nnx.variable.sharding import PARTITION_NAME, logical_axis_rules
-from weft.nnx.variable.variable import MODES as _MODES
 from weft.nnx.variable.variable import A, Variable
 
 # After the files are loaded, since some functions are named like the files of other things (state, graphdef).
