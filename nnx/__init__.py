@@ -104,14 +104,12 @@ from weft.nnx.graphs.splitting import (  # isort: skip
     graphdef,
     map,
     merge,
-    pop,
-    set_metadata,
     split,
     state,
     unpack,
-    update,
     variables,
 )
+from weft.nnx.graphs.updating import pop, set_metadata, update  # isort: skip
 
 from weft.nnx.interop.installing import install, uninstall  # isort: skip
 from weft.nnx.interop.conversion import convert  # isort: skip

@@ -11,7 +11,8 @@ import types
 from typing import Any
 
 _GRAPH = tuple(
-    f"graphs.{file}" for file in ("graph", "definitions", "graphstate", "nodes", "splitting", "walk", "trees")
+    f"graphs.{file}"
+    for file in ("graph", "definitions", "graphstate", "nodes", "splitting", "updating", "walk", "trees")
 )
 _GRAPH += ("objects.objects", "crossing.contexts", "config", "interop.deprecations", "states.states")
 _GRAPH += ("variable.variable", "variable.refs", "modules.views", "types")

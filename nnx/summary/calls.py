@@ -23,7 +23,8 @@ from weft.core.paths import Path
 from weft.modules.summary.costs import abstract, estimate
 from weft.nnx.errors import StructureError
 from weft.nnx.graphs.nodes import is_graph_node
-from weft.nnx.graphs.splitting import clone, merge, split, update
+from weft.nnx.graphs.splitting import clone, merge, split
+from weft.nnx.graphs.updating import update
 from weft.nnx.graphs.walk import iter_graph
 from weft.nnx.modules.pytree import Pytree
 from weft.nnx.objects.attributes import is_array_leaf
