@@ -90,6 +90,7 @@ def refuse_sharing(node: Any, function: str, name: Callable[[Path], Path]) -> No
     Raises:
         ValueError: for something shared, naming both paths, or an object whose class is no pytree.
     """
+    # For what is met on the way, and not for the leaves: JAX's walk is the one that a tree is taken apart by later.
     jtu.tree_flatten_with_path(
         node, is_leaf=_checked_leaf(SharingCheck(function), function, name), is_leaf_takes_path=True
     )

@@ -49,6 +49,7 @@ def view(
     unused = set(kwargs)
 
     def set_view(path: Path, value: Any) -> Any:
+        # Of the class first: an object may answer to any name, as Rngs do with a stream.
         method = getattr(type(value), "set_view", None) and getattr(value, "set_view", None)
         if method is not None and test(path, value):
             parameters = inspect.signature(method).parameters.values()

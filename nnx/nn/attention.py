@@ -242,6 +242,7 @@ class MultiHeadAttention(Module):
             is_causal=is_causal,
         )
         if decoding:
+            # Only now: a step that fails on the way leaves the cache as it was, and may be made again.
             keys, values, index = _cache(self)
             keys[...], values[...] = key, value
             index[...] += 1

@@ -158,7 +158,7 @@ class State(MutableMapping[Any, Any], Representable):
         return {"_mapping": self._mapping}
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        if key == "__orig_class__":
+        if key == "__orig_class__":  # Python sets it on what `State[...]` makes
             object.__setattr__(self, key, value)
         else:
             self._mapping[key] = value._mapping if isinstance(value, State) else value
