@@ -17,7 +17,7 @@ from weft.nnx.transforms._wrap import boundary_of, checked_prefix, decorate, ove
 from weft.nnx.transforms.keywords import JitKeywords, ShardMapKeywords
 from weft.transforms._wrap import named_like, numbers_and_names
 from weft.transforms.compilation import JitFunction, JitOptions
-from weft.transforms.mapping import SHARD_MAP, ShardMapOptions
+from weft.transforms.shards import SHARD_MAP, ShardMapOptions
 from weft.transforms.stages import Stage
 from weft.transforms.tracing import EVAL_SHAPE, NoOptions
 
