@@ -18,7 +18,7 @@ from weft.nnx.graphs.graph import flatten, sorted_leaves, unflatten
 from weft.nnx.graphs.graphstate import GraphState
 from weft.nnx.proxy_caller import CallableProxy
 from weft.nnx.states.filters import Filter
-from weft.nnx.states.states import FlatState, State, filter_state, from_flat_state, map_state, split_flat
+from weft.nnx.states.states import FlatState, State, filter_state, from_flat_state, map_state, single, split_flat
 from weft.nnx.states.traversals import flatten_to_sequence
 from weft.nnx.variable.refs import is_array_ref
 from weft.nnx.variable.variable import Variable
@@ -168,8 +168,7 @@ def unpack(node: Any, *filters: Filter, graph: bool | None = None) -> Any:
     (['w'], 2.0)
     """
     definition, *states = split(node, *filters, graph=graph)
-    packed = tuple(GraphState(definition, state) for state in states)
-    return packed[0] if len(packed) == 1 else packed
+    return single([GraphState(definition, state) for state in states])
 
 
 def clone(node: Any, variables: bool = True, *, arrays: bool = False, graph: bool | None = None) -> Any:

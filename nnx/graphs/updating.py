@@ -15,7 +15,7 @@ from weft.nnx.graphs.nodes import child_items, get_node_impl, is_node, is_node_l
 from weft.nnx.objects.attributes import GRAPH_TYPES
 from weft.nnx.objects.objects import OBJECT, attributes_of
 from weft.nnx.states.filters import Filter, to_predicate
-from weft.nnx.states.states import State, from_flat_state, merge_state
+from weft.nnx.states.states import State, from_flat_state, merge_state, single
 from weft.nnx.variable.refs import MARKS, is_array_ref
 from weft.nnx.variable.tracers import TraceState, current_trace_state
 from weft.nnx.variable.variable import VARIABLE_TYPES, Variable
@@ -111,8 +111,7 @@ def pop(node: Any, *filters: Filter) -> Any:
     tests = [to_predicate(filter) for filter in filters]
     found: list[dict[Path, Any]] = [{} for _ in tests]
     _pop(node, (), set(), tests, found)
-    states = tuple(from_flat_state(part) for part in found)
-    return states[0] if len(states) == 1 else states
+    return single([from_flat_state(part) for part in found])
 
 
 def _pop(node: Any, path: Path, seen: set[int], tests: list[Any], found: list[dict[Path, Any]]) -> None:
