@@ -87,14 +87,13 @@ def kept_with_class(function: Callable[[type[Any]], R]) -> Callable[[type[Any]],
     return look
 
 
-def kept_in(name: str, key: str, table: MutableMapping[Any, Any], *, most: int | None = None) -> None:
+def kept_in(name: str, key: str, table: MutableMapping[Any, Any]) -> None:
     """Registers a mapping that a module fills by itself; what is in it now is what clearing it goes back to.
 
     Args:
         name: the module and the name in it.
         key: what its entries are found by, in words.
-        table: the mapping.
-        most: how many entries it can come to have; None: one for each key that is alive.
+        table: the mapping, with one entry for each key that is alive.
     """
     first: dict[Hashable, Any] = dict(table)
 
@@ -102,7 +101,7 @@ def kept_in(name: str, key: str, table: MutableMapping[Any, Any], *, most: int |
         table.clear()
         table.update(first)
 
-    register(Table(name, key, most, lambda: len(table), clear))
+    register(Table(name, key, None, lambda: len(table), clear))
 
 
 def clear_caches() -> None:

@@ -91,8 +91,8 @@ from weft.nnx.variable.kinds import (
     variable_type_from_name,
 )
 from weft.nnx.variable.metadata import VariableMetadata, with_metadata
+from weft.nnx.variable.modes import MODES as _MODES
 from weft.nnx.variable.sharding import PARTITION_NAME, logical_axis_rules
-from weft.nnx.variable.variable import MODES as _MODES
 from weft.nnx.variable.variable import A, Variable
 
 # After the files are loaded, since some functions are named like the files of other things (state, graphdef).
@@ -104,14 +104,12 @@ from weft.nnx.graphs.splitting import (  # isort: skip
     graphdef,
     map,
     merge,
-    pop,
-    set_metadata,
     split,
     state,
     unpack,
-    update,
     variables,
 )
+from weft.nnx.graphs.updating import pop, set_metadata, update  # isort: skip
 
 from weft.nnx.interop.installing import install, uninstall  # isort: skip
 from weft.nnx.interop.conversion import convert  # isort: skip

@@ -235,8 +235,7 @@ def var_defaults(*, hijax: bool | None = None, ref: bool | None = None) -> VarDe
     given = {name: value for name, value in given.items() if value is not None}
     if given:
         return VarDefaultsContext(given)
-    ref_stack = _overrides.stack(_REF_OPTION)
-    return VarDefaults(hijax=_current("flax_hijax_variable"), ref=ref_stack[-1] if ref_stack else False)
+    return VarDefaults(hijax=hijax_default(), ref=ref_default())
 
 
 def hijax_default() -> bool:

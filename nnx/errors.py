@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from weft.core.errors import (
-    AliasError,
-    AxisError,
-    FilterError,
-    MissingExtraError,
-    StaticError,
-    StructureError,
-    TraceLevelError,
-    WeftError,
-)
+from weft.core.errors import AliasError as AliasError
+from weft.core.errors import AxisError as AxisError
+from weft.core.errors import FilterError as FilterError
+from weft.core.errors import MissingExtraError as MissingExtraError
+from weft.core.errors import StaticError as StaticError
+from weft.core.errors import StructureError as StructureError
+from weft.core.errors import TraceLevelError as TraceLevelError
+from weft.core.errors import WeftError as WeftError
 
 
 class TraceContextError(TraceLevelError):
@@ -52,24 +50,3 @@ class DuplicateError(AliasError):
 
 class UnwrittenMethodError(WeftError, NotImplementedError):
     """A method that a base class leaves to its subclasses, and that this one has not got."""
-
-
-__all__ = [
-    "AliasError",
-    "AttributeKindError",
-    "AxisError",
-    "DuplicateError",
-    "FilterError",
-    "ImmutableVariableError",
-    "InPlaceError",
-    "MissingExtraError",
-    "ModeError",
-    "OptionError",
-    "PrefixError",
-    "StaticError",
-    "StructureError",
-    "TraceContextError",
-    "TraceLevelError",
-    "UnwrittenMethodError",
-    "WeftError",
-]

@@ -9,9 +9,10 @@ from weft.transforms.custom_jvps import custom_jvp
 from weft.transforms.custom_vjps import custom_vjp
 from weft.transforms.jacobians import hessian, jacfwd, jacrev
 from weft.transforms.loops import fori_loop, while_loop
-from weft.transforms.mapping import pmap, shard_map, vmap
+from weft.transforms.mapping import pmap, vmap
 from weft.transforms.scanning import scan
 from weft.transforms.sequences import associative_scan, map
+from weft.transforms.shards import shard_map
 from weft.transforms.tracing import checkify, eval_shape, make_jaxpr, remat, transform_metadata
 
 __all__ = [

@@ -30,7 +30,7 @@ from typing import Any
 import jax
 from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
-from weft.core.edge import _jax
+from weft.core.edge import _jax, derivatives
 from weft.core.edge._jax import Params, Primitive
 from weft.core.sowing.tags import (
     CaptureError,
@@ -273,7 +273,7 @@ def _custom_derivative(primitive: Primitive) -> Rule:
             return evaluate(call.jaxpr, call.consts, inputs, ignore)
 
         untagged = dict(params, call_jaxpr=_jax.trace(run_untagged, call.in_avals, like=call))
-        bind_params = _jax.without_context(primitive.get_bind_params(untagged), lambda: tracing_tags(None))
+        bind_params = derivatives.without_context(primitive.get_bind_params(untagged), lambda: tracing_tags(None))
 
         def custom(*inputs: jax.Array) -> list[jax.Array]:
             return list(primitive.bind(*inputs, **bind_params))
@@ -281,10 +281,10 @@ def _custom_derivative(primitive: Primitive) -> Rule:
         body, sown = _jax.split_outputs(hoisted.closed, len(call.out_avals))
         if primitive is _jax.custom_vjp_call_p:
             # Often there is a rule because the body has no derivative. Forward mode, which this excludes, is excluded.
-            sown = _jax.differentiated_on_demand(sown)
+            sown = derivatives.differentiated_on_demand(sown)
 
         def bind(offsets: list[jax.Array]) -> list[jax.Array]:
-            outs = _jax.graft(custom, body, args, offsets) if offsets else custom(*args)
+            outs = derivatives.graft(custom, body, args, offsets) if offsets else custom(*args)
             return [*outs, *sown([*args, *offsets])]
 
         return _with_tags_outside(bind, hoisted.sites, handler)

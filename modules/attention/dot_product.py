@@ -83,6 +83,7 @@ def attention_weights(
     if heads == groups:
         logits = einsum("...qhd,...khd->...hqk", query, key, precision=precision)
     else:
+        # The heads that share keys are an axis of their own, so that no key is copied for them.
         query = jnp.reshape(query, (*query.shape[:-2], groups, heads // groups, query.shape[-1]))
         logits = einsum("...qhgd,...khd->...hgqk", query, key, precision=precision)
         logits = jnp.reshape(logits, (*logits.shape[:-4], heads, *logits.shape[-2:]))
@@ -92,6 +93,7 @@ def attention_weights(
         causal = jnp.tril(jnp.ones(logits.shape[-2:], bool))
         mask = causal if mask is None else jnp.logical_and(mask, _widened(causal, mask.ndim))
     if mask is not None:
+        # Not minus infinity: a query that may attend to nothing, as padding does, would be NaN.
         logits = jnp.where(_widened(mask, logits.ndim), logits, jnp.finfo(dtype).min)
     return jax.nn.softmax(logits).astype(dtype)
 

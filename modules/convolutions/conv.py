@@ -7,12 +7,10 @@ window.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, TypedDict, Unpack
 
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.nn import initializers
 from jax.typing import ArrayLike
@@ -26,22 +24,27 @@ from weft.modules.construct import (
     check_features,
     check_positive,
     check_single,
-    check_space,
     option_dtype,
     per_axis,
 )
-from weft.modules.dense.linear import add_bias, default_kernel_init, product_options
+from weft.modules.convolutions.windows import (
+    PAD_MODES,
+    Padding,
+    as_sizes,
+    biased,
+    channels_last,
+    dilated,
+    kernel_mask,
+    lax_padding,
+    masked,
+    one_batch_axis,
+    padded,
+    window_of,
+)
+from weft.modules.dense.linear import default_kernel_init, product_options
 from weft.modules.drawing import draw
 from weft.modules.dtypes import promote
 from weft.modules.op import op
-
-PADDINGS = ("SAME", "VALID", "SAME_LOWER", "CIRCULAR", "REFLECT", "CAUSAL")
-Padding = str | int | Sequence[int | tuple[int, int]]
-_PAD_MODES = {"CIRCULAR": "wrap", "REFLECT": "reflect"}
-
-
-class PaddingError(ConfigError, RuntimeError):
-    """An unknown name of a padding, for which JAX raises `RuntimeError`."""
 
 
 @op(
@@ -94,7 +97,7 @@ def conv(
     rank = kernel.ndim - 2
     x, batch = one_batch_axis(x, rank)
     kernel_dilation = per_axis(kernel_dilation, rank, "kernel_dilation")
-    x, pads = _padded(x, padding, dilated(kernel.shape[:rank], kernel_dilation))
+    x, pads = padded(x, padding, dilated(kernel.shape[:rank], kernel_dilation))
     y = conv_general_dilated(
         x,
         kernel,
@@ -108,91 +111,6 @@ def conv(
         **product_options(out_dtype, out_sharding),
     )
     return biased(y, bias, batch)
-
-
-def one_batch_axis(  # weft: skip(the rank says which axes are space)
-    x: Float[Array, "*batch_space features"], rank: int
-) -> tuple[Float[Array, "..."], tuple[int, ...]]:
-    """What is convolved, with one batch axis for all of them; and their sizes.
-
-    Raises:
-        AxisError: if there are fewer axes than `rank` of space and one of features.
-    """
-    check_space(x, rank)
-    batch = x.shape[: x.ndim - rank - 1]
-    return (x if len(batch) == 1 else jnp.reshape(x, (math.prod(batch), *x.shape[len(batch) :]))), batch
-
-
-def biased(  # weft: skip(the batch axes are given as numbers)
-    y: Float[Array, "n *space out"], bias: Float[Array, "out"] | None, batch: tuple[int, ...]
-) -> Float[Array, "*batch_space out"]:
-    """What was convolved, with its bias and its batch axes."""
-    y = y if bias is None else add_bias(y, bias)
-    return y if len(batch) == 1 else jnp.reshape(y, (*batch, *y.shape[1:]))
-
-
-def dilated(window: Sequence[int], dilation: Sequence[int]) -> list[int]:
-    """How far a window reaches on each axis.
-
-    >>> dilated((3, 2), (1, 4))
-    [3, 5]
-    """
-    return [(size - 1) * step + 1 for size, step in zip(window, dilation, strict=True)]
-
-
-def _padded(
-    x: Float[Array, "n *space features"], padding: Padding, extent: Sequence[int]
-) -> tuple[Float[Array, "n *padded features"], str | list[tuple[int, int]]]:
-    """The input and the padding that is left for XLA: by what lies at the other end, or by a mirror, it cannot pad."""
-    pads = lax_padding(padding, extent)
-    if not isinstance(pads, str) or pads not in _PAD_MODES:
-        return x, pads
-    around = [(0, 0), *(((size - 1) // 2, size // 2) for size in extent), (0, 0)]
-    return jnp.pad(x, around, mode=_PAD_MODES[pads]), "VALID"
-
-
-def channels_last(rank: int) -> lax.ConvDimensionNumbers:
-    """The numbers of the axes of a convolution over `rank` spatial axes, features last in all operands.
-
-    >>> channels_last(1).lhs_spec
-    (0, 2, 1)
-    """
-    data = (0, rank + 1, *range(1, rank + 1))
-    return lax.ConvDimensionNumbers(data, (rank + 1, rank, *range(rank)), data)
-
-
-def lax_padding(padding: Padding, extent: Sequence[int]) -> str | list[tuple[int, int]]:
-    """A padding as pairs (low, high), or as a name that needs the input's size.
-
-    Args:
-        padding: as in `conv`.
-        extent: size of the dilated window on each spatial axis.
-
-    Raises:
-        PaddingError: for an unknown name.
-        ConfigError: for the wrong number of pairs, or causal padding of more than one axis.
-
-    >>> lax_padding("CAUSAL", [3]), lax_padding(1, [3, 3]), lax_padding([1, (0, 2)], [3, 3])
-    ([(2, 0)], [(1, 1), (1, 1)], [(1, 1), (0, 2)])
-    """
-    rank = len(extent)
-    if isinstance(padding, str):
-        if padding not in PADDINGS:
-            raise PaddingError(f"unknown padding {padding!r}", fix=f"one of {', '.join(PADDINGS)}, or numbers")
-        if padding != "CAUSAL":
-            return padding
-        if rank != 1:
-            raise ConfigError(
-                f"Causal padding is only for 1D convolutions: causal padding is for one spatial axis, not {rank}",
-                fix="give pairs (low, high)",
-            )
-        return [(extent[0] - 1, 0)]
-    pads = (padding,) * rank if isinstance(padding, int) else padding
-    if len(pads) != rank:
-        raise ConfigError(
-            f"Invalid padding format: padding has {len(pads)} entries for {rank} spatial axes: {tuple(pads)}"
-        )
-    return [(pad, pad) if isinstance(pad, int) else (pad[0], pad[1]) for pad in pads]
 
 
 class Conv(Module):
@@ -309,58 +227,9 @@ def _kept_padding(padding: Padding, extent: Sequence[int], input_dilation: Seque
     pads = lax_padding(padding, extent)
     if not isinstance(pads, str):
         return tuple(pads)
-    if pads not in _PAD_MODES and set(input_dilation) != {1}:
+    if pads not in PAD_MODES and set(input_dilation) != {1}:
         raise ConfigError(f"padding {pads!r} and input_dilation do not go together", fix="give pairs (low, high)")
     return pads
-
-
-def kernel_mask(  # weft: skip(it refuses)
-    layer: str, mask: ArrayLike | None, kernel: Float[Array, "*window group_in out"]
-) -> Shaped[Array, "*window group_in out"] | None:
-    """A mask of a kernel as an array.
-
-    Raises:
-        ConfigError: if its shape is not the kernel's.
-    """
-    if mask is None:
-        return None
-    array = jnp.asarray(mask)
-    if array.shape != kernel.shape:
-        raise ConfigError(
-            f"{layer}: the mask must have the shape of the kernel",
-            at=f"mask: {array.shape}, kernel: {kernel.shape}",
-            fix="jnp.broadcast_to(mask, kernel_shape)",
-        )
-    return array
-
-
-def masked(
-    kernel: Float[Array, "*window group_in out"], mask: Shaped[Array, "*window group_in out"] | None
-) -> Float[Array, "*window group_in out"]:
-    """The kernel where the mask is 1, and nothing where it is 0."""
-    return kernel if mask is None else kernel * mask.astype(kernel.dtype)
-
-
-def window_of(layer: str, kernel_size: Sequence[int]) -> tuple[int, ...]:
-    """The window of a layer that goes by how many numbers there are.
-
-    Raises:
-        ConfigError: for one number.
-    """
-    # Annotated as a sequence, so that type checkers refuse one number too.
-    sizes = as_sizes(kernel_size)
-    if not isinstance(sizes, int):
-        return sizes
-    raise ConfigError(
-        f"kernel_size={sizes} does not say over how many spatial axes {layer} goes",
-        fix=f"{layer}2d(..., {sizes}) or {layer}(..., ({sizes}, {sizes})) for images; {layer}1d(..., {sizes}) or "
-        f"{layer}(..., ({sizes},)) for sequences; {layer}3d for volumes",
-    )
-
-
-def as_sizes(kernel_size: int | Sequence[int]) -> int | tuple[int, ...]:
-    """The sizes of a window as Python's integers; NumPy's are numbers too."""
-    return int(kernel_size) if isinstance(kernel_size, int | np.integer) else tuple(map(int, kernel_size))
 
 
 # For checkers, as `init=False` of the three classes below is: without it a class that inherits a constructor has, for

@@ -21,7 +21,7 @@ from weft.modules.construct import (
     option_dtype,
     per_axis,
 )
-from weft.modules.convolutions.conv import (
+from weft.modules.convolutions.windows import (
     Padding,
     PaddingError,
     as_sizes,

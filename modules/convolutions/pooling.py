@@ -13,7 +13,7 @@ from jax import lax
 from jaxtyping import Array, Float
 from weft.core.errors import AxisError
 from weft.modules.construct import ConfigError, check_space, per_axis
-from weft.modules.convolutions.conv import lax_padding
+from weft.modules.convolutions.windows import lax_padding
 from weft.modules.dtypes import as_array
 from weft.modules.op import op
 

@@ -12,9 +12,7 @@ from weft.modules.attention.dot_product import fused_attention as fused_attentio
 from weft.modules.attention.dot_product import weighted_values as weighted_values
 from weft.modules.attention.positions import rope as rope
 from weft.modules.attention.positions import sinusoidal as sinusoidal
-from weft.modules.convolutions.conv import channels_last as channels_last
 from weft.modules.convolutions.conv import conv as conv
-from weft.modules.convolutions.conv import lax_padding as lax_padding
 from weft.modules.convolutions.conv_transpose import conv_transpose as conv_transpose
 from weft.modules.convolutions.pooling import adaptive_avg_pool as adaptive_avg_pool
 from weft.modules.convolutions.pooling import adaptive_max_pool as adaptive_max_pool
@@ -22,6 +20,8 @@ from weft.modules.convolutions.pooling import avg_pool as avg_pool
 from weft.modules.convolutions.pooling import max_pool as max_pool
 from weft.modules.convolutions.pooling import min_pool as min_pool
 from weft.modules.convolutions.pooling import pool as pool
+from weft.modules.convolutions.windows import channels_last as channels_last
+from weft.modules.convolutions.windows import lax_padding as lax_padding
 from weft.modules.dense.general import bias_shape as bias_shape
 from weft.modules.dense.general import check_equation as check_equation
 from weft.modules.dense.general import einsum as einsum

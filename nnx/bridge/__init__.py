@@ -15,42 +15,25 @@ except ModuleNotFoundError as error:
         "nnx.bridge joins NNX with the Linen modules of flax, which is not installed", fix="pip install flax"
     ) from error
 
-from weft.nnx.bridge import interop, module, variables, wrappers
-from weft.nnx.bridge.interop import linen_in_bridge_mdl, nnx_in_bridge_mdl
-from weft.nnx.bridge.module import AttrPriority, Module, Scope, compact, current_context, current_module
-from weft.nnx.bridge.variables import NNXMeta, with_partitioning
-from weft.nnx.bridge.wrappers import (
-    Functional,
-    ToLinen,
-    ToNNX,
-    functional,
-    lazy_init,
-    to_linen,
-    to_linen_class,
-)
-from weft.nnx.nn import initializers
-
-__all__ = [
-    "AttrPriority",
-    "Functional",
-    "Module",
-    "NNXMeta",
-    "Scope",
-    "ToLinen",
-    "ToNNX",
-    "compact",
-    "current_context",
-    "current_module",
-    "functional",
-    "initializers",
-    "interop",
-    "lazy_init",
-    "linen_in_bridge_mdl",
-    "module",
-    "nnx_in_bridge_mdl",
-    "to_linen",
-    "to_linen_class",
-    "variables",
-    "with_partitioning",
-    "wrappers",
-]
+from weft.nnx.bridge import interop as interop
+from weft.nnx.bridge import module as module
+from weft.nnx.bridge import variables as variables
+from weft.nnx.bridge import wrappers as wrappers
+from weft.nnx.bridge.interop import linen_in_bridge_mdl as linen_in_bridge_mdl
+from weft.nnx.bridge.interop import nnx_in_bridge_mdl as nnx_in_bridge_mdl
+from weft.nnx.bridge.module import AttrPriority as AttrPriority
+from weft.nnx.bridge.module import Module as Module
+from weft.nnx.bridge.module import Scope as Scope
+from weft.nnx.bridge.module import compact as compact
+from weft.nnx.bridge.module import current_context as current_context
+from weft.nnx.bridge.module import current_module as current_module
+from weft.nnx.bridge.variables import NNXMeta as NNXMeta
+from weft.nnx.bridge.variables import with_partitioning as with_partitioning
+from weft.nnx.bridge.wrappers import Functional as Functional
+from weft.nnx.bridge.wrappers import ToLinen as ToLinen
+from weft.nnx.bridge.wrappers import ToNNX as ToNNX
+from weft.nnx.bridge.wrappers import functional as functional
+from weft.nnx.bridge.wrappers import lazy_init as lazy_init
+from weft.nnx.bridge.wrappers import to_linen as to_linen
+from weft.nnx.bridge.wrappers import to_linen_class as to_linen_class
+from weft.nnx.nn import initializers as initializers

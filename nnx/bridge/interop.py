@@ -8,7 +8,8 @@ from flax import linen
 from weft.nnx.bridge.module import ModuleStackEntry, add_submodule, current_context
 from weft.nnx.bridge.wrappers import ToNNX
 from weft.nnx.errors import StructureError
-from weft.nnx.graphs.splitting import clone, state, update
+from weft.nnx.graphs.splitting import clone, state
+from weft.nnx.graphs.updating import update
 from weft.nnx.modules.module import Module
 from weft.nnx.streams.rngs import Rngs
 from weft.nnx.transforms.compilation import jit

@@ -32,7 +32,8 @@ from weft.core.paths import Path
 from weft.nnx.bridge.variables import as_state, linen_vars_to_nnx_attrs, nnx_attrs_to_linen_vars, to_nnx_var
 from weft.nnx.errors import StructureError
 from weft.nnx.graphs.nodes import child_items, get_node_impl
-from weft.nnx.graphs.splitting import clone, update
+from weft.nnx.graphs.splitting import clone
+from weft.nnx.graphs.updating import update
 from weft.nnx.modules import module as nnx_module
 from weft.nnx.modules.pytree import Pytree
 from weft.nnx.objects.attributes import data, is_annotation, is_array_leaf, register_data_type

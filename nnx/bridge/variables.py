@@ -24,6 +24,7 @@ from weft.core.paths import Path, format_path
 from weft.nnx.errors import StructureError
 from weft.nnx.objects.attributes import is_array_leaf
 from weft.nnx.states.states import State
+from weft.nnx.states.traversals import flatten_to_sequence, unflatten_mapping
 from weft.nnx.transforms.metadata import add_axis, remove_axis
 from weft.nnx.transforms.partitioning import get_var_pspec
 from weft.nnx.variable.kinds import VariableType, variable_name_from_type, variable_type_from_name
@@ -175,12 +176,14 @@ def linen_vars_to_nnx_attrs(variables: Mapping[str, Any]) -> dict[str, Any]:
     >>> {name: type(one).__name__ for name, one in attributes.items()}
     {'mean': 'BatchStat', 'scale': 'Param'}
     """
-    attributes: dict[Any, Any] = {}
+    found: dict[Path, Any] = {}
     origins: dict[Path, str] = {}
+    inner: set[Path] = set()
     for collection, tree in variables.items():
-        for path, value in _leaves(tree, ()):
+        # What Linen calls a variable is everything that is no mapping.
+        for path, value in flatten_to_sequence(tree):
             above = next((path[:i] for i in range(1, len(path) + 1) if path[:i] in origins), None)
-            if above is not None or _at(attributes, path) is not None:
+            if above is not None or path in inner:
                 other = "another collection" if above is None else repr(origins[above])
                 raise StructureError(
                     f"{collection!r} and {other} both have a variable of this name, and an NNX module one attribute",
@@ -188,26 +191,10 @@ def linen_vars_to_nnx_attrs(variables: Mapping[str, Any]) -> dict[str, Any]:
                     fix="name one of the two otherwise in the Linen module",
                 )
             origins[path] = collection
-            inner: dict[Any, Any] = attributes
-            for key in path[:-1]:
-                inner = inner.setdefault(key, {})
-            inner[path[-1]] = value if collection == ARRAYS else to_nnx_var(collection, value)
+            inner.update(path[:i] for i in range(1, len(path)))
+            found[path] = value if collection == ARRAYS else to_nnx_var(collection, value)
+    attributes = unflatten_mapping(found)
     return {name: attributes[name] for name in sorted(attributes, key=str)}
-
-
-def _leaves(tree: Any, path: Path) -> Iterable[tuple[Path, Any]]:
-    """What Linen calls a variable: everything that is no mapping."""
-    if not isinstance(tree, Mapping):
-        yield path, tree
-        return
-    for key, value in tree.items():
-        yield from _leaves(value, (*path, key))
-
-
-def _at(tree: Any, path: Path) -> Any:
-    for key in path:
-        tree = tree.get(key) if isinstance(tree, Mapping) else None
-    return tree
 
 
 def nnx_attrs_to_linen_vars(nnx_attrs: Mapping[str, Any], metadata_fn: Any = to_linen_var) -> dict[str, Any]:
@@ -224,8 +211,8 @@ def nnx_attrs_to_linen_vars(nnx_attrs: Mapping[str, Any], metadata_fn: Any = to_
     >>> nnx_attrs_to_linen_vars({"scale": nnx.Param(2.0), "mean": nnx.BatchStat(0.0)})
     {'params': {'scale': 2.0}, 'batch_stats': {'mean': 0.0}}
     """
-    collections: dict[str, Any] = {}
-    for path, leaf in _leaves(nnx_attrs, ()):
+    found: dict[Path, Any] = {}
+    for path, leaf in flatten_to_sequence(nnx_attrs):
         if isinstance(leaf, Variable):
             collection = variable_name_from_type(type(leaf), allow_register=True)
             value = leaf.get_value() if metadata_fn is None else metadata_fn(leaf)
@@ -237,11 +224,8 @@ def nnx_attrs_to_linen_vars(nnx_attrs: Mapping[str, Any], metadata_fn: Any = to_
                 at=format_path(path),
                 fix="make it a Variable, whose type says which collection it belongs to",
             )
-        inner = collections.setdefault(collection, {})
-        for key in path[:-1]:
-            inner = inner.setdefault(key, {})
-        inner[path[-1]] = value
-    return collections
+        found[collection, *path] = value
+    return unflatten_mapping(found)
 
 
 def as_state(attributes: Mapping[Any, Any], kind: type[State] = State) -> Any:

@@ -21,7 +21,8 @@ from weft.nnx.bridge.module import current_module
 from weft.nnx.bridge.variables import as_state, linen_vars_to_nnx_attrs, nnx_attrs_to_linen_vars, to_linen_var
 from weft.nnx.errors import StructureError
 from weft.nnx.graphs.definitions import GraphDef
-from weft.nnx.graphs.splitting import call, split, state, update
+from weft.nnx.graphs.splitting import call, split, state
+from weft.nnx.graphs.updating import update
 from weft.nnx.modules.module import Module, iter_modules
 from weft.nnx.modules.pytree import INITIALIZING
 from weft.nnx.objects.attributes import data, static

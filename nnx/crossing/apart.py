@@ -179,17 +179,15 @@ def build(structure: RefStructure, values: Sequence[Any]) -> tuple[Any, Memory]:
         live.append(variable)
         leaves.append(value if variable is None else variable)
     index_ref = IndexMap()
-    unflattener = Unflattener(structure.graphdef, leaves, index_ref, None, False, True)
-    roots: list[Any] = []
-    rest = iter(values[count:])
-    flat: list[Any] = []
-    for item in structure.items:
-        if item is NODE:
-            roots.append(unflattener.node())
-            flat.append(roots[-1])
-        else:
-            flat.append(next(rest) if item is ARRAY else item.value)
+    flat = put_together(structure.items, Unflattener(structure.graphdef, leaves, index_ref), values[count:])
+    roots = [value for item, value in zip(structure.items, flat, strict=True) if item is NODE]
     return structure.treedef.unflatten(flat), Memory(live, index_ref, roots)
+
+
+def put_together(items: Sequence[Any], graphs: Unflattener, arrays: Iterable[Any]) -> list[Any]:
+    """What stands in the places of items: the next graph, the next array, or the static value itself."""
+    rest = iter(arrays)
+    return [graphs.node() if item is NODE else next(rest) if item is ARRAY else item.value for item in items]
 
 
 _NOTHING: GraphDef[Any] = GraphDef((), (), 0)

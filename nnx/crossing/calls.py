@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
 from weft.core.interpreter.boundary import Call
-from weft.core.paths import Path, key_part
+from weft.core.paths import Path
 from weft.core.records.agree import Described, Fixed
 from weft.nnx.crossing.apart import ARRAY, NODE, RefStructure, build, named, take_apart
-from weft.nnx.crossing.described import describe_arguments
+from weft.nnx.crossing.described import describe_arguments, item_paths
 from weft.nnx.crossing.modes import Mode
 from weft.nnx.states.states import from_flat_state
 
@@ -44,9 +43,9 @@ class RefCall(RefStructure):
 
     def loose_statics(self) -> Mapping[Path, Any]:
         """The static leaves that no object holds."""
-        leaves, _ = jax.tree_util.tree_flatten_with_path(self.treedef.unflatten(range(len(self.items))))
-        paths = [named(tuple(map(key_part, path)), self.mode.names(self.functions)) for path, _ in leaves]
-        return {path: item.value for path, item in zip(paths, self.items, strict=True) if isinstance(item, Fixed)}
+        names = self.mode.names(self.functions)
+        pairs = zip(item_paths(self.treedef), self.items, strict=True)
+        return {named(path, names): item.value for path, item in pairs if isinstance(item, Fixed)}
 
     def rebuilt(self, values: Sequence[Any]) -> Call:
         """The call again, of fresh objects around other values."""
@@ -82,5 +81,6 @@ class RefCall(RefStructure):
                 value = values[i] if holder.type is None else holder.type._new(values[i], holder.metadata.in_order())
                 states[item].append((path, value))
         for item, pairs in states.items():
+            # A Variable that is an argument itself has no path inside of it, and is its own state.
             flat[item] = pairs[0][1] if len(pairs) == 1 and pairs[0][0] == () else from_flat_state(pairs)
         return self.treedef.unflatten(flat)

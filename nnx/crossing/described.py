@@ -184,7 +184,7 @@ def describe_arguments(structure: RefStructure, names: Sequence[str]) -> Describ
     # Anything will do in the places of arrays and objects, of which the structure tells.
     skeleton = structure.treedef.unflatten([jax.ShapeDtypeStruct((), "float32")] * len(structure.items))
     whole = [(named(path, names), value) for path, value in iter_configuration(skeleton)]
-    paths = [named(path, names) for path in _item_paths(structure.treedef)]
+    paths = [named(path, names) for path in item_paths(structure.treedef)]
     parts = picture(structure.graphdef, _paths_of(NODE, structure.items, paths)).parts
     attributes = [(path, part.value.value) for path, part in parts.items() if isinstance(part.value, Static)]
     return Described(
@@ -204,13 +204,13 @@ def describe_outcome(structure: RefStructure, names: Sequence[str], outcome: Ref
         outcome: what one returned and did.
         groups: the lanes that it returned.
     """
-    paths = _item_paths(outcome.treedef, "output")
+    paths = item_paths(outcome.treedef, "output")
     roots = _paths_of(NODE, outcome.items, paths)
     returned = [_value(source, groups) for source in outcome.sources]
     leaves = [*picture(outcome.graphdef, roots).leaves, *_paths_of(ARRAY, outcome.items, paths)]
     full = [named(path, names) for path in structure.full_paths]
     updated = [(full[i], _value(source, groups)) for i, *source in outcome.updates]
-    places = [named(path, names) for path in _item_paths(structure.treedef)]
+    places = [named(path, names) for path in item_paths(structure.treedef)]
     given = _paths_of(NODE, structure.items, places)
     new: list[Any] = []
     if outcome.arguments is not None:
@@ -252,7 +252,7 @@ def _metadata(path: Path, metadata: Mapping[str, Any]) -> dict[Path, Part]:
     return {(*path, key): Part(repr(value)) for key, value in metadata.items()}
 
 
-def _item_paths(treedef: Any, *root: str) -> list[Path]:
+def item_paths(treedef: Any, *root: str) -> list[Path]:
     """Where the items of a tree are."""
     items, _ = jax.tree_util.tree_flatten_with_path(treedef.unflatten(range(treedef.num_leaves)))
     return [(*root, *map(key_part, path)) for path, _ in items]

@@ -133,6 +133,7 @@ def _with_prefix(
     def add(value: Any, subtree: Any) -> None:
         prefixes.extend([value] * jax.tree.structure(subtree, is_leaf=is_leaf).num_leaves)
 
+    # JAX finds out how far each part of a prefix reaches; it stands for as many leaves as there are below.
     jax.tree.map(add, prefix, tree, is_leaf=lambda value: value is None or is_leaf(value))
     return ((path, given, leaf) for (path, leaf), given in zip(leaves, prefixes, strict=True)), treedef
 
@@ -368,8 +369,4 @@ def clear_non_graph_nodes(tree: Any) -> Any:
     >>> clear_non_graph_nodes([kept, 2])[1] is None
     True
     """
-
-    def is_kept(value: Any) -> bool:
-        return is_graph_node(value) or isinstance(value, Variable)
-
-    return jax.tree.map(lambda value: value if is_kept(value) else None, tree, is_leaf=is_kept)
+    return jax.tree.map(lambda value: value if is_graph_node(value) else None, tree, is_leaf=is_graph_node)

@@ -39,7 +39,7 @@ from weft.nnx.crossing.outcomes import RefOutcome, to_be_placed
 from weft.nnx.crossing.prefixes import finder, specs, without_functions
 from weft.nnx.errors import AliasError, DuplicateError, StructureError
 from weft.nnx.graphs.definitions import GraphDef
-from weft.nnx.graphs.trees import ways_out
+from weft.nnx.graphs.trees import duplicate, ways_out
 from weft.nnx.variable.refs import is_array_ref, same_value
 from weft.nnx.variable.variable import VARIABLE_TYPES, Variable
 
@@ -121,21 +121,10 @@ class Leaving:
         treedef, items = apart.structure.treedef, apart.structure.items
         graphdef, writes = look.between(end, look.here()), self._carried_writes(carried)
         known = frozenset(self.position.values())
-        attributes = frozenset(range(len(holders))) - known
+        arrays = frozenset(range(len(holders))) - known
         placed = to_be_placed(holders, self.crossing.rides, updates) if mode.updates else ()
         outcome = RefOutcome(
-            updates,
-            metadata,
-            arguments,
-            treedef,
-            items,
-            graphdef,
-            sources,
-            writes,
-            known,
-            attributes,
-            placed,
-            mode.graph,
+            updates, metadata, arguments, treedef, items, graphdef, sources, writes, known, arrays, placed, mode.graph
         )
         return *self.lanes.finished(), outcome
 
@@ -386,12 +375,8 @@ class Leaving:
         for place in apart.nodes:
             before = first.setdefault(id(apart.flat[place]), place)
             if before != place:
-                raise DuplicateError(
-                    f"Duplicate {type(apart.flat[place]).__name__} in the output: nnx.{self.mode.function} in tree "
-                    "mode (graph=False) does not support shared references, but one was found at paths",
-                    at=[format_path(("output", *apart.bases[p])) for p in (before, place)],
-                    fix=ways_out(self.mode.function),
-                )
+                one, other = (("output", *apart.bases[p]) for p in (before, place))
+                raise duplicate(apart.flat[place], one, other, self.mode.function, " in the output")
 
     def _check_returned(self, seen: Seen, find: Finder, base: Path) -> None:
         """Refuses to return a thing of the arguments, or of the output itself, under another ride.

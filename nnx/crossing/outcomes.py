@@ -25,8 +25,7 @@ from jax.core import Tracer
 from weft.core.interpreter.boundary import Groups, Place
 from weft.core.interpreter.rides import Ride
 from weft.core.interpreter.values import FORWARDED, as_array
-from weft.core.records.agree import Fixed
-from weft.nnx.crossing.apart import NODE, take_apart
+from weft.nnx.crossing.apart import put_together, take_apart
 from weft.nnx.graphs.definitions import GraphDef, IndexMap
 from weft.nnx.graphs.plan import Plan
 from weft.nnx.graphs.unflattening import Unflattener
@@ -201,7 +200,7 @@ def _pick(source: tuple[int, int], values: Sequence[Any], groups: Groups) -> Any
 
 def _rewrite(plan: Plan, graphdef: GraphDef[Any], leaves: list[Any], known: IndexMap) -> IndexMap:
     index_ref = IndexMap()
-    unflattener = Unflattener(graphdef, leaves, index_ref, known, False, True)
+    unflattener = Unflattener(graphdef, leaves, index_ref, known)
     for _ in plan.starts:
         unflattener.node()
     return index_ref
@@ -211,12 +210,5 @@ def build_output(
     outcome: RefOutcome, leaves: Sequence[Any], plain: Sequence[Any], index_ref: IndexMap, outer: IndexMap | None
 ) -> Any:
     """The output: new objects, and the caller's own where it refers to them."""
-    unflattener = Unflattener(outcome.graphdef, list(leaves), index_ref, outer, False, True)
-    rest = iter(plain)
-    flat: list[Any] = []
-    for item in outcome.items:
-        if isinstance(item, Fixed):
-            flat.append(item.value)
-        else:
-            flat.append(unflattener.node() if item is NODE else next(rest))
-    return jax.tree.unflatten(outcome.treedef, flat)
+    graphs = Unflattener(outcome.graphdef, leaves, index_ref, outer)
+    return jax.tree.unflatten(outcome.treedef, put_together(outcome.items, graphs, plain))

@@ -25,8 +25,6 @@ from weft.nnx.graphs.nodes import is_graph_node
 from weft.nnx.graphs.plan import Plan, is_object, plan_of
 from weft.nnx.graphs.writes import write_all
 from weft.nnx.objects.objects import picker
-from weft.nnx.variable.refs import is_array_ref
-from weft.nnx.variable.variable import Variable
 
 _MOST_OUTCOMES = 16
 HandOver = Callable[[Sequence[Any], Groups], Any]
@@ -134,8 +132,8 @@ def quick_way(mode: Mode, crossing: Crossing[RefCall], entered: Tree, call: Call
     Returns:
         None if there are no objects, or something in them has to be looked at each time.
     """
-    flat, treedef = jax.tree.flatten((call[1], dict(call[2])), is_leaf=_is_graph_leaf)
-    nodes = {i for i, value in enumerate(flat) if _is_graph_leaf(value)}
+    flat, treedef = jax.tree.flatten((call[1], dict(call[2])), is_leaf=is_graph_node)
+    nodes = {i for i, value in enumerate(flat) if is_graph_node(value)}
     roots = [flat[i] for i in sorted(nodes)]
     if not roots or not all(map(is_object, roots)):
         return None
@@ -175,10 +173,6 @@ def _extract(
         return entry, values, (values,) if group is None else group(values)
 
     return extract
-
-
-def _is_graph_leaf(value: Any) -> bool:
-    return is_graph_node(value) or isinstance(value, Variable) or is_array_ref(value)
 
 
 def _order(plan: Plan, other: Plan) -> list[int] | None:

@@ -21,7 +21,6 @@ from typing import Any
 
 from weft.core.interpreter.boundary import Arrival, Call, Crossing, Departure, Groups, QuickWay
 from weft.core.interpreter.rides import Read, Ride
-from weft.core.paths import format_path
 from weft.core.records.agree import Described
 from weft.nnx.crossing.apart import (
     Memory,
@@ -41,9 +40,8 @@ from weft.nnx.crossing.modes import Mode
 from weft.nnx.crossing.outcomes import RefOutcome, hand_over
 from weft.nnx.crossing.prefixes import rides_of, without_functions
 from weft.nnx.crossing.quick import quick_way
-from weft.nnx.errors import DuplicateError
 from weft.nnx.graphs.nodes import is_graph_node
-from weft.nnx.graphs.trees import check_is_pytree, ways_out
+from weft.nnx.graphs.trees import check_is_pytree, duplicate
 from weft.nnx.variable.variable import Variable
 
 
@@ -87,17 +85,7 @@ class References:
         if self.updates:
             # Objects are written too, then; without, only Variables are, which are asked when it comes to that.
             check_levels(tree.plan.node(number) for number in tree.plan.by_number)
-        known = tree.structure
-        structure = RefCall(
-            known.treedef,
-            known.items,
-            known.graphdef,
-            known.holders,
-            known.paths,
-            known.full_paths,
-            functions,
-            self.mode,
-        )
+        structure = RefCall(**vars(tree.structure), functions=functions, mode=self.mode)
         return structure, tree.leaves, tree
 
     def _refuse_sharing(self, tree: Tree) -> None:
@@ -106,12 +94,8 @@ class References:
                 check_is_pytree(value, self.function)
         for number, path, root in repeats_of(tree.plan):
             first = next(i for i, n in enumerate(tree.plan.numbers) if n == number)
-            raise DuplicateError(
-                f"Duplicate {type(tree.plan.node(number)).__name__}: nnx.{self.function} in tree mode (graph=False) "
-                "does not support shared references, but one was found at paths",
-                at=[format_path(tree.leaves[first].path), format_path((*tree.bases[tree.nodes[root]], *path))],
-                fix=ways_out(self.function),
-            )
+            second = (*tree.bases[tree.nodes[root]], *path)
+            raise duplicate(tree.plan.node(number), tree.leaves[first].path, second, self.function)
 
     # ------------------------------------------------------------------ rides
 

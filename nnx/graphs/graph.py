@@ -69,6 +69,7 @@ def flatten(
         nodes, leaves, paths = tree_flatten(node)
         graphdef: GraphDef[Any] = GraphDef(nodes, (), len(leaves))
         return graphdef, FlatState.from_sorted_keys_values(paths, leaves) if with_paths else leaves
+    # A plan knows it all, and holds as long as nothing structural changes; numbers from elsewhere are not in it.
     if ref_index is None and ref_outer_index is None and is_object(node):
         plan = plan_of((node,))
         if with_paths:

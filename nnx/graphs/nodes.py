@@ -182,11 +182,6 @@ def is_node_module(value: Any) -> bool:
     return type(value) in GRAPH_TYPES
 
 
-def is_node_type(kind: type) -> bool:
-    """Whether definitions may name this type."""
-    return impl_of_type(kind) is not None
-
-
 def is_graph_node(value: Any) -> bool:
     """Whether a value has an identity: an object, a Variable or a ref."""
     kind = type(value)

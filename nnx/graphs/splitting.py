@@ -1,4 +1,4 @@
-"""split, merge, update, state and clone: a graph's values apart from its structure.
+"""split, merge, state and clone: a graph's values apart from its structure.
 
 The Variables in a state are the graph's own, not copies: to change one is to change the other. `merge` makes new
 objects around them.
@@ -6,27 +6,22 @@ objects around them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
-from weft.core.paths import Path, format_path
-from weft.nnx.config import graph_mode
-from weft.nnx.errors import FilterError, StructureError
+from weft.core.paths import Path
+from weft.nnx.errors import StructureError
 from weft.nnx.foreign import refuse_foreign
 from weft.nnx.graphs.definitions import GraphDef
 from weft.nnx.graphs.graph import flatten, sorted_leaves, unflatten
 from weft.nnx.graphs.graphstate import GraphState
-from weft.nnx.graphs.nodes import child_items, get_node_impl, is_node, is_node_leaf
-from weft.nnx.objects.attributes import GRAPH_TYPES
-from weft.nnx.objects.objects import OBJECT, attributes_of
 from weft.nnx.proxy_caller import CallableProxy
-from weft.nnx.states.filters import Filter, to_predicate
-from weft.nnx.states.states import FlatState, State, filter_state, from_flat_state, map_state, merge_state, split_flat
+from weft.nnx.states.filters import Filter
+from weft.nnx.states.states import FlatState, State, filter_state, from_flat_state, map_state, single, split_flat
 from weft.nnx.states.traversals import flatten_to_sequence
-from weft.nnx.variable.refs import MARKS, is_array_ref
-from weft.nnx.variable.tracers import TraceState, current_trace_state
-from weft.nnx.variable.variable import VARIABLE_TYPES, Variable
+from weft.nnx.variable.refs import is_array_ref
+from weft.nnx.variable.variable import Variable
 
 N = TypeVar("N")
 PureState = tuple[GraphDef[N], State]
@@ -173,8 +168,7 @@ def unpack(node: Any, *filters: Filter, graph: bool | None = None) -> Any:
     (['w'], 2.0)
     """
     definition, *states = split(node, *filters, graph=graph)
-    packed = tuple(GraphState(definition, state) for state in states)
-    return packed[0] if len(packed) == 1 else packed
+    return single([GraphState(definition, state) for state in states])
 
 
 def clone(node: Any, variables: bool = True, *, arrays: bool = False, graph: bool | None = None) -> Any:
@@ -201,123 +195,6 @@ def clone(node: Any, variables: bool = True, *, arrays: bool = False, graph: boo
         copies = jax.tree.map(jax.numpy.copy, leaves.leaves)
         return unflatten(definition, copies)
     return unflatten(definition, leaves, copy_variables=variables)
-
-
-def update(node: Any, state: Any, /, *states: Any) -> None:
-    """Writes states into a graph, in place: new values into its Variables, and attributes that it does not have.
-
-    Raises:
-        ValueError: if a state does not fit the graph.
-
-    >>> from weft import nnx
-    >>> model = nnx.Dict(w=nnx.Param(1.0))
-    >>> nnx.update(model, nnx.state(nnx.Dict(w=nnx.Param(2.0))))
-    >>> model.w.get_value()
-    2.0
-    """
-    now = current_trace_state()
-    for part in (state, *states):
-        refuse_foreign(part)
-    if isinstance(node, Variable):
-        given = [part for part in (state, *states) if not isinstance(part, Mapping) or part]
-        if states and len(given) != 1:
-            raise StructureError(f"a Variable takes one state that is not empty, got {len(given)}")
-        _update_variable(node, given[0] if states else state, now)
-    else:
-        _update_node(node, merge_state(state, *states) if states else state, (), now)
-
-
-def _update_variable(variable: Any, value: Any, now: TraceState) -> None:
-    if isinstance(value, Variable):
-        # Past all hooks: of one trace level and with the very same metadata there is nothing to check, and big models
-        # are updated leaf by leaf.
-        if variable._trace_state is now and value._nnx_metadata is variable._nnx_metadata:
-            object.__setattr__(variable, "_raw_value", value._raw_value)
-        else:
-            variable.update_from_state(value)
-    elif isinstance(value, State) and not value:
-        return  # the state of a Variable that was met before, in another graph of the same call
-    elif is_array_ref(variable.get_raw_value()) and (isinstance(value, jax.Array) or is_array_ref(value)):
-        variable[...] = value[...]
-    else:
-        variable.set_raw_value(value, _unsafe_bypass_check=True)
-
-
-def _update_node(node: Any, new: Any, path: Path, now: TraceState) -> None:
-    impl = get_node_impl(node)
-    if impl is None:
-        raise TypeError(f"cannot update a {type(node).__name__}: it is no node")
-    is_plain = impl is OBJECT and not node._pytree__has_int_keys
-    children = attributes_of(node) if is_plain else dict(child_items(node))
-    for key, value in list((new._mapping if type(new) is State else new).items()):
-        current = children.get(key, _ABSENT)
-        kind = type(current)
-        if kind in VARIABLE_TYPES or isinstance(current, Variable):
-            _update_variable(current, value, now)
-        elif kind in GRAPH_TYPES or (current is not _ABSENT and is_node(current)):
-            if is_node_leaf(value):
-                raise StructureError(f"Expected a subgraph, got a {type(value).__name__}", at=format_path((*path, key)))
-            _update_node(current, value, (*path, key), now)
-        elif current is not _ABSENT and is_array_ref(current):
-            current[...] = value
-        else:
-            if impl.set_key is None:
-                raise StructureError(
-                    f"Cannot set key {key!r} on an immutable {type(node).__name__}", at=format_path((*path, key))
-                )
-            if current is _ABSENT and isinstance(value, Variable):
-                value = value.copy(_copy_ref=not isinstance(value.get_raw_value(), MARKS))
-            impl.set_key(node, key, value)
-
-
-_ABSENT = object()
-
-
-def pop(node: Any, *filters: Filter) -> Any:
-    """Takes the Variables that filters match out of a graph, in place.
-
-    Returns:
-        One state for one filter, else a tuple of them.
-
-    Raises:
-        ValueError: without filters, or if a container cannot give up a child.
-
-    >>> from weft import nnx
-    >>> model = nnx.Dict(w=nnx.Param(1.0), seen=nnx.Intermediate(2.0))
-    >>> nnx.to_pure_dict(nnx.pop(model, nnx.Intermediate)), hasattr(model, "seen")
-    ({'seen': 2.0}, False)
-    """
-    if not filters:
-        raise FilterError("pop needs at least one filter")
-    # Read before anything is taken out, so that a filter that is none leaves the graph whole.
-    tests = [to_predicate(filter) for filter in filters]
-    found: list[dict[Path, Any]] = [{} for _ in tests]
-    _pop(node, (), set(), tests, found)
-    states = tuple(from_flat_state(part) for part in found)
-    return states[0] if len(states) == 1 else states
-
-
-def _pop(node: Any, path: Path, seen: set[int], tests: list[Any], found: list[dict[Path, Any]]) -> None:
-    if id(node) in seen:
-        return
-    seen.add(id(node))
-    impl = get_node_impl(node)
-    if impl is None:
-        raise TypeError(f"cannot pop from a {type(node).__name__}: it is no node")
-    for key, value in child_items(node):
-        where = (*path, key)
-        if is_node(value):
-            _pop(value, where, seen, tests, found)
-            continue
-        if not is_node_leaf(value) or id(value) in seen:
-            continue
-        place = next((i for i, test in enumerate(tests) if test(where, value)), None)
-        if place is not None:
-            if impl.pop_key is None:
-                raise StructureError(f"Cannot pop from a {type(node).__name__}", at=format_path(where))
-            seen.add(id(value))
-            impl.pop_key(node, key)
-            found[place][where] = value
 
 
 def map(
@@ -373,25 +250,6 @@ def _apply(self: GraphDef[Any], state: Any, *states: Any, graph: bool | None = N
 
 
 GraphDef.apply = _apply
-
-
-def set_metadata(node: Any, /, *, only: Filter = Variable, **metadata: Any) -> None:
-    """Sets metadata of all Variables of a graph, or those that a filter matches, in place.
-
-    Raises:
-        TypeError: for what is no filter.
-
-    >>> from weft import nnx
-    >>> model = nnx.Dict(w=nnx.Param(1.0), n=nnx.BatchStat(2.0))
-    >>> nnx.set_metadata(model, only=nnx.Param, frozen=True)
-    >>> model.w.frozen, hasattr(model.n, "frozen")
-    (True, False)
-    """
-    test = to_predicate(only)
-    _, flat = flatten(node, graph=graph_mode(None))
-    for path, value in flat:
-        if isinstance(value, Variable) and test(path, value):
-            value.set_metadata(**metadata)
 
 
 def as_pure(tree: Any) -> Any:

@@ -32,11 +32,11 @@ def ways_out(function: str) -> str:
     )
 
 
-def duplicate(value: Any, first: Path, second: Path, function: str) -> DuplicateError:
+def duplicate(value: Any, first: Path, second: Path, function: str, where: str = "") -> DuplicateError:
     """The error for something shared in a tree."""
     return DuplicateError(
-        f"Duplicate {type(value).__name__}: tree mode (graph=False) does not support shared references, but one was "
-        "found at paths",
+        f"Duplicate {type(value).__name__}{where}: nnx.{function} in tree mode (graph=False) does not support shared "
+        "references, but one was found at paths",
         at=[format_path(first), format_path(second)],
         fix=ways_out(function),
     )
@@ -90,6 +90,7 @@ def refuse_sharing(node: Any, function: str, name: Callable[[Path], Path]) -> No
     Raises:
         ValueError: for something shared, naming both paths, or an object whose class is no pytree.
     """
+    # For what is met on the way, and not for the leaves: JAX's walk is the one that a tree is taken apart by later.
     jtu.tree_flatten_with_path(
         node, is_leaf=_checked_leaf(SharingCheck(function), function, name), is_leaf_takes_path=True
     )

@@ -49,9 +49,9 @@ class Unflattener:
         graphdef: GraphDef[Any],
         leaves: Iterable[Any],
         index_ref: IndexMap,
-        outer: IndexMap | None,
-        copy_variables: bool,
-        recreate_variables: bool,
+        outer: IndexMap | None = None,
+        copy_variables: bool = False,
+        recreate_variables: bool = True,
     ):
         self._nodes: Iterator[Any] = iter(graphdef.nodes)
         self._attributes = iter(graphdef.attributes)

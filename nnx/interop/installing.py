@@ -81,13 +81,9 @@ class _MinimalFlax(Loader):
         errors.__dict__.update(FlaxError=WeftError, TraceContextError=TraceContextError)
         configurations.__dict__["config"] = config
         module.__dict__.update(
-            config=config, errors=errors, configurations=configurations, __version__=_version(), __weft__=True
+            config=config, errors=errors, configurations=configurations, __version__="0.12.8+weft", __weft__=True
         )
         sys.modules.update({"flax.errors": errors, "flax.configurations": configurations})
-
-
-def _version() -> str:
-    return "0.12.8+weft"
 
 
 class Finder(MetaPathFinder):

@@ -11,12 +11,12 @@ import types
 from typing import Any
 
 _GRAPH = tuple(
-    f"graphs.{file}" for file in ("graph", "definitions", "graphstate", "nodes", "splitting", "walk", "trees")
+    f"graphs.{file}"
+    for file in ("graph", "definitions", "graphstate", "nodes", "splitting", "updating", "walk", "trees")
 )
 _GRAPH += ("objects.objects", "crossing.contexts", "config", "interop.deprecations", "states.states")
 _GRAPH += ("variable.variable", "variable.refs", "modules.views", "types")
 _PYTREE = ("modules.pytree", "objects.attributes", "objects.objects")
-_VARIABLE = tuple(f"variable.{file}" for file in ("variable", "kinds", "metadata", "refs", "hijax"))
 
 # module of names: files whose names it has; the first one that has a name wins
 SUBMODULES: dict[str, tuple[str, ...]] = {
@@ -30,8 +30,7 @@ SUBMODULES: dict[str, tuple[str, ...]] = {
     "rnglib": ("streams.rngs", "streams.rng_transforms", "variable.kinds"),
     "spmd": ("transforms.partitioning", "transforms.metadata", "variable.sharding"),
     "statelib": ("states.states", "states.state_dicts", "types"),
-    "variablelib": tuple(f"variable.{file}" for file in ("variable", "kinds", "metadata", "refs", "hijax"))
-    + ("config",),
+    "variablelib": (*(f"variable.{file}" for file in ("variable", "kinds", "metadata", "refs", "hijax")), "config"),
 }
 
 # Modules of flax.nnx that are files of a room here; the package itself has them as attributes.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import jax
@@ -149,15 +149,7 @@ class Module(Pytree, metaclass=ModuleMeta):
         >>> [layer.rate for layer in model.layers]
         [0.0, 0.0]
         """
-        tests = [to_predicate(filter) for filter in filters or (True,)]
-        chosen = [module for path, module in iter_modules(self, graph=graph) if any(t(path, module) for t in tests)]
-        found = {name for name in attributes if any(hasattr(module, name) for module in chosen)}
-        if raise_if_not_found:
-            check_all_found(attributes.keys() - found)
-        for module in chosen:
-            for name, value in attributes.items():
-                if hasattr(module, name):
-                    setattr(module, name, value)
+        set_where_found(self, filters or (True,), attributes, raise_if_not_found, graph)
 
     def train(self, **attributes: Any) -> None:
         """Sets `deterministic` and `use_running_average` to `False` wherever Modules have them, and other attributes
@@ -218,17 +210,26 @@ def iter_modules(module: Any, /, *, graph: bool | None = None) -> Iterator[tuple
     return ((path, value) for path, value in walk.iter_graph(module, graph=graph) if isinstance(value, Module))
 
 
-def check_all_found(missing: Any) -> None:
-    """Refuses attributes that no Module has.
+def set_where_found(
+    node: Any, filters: Filter, attributes: Mapping[str, Any], raise_if_not_found: bool, graph: bool | None
+) -> None:
+    """Sets attributes of the Modules in a graph that filters match, those that they have already.
 
     Raises:
-        StructureError: naming them.
+        StructureError: naming the attributes that none has; then nothing was set.
     """
-    if missing:
+    test = to_predicate(filters)
+    chosen = [module for path, module in iter_modules(node, graph=graph) if test(path, module)]
+    missing = {name for name in attributes if not any(hasattr(module, name) for module in chosen)}
+    if missing and raise_if_not_found:
         raise StructureError(
             f"Could not find at least one instance of the following attributes: {sorted(missing)}",
             fix="correct the names, or pass raise_if_not_found=False",
         )
+    for module in chosen:
+        for name, value in attributes.items():
+            if hasattr(module, name):
+                setattr(module, name, value)
 
 
 def _kind_of(variable_type: VariableType | str) -> VariableType:

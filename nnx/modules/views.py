@@ -11,7 +11,7 @@ from weft.core.paths import Path, format_path
 from weft.nnx.errors import AliasError, StructureError
 from weft.nnx.graphs.splitting import map as map_graph
 from weft.nnx.graphs.walk import find_duplicates, iter_graph, recursive_map
-from weft.nnx.modules.module import Module, check_all_found
+from weft.nnx.modules.module import set_where_found
 from weft.nnx.states.filters import All, Filter, to_predicate
 from weft.nnx.variable.variable import Variable
 
@@ -49,6 +49,7 @@ def view(
     unused = set(kwargs)
 
     def set_view(path: Path, value: Any) -> Any:
+        # Of the class first: an object may answer to any name, as Rngs do with a stream.
         method = getattr(type(value), "set_view", None) and getattr(value, "set_view", None)
         if method is not None and test(path, value):
             parameters = inspect.signature(method).parameters.values()
@@ -92,20 +93,8 @@ def with_attributes(
     >>> nnx.with_attributes(model, rate=0.1).layers[0].rate, model.layers[0].rate
     (0.1, 0.5)
     """
-    test = to_predicate(only)
-    missing = set(attributes)
-
-    def set_attributes(path: Path, value: Any) -> Any:
-        if isinstance(value, Module) and test(path, value):
-            for name, given in attributes.items():
-                if hasattr(value, name):
-                    setattr(value, name, given)
-                    missing.discard(name)
-        return value
-
-    out = recursive_map(set_attributes, node, graph=graph)
-    if raise_if_not_found:
-        check_all_found(missing)
+    out = recursive_map(lambda path, value: value, node, graph=graph)
+    set_where_found(out, only, attributes, raise_if_not_found, graph)
     return out
 
 

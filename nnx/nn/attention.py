@@ -206,18 +206,7 @@ class MultiHeadAttention(Module):
         Raises:
             ValueError: if shapes do not fit, or a mode, the cache or a stream is missing. The cache stays as it was.
         """
-        if inputs_k is None and inputs_v is not None:
-            raise ConfigError(
-                "inputs_v was given without inputs_k", fix="pass inputs_k; inputs_v is the same by default"
-            )
-        inputs_k = inputs_q if inputs_k is None else inputs_k
-        inputs_v = inputs_k if inputs_v is None else inputs_v
-        if inputs_q.shape[-1] != self.in_features:
-            raise AxisError(
-                f"Incompatible input dimension: MultiHeadAttention takes {self.in_features} features on the last axis, "
-                f"not {inputs_q.shape[-1]}",
-                at=f"inputs_q: {jax.typeof(inputs_q)}",
-            )
+        inputs_k, inputs_v = _inputs(self, inputs_q, inputs_k, inputs_v)
         query = self.query(inputs_q, out_sharding=qkv_sharding)
         key = self.key(inputs_k, out_sharding=qkv_sharding)
         value = self.value(inputs_v, out_sharding=qkv_sharding)
@@ -242,6 +231,7 @@ class MultiHeadAttention(Module):
             is_causal=is_causal,
         )
         if decoding:
+            # Only now: a step that fails on the way leaves the cache as it was, and may be made again.
             keys, values, index = _cache(self)
             keys[...], values[...] = key, value
             index[...] += 1
@@ -298,6 +288,20 @@ def _head_size(layer: Any) -> int:
             f"Memory dimension, qkv_features, {layer.qkv_features}, must be divisible by num_heads, {layer.num_heads}"
         )
     return layer.qkv_features // layer.num_heads
+
+
+def _inputs(layer: Any, q: jax.Array, k: jax.Array | None, v: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+    """What makes keys and values, given what makes queries and what the call says."""
+    if k is None and v is not None:
+        raise ConfigError("inputs_v was given without inputs_k", fix="pass inputs_k; inputs_v is the same by default")
+    if q.shape[-1] != layer.in_features:
+        raise AxisError(
+            f"Incompatible input dimension: MultiHeadAttention takes {layer.in_features} features on the last axis, "
+            f"not {q.shape[-1]}",
+            at=f"inputs_q: {jax.typeof(q)}",
+        )
+    k = q if k is None else k
+    return k, k if v is None else v
 
 
 def _cache(layer: Any) -> tuple[Cache[Any], Cache[Any], Cache[Any]]:

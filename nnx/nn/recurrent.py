@@ -154,6 +154,7 @@ class RNN(Module):
                     lambda leaf: jax.sharding.reshard(leaf, on_mesh_of(along, inputs)), initial_carry
                 )
 
+        # The carry behind the padding is none of the sequence's: all are kept, and its own last one is picked below.
         history = return_carry and seq_lengths is not None
         own_axes = self.state_axes != _CARRIED or not isinstance(self.broadcast_rngs, str | None)
         run = (_loop if own_axes else _kept_loop)(time_axis, history, self.unroll, self.state_axes, self.broadcast_rngs)

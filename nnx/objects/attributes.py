@@ -173,18 +173,8 @@ def dataclass(
     >>> Scale(nnx.Param(2.0)).name
     'scale'
     """
-    return dataclasses.dataclass(
-        cls,
-        init=init,
-        eq=eq,
-        order=order,
-        unsafe_hash=unsafe_hash,
-        match_args=match_args,
-        kw_only=kw_only,
-        slots=slots,
-        weakref_slot=weakref_slot,
-        repr=False,
-    )
+    options = {name: given for name, given in locals().items() if name != "cls"}
+    return dataclasses.dataclass(cls, repr=False, **options)
 
 
 def is_annotation(value: Any) -> bool:

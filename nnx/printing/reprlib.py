@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import jax
+import numpy as np
 from weft.modules.summary.texts import size_and_bytes
 from weft.nnx.config import config
 
@@ -158,6 +161,7 @@ class Representable:
         raise NotImplementedError(f"{type(self).__name__} does not say how it prints itself (__nnx_repr__)")
 
     def __repr__(self) -> str:
+        # Never coloured, also in a terminal: `repr` is what goes into logs and errors.
         with _set(color=NO_COLOR):
             return get_repr(self)
 
@@ -223,7 +227,10 @@ class SequenceReprMixin(Representable):
     __slots__ = ()
 
     def __nnx_repr__(self):
-        yield from _sequence_parts(type(self), self)
+        yield Object(type(self), kv_sep="", start="([", end="])")
+        values: Any = self
+        for value in values:
+            yield Attr("", value, use_raw_key=True)
 
 
 @dataclasses.dataclass(repr=False)
@@ -236,26 +243,10 @@ class PrettyMapping(Representable):
         yield from _mapping_parts(type(self), self.mapping)
 
 
-@dataclasses.dataclass(repr=False)
-class PrettySequence(Representable):
-    """A sequence, printed over several lines."""
-
-    sequence: Any
-
-    def __nnx_repr__(self):
-        yield from _sequence_parts(type(self), self.sequence)
-
-
 def _mapping_parts(kind: type, mapping: Any) -> Iterator[Object | Attr]:
     yield Object(kind, kv_sep=": ", start="({", end="})")
     for key, value in mapping.items():
         yield Attr(colorized(key), value, use_raw_key=True)
-
-
-def _sequence_parts(kind: type, sequence: Any) -> Iterator[Object | Attr]:
-    yield Object(kind, kv_sep="", start="([", end="])")
-    for value in sequence:
-        yield Attr("", value, use_raw_key=True)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -267,17 +258,11 @@ class SizeBytes:
 
     @classmethod
     def from_any(cls, tree: Any) -> SizeBytes:
-        import jax
-
         shaped = [leaf for leaf in jax.tree.leaves(tree) if hasattr(leaf, "shape") and hasattr(leaf, "dtype")]
         return sum(map(cls.from_array, shaped), cls())
 
     @classmethod
     def from_array(cls, array: Any) -> SizeBytes:
-        import math
-
-        import numpy as np
-
         size = math.prod(array.shape)
         dtype = np.dtype(array.dtype) if isinstance(array.dtype, str) else array.dtype
         return cls(size, size * dtype.itemsize)

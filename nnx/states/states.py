@@ -7,6 +7,7 @@ a sequence of (path, value) sorted by path. Both are pytrees.
 from __future__ import annotations
 
 import functools
+import operator
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, ClassVar, TypeVar
@@ -20,7 +21,7 @@ from weft.nnx.printing.reprlib import Attr, Object, Representable, SequenceReprM
 from weft.nnx.states.filters import Filter, filters_to_predicates
 from weft.nnx.states.packed import PackedLeaves, pack_state, unpack_state
 from weft.nnx.states.traversals import flatten_mapping, flatten_to_sequence, unflatten_mapping
-from weft.nnx.variable.packed import pack, unpack
+from weft.nnx.variable.packed import Packing, pack
 
 V = TypeVar("V")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -40,7 +41,7 @@ class FlatState(Sequence[tuple[Path, V]], SequenceReprMixin):
     __slots__ = ("_keys", "_values")
 
     def __init__(self, items: Iterable[tuple[Path, V]], /, *, sort: bool):
-        pairs = sorted(items, key=_path_of) if sort else list(items)
+        pairs = sorted(items, key=operator.itemgetter(0)) if sort else list(items)
         self._keys: tuple[Path, ...] = tuple(path for path, _ in pairs)
         self._values: list[V] = [value for _, value in pairs]
 
@@ -76,11 +77,11 @@ class FlatState(Sequence[tuple[Path, V]], SequenceReprMixin):
 
     def split(self, first: Filter, /, *filters: Filter) -> Any:
         """Parts by filters, which must match everything between them. See `split_state`."""
-        return _single(_exhaustive(self, (first, *filters)))
+        return single(_exhaustive(self, (first, *filters)))
 
     def filter(self, first: Filter, /, *filters: Filter) -> Any:
         """Parts by filters; what none matches is left out."""
-        return _single(sort_flat(self, (first, *filters))[:-1])
+        return single(sort_flat(self, (first, *filters))[:-1])
 
     @staticmethod
     def merge(flat_state: Iterable[tuple[Path, Any]], /, *flat_states: Iterable[tuple[Path, Any]]) -> FlatState[Any]:
@@ -88,10 +89,6 @@ class FlatState(Sequence[tuple[Path, V]], SequenceReprMixin):
         if not flat_states and isinstance(flat_state, FlatState):
             return flat_state
         return FlatState((pair for flat in (flat_state, *flat_states) for pair in flat), sort=True)
-
-
-def _path_of(pair: tuple[Path, Any]) -> Any:
-    return pair[0]
 
 
 jtu.register_pytree_node(
@@ -158,7 +155,7 @@ class State(MutableMapping[Any, Any], Representable):
         return {"_mapping": self._mapping}
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        if key == "__orig_class__":
+        if key == "__orig_class__":  # Python sets it on what `State[...]` makes
             object.__setattr__(self, key, value)
         else:
             self._mapping[key] = value._mapping if isinstance(value, State) else value
@@ -263,7 +260,7 @@ def _register(cls: type) -> None:
     unflatten = functools.partial(unflatten_state, cls)
     # A subclass that is made, or looked into, in its own way is never without its dicts.
     plain = cls.__init__ is State.__init__ and cls.__getattr__ is State.__getattr__
-    packed = (pack_state, unpack_state) if plain else (pack, unpack)
+    packed = (pack_state, unpack_state) if plain else (pack, Packing.unpack)
     register_dispatched_node(cls, flatten_state, unflatten, flatten_state_with_keys, *packed)
     exportable_as(cls, tuple, tuple)
 
@@ -331,7 +328,8 @@ def _exhaustive(flat_state: Iterable[tuple[Path, Any]], filters: Sequence[Filter
     return parts
 
 
-def _single(parts: Sequence[Any]) -> Any:
+def single(parts: Sequence[Any]) -> Any:
+    """What functions of several filters return: the part itself where there is but one."""
     return parts[0] if len(parts) == 1 else tuple(parts)
 
 
@@ -353,7 +351,7 @@ def split_state(state: Any, first: Filter, /, *filters: Filter) -> Any:
     >>> dict(small), dict(rest)
     ({'a': 1}, {'b': 2})
     """
-    return _single([part.to_nested_state() for part in _exhaustive(to_flat_state(state), (first, *filters))])
+    return single([part.to_nested_state() for part in _exhaustive(to_flat_state(state), (first, *filters))])
 
 
 def filter_state(state: Any, first: Filter, /, *filters: Filter) -> Any:
@@ -366,7 +364,7 @@ def filter_state(state: Any, first: Filter, /, *filters: Filter) -> Any:
     >>> dict(filter_state(State({"a": 1, "b": 2}), lambda path, value: value < 2))
     {'a': 1}
     """
-    return _single([part.to_nested_state() for part in sort_flat(to_flat_state(state), (first, *filters))[:-1]])
+    return single([part.to_nested_state() for part in sort_flat(to_flat_state(state), (first, *filters))[:-1]])
 
 
 def merge_state(state: Mapping[Any, Any], /, *states: Mapping[Any, Any], cls: type = State) -> Any:

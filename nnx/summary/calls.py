@@ -21,9 +21,9 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from weft.core.paths import Path
 from weft.modules.summary.costs import abstract, estimate
-from weft.nnx.errors import StructureError
 from weft.nnx.graphs.nodes import is_graph_node
-from weft.nnx.graphs.splitting import clone, merge, split, update
+from weft.nnx.graphs.splitting import clone, merge, split
+from weft.nnx.graphs.updating import update
 from weft.nnx.graphs.walk import iter_graph
 from weft.nnx.modules.pytree import Pytree
 from weft.nnx.objects.attributes import is_array_leaf
@@ -268,16 +268,3 @@ class _Traced:
 
 def _is_array(value: Any) -> bool:
     return is_array_leaf(value) or isinstance(value, jax.ShapeDtypeStruct)
-
-
-def check_summarized(obj: Any) -> None:
-    """Refuses what has no methods to record.
-
-    Raises:
-        StructureError: naming its type.
-    """
-    if not isinstance(obj, Pytree):
-        raise StructureError(
-            f"Expected a graph node: tabulate is for objects with methods, and got a {type(obj).__name__}",
-            fix="give it an nnx.Module",
-        )

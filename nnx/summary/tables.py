@@ -7,11 +7,13 @@ from types import MappingProxyType
 from typing import Any
 
 from weft.modules.summary.texts import drawn, rich_modules
+from weft.nnx.errors import StructureError
 from weft.nnx.graphs.nodes import child_items
 from weft.nnx.graphs.walk import iter_graph
+from weft.nnx.modules.pytree import Pytree
 from weft.nnx.printing.reprlib import SizeBytes
 from weft.nnx.streams.rngs import RngStream
-from weft.nnx.summary.calls import CallInfo, check_summarized, record, recorded_nodes
+from weft.nnx.summary.calls import CallInfo, record, recorded_nodes
 from weft.nnx.summary.texts import as_text, size_text, variable_as_tree
 from weft.nnx.variable.kinds import RngState
 from weft.nnx.variable.variable import Variable
@@ -70,7 +72,11 @@ def tabulate(
     Total Parameters: 9 (36 B)
     """
     rich = rich_modules()
-    check_summarized(obj)
+    if not isinstance(obj, Pytree):
+        raise StructureError(
+            f"Expected a graph node: tabulate is for objects with methods, and got a {type(obj).__name__}",
+            fix="give it an nnx.Module",
+        )
     calls = record(obj, method, input_args, input_kwargs, flops=compute_flops, vjp_flops=compute_vjp_flops)
     rows = [call for call in calls if (depth is None or len(call.path) <= depth) and row_filter(call)]
     nodes = recorded_nodes(obj)

@@ -18,7 +18,7 @@ from weft.nnx.transforms._wrap import (
     refuse_bound_method,
     refuse_option,
 )
-from weft.nnx.transforms.keywords import RematKeywords, ReverseKeywords
+from weft.nnx.transforms.keywords import ModeKeywords, PullbackKeywords, RematKeywords, ReverseKeywords
 from weft.nnx.variable.kinds import Param
 from weft.transforms._wrap import as_tuple, named_like
 from weft.transforms.autodiff import GRAD, JVP, VJP, DiffOptions, jvp_with, vjp_with
@@ -140,35 +140,20 @@ def vjp(
     f: Callable[..., R],
     *primals: *tuple[Any, *tuple[Any, ...]],
     has_aux: Literal[False] = False,
-    reduce_axes: Sequence[Hashable] = (),
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    **options: Unpack[PullbackKeywords],
 ) -> tuple[R, Callable[..., Any]]: ...
 @overload
 def vjp(
     f: Callable[..., tuple[R, S]],
     *primals: *tuple[Any, *tuple[Any, ...]],
     has_aux: Literal[True],
-    reduce_axes: Sequence[Hashable] = (),
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    **options: Unpack[PullbackKeywords],
 ) -> tuple[R, Callable[..., Any], S]: ...
 @overload
-def vjp(
-    f: Callable[P, Any],
-    *,
-    has_aux: bool = False,
-    reduce_axes: Sequence[Hashable] = (),
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
-) -> Callable[P, Any]: ...
+def vjp(f: Callable[P, Any], *, has_aux: bool = False, **options: Unpack[PullbackKeywords]) -> Callable[P, Any]: ...
 @overload
 def vjp(
-    *,
-    has_aux: bool = False,
-    reduce_axes: Sequence[Hashable] = (),
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    *, has_aux: bool = False, **options: Unpack[PullbackKeywords]
 ) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
 def vjp(
     f: Any = MISSING,
@@ -220,8 +205,7 @@ def jvp(
     tangents: Sequence[Any],
     *,
     has_aux: Literal[False] = False,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    **options: Unpack[ModeKeywords],
 ) -> tuple[R, Any]: ...
 @overload
 def jvp(
@@ -230,16 +214,15 @@ def jvp(
     tangents: Sequence[Any],
     *,
     has_aux: Literal[True],
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
+    **options: Unpack[ModeKeywords],
 ) -> tuple[R, Any, S]: ...
 @overload
 def jvp(
-    f: Callable[..., Any], *, has_aux: bool = False, graph: bool | None = None, graph_updates: bool | None = None
+    f: Callable[..., Any], *, has_aux: bool = False, **options: Unpack[ModeKeywords]
 ) -> Callable[[Sequence[Any], Sequence[Any]], tuple[Any, ...]]: ...
 @overload
 def jvp(
-    *, has_aux: bool = False, graph: bool | None = None, graph_updates: bool | None = None
+    *, has_aux: bool = False, **options: Unpack[ModeKeywords]
 ) -> Callable[[Callable[..., Any]], Callable[[Sequence[Any], Sequence[Any]], tuple[Any, ...]]]: ...
 def jvp(
     f: Any = MISSING,

@@ -17,7 +17,7 @@ from weft.nnx.transforms._wrap import boundary_of, checked_prefix, decorate, ove
 from weft.nnx.transforms.keywords import JitKeywords, ShardMapKeywords
 from weft.transforms._wrap import named_like, numbers_and_names
 from weft.transforms.compilation import JitFunction, JitOptions
-from weft.transforms.mapping import SHARD_MAP, ShardMapOptions
+from weft.transforms.shards import SHARD_MAP, ShardMapOptions
 from weft.transforms.stages import Stage
 from weft.transforms.tracing import EVAL_SHAPE, NoOptions
 
@@ -144,25 +144,16 @@ def jit(
     return decorate(fun, wrap)
 
 
-def jit_partial(
-    fun: Callable[..., R],
-    *partial_args: Any,
-    in_shardings: Any = None,
-    out_shardings: Any = None,
-    static_argnums: int | Sequence[int] | None = None,
-    static_argnames: str | Sequence[str] | None = None,
-    donate_argnums: int | Sequence[int] | None = None,
-    donate_argnames: str | Sequence[str] | None = None,
-    keep_unused: bool = False,
-    device: Any = None,
-    backend: str | None = None,
-    inline: bool = False,
-    graph: bool | None = None,
-    graph_updates: bool | None = None,
-) -> JitPartial[R]:
+def jit_partial(fun: Callable[..., R], *partial_args: Any, **options: Unpack[JitKeywords]) -> JitPartial[R]:
     """`jit` with the first arguments given now.
 
+    Args:
+        fun: what to compile.
+        partial_args: its first arguments.
+        options: those of `jit`.
+
     Raises:
+        TypeError: for an option that `jit` does not have.
         ValueError: for a bound method of an object; in tree mode, for something shared.
 
     >>> import jax.numpy as jnp
@@ -176,24 +167,10 @@ def jit_partial(
     2
     """
     refuse_bound_method(fun, "jit_partial")
-    jitted = jit(
-        fun,
-        in_shardings=in_shardings,
-        out_shardings=out_shardings,
-        static_argnums=static_argnums,
-        static_argnames=static_argnames,
-        donate_argnums=donate_argnums,
-        donate_argnames=donate_argnames,
-        keep_unused=keep_unused,
-        device=device,
-        backend=backend,
-        inline=inline,
-        graph=graph,
-        graph_updates=graph_updates,
-    )
-    if not graph_mode(graph):
+    jitted = jit(fun, **options)
+    if not graph_mode(options.get("graph")):
         # Here, where they were given, and not at the first call.
-        names = boundary_of("jit_partial", graph, graph_updates).mode.names((fun,))
+        names = boundary_of("jit_partial", False, options.get("graph_updates")).mode.names((fun,))
         refuse_sharing((partial_args, {}), "jit_partial", lambda path: named(path, names))
     return JitPartial(jitted, partial_args)
 

@@ -10,10 +10,8 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
-import jax
 from weft.nnx.crossing.contexts import update_context
-from weft.nnx.crossing.extract import from_tree, to_tree
-from weft.nnx.graphs.nodes import is_graph_node
+from weft.nnx.crossing.extract import clear_non_graph_nodes, from_tree, to_tree
 from weft.nnx.missing import MISSING
 from weft.nnx.transforms._wrap import decorate
 
@@ -36,7 +34,7 @@ def split_inputs(f: Any = MISSING, *, ctxtag: str = "split_merge_inputs") -> F |
 
     Source: the semantics of `flax.nnx.transforms.general.split_inputs`.
 
-    >>> import jax.numpy as jnp
+    >>> import jax, jax.numpy as jnp
     >>> from weft.nnx.variable.kinds import Param
     >>> @split_inputs
     ... @jax.jit
@@ -81,13 +79,8 @@ def merge_inputs(f: Any = MISSING, *, ctxtag: str = "split_merge_inputs") -> F |
         def over_trees(*trees: Any) -> Any:
             args = from_tree(trees, ctxtag=ctxtag, is_inner=True)
             out = function(*args)
-            objects = jax.tree.map(_object_alone, args, is_leaf=is_graph_node)
-            return to_tree((objects, out), ctxtag=ctxtag)
+            return to_tree((clear_non_graph_nodes(args), out), ctxtag=ctxtag)
 
         return over_trees
 
     return decorate(f, wrap)
-
-
-def _object_alone(leaf: Any) -> Any:
-    return leaf if is_graph_node(leaf) else None

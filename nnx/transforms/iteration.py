@@ -217,30 +217,39 @@ def scan(
         refuse_bound_method(function, "scan")
         body = with_metadata_axes(function, in_axes, out_axes, transform_metadata, boundary)
         scanned = interpret(SCAN if boundary.updates else SCAN_ALONG, boundary)
-        kept = constants_of(function), scanned((body,), options), True
+        run = _traced_again(function, lambda: scanned((body,), options))
 
         def transformed(*args: Any, **kwargs: Any) -> Any:
-            # A loop keeps its trace, and what is closed over may have changed.
-            nonlocal kept
             if in_axes is Carry and len(args) + len(kwargs) != 1:
                 raise AxisError(
                     f"When in_axes=Carry, the function must take exactly one argument, not {len(args) + len(kwargs)}",
                     fix="pass what is carried as one tuple, or give in_axes an entry for each argument",
                 )
-            known, interpreted, fresh = kept
-            found = constants_of(function)
-            # None: not all that it finds can be told apart, so that a trace that is kept could be stale.
-            if found is None or found != known:
-                known, interpreted, fresh = kept = found, scanned((body,), options), True
-            out = interpreted(*by_position(function, args, kwargs) if kwargs else (args, kwargs))
-            if fresh:
-                # What the trace itself has changed, such as a count of traces, makes it no older.
-                kept = constants_of(function), interpreted, False
-            return out
+            return run(*by_position(function, args, kwargs) if kwargs else (args, kwargs))
 
         return named_like(function, transformed)
 
     return decorate(f, wrap)
+
+
+def _traced_again(function: Callable[..., Any], interpreted: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+    """An interpreted rule, made anew when what its function closes over has changed: a loop keeps its trace."""
+    kept = constants_of(function), interpreted(), True
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        nonlocal kept
+        known, call, fresh = kept
+        found = constants_of(function)
+        # None: not all that it finds can be told apart, so that a trace that is kept could be stale.
+        if found is None or found != known:
+            known, call, fresh = kept = found, interpreted(), True
+        out = call(args, kwargs)
+        if fresh:
+            # What the trace itself has changed, such as a count of traces, makes it no older.
+            kept = constants_of(function), call, False
+        return out
+
+    return run
 
 
 def _check_axes(in_axes: Any, out_axes: Any) -> None:

@@ -70,6 +70,12 @@ class ReverseKeywords(ModeKeywords, total=False):
     reduce_axes: Sequence[Hashable]
 
 
+class PullbackKeywords(ModeKeywords, total=False):
+    """The options of `vjp`, but for `has_aux`, by which its output is typed."""
+
+    reduce_axes: Sequence[Hashable]
+
+
 class RematKeywords(ModeKeywords, total=False):
     """The options of `remat`."""
 

@@ -129,11 +129,9 @@ def eval_shape(
 
 
 def _variables_of(tree: Any) -> Iterator[Variable[Any]]:
-    for leaf in jax.tree.leaves(tree, is_leaf=lambda x: is_graph_node(x) or isinstance(x, Variable)):
+    for leaf in jax.tree.leaves(tree, is_leaf=is_graph_node):
         if is_graph_node(leaf):
             yield from (value for _, value in iter_graph(leaf, graph=True) if isinstance(value, Variable))
-        elif isinstance(leaf, Variable):
-            yield leaf
 
 
 @overload

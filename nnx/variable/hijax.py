@@ -24,8 +24,8 @@ from jax.experimental import cur_qdd, hijax
 from jax.extend.core import Effect
 from weft.nnx.errors import ImmutableVariableError, ModeError, WeftError
 from weft.nnx.printing.reprlib import Representable
+from weft.nnx.variable.modes import VariableMeta
 from weft.nnx.variable.operators import OPERATORS
-from weft.nnx.variable.variable import VariableMeta
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from weft.nnx.config import config
 from weft.nnx.errors import StructureError
 
 A = TypeVar("A")
@@ -123,12 +122,6 @@ def warn_of_hooks() -> None:
         "hooks of Variables are deprecated: make your own Variable type, and override get_value and set_value",
         stacklevel=4,
     )
-
-
-def shown_metadata(metadata: Metadata) -> dict[str, Any]:
-    """The metadata that a representation shows: all but modes at their defaults."""
-    usual = {"hijax": config.flax_hijax_variable, "ref": False, "eager_sharding": config.flax_always_shard_variable}
-    return {name: value for name, value in metadata.items() if name not in usual or usual[name] != value}
 
 
 @dataclasses.dataclass

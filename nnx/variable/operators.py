@@ -12,8 +12,6 @@ from typing import Any
 from weft.nnx.errors import InPlaceError
 from weft.nnx.missing import MISSING
 
-_ARITHMETIC = ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow")
-_BITWISE = ("lshift", "rshift", "and", "xor", "or")
 _UNARY = ("neg", "pos", "abs", "invert", "complex", "int", "float", "index", "trunc", "floor", "ceil")
 _SYMBOLS = {
     "add": "+", "sub": "-", "mul": "*", "matmul": "@", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**",
@@ -47,10 +45,10 @@ def _in_place(symbol: str) -> Callable[[Any, Any], Any]:
 
 def _operators(value_of: Callable[[Any], Any]) -> dict[str, Callable[..., Any]]:
     methods: dict[str, Callable[..., Any]] = {f"__{name}__": _unary(f"__{name}__") for name in _UNARY}
-    for name in (*_ARITHMETIC, *_BITWISE):
+    for name, symbol in _SYMBOLS.items():
         methods[f"__{name}__"] = _binary(f"__{name}__", value_of)
         methods[f"__r{name}__"] = _binary(f"__r{name}__", value_of)
-        methods[f"__i{name}__"] = _in_place(_SYMBOLS[name])
+        methods[f"__i{name}__"] = _in_place(symbol)
     return {**methods, "__eq__": _binary("__eq__", value_of)}
 
 

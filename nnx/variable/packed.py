@@ -113,8 +113,3 @@ def pack(tree: Any) -> tuple[Sequence[Any], Packing]:
     except Exception:  # what is static in some other tree refuses to be compared
         return leaves, Packing(tree, treedef)
     return leaves, _packings.setdefault(treedef, Packing(tree, treedef)) if found is None else found
-
-
-def unpack(packing: Packing, leaves: Sequence[Any]) -> Any:
-    """The tree of a packing, with these leaves."""
-    return packing.unpack(leaves)

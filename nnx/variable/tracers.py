@@ -55,14 +55,14 @@ class TraceState(Representable):
 
 jax.tree_util.register_pytree_node(TraceState, lambda _: ((), None), lambda _aux, _children: TraceState())
 
-# Who can say where something is that the user's code reached: functions of the thing and of what was done to it. They
-# walk graphs, which are made of what is made here, so they come to this list by themselves (see `graphs.whereabouts`).
-LOCATORS: list[Callable[[Any, str], list[str]]] = []
+# Who can say where something is that the user's code reached. They walk graphs, which are made of what is made here, so
+# they come to this list by themselves (see `graphs.whereabouts`).
+LOCATORS: list[Callable[[Any], list[str]]] = []
 
 
-def located(thing: Any, done: str = "mutated") -> list[str]:
+def located(thing: Any) -> list[str]:
     """Where a thing is, as lines for an error; none if nobody knows."""
-    return next((lines for locate in LOCATORS if (lines := locate(thing, done))), [])
+    return next((lines for locate in LOCATORS if (lines := locate(thing))), [])
 
 
 # Outside of all transforms, where nearly all objects are made; and the last level within.

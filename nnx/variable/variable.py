@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import jax
@@ -21,7 +20,6 @@ from weft.core.records.exporting import exportable_as
 from weft.nnx.config import hijax_default, ref_default, using_eager_sharding
 from weft.nnx.errors import StructureError, TraceContextError
 from weft.nnx.missing import MISSING
-from weft.nnx.printing.reprlib import Attr, Object, Representable, SizeBytes
 from weft.nnx.variable.has_metadata import HasMetadata
 from weft.nnx.variable.metadata import (
     HOOKS,
@@ -30,13 +28,14 @@ from weft.nnx.variable.metadata import (
     current_name,
     freeze,
     run_hooks,
-    shown_metadata,
     warn_of_hooks,
     with_current_names,
 )
-from weft.nnx.variable.operators import ValueProtocols, install_operators
+from weft.nnx.variable.modes import VariableMeta, as_its_mode
+from weft.nnx.variable.operators import install_operators
 from weft.nnx.variable.refs import copy_containers, fits, is_array_ref, is_plain_array
 from weft.nnx.variable.sharding import shard_value
+from weft.nnx.variable.texts import Shown
 from weft.nnx.variable.tracers import TraceState, current_trace_state, located
 from weft.nnx.versions import structure_epoch
 
@@ -47,35 +46,8 @@ A = TypeVar("A")
 VARIABLE_TYPES: set[type] = set()
 _store = object.__setattr__
 
-# What a Variable becomes that asks for a mode in its metadata, by that name: a value of another class, which stands on
-# Variables itself and so is put in from outside (the package does, and loads `hijax` when the first one is made).
-MODES: dict[str, Callable[[Any], Any]] = {}
 
-
-class VariableMeta(type):
-    """Makes Variable types slotted, and hijax Variables of those that ask for it."""
-
-    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any):
-        namespace.setdefault("__slots__", ())
-        return super().__new__(cls, name, bases, namespace, **kwargs)
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        return cls._variable_meta_call(*args, **kwargs)
-
-    def _variable_meta_call(cls, *args: Any, **kwargs: Any) -> Any:
-        return _as_its_mode(type.__call__(cls, *args, **kwargs))
-
-
-def _as_its_mode(variable: Any) -> Any:
-    """The Variable, or the hijax value that stands for it."""
-    if not variable._nnx_metadata["hijax"]:
-        return variable
-    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(variable._raw_value)):
-        return variable  # there is no value yet
-    return MODES["hijax"](variable)
-
-
-class Variable(ValueProtocols, HasMetadata, Representable, Generic[A], metaclass=VariableMeta):
+class Variable(Shown, HasMetadata, Generic[A], metaclass=VariableMeta):
     """A mutable box: the base of all kinds of state.
 
     Args:
@@ -157,7 +129,7 @@ class Variable(ValueProtocols, HasMetadata, Representable, Generic[A], metaclass
         >>> Variable.from_metadata(jnp.ones(2), {"units": "m"}).units
         'm'
         """
-        return _as_its_mode(cls._new(value, {"hijax": False, "ref": False, "eager_sharding": True, **attributes}))
+        return as_its_mode(cls._new(value, {"hijax": False, "ref": False, "eager_sharding": True, **attributes}))
 
     # ------------------------------------------------------------------ modes and level
 
@@ -304,7 +276,7 @@ class Variable(ValueProtocols, HasMetadata, Representable, Generic[A], metaclass
                 value = value[...]
             if metadata["ref"]:
                 value = jax.new_ref(value)
-        return _as_its_mode(self._new(copy_containers(value), metadata))
+        return as_its_mode(self._new(copy_containers(value), metadata))
 
     replace = copy
     to_state = copy
@@ -366,7 +338,7 @@ class Variable(ValueProtocols, HasMetadata, Representable, Generic[A], metaclass
 
     __hash__ = None  # type: ignore[assignment]
 
-    # ------------------------------------------------------------------ copies through Python's protocols, and text
+    # ------------------------------------------------------------------ copies through Python's protocols
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         # A deep copy is made by the walker of objects; asking the value for one, as any attribute, would give an array.
@@ -380,22 +352,6 @@ class Variable(ValueProtocols, HasMetadata, Representable, Generic[A], metaclass
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
             _store(self, name, value)
-
-    def _shown(self) -> dict[str, Any]:
-        return {"value": self.get_value(), **shown_metadata(self._nnx_metadata)}
-
-    def __nnx_repr__(self):
-        size = SizeBytes.from_any(self._raw_value)
-        yield Object(type(self), comment=f" # {size}" if size else "")
-        for name, value in self._shown().items():
-            yield Attr(name, value)
-
-    def __treescope_repr__(self, path: Any, subtree_renderer: Any) -> Any:
-        from weft.nnx.printing.visualization import render_object_constructor
-
-        size = SizeBytes.from_any(self.get_value())
-        comment = f" # {size}" if size else None
-        return render_object_constructor(type(self), self._shown(), path, subtree_renderer, comment=comment)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -1,0 +1,86 @@
+"""Derivatives of one's own, where JAX's custom rules are met from outside.
+
+The context that a forward rule runs in, a derivative that is taken on demand, and one that is another function's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+import jax
+import jax.extend.linear_util as lu
+import jax.numpy as jnp
+from weft.core.edge._jax import Params
+from weft.core.edge.untyped import jax as untyped_jax
+
+T = TypeVar("T")
+
+
+def without_context(bind_params: Params, context: Callable[[], AbstractContextManager[None]]) -> Params:
+    """Bind parameters of a function with a custom derivative, whose forward rule runs inside a context."""
+
+    def enter(fun: Callable[..., T], *args: object) -> T:
+        with context():
+            return fun(*args)
+
+    fun, forward, *backward = bind_params["subfuns"]
+    return {**bind_params, "subfuns": (fun, lu.transformation2(enter)(forward), *backward)}
+
+
+def differentiated_on_demand(
+    fun: Callable[[list[jax.Array]], list[jax.Array]],
+) -> Callable[[list[jax.Array]], list[jax.Array]]:
+    """A function whose derivative is taken only if a cotangent asks for it: a callback or a kernel in it has none."""
+    call: Any = untyped_jax.custom_vjp(fun)
+
+    def forward(args: list[jax.Array]) -> tuple[list[Any], list[Any]]:
+        return fun(args), args
+
+    def backward(args: list[jax.Array], cotangents: list[jax.Array]) -> tuple[list[jax.Array], ...]:
+        return untyped_jax.vjp(fun, args)[1](cotangents)
+
+    call.defvjp(forward, backward)
+    return call
+
+
+def graft(
+    custom: Callable[..., list[jax.Array]],
+    body: Callable[..., list[jax.Array]],
+    args: list[jax.Array],
+    offsets: list[jax.Array],
+) -> list[jax.Array]:
+    """The body's value; its derivative in the arguments is that of `custom`, in the offsets that of `body`."""
+
+    @jax.custom_jvp
+    def of_offsets(args: list[jax.Array], offsets: list[jax.Array]) -> list[jax.Array]:
+        return body([*args, *offsets])
+
+    def of_offsets_jvp(
+        primals: tuple[list[jax.Array], list[jax.Array]], tangents: tuple[list[jax.Array], list[jax.Array]]
+    ) -> tuple[list[jax.Array], list[jax.Array]]:
+        # The arguments are not stopped: the derivative in the offsets has itself a derivative in the arguments.
+        (args, offsets), (_, offsets_dot) = primals, tangents
+
+        def given(offsets: list[jax.Array]) -> list[jax.Array]:
+            return body([*args, *offsets])
+
+        return untyped_jax.jvp(given, (offsets,), (offsets_dot,))
+
+    of_offsets.defjvp(of_offsets_jvp)
+    return list(map(_second_with_both_tangents, custom(*args), of_offsets(args, offsets)))
+
+
+@jax.custom_jvp
+def _second_with_both_tangents(one: jax.Array, other: jax.Array) -> jax.Array:
+    del one
+    return other
+
+
+@_second_with_both_tangents.defjvp
+def _second_with_both_tangents_jvp(
+    primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    one, other = tangents
+    return primals[1], one if one.dtype == jax.dtypes.float0 else jnp.add(one, other)

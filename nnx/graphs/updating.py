@@ -1,0 +1,156 @@
+"""update, pop and set_metadata: what changes a graph in place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from weft.core.paths import Path, format_path
+from weft.nnx.config import graph_mode
+from weft.nnx.errors import FilterError, StructureError
+from weft.nnx.foreign import refuse_foreign
+from weft.nnx.graphs.graph import flatten
+from weft.nnx.graphs.nodes import child_items, get_node_impl, is_node, is_node_leaf
+from weft.nnx.objects.attributes import GRAPH_TYPES
+from weft.nnx.objects.objects import OBJECT, attributes_of
+from weft.nnx.states.filters import Filter, to_predicate
+from weft.nnx.states.states import State, from_flat_state, merge_state, single
+from weft.nnx.variable.refs import MARKS, is_array_ref
+from weft.nnx.variable.tracers import TraceState, current_trace_state
+from weft.nnx.variable.variable import VARIABLE_TYPES, Variable
+
+
+def update(node: Any, state: Any, /, *states: Any) -> None:
+    """Writes states into a graph, in place: new values into its Variables, and attributes that it does not have.
+
+    Raises:
+        ValueError: if a state does not fit the graph.
+
+    >>> from weft import nnx
+    >>> model = nnx.Dict(w=nnx.Param(1.0))
+    >>> nnx.update(model, nnx.state(nnx.Dict(w=nnx.Param(2.0))))
+    >>> model.w.get_value()
+    2.0
+    """
+    now = current_trace_state()
+    for part in (state, *states):
+        refuse_foreign(part)
+    if isinstance(node, Variable):
+        given = [part for part in (state, *states) if not isinstance(part, Mapping) or part]
+        if states and len(given) != 1:
+            raise StructureError(f"a Variable takes one state that is not empty, got {len(given)}")
+        _update_variable(node, given[0] if states else state, now)
+    else:
+        _update_node(node, merge_state(state, *states) if states else state, (), now)
+
+
+def _update_variable(variable: Any, value: Any, now: TraceState) -> None:
+    if isinstance(value, Variable):
+        # Past all hooks: of one trace level and with the very same metadata there is nothing to check, and big models
+        # are updated leaf by leaf.
+        if variable._trace_state is now and value._nnx_metadata is variable._nnx_metadata:
+            object.__setattr__(variable, "_raw_value", value._raw_value)
+        else:
+            variable.update_from_state(value)
+    elif isinstance(value, State) and not value:
+        return  # the state of a Variable that was met before, in another graph of the same call
+    elif is_array_ref(variable.get_raw_value()) and (isinstance(value, jax.Array) or is_array_ref(value)):
+        variable[...] = value[...]
+    else:
+        variable.set_raw_value(value, _unsafe_bypass_check=True)
+
+
+def _update_node(node: Any, new: Any, path: Path, now: TraceState) -> None:
+    impl = get_node_impl(node)
+    if impl is None:
+        raise TypeError(f"cannot update a {type(node).__name__}: it is no node")
+    is_plain = impl is OBJECT and not node._pytree__has_int_keys
+    children = attributes_of(node) if is_plain else dict(child_items(node))
+    for key, value in list((new._mapping if type(new) is State else new).items()):
+        current = children.get(key, _ABSENT)
+        kind = type(current)
+        if kind in VARIABLE_TYPES or isinstance(current, Variable):
+            _update_variable(current, value, now)
+        elif kind in GRAPH_TYPES or (current is not _ABSENT and is_node(current)):
+            if is_node_leaf(value):
+                raise StructureError(f"Expected a subgraph, got a {type(value).__name__}", at=format_path((*path, key)))
+            _update_node(current, value, (*path, key), now)
+        elif current is not _ABSENT and is_array_ref(current):
+            current[...] = value
+        else:
+            if impl.set_key is None:
+                raise StructureError(
+                    f"Cannot set key {key!r} on an immutable {type(node).__name__}", at=format_path((*path, key))
+                )
+            if current is _ABSENT and isinstance(value, Variable):
+                value = value.copy(_copy_ref=not isinstance(value.get_raw_value(), MARKS))
+            impl.set_key(node, key, value)
+
+
+_ABSENT = object()
+
+
+def pop(node: Any, *filters: Filter) -> Any:
+    """Takes the Variables that filters match out of a graph, in place.
+
+    Returns:
+        One state for one filter, else a tuple of them.
+
+    Raises:
+        ValueError: without filters, or if a container cannot give up a child.
+
+    >>> from weft import nnx
+    >>> model = nnx.Dict(w=nnx.Param(1.0), seen=nnx.Intermediate(2.0))
+    >>> nnx.to_pure_dict(nnx.pop(model, nnx.Intermediate)), hasattr(model, "seen")
+    ({'seen': 2.0}, False)
+    """
+    if not filters:
+        raise FilterError("pop needs at least one filter")
+    # Read before anything is taken out, so that a filter that is none leaves the graph whole.
+    tests = [to_predicate(filter) for filter in filters]
+    found: list[dict[Path, Any]] = [{} for _ in tests]
+    _pop(node, (), set(), tests, found)
+    return single([from_flat_state(part) for part in found])
+
+
+def _pop(node: Any, path: Path, seen: set[int], tests: list[Any], found: list[dict[Path, Any]]) -> None:
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    impl = get_node_impl(node)
+    if impl is None:
+        raise TypeError(f"cannot pop from a {type(node).__name__}: it is no node")
+    for key, value in child_items(node):
+        where = (*path, key)
+        if is_node(value):
+            _pop(value, where, seen, tests, found)
+            continue
+        if not is_node_leaf(value) or id(value) in seen:
+            continue
+        place = next((i for i, test in enumerate(tests) if test(where, value)), None)
+        if place is not None:
+            if impl.pop_key is None:
+                raise StructureError(f"Cannot pop from a {type(node).__name__}", at=format_path(where))
+            seen.add(id(value))
+            impl.pop_key(node, key)
+            found[place][where] = value
+
+
+def set_metadata(node: Any, /, *, only: Filter = Variable, **metadata: Any) -> None:
+    """Sets metadata of all Variables of a graph, or those that a filter matches, in place.
+
+    Raises:
+        TypeError: for what is no filter.
+
+    >>> from weft import nnx
+    >>> model = nnx.Dict(w=nnx.Param(1.0), n=nnx.BatchStat(2.0))
+    >>> nnx.set_metadata(model, only=nnx.Param, frozen=True)
+    >>> model.w.frozen, hasattr(model.n, "frozen")
+    (True, False)
+    """
+    test = to_predicate(only)
+    _, flat = flatten(node, graph=graph_mode(None))
+    for path, value in flat:
+        if isinstance(value, Variable) and test(path, value):
+            value.set_metadata(**metadata)
