@@ -1,8 +1,8 @@
 """Targets: what there is to prove about a function, a class of Modules, or an instance.
 
 A decorated function is proved as it was written: `jit`, `vmap` and checkers are taken off as far as `__wrapped__` goes,
-and what it calls keeps its own. A class is constructed from the annotations of its `__init__`, and each public method
-with annotations is proved on the abstract instance. An instance is generalised (see `generalise`).
+but for `vectorize`, and what it calls keeps its own. A class is constructed from the annotations of its `__init__`, and
+each public method with annotations is proved on the abstract instance. An instance is generalised (see `generalise`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from weft.core.records.leaves import is_array
 from weft.typecheck.arguments.abstract import is_plain_class
 from weft.typecheck.arguments.builder import Assignment, Builder, Scope, Unwritten
@@ -105,11 +106,13 @@ def _parameters(function: Callable[..., Any]) -> Iterable[inspect.Parameter]:
 def _of_function(function: Callable[..., Any], given: Mapping[str, Any]) -> Target:
     signature = signature_of(function)
     plain = signature.function
+    vectorized = _vectorized(function)
+    called = plain if vectorized is None else vectorized
 
     def prepare(builder: Builder) -> Call:
         if is_stub(plain):
             raise Unwritten("it is not implemented")
-        return plain, *build_arguments(builder, signature, Scope(), given)
+        return called, *build_arguments(builder, signature, Scope(), given)
 
     def prepare_outside(builder: Builder) -> Call:
         args, kwargs = build_arguments(builder, signature, Scope(), given)
@@ -123,9 +126,26 @@ def _of_function(function: Callable[..., Any], given: Mapping[str, Any]) -> Targ
         constants.add(2)  # how many values such a parameter gets
     target = _target(plain, plain.__qualname__, prepare, frozenset(constants), products_in(signature))
     target = dataclasses.replace(target, transformed=is_transformed(function))
-    if not isinstance(plain, FunctionType) or not abstract_outside(plain, Builder(Assignment())):
+    if vectorized is not None or not isinstance(plain, FunctionType):
+        return target
+    if not abstract_outside(plain, Builder(Assignment())):
         return target
     return dataclasses.replace(target, prepare=prepare_outside, instead=target)
+
+
+# What `jnp.vectorize` makes of any function has this code.
+_VECTORIZED = jnp.vectorize(len).__code__
+
+
+def _vectorized(function: Any) -> Callable[..., Any] | None:
+    """What `jnp.vectorize` has made of a function, if it has.
+
+    Its annotations may say `"*batch n"`, as those who call it see it, or `"n"`, as its body does. With what its body
+    takes it is called as without, so it is never taken off, as `vmap` is.
+    """
+    while function is not None and getattr(function, "__code__", None) is not _VECTORIZED:
+        function = getattr(function, "__wrapped__", None)
+    return function
 
 
 def _class_of(method: Any) -> type | None:
