@@ -199,7 +199,12 @@ def spread(dims: int, x: Float[Array, "n"]) -> Float[Array, "n"]:
     return x / np.sqrt(3**dims)
 
 
-def test_a_power_is_not_multiplied():
-    (contract,) = verify(spread).contracts
-    assert contract.verdict is Verdict.HOLDS
-    assert any(one.startswith("dims is among the sizes tried") for one in contract.assumptions)
+def weighed(order: int, x: Float[Array, "n"]) -> Float[Array, "n"]:
+    return x / 2**order
+
+
+@pytest.mark.parametrize(("function", "name"), [(spread, "dims"), (weighed, "order")])
+def test_a_power_is_not_multiplied(function, name):
+    (contract,) = verify(function).contracts
+    assert contract.verdict in (Verdict.HOLDS, Verdict.PROVED)
+    assert any(one.startswith(f"{name} is among the sizes tried") for one in contract.assumptions)
