@@ -5,6 +5,7 @@ Beside them what else annotations leave to who calls: which member of a union, w
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple, Self
 
 import equinox as eqx
@@ -186,11 +187,15 @@ def stepped(stepper: eqx.Module, x: Float[Array, "n"]) -> Float[Array, "n"]:
     return jax.vmap(stepper)(x)  # pyright: ignore
 
 
+def stepped_in_part(stepper: eqx.Module, x: Float[Array, "n"]) -> Float[Array, "n"]:
+    return jax.vmap(functools.partial(stepper))(x)  # pyright: ignore
+
+
 def refused(x: Float[Array, "n"]) -> Float[Array, "n"]:
     return jax.grad(lambda y: jnp.sum(eqx.internal.nondifferentiable(y)))(x)
 
 
-@pytest.mark.parametrize("function", [halves, stepped, refused])
+@pytest.mark.parametrize("function", [halves, stepped, stepped_in_part, refused])
 def test_what_annotations_leave_to_the_caller_and_what_a_library_refuses_is_skipped(function):
     assert verify(function).contracts[0].verdict is Verdict.SKIPPED
 
