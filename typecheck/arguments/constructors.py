@@ -79,7 +79,7 @@ def _maker(function: Any, cls: type) -> Signature | None:
 
 def _of_field(parameter: Parameter, cls: type) -> Parameter:
     """A parameter that a converter takes, or that is called like a field and not annotated, as what the field holds."""
-    bare = isinstance(parameter.annotation, Anything) and parameter.required
+    bare = isinstance(parameter.annotation, Anything) and parameter.required and form_of(cls) is not None
     if not bare and not has_converter(cls, parameter.name):
         return parameter
     held = (one.annotation for one in fields_of(cls) if one.name == parameter.name)
