@@ -30,12 +30,14 @@ from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import (
     Annotation,
     Anything,
+    ArrayOf,
     Instance,
     RecordOf,
     SequenceOf,
     TreeOf,
     holds_arrays,
 )
+from weft.typecheck.language.dims import VariadicDim
 from weft.typecheck.language.forms import OBJECT, TYPEDDICT, form_of, has_own_dims
 from weft.typecheck.language.names import names_of_signature, products_in
 from weft.typecheck.language.objects import (
@@ -271,7 +273,11 @@ def _is_narrower(narrow: Annotation, wide: Annotation) -> bool:
 
 
 def _is_open(annotation: Annotation) -> bool:
-    return isinstance(annotation.leaf if isinstance(annotation, TreeOf) else annotation, Anything)
+    """Whether an annotation is of anything, or of any tree of anything, or of arrays of any shape."""
+    if not isinstance(annotation, TreeOf):
+        return isinstance(annotation, Anything)
+    leaf = annotation.leaf
+    return isinstance(leaf, Anything) or (isinstance(leaf, ArrayOf) and leaf.shape.dims == (VariadicDim(None),))
 
 
 def _is_overriding(function: Callable[..., Any], cls: type) -> bool:
