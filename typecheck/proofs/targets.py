@@ -267,9 +267,9 @@ def _is_narrower(narrow: Annotation, wide: Annotation) -> bool:
     """Whether an annotation is of a subclass of what another is of, or of something where the other is of any tree."""
     if _is_open(wide):
         return not _is_open(narrow)
-    classes = [getattr(one, "cls", None) for one in (narrow, wide)]
+    narrower, wider = (getattr(one, "cls", None) for one in (narrow, wide))
     # Not by `issubclass`, which a protocol may refuse to be asked.
-    return all(isinstance(one, type) for one in classes) and classes[1] in classes[0].__mro__[1:]
+    return isinstance(narrower, type) and isinstance(wider, type) and wider in narrower.__mro__[1:]
 
 
 def _is_open(annotation: Annotation) -> bool:
