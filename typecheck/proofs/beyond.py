@@ -35,7 +35,9 @@ _ARGUMENTS = re.compile(
 _UNSPECIFIC = (KeyError, AttributeError, IndexError)
 # What Python's containers say of a value that is not in them: annotations give no values, and so cannot link the two.
 _LOOKED_UP = re.compile(r"not in (list|tuple|deque|range|enumerate)$")
-_NO_ARRAY = re.compile(r"unhashable type|(Tracer|Module)' object is not callable|Expected a callable value")
+_NO_ARRAY = re.compile(
+    r"unhashable type|(Tracer|Module)' object is not callable|Expected a callable value|must be callable"
+)
 _RESHAPED = re.compile(rf"{REFUSED} of shape .* into shape \(([\d, ]+)\)")
 # What is said of two trees that are not of one structure.
 _STRUCTURES = re.compile(r"pytree structure|Mismatch custom node|different types at key path|tree prefix")

@@ -75,12 +75,14 @@ def vary_remainders(explainer: Explainer, found: Found) -> None:
 
 
 def _with_usual_numbers(explainer: Explainer, found: Found, trial: Trial) -> Trial:
-    """A trial that ends in an error that is not JAX's, with an integer that no shape names as it was, if it holds so.
+    """A trial that ends in an error about no shape, with an integer that no shape names as it was, if it holds so.
 
     A number of axes, or what is a power, is nothing to be multiplied: `3**60` is too large a number before it is a
-    shape. That it holds at the sizes tried is then all that is said of that integer.
+    shape, and JAX takes no `2**60`. That it holds at the sizes tried is then all that is said of that integer.
     """
-    if trial.error is None or trial.guard or trial.violations or is_of_jax(trial.error):
+    if trial.error is None or trial.guard or trial.violations:
+        return trial
+    if is_of_jax(trial.error) and not isinstance(trial.error, OverflowError):
         return trial
     for key in sorted(trial.configured & found.passed[0].assignment.sizes.keys()):
         held = tuple(sorted({one.assignment.sizes[key] for one in found.passed if key in one.assignment.sizes}))

@@ -1,8 +1,8 @@
 """Targets: what there is to prove about a function, a class of Modules, or an instance.
 
 A decorated function is proved as it was written: `jit`, `vmap` and checkers are taken off as far as `__wrapped__` goes,
-and what it calls keeps its own. A class is constructed from the annotations of its `__init__`, and each public method
-with annotations is proved on the abstract instance. An instance is generalised (see `generalise`).
+but for `vectorize`, and what it calls keeps its own. A class is constructed from the annotations of its `__init__`, and
+each public method with annotations is proved on the abstract instance. An instance is generalised (see `generalise`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from weft.core.records.leaves import is_array
 from weft.typecheck.arguments.abstract import is_plain_class
 from weft.typecheck.arguments.builder import Assignment, Builder, Scope, Unwritten
@@ -29,12 +30,14 @@ from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import (
     Annotation,
     Anything,
+    ArrayOf,
     Instance,
     RecordOf,
     SequenceOf,
     TreeOf,
     holds_arrays,
 )
+from weft.typecheck.language.dims import VariadicDim
 from weft.typecheck.language.forms import OBJECT, TYPEDDICT, form_of, has_own_dims
 from weft.typecheck.language.names import names_of_signature, products_in
 from weft.typecheck.language.objects import (
@@ -105,11 +108,13 @@ def _parameters(function: Callable[..., Any]) -> Iterable[inspect.Parameter]:
 def _of_function(function: Callable[..., Any], given: Mapping[str, Any]) -> Target:
     signature = signature_of(function)
     plain = signature.function
+    vectorized = _vectorized(function)
+    called = plain if vectorized is None else vectorized
 
     def prepare(builder: Builder) -> Call:
         if is_stub(plain):
             raise Unwritten("it is not implemented")
-        return plain, *build_arguments(builder, signature, Scope(), given)
+        return called, *build_arguments(builder, signature, Scope(), given)
 
     def prepare_outside(builder: Builder) -> Call:
         args, kwargs = build_arguments(builder, signature, Scope(), given)
@@ -123,9 +128,26 @@ def _of_function(function: Callable[..., Any], given: Mapping[str, Any]) -> Targ
         constants.add(2)  # how many values such a parameter gets
     target = _target(plain, plain.__qualname__, prepare, frozenset(constants), products_in(signature))
     target = dataclasses.replace(target, transformed=is_transformed(function))
-    if not isinstance(plain, FunctionType) or not abstract_outside(plain, Builder(Assignment())):
+    if vectorized is not None or not isinstance(plain, FunctionType):
+        return target
+    if not abstract_outside(plain, Builder(Assignment())):
         return target
     return dataclasses.replace(target, prepare=prepare_outside, instead=target)
+
+
+# What `jnp.vectorize` makes of any function has this code.
+_VECTORIZED = jnp.vectorize(len).__code__
+
+
+def _vectorized(function: Any) -> Callable[..., Any] | None:
+    """What `jnp.vectorize` has made of a function, if it has.
+
+    Its annotations may say `"*batch n"`, as those who call it see it, or `"n"`, as its body does. With what its body
+    takes it is called as without, so it is never taken off, as `vmap` is.
+    """
+    while function is not None and getattr(function, "__code__", None) is not _VECTORIZED:
+        function = getattr(function, "__wrapped__", None)
+    return function
 
 
 def _class_of(method: Any) -> type | None:
@@ -245,13 +267,17 @@ def _is_narrower(narrow: Annotation, wide: Annotation) -> bool:
     """Whether an annotation is of a subclass of what another is of, or of something where the other is of any tree."""
     if _is_open(wide):
         return not _is_open(narrow)
-    classes = [getattr(one, "cls", None) for one in (narrow, wide)]
+    narrower, wider = (getattr(one, "cls", None) for one in (narrow, wide))
     # Not by `issubclass`, which a protocol may refuse to be asked.
-    return all(isinstance(one, type) for one in classes) and classes[1] in classes[0].__mro__[1:]
+    return isinstance(narrower, type) and isinstance(wider, type) and wider in narrower.__mro__[1:]
 
 
 def _is_open(annotation: Annotation) -> bool:
-    return isinstance(annotation.leaf if isinstance(annotation, TreeOf) else annotation, Anything)
+    """Whether an annotation is of anything, or of any tree of anything, or of arrays of any shape."""
+    if not isinstance(annotation, TreeOf):
+        return isinstance(annotation, Anything)
+    leaf = annotation.leaf
+    return isinstance(leaf, Anything) or (isinstance(leaf, ArrayOf) and leaf.shape.dims == (VariadicDim(None),))
 
 
 def _is_overriding(function: Callable[..., Any], cls: type) -> bool:

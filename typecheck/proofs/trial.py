@@ -312,6 +312,13 @@ class _Run:
     empty: frozenset[str] = frozenset()
 
 
+def _is_of_program(cls: type, target: Target) -> bool:
+    """Whether a class is written in a file of a target's own, or in its package."""
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    folders = getattr(sys.modules.get(cls.__module__.partition(".")[0]), "__path__", ())
+    return file in target.own or any(target.file.startswith(f"{folder}/") for folder in folders)
+
+
 def _run(target: Target, builder: Builder, watch: Watch, passing: Passing) -> _Run:
     ran = _Run()
     try:
@@ -338,7 +345,7 @@ def _run(target: Target, builder: Builder, watch: Watch, passing: Passing) -> _R
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as raised:  # of a class of the program's own, which it raises as a sign to itself
-        if not raised_at(raised, target.own)[1]:
+        if not raised_at(raised, target.own)[1] or not _is_of_program(type(raised), target):
             raise  # such as a limit of time
         ran.error = Signal(type(raised).__name__).with_traceback(raised.__traceback__)
     return ran

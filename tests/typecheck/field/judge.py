@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from weft.typecheck.command.flax_programs import flax_over_weft
 from weft.typecheck.command.linter import definitions
 from weft.typecheck.command.loading import import_below
 from weft.typecheck.errors import AnnotationError
@@ -84,7 +85,7 @@ def _over(*_: Any) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGVTALRM, _over)
-    with Path(sys.argv[1]).open("w") as out:
+    with Path(sys.argv[1]).open("w") as out, flax_over_weft():
         for name in sys.argv[2:]:
             for row in rows_of(name):
                 print(json.dumps({"module": name, **row}), file=out, flush=True)

@@ -4,6 +4,7 @@ import abc
 import typing
 
 import equinox as eqx
+import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 from weft.typecheck import verify
 from weft.typecheck.proofs.report import Verdict
@@ -80,6 +81,24 @@ def test_what_the_base_class_takes_any_tree_for_the_subclass_takes_as_it_says():
     assert inverse.verdict in (Verdict.PROVED, Verdict.HOLDS), inverse
     report = {one.name: one for one in verify(WronglyJoining).contracts}["WronglyJoining.inverse"]
     assert report.verdict is Verdict.FAILS, report
+
+
+class Distribution(eqx.Module):
+    @abc.abstractmethod
+    def density(self, value: PyTree[Array]) -> PyTree[Array]: ...
+
+    def likelihood(self, value: PyTree[Array]) -> PyTree[Array]:
+        return self.density(value)
+
+
+class Uniform(Distribution):
+    def density(self, value: Array) -> Array:
+        return jnp.ones_like(value)
+
+
+def test_a_tree_of_arrays_of_any_shape_is_any_tree():
+    likelihood = {one.name: one for one in verify(Uniform).contracts}["Uniform.likelihood"]
+    assert likelihood.verdict is Verdict.PROVED, likelihood
 
 
 class Sized(typing.Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -108,3 +109,35 @@ def test_an_array_without_a_shape_has_as_many_axes_as_jax_asks_for():
     (contract,) = verify(convolved).contracts
     assert contract.verdict in (Verdict.PROVED, Verdict.HOLDS), contract
     assert "x is of 4 axes" in contract.assumptions
+
+
+def total(nodes: Float[Array, "nodes"]) -> Float[Array, ""]:
+    return jnp.sum(nodes)
+
+
+@jax.jit
+@functools.partial(jnp.vectorize, signature="(t,n)->(t)")
+def totals(trees: Float[Array, "*batch trees nodes"]) -> Float[Array, "*batch trees"]:
+    return jax.vmap(total)(trees)
+
+
+@functools.partial(jnp.vectorize, signature="(t,n)->(t)")
+def totals_of_one(trees: Float[Array, "trees nodes"]) -> Float[Array, "trees"]:
+    return jax.vmap(total)(trees)
+
+
+@functools.partial(jnp.vectorize, signature="(t,n)->(n)")
+def totals_of_nodes(trees: Float[Array, "*batch trees nodes"]) -> Float[Array, "*batch trees"]:
+    return jax.vmap(total, in_axes=1)(trees)
+
+
+@pytest.mark.parametrize("judged", [totals, totals_of_one])
+def test_what_is_vectorized_takes_as_many_axes_as_its_annotation_says(judged):
+    (contract,) = verify(judged).contracts
+    assert contract.verdict is Verdict.PROVED, contract
+    assert not contract.assumptions
+
+
+def test_what_is_vectorized_and_returns_other_axes_is_told():
+    (contract,) = verify(totals_of_nodes).contracts
+    assert contract.verdict is Verdict.FAILS, contract
