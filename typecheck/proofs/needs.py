@@ -326,14 +326,13 @@ def assignment_for(keys: Iterable[str], needs: Needs, deal: Deal, base: Assignme
     equal = tuple((key, counted.get(key, number)) for key, number in needs.equal)
     sizes = Dealer(keys, dataclasses.replace(needs, equal=equal), deal(len(keys))).deal()
     ranks = {**base.ranks, **dict(needs.ranks)}
-    return Assignment(sizes, ranks, options, _closed(needs.merged), needs.apart)
+    return Assignment(sizes, ranks, options, closed(dict(needs.merged)), needs.apart)
 
 
-def _closed(merged: tuple[tuple[str, str], ...]) -> dict[str, str]:
+def closed(merged: Mapping[str, str]) -> dict[str, str]:
     """Each merged key with the one that stands for the whole group."""
-    direct = dict(merged)
 
     def root(key: str) -> str:
-        return root(direct[key]) if key in direct else key
+        return root(merged[key]) if key in merged else key
 
-    return {key: root(key) for key in direct}
+    return {key: root(key) for key in merged}
