@@ -12,7 +12,7 @@ from weft.typecheck.proofs import tracing
 from weft.typecheck.proofs.options import argument_of
 from weft.typecheck.proofs.reshapes import REFUSED
 from weft.typecheck.proofs.trial import Trial
-from weft.typecheck.proofs.whose import is_of_jax
+from weft.typecheck.proofs.whose import is_of_jax, is_of_library
 
 # What a program raises that needs the numbers in an array, not only its shape.
 NOT_ABSTRACT = (
@@ -26,6 +26,8 @@ _NOT_INSIDE = (jax.errors.TracerIntegerConversionError, jax.errors.NonConcreteBo
 _ABSTRACT = f"'{jax.ShapeDtypeStruct.__name__}'"
 # A class that an error names.
 _NAMED = re.compile(r"'(\w+)'")
+# What a library says where shapes, or kinds of numbers, are what it refuses.
+_OF_SHAPES = re.compile(r"\d|shape|dim|ax[ie]s|rank|size|length|dtype|broadcast|array|structure|scalar|matri", re.I)
 # What is said where a keyword was not given.
 _LACKING = re.compile(r"missing \d+ required|NoneType")
 # What is said where a call's arguments are not those of what is called.
@@ -74,7 +76,8 @@ def _beyond(trial: Trial) -> str | None:
         return f"it is not implemented ({what})"
     if isinstance(trial.error, RuntimeError) and is_of_jax(trial.error):
         return f"it needs a device, or a library, that is not here ({what})"
-    if isinstance(trial.error, RuntimeError) and not isinstance(trial.error, RecursionError) and not trial.guard:
+    of_library = isinstance(trial.error, RuntimeError) and not isinstance(trial.error, RecursionError)
+    if (of_library and not trial.guard) or _refuses_a_choice(trial):
         return f"a library refuses what is asked of it, and not for its shapes ({what})"
     if trial.refused:
         return f"no arguments were found that the validation of their classes lets pass ({what}); pass some in `args`"
@@ -114,6 +117,14 @@ def _beyond(trial: Trial) -> str | None:
     if vague and (isinstance(trial.error, _UNSPECIFIC) or no_array or _speaks_of_vague(trial)):
         return f"{', '.join(vague)}: the annotation leaves its contents open ({what}); pass it in `args`"
     return None
+
+
+def _refuses_a_choice(trial: Trial) -> bool:
+    """Whether a library that is not JAX refuses a value by what it is, as a name of a method that it does not know."""
+    said = str(trial.error)
+    if type(trial.error) is not ValueError or trial.guard or is_of_jax(trial.error) or not said:
+        return False
+    return is_of_library(trial.error) and not _OF_SHAPES.search(said)
 
 
 def _is_called_otherwise(error: Exception | None) -> bool:
