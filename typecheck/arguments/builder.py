@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -227,6 +228,16 @@ class Builder:
             and not any(one is self.sizes[key] or one == self.sizes[key] for one in self.shaped)
         )
 
+    @property
+    def by_default(self) -> frozenset[int]:
+        """The integers that what makes records takes where nothing else is given: no dim and no option varies them."""
+        return frozenset(
+            number
+            for *_, call, args, kwargs in self.calls
+            for number in _left_at_default(call, args, kwargs)
+            if isinstance(number, int) and not isinstance(number, bool) and number > 1
+        )
+
     def _fresh(self) -> int:
         taken = {size for size in (*self.sizes.values(), *self.assignment.sizes.values()) if isinstance(size, int)}
         return next(prime for prime in _primes() if prime not in taken)
@@ -344,3 +355,13 @@ Row = Callable[[Builder, Any, str, Scope], Any]
 
 # How a value of each class of annotation is built; `arguments` fills it.
 BUILDERS: dict[type, Row] = {}
+
+
+def _left_at_default(call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+    """The defaults of a call's parameters that it is given no other value for."""
+    try:
+        parameters = inspect.signature(call).parameters
+        given = inspect.signature(call).bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):  # something builtin, which has no signature
+        return
+    yield from (one.default for name, one in parameters.items() if given.get(name, one.default) is one.default)

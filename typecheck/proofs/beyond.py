@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable
 
@@ -12,7 +13,7 @@ from weft.typecheck.proofs import tracing
 from weft.typecheck.proofs.left_open import Refusal, left_open
 from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.proofs.violations import first_line, in_short
-from weft.typecheck.proofs.whose import is_of_jax
+from weft.typecheck.proofs.whose import is_of_jax, is_of_library
 
 # What a program raises that needs the numbers in an array, not only its shape.
 NOT_ABSTRACT = (
@@ -24,6 +25,8 @@ NOT_ABSTRACT = (
 _NOT_INSIDE = (jax.errors.TracerIntegerConversionError, jax.errors.NonConcreteBooleanIndexError)
 # What it says of a value that it has kept from where it was made, outside of the trace.
 _ABSTRACT = f"'{jax.ShapeDtypeStruct.__name__}'"
+# What a library says where shapes, or kinds of numbers, are what it refuses.
+_OF_SHAPES = re.compile(r"\d|shape|dim|ax[ie]s|rank|size|length|dtype|broadcast|array|structure|scalar|matri", re.I)
 
 
 def beyond_annotations(trial: Trial) -> str | None:
@@ -81,7 +84,13 @@ def _is_not_here(trial: Trial) -> bool:
 
 def _is_refused_by_a_library(trial: Trial) -> bool:
     of_library = isinstance(trial.error, RuntimeError) and not isinstance(trial.error, RecursionError)
-    return of_library and not trial.guard
+    return (of_library and not trial.guard) or _refuses_a_choice(trial)
+
+
+def _refuses_a_choice(trial: Trial) -> bool:
+    """Whether a library that is not JAX refuses a value by what it is, as a name of a method that it does not know."""
+    said, of_value = str(trial.error), type(trial.error) is ValueError and not trial.guard
+    return of_value and is_of_library(trial.error) and bool(said) and not _OF_SHAPES.search(said)
 
 
 # What says nothing of a contract whatever a program is given, or whoever is asked: in this order.

@@ -146,9 +146,12 @@ def _items(
 def _constants(
     trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
 ) -> Iterator[Needs]:
-    for number in sorted(constants & trial.mentioned):
+    # Two dims that are one number would be one dim; two defaults may be one number by chance.
+    fixed = dict(needs.equal)
+    for number in sorted((constants | trial.by_default) & trial.mentioned):
         for key in nearby:
-            if sizes[key] in trial.mentioned and not _is_fixed(key, number, trial, needs):
+            taken = key in fixed if number in trial.by_default else _is_fixed(key, number, trial, needs)
+            if sizes[key] in trial.mentioned and not taken:
                 yield needs.plus(equal=(key, number))
 
 

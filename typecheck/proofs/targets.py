@@ -255,8 +255,9 @@ def _as_narrowed(parameter: Parameter, method: str, cls: type) -> Parameter:
     """
     if method in vars(cls):
         return parameter
-    overriding = [one for one in vars(cls).values() if inspect.isfunction(one) and _is_overriding(one, cls)]
-    for function in overriding:
+    # Under the transforms around it, too: a method that `jit` has made is no function.
+    own = (inspect.unwrap(one) for one in vars(cls).values() if callable(one))
+    for function in (one for one in own if inspect.isfunction(one) and _is_overriding(one, cls)):
         for one in signature_of(function, cls).parameters:
             if one.name == parameter.name and _is_narrower(one.annotation, parameter.annotation):
                 return dataclasses.replace(parameter, annotation=one.annotation)

@@ -115,6 +115,7 @@ class Trial:
         open_keys: the argument of each key of an axis that its annotation says nothing of.
         numbers: the keys of what is given as an integer, too.
         configured: those of them that no shape names.
+        by_default: the integers that what makes records among the arguments takes by default.
         classes: the names of the classes that may stand for an abstract one, by place.
         values: what each option of a place is, as written, where it is one of some values.
         optional: the dims that what may be left out names, by place.
@@ -151,6 +152,7 @@ class Trial:
     optional: Mapping[str, frozenset[str]] = field(default_factory=dict)
     makers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     configured: frozenset[str] = frozenset()
+    by_default: frozenset[int] = frozenset()
     empty: frozenset[str] = frozenset()
     ranks_of_records: frozenset[str] = frozenset()
     assumed: frozenset[str] = frozenset()
@@ -283,6 +285,7 @@ def _met(builder: Builder) -> dict[str, Any]:
         "linked": bool(builder.names & builder.names_outside),
         "configured": builder.configured,
         "ranks_of_records": builder.ranks_of_records,
+        "by_default": builder.by_default,
         **{
             name: frozenset(getattr(builder, name))
             for name in ("leading", "vague", "numbers", "assumed", "emptied", "bare")

@@ -14,7 +14,7 @@ from types import CodeType, FrameType
 from typing import Any, Literal
 
 from weft.core.caches import kept
-from weft.core.callers import owner_of
+from weft.core.callers import Owner, owner_of
 
 
 @kept("nothing", most=1)
@@ -54,8 +54,17 @@ def is_transforms(filename: str) -> bool:
 
 def is_of_jax(error: Exception | None) -> bool:
     """Whether JAX raised an error, and neither a program nor Python."""
+    return _raised_by(error) == "jax"
+
+
+def is_of_library(error: Exception | None) -> bool:
+    """Whether an installed package raised an error, or equinox did."""
+    return _raised_by(error) in ("equinox", "installed")
+
+
+def _raised_by(error: Exception | None) -> Owner | None:
     frames = [frame for frame, _ in traceback.walk_tb(None if error is None else error.__traceback__)]
-    return bool(frames) and owner_of(frames[-1].f_code.co_filename) == "jax"
+    return owner_of(frames[-1].f_code.co_filename) if frames else None
 
 
 class Whose(dict[str, Literal["user", "library", "plain"]]):

@@ -231,3 +231,18 @@ def test_what_ends_a_program_from_outside_is_none():
             verify(interrupted)
     finally:
         signal.signal(signal.SIGINT, usual)
+
+
+class Loop(eqx.Module):
+    """What runs it sets its kind: it has none by itself."""
+
+    kind: str | None = None
+
+    def run(self, x: Float[Array, "n"]) -> Float[Array, "n"]:
+        return eqx.internal.while_loop(lambda x: x.sum() > 0, lambda x: x - 1, x, kind=self.kind)
+
+
+def test_a_choice_that_a_library_does_not_know_is_about_no_shapes():
+    (contract,) = verify(Loop).contracts
+    assert contract.verdict is Verdict.SKIPPED
+    assert "a library refuses what is asked of it, and not for its shapes (ValueError: Unrecognised" in contract.reason

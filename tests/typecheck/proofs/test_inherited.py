@@ -1,9 +1,11 @@
 """Methods that a class inherits, for the classes of arguments that its own methods take."""
 
 import abc
+import functools
 import typing
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 from weft.typecheck import verify
@@ -121,3 +123,24 @@ class ReadingOtherwise(Reading):
 def test_a_protocol_is_not_asked_for_its_subclasses():
     contracts = {one.name: one for one in verify(ReadingOtherwise).contracts}
     assert contracts["ReadingOtherwise.scaled"].verdict is Verdict.PROVED
+
+
+class Game:
+    """As environments are: what every one of them does calls what each has of its own, compiled."""
+
+    def advance(self, kernel: Kernel, x: Float[Array, "n d"]) -> Float[Array, "n"]:
+        return self.advance_own(kernel, x)
+
+    def advance_own(self, kernel: Kernel, x: Float[Array, "n d"]) -> Float[Array, "n"]:
+        raise NotImplementedError
+
+
+class GraphGame(Game):
+    @functools.partial(jax.jit, static_argnums=0)
+    def advance_own(self, kernel: Graph, x: Float[Array, "n d"]) -> Float[Array, "n"]:
+        return kernel.laplacian.sum() * x.sum(1)
+
+
+def test_what_the_subclass_takes_is_read_under_jit():
+    advance = {one.name: one for one in verify(GraphGame).contracts}["GraphGame.advance"]
+    assert advance.verdict in (Verdict.PROVED, Verdict.HOLDS), advance

@@ -213,3 +213,28 @@ def test_a_power_is_not_multiplied(function, name):
     (contract,) = verify(function).contracts
     assert contract.verdict in (Verdict.HOLDS, Verdict.PROVED)
     assert any(one.startswith(f"{name} is among the sizes tried") for one in contract.assumptions)
+
+
+class Sizes:
+    """A configuration, of which every size has a default."""
+
+    def __init__(self, inputs: int = 10, outputs: int = 10, hidden: int = 4):
+        self.inputs, self.outputs, self.hidden = inputs, outputs, hidden
+
+
+class Network:
+    def __init__(self, sizes: Sizes):
+        self.inner = jnp.ones((sizes.inputs, sizes.hidden))
+        self.outer = jnp.ones((sizes.hidden, sizes.outputs))
+
+    def loss(self, x: Float[Array, "batch inputs"], y: Float[Array, "batch outputs"]) -> Float[Array, "batch"]:
+        return ((x @ self.inner @ self.outer - y) ** 2).mean(1)
+
+    def wrong(self, x: Float[Array, "batch inputs"], y: Float[Array, "batch outputs"]) -> Float[Array, "batch"]:
+        return ((x @ self.inner @ self.outer - y) ** 2).mean(0)
+
+
+def test_sizes_that_a_configuration_has_by_default_are_what_is_given():
+    loss, wrong = (one for one in verify(Network).contracts if one.name in ("Network.loss", "Network.wrong"))
+    assert {*loss.assumptions} >= {"inputs = 10", "outputs = 10"}, loss
+    assert wrong.verdict is Verdict.FAILS, wrong
