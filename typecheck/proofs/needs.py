@@ -203,15 +203,18 @@ def length_of(place: str) -> str:
 # The key of an axis that its array's annotation does not name: of an array without a shape of its own (`x....1`), and
 # of the axes that `...` stands for, after as many dims as come before it (`x[1].0`).
 _AXIS = re.compile(r"(?:\[(\d+)\]|\.\.\.)\.(\d+)")
+# That of an axis of a `*name`. What has a path before it is a leaf of a tree, or a name that a record keeps to itself.
+_OF_VARIADIC = re.compile(r"(?<![\w.\]])([A-Za-z_]\w*)\.(\d+)(?![\w.])")
 
 
 def spelled(text: str) -> str:
-    """A text with the keys of such axes as the code would ask for them.
+    """A text with the keys of such axes as the code would ask for them, and those of a `*name` as annotations write it.
 
-    >>> spelled("4 divides x[1].0"), spelled("x....1 = 3")
-    ('4 divides x.shape[1]', 'x.shape[1] = 3')
+    >>> spelled("4 divides x[1].0"), spelled("x....1 = 3"), spelled("k = batch.0")
+    ('4 divides x.shape[1]', 'x.shape[1] = 3', 'k = *batch[0]')
     """
-    return _AXIS.sub(lambda found: f".shape[{int(found[1] or 0) + int(found[2])}]", text)
+    text = _AXIS.sub(lambda found: f".shape[{int(found[1] or 0) + int(found[2])}]", text)
+    return _OF_VARIADIC.sub(r"*\1[\2]", text)
 
 
 # How primes are dealt to keys: in order, in reverse, and from further up in an order of its own.
