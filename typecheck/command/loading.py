@@ -20,7 +20,7 @@ from typing import Any
 
 from weft.core.caches import kept
 from weft.typecheck.command.units import WEFT, Unit, installed_roots
-from weft.typecheck.language.siblings import Written, below, is_apart, written
+from weft.typecheck.language.siblings import Written, below, is_apart, modules_of, written
 
 
 @contextlib.contextmanager
@@ -87,18 +87,12 @@ def import_below(module: str) -> None:
     folder = next(iter(getattr(sys.modules.get(package), "__path__", ())), None)
     if folder is None:
         return
-    files = {name: path for name, path in _modules(Path(folder), package) if not is_apart(name)}
+    files = {name: Path(path) for name, path in modules_of(folder, package) if not is_apart(name)}
     known = {name: _written(path) for name, path in files.items() if name in sys.modules}
     others = {name: _written(path) for name, path in files.items() if name not in sys.modules}
     for name in below(known, others):
         with contextlib.suppress(Exception, SystemExit):  # as one does that asks for what is not installed
             importlib.import_module(name)
-
-
-def _modules(folder: Path, package: str) -> Iterator[tuple[str, Path]]:
-    for path in sorted(folder.rglob("*.py")):
-        parts = path.relative_to(folder).with_suffix("").parts
-        yield ".".join((package, *(parts[:-1] if parts[-1] == "__init__" else parts))), path
 
 
 def _written(path: Path) -> Written:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..language.siblings import Written, below, is_apart, written
+from ..language.siblings import Written, below, is_apart, modules_of, written
 from .units import Unit, installed_roots
 
 # What a file that imports by a computed name has in its text.
@@ -198,17 +198,7 @@ class Sources:
         """All files of the top-level package that a file is in."""
         depth = module.count(".") + is_package
         top = Path(path).parents[max(depth - 1, 0)]
-        name = module.partition(".")[0]
-        for one in _python_files(str(top)):
-            parts = Path(one).relative_to(top).with_suffix("").parts
-            inner = parts[:-1] if parts[-1] == "__init__" else parts
-            yield one, ".".join((name, *inner))
-
-
-def _python_files(folder: str) -> Iterator[str]:
-    for place, folders, files in os.walk(folder):
-        folders[:] = sorted(one for one in folders if not one.startswith(".") and one != "__pycache__")
-        yield from (os.path.join(place, one) for one in sorted(files) if one.endswith(".py"))
+        yield from ((one, inner) for inner, one in modules_of(str(top), module.partition(".")[0]))
 
 
 def _absolute(level: int, name: str, module: str, is_package: bool) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..language.siblings import sources_below
 from .lines import Checked, one_line
 
 WEFT = Path(__file__).resolve().parents[2]
@@ -91,13 +92,9 @@ def _files(name: str) -> Iterator[Path]:
         path = located.parent if located.stem == "__init__" else located
         path = Path(os.path.relpath(path)) if path.is_relative_to(Path.cwd()) else path
     if path.is_dir():
-        yield from sorted(one for one in path.rglob("*.py") if not _hidden(one.relative_to(path)))
+        yield from sorted(map(Path, sources_below(str(path))))
     elif path.is_file():
         yield path
-
-
-def _hidden(path: Path) -> bool:
-    return any(part.startswith(".") or part == "__pycache__" for part in path.parts)
 
 
 def locate(name: str) -> Path | None:

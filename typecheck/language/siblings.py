@@ -7,8 +7,9 @@ and depends on them.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 _CLASS = re.compile(r"^[ \t]*class[ \t]+(\w+)[^(:\n]*(?:\(([^)]*)\))?", re.MULTILINE)
 # What a package is tried and shown with stands for nothing of its own, and may do anything when it is imported.
@@ -46,3 +47,31 @@ def below(known: Mapping[str, Written], others: Mapping[str, Written]) -> list[s
 def is_apart(module: str) -> bool:
     """Whether a module, by its dotted name, is one that its package is tried or shown with."""
     return any(_APART.fullmatch(part) for part in module.split("."))
+
+
+# What tools make inside of a package's folder, where the folder is a project's own: copies of its modules.
+_MADE = frozenset({"build", "dist", "node_modules"})
+
+
+def sources_below(folder: str) -> Iterator[str]:
+    """The Python files below a folder; not what is hidden, what was made of a project, or environments of its own."""
+    for place, folders, files in os.walk(folder):
+        folders[:] = sorted(
+            one for one in folders if not one.startswith(".") and not _is_made(os.path.join(place, one))
+        )
+        yield from (os.path.join(place, one) for one in sorted(files) if one.endswith(".py"))
+
+
+def modules_of(folder: str, package: str) -> Iterator[tuple[str, str]]:
+    """The modules below the folder of a package, by their dotted names, each with its file."""
+    for path in sources_below(folder):
+        *inner, file = os.path.relpath(path, folder).removesuffix(".py").split(os.sep)
+        if all(one.isidentifier() for one in inner):
+            yield ".".join((package, *inner, *([] if file == "__init__" else [file]))), path
+
+
+def _is_made(folder: str) -> bool:
+    name = os.path.basename(folder)
+    if name == "__pycache__" or os.path.exists(os.path.join(folder, "pyvenv.cfg")):
+        return True
+    return name in _MADE and not os.path.exists(os.path.join(folder, "__init__.py"))

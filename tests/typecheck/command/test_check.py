@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from weft.typecheck.command.front import main as command
 from weft.typecheck.command.linter import check, judge_here
+from weft.typecheck.command.units import units_of
+from weft.typecheck.language.siblings import modules_of
 
 
 def main(arguments: list[str]) -> int:
@@ -209,3 +211,17 @@ def test_modules_go_by_their_dotted_name_and_folders_are_walked(write, tmp_path:
     write("inner/two.py", RIGHT.replace("project", "other"))
     assert len(check(["inner"]).verdicts) == 2
     assert check(["weft.typecheck.language.dims"]).exit_code == 0
+
+
+def test_copies_that_tools_make_and_environments_are_no_part_of_a_project(write, tmp_path: Path):
+    for folder in ("layers", "layers/build/lib/layers", "build/lib", "venv/lib", "layers/dist"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "venv/pyvenv.cfg").touch()
+    (tmp_path / "layers/build.py").touch()
+    for name in ("layers/__init__.py", "layers/build/lib/layers/__init__.py"):
+        write(name, "")
+    write("layers/right.py", RIGHT)
+    for copy in ("layers/build/lib/layers/wrong.py", "build/lib/wrong.py", "venv/lib/wrong.py", "layers/dist/wrong.py"):
+        write(copy, WRONG)
+    assert [unit.file for unit in units_of(["."])[0]] == ["layers/__init__.py", "layers/build.py", "layers/right.py"]
+    assert [name for name, _ in modules_of("layers", "layers")] == ["layers", "layers.build", "layers.right"]
