@@ -65,6 +65,11 @@ class Needs:
         """These and one more: `needs.plus(order=("k", "n", 1))`."""
         return dataclasses.replace(self, **{name: (*getattr(self, name), one) for name, one in more.items()})
 
+    def without(self, **less: Any) -> Needs:
+        """These but one: `needs.without(order=("k", "n", 1))`."""
+        kept = {name: tuple(one for one in getattr(self, name) if one != other) for name, other in less.items()}
+        return dataclasses.replace(self, **kept)
+
     def divisors(self, key: str) -> tuple[str | int, ...]:
         """What divides a key."""
         return tuple(factor for one, factor in self.multiples if one == key)
