@@ -141,7 +141,12 @@ class Search(Explainer):
             found.needs = confirmed(found.passed[0], found.needs, self._at, fixed)
 
     def _started(self, base: Trial) -> tuple[Trial, Needs] | None:
-        """Options and needs under which a failing trial holds; None, and the failure noted, if there are none."""
+        """Options and needs under which a failing trial holds; None, and the failure noted, if there are none.
+
+        What is tried here is in the order of how much it takes for granted: other options and what they need; needs with
+        the usual options; kinds of values for what got furthest; what lies behind a guard that was passed; names that
+        records keep to themselves; and records that something else than their class has made.
+        """
         self.pending = first = base
         other = self.otherwise(base)
         needs = Needs() if other.ok else self.explain(other, Needs(), ascending)
