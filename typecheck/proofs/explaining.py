@@ -91,7 +91,7 @@ class _Step:
     """What to go on from, of the trials with one need more, none of which held.
 
     A need that is one of several gets the program further, so that comes first. Sizes that were joined, and what goes
-    wrong in other words on the same line, may be a step as well: a library checks one thing after the other in one call.
+    wrong in other words on one line, may be a step as well: in one call a library checks one thing after the other.
 
     Attributes:
         best: the trial that got furthest, if one got further than without the need.

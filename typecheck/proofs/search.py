@@ -143,9 +143,9 @@ class Search(Explainer):
     def _started(self, base: Trial) -> tuple[Trial, Needs] | None:
         """Options and needs under which a failing trial holds; None, and the failure noted, if there are none.
 
-        What is tried here is in the order of how much it takes for granted: other options and what they need; needs with
-        the usual options; kinds of values for what got furthest; what lies behind a guard that was passed; names that
-        records keep to themselves; and records that something else than their class has made.
+        In the order of how much is taken for granted: other options and what they need; needs with the usual options;
+        other kinds of values for what got furthest; what lies behind a guard that was passed; names that records keep
+        to themselves; records that something else than their class has made.
         """
         self.pending = first = base
         other = self.otherwise(base)
