@@ -171,17 +171,21 @@ class Search(Explainer):
             base, needs = made
             self.found.notes += self._chosen(base, needs)
         if needs is None:
-            # What fails once the other needs are met says more than what fails without them.
-            further = self.furthest
             # Options that only move the error elsewhere get no further than the usual ones.
             nearest = other if base is first and other.progress > first.progress else base
-            blamed = nearest if further is None or further.joins_dims or further.assignment.apart else further
-            if blamed.error is not None and not blamed.guard and self.at_end is not None:
-                blamed = self.at_end  # all that is wrong then is wrong with the result, whatever the shapes
-            self.found.failed.append(blamed)
+            self.found.failed.append(self._blamed(nearest))
             return None
         self.pending = None
         return base, needs
+
+    def _blamed(self, nearest: Trial) -> Trial:
+        """The failure that is told, of those that nothing explains: what fails once other needs are met says more."""
+        further = self.furthest
+        # But sizes that were joined, and names that records keep to themselves, are not what the annotations say.
+        blamed = nearest if further is None or further.joins_dims or further.assignment.apart else further
+        if blamed.error is not None and not blamed.guard and self.at_end is not None:
+            return self.at_end  # all that is wrong then is wrong with the result, whatever the shapes
+        return blamed
 
     def _as_usual(self, base: Trial, other: Trial, needs: Needs) -> Trial:
         """The trial with the usual options, if what another one needs is enough for that, too."""
