@@ -149,12 +149,17 @@ def _close_in(found: Mapping[int, bool], unit: int, step: int, tried: Callable[[
     while True:
         failing = max((size for size, one in found.items() if not one and size % step == 0), default=0)
         beyond = min((size for size in found if size > failing and size % step == 0), default=0)
-        middle = (failing + beyond) // 2 // step * step
-        if not failing or beyond - failing <= step or middle in found or not middle:
+        if not _halved(failing, beyond, found, unit, step, tried):
             return
-        tried(middle // unit)
-        if middle not in found:
-            return
+
+
+def _halved(low: int, high: int, found: Mapping[int, bool], unit: int, step: int, tried: Callable[[int], None]) -> bool:
+    """Tries the size in the middle of two, a multiple of a step; whether there was one, and it said something."""
+    middle = (low + high) // 2 // step * step
+    if not low or not high or high - low <= step or middle in found or not middle:
+        return False
+    tried(middle // unit)
+    return middle in found
 
 
 def _close_in_on_refused(found: Mapping[int, bool], unit: int, tried: Callable[[int], None]) -> None:
@@ -170,11 +175,7 @@ def _close_in_on_refused(found: Mapping[int, bool], unit: int, tried: Callable[[
         top = max(held, default=0)
         above = min((size for size in found if size > top and size % step == 0), default=0)
         within = any(not one for size, one in found.items() if min(held, default=0) < size < top and size % step == 0)
-        middle = (top + above) // 2 // step * step
-        if not top or not above or within or above - top <= step or middle in found:
-            return
-        tried(middle // unit)
-        if middle not in found:
+        if within or not _halved(top, above, found, unit, step, tried):
             return
 
 
