@@ -186,6 +186,9 @@ _OF_RANK = re.compile(rf"{names.NO_SUCH_AXIS} (\d+)|values to unpack \(expected 
 def _of_open(trial: Trial) -> str | None:
     """Why a violation says nothing of the contract, if so: it is about an array whose annotation gives no shape."""
     first = trial.violations[0]
+    trees = sorted(argument_of(place) for place in trial.options if place.endswith(" tree"))
+    if trees and first.of_kind and first.where.startswith("argument"):
+        return f"{', '.join(trees)}: the annotation leaves open which tree it is ({_said(trial)}); pass it in `args`"
     keys = [key for key, size in trial.assignment.sizes.items() if size in first.sizes and key in trial.open_keys]
     if not keys and not (first.of_rank and trial.open_keys):
         return None

@@ -279,4 +279,4 @@ def resized(image: Float[Array, "h w"], to: Int[Array, "shape=(2,)"]) -> Float[A
 def test_an_expression_that_is_no_size_is_said_to_be_none():
     (contract,) = verify(resized).contracts
     assert contract.verdict is Verdict.SKIPPED
-    assert contract.reason == "to[0]: `(2,)` is (2,), and no size"
+    assert contract.reason.startswith("to[0]: `(2,)` is (2,), and no size")
