@@ -90,16 +90,10 @@ def _with_numbers(needs: Needs) -> list[str]:
 
 
 def _without_numbers(key: str, needs: Needs) -> Needs:
-    return dataclasses.replace(
-        needs,
-        multiples=tuple(one for one in needs.multiples if one[0] != key or isinstance(one[1], str)),
-        least=tuple(one for one in needs.least if one[0] != key),
-        equal=tuple(one for one in needs.equal if one[0] != key),
-        squares=tuple(one for one in needs.squares if one != key),
-        most=tuple(one for one in needs.most if one[0] != key),
-        undivided=tuple(one for one in needs.undivided if one[0] != key),
-        unlike=tuple(one for one in needs.unlike if one[0] != key),
-    )
+    lists = ("least", "equal", "most", "undivided", "unlike")
+    kept = {name: tuple(one for one in getattr(needs, name) if one[0] != key) for name in lists}
+    kept["multiples"] = tuple(one for one in needs.multiples if one[0] != key or isinstance(one[1], str))
+    return dataclasses.replace(needs.without(squares=key), **kept)
 
 
 def _profiled(key: str, given: Sizes, needs: Needs, holds: Holds) -> Needs:
@@ -254,7 +248,7 @@ def _related(given: Sizes, needs: Needs, holds: Holds, fixed: frozenset[str]) ->
     for small, big, factor in needs.order:
         if not {small, big} <= given.keys() - fixed:
             continue
-        others = dataclasses.replace(needs, order=tuple(one for one in needs.order if one != (small, big, factor)))
+        others = needs.without(order=(small, big, factor))
         least = max([1, *(number for key, number in needs.least if key in (small, big))])
         below = _tried(given, others, holds, ({small: n, big: factor * n - 1} for n in (least + 2, 7 + least)))
         below = below or _tried(given, others, holds, _refused(given, needs, others, fixed))
@@ -273,7 +267,7 @@ def _related(given: Sizes, needs: Needs, holds: Holds, fixed: frozenset[str]) ->
     for key, factor in needs.multiples:
         if isinstance(factor, int) or not {key, factor} <= given.keys() - fixed:
             continue
-        others = dataclasses.replace(needs, multiples=tuple(one for one in needs.multiples if one != (key, factor)))
+        others = needs.without(multiples=(key, factor))
         at = _tried(given, others, holds, ({factor: n, key: n * m} for n, m in ((2, 3), (3, 1), (4, 6))))
         # The second is for what only holds from some size on, as another need may say.
         off = _tried(given, others, holds, iter([{factor: 4, key: 21}, {factor: 4, key: 4 * given[key] + 1}]))
@@ -357,11 +351,8 @@ def _mended(wrong: Sizes, given: Sizes, needs: Needs, holds: Holds) -> Needs:
         beside = next((one for one in needs.divisors(key) if one != factor), factor)
         unit = _size(factor, wrong) * _size(beside, wrong)
         if isinstance(factor, str) and beside != factor and wrong[key] % unit:
-            product = dataclasses.replace(
-                needs,
-                multiples=tuple(one for one in needs.multiples if one[0] != key or one[1] not in (factor, beside)),
-                products=(*needs.products, (key, beside, factor)),
-            )
+            parts = needs.without(multiples=(key, factor)).without(multiples=(key, beside))
+            product = parts.plus(products=(key, beside, factor))
             draws = ({**wrong, key: unit * more} for more in (1, 2, 3))
             if all(holds(sizes, product) for sizes in draws if product.allows(sizes)):
                 return product

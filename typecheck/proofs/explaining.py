@@ -294,7 +294,7 @@ class Explainer:
         for one, other in needs.merged:
             if other not in trial.assignment.sizes:
                 continue  # axes that arrays of more axes would have
-            apart = dataclasses.replace(needs, merged=tuple(pair for pair in needs.merged if pair != (one, other)))
+            apart = needs.without(merged=(one, other))
             weaker = [apart.plus(order=pair) for pair in ((one, other, 1), (other, one, 1))]
             weaker += [apart.plus(multiples=pair) for pair in ((one, other), (other, one))]
             for candidate in weaker:
@@ -303,20 +303,17 @@ class Explainer:
                     needs = candidate
                     break
         for entry in needs.order if len(needs.order) > 1 else ():
-            candidate = dataclasses.replace(needs, order=tuple(one for one in needs.order if one != entry))
+            candidate = needs.without(order=entry)
             if all(self.with_needs(first, candidate, each).ok for each in (deal, *DEALS)):
                 needs = candidate
         for key in needs.squares:
-            candidate = dataclasses.replace(needs, squares=tuple(one for one in needs.squares if one != key))
+            candidate = needs.without(squares=key)
             if all(self.with_needs(first, candidate, each).ok for each in (deal, *DEALS)):
                 needs = candidate
-        for entry in needs.multiples:
-            key, number = entry
-            others = tuple(one for one in needs.multiples if one != entry)
-            numbers = range(2, number) if isinstance(number, int) else ()
-            smaller = [((key, one),) for one in numbers if int(number) % one == 0]
-            for weaker in ((), *smaller):
-                candidate = dataclasses.replace(needs, multiples=others + weaker)
+        for key, number in needs.multiples:
+            others = needs.without(multiples=(key, number))
+            numbers = [one for one in range(2, number) if number % one == 0] if isinstance(number, int) else []
+            for candidate in (others, *(others.plus(multiples=(key, one)) for one in numbers)):
                 if self.with_needs(trial, candidate, deal).ok:
                     needs = candidate
                     break

@@ -40,7 +40,9 @@ def raised_at(error: BaseException, own: frozenset[str]) -> tuple[tuple[str, int
 
 
 def is_packages(file: str, own: frozenset[str]) -> bool:
-    """Whether a file is of the packages that some files are in, and not of an environment that lies among them."""
+    """Whether a file is one of some, or of the packages that they are in, but not of an environment among these."""
+    if file in own:
+        return True
     # A package that is installed itself may be under proof: then only an environment below it is another's.
     return any(file.startswith(top) and (is_installed(top) or not is_installed(file)) for top in _packages(own))
 

@@ -7,12 +7,10 @@ program has to say which: the failure of an installed package is then undecided.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 
-from weft.typecheck.arguments.builder import Unbuildable
+from weft.typecheck.proofs.changing import beside, of_one_size
 from weft.typecheck.proofs.explaining import Explainer
-from weft.typecheck.proofs.needs import Needs, ascending
 from weft.typecheck.proofs.trial import Trial
 
 # How many pairs are joined one after the other, and how many trials that may take in all.
@@ -31,19 +29,17 @@ def links_of(explainer: Explainer, failed: Trial) -> tuple[Pair, ...]:
     scopes = failed.scopes
     integers = [key for key in failed.configured if scopes.get(key, frozenset()) - {""}]
     given = [key for key in failed.assignment.sizes if key not in failed.numbers and "" in scopes.get(key, ())]
-    joined, best, left = tuple[Pair, ...](), failed, itertools.repeat(None, _MOST_TRIED)
+    joined, best, left = tuple[Pair, ...](), failed, _MOST_TRIED
     while len(joined) < _MOST_JOINED:
-        further, taken = best, joined
-        for step, _ in zip(_steps(given, integers, joined), left, strict=False):
-            with contextlib.suppress(Unbuildable):
-                trial = explainer.with_needs(failed, Needs(merged=(*joined, *step)), ascending)
-                if trial.ok:
-                    return (*joined, *step)
-                if trial.progress > further.progress:
-                    further, taken = trial, (*joined, *step)
-        if taken == joined:
+        steps = _steps(given, integers, joined)[:left]
+        left -= len(steps)
+        further = beside(explainer, failed, of_one_size(joined), map(of_one_size, steps))
+        if further is None or not (further[0].ok or further[0].progress > best.progress):
             return ()
-        best, joined = further, taken
+        best = further[0]
+        joined = (*joined, *((one, str(other)) for (_, one), other in further[1].items()))
+        if best.ok:
+            return joined
     return ()
 
 

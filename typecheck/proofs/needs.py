@@ -65,6 +65,11 @@ class Needs:
         """These and one more: `needs.plus(order=("k", "n", 1))`."""
         return dataclasses.replace(self, **{name: (*getattr(self, name), one) for name, one in more.items()})
 
+    def without(self, **less: Any) -> Needs:
+        """These but one: `needs.without(order=("k", "n", 1))`."""
+        kept = {name: tuple(one for one in getattr(self, name) if one != other) for name, other in less.items()}
+        return dataclasses.replace(self, **kept)
+
     def divisors(self, key: str) -> tuple[str | int, ...]:
         """What divides a key."""
         return tuple(factor for one, factor in self.multiples if one == key)
@@ -203,15 +208,18 @@ def length_of(place: str) -> str:
 # The key of an axis that its array's annotation does not name: of an array without a shape of its own (`x....1`), and
 # of the axes that `...` stands for, after as many dims as come before it (`x[1].0`).
 _AXIS = re.compile(r"(?:\[(\d+)\]|\.\.\.)\.(\d+)")
+# That of an axis of a `*name`. What has a path before it is a leaf of a tree, or a name that a record keeps to itself.
+_OF_VARIADIC = re.compile(r"(?<![\w.\]])([A-Za-z_]\w*)\.(\d+)(?![\w.])")
 
 
 def spelled(text: str) -> str:
-    """A text with the keys of such axes as the code would ask for them.
+    """A text with the keys of such axes as the code would ask for them, and those of a `*name` as annotations write it.
 
-    >>> spelled("4 divides x[1].0"), spelled("x....1 = 3")
-    ('4 divides x.shape[1]', 'x.shape[1] = 3')
+    >>> spelled("4 divides x[1].0"), spelled("x....1 = 3"), spelled("k = batch.0")
+    ('4 divides x.shape[1]', 'x.shape[1] = 3', 'k = *batch[0]')
     """
-    return _AXIS.sub(lambda found: f".shape[{int(found[1] or 0) + int(found[2])}]", text)
+    text = _AXIS.sub(lambda found: f".shape[{int(found[1] or 0) + int(found[2])}]", text)
+    return _OF_VARIADIC.sub(r"*\1[\2]", text)
 
 
 # How primes are dealt to keys: in order, in reverse, and from further up in an order of its own.
@@ -326,14 +334,13 @@ def assignment_for(keys: Iterable[str], needs: Needs, deal: Deal, base: Assignme
     equal = tuple((key, counted.get(key, number)) for key, number in needs.equal)
     sizes = Dealer(keys, dataclasses.replace(needs, equal=equal), deal(len(keys))).deal()
     ranks = {**base.ranks, **dict(needs.ranks)}
-    return Assignment(sizes, ranks, options, _closed(needs.merged), needs.apart)
+    return Assignment(sizes, ranks, options, closed(dict(needs.merged)), needs.apart)
 
 
-def _closed(merged: tuple[tuple[str, str], ...]) -> dict[str, str]:
+def closed(merged: Mapping[str, str]) -> dict[str, str]:
     """Each merged key with the one that stands for the whole group."""
-    direct = dict(merged)
 
     def root(key: str) -> str:
-        return root(direct[key]) if key in direct else key
+        return root(merged[key]) if key in merged else key
 
-    return {key: root(key) for key in direct}
+    return {key: root(key) for key in merged}

@@ -93,14 +93,6 @@ def _is_of_kinds(test: ast.expr) -> bool:
     return isinstance(test, ast.Call) and isinstance(test.func, ast.Name) and test.func.id in _ASKS_FOR_KINDS
 
 
-def difference(base: Trial, trial: Trial) -> dict[tuple[str, str], int]:
-    """The options and ranks in which a trial differs from another."""
-    options, usual = trial.assignment.options, base.assignment.options
-    found = {("option", one): options.get(one, 0) for one in options if options.get(one, 0) != usual.get(one, 0)}
-    ranks = base.assignment.ranks
-    return found | {("rank", k): n for k, n in trial.assignment.ranks.items() if k in ranks and ranks[k] != n}
-
-
 def at_guard(trial: Trial) -> str:
     """The place of the guard that a trial ended at, in brackets."""
     return f" ({': '.join(trial.guard.split(': ')[:1])})" if trial.guard else ""

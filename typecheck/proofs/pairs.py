@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator, Sequence
 
 from weft.typecheck.arguments.builder import Unbuildable
+from weft.typecheck.proofs.changing import Change, difference, in_words, with_changes
 from weft.typecheck.proofs.explaining import MOST_PAIRS, Explainer
-from weft.typecheck.proofs.needs import ascending, assignment_for, axes
-from weft.typecheck.proofs.options import at_guard, describe_option, difference, is_class
+from weft.typecheck.proofs.options import at_guard, is_class
 from weft.typecheck.proofs.trial import Trial
-from weft.typecheck.proofs.variations import Found, taking
-
-Change = dict[tuple[str, str], int]
+from weft.typecheck.proofs.variations import Found
 
 # From how many pairs on several are tried in one trial, and of how many options such a trial takes otherwise at most.
 _MANY_PAIRS, _MOST_TOGETHER = 12, 5
@@ -31,23 +28,23 @@ def vary_pairs(explainer: Explainer, found: Found) -> None:
     single = [change for change, _ in alone.values()]
     pairs = [(one, two) for n, one in enumerate(single) for two in single[n + 1 :] if one.keys() != two.keys()]
     for group in _groups(single, pairs) if len(pairs) > _MANY_PAIRS else ():
-        trial = _with_changes(explainer, found, group)
+        trial = _together(explainer, found, group)
         if trial is not None and trial.ok and all(trial.progress >= alone[repr(one)][1].progress for one in group):
             found.passed.append(trial)
             pairs = [pair for pair in pairs if not all(one in group for one in pair)]
     for pair in pairs[:MOST_PAIRS]:
-        trial = _with_changes(explainer, found, pair)
+        trial = _together(explainer, found, pair)
         if trial is None:
             continue
         if trial.ok:
             found.passed.append(trial)
-        elif not trial.guard and any(what == "option" and is_class(place) for one in pair for what, place in one):
-            found.notes.append(f"not both {_in_words(trial, pair)}")
+        elif not trial.guard and any(is_class(place) for one in pair for _, place in one):
+            found.notes.append(f"not both {in_words(trial, pair)}")
         elif trial.violations and not any(key in trial.open_keys for key in trial.spoken_of):
             found.failed.append(trial)
             break
         elif trial.guard:
-            found.notes.append(f"not both {_in_words(trial, pair)}{at_guard(trial)}")
+            found.notes.append(f"not both {in_words(trial, pair)}{at_guard(trial)}")
 
 
 def _groups(single: Sequence[Change], pairs: Sequence[tuple[Change, Change]]) -> Iterator[list[Change]]:
@@ -65,23 +62,8 @@ def _groups(single: Sequence[Change], pairs: Sequence[tuple[Change, Change]]) ->
             yield group
 
 
-def _with_changes(explainer: Explainer, found: Found, changes: Sequence[Change]) -> Trial | None:
-    """The first trial that held with some changes, and needs where it asks for them; None if nothing can be made."""
-    together = [(what, place, to) for one in changes for (what, place), to in one.items()]
-    assignment = taking(found.passed[0], {place: to for what, place, to in together if what == "option"})
-    ranks = {place: to for what, place, to in together if what == "rank"}
-    assignment = dataclasses.replace(assignment, ranks={**assignment.ranks, **ranks})
+def _together(explainer: Explainer, found: Found, changes: Sequence[Change]) -> Trial | None:
+    """The first trial that held with some changes; None if no arguments can be made."""
     with contextlib.suppress(Unbuildable):
-        trial = explainer.attempt(assignment)
-        if trial.ok:
-            return trial
-        return explainer.attempt(assignment_for(trial.assignment.sizes, found.needs, ascending, trial.assignment))
+        return with_changes(explainer, found.passed[0], changes, found.needs)
     return None
-
-
-def _in_words(trial: Trial, changes: Sequence[Change]) -> str:
-    return " and ".join(
-        describe_option(trial, place, to) if what == "option" else f"{place} of {axes(to)}"
-        for one in changes
-        for (what, place), to in one.items()
-    )

@@ -23,6 +23,7 @@ from weft.typecheck.arguments.enumerations import name_of_item
 from weft.typecheck.modes import mode
 from weft.typecheck.proofs.reshapes import REFUSED
 from weft.typecheck.proofs.trial import Target, Trial, one_at_a_time, only_built
+from weft.typecheck.proofs.violations import first_line, in_short
 
 _MOST_LINES = 10
 
@@ -89,13 +90,13 @@ def _tried(text: str, names: Mapping[str, Any], trial: Trial) -> Program:
     try:
         exec(compile("\n".join(lines), "<program>", "exec"), dict(names))
     except Exception as raised:
-        message = (str(raised).strip().splitlines() or [""])[0]
+        message, said = first_line(raised), in_short(raised)
         if not trial.violations:
             same = type(raised).__name__ == type(trial.error).__name__
-            return Program(text, same, "" if same else f"it ends with {type(raised).__name__}: {message}")
+            return Program(text, same, "" if same else f"it ends with {said}")
         part = "return value" if trial.violations[0].where == "return" else "parameters"
         if "Type-check error" not in message or part in message:
-            return Program(text, "Type-check error" in message, f"it ends with {type(raised).__name__}: {message}")
+            return Program(text, "Type-check error" in message, f"it ends with {said}")
         return Program(text, False, f"jaxtyping with beartype refuses its arguments: {message}")
     if str(trial.error).startswith(REFUSED):
         return Program(text)  # JAX looks at this as it compiles, and what runs here are shapes alone

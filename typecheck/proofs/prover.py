@@ -37,7 +37,7 @@ from weft.typecheck.proofs.search import Outcome, Search
 from weft.typecheck.proofs.symbolic import symbolically
 from weft.typecheck.proofs.targets import names_taken, targets_of
 from weft.typecheck.proofs.trial import Target, Trial, one_at_a_time, run_trial
-from weft.typecheck.proofs.violations import Violation
+from weft.typecheck.proofs.violations import Violation, first_line, in_short
 from weft.typecheck.proofs.watch import AsJaxtyping
 from weft.typecheck.proofs.watched import forget_closures
 from weft.typecheck.proofs.whose import is_of_jax, is_users
@@ -301,7 +301,7 @@ def _of_refused_classes(search: Search, failed: Trial) -> str | None:
     for place, refused in search.refused.items() if not failed.violations else ():
         names, option = refused.classes.get(place, ()), failed.assignment.options.get(place, 0)
         if names and option != (other := refused.assignment.options[place]):
-            cls, error = names[option], str(failed.error).strip().partition("\n")[0]
+            cls, error = names[option], first_line(failed.error)
             at = f"{names[other]} ends at a {refused.guard}"
             return f"{argument_of(place)}: {cls} fails ({error}), and {at}; pass one in `args`"
     return None
@@ -321,8 +321,7 @@ def findings_of(target: Target, trial: Trial) -> list[Finding]:
     ]
     if trial.error is not None and not findings:
         file, line = trial.error_at if trial.error_at[1] else (target.file, target.line)
-        first = (str(trial.error).strip().splitlines() or [""])[0]
-        findings.append(Finding("error", f"{type(trial.error).__name__}: {first}", file, line, sizes, options))
+        findings.append(Finding("error", in_short(trial.error), file, line, sizes, options))
     return findings
 
 

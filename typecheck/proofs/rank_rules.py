@@ -6,22 +6,43 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from weft.core.edge import names
 from weft.typecheck.proofs.needs import Needs
 from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.proofs.whose import is_of_jax
 
+
+@dataclass(frozen=True)
+class Near:
+    """What a rule may be about.
+
+    Attributes:
+        sizes: those of all keys that are whole numbers.
+        keys: those that a failure speaks of; all, if it speaks of none.
+        constants: sizes that the program is tied to from outside.
+    """
+
+    sizes: Mapping[str, int]
+    keys: list[str]
+    constants: frozenset[int] = frozenset()
+
+
+def near_to(trial: Trial, constants: frozenset[int] = frozenset()) -> Near:
+    """What rules may be about for a trial that failed."""
+    sizes = {key: size for key, size in trial.assignment.sizes.items() if isinstance(size, int)}
+    return Near(sizes, list(trial.spoken_of) or list(sizes), constants)
+
+
 _RANKS = (1, 2, 0, 3, 4)
 # How many axes a `...` has at most.
 _MOST_DOTS = 3
 
 
-def same_shapes(
-    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
-) -> Iterator[Needs]:
+def same_shapes(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     """All arrays whose annotations give no shape, of one number of axes, or of one shape."""
-    keys = [key for key in trial.open_keys if key in sizes]
+    keys = [key for key in trial.open_keys if key in near.sizes]
     names = dict.fromkeys(key.rpartition(".")[0] for key in keys)
     open_ranks = {key: rank for key, (rank, anonymous) in trial.ranks.items() if anonymous}
     if needs.merged or not open_ranks:
@@ -39,9 +60,7 @@ def same_shapes(
             yield dataclasses.replace(needs, ranks=tuple((key, rank) for key in open_ranks))
 
 
-def same_dots(
-    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
-) -> Iterator[Needs]:
+def same_dots(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     """The `...` of two arrays, or of all, of one shape: `"batch ... d"` twice, which binds nothing and may mean it."""
     dots = [key for key, (_, anonymous) in trial.ranks.items() if anonymous and key.endswith("]")]
     groups = [*itertools.combinations(dots, 2), *([tuple(dots)] if len(dots) > 2 else [])]
@@ -50,9 +69,7 @@ def same_dots(
         yield dataclasses.replace(needs, merged=together, alike=together)
 
 
-def ranks_needed(
-    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
-) -> Iterator[Needs]:
+def ranks_needed(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     for key, (rank, anonymous) in trial.ranks.items():
         of_record = key in trial.ranks_of_records
         if key in dict(needs.ranks) or not (anonymous or trial.raised_by_user or of_record):

@@ -11,12 +11,12 @@ import itertools
 import math
 import re
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from weft.core.edge import names
 from weft.typecheck.proofs.needs import Needs, is_square
 from weft.typecheck.proofs.options import is_about_kinds, items_of, speaks_of_rank, takes_apart
-from weft.typecheck.proofs.rank_rules import ranks_needed, same_dots, same_shapes
+from weft.typecheck.proofs.rank_rules import Near, near_to, ranks_needed, same_dots, same_shapes
 from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.proofs.whose import Whose
 
@@ -30,36 +30,32 @@ def candidates(trial: Trial, needs: Needs, constants: frozenset[int], whole: boo
         constants: sizes that the program is tied to from outside.
         whole: whether two whole sizes disagree in it, however they are dealt.
     """
-    sizes = {key: size for key, size in trial.assignment.sizes.items() if isinstance(size, int)}
-    nearby = list(trial.spoken_of) or list(sizes)
+    near = near_to(trial, constants)
     if takes_apart(trial):
-        yield from ranks_needed(trial, needs, sizes, nearby, constants)  # it takes a fixed number of axes, or of items
+        yield from ranks_needed(trial, needs, near)  # it takes a fixed number of axes, or of items
         return
     of_ranks = speaks_of_rank(trial) or is_about_kinds(trial) or names.NO_SUCH_AXIS in str(trial.error)
     for rule in _OF_RANKS if of_ranks else _RULES:
         if whole and rule in _OF_PARTS:
             continue
-        yield from rule(trial, needs, sizes, nearby, constants)
+        yield from rule(trial, needs, near)
 
 
 def last_resorts(trial: Trial, needs: Needs) -> Iterator[Needs]:
     """What a guard may ask that nothing else passes. Sizes that are few, or one, pass much else by chance."""
-    sizes = {key: size for key, size in trial.assignment.sizes.items() if isinstance(size, int)}
     at_guard = () if is_about_kinds(trial) else (_asked_by_guard, _smaller, _joined_at_guard)
     for rule in at_guard if trial.guard else (_joined_configurations,):
-        yield from rule(trial, needs, sizes, list(trial.spoken_of) or list(sizes), frozenset())
+        yield from rule(trial, needs, near_to(trial))
 
 
-Rule = Callable[[Trial, Needs, Mapping[str, int], list[str], frozenset[int]], Iterator[Needs]]
+Rule = Callable[[Trial, Needs, Near], Iterator[Needs]]
 
 
-def _merges(
-    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
-) -> Iterator[Needs]:
+def _merges(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     # An integer that divides a size counts parts, as heads and groups do, and is no size of data. What asks for that
     # has mixed up two axes of a reshape.
     parts = {factor for _, factor in needs.multiples} & trial.numbers
-    exact = [key for key in nearby if sizes[key] in trial.mentioned and key not in parts]
+    exact = [key for key in near.keys if near.sizes[key] in trial.mentioned and key not in parts]
     for one in exact:
         for other in exact:
             if one < other and may_merge(one, other, trial):
@@ -83,9 +79,7 @@ def may_merge(one: str, other: str, trial: Trial) -> bool:
     return not (trial.linked and any(key in trial.leading for key in outer))
 
 
-def _as_recorded(
-    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
-) -> Iterator[Needs]:
+def _as_recorded(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     """Dims of a record among the arguments that were one size in a recorded call, as its configuration may ask.
 
     An operator that is tagged as symmetric is square, whatever the annotation of its matrix says. The library that has
@@ -93,7 +87,7 @@ def _as_recorded(
     """
     if trial.error is None or trial.violations or not _is_of_a_library(trial.error):
         return
-    inside = [key for key in sizes if not trial.scopes.get(key, frozenset()) & {"", "self."}]
+    inside = [key for key in near.sizes if not trial.scopes.get(key, frozenset()) & {"", "self."}]
     for one in inside:
         for other in inside:
             if one < other and one in trial.originals and trial.originals[one] == trial.originals.get(other):
@@ -110,9 +104,7 @@ def _is_of_a_library(error: Exception) -> bool:
 _UNPAIRED = re.compile(r"zip\(\) argument|(list|tuple) index out of range")
 
 
-def _items(
-    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
-) -> Iterator[Needs]:
+def _items(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     """Collections of one number of items, or a size that is the number of items of one.
 
     A grid has a size for each axis, and its points as many coordinates; no annotation of `tuple[int, ...]` can say so.
@@ -133,37 +125,33 @@ def _items(
         together = tuple(pair for pair in unlike if pair[1] == leading)
         yield dataclasses.replace(needs, items=(*needs.items, *together))
     of_items = bool(trial.guard) or _UNPAIRED.search(str(trial.error)) is not None
-    for key in nearby:
+    for key in near.keys:
         for place in free:
             if (
-                (of_items or {sizes[key], lengths[place]} <= trial.mentioned)
+                (of_items or {near.sizes[key], lengths[place]} <= trial.mentioned)
                 and key not in dict(needs.equal)
-                and sizes[key] != lengths[place]
+                and near.sizes[key] != lengths[place]
             ):
                 yield needs.plus(equal=(key, lengths[place]), counts=(key, place))
 
 
-def _constants(
-    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
-) -> Iterator[Needs]:
+def _constants(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     # Two dims that are one number would be one dim; two defaults may be one number by chance.
     fixed = dict(needs.equal)
-    for number in sorted((constants | trial.by_default) & trial.mentioned):
-        for key in nearby:
+    for number in sorted((near.constants | trial.by_default) & trial.mentioned):
+        for key in near.keys:
             taken = key in fixed if number in trial.by_default else _is_fixed(key, number, trial, needs)
-            if sizes[key] in trial.mentioned and not taken:
+            if near.sizes[key] in trial.mentioned and not taken:
                 yield needs.plus(equal=(key, number))
 
 
-def _joined_numbers(
-    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
-) -> Iterator[Needs]:
+def _joined_numbers(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     """What a guard may ask of sizes that are given as integers: to be one, or to be the size of an array's axis."""
     if not trial.guard:
         return
-    given = [key for key in sizes if key in trial.numbers]
-    pairs = [(one, other) for one in sizes for other in given if one != other]
-    for one, other in sorted(pairs, key=lambda pair: (pair[0] not in nearby) + (pair[1] not in nearby)):
+    given = [key for key in near.sizes if key in trial.numbers]
+    pairs = [(one, other) for one in near.sizes for other in given if one != other]
+    for one, other in sorted(pairs, key=lambda pair: (pair[0] not in near.keys) + (pair[1] not in near.keys)):
         if (other, one) not in pairs or one < other:
             yield needs.plus(merged=(other, one))
     for one in given if len(given) > 2 else ():
@@ -171,31 +159,27 @@ def _joined_numbers(
         yield dataclasses.replace(needs, merged=(*needs.merged, *rest))
 
 
-def _written(
-    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
-) -> Iterator[Needs]:
+def _written(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     """A number that is written in the program and met a dim of a record that a function is given, `x: "b 784"`, or an
     integer that no shape names: `Embed(rank=2)`."""
-    known = {1, *sizes.values()}
-    for key in nearby:
+    known = {1, *near.sizes.values()}
+    for key in near.keys:
         scopes = trial.scopes.get(key, frozenset())
         is_given = not any(scope in ("", "self.") for scope in scopes) and bool(scopes)
         configured = key in trial.configured and trial.error is not None
         # An error may name the numbers that it takes, and not the one that it was given: "8-, 16- or 32-bit".
-        if not (is_given or configured) or not (configured or sizes[key] in trial.mentioned):
+        if not (is_given or configured) or not (configured or near.sizes[key] in trial.mentioned):
             continue
         for number in sorted(trial.mentioned - known - {0}):  # no size is 0: it would divide nothing
             if trial.originals.get(key, number) == number and not _is_fixed(key, number, trial, needs):
                 yield needs.plus(equal=(key, number))
 
 
-def _counts(
-    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
-) -> Iterator[Needs]:
+def _counts(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     """An integer that no shape names and that an error takes for the number of an axis: there are few axes."""
-    for key in nearby if names.NO_SUCH_AXIS in str(trial.error) else ():
+    for key in near.keys if names.NO_SUCH_AXIS in str(trial.error) else ():
         if key in trial.configured and key not in dict(needs.equal):
-            yield from (needs.plus(equal=(key, few)) for few in (2, 1, 3) if few != sizes[key])
+            yield from (needs.plus(equal=(key, few)) for few in (2, 1, 3) if few != near.sizes[key])
 
 
 def _is_fixed(key: str, number: int, trial: Trial, needs: Needs) -> bool:
@@ -206,14 +190,12 @@ def _is_fixed(key: str, number: int, trial: Trial, needs: Needs) -> bool:
     )
 
 
-def _divisors(
-    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
-) -> Iterator[Needs]:
+def _divisors(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     fixed = dict(needs.equal)
     pairs = [
         (big, small)
-        for big, small in _pairs(trial, sizes, nearby)
-        if big not in fixed and sizes[big] % sizes[small] and not _reaches(small, big, needs)
+        for big, small in _pairs(trial, near)
+        if big not in fixed and near.sizes[big] % near.sizes[small] and not _reaches(small, big, needs)
     ]
     yield from (needs.plus(multiples=pair) for pair in pairs)
     # Such as `dim % (4 * heads)`, or `dim % (rows * columns)`; `Search.weaken` finds the number, and `conditions` that
@@ -225,23 +207,20 @@ def _divisors(
             yield dataclasses.replace(needs, multiples=(*needs.multiples, (big, one), (big, other)))
 
 
-def _common_divisors(
-    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
-) -> Iterator[Needs]:
+def _common_divisors(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     """One key that divides several, as a patch does height and width: one alone may get the trace no further."""
-    for small in nearby if len(nearby) > 2 else ():
-        big = [one for one in nearby if one != small and not _reaches(small, one, needs)]
+    for small in near.keys if len(near.keys) > 2 else ():
+        big = [one for one in near.keys if one != small and not _reaches(small, one, needs)]
         multiples = tuple((one, small) for one in big if (one, small) not in needs.multiples)
         yield dataclasses.replace(needs, multiples=(*needs.multiples, *multiples))
 
 
-def _pairs(trial: Trial, sizes: Mapping[str, int], nearby: list[str]) -> Iterator[tuple[str, str]]:
+def _pairs(trial: Trial, near: Near) -> Iterator[tuple[str, str]]:
     """Pairs of keys that may matter to each other: if two that the failure speaks of, then only such."""
-    both = sum(sizes[key] in trial.mentioned for key in nearby) >= 2
-    for one in sizes:
-        for other in sizes:
-            near = (one in nearby) + (other in nearby)
-            if one != other and near > both:
+    both = sum(near.sizes[key] in trial.mentioned for key in near.keys) >= 2
+    for one in near.sizes:
+        for other in near.sizes:
+            if one != other and (one in near.keys) + (other in near.keys) > both:
                 yield one, other
 
 
@@ -249,123 +228,103 @@ def _reaches(start: str, goal: str, needs: Needs) -> bool:
     return any(one == goal or (isinstance(one, str) and _reaches(one, goal, needs)) for one in needs.divisors(start))
 
 
-def _numbers(
-    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
-) -> Iterator[Needs]:
+def _numbers(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     """One number that many divide, for all keys at once; `Search.weaken` finds which key and number it was."""
     fixed = {*dict(needs.equal), *(key for key, number in needs.multiples if isinstance(number, int))}
-    keys = [key for key in nearby if key not in fixed]
-    for numbers in ((48,), (48, *sorted(one for one in constants if 1 < one <= 64))):
+    keys = [key for key in near.keys if key not in fixed]
+    for numbers in ((48,), (48, *sorted(one for one in near.constants if 1 < one <= 64))):
         number = math.lcm(*numbers)
         if keys and number < 10_000:
             yield dataclasses.replace(needs, multiples=(*needs.multiples, *((key, number) for key in keys)))
 
 
-def _numbers_of_all(
-    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
-) -> Iterator[Needs]:
+def _numbers_of_all(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     """The same of sizes that an error does not speak of: of 5 rows, halved and rounded up, it says 3."""
-    if trial.error is not None and not trial.violations and len(nearby) < len(sizes):
-        for key in sizes:
-            yield from _numbers(trial, needs, sizes, [key], frozenset())
-        yield from _numbers(trial, needs, sizes, list(sizes), frozenset())
+    if trial.error is not None and not trial.violations and len(near.keys) < len(near.sizes):
+        for key in near.sizes:
+            yield from _numbers(trial, needs, Near(near.sizes, [key]))
+        yield from _numbers(trial, needs, Near(near.sizes, list(near.sizes)))
 
 
-def _orders(
-    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
-) -> Iterator[Needs]:
+def _orders(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     fixed = dict(needs.equal)
-    for small, big in _pairs(trial, sizes, nearby):
-        if sizes[small] > sizes[big] and big not in fixed:
+    for small, big in _pairs(trial, near):
+        if near.sizes[small] > near.sizes[big] and big not in fixed:
             yield needs.plus(order=(small, big, 1))
-    for small in nearby:
+    for small in near.keys:
         # No larger than any: the first `k` of what is as many as the smaller of two. `Search.weaken` drops the rest.
-        bigger = [big for big in sizes if big != small and big not in fixed and sizes[small] > sizes[big]]
+        bigger = [
+            big for big, size in near.sizes.items() if big != small and big not in fixed and near.sizes[small] > size
+        ]
         if len(bigger) > 1:
             yield dataclasses.replace(needs, order=(*needs.order, *((small, big, 1) for big in bigger)))
 
 
-def _halves(
-    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
-) -> Iterator[Needs]:
+def _halves(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     """One key that is at most half of another, as the modes of a spectrum are; half of a size is not spoken of."""
-    for small in nearby:
-        for big in sizes:
-            if small != big and 2 * sizes[small] > sizes[big] and big not in dict(needs.equal):
+    for small in near.keys:
+        for big in near.sizes:
+            if small != big and 2 * near.sizes[small] > near.sizes[big] and big not in dict(needs.equal):
                 yield needs.plus(order=(small, big, 2))
 
 
-def _squares(
-    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
-) -> Iterator[Needs]:
+def _squares(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     """One key that is a square, of which a program takes the root; what an error says is about the root."""
     fixed = dict(needs.equal)
-    for key in (*nearby, *(one for one in sizes if one not in nearby)):
-        if key not in fixed and key not in needs.squares and not is_square(sizes[key]):
+    for key in (*near.keys, *(one for one in near.sizes if one not in near.keys)):
+        if key not in fixed and key not in needs.squares and not is_square(near.sizes[key]):
             yield needs.plus(squares=key)
 
 
-def _halves_of_guard(
-    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
-) -> Iterator[Needs]:
+def _halves_of_guard(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     """The same before divisors are tried, which a guard like `n < 2 * k + 1` is passed by as well."""
     if trial.guard:
-        yield from _halves(trial, needs, sizes, nearby, constants)
+        yield from _halves(trial, needs, near)
 
 
-def _larger(
-    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
-) -> Iterator[Needs]:
+def _larger(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     for number in (16, 64, 256):
-        more = tuple((key, number) for key in nearby if sizes[key] < number)
+        more = tuple((key, number) for key in near.keys if near.sizes[key] < number)
         if more:
-            yield dataclasses.replace(needs, least=(*(one for one in needs.least if one[0] not in nearby), *more))
+            yield dataclasses.replace(needs, least=(*(one for one in needs.least if one[0] not in near.keys), *more))
 
 
-def _smaller(
-    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
-) -> Iterator[Needs]:
+def _smaller(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     """Sizes that are too large for a guard; `conditions` finds how large they may be."""
     for number in (8, 4, 2):
-        more = tuple((key, number) for key in nearby if sizes[key] > number)
+        more = tuple((key, number) for key in near.keys if near.sizes[key] > number)
         if 0 < len(more) < number:  # sizes of their own, and none of 1
-            yield dataclasses.replace(needs, most=(*(one for one in needs.most if one[0] not in nearby), *more))
+            yield dataclasses.replace(needs, most=(*(one for one in needs.most if one[0] not in near.keys), *more))
 
 
-def _asked_by_guard(
-    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
-) -> Iterator[Needs]:
+def _asked_by_guard(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     """A size that a guard writes: `if image.shape[-1] not in (1, 3)`."""
     text = trial.guard.partition(": ")[2]
     for number in dict.fromkeys(int(one) for one in re.findall(r"\b[1-9]\d{0,3}\b", text)):
-        for key in nearby:
-            if key not in dict(needs.equal) and sizes[key] != number:
+        for key in near.keys:
+            if key not in dict(needs.equal) and near.sizes[key] != number:
                 yield needs.plus(equal=(key, number))
 
 
-def _joined_at_guard(
-    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
-) -> Iterator[Needs]:
+def _joined_at_guard(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     """Sizes that a guard may want to be one: two of them, or all."""
-    keys = nearby if len(nearby) > 1 else list(sizes)
+    keys = near.keys if len(near.keys) > 1 else list(near.sizes)
     free = [key for key in keys if key not in dict(needs.merged)]
     yield from (needs.plus(merged=(other, one)) for one, other in itertools.combinations(free, 2))
-    for group in (nearby, list(sizes)) if len(free) > 2 else ():
+    for group in (near.keys, list(near.sizes)) if len(free) > 2 else ():
         rest = tuple((one, group[0]) for one in group[1:] if one not in dict(needs.merged))
         yield dataclasses.replace(needs, merged=(*needs.merged, *rest))
 
 
-def _joined_configurations(
-    trial: Trial, needs: Needs, sizes: Mapping[str, int], nearby: list[str], constants: frozenset[int]
-) -> Iterator[Needs]:
+def _joined_configurations(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     """An integer that a record is made of and no shape names, as the size of an axis of what is given to it.
 
     `Likelihood(num_outputs=2)` takes targets of two columns, and no annotation can say that: the integer has none, so
     this joins no two dims of a contract. It is no number of rows, nor is it one with another integer: a program that
     has mixed up its widths, or broadcasts along a batch, would hold under such a need.
     """
-    of_records = [key for key in sizes if key in trial.configured and trial.scopes.get(key, frozenset()) - {""}]
-    of_data = [key for key in sizes if key not in trial.numbers and key not in trial.leading]
+    of_records = [key for key in near.sizes if key in trial.configured and trial.scopes.get(key, frozenset()) - {""}]
+    of_data = [key for key in near.sizes if key not in trial.numbers and key not in trial.leading]
     given = [key for key in of_data if "" in trial.scopes.get(key, frozenset())]
     for one, other in itertools.product(of_records, given):
         if one not in dict(needs.merged) and other not in dict(needs.merged):

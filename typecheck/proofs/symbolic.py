@@ -12,6 +12,7 @@ from weft.typecheck.language.symbolic import symbolic_sizes
 from weft.typecheck.proofs.needs import Needs
 from weft.typecheck.proofs.search import Outcome
 from weft.typecheck.proofs.trial import Target, Trial, run_trial
+from weft.typecheck.proofs.violations import in_short
 
 
 def symbolically(
@@ -65,7 +66,7 @@ def _why_not_symbolic(target: Target, trial: Trial, sizes: Mapping[str, Any], di
     except (Unbuildable, AnnotationError, ValueError, TypeError) as error:
         return str(error).splitlines()[0]
     if found.error is not None:
-        return f"{type(found.error).__name__}: {(str(found.error).splitlines() or [''])[0]}"
+        return in_short(found.error)
     return f"{found.violations[0].where}: {found.violations[0].message}" if found.violations else None
 
 

@@ -7,6 +7,7 @@ each public method with annotations is proved on the abstract instance. An insta
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -192,7 +193,7 @@ def _of_class(cls: type, given: Mapping[str, Any], method: str | None = None) ->
     methods = [_of_method(cls, function, make, given) for function in functions]
     if method is not None:
         return methods
-    methods += [_of_function(function, {**given, **bound}) for function, bound in _unbound_methods(cls)]
+    methods += _of_unbound_methods(cls, given)
     if methods:
         return methods
     return [_target(cls, cls.__qualname__, lambda builder: (only_built, (make(builder),), {}))]
@@ -204,7 +205,7 @@ def _of_instance(instance: Any, method: str | None, given: Mapping[str, Any], ge
     functions = [one for one in public_methods(cls) if method in (None, one.__name__)]
     targets = [_of_method(cls, function, make, given, frozenset(_sizes(instance))) for function in functions]
     if method is None:
-        targets += [_of_function(function, {**given, **bound}) for function, bound in _unbound_methods(cls)]
+        targets += _of_unbound_methods(cls, given)
     return targets
 
 
@@ -215,7 +216,11 @@ def _of_method(
     given: Mapping[str, Any],
     constants: frozenset[int] = frozenset(),
 ) -> Target:
-    written = signature_of(function, cls)
+    name = f"{cls.__qualname__}.{function.__name__}"
+    try:
+        written = signature_of(function, cls)
+    except AnnotationError as error:
+        return _unreadable(function, name, error)
     parameters = tuple(_as_narrowed(one, function.__name__, cls) for one in written.parameters[1:])
     signature = Signature(written.function, parameters, written.returns, written.flavour, cls)
     # A method of an object is proved as it was written, without the transforms around it, as functions are.
@@ -238,13 +243,29 @@ def _of_method(
         return attribute, (record, *args), kwargs
 
     constants |= frozenset(_constants(written.function))
-    name = f"{cls.__qualname__}.{function.__name__}"
     target = _target(written.function, name, prepare, constants, products_in(signature))
     # What `attribute` keeps around it raises by itself what a transform makes JAX raise.
     transformed = form_of(cls) is OBJECT and is_transformed(inspect.getattr_static(cls, function.__name__))
     # A method of another package's base asks what is in this class's file, and its guards are there.
     own = target.own | {place_of(cls)[0]}
     return dataclasses.replace(target, own=own, inherited=function.__name__ not in vars(cls), transformed=transformed)
+
+
+def _of_unbound_methods(cls: type, given: Mapping[str, Any]) -> Iterator[Target]:
+    for function, bound in _unbound_methods(cls):
+        try:
+            yield _of_function(function, {**given, **bound})
+        except AnnotationError as error:
+            yield _unreadable(function, inspect.unwrap(function).__qualname__, error)
+
+
+def _unreadable(function: Callable[..., Any], name: str, error: AnnotationError) -> Target:
+    """A function whose annotations make no sense: that costs it its proof, and no other method of its class."""
+
+    def prepare(_: Builder) -> Call:
+        raise error.with_traceback(None)
+
+    return _target(inspect.unwrap(function), name, prepare)
 
 
 def _as_narrowed(parameter: Parameter, method: str, cls: type) -> Parameter:
@@ -258,9 +279,10 @@ def _as_narrowed(parameter: Parameter, method: str, cls: type) -> Parameter:
     # Under the transforms around it, too: a method that `jit` has made is no function.
     own = (inspect.unwrap(one) for one in vars(cls).values() if callable(one))
     for function in (one for one in own if inspect.isfunction(one) and _is_overriding(one, cls)):
-        for one in signature_of(function, cls).parameters:
-            if one.name == parameter.name and _is_narrower(one.annotation, parameter.annotation):
-                return dataclasses.replace(parameter, annotation=one.annotation)
+        with contextlib.suppress(AnnotationError):  # which is said of that method
+            for one in signature_of(function, cls).parameters:
+                if one.name == parameter.name and _is_narrower(one.annotation, parameter.annotation):
+                    return dataclasses.replace(parameter, annotation=one.annotation)
     return parameter
 
 

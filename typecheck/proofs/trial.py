@@ -24,14 +24,14 @@ from weft.typecheck.language import objects
 from weft.typecheck.matching.scopes import records_in
 from weft.typecheck.modes import mode
 from weft.typecheck.proofs.following import among_jaxs_own, paused
-from weft.typecheck.proofs.guards import raised_at
+from weft.typecheck.proofs.guards import is_packages, raised_at
 from weft.typecheck.proofs.kept_shapes import changes, shapes_of
 from weft.typecheck.proofs.passing import Passing
 from weft.typecheck.proofs.reshapes import impossible_reshape
 from weft.typecheck.proofs.tracing import trace
 from weft.typecheck.proofs.violations import Violation, clashing
 from weft.typecheck.proofs.watch import Watch
-from weft.typecheck.proofs.whose import is_users
+from weft.typecheck.proofs.whose import file_of, is_users
 
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
@@ -315,13 +315,6 @@ class _Run:
     empty: frozenset[str] = frozenset()
 
 
-def _is_of_program(cls: type, target: Target) -> bool:
-    """Whether a class is written in a file of a target's own, or in its package."""
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    folders = getattr(sys.modules.get(cls.__module__.partition(".")[0]), "__path__", ())
-    return file in target.own or any(target.file.startswith(f"{folder}/") for folder in folders)
-
-
 def _run(target: Target, builder: Builder, watch: Watch, passing: Passing) -> _Run:
     ran = _Run()
     try:
@@ -348,7 +341,7 @@ def _run(target: Target, builder: Builder, watch: Watch, passing: Passing) -> _R
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as raised:  # of a class of the program's own, which it raises as a sign to itself
-        if not raised_at(raised, target.own)[1] or not _is_of_program(type(raised), target):
+        if not raised_at(raised, target.own)[1] or not is_packages(file_of(type(raised)), target.own):
             raise  # such as a limit of time
         ran.error = Signal(type(raised).__name__).with_traceback(raised.__traceback__)
     return ran

@@ -6,18 +6,26 @@ Each function takes what was found so far, adds the trials that hold and those t
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from weft.typecheck.arguments.builder import Assignment, Unbuildable
 from weft.typecheck.proofs.beyond import beyond_annotations
+from weft.typecheck.proofs.changing import (
+    Change,
+    changed,
+    difference,
+    goes_with,
+    of_options,
+    of_ranks,
+    of_sizes,
+    with_changes,
+)
 from weft.typecheck.proofs.explaining import MOST_CLASSES, Explainer
-from weft.typecheck.proofs.needs import Needs, ascending, assignment_for
+from weft.typecheck.proofs.needs import Needs, ascending
 from weft.typecheck.proofs.options import (
     argument_of,
     at_guard,
-    difference,
     is_class,
     taken_option,
     without_option,
@@ -140,11 +148,7 @@ def with_option(explainer: Explainer, base: Trial, options: Mapping[str, int], n
     If it does not, and the option is a class, the trial that got furthest: what fails once the guards of its
     constructor are passed says more than these do.
     """
-    trial = explainer.attempt(taking(base, options))
-    if trial.ok:
-        return trial, needs
-    keys = list(trial.assignment.sizes)
-    fresh = explainer.attempt(assignment_for(keys, needs, ascending, trial.assignment))
+    fresh = with_changes(explainer, base, [of_options(options)], needs)
     of_class = any(map(is_class, options))
     if of_class and not fresh.ok and explainer.was_in_vain(fresh):
         return fresh, needs
@@ -204,8 +208,8 @@ def _left_out_together(explainer: Explainer, base: Trial, failing: Trial, place:
     if not others or failing.guard or any(base.assignment.options.get(one, 0) for one in others):
         return None
     with contextlib.suppress(Unbuildable):
-        trial, further = with_option(explainer, base, dict.fromkeys((place, *others), 1), needs)
-        return trial if trial.ok and further == needs else None
+        trial = with_changes(explainer, base, [of_options(dict.fromkeys((place, *others), 1))], needs)
+        return trial if trial.ok else None
     return None
 
 
@@ -219,45 +223,44 @@ def _where_there_is_none(explainer: Explainer, failing: Trial, place: str) -> st
     keys = [key for key in failing.spoken_of if key.rpartition(".")[2] in own]
     if not keys or failing.guard or 0 not in failing.mentioned:
         return None
-    sizes = {**failing.assignment.sizes, **dict.fromkeys(keys, 0)}
-    with contextlib.suppress(Unbuildable):
-        if explainer.attempt(dataclasses.replace(failing.assignment, sizes=sizes)).ok:
-            return " and ".join(f"{key} = 0" for key in keys)
-    return None
+    is_right = goes_with(explainer, failing, {}, [of_sizes(dict.fromkeys(keys, 0))])
+    return " and ".join(f"{key} = 0" for key in keys) if is_right else None
 
 
 def _helped(explainer: Explainer, base: Trial, place: str, option: int, needs: Needs) -> bool:
-    """Whether an option that fails alone holds beside another one.
+    """Whether an option that fails alone holds beside another one, or a field of a record beside a number of axes."""
+    ranks = (of_ranks({key: rank}) for key, (usual, _) in base.ranks.items() for rank in (1, 2) if rank != usual)
+    if "." in place and goes_with(explainer, base, of_options({place: option}), ranks):
+        return True
+    for options in _options_beside(explainer, base, {place: option}):
+        with contextlib.suppress(Unbuildable):
+            if with_option(explainer, base, options, needs)[0].ok:
+                return True
+    return False
+
+
+def options_of_fields(base: Trial) -> Iterator[Change]:
+    """Each option of a field of a record: it may say how many axes others have, which no annotation can."""
+    return (of_options({place: 1}) for place in base.options if "." in place)
+
+
+def _options_beside(explainer: Explainer, base: Trial, options: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Options that fail alone, with each other one that changes something about that.
 
     What fails there as the other one does alone, or before it comes to where the first fails, is a fault of the other,
-    which is looked for by itself. So does a field of a record that says how many axes others of its fields have.
+    which is looked for by itself.
     """
-    if any(goes_with(explainer, base, {place: option}, key, rank) for key in base.ranks for rank in (1, 2)):
-        return True
-    alone = explainer.attempt(taking(base, {place: option}))
+    alone = explainer.attempt(taking(base, options))
     for other, count in base.options.items():
         for taken in range(1, min(count, MOST_CLASSES) if is_class(other) else count):
             with contextlib.suppress(Unbuildable):  # what cannot be made helps nobody
-                if other == place or is_inert(explainer, base, {place: option}, other, taken):
+                if other in options or is_inert(explainer, base, options, other, taken):
                     continue
-                both = explainer.attempt(taking(base, {place: option, other: taken}))
-                if not both.ok and (
+                both = explainer.attempt(taking(base, {**options, other: taken}))
+                if both.ok or not (
                     both.progress < alone.progress or _alike(both, explainer.attempt(taking(base, {other: taken})))
                 ):
-                    continue
-                if with_option(explainer, base, {place: option, other: taken}, needs)[0].ok:
-                    return True
-    return False
-
-
-def goes_with(explainer: Explainer, base: Trial, options: Mapping[str, int], key: str, rank: int) -> bool:
-    """Whether an option of a field of a record holds with another number of axes, of which no annotation can say so."""
-    if base.ranks[key][0] == rank or not any("." in place for place in options):
-        return False
-    assignment = taking(base, options)
-    with contextlib.suppress(Unbuildable):
-        return explainer.attempt(dataclasses.replace(assignment, ranks={**assignment.ranks, key: rank})).ok
-    return False
+                    yield {**options, other: taken}
 
 
 def is_inert(explainer: Explainer, base: Trial, options: Mapping[str, int], other: str, taken: int = 1) -> bool:
@@ -276,4 +279,4 @@ def _alike(one: Trial, other: Trial) -> bool:
 
 def taking(base: Trial, options: Mapping[str, int]) -> Assignment:
     """The assignment of a trial with some options taken otherwise."""
-    return dataclasses.replace(base.assignment, options={**base.assignment.options, **options})
+    return changed(base, of_options(options))

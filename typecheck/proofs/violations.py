@@ -108,6 +108,16 @@ def sizes_of(mismatch: Mismatch) -> tuple[int, ...]:
     return sizes if all(isinstance(one, int) for one in sizes) else ()
 
 
+def first_line(error: Exception | None) -> str:
+    """The first line of what an error says."""
+    return (str(error).strip().splitlines() or [""])[0]
+
+
+def in_short(error: Exception | None) -> str:
+    """An error in one line, as Python ends a traceback."""
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
 def clashing(message: str) -> set[int]:
     """The sizes that disagree, of an error that shows two shapes that should broadcast or match.
 

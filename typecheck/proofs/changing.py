@@ -1,0 +1,104 @@
+"""Changes: how one trial differs from another, and what a change goes with.
+
+A change that fails by itself need not be a fault of the program. Annotations cannot say that two arguments are left out
+together, that a field gives the number of axes of others, or that an integer of a record is the size of an axis. So it
+is always asked whether the failure goes away when something else is changed *beside*: `beside` answers that for options
+and options, options and axes, arguments and sizes of zero, integers and axes alike. Who asks says which others may have
+to do with it, for each costs a trial, and what a reader is told where one does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from weft.typecheck.arguments.builder import Assignment, Unbuildable
+from weft.typecheck.proofs.explaining import Explainer
+from weft.typecheck.proofs.needs import Needs, ascending, axes, closed
+from weft.typecheck.proofs.options import describe_option
+from weft.typecheck.proofs.trial import Trial
+
+# What entries of an assignment become, by the part of it and the key there: `{("options", "mask given"): 1}`.
+Change = Mapping[tuple[str, str], int | str]
+
+
+def of_options(options: Mapping[str, int]) -> Change:
+    """Options taken otherwise."""
+    return {("options", place): option for place, option in options.items()}
+
+
+def of_ranks(ranks: Mapping[str, int]) -> Change:
+    """Other numbers of axes."""
+    return {("ranks", key): rank for key, rank in ranks.items()}
+
+
+def of_sizes(sizes: Mapping[str, int]) -> Change:
+    """Other sizes."""
+    return {("sizes", key): size for key, size in sizes.items()}
+
+
+def of_one_size(pairs: Iterable[tuple[str, str]]) -> Change:
+    """Keys that are one size with others."""
+    return {("merged", one): other for one, other in pairs}
+
+
+def changed(base: Trial, *changes: Change) -> Assignment:
+    """The assignment of a trial with some changes."""
+    parts: dict[str, dict[str, Any]] = {}
+    for change in changes:
+        for (part, key), to in change.items():
+            parts.setdefault(part, dict(getattr(base.assignment, part)))[key] = to
+    if "merged" in parts:
+        parts["merged"] = closed(parts["merged"])
+    return dataclasses.replace(base.assignment, **parts)
+
+
+def difference(base: Trial, trial: Trial) -> Change:
+    """The options and ranks in which a trial differs from another."""
+    options, usual = trial.assignment.options, base.assignment.options
+    found = of_options({one: options.get(one, 0) for one in options if options.get(one, 0) != usual.get(one, 0)})
+    ranks = base.assignment.ranks
+    return {**found, **of_ranks({k: n for k, n in trial.assignment.ranks.items() if k in ranks and ranks[k] != n})}
+
+
+def with_changes(explainer: Explainer, base: Trial, changes: Iterable[Change], needs: Needs) -> Trial:
+    """The trial with some changes; at sizes as needs ask for them, if it fails at those of the base.
+
+    Raises:
+        Unbuildable: if there are no arguments like that.
+    """
+    trial = explainer.attempt(changed(base, *changes))
+    return trial if trial.ok else explainer.with_needs(trial, needs, ascending)
+
+
+def beside(explainer: Explainer, base: Trial, change: Change, others: Iterable[Change]) -> tuple[Trial, Change] | None:
+    """The first trial that holds with a change and one of some others beside it, and that other one.
+
+    If none holds, the one that got furthest; None where no arguments can be made for any.
+    """
+    furthest = None
+    for other in others:
+        with contextlib.suppress(Unbuildable):
+            trial = explainer.attempt(changed(base, change, other))
+            if trial.ok:
+                return trial, other
+            if furthest is None or trial.progress > furthest[0].progress:
+                furthest = trial, other
+    return furthest
+
+
+def goes_with(explainer: Explainer, base: Trial, change: Change, others: Iterable[Change]) -> bool:
+    """Whether a trial holds with a change and one of some others beside it."""
+    found = beside(explainer, base, change, others)
+    return found is not None and found[0].ok
+
+
+def in_words(trial: Trial, changes: Sequence[Change]) -> str:
+    """Options and ranks as a reader knows them: `mask left out and x of 3 axes`."""
+    return " and ".join(
+        describe_option(trial, place, int(to)) if part == "options" else f"{place} of {axes(int(to))}"
+        for one in changes
+        for (part, place), to in one.items()
+    )
