@@ -285,6 +285,8 @@ class Builder:
                 self.shaped.append(full)
             case SymbolicDim():
                 full = self._evaluated(dim, scope)
+                if isinstance(full, str | tuple | list):
+                    raise Unbuildable(f"{place}: `{dim}` is {full!r}, and no size")
         if dim.broadcastable and self.choose(f"{place} broadcast", 2) == 1:
             return (1,)
         return (full,)

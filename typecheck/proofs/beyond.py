@@ -13,7 +13,7 @@ from weft.typecheck.proofs import tracing
 from weft.typecheck.proofs.left_open import Refusal, left_open
 from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.proofs.violations import first_line, in_short
-from weft.typecheck.proofs.whose import is_of_jax, is_of_library
+from weft.typecheck.proofs.whose import is_of_jax, is_of_library, is_users
 
 # What a program raises that needs the numbers in an array, not only its shape.
 NOT_ABSTRACT = (
@@ -25,6 +25,7 @@ NOT_ABSTRACT = (
 _NOT_INSIDE = (jax.errors.TracerIntegerConversionError, jax.errors.NonConcreteBooleanIndexError)
 # What it says of a value that it has kept from where it was made, outside of the trace.
 _ABSTRACT = f"'{jax.ShapeDtypeStruct.__name__}'"
+_OF_MODULE = Refusal((AttributeError,), ("^module '",))
 # What a library says where shapes, or kinds of numbers, are what it refuses.
 _OF_SHAPES = re.compile(r"\d|shape|dim|ax[ie]s|rank|size|length|dtype|broadcast|array|structure|scalar|matri", re.I)
 
@@ -93,6 +94,15 @@ def _refuses_a_choice(trial: Trial) -> bool:
     return of_value and is_of_library(trial.error) and bool(said) and not _OF_SHAPES.search(said)
 
 
+def _asks_another_version(trial: Trial) -> bool:
+    """Whether an installed package asks a module for what it has not, or for one that is not there.
+
+    In the user's own code that is a slip of the pen.
+    """
+    asked = isinstance(trial.error, ImportError) or _OF_MODULE(trial)
+    return asked and not is_users(trial.error_at[0])
+
+
 # What says nothing of a contract whatever a program is given, or whoever is asked: in this order.
 _OF_NO_ARGUMENT: tuple[tuple[Callable[[Trial], bool], str], ...] = (
     (_needs_values, "it needs the numbers in an array, not only its shape ({what})"),
@@ -103,6 +113,7 @@ _OF_NO_ARGUMENT: tuple[tuple[Callable[[Trial], bool], str], ...] = (
         lambda trial: trial.refused,
         "no arguments were found that the validation of their classes lets pass ({what}); pass some in `args`",
     ),
+    (_asks_another_version, "it needs a package, or a version of one, that is not here ({what})"),
     (Refusal((OSError,)), "it needs what lies outside of the program ({what})"),
     (lambda trial: bool(trial.guard), "{guard}: no arguments were found that pass ({what}); pass some in `args`"),
 )
@@ -111,6 +122,9 @@ _OF_NO_ARGUMENT: tuple[tuple[Callable[[Trial], bool], str], ...] = (
 def _of_open(trial: Trial) -> str | None:
     """Why a violation says nothing of the contract, if so: it is about an array whose annotation gives no shape."""
     first = trial.violations[0]
+    trees = sorted(argument_of(place) for place in trial.options if place.endswith(" tree"))
+    if trees and first.of_kind and first.where.startswith("argument"):
+        return f"{', '.join(trees)}: the annotation leaves open which tree it is ({_said(trial)}); pass it in `args`"
     keys = [key for key, size in trial.assignment.sizes.items() if size in first.sizes and key in trial.open_keys]
     if not keys and not (first.of_rank and trial.open_keys):
         return None

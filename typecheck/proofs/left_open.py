@@ -42,6 +42,8 @@ NO_ATTRIBUTE = Refusal((AttributeError,))
 NO_KEY = Refusal((KeyError, IndexError))
 # A value is not in one of Python's containers.
 NOT_AMONG = Refusal((ValueError,), ("not in list$", "not in tuple$", "not in deque$", "not in range$"))
+# `next` finds nothing that is as it looks for.
+NONE_FOUND = Refusal((StopIteration,))
 # It is called with other arguments than it takes, as Python says and `inspect` does.
 OTHER_ARGUMENTS = Refusal(
     (TypeError,),
@@ -160,7 +162,7 @@ class Row:
 # more than that the contents of something are open, which goes for each of these.
 ROWS = {
     "a value": Row(
-        lambda _: ("any",), (NOT_AMONG,), "it looks a value up, and annotations do not say that it is there"
+        lambda _: ("any",), (NOT_AMONG, NONE_FOUND), "it looks a value up, and annotations do not say that it is there"
     ),
     "the items of a default": Row(
         lambda trial: trial.empty, (NO_ITEMS,), "{places}: it has no items by default, and it needs items"

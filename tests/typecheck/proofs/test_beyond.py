@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from weft.typecheck.proofs import beyond
 from weft.typecheck.proofs.prover import verify
 from weft.typecheck.proofs.report import Verdict
 
@@ -246,3 +247,18 @@ def test_a_choice_that_a_library_does_not_know_is_about_no_shapes():
     (contract,) = verify(Loop).contracts
     assert contract.verdict is Verdict.SKIPPED
     assert "a library refuses what is asked of it, and not for its shapes (ValueError: Unrecognised" in contract.reason
+
+
+def slipped(x: Float[Array, "n"]) -> Float[Array, "n"]:
+    return jnp.sotfmax(x)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_what_a_module_has_not_is_a_slip_in_the_users_code_and_a_version_in_an_installed_one(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    (contract,) = verify(slipped).contracts
+    assert contract.verdict is Verdict.FAILS
+    monkeypatch.setattr(beyond, "is_users", lambda file: False)
+    (contract,) = verify(slipped).contracts
+    assert contract.verdict is Verdict.SKIPPED
+    assert contract.reason.startswith("it needs a package, or a version of one, that is not here (AttributeError")

@@ -144,3 +144,29 @@ class GraphGame(Game):
 def test_what_the_subclass_takes_is_read_under_jit():
     advance = {one.name: one for one in verify(GraphGame).contracts}["GraphGame.advance"]
     assert advance.verdict in (Verdict.PROVED, Verdict.HOLDS), advance
+
+
+State = typing.TypeVar("State")
+
+
+class System(eqx.Module, typing.Generic[State]):
+    """Of any state and controls: which ones a system has, it says itself."""
+
+    def __call__(self, state: State, controls: PyTree[Array]) -> State:
+        return self.field(state, controls)
+
+    @abc.abstractmethod
+    def field(self, state: State, controls: PyTree[Array]) -> State: ...
+
+
+class Linear(System[Array]):
+    matrix: Float[Array, "n n"]
+
+    def field(self, state: Float[Array, "n"], controls: Float[Array, "n"]) -> Float[Array, "n"]:
+        return self.matrix @ (state + controls)
+
+
+def test_what_the_base_class_leaves_open_is_not_wrong_of_a_system_that_says_it():
+    (contract,) = (one for one in verify(System).contracts if one.name == "System.__call__")
+    assert contract.verdict is not Verdict.FAILS, contract
+    assert {one.verdict for one in verify(Linear).contracts} <= {Verdict.PROVED, Verdict.HOLDS}

@@ -43,6 +43,7 @@ SAID: tuple[Callable[[], Any], ...] = (
     lambda: (1,).index(2),
     lambda: collections.deque([1]).index(2),
     lambda: range(1).index(2),
+    lambda: next(iter(())),
     lambda: one_argument(),
     lambda: one_argument(1, 2),
     lambda: one_argument(1, y=2),

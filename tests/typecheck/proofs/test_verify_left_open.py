@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
-from jaxtyping import Array, Float, Real, Shaped
+from jaxtyping import Array, Float, Int, Real, Shaped
 from weft.typecheck import verify
 from weft.typecheck.proofs.report import Verdict
 
@@ -270,3 +270,13 @@ def test_but_not_where_a_guard_says_so():
     (contract,) = verify(transformed_alone).contracts
     assert contract.verdict is Verdict.PROVED
     assert "the `...` of x is of 0 axes" in str(contract)
+
+
+def resized(image: Float[Array, "h w"], to: Int[Array, "shape=(2,)"]) -> Float[Array, "h w"]:
+    return image
+
+
+def test_an_expression_that_is_no_size_is_said_to_be_none():
+    (contract,) = verify(resized).contracts
+    assert contract.verdict is Verdict.SKIPPED
+    assert contract.reason.startswith("to[0]: `(2,)` is (2,), and no size")
