@@ -102,6 +102,7 @@ def _profiled(key: str, given: Sizes, needs: Needs, holds: Holds) -> Needs:
     refused = [number for one, number in (*needs.most, *needs.undivided, *needs.unlike) if one == key]
     numbers = [number for one, number in (*needs.least, *needs.equal) if one == key] + refused
     equal = dict(needs.equal).get(key)
+    # One size that is asked for, as of an array from outside, is no range: three neighbours say so, and save a profile.
     if equal is not None and not any(
         holds({**given, key: one}, rest) for one in (equal - 1, equal + 1, 2 * equal) if one > 0
     ):

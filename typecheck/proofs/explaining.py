@@ -26,6 +26,8 @@ _DEPTH = 24
 
 # How many pairs of options are tried.
 MOST_PAIRS = 40
+# How often options are taken otherwise, each time for what the last ones led to: a guard behind a guard behind a guard.
+_MOST_ROUNDS = 3
 # How many options may change nothing about a class that fails, before the others are taken to change nothing either.
 _MOST_ALIKE = 8
 # How many records are made by something else than their class.
@@ -193,7 +195,7 @@ class Explainer:
             base: a trial that failed.
             but: places whose options stay as they are.
         """
-        for _ in range(3):
+        for _ in range(_MOST_ROUNDS):
             kinds = leaves_kinds_open(base) or unpacks_items(base) or self._may_be_for_others(base)
             kinds = kinds or needs_numbers(base)  # which it may only do to find out what could have been given
             if base.ok or not (base.guard or kinds or base.classes.keys() - but):

@@ -21,6 +21,8 @@ def vary_pairs(explainer: Explainer, found: Found) -> None:
 
     Where they are many, one trial takes several: what holds there has held for each two of them, unless one of them
     keeps the program from coming to what the others are about, as an early return does. Fewer calls show that.
+
+    Only a broken annotation is a failure of two that hold alone. An error may be of a choice that nobody makes.
     """
     base = found.passed[0]
     differing = [(difference(base, one), one) for one in found.passed[1:]]

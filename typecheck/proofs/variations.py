@@ -108,6 +108,7 @@ def vary_options(explainer: Explainer, found: Found) -> None:
     while queue:
         current = queue.pop(0)
         for place, count in current.options.items():
+            # Classes were varied before; dtypes are tried where something speaks of them, for most is for floats alone.
             if place in seen or place.endswith((" dtype", " class")):
                 continue
             seen.add(place)
@@ -117,6 +118,7 @@ def vary_options(explainer: Explainer, found: Found) -> None:
                 except Unbuildable:  # what cannot be made was not tried
                     found.notes.append(without_option(current, place, option))
                     continue
+                # What is annotated as any number of items, or any tree, is written by many who mean a certain one.
                 given = place.endswith((" length", " tree", " width"))
                 if trial.ok and not _suits(explainer, found, further):
                     found.notes.append(without_option(trial, place, option))
