@@ -7,6 +7,7 @@ but for the classes of plain values and of objects (`values`) and for callables 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Set
@@ -177,7 +178,7 @@ def _sequence(builder: Builder, spec: SequenceOf, place: str, scope: Scope) -> A
     length = ITEMS[builder.choose(f"{place} length", len(ITEMS))]
     scope = dataclasses.replace(scope, many=True)
     items = [builder.build(spec.item, f"{place}[{number}]", scope) for number in range(length)]
-    return tuple(items) if issubclass(spec.cls, tuple) else items
+    return tuple(items) if issubclass(spec.cls, tuple) else _of_class(builder, spec.cls, items, place)
 
 
 def _nothing(builder: Builder, empty: Any, place: str) -> Any:
@@ -186,7 +187,23 @@ def _nothing(builder: Builder, empty: Any, place: str) -> Any:
     return empty
 
 
+def _of_class(builder: Builder, cls: type, plain: Any, place: str) -> Any:
+    """A collection of a class: of a list or a dict, what the class makes of it, as flax's `FrozenDict` does."""
+    if isinstance(plain, cls):
+        return plain
+    with contextlib.suppress(Exception):
+        made = cls(plain)
+        if isinstance(made, cls):
+            builder.calls.append((made, cls, cls, (plain,), {}))
+            return made
+    raise Unbuildable(f"{place}: no {cls.__name__} is made of a {type(plain).__name__} alone")
+
+
 def _mapping(builder: Builder, spec: MappingOf, place: str, scope: Scope) -> Any:
+    return _of_class(builder, spec.cls, _plain_mapping(builder, spec, place, scope), place)
+
+
+def _plain_mapping(builder: Builder, spec: MappingOf, place: str, scope: Scope) -> dict[Any, Any]:
     builder.vague.add(place)
     if isinstance(spec.value, Anything) and not isinstance(spec.value, Variable):
         return _nothing(builder, {}, place)

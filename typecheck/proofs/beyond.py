@@ -10,10 +10,11 @@ import jax
 from weft.core.callers import owner_of
 from weft.core.edge import _tracers, names
 from weft.typecheck.proofs import tracing
+from weft.typecheck.proofs.guards import is_refused_by_library
 from weft.typecheck.proofs.left_open import Refusal, left_open, open_trees
 from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.proofs.violations import first_line, in_short
-from weft.typecheck.proofs.whose import is_of_jax, is_of_library, is_users
+from weft.typecheck.proofs.whose import is_of_jax, is_users
 
 # What a program raises that needs the numbers in an array, not only its shape.
 NOT_ABSTRACT = (
@@ -60,6 +61,8 @@ def needs_numbers(trial: Trial) -> bool:
     """Whether it asks for the numbers in an array, and some would do."""
     if isinstance(trial.error, TypeError) and names.TRACED_SHAPE in str(trial.error):
         return names.A_TRACER in str(trial.error).lower()
+    if isinstance(trial.error, TypeError) and is_refused_by_library(trial.error) and "Tracer" in str(trial.error):
+        return True
     if isinstance(trial.error, _NOT_INSIDE):
         return not trial.transformed and not _is_inside_transform(trial.error)
     return isinstance(trial.error, NOT_ABSTRACT) and not _tracers.asks_for_one_integer(trial.error)
@@ -91,7 +94,7 @@ def _is_refused_by_a_library(trial: Trial) -> bool:
 def _refuses_a_choice(trial: Trial) -> bool:
     """Whether a library that is not JAX refuses a value by what it is, as a name of a method that it does not know."""
     said, of_value = str(trial.error), type(trial.error) is ValueError and not trial.guard
-    return of_value and is_of_library(trial.error) and bool(said) and not _OF_SHAPES.search(said)
+    return of_value and is_refused_by_library(trial.error) and bool(said) and not _OF_SHAPES.search(said)
 
 
 def _asks_another_version(trial: Trial) -> bool:

@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 
 from weft.core.caches import kept
-from weft.typecheck.proofs.whose import is_installed, is_users
+from weft.typecheck.proofs.whose import is_installed, is_of_library, is_users
 
 _RAISES = re.compile(r"(^|[:;]\s*)(raise|assert)\b")
 _CHECKS = re.compile(r"\b(error_if|branched_error_if|die_if_unbearable|checkify\.check|chex\.assert_\w+)\(")
@@ -37,6 +37,12 @@ def raised_at(error: BaseException, own: frozenset[str]) -> tuple[tuple[str, int
         place,
         f"guard at {Path(last.filename).name}:{last.lineno}: {_condition(last.filename, last.lineno or 0, text)}",
     )
+
+
+def is_refused_by_library(error: Exception | None) -> bool:
+    """Whether a `raise` in an installed package, or in equinox, raised an error, and not Python in the midst of one."""
+    frames = traceback.extract_tb(None if error is None else error.__traceback__)
+    return bool(frames) and is_of_library(error) and _RAISES.search(frames[-1].line or "") is not None
 
 
 def is_packages(file: str, own: frozenset[str]) -> bool:

@@ -1,8 +1,8 @@
-"""What no annotation links: integers that a record is made of, and the sizes of what it is given.
+"""What no annotation links: integers that a program or its record is given, and the sizes of what it is given.
 
-`Attention(width)` takes `"features"` of that many, and nothing says so. A search joins the two where it can be no
-mistake (`_joined_configurations` in `rules`). Where it can be one, as for the first axis of an array, whoever wrote the
-program has to say which: the failure of an installed package is then undecided.
+`Attention(width)` takes `"features"` of that many, as does `fold(x, length)`, and nothing says so. A search joins the
+two where it can be no mistake (`_joined_configurations` in `rules`). Where it can be one, as for the first axis of an
+array, whoever wrote the program has to say which: the failure of an installed package is then undecided.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ Pair = tuple[str, str]
 
 
 def links_of(explainer: Explainer, failed: Trial) -> tuple[Pair, ...]:
-    """Sizes of what is given, each with the integer of a record that it has to be one with for a trial to hold.
+    """Sizes of what is given, each with the integer that it has to be one with for a trial to hold.
 
-    Empty, if no such pairs make it hold: an integer is joined with several sizes, but no two integers are.
+    Empty, if no such pairs make it hold: an integer is joined with several sizes, but no two integers are. A
+    wrong result that nothing wrong came before is promised whatever the integers are.
     """
-    if failed.violations or failed.guard:
+    target = explainer.target
+    if failed.guard or any(one.place[:2] == (target.file, target.line) for one in failed.violations[:1]):
         return ()
-    scopes = failed.scopes
-    integers = [key for key in failed.configured if scopes.get(key, frozenset()) - {""}]
+    scopes, integers = failed.scopes, sorted(failed.configured)
     given = [key for key in failed.assignment.sizes if key not in failed.numbers and "" in scopes.get(key, ())]
     joined, best, left = tuple[Pair, ...](), failed, _MOST_TRIED
     while len(joined) < _MOST_JOINED:

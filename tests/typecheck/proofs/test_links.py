@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import pytest
 from jaxtyping import Array, Float
 from weft.typecheck.proofs import prover
@@ -50,3 +51,23 @@ def test_no_integers_excuse_a_wrong_result():
 
 def test_in_the_users_own_code_it_fails():
     assert contract_of("read").verdict is Verdict.FAILS
+
+
+def marked(tree: Float[Array, "nodes"], marks: Float[Array, "nodes"]) -> Float[Array, "nodes"]:
+    return tree + marks
+
+
+def fresh(tree: Float[Array, "nodes"], most: int) -> Float[Array, "nodes"]:
+    return marked(tree, jnp.zeros(most))
+
+
+def replaced(tree: Float[Array, "nodes"], most: int) -> Float[Array, "nodes"]:
+    return jnp.zeros(most)
+
+
+@pytest.mark.usefixtures("installed")
+def test_an_argument_that_has_to_be_a_size_is_said_where_what_is_called_asks_for_it():
+    (contract,) = verify(fresh).contracts
+    assert contract.verdict is Verdict.UNDECIDED, contract
+    assert "it holds when nodes = most, which no annotation says" in contract.reason
+    assert verify(replaced).contracts[0].verdict is Verdict.FAILS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 import equinox as eqx
@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int, Real, Shaped
 from weft.typecheck import verify
 from weft.typecheck.proofs.report import Verdict
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 
@@ -280,3 +281,42 @@ def test_an_expression_that_is_no_size_is_said_to_be_none():
     (contract,) = verify(resized).contracts
     assert contract.verdict is Verdict.SKIPPED
     assert contract.reason.startswith("to[0]: `(2,)` is (2,), and no size")
+
+
+class Known(Mapping[str, T]):
+    """A mapping by its class, which makes it of keywords only."""
+
+    def __init__(self, **arrays: T):
+        self.arrays = arrays
+
+    def __getitem__(self, name: str) -> T:
+        return self.arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.arrays)
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+
+class Ordered(dict[K, T]):
+    def first(self) -> T:
+        return next(iter(self.values()))
+
+
+def total_of_known(known: Known[Float[Array, "n"]]) -> Float[Array, "n"]:
+    return sum(known.arrays.values())
+
+
+def first_of_ordered(ordered: Ordered[str, Float[Array, "n"]]) -> Float[Array, "n"]:
+    return ordered.first()
+
+
+def test_a_mapping_of_a_class_is_what_the_class_makes_of_a_dict():
+    (contract,) = verify(total_of_known).contracts
+    assert (contract.verdict, contract.reason) == (
+        Verdict.SKIPPED,
+        "known: no Known is made of a dict alone; pass it in `args`",
+    )
+    (contract,) = verify(first_of_ordered).contracts
+    assert contract.verdict is Verdict.PROVED, contract
