@@ -67,5 +67,5 @@ def _groups(single: Sequence[Change], pairs: Sequence[tuple[Change, Change]]) ->
 def _together(explainer: Explainer, found: Found, changes: Sequence[Change]) -> Trial | None:
     """The first trial that held with some changes; None if no arguments can be made."""
     with contextlib.suppress(Unbuildable):
-        return with_changes(explainer, found.passed[0], changes, found.needs)
+        return with_changes(explainer, found.passed[0], found.needs, *changes)
     return None
