@@ -318,24 +318,8 @@ def _draw(key: str, wanted: Sizes, needs: Needs, sizes: dict[str, int], above: t
     elif equal is not None:
         sizes[key] = equal
     else:
-        above = (*above, key)
-        divisors = needs.divisors(key)
-        unit = math.lcm(
-            1, *(one if isinstance(one, int) else _draw(one, wanted, needs, sizes, above) for one in divisors)
-        )
-        unit = math.lcm(
-            unit,
-            *(
-                math.prod(one if isinstance(one, int) else _draw(one, wanted, needs, sizes, above) for one in factors)
-                for big, *factors in needs.products
-                if big == key
-            ),
-        )
-        least = [wanted[key], *(number for one, number in needs.least if one == key)]
-        for small, big, factor in needs.order:
-            if big == key:
-                least.append(factor * _draw(small, wanted, needs, sizes, above) + ((small, big) in needs.strict))
-        sizes[key] = -(-max(least) // unit) * unit
+        unit, least = needs.unit_and_least(key, lambda one: _draw(one, wanted, needs, sizes, (*above, key)))
+        sizes[key] = -(-max(wanted[key], least) // unit) * unit
         if key in needs.squares:
             root = math.isqrt(sizes[key] - 1) + 1
             sizes[key] = (-(-root // unit) * unit) ** 2
