@@ -5,7 +5,7 @@ from __future__ import annotations
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 from weft.typecheck.proofs.prover import verify
 from weft.typecheck.proofs.report import Contract, Verdict
 
@@ -94,3 +94,27 @@ def of_third_axis(x: Float[Array, "..."]) -> Float[Array, ""]:
 
 def test_a_result_of_an_array_without_a_shape_says_nothing_if_no_number_of_axes_makes_it_right():
     assert "x: the annotation gives no shape" in contract_of(of_third_axis).reason
+
+
+def in_halves(x: Float[Array, "n"], weights: Float[Array, "n"] | None = None) -> Float[Array, ""]:
+    if weights is not None and x.shape[0] % 2:
+        raise ValueError("weights are of pairs")
+    return x.reshape(2, -1).sum() if weights is None else x.reshape(2, -1).sum() + weights.sum()
+
+
+def test_what_holds_with_the_usual_options_once_another_one_has_shown_what_sizes_need_is_said_of_sizes_alone():
+    contract = contract_of(in_halves)
+    assert contract.verdict in (Verdict.PROVED, Verdict.HOLDS), contract
+    assert contract.assumptions == ("2 divides n",)
+
+
+def scaled_in_pairs(x: Float[Array, "n"], scale: PyTree[Float[Array, "n"]]) -> Float[Array, "n"]:
+    if x.shape[0] % 2:
+        raise ValueError("the points are of pairs")
+    return x * scale
+
+
+def test_behind_a_guard_another_kind_of_value_is_tried():
+    contract = contract_of(scaled_in_pairs)
+    assert contract.verdict in (Verdict.PROVED, Verdict.HOLDS), contract
+    assert {*contract.assumptions} == {"2 divides n", "scale is one array"}
