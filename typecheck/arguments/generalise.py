@@ -78,6 +78,7 @@ def _arguments(parameter: Parameter, instance: Any) -> Iterator[Any]:
         likely = [field, own.get(parameter.name), None if parameter.required else parameter.default]
         sure = [one for one in likely if type(one) is int]
         leaves = [leaf for leaf in jax.tree.leaves(opened(instance)) if is_array(leaf)]
+        # What is kept under the argument's name was given for it; else it may be any size or number in the instance.
         sizes = sorted({size for leaf in leaves for size in leaf.shape} | set(_static_numbers(instance)))
         yield from dict.fromkeys(sure[:1] or sizes)
         return

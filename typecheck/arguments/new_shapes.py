@@ -31,7 +31,7 @@ def new_shape(builder: Builder, annotation: Annotation, value: Any, place: str, 
             else:
                 try:
                     sizes += builder.dim(dim, f"{place}[{number}]", scope)
-                except (Unbuildable, AnnotationError):
+                except (Unbuildable, AnnotationError):  # an expression of what no field of the instance holds
                     sizes.append(value.shape[axis])
         return tuple(sizes)
     return value.shape

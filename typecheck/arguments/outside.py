@@ -56,6 +56,7 @@ def _abstract(name: str, value: Any, function: FunctionType, builder: Builder) -
     annotation = _annotation_of(name, function)
     if annotation is not None and len(annotation.shape.dims) == value.ndim and annotation.shape.variadic is None:
         return jax.ShapeDtypeStruct(builder.shape(annotation.shape, name, Scope()), value.dtype)
+    # An axis of size 1 is there to broadcast, and no size that a program could have another of.
     shape = tuple(
         builder.keyed(f"{name}.{axis}", f"{name}.{axis}", Scope(contract=f"{name}.{axis}"), original=size)
         if size > 1
@@ -82,6 +83,8 @@ def with_outside(function: FunctionType) -> Callable[..., Any]:
     free = function.__code__.co_freevars
 
     def call(outside: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        # A copy has cells of its own: the others' are shared with all that close over the same names. Globals are not
+        # copied, for the functions that it calls read them, too.
         cells = tuple(
             CellType(outside[name]) if name in outside else cell
             for name, cell in zip(free, function.__closure__ or (), strict=True)

@@ -50,6 +50,7 @@ def build_arguments(
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     scope.function = signature.function
+    # Holes may read what is made after them, or left at its default.
     for parameter in signature.parameters:
         if not parameter.required and parameter.default is not inspect.Parameter.empty:
             scope.values.setdefault(parameter.name, parameter.default)
@@ -131,14 +132,14 @@ def _defaulted(builder: Builder, parameter: Parameter, place: str, scope: Scope,
         return string_of(builder, place, scope, default)
     if not holds_arrays(annotation) and not holds_objects(annotation):
         return default
-    if default is None and isinstance(annotation, OneOf):
+    if default is None and isinstance(annotation, OneOf):  # that it is None is what its other option is
         annotation = OneOf(tuple(one for one in annotation.members if one != NONE))
     builder.optional[f"{place} given"] = names_in(annotation)
     if builder.choose(f"{place} given", 2) == 1:
         return default
     try:
         return builder.build(annotation, place, scope)
-    except Unbuildable:
+    except Unbuildable:  # then a program without it is what can be judged
         return default
 
 

@@ -11,8 +11,7 @@ from weft.core.callers import owner_of
 from weft.core.edge import _tracers, names
 from weft.typecheck.proofs import tracing
 from weft.typecheck.proofs.guards import is_refused_by_library
-from weft.typecheck.proofs.left_open import Refusal, left_open
-from weft.typecheck.proofs.options import argument_of
+from weft.typecheck.proofs.left_open import Refusal, left_open, open_trees
 from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.proofs.violations import first_line, in_short
 from weft.typecheck.proofs.whose import is_of_jax, is_users
@@ -126,7 +125,7 @@ _OF_NO_ARGUMENT: tuple[tuple[Callable[[Trial], bool], str], ...] = (
 def _of_open(trial: Trial) -> str | None:
     """Why a violation says nothing of the contract, if so: it is about an array whose annotation gives no shape."""
     first = trial.violations[0]
-    trees = sorted(argument_of(place) for place in trial.options if place.endswith(" tree"))
+    trees = sorted(open_trees(trial))
     if trees and first.of_kind and first.where.startswith("argument"):
         return f"{', '.join(trees)}: the annotation leaves open which tree it is ({_said(trial)}); pass it in `args`"
     keys = [key for key, size in trial.assignment.sizes.items() if size in first.sizes and key in trial.open_keys]

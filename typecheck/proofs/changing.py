@@ -24,52 +24,41 @@ from weft.typecheck.proofs.trial import Trial
 Change = Mapping[tuple[str, str], int | str]
 
 
-def of_options(options: Mapping[str, int]) -> Change:
-    """Options taken otherwise."""
-    return {("options", place): option for place, option in options.items()}
+def change_of(**parts: Mapping[str, int | str]) -> Change:
+    """A change by its parts: `change_of(options={"mask given": 1}, ranks={"batch": 2})`."""
+    return {(part, key): to for part, entries in parts.items() for key, to in entries.items()}
 
 
-def of_ranks(ranks: Mapping[str, int]) -> Change:
-    """Other numbers of axes."""
-    return {("ranks", key): rank for key, rank in ranks.items()}
-
-
-def of_sizes(sizes: Mapping[str, int]) -> Change:
-    """Other sizes."""
-    return {("sizes", key): size for key, size in sizes.items()}
-
-
-def of_one_size(pairs: Iterable[tuple[str, str]]) -> Change:
-    """Keys that are one size with others."""
-    return {("merged", one): other for one, other in pairs}
-
-
-def changed(base: Trial, *changes: Change) -> Assignment:
-    """The assignment of a trial with some changes."""
-    parts: dict[str, dict[str, Any]] = {}
-    for change in changes:
+def changed(base: Trial, *changes: Change, **parts: Mapping[str, int | str]) -> Assignment:
+    """The assignment of a trial with some changes, and one by its parts: `changed(base, sizes={"n": 1})`."""
+    found: dict[str, dict[str, Any]] = {}
+    for change in (*changes, change_of(**parts)):
         for (part, key), to in change.items():
-            parts.setdefault(part, dict(getattr(base.assignment, part)))[key] = to
-    if "merged" in parts:
-        parts["merged"] = closed(parts["merged"])
-    return dataclasses.replace(base.assignment, **parts)
+            found.setdefault(part, dict(getattr(base.assignment, part)))[key] = to
+    if "merged" in found:
+        found["merged"] = closed(found["merged"])
+    return dataclasses.replace(base.assignment, **found)
 
 
 def difference(base: Trial, trial: Trial) -> Change:
     """The options and ranks in which a trial differs from another."""
     options, usual = trial.assignment.options, base.assignment.options
-    found = of_options({one: options.get(one, 0) for one in options if options.get(one, 0) != usual.get(one, 0)})
     ranks = base.assignment.ranks
-    return {**found, **of_ranks({k: n for k, n in trial.assignment.ranks.items() if k in ranks and ranks[k] != n})}
+    return change_of(
+        options={one: option for one, option in options.items() if option != usual.get(one, 0)},
+        ranks={key: rank for key, rank in trial.assignment.ranks.items() if key in ranks and ranks[key] != rank},
+    )
 
 
-def with_changes(explainer: Explainer, base: Trial, changes: Iterable[Change], needs: Needs) -> Trial:
+def with_changes(
+    explainer: Explainer, base: Trial, needs: Needs, *changes: Change, **parts: Mapping[str, int | str]
+) -> Trial:
     """The trial with some changes; at sizes as needs ask for them, if it fails at those of the base.
 
     Raises:
         Unbuildable: if there are no arguments like that.
     """
-    trial = explainer.attempt(changed(base, *changes))
+    trial = explainer.attempt(changed(base, *changes, **parts))
     return trial if trial.ok else explainer.with_needs(trial, needs, ascending)
 
 

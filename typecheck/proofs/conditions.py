@@ -102,6 +102,7 @@ def _profiled(key: str, given: Sizes, needs: Needs, holds: Holds) -> Needs:
     refused = [number for one, number in (*needs.most, *needs.undivided, *needs.unlike) if one == key]
     numbers = [number for one, number in (*needs.least, *needs.equal) if one == key] + refused
     equal = dict(needs.equal).get(key)
+    # One size that is asked for, as of an array from outside, is no range: three neighbours say so, and save a profile.
     if equal is not None and not any(
         holds({**given, key: one}, rest) for one in (equal - 1, equal + 1, 2 * equal) if one > 0
     ):
@@ -149,12 +150,17 @@ def _close_in(found: Mapping[int, bool], unit: int, step: int, tried: Callable[[
     while True:
         failing = max((size for size, one in found.items() if not one and size % step == 0), default=0)
         beyond = min((size for size in found if size > failing and size % step == 0), default=0)
-        middle = (failing + beyond) // 2 // step * step
-        if not failing or beyond - failing <= step or middle in found or not middle:
+        if not _halved(failing, beyond, found, unit, step, tried):
             return
-        tried(middle // unit)
-        if middle not in found:
-            return
+
+
+def _halved(low: int, high: int, found: Mapping[int, bool], unit: int, step: int, tried: Callable[[int], None]) -> bool:
+    """Tries the size in the middle of two, a multiple of a step; whether there was one, and it said something."""
+    middle = (low + high) // 2 // step * step
+    if not low or not high or high - low <= step or middle in found or not middle:
+        return False
+    tried(middle // unit)
+    return middle in found
 
 
 def _close_in_on_refused(found: Mapping[int, bool], unit: int, tried: Callable[[int], None]) -> None:
@@ -170,11 +176,7 @@ def _close_in_on_refused(found: Mapping[int, bool], unit: int, tried: Callable[[
         top = max(held, default=0)
         above = min((size for size in found if size > top and size % step == 0), default=0)
         within = any(not one for size, one in found.items() if min(held, default=0) < size < top and size % step == 0)
-        middle = (top + above) // 2 // step * step
-        if not top or not above or within or above - top <= step or middle in found:
-            return
-        tried(middle // unit)
-        if middle not in found:
+        if within or not _halved(top, above, found, unit, step, tried):
             return
 
 
@@ -316,24 +318,8 @@ def _draw(key: str, wanted: Sizes, needs: Needs, sizes: dict[str, int], above: t
     elif equal is not None:
         sizes[key] = equal
     else:
-        above = (*above, key)
-        divisors = needs.divisors(key)
-        unit = math.lcm(
-            1, *(one if isinstance(one, int) else _draw(one, wanted, needs, sizes, above) for one in divisors)
-        )
-        unit = math.lcm(
-            unit,
-            *(
-                math.prod(one if isinstance(one, int) else _draw(one, wanted, needs, sizes, above) for one in factors)
-                for big, *factors in needs.products
-                if big == key
-            ),
-        )
-        least = [wanted[key], *(number for one, number in needs.least if one == key)]
-        for small, big, factor in needs.order:
-            if big == key:
-                least.append(factor * _draw(small, wanted, needs, sizes, above) + ((small, big) in needs.strict))
-        sizes[key] = -(-max(least) // unit) * unit
+        unit, least = needs.unit_and_least(key, lambda one: _draw(one, wanted, needs, sizes, (*above, key)))
+        sizes[key] = -(-max(wanted[key], least) // unit) * unit
         if key in needs.squares:
             root = math.isqrt(sizes[key] - 1) + 1
             sizes[key] = (-(-root // unit) * unit) ** 2

@@ -26,10 +26,14 @@ _DEPTH = 24
 
 # How many pairs of options are tried.
 MOST_PAIRS = 40
+# How often options are taken otherwise, each time for what the last ones led to: a guard behind a guard behind a guard.
+_MOST_ROUNDS = 3
 # How many options may change nothing about a class that fails, before the others are taken to change nothing either.
 _MOST_ALIKE = 8
 # How many records are made by something else than their class.
 _MOST_MAKERS = 12
+# How many options of one place are tried that are no classes: literals, members of a union, lengths.
+_MOST_OF_ONE = 4
 # How many of the classes that may stand for an abstract one are tried.
 MOST_CLASSES = 4
 
@@ -64,11 +68,39 @@ def _unions_alike(trial: Trial) -> Iterator[dict[str, int]]:
             groups[place.rpartition(".")[0], members].append(place)
     for (_, members), alike in groups.items():
         if len(alike) > 1 or alike[0] not in trial.options:
-            yield from (dict.fromkeys(alike, option) for option in range(1, min(len(members), 4)))
+            yield from (dict.fromkeys(alike, option) for option in range(1, min(len(members), _MOST_OF_ONE)))
+
+
+def _options_left(trial: Trial, but: frozenset[str]) -> list[dict[str, int]]:
+    """Each option that a trial could take otherwise, but at some places, what is likeliest to help first."""
+    open_places = (one for one in trial.options if one not in but)
+    places = [one for one in open_places if not one.endswith(" dtype") or speaks_of_kinds(trial)]
+    owners = tuple(f"{place.removesuffix(' class')}." for place in but)
+    places.sort(key=lambda place: not place.startswith(owners))  # what a class is given says most about it
+    if unpacks_items(trial):
+        places = [one for one in places if one.endswith(" length")]
+    others = [
+        {place: option}
+        for place in places
+        for count in (trial.options[place],)
+        for option in (range(count) if is_class(place) else range(1, min(count, _MOST_OF_ONE)))
+        if option != trial.assignment.options.get(place, 0)
+    ]
+    return others if but else [*others, *_unions_alike(trial)]
 
 
 class _Step:
-    """What to go on from, of the trials with one need more."""
+    """What to go on from, of the trials with one need more, none of which held.
+
+    A need that is one of several gets the program further, so that comes first. Sizes that were joined, and what goes
+    wrong in other words on one line, may be a step as well: in one call a library checks one thing after the other.
+
+    Attributes:
+        best: the trial that got furthest, if one got further than without the need.
+        joined: the first that joins the sizes that disagreed, and fails with others.
+        sideways: the first that says what none has said so far, as far as before.
+        is_past: whether one has passed the guard that was met.
+    """
 
     def __init__(self, trial: Trial, needs: Needs, complaints: set[str]):
         self.trial, self.needs, self.complaints = trial, needs, complaints
@@ -82,11 +114,11 @@ class _Step:
         trial = self.trial
         merges = len(candidate.merged) > len(self.needs.merged)
         if merges and self.joined is None and found.progress >= trial.progress and found.spoken_of != trial.spoken_of:
-            self.joined = found, candidate  # the sizes that disagreed are one now, and it went on to something else
+            self.joined = found, candidate
         if found.progress > (trial if self.best is None else self.best[0]).progress:
             self.best = found, candidate
         if self.sideways is None and found.progress == trial.progress and found.complaint not in self.complaints:
-            self.sideways = found, candidate  # on one line, a library may have gone on to its next demand
+            self.sideways = found, candidate
 
     @property
     def taken(self) -> tuple[Trial, Needs] | None:
@@ -163,7 +195,7 @@ class Explainer:
             base: a trial that failed.
             but: places whose options stay as they are.
         """
-        for _ in range(3):
+        for _ in range(_MOST_ROUNDS):
             kinds = leaves_kinds_open(base) or unpacks_items(base) or self._may_be_for_others(base)
             kinds = kinds or needs_numbers(base)  # which it may only do to find out what could have been given
             if base.ok or not (base.guard or kinds or base.classes.keys() - but):
@@ -182,25 +214,12 @@ class Explainer:
 
     def with_other_options(self, base: Trial, but: frozenset[str] = frozenset()) -> Trial:
         """The trial with one option, or two, taken otherwise that holds, or gets furthest beyond a guard."""
-        open_places = (one for one in base.options if one not in but)
-        places = [one for one in open_places if not one.endswith(" dtype") or speaks_of_kinds(base)]
-        owners = tuple(f"{place.removesuffix(' class')}." for place in but)
-        places.sort(key=lambda place: not place.startswith(owners))  # what a class is given says most about it
-        if unpacks_items(base):
-            places = [one for one in places if one.endswith(" length")]
-        others = [
-            {place: option}
-            for place in places
-            for count in (base.options[place],)
-            for option in (range(count) if is_class(place) else range(1, min(count, 4)))
-            if option != base.assignment.options.get(place, 0)
-        ]
-        others += _unions_alike(base) if not but else ()
+        others = _options_left(base, but)
         pairs = [{**one, **two} for n, one in enumerate(others) for two in others[n + 1 :] if one.keys() != two.keys()]
-        pairs = [] if but or needs_numbers(base) else pairs[:MOST_PAIRS]
-        best, sideways, alike = base, base, collections.Counter[str]()
         # Where a class is tried, what helps it is one option after another: that any two together do, and neither alone
         # gets further, was never seen, and looking for them took most of the time of programs over many classes.
+        pairs = [] if but or needs_numbers(base) else pairs[:MOST_PAIRS]
+        best, sideways, alike = base, base, collections.Counter[str]()
         for number, options in enumerate((*others, *pairs)):
             if number >= len(others) and best is not base:
                 break  # what one option has brought about, another one is tried beside in the next round
@@ -233,7 +252,11 @@ class Explainer:
         return sideways if best is base else best
 
     def explain(self, trial: Trial, needs: Needs, deal: Deal) -> Needs | None:
-        """The needs under which a failing trial holds, or None where no need that is known of explains it."""
+        """The needs under which a failing trial holds, or None where no need that is known of explains it.
+
+        Needs are looked for one by one, each beside those that got the program further: a greedy search, for all pairs
+        of needs would be too many. Where it goes wrong, `weaken` and `conditions` correct it.
+        """
         outer, self.pending = self.pending, trial
         found = self._explained(trial, needs, deal)
         self.pending = outer  # left as it is where the budget ends the search

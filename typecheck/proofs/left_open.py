@@ -133,7 +133,8 @@ def _classes(trial: Trial) -> list[str]:
     return [argument_of(place) or place for place in trial.classes]
 
 
-def _trees(trial: Trial) -> list[str]:
+def open_trees(trial: Trial) -> list[str]:
+    """The arguments that may be a tree, or one array."""
     return [argument_of(place) for place in trial.options if place.endswith(" tree")]
 
 
@@ -198,7 +199,7 @@ ROWS = {
         _classes, (NO_ATTRIBUTE, OTHER_ARGUMENTS), "{places}: no class that was tried has, or gives, what is read of it"
     ),
     "a record": Row(_held, (_any_error,), "it holds a {places} where it computes with an array", can_be_passed=False),
-    "a tree": Row(_trees, (A_TREE, OTHER_STRUCTURE), "{places}: the annotation leaves open which tree it is"),
+    "a tree": Row(open_trees, (A_TREE, OTHER_STRUCTURE), "{places}: the annotation leaves open which tree it is"),
     "contents of some structure": Row(
         lambda trial: trial.vague, (OTHER_STRUCTURE,), "{places}: the annotation leaves open which tree it is"
     ),

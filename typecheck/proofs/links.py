@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 
-from weft.typecheck.proofs.changing import beside, of_one_size
+from weft.typecheck.proofs.changing import beside, change_of
 from weft.typecheck.proofs.explaining import Explainer
 from weft.typecheck.proofs.trial import Trial
 
@@ -34,7 +34,8 @@ def links_of(explainer: Explainer, failed: Trial) -> tuple[Pair, ...]:
     while len(joined) < _MOST_JOINED:
         steps = _steps(given, integers, joined)[:left]
         left -= len(steps)
-        further = beside(explainer, failed, of_one_size(joined), map(of_one_size, steps))
+        links = (change_of(merged=dict(step)) for step in steps)
+        further = beside(explainer, failed, change_of(merged=dict(joined)), links)
         if further is None or not (further[0].ok or further[0].progress > best.progress):
             return ()
         best = further[0]

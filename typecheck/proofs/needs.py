@@ -99,6 +99,19 @@ class Needs:
             *(f"{key} is among the sizes tried: {', '.join(map(str, sizes))}" for key, sizes in self.among),
         )
 
+    def unit_and_least(self, key: str, size: Callable[[str], int]) -> tuple[int, int]:
+        """What a key is a multiple of, and at least as large as, by the sizes of other keys."""
+
+        def product(factors: Iterable[str | int]) -> int:
+            return math.prod(size(one) if isinstance(one, str) else one for one in factors)
+
+        units = [product(factors) for big, *factors in (*self.products, *self.multiples) if big == key]
+        least = [number for one, number in self.least if one == key]
+        least += [
+            factor * size(small) + ((small, big) in self.strict) for small, big, factor in self.order if big == key
+        ]
+        return math.lcm(*units), max(least, default=0)
+
     def about(self, keys: Collection[str]) -> Needs:
         """Those of some keys: what was asked of an axis is moot where the array came to have fewer of them."""
 
@@ -266,7 +279,7 @@ def _primes(count: int) -> Iterator[int]:
 
 @dataclass
 class Dealer:
-    """Gives each key a size: distinct, prime where nothing else is needed, and as the needs say."""
+    """Gives each key a size: distinct, prime where nothing else is needed, and as the needs of these keys say."""
 
     keys: list[str]
     needs: Needs
@@ -288,23 +301,7 @@ class Dealer:
             taken = set(self.sizes.values())
             fixed = next((one for one in among[key] if one not in taken), among[key][0])
         if fixed is None:
-            unit = math.lcm(
-                1,
-                *(
-                    math.prod(self._size(one, (*above, key)) if isinstance(one, str) else one for one in factors)
-                    for big, *factors in (*self.needs.products, *self.needs.multiples)
-                    if big == key and all(one in self.keys or isinstance(one, int) for one in factors)
-                ),
-            )
-            least = max(
-                (
-                    factor * self._size(small, (*above, key)) + ((small, big) in self.needs.strict)
-                    for small, big, factor in self.needs.order
-                    if big == key and small in self.keys
-                ),
-                default=0,
-            )
-            least = max(least, *(number for one, number in self.needs.least if one == key), 0)
+            unit, least = self.needs.unit_and_least(key, lambda one: self._size(one, (*above, key)))
             prime = self.primes[self.keys.index(key)]
             # A factor that is no key's size: the parts of a multiple must be told from other dims.
             factors = (
@@ -332,7 +329,7 @@ def assignment_for(keys: Iterable[str], needs: Needs, deal: Deal, base: Assignme
     options = {**base.options, **{place: base.options.get(other, 0) for place, other in needs.items}}
     counted = {key: ITEMS[options.get(place, 0)] for key, place in needs.counts}
     equal = tuple((key, counted.get(key, number)) for key, number in needs.equal)
-    sizes = Dealer(keys, dataclasses.replace(needs, equal=equal), deal(len(keys))).deal()
+    sizes = Dealer(keys, dataclasses.replace(needs, equal=equal).about(keys), deal(len(keys))).deal()
     ranks = {**base.ranks, **dict(needs.ranks)}
     return Assignment(sizes, ranks, options, closed(dict(needs.merged)), needs.apart)
 

@@ -21,6 +21,8 @@ def vary_pairs(explainer: Explainer, found: Found) -> None:
 
     Where they are many, one trial takes several: what holds there has held for each two of them, unless one of them
     keeps the program from coming to what the others are about, as an early return does. Fewer calls show that.
+
+    Only a broken annotation is a failure of two that hold alone. An error may be of a choice that nobody makes.
     """
     base = found.passed[0]
     differing = [(difference(base, one), one) for one in found.passed[1:]]
@@ -65,5 +67,5 @@ def _groups(single: Sequence[Change], pairs: Sequence[tuple[Change, Change]]) ->
 def _together(explainer: Explainer, found: Found, changes: Sequence[Change]) -> Trial | None:
     """The first trial that held with some changes; None if no arguments can be made."""
     with contextlib.suppress(Unbuildable):
-        return with_changes(explainer, found.passed[0], changes, found.needs)
+        return with_changes(explainer, found.passed[0], found.needs, *changes)
     return None

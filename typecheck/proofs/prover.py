@@ -144,7 +144,7 @@ def prove(target: Target, dims: Mapping[str, Any], budget: Budget, met: set[str]
         outcome = search.run()
     except Unbuildable as reason:
         said = str(reason) if isinstance(reason, Unwritten) else f"{reason}; pass it in `args`"
-        return Contract(target.name, target.file, target.line, Verdict.SKIPPED, reason=said)
+        return _contract(target, Verdict.SKIPPED, reason=said)
     if met is not None:
         met |= search.keys
     if outcome.failed and isinstance(outcome.failed[0].error, AnnotationError):
@@ -153,32 +153,47 @@ def prove(target: Target, dims: Mapping[str, Any], budget: Budget, met: set[str]
     other = target_instead(target, wrong)
     if other is not None:
         return prove(other, dims, budget, met)
-    under = (f"it runs under an axis named {axis!r}" for axis in target.axes)
-    assumed = sorted({place for trial in outcome.passed for place in trial.assumed})
-    returned = (f"{place} returns something like what it is given first" for place in assumed)
-    empty = (f"{place} is empty" for place in sorted({place for trial in outcome.passed for place in trial.emptied}))
-    named = sorted({_ITEM.sub("", place) for trial in outcome.passed for place in trial.texts})
-    texts = (f"it does not matter what {place} says" for place in named)
-    guards = dict.fromkeys(guard for trial in outcome.passed for guard in trial.passing)
-    passing = (f"the numbers pass the {guard}" for guard in guards)
-    assumptions = (*outcome.needs.words(), *outcome.notes, *under, *returned, *empty, *texts, *passing)
     if outcome.failed:
-        return _failed(target, search, outcome, assumptions)
+        return _failed(target, search, outcome)
     if outcome.ended is not None:
-        return _undecided(target, outcome)
+        return _ended(target, outcome)
     symbolic, sampled, reason = symbolically(target, outcome, dims)
-    return Contract(
-        target.name,
-        target.file,
-        target.line,
+    return _contract(
+        target,
         Verdict.HOLDS if sampled or reason else Verdict.PROVED,
-        symbolic,
-        sampled,
-        tuple(trial.assignment.sizes for trial in outcome.passed),
-        assumptions,
+        symbolic=symbolic,
+        sampled=sampled,
+        tried=_tried(outcome),
+        assumptions=_assumptions(target, outcome),
         warnings=tuple(_warnings(target, search, outcome)),
         reason=reason,
     )
+
+
+def _contract(target: Target, verdict: Verdict, **more: Any) -> Contract:
+    return Contract(target.name, target.file, target.line, verdict, **more)
+
+
+def _assumptions(target: Target, outcome: Outcome) -> tuple[str, ...]:
+    """What is taken for granted: what the sizes need, what was found of options, and what was made up."""
+    assumed, emptied, named = (
+        sorted({place for trial in outcome.passed for place in getattr(trial, name)})
+        for name in ("assumed", "emptied", "texts")
+    )
+    guards = dict.fromkeys(guard for trial in outcome.passed for guard in trial.passing)
+    return (
+        *outcome.needs.words(),
+        *outcome.notes,
+        *(f"it runs under an axis named {axis!r}" for axis in target.axes),
+        *(f"{place} returns something like what it is given first" for place in assumed),
+        *(f"{place} is empty" for place in emptied),
+        *(f"it does not matter what {place} says" for place in dict.fromkeys(_ITEM.sub("", one) for one in named)),
+        *(f"the numbers pass the {guard}" for guard in guards),
+    )
+
+
+def _tried(outcome: Outcome) -> tuple[Mapping[str, Any], ...]:
+    return tuple(trial.assignment.sizes for trial in outcome.passed)
 
 
 def target_instead(target: Target, wrong: Sequence[Trial]) -> Target | None:
@@ -201,31 +216,27 @@ _ITEM = re.compile(r"\[\d+\]$")
 _UNBOUND_AXIS = re.compile(rf"{names.UNBOUND_AXIS}(\w+)")
 
 
-def _failed(target: Target, search: Search, outcome: Outcome, assumptions: tuple[str, ...]) -> Contract:
+def _failed(target: Target, search: Search, outcome: Outcome) -> Contract:
     if any(isinstance(one.error, RecursionError) for one in outcome.failed):
-        return _open(target, Cause.RECURSION, Cause.RECURSION.value, ())
+        return _undecided(target, Cause.RECURSION, Cause.RECURSION.value)
     reason = reason_beyond(search, outcome.failed[0], none_passed=not outcome.passed)
     if reason is not None:
-        return Contract(target.name, target.file, target.line, Verdict.SKIPPED, reason=reason)
+        return _contract(target, Verdict.SKIPPED, reason=reason)
     shown = [_shown(target, search.shrink(failure, outcome.needs), search.dims) for failure in outcome.failed]
     findings = [one for found, _ in shown for one in found]
     doubts = [doubt for _, doubt in shown]
     if all(doubts):
-        tried = tuple(one.assignment.sizes for one in outcome.passed)
-        reason = f"{findings[0]}: {doubts[0]}"
-        return _open(target, Cause.DOUBT, reason, tried)
+        return _undecided(target, Cause.DOUBT, f"{findings[0]}: {doubts[0]}", _tried(outcome))
     if not is_users(target.file):
         links = [links_of(search, failure) for failure in outcome.failed]
         if all(links):
             words = " and ".join(f"{one} = {other}" for one, other in dict.fromkeys(itertools.chain(*links)))
-            return _open(target, Cause.DOUBT, f"{findings[0]}: it holds when {words}, which no annotation says", ())
-    return Contract(
-        target.name,
-        target.file,
-        target.line,
+            return _undecided(target, Cause.DOUBT, f"{findings[0]}: it holds when {words}, which no annotation says")
+    return _contract(
+        target,
         Verdict.FAILS,
-        tried=tuple(one.assignment.sizes for one in outcome.passed),
-        assumptions=assumptions,
+        tried=_tried(outcome),
+        assumptions=_assumptions(target, outcome),
         failures=tuple({(one.rule, one.file, one.line, one.message): one for one in findings}.values()),
     )
 
@@ -262,22 +273,21 @@ def _seen_by_jaxtyping(target: Target, trial: Trial, dims: Mapping[str, Any]) ->
         return trial
 
 
-def _undecided(target: Target, outcome: Outcome) -> Contract:
+def _ended(target: Target, outcome: Outcome) -> Contract:
     """What is known when the budget ended the search: what it was about to explain, or that nothing has failed yet."""
-    tried = tuple(one.assignment.sizes for one in outcome.passed)
+    tried = _tried(outcome)
     found = f"it held on the {len(tried)} assignments of sizes that were tried" if tried else "nothing is known yet"
     if outcome.pending is not None and isinstance(outcome.pending.error, RecursionError):
-        return _open(target, Cause.RECURSION, str(outcome.pending.error), tried)  # which more trials would not end
+        return _undecided(target, Cause.RECURSION, str(outcome.pending.error), tried)  # which more trials would not end
     if outcome.pending is not None:
         found = f"what is not explained yet: {findings_of(target, outcome.pending)[0]}"
     assert outcome.ended is not None
     cause = Cause.SECONDS if outcome.ended.of_time else Cause.TRIALS
-    return _open(target, cause, f"the search ended after {outcome.ended}; {found}", tried)
+    return _undecided(target, cause, f"the search ended after {outcome.ended}; {found}", tried)
 
 
-def _open(target: Target, cause: Cause, reason: str, tried: tuple[Mapping[str, Any], ...]) -> Contract:
-    place = target.name, target.file, target.line
-    return Contract(*place, Verdict.UNDECIDED, tried=tried, reason=reason, cause=cause)
+def _undecided(target: Target, cause: Cause, reason: str, tried: tuple[Mapping[str, Any], ...] = ()) -> Contract:
+    return _contract(target, Verdict.UNDECIDED, tried=tried, reason=reason, cause=cause)
 
 
 def reason_beyond(search: Search, failed: Trial, *, none_passed: bool) -> str | None:

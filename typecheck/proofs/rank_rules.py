@@ -72,12 +72,12 @@ def same_dots(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
 def ranks_needed(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     for key, (rank, anonymous) in trial.ranks.items():
         of_record = key in trial.ranks_of_records
-        if key in dict(needs.ranks) or not (anonymous or trial.raised_by_user or of_record):
+        if key in dict(needs.ranks) or not (anonymous or trial.guard or of_record):
             continue
         # A record may be a batch of itself for those who map over it: what it is by itself comes first.
         ranks = sorted(_RANKS) if of_record else _RANKS
         # A shape says `...` for what may come before its dims, so not for none at all, unless a guard says so.
-        needless = 0 if key.endswith("]") and not trial.raised_by_user else rank
+        needless = 0 if key.endswith("]") and not trial.guard else rank
         others = (one for one in (*ranks, *_told(trial, rank)) if one not in (rank, needless))
         yield from (needs.plus(ranks=(key, other)) for other in others)
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping
 
 from weft.typecheck.arguments.builder import Unbuildable
-from weft.typecheck.proofs.changing import changed, goes_with, of_ranks
+from weft.typecheck.proofs.changing import change_of, changed, goes_with
 from weft.typecheck.proofs.explaining import Explainer
 from weft.typecheck.proofs.needs import Needs, array_of, axes
 from weft.typecheck.proofs.options import at_guard
@@ -75,7 +75,7 @@ def _other_ranks(explainer: Explainer, found: Found, key: str) -> list[str]:
             anonymous
             or trial.guard
             or (other == 0 and trial.error is not None)
-            or goes_with(explainer, base, of_ranks({key: other}), options_of_fields(base))
+            or goes_with(explainer, base, change_of(ranks={key: other}), options_of_fields(base))
         ):
             refused[other] = trial
         else:
@@ -90,7 +90,7 @@ def _other_ranks(explainer: Explainer, found: Found, key: str) -> list[str]:
 
 
 def _of_ranks(explainer: Explainer, base: Trial, ranks: Mapping[str, int]) -> Trial:
-    return explainer.attempt(changed(base, of_ranks(ranks)))
+    return explainer.attempt(changed(base, ranks=ranks))
 
 
 def _speaks_of_axes(needs: Needs, key: str) -> bool:

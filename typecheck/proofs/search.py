@@ -141,7 +141,12 @@ class Search(Explainer):
             found.needs = confirmed(found.passed[0], found.needs, self._at, fixed)
 
     def _started(self, base: Trial) -> tuple[Trial, Needs] | None:
-        """Options and needs under which a failing trial holds; None, and the failure noted, if there are none."""
+        """Options and needs under which a failing trial holds; None, and the failure noted, if there are none.
+
+        In the order of how much is taken for granted: other options and what they need; needs with the usual options;
+        other kinds of values for what got furthest; what lies behind a guard that was passed; names that records keep
+        to themselves; records that something else than their class has made.
+        """
         self.pending = first = base
         other = self.otherwise(base)
         needs = Needs() if other.ok else self.explain(other, Needs(), ascending)
@@ -166,17 +171,21 @@ class Search(Explainer):
             base, needs = made
             self.found.notes += self._chosen(base, needs)
         if needs is None:
-            # What fails once the other needs are met says more than what fails without them.
-            further = self.furthest
             # Options that only move the error elsewhere get no further than the usual ones.
             nearest = other if base is first and other.progress > first.progress else base
-            blamed = nearest if further is None or further.joins_dims or further.assignment.apart else further
-            if blamed.error is not None and not blamed.guard and self.at_end is not None:
-                blamed = self.at_end  # all that is wrong then is wrong with the result, whatever the shapes
-            self.found.failed.append(blamed)
+            self.found.failed.append(self._blamed(nearest))
             return None
         self.pending = None
         return base, needs
+
+    def _blamed(self, nearest: Trial) -> Trial:
+        """The failure that is told, of those that nothing explains: what fails once other needs are met says more."""
+        further = self.furthest
+        # But sizes that were joined, and names that records keep to themselves, are not what the annotations say.
+        blamed = nearest if further is None or further.joins_dims or further.assignment.apart else further
+        if blamed.error is not None and not blamed.guard and self.at_end is not None:
+            return self.at_end  # all that is wrong then is wrong with the result, whatever the shapes
+        return blamed
 
     def _as_usual(self, base: Trial, other: Trial, needs: Needs) -> Trial:
         """The trial with the usual options, if what another one needs is enough for that, too."""
@@ -216,27 +225,10 @@ class Search(Explainer):
     def _chosen(self, base: Trial, needs: Needs) -> list[str]:
         """What the options of a trial that holds say, where the usual ones do not hold."""
         taken = {place: option for place, option in base.assignment.options.items() if option and not is_class(place)}
-
-        def fails(*given: str) -> Trial | None:
-            """With only these of the optional arguments given."""
-            options = {place: int(place not in given) for place in (one, other)}
-            trial = with_option(self, base, options, needs)[0]
-            return None if trial.ok else trial
-
-        if len(taken) == 1:
-            (one,) = taken
-            for other in base.options if one.endswith((" given", " present")) else ():
-                if other == one or not other.endswith((" given", " present")) or is_inert(self, base, {one: 0}, other):
-                    continue
-                both = fails(one, other)
-                if both is None or fails(one):
-                    continue
-                self.found.settled |= {one, other}
-                self.found.beside.append(with_option(self, base, {one: 0, other: 1}, needs)[0])
-                names = " and ".join(argument_of(place) for place in base.options if place in (one, other))
-                neither = fails()
-                words = f"exactly one of {names} is given" if neither else f"{names} are not both given"
-                return [words + at_guard(both)]
+        only = next(iter(taken), "") if len(taken) == 1 else ""
+        excluded = self._not_both(base, only, needs) if only.endswith(_LEFT_OUT) else None
+        if excluded is not None:
+            return [excluded]
         # Of several values the others are varied like those of any option: what was taken was only the first to hold.
         several = {place for place in taken if place in base.values and base.options.get(place, 0) > 2}
         self.found.settled |= taken.keys() - several
@@ -244,3 +236,27 @@ class Search(Explainer):
             without_option(base, place, 0) if place in several else taken_option(base, place, option)
             for place, option in taken.items()
         ]
+
+    def _not_both(self, base: Trial, one: str, needs: Needs) -> str | None:
+        """That an argument, which is left out in a trial that holds, is not given beside another one, if that is so."""
+
+        def fails(*given: str) -> Trial | None:
+            """With only these of the two given."""
+            trial = with_option(self, base, {place: int(place not in given) for place in (one, other)}, needs)[0]
+            return None if trial.ok else trial
+
+        for other in base.options:
+            if other == one or not other.endswith(_LEFT_OUT) or is_inert(self, base, {one: 0}, other):
+                continue
+            both = fails(one, other)
+            if both is None or fails(one):
+                continue
+            self.found.settled |= {one, other}
+            self.found.beside.append(with_option(self, base, {one: 0, other: 1}, needs)[0])
+            names = " and ".join(argument_of(place) for place in base.options if place in (one, other))
+            return (f"exactly one of {names} is given" if fails() else f"{names} are not both given") + at_guard(both)
+        return None
+
+
+# Places of arguments that may be left out, or be None.
+_LEFT_OUT = (" given", " present")

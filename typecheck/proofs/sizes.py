@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 
 from weft.typecheck.arguments.builder import Unbuildable
-from weft.typecheck.proofs.changing import changed, of_sizes
+from weft.typecheck.proofs.changing import changed
 from weft.typecheck.proofs.explaining import Explainer
 from weft.typecheck.proofs.needs import ascending, multiples
 from weft.typecheck.proofs.options import at_guard
@@ -23,7 +23,7 @@ def vary_ones(explainer: Explainer, found: Found) -> None:
     """Each size 1, where the program takes that."""
     base = found.passed[0]
     for key in base.assignment.sizes:
-        ones = changed(base, of_sizes({key: 1}))
+        ones = changed(base, sizes={key: 1})
         if key in explainer.dims or not found.needs.allows(ones.sizes):
             continue
         try:
@@ -87,7 +87,7 @@ def _with_usual_numbers(explainer: Explainer, found: Found, trial: Trial) -> Tri
         return trial
     for key in sorted(trial.configured & found.passed[0].assignment.sizes.keys()):
         held = tuple(sorted({one.assignment.sizes[key] for one in found.passed if key in one.assignment.sizes}))
-        again = explainer.attempt(changed(trial, of_sizes({key: held[0]})))
+        again = explainer.attempt(changed(trial, sizes={key: held[0]}))
         if again.ok:
             found.needs = found.needs.plus(among=(key, held))
             return again
@@ -100,7 +100,7 @@ def _refuses_alone(explainer: Explainer, found: Found, factor: int) -> bool:
     parts = [one for one in range(2, factor + 1) if factor % one == 0]
     for key, size in base.assignment.sizes.items():
         for part in parts if key not in explainer.dims else ():
-            multiple = changed(base, of_sizes({key: size * part}))
+            multiple = changed(base, sizes={key: size * part})
             if not found.needs.allows(multiple.sizes):
                 continue
             with contextlib.suppress(Unbuildable):
@@ -137,7 +137,7 @@ def vary_compared(explainer: Explainer, found: Found) -> None:
     numbers = dict.fromkeys(n + near for n in sorted(explainer.target.compared) for near in (0, -1, 1))
     pairs = [(key, number) for number in numbers for key in base.assignment.sizes if key not in explainer.dims]
     for key, number in pairs[:_MOST_COMPARED]:
-        compared = changed(base, of_sizes({key: number}))
+        compared = changed(base, sizes={key: number})
         if number < 2 or not found.needs.allows(compared.sizes) or found.failed:
             continue
         with contextlib.suppress(Unbuildable):
@@ -158,4 +158,4 @@ def _take(found: Found, trial: Trial) -> None:
 
 def _is_of_one(explainer: Explainer, base: Trial, key: str) -> bool:
     """Whether what fails at size 1 is a matter of 1, as a squeezed axis is, and not of small sizes."""
-    return explainer.attempt(changed(base, of_sizes({key: 2}))).ok
+    return explainer.attempt(changed(base, sizes={key: 2})).ok

@@ -14,6 +14,9 @@ from weft.typecheck.proofs.search import Outcome
 from weft.typecheck.proofs.trial import Target, Trial, run_trial
 from weft.typecheck.proofs.violations import in_short
 
+# Of how many dims one is left out where not all can be symbols: each takes a trace, and of many, several would fail.
+_MOST_FREE = 8
+
 
 def symbolically(
     target: Target, outcome: Outcome, dims: Mapping[str, Any]
@@ -30,7 +33,7 @@ def symbolically(
     if failure is None:
         return tuple(free), (), ""
     reason = f"not symbolic: {failure}"
-    if len(free) <= 8:
+    if len(free) <= _MOST_FREE:
         for sampled in free:
             rest = [key for key in free if key != sampled]
             if rest and _attempt_symbolic(target, outcome, order, rest, dims) is None:

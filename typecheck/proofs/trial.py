@@ -168,11 +168,6 @@ class Trial:
         return isinstance(self.error, ValueError) and not self.progress[0] and not self.error_at[0]
 
     @property
-    def raised_by_user(self) -> bool:
-        """Whether a guard of the program's own raised it."""
-        return bool(self.guard)
-
-    @property
     def ok(self) -> bool:
         """Whether everything held."""
         return self.error is None and not self.violations

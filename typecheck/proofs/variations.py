@@ -9,18 +9,9 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from weft.typecheck.arguments.builder import Assignment, Unbuildable
+from weft.typecheck.arguments.builder import Unbuildable
 from weft.typecheck.proofs.beyond import beyond_annotations
-from weft.typecheck.proofs.changing import (
-    Change,
-    changed,
-    difference,
-    goes_with,
-    of_options,
-    of_ranks,
-    of_sizes,
-    with_changes,
-)
+from weft.typecheck.proofs.changing import Change, change_of, changed, difference, goes_with, with_changes
 from weft.typecheck.proofs.explaining import MOST_CLASSES, Explainer
 from weft.typecheck.proofs.needs import Needs, ascending
 from weft.typecheck.proofs.options import (
@@ -108,6 +99,7 @@ def vary_options(explainer: Explainer, found: Found) -> None:
     while queue:
         current = queue.pop(0)
         for place, count in current.options.items():
+            # Classes were varied before; dtypes are tried where something speaks of them, for most is for floats alone.
             if place in seen or place.endswith((" dtype", " class")):
                 continue
             seen.add(place)
@@ -117,6 +109,7 @@ def vary_options(explainer: Explainer, found: Found) -> None:
                 except Unbuildable:  # what cannot be made was not tried
                     found.notes.append(without_option(current, place, option))
                     continue
+                # What is annotated as any number of items, or any tree, is written by many who mean a certain one.
                 given = place.endswith((" length", " tree", " width"))
                 if trial.ok and not _suits(explainer, found, further):
                     found.notes.append(without_option(trial, place, option))
@@ -148,7 +141,7 @@ def with_option(explainer: Explainer, base: Trial, options: Mapping[str, int], n
     If it does not, and the option is a class, the trial that got furthest: what fails once the guards of its
     constructor are passed says more than these do.
     """
-    fresh = with_changes(explainer, base, [of_options(options)], needs)
+    fresh = with_changes(explainer, base, needs, options=options)
     of_class = any(map(is_class, options))
     if of_class and not fresh.ok and explainer.was_in_vain(fresh):
         return fresh, needs
@@ -208,7 +201,7 @@ def _left_out_together(explainer: Explainer, base: Trial, failing: Trial, place:
     if not others or failing.guard or any(base.assignment.options.get(one, 0) for one in others):
         return None
     with contextlib.suppress(Unbuildable):
-        trial = with_changes(explainer, base, [of_options(dict.fromkeys((place, *others), 1))], needs)
+        trial = with_changes(explainer, base, needs, options=dict.fromkeys((place, *others), 1))
         return trial if trial.ok else None
     return None
 
@@ -223,14 +216,14 @@ def _where_there_is_none(explainer: Explainer, failing: Trial, place: str) -> st
     keys = [key for key in failing.spoken_of if key.rpartition(".")[2] in own]
     if not keys or failing.guard or 0 not in failing.mentioned:
         return None
-    is_right = goes_with(explainer, failing, {}, [of_sizes(dict.fromkeys(keys, 0))])
+    is_right = goes_with(explainer, failing, {}, [change_of(sizes=dict.fromkeys(keys, 0))])
     return " and ".join(f"{key} = 0" for key in keys) if is_right else None
 
 
 def _helped(explainer: Explainer, base: Trial, place: str, option: int, needs: Needs) -> bool:
     """Whether an option that fails alone holds beside another one, or a field of a record beside a number of axes."""
-    ranks = (of_ranks({key: rank}) for key, (usual, _) in base.ranks.items() for rank in (1, 2) if rank != usual)
-    if "." in place and goes_with(explainer, base, of_options({place: option}), ranks):
+    ranks = (change_of(ranks={key: rank}) for key, (usual, _) in base.ranks.items() for rank in (1, 2) if rank != usual)
+    if "." in place and goes_with(explainer, base, change_of(options={place: option}), ranks):
         return True
     for options in _options_beside(explainer, base, {place: option}):
         with contextlib.suppress(Unbuildable):
@@ -241,7 +234,7 @@ def _helped(explainer: Explainer, base: Trial, place: str, option: int, needs: N
 
 def options_of_fields(base: Trial) -> Iterator[Change]:
     """Each option of a field of a record: it may say how many axes others have, which no annotation can."""
-    return (of_options({place: 1}) for place in base.options if "." in place)
+    return (change_of(options={place: 1}) for place in base.options if "." in place)
 
 
 def _options_beside(explainer: Explainer, base: Trial, options: Mapping[str, int]) -> Iterator[dict[str, int]]:
@@ -250,15 +243,16 @@ def _options_beside(explainer: Explainer, base: Trial, options: Mapping[str, int
     What fails there as the other one does alone, or before it comes to where the first fails, is a fault of the other,
     which is looked for by itself.
     """
-    alone = explainer.attempt(taking(base, options))
+    alone = explainer.attempt(changed(base, options=options))
     for other, count in base.options.items():
         for taken in range(1, min(count, MOST_CLASSES) if is_class(other) else count):
             with contextlib.suppress(Unbuildable):  # what cannot be made helps nobody
                 if other in options or is_inert(explainer, base, options, other, taken):
                     continue
-                both = explainer.attempt(taking(base, {**options, other: taken}))
+                both = explainer.attempt(changed(base, options={**options, other: taken}))
                 if both.ok or not (
-                    both.progress < alone.progress or _alike(both, explainer.attempt(taking(base, {other: taken})))
+                    both.progress < alone.progress
+                    or _alike(both, explainer.attempt(changed(base, options={other: taken})))
                 ):
                     yield {**options, other: taken}
 
@@ -268,15 +262,10 @@ def is_inert(explainer: Explainer, base: Trial, options: Mapping[str, int], othe
 
     What would explain the one failure would explain the other, so it need not be looked for twice.
     """
-    alone, both = (explainer.attempt(taking(base, {**options, **more})) for more in ({}, {other: taken}))
+    alone, both = (explainer.attempt(changed(base, options={**options, **more})) for more in ({}, {other: taken}))
     return _alike(both, alone)
 
 
 def _alike(one: Trial, other: Trial) -> bool:
     """Whether a trial fails as another one does."""
     return not one.ok and (one.complaint, one.place) == (other.complaint, other.place)
-
-
-def taking(base: Trial, options: Mapping[str, int]) -> Assignment:
-    """The assignment of a trial with some options taken otherwise."""
-    return changed(base, of_options(options))
