@@ -73,6 +73,19 @@ NO_FUNCTION = Refusal(
     ("unhashable type", r"(Tracer|Module)' object is not callable", "Expected a callable value", "must be callable"),
 )
 
+# Numbers that are not of the kind that something takes.
+OTHER_NUMBERS = Refusal(
+    (TypeError, ValueError),
+    (
+        "have integer or boolean type",
+        "have an integer type",
+        "of integer type",
+        "must be integers",
+        "does not accept dtype",
+        "interpreted as an integer",
+    ),
+)
+
 # What Python names the class of that it cannot compute with.
 _NAMED = re.compile(r"'(\w+)'")
 _RESHAPED = re.compile(rf"{REFUSED} of shape .* into shape \(([\d, ]+)\)")
@@ -123,6 +136,16 @@ def _classes(trial: Trial) -> list[str]:
 def open_trees(trial: Trial) -> list[str]:
     """The arguments that may be a tree, or one array."""
     return [argument_of(place) for place in trial.options if place.endswith(" tree")]
+
+
+# Of how many arrays of any numbers a search finds which have to be integers, by trying one more after the other.
+_MOST_KINDS = 3
+
+
+def _kinds(trial: Trial) -> list[str]:
+    """Arrays of any numbers, as in a table of nodes and boxes, if there are more than can be tried together."""
+    places = [argument_of(place) for place in trial.options if place.endswith(" dtype")]
+    return places if len(places) > _MOST_KINDS else []
 
 
 def _keywords(trial: Trial) -> list[str]:
@@ -180,6 +203,7 @@ ROWS = {
     "contents of some structure": Row(
         lambda trial: trial.vague, (OTHER_STRUCTURE,), "{places}: the annotation leaves open which tree it is"
     ),
+    "kinds of numbers": Row(_kinds, (OTHER_NUMBERS,), "{places}: the annotations leave open which numbers they are"),
     "keywords": Row(_keywords, (NO_KEYWORD, NO_KEY), "{places}: the annotations do not say what it takes"),
     "contents": Row(
         _contents, (NOTHING_THERE, NO_FUNCTION, of_any_shape), "{places}: the annotation leaves its contents open"

@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Callable
 from functools import reduce
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -61,6 +61,12 @@ SAID: tuple[Callable[[], Any], ...] = (
     lambda: jax.tree.map(jnp.add, {"x": X}, (X,)),
     lambda: jax.tree.structure(Named(X, "a")).flatten_up_to(Named(X, "b")),
     lambda: jax.vmap(one_argument, in_axes=({"x": 0},))({"y": X}),
+    lambda: X[X],
+    lambda: X & X,
+    lambda: jnp.take(X, X),
+    lambda: jnp.gcd(X, X),
+    lambda: jnp.take_along_axis(X, X, 0),
+    lambda: range(np.float32(1)),
     lambda: {X: 1},
     lambda: jax.eval_shape(lambda x: x(1), X),
     lambda: jax.grad(X),
@@ -179,6 +185,24 @@ def of_two_sizes(x: Float[Array, "..."]) -> Float[Array, "6 7"]:
     return x.reshape(6, 1) + x.reshape(7)
 
 
+class Tree(NamedTuple):
+    """Nodes with a box each: which of these are integers, no annotation says."""
+
+    left: Array
+    right: Array
+    low: Array
+    high: Array
+
+
+def volume_below(x: Float[Array, "n"], tree: Tree) -> Array:
+    of = tree.low[tree.left] * tree.high[tree.right]
+    return jnp.where(x[tree.left] & 1, of, jnp.inf)
+
+
+def neighbours(x: Float[Array, "n"], nodes: tuple[Array, Array]) -> Float[Array, "n"]:
+    return jnp.where(x & 1, x[nodes[0]], x[nodes[1]])
+
+
 BY_ROW: dict[str, tuple[Any, ...]] = {
     "a value": (looked_up,),
     "the items of a default": (Parts,),
@@ -188,6 +212,7 @@ BY_ROW: dict[str, tuple[Any, ...]] = {
     "a record": (Model,),
     "a tree": (taken_apart, partitioned),
     "contents of some structure": (combined,),
+    "kinds of numbers": (volume_below,),
     "keywords": (scaled,),
     "contents": (read, called, of_two_sizes),
 }
@@ -204,3 +229,7 @@ def test_what_is_about_each_row_is_skipped(name: str):
 
 def test_an_integer_that_a_shape_names_is_not_left_open():
     assert verify(Folded).contracts[0].verdict is Verdict.FAILS
+
+
+def test_which_of_few_arrays_are_of_integers_is_tried():
+    assert verify(neighbours).contracts[0].verdict is Verdict.FAILS
