@@ -18,12 +18,19 @@ from weft.typecheck.proofs.beyond import beyond_annotations, needs_numbers
 from weft.typecheck.proofs.budget import Budget, Exhausted, Meter
 from weft.typecheck.proofs.endless import Endless
 from weft.typecheck.proofs.needs import DEALS, Deal, Needs, ascending, assignment_for, interleaved
-from weft.typecheck.proofs.options import asks_for_dtype, is_class, leaves_kinds_open, speaks_of_kinds, unpacks_items
+from weft.typecheck.proofs.options import (
+    asks_for_dtype,
+    is_class,
+    leaves_kinds_open,
+    makers_left,
+    options_left,
+    unpacks_items,
+)
 from weft.typecheck.proofs.rules import candidates, last_resorts
 from weft.typecheck.proofs.trial import Target, Trial, clashing_keys, run_trial
 
+# How many needs are looked for, one after the other.
 _DEPTH = 24
-
 # How many pairs of options are tried.
 MOST_PAIRS = 40
 # How often options are taken otherwise, each time for what the last ones led to: a guard behind a guard behind a guard.
@@ -32,8 +39,6 @@ _MOST_ROUNDS = 3
 _MOST_ALIKE = 8
 # How many records are made by something else than their class.
 _MOST_MAKERS = 12
-# How many options of one place are tried that are no classes: literals, members of a union, lengths.
-_MOST_OF_ONE = 4
 # How many of the classes that may stand for an abstract one are tried.
 MOST_CLASSES = 4
 
@@ -51,42 +56,6 @@ _LARGEST = 1 << 20
 
 def _is_out_of_hand(assignment: Assignment) -> bool:
     return any(isinstance(size, int) and size > _LARGEST for size in assignment.sizes.values())
-
-
-def _makers_left(trial: Trial) -> Iterator[dict[str, int]]:
-    """Each other maker of a record that its class has made."""
-    for place, makers in trial.makers.items():
-        if not trial.assignment.options.get(f"{place} made"):
-            yield from ({f"{place} made": number + 1} for number in range(len(makers)))
-
-
-def _unions_alike(trial: Trial) -> Iterator[dict[str, int]]:
-    """Each member of a union that fields of one record may hold, taken for all of these fields at once."""
-    groups = collections.defaultdict[Any, list[str]](list)
-    for place, members in trial.values.items():
-        if place.endswith(" type") and "." in place:
-            groups[place.rpartition(".")[0], members].append(place)
-    for (_, members), alike in groups.items():
-        if len(alike) > 1 or alike[0] not in trial.options:
-            yield from (dict.fromkeys(alike, option) for option in range(1, min(len(members), _MOST_OF_ONE)))
-
-
-def _options_left(trial: Trial, but: frozenset[str]) -> list[dict[str, int]]:
-    """Each option that a trial could take otherwise, but at some places, what is likeliest to help first."""
-    open_places = (one for one in trial.options if one not in but)
-    places = [one for one in open_places if not one.endswith(" dtype") or speaks_of_kinds(trial)]
-    owners = tuple(f"{place.removesuffix(' class')}." for place in but)
-    places.sort(key=lambda place: not place.startswith(owners))  # what a class is given says most about it
-    if unpacks_items(trial):
-        places = [one for one in places if one.endswith(" length")]
-    others = [
-        {place: option}
-        for place in places
-        for count in (trial.options[place],)
-        for option in (range(count) if is_class(place) else range(1, min(count, _MOST_OF_ONE)))
-        if option != trial.assignment.options.get(place, 0)
-    ]
-    return others if but else [*others, *_unions_alike(trial)]
 
 
 class _Step:
@@ -214,7 +183,7 @@ class Explainer:
 
     def with_other_options(self, base: Trial, but: frozenset[str] = frozenset()) -> Trial:
         """The trial with one option, or two, taken otherwise that holds, or gets furthest beyond a guard."""
-        others = _options_left(base, but)
+        others = options_left(base, but)
         pairs = [{**one, **two} for n, one in enumerate(others) for two in others[n + 1 :] if one.keys() != two.keys()]
         # Where a class is tried, what helps it is one option after another: that any two together do, and neither alone
         # gets further, was never seen, and looking for them took most of the time of programs over many classes.
@@ -366,7 +335,7 @@ class Explainer:
         try:
             while queue and tried < _MOST_MAKERS:
                 current = queue.pop(0)
-                for options in _makers_left(current):
+                for options in makers_left(current):
                     tried += 1
                     options = {**current.assignment.options, **options}
                     with contextlib.suppress(Unbuildable):

@@ -1,4 +1,4 @@
-"""Options of a trial, which it may take otherwise: what they are called, and in which two trials differ.
+"""Options of a trial, which it may take otherwise: which are left, what they are called, and what failures say of them.
 
 An option belongs to a *place*, an argument and what is open about it: `mask given`, `mask present` (not None), `x
 length`, `ys tree` (a tree, or one array), `x type` (a member of a union), `x dtype` (numbers or integers), `x[0]
@@ -8,8 +8,10 @@ broadcast`; a flag's is its name. `floats width` is about all floats, where JAX 
 from __future__ import annotations
 
 import ast
+import collections
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from typing import Any
 
 from weft.typecheck.arguments.builder import ITEMS, Assignment
 from weft.typecheck.matching.bindings import Mismatch
@@ -162,3 +164,43 @@ def without_option(trial: Trial, place: str, option: int) -> str:
 def is_class(place: str) -> bool:
     """Whether an option is one of the classes that may stand for an abstract one."""
     return place.endswith(" class")
+
+
+# How many options of one place are tried that are no classes: literals, members of a union, lengths.
+_MOST_OF_ONE = 4
+
+
+def makers_left(trial: Trial) -> Iterator[dict[str, int]]:
+    """Each other maker of a record that its class has made."""
+    for place, makers in trial.makers.items():
+        if not trial.assignment.options.get(f"{place} made"):
+            yield from ({f"{place} made": number + 1} for number in range(len(makers)))
+
+
+def _unions_alike(trial: Trial) -> Iterator[dict[str, int]]:
+    """Each member of a union that fields of one record may hold, taken for all of these fields at once."""
+    groups = collections.defaultdict[Any, list[str]](list)
+    for place, members in trial.values.items():
+        if place.endswith(" type") and "." in place:
+            groups[place.rpartition(".")[0], members].append(place)
+    for (_, members), alike in groups.items():
+        if len(alike) > 1 or alike[0] not in trial.options:
+            yield from (dict.fromkeys(alike, option) for option in range(1, min(len(members), _MOST_OF_ONE)))
+
+
+def options_left(trial: Trial, but: frozenset[str]) -> list[dict[str, int]]:
+    """Each option that a trial could take otherwise, but at some places, what is likeliest to help first."""
+    open_places = (one for one in trial.options if one not in but)
+    places = [one for one in open_places if not one.endswith(" dtype") or speaks_of_kinds(trial)]
+    owners = tuple(f"{place.removesuffix(' class')}." for place in but)
+    places.sort(key=lambda place: not place.startswith(owners))  # what a class is given says most about it
+    if unpacks_items(trial):
+        places = [one for one in places if one.endswith(" length")]
+    others = [
+        {place: option}
+        for place in places
+        for count in (trial.options[place],)
+        for option in (range(count) if is_class(place) else range(1, min(count, _MOST_OF_ONE)))
+        if option != trial.assignment.options.get(place, 0)
+    ]
+    return others if but else [*others, *_unions_alike(trial)]
