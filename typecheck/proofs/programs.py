@@ -6,6 +6,8 @@ failure whose program runs through is none that anybody else could see; what bec
 
 from __future__ import annotations
 
+import builtins
+import contextlib
 import dataclasses
 import enum
 import inspect
@@ -23,12 +25,28 @@ from weft.typecheck.arguments.enumerations import name_of_item
 from weft.typecheck.modes import mode
 from weft.typecheck.proofs.reshapes import REFUSED
 from weft.typecheck.proofs.trial import Target, Trial, one_at_a_time, only_built
+from weft.typecheck.proofs.violations import Violation
 
 _MOST_LINES = 10
+# What the first lines of a program may call something.
+_TAKEN = ("jax", "jnp", "np", "jaxtyping", "jaxtyped", "beartype", "importlib", "inside")
 
 
 class Unwritable(Exception):
     """There is no short expression for a value."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """A program that has another function than the called one checked.
+
+    Attributes:
+        text: the program.
+        hooked: the module that it has jaxtyping import; "" if it decorates the function alone.
+    """
+
+    text: str
+    hooked: str = ""
 
 
 @dataclass(frozen=True)
@@ -40,12 +58,16 @@ class Program:
         shows: whether running it did show the failure; None where it was not run.
         why: why it does not, or why there is none.
         plain: the same call without checks, for what only weft refuses.
+        forms: the ways to write one that has to be run in a process of its own, the best first.
+        is_over: whether it is unknown what it shows, because a limit has ended it.
     """
 
     text: str = ""
     shows: bool | None = None
     why: str = ""
     plain: str = ""
+    forms: tuple[Form, ...] = ()
+    is_over: bool = False
 
 
 def program_of(target: Target, trial: Trial, dims: Mapping[str, Any] | None = None) -> Program:
@@ -58,7 +80,7 @@ def program_of(target: Target, trial: Trial, dims: Mapping[str, Any] | None = No
     """
     writer = _Writer()
     violated = trial.violations[0] if trial.violations else None
-    own = violated is None or violated.place[:2] == (target.file, target.line)
+    others = None if violated is None or violated.place[:2] == (target.file, target.line) else violated
     if target.instead is not None:
         return Program(why="it is about arrays from outside of the function")
     if target.axes:
@@ -70,18 +92,65 @@ def program_of(target: Target, trial: Trial, dims: Mapping[str, Any] | None = No
             function, args, kwargs = target.prepare(writer.builder)
             if inspect.iscoroutinefunction(inspect.unwrap(function)):
                 return Program(why="jaxtyping checks the coroutine, and not what it returns")
-            text = writer.program(function, args, kwargs, checked=violated is not None, whole=not own)
+            if others is not None:
+                return _hooked(writer, function, args, kwargs, trial, others)
+            text = writer.program(function, args, kwargs, own=violated is not None)
         except (Unwritable, Unbuildable) as reason:
             return Program(why=str(reason))
         except Exception as error:  # as it was while its arguments were made
             return Program(why=f"its arguments cannot be made: {type(error).__name__}")
-        if not own and trial.bare:
-            return Program(text, shows=False, why=f"jaxtyping's import hook refuses the package ({min(trial.bare)})")
-        if not own:
-            return Program(text)
         # Shapes alone do not pass a guard that looks at numbers; whoever runs this may need others than ones.
-        plain = writer.program(function, args, kwargs, checked=False, whole=False, computing=bool(trial.passing))
+        plain = writer.program(function, args, kwargs, computing=bool(trial.passing))
         return dataclasses.replace(_tried(text, writer.names, trial), plain=plain)
+
+
+def _hooked(
+    writer: _Writer,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    trial: Trial,
+    violated: Violation,
+) -> Program:
+    """The program for a violation of another function's annotations, which takes a process of its own to run.
+
+    Of its package only the module that holds the annotation is hooked: another one may not be importable so.
+    """
+    package = inspect.unwrap(function).__module__.partition(".")[0]
+    module = _module_of(violated.file) or package
+    hook = "import jaxtyping", f'jaxtyping.install_import_hook("{module}", "beartype.beartype")'
+    forms = [Form(writer.program(function, args, kwargs, hook), module)]
+    if _is_plain(module, violated.function):
+        called = f"inside.{violated.function}"
+        decorated = (
+            "import importlib",
+            "from beartype import beartype",
+            "from jaxtyping import jaxtyped",
+            f'inside = importlib.import_module("{module}")',
+            f"{called} = jaxtyped(typechecker=beartype)({called})",
+        )
+        with contextlib.suppress(Unwritable):  # the other one is shorter
+            forms.append(Form(writer.program(function, args, kwargs, decorated)))
+    refused = f"jaxtyping's import hook refuses the package ({min(trial.bare)})" if trial.bare else ""
+    return Program(forms[0].text, False if refused else None, refused, forms=tuple(forms))
+
+
+def _module_of(file: str) -> str:
+    """The module that was made from a file; "" if there is none."""
+    for name, module in [*sys.modules.items()]:
+        if (getattr(module, "__dict__", None) or {}).get("__file__") == file and name != "__main__":
+            return name
+    return ""
+
+
+def _is_plain(module: str, qualname: str) -> bool:
+    """Whether a function is one that a decorated one can be put in place of: of a module, or a method of a class."""
+    owner: Any = sys.modules.get(module)
+    *outer, name = qualname.split(".")
+    for part in outer:
+        owner = getattr(owner, part, None)
+    kept_as = inspect.getattr_static(owner, name, None)
+    return inspect.isfunction(getattr(owner, name, None)) and not isinstance(kept_as, (staticmethod, classmethod))
 
 
 def _tried(text: str, names: Mapping[str, Any], trial: Trial) -> Program:
@@ -122,13 +191,13 @@ class _Writer:
         function: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
+        checks: tuple[str, ...] = (),
         *,
-        checked: bool,
-        whole: bool,
+        own: bool = False,
         computing: bool = False,
     ) -> str:
-        """The text of a call; `checked` by jaxtyping, or the `whole` module by its import hook; of shapes alone if not
-        `computing`."""
+        """The text of a call; after the lines that have others checked, or checked by jaxtyping on its `own`; of shapes
+        alone if not `computing`."""
         plain = inspect.unwrap(function)
         if plain is only_built:
             plain, called, written = type(args[0]), "", ""
@@ -141,19 +210,15 @@ class _Writer:
             else:
                 written = ", ".join(self.arguments(plain, args, kwargs))
             call = f"{called}({written})"
-        imports = ["import jax", "import jax.numpy as jnp"]
-        bound = list(self.imports())
-        if checked and whole:
-            hooked = f'jaxtyping.install_import_hook("{plain.__module__.partition(".")[0]}", "beartype.beartype")'
-            lines = [*imports, "import jaxtyping", hooked, *bound]
-        elif checked:
+        bound = self.imports()
+        if own:
             # As it was written: jaxtyping cannot decorate what `jit` has made of it.
             written_as = called + ".__wrapped__" * _wrappers(_reached(called, self.names, function))
             call = f"jaxtyped(typechecker=beartype)({written_as})({written})"
-            lines = [*imports, "from beartype import beartype", "from jaxtyping import jaxtyped", *bound]
-        else:
-            lines = [*imports, *bound]
-        lines += [f"# {name} is defined inside a function" for name in self.names.keys() - self.modules.keys()]
+            checks = "from beartype import beartype", "from jaxtyping import jaxtyped"
+        lines = ["import jax", "import jax.numpy as jnp", *checks, *bound]
+        apart = self.names.keys() - self.modules.keys() - vars(builtins).keys()
+        lines += [f"# {name} is defined inside a function" for name in sorted(apart)]
         if len(lines) >= _MOST_LINES:
             raise Unwritable("it needs more than ten lines")
         return "\n".join([*lines, call if computing else f"jax.eval_shape(lambda: {call})"])
@@ -202,7 +267,7 @@ class _Writer:
 
     def _is_free(self, name: str, value: Any) -> bool:
         """Whether a name of the program stands for a value, or for nothing yet."""
-        return self.names.get(name, value) is value and name not in ("jax", "jnp", "np", "jaxtyping")
+        return self.names.get(name, value) is value and name not in _TAKEN
 
     def expression(self, value: Any) -> str:
         """An expression that makes a value.
