@@ -54,9 +54,11 @@ def _why_not(ran: Mapping[str, Any], violation: Violation) -> str:
     """Why what running a program gave does not show a violation; "" if it does."""
     if not ran["end"]:
         return "it runs through"
-    if ran["at"] == "import" and not ran["limit"]:
+    if ran["limit"]:
+        return ran["end"]
+    if ran["at"] == "import":
         return f"its modules cannot be imported under jaxtyping's import hook, which ends with {ran['end']}"
-    if not ran["checker"] or ran["limit"] or not _is_of(ran["end"], violation):
+    if not ran["checker"] or not _is_of(ran["end"], violation):
         return f"it ends with {ran['end']}"
     return ""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from pathlib import Path
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -12,8 +14,17 @@ import jaxtyping
 import pytest
 from jaxtyping import Array, Float
 from weft.typecheck.proofs import prover
+from weft.typecheck.proofs import shown as telling
+from weft.typecheck.proofs.confirming import run_by
 from weft.typecheck.proofs.prover import verify
-from weft.typecheck.proofs.report import Finding
+from weft.typecheck.proofs.report import Cause, Finding, Verdict
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has this file count as one of an installed package."""
+    for module in (prover, telling):
+        monkeypatch.setattr(module, "is_users", lambda file, own=frozenset(): file in own)
 
 
 def swapped(x: Float[Array, "b i"], w: Float[Array, "o i"]) -> Float[Array, "b o"]:
@@ -75,7 +86,7 @@ def test_what_only_the_dims_of_an_instance_show_is_called_plainly_and_said():
 
 def test_a_function_within_another_is_checked_by_the_import_hook():
     (failure,) = verify(outer).failures
-    assert 'jaxtyping.install_import_hook("' in failure.program
+    assert f'jaxtyping.install_import_hook("{__name__}", ' in failure.program
 
 
 def outer(xs: Float[Array, "t n"]) -> Float[Array, "n"]:
@@ -111,9 +122,12 @@ def gram(x: Float[Array, "n d"]) -> Float[Array, "n n"]:
     return turned(x) @ x.T
 
 
-def test_what_an_installed_package_calls_is_seen_as_jaxtyping_would(monkeypatch: pytest.MonkeyPatch):
+def test_what_users_call_is_seen_with_the_dims_that_weft_binds():
     assert [verify(one).verdict.name for one in (spectrum, gram)] == ["FAILS", "FAILS"]
-    monkeypatch.setattr(prover, "is_users", lambda file, own=frozenset(): file in own)
+
+
+@pytest.mark.usefixtures("installed")
+def test_what_an_installed_package_calls_is_seen_as_jaxtyping_would():
     report = verify(spectrum)
     assert report.verdict.name == "UNDECIDED"
     assert "which jaxtyping does not bind" in str(report)
@@ -151,9 +165,76 @@ class Picked(eqx.Module):
         return jnp.sum(self.picked)
 
 
-def test_what_breaks_on_the_way_to_arguments_that_nobody_can_make_is_undecided(monkeypatch: pytest.MonkeyPatch):
+def test_what_breaks_on_the_way_to_a_users_arguments_fails():
     assert not verify(Picked).ok
-    monkeypatch.setattr(prover, "is_users", lambda file, own=frozenset(): file in own)
+
+
+@pytest.mark.usefixtures("installed")
+def test_what_breaks_on_the_way_to_arguments_that_nobody_can_make_is_undecided():
     report = verify(Picked)
     assert not report.failures
     assert "its arguments cannot be made: TypeError" in str(report)
+
+
+CHECKED = "TypeCheckError: Type-check error whilst checking the return value of some.module."
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("ran", "verdict", "said"),
+    [
+        ({"end": f"{CHECKED}turned.", "checker": True}, Verdict.FAILS, "turned, return: expected"),
+        ({"end": "BeartypeCallHintReturnViolation: Function some.turned() return", "checker": True}, Verdict.FAILS, ""),
+        ({"end": f"{CHECKED}returned.", "checker": True}, Verdict.UNDECIDED, "it ends with TypeCheckError"),
+        (
+            {"end": f"{CHECKED}turned.".replace("return value", "parameters"), "checker": True},
+            Verdict.UNDECIDED,
+            "it ends with TypeCheckError",
+        ),
+        ({"end": "", "checker": False}, Verdict.UNDECIDED, "does not: it runs through"),
+        ({"end": "ValueError: no", "checker": False}, Verdict.UNDECIDED, "it ends with ValueError: no"),
+        (
+            {"end": f"{CHECKED}turned.", "checker": True, "at": "import"},
+            Verdict.UNDECIDED,
+            "its modules cannot be imported under jaxtyping's import hook",
+        ),
+    ],
+)
+def test_a_program_with_the_hook_is_run_by_whoever_can(ran: dict[str, Any], verdict: Verdict, said: str):
+    with run_by(lambda text, hooked: {"at": "call", "limit": False, **ran}):
+        report = verify(gram)
+    assert report.verdict is verdict
+    assert said in str(report)
+    assert (report.contracts[0].cause is Cause.DOUBT) is (verdict is Verdict.UNDECIDED)
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_limit_that_ends_the_program_is_one_of_time():
+    with run_by(lambda text, hooked: {"end": "it took too long", "at": "call", "checker": False, "limit": True}):
+        report = verify(gram)
+    assert report.contracts[0].cause is Cause.SECONDS
+
+
+@pytest.mark.usefixtures("installed")
+def test_where_a_module_cannot_be_hooked_the_function_alone_is_decorated():
+    asked: list[tuple[str, str]] = []
+
+    def run(text: str, hooked: str) -> dict[str, Any]:
+        asked.append((text, hooked))
+        if hooked:
+            return {"end": "ValueError: no", "at": "import", "checker": False, "limit": False}
+        error = shown(dataclasses.replace(FINDING, program=text))
+        return {"end": f"TypeCheckError: {error}".partition("\n")[0], "at": "call", "checker": True, "limit": False}
+
+    with run_by(run):
+        (failure,) = verify(gram).failures
+    assert [hooked for _, hooked in asked] == [__name__, ""]
+    assert failure.program == asked[1][0]
+
+
+def test_programs_of_users_are_not_run():
+    with run_by(lambda text, hooked: pytest.fail("it was")):
+        assert not verify(gram).ok
+
+
+FINDING = Finding("contract", "", "", 0)
