@@ -20,8 +20,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from weft.core.records.leaves import is_array
 from weft.typecheck.arguments.builder import Builder, Unbuildable, key_dtype
 from weft.typecheck.arguments.enumerations import name_of_item
+from weft.typecheck.arguments.stand_ins import complains
+from weft.typecheck.language.annotations import Anything
 from weft.typecheck.modes import mode
 from weft.typecheck.proofs.reshapes import REFUSED
 from weft.typecheck.proofs.trial import Target, Trial, one_at_a_time, only_built
@@ -78,7 +81,7 @@ def program_of(target: Target, trial: Trial, dims: Mapping[str, Any] | None = No
         trial: the smallest trial that shows it.
         dims: sizes that were kept fixed.
     """
-    writer = _Writer()
+    writer = _Writer(checks_calls=complains(trial.error))
     violated = trial.violations[0] if trial.violations else None
     others = None if violated is None or violated.place[:2] == (target.file, target.line) else violated
     if target.instead is not None:
@@ -177,12 +180,14 @@ class _Writer:
     Attributes:
         builder: that made the values; it knows how records were constructed.
         names: what the names of the program stand for.
+        checks_calls: whether what stands for a callable has to check what it is called with, as no short one does.
         modules: of each that is imported, the module, and what it is called there.
     """
 
     builder: Builder
 
-    def __init__(self) -> None:
+    def __init__(self, *, checks_calls: bool) -> None:
+        self.checks_calls = checks_calls
         self.names: dict[str, Any] = {}
         self.modules: dict[str, tuple[str, str]] = {}
 
@@ -283,6 +288,9 @@ class _Writer:
             _, _, call, args, kwargs = known
             named = self.named(getattr(call, "__func__", call))
             return f"{named}({', '.join(self.arguments(call, args, kwargs))})"
+        stands_for = next((returns for one, returns in self.builder.stand_ins if one is value), None)
+        if stands_for is not None and not self.checks_calls:
+            return self.stand_in(value, stands_for)
         item = name_of_item(value)
         if item is not None:
             return f"{self.named(item[0])}.{item[1]}"
@@ -300,6 +308,12 @@ class _Writer:
             return f"jax.random.split(jax.random.key(0), {value.shape})" if value.shape else "jax.random.key(0)"
         return f'jnp.ones({value.shape}, "{value.dtype}")'
 
+    def stand_in(self, value: Callable[..., Any], returns: Any) -> str:
+        """A function that returns what it is given first, or what one returns that is called with nothing."""
+        if isinstance(returns, Anything):
+            return "lambda x, *_: x"
+        return f"lambda *_: {self.expression(jax.tree.map(_as_shape, value()))}"
+
     def mapping(self, value: Mapping[Any, Any]) -> str:
         """A dict."""
         return f"{{{', '.join(f'{key!r}: {self.expression(one)}' for key, one in value.items())}}}"
@@ -312,6 +326,10 @@ class _Writer:
         if type(value) is not tuple:
             return f"{self.named(type(value))}({inside})"
         return f"({inside}{',' * (len(value) == 1)})"
+
+
+def _as_shape(leaf: Any) -> Any:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if is_array(leaf) else leaf
 
 
 def _reached(called: str, names: Mapping[str, Any], function: Any) -> Any:
