@@ -120,7 +120,7 @@ class Builder:
         texts: what was made up for strings of which nothing says what they may be; `makes_up` says whether it may be.
         lenient: whether an annotation that nothing satisfies is taken for what it is meant to be; `bare` says where.
         calls: the records that were made: each with its class, what was called for it, and with which arguments.
-        stand_ins: what was made for callables, each with the annotation of what it returns.
+        stand_ins: what was made for callables, each with its annotation.
     """
 
     def __init__(

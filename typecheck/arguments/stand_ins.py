@@ -46,7 +46,7 @@ def _callable(builder: Builder, spec: CallableOf, place: str, scope: Scope) -> A
         arrays = [leaf for leaf in jax.tree.leaves((args, kwargs)) if is_array(leaf)]
         return jax.tree.map(lambda leaf: _made_of(arrays, leaf) if is_array(leaf) else leaf, like)
 
-    builder.stand_ins.append((stand_in, spec.returns))
+    builder.stand_ins.append((stand_in, spec))
     return stand_in
 
 

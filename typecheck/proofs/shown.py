@@ -35,6 +35,29 @@ class Shown:
 
 def shown(target: Target, trial: Trial, dims: Mapping[str, Any]) -> Shown:
     """What a failing trial is to a reader, with the program that shows it, and why it is doubtful, if it is."""
+    told = _told(target, trial, dims)
+    if told.doubt and not told.is_over and trial.violations:
+        # What is given beside may be what keeps the program from being run.
+        spare = _left_out(target, trial, dims)
+        other = _told(target, spare, dims) if spare is not None else told
+        return told if other.doubt else other
+    return told
+
+
+def _left_out(target: Target, trial: Trial, dims: Mapping[str, Any]) -> Trial | None:
+    """The trial that leaves out what may be left out, if the same does not hold in it."""
+    usual = trial.assignment.options
+    options = {one: 1 for one in trial.options if one.endswith((" given", " present")) and not usual.get(one, 0)}
+    if not options:
+        return None
+    try:
+        spare = run_trial(target, dataclasses.replace(trial.assignment, options={**usual, **options}), dims)
+    except Unbuildable:
+        return None
+    return spare if spare.violations and spare.place == trial.place else None
+
+
+def _told(target: Target, trial: Trial, dims: Mapping[str, Any]) -> Shown:
     program, strangers = program_of(target, trial, dims), not is_users(target.file)
     if program.forms and strangers:
         seen = _seen_by_jaxtyping(target, trial, dims)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,26 @@ def test_what_breaks_on_the_way_to_arguments_that_nobody_can_make_is_undecided()
     assert "its arguments cannot be made: TypeError" in str(report)
 
 
+def mapped(f: Callable[[Float[Array, "n"]], Float[Array, "n"]], x: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    return f(x)
+
+
+def replaced(f: Callable[[Float[Array, "n"]], Float[Array, "k"]], x: Float[Array, "n"]) -> Float[Array, "n"]:
+    return f(x)
+
+
+def test_a_callable_that_is_called_with_something_else_is_one_that_jaxtyping_checks():
+    (failure,) = verify(mapped).failures
+    assert "stand_in" in str(shown(failure))
+    assert 'def stand_in(x0: Float[Array, "n"]): return x0' in failure.program
+
+
+def test_another_callable_returns_what_its_annotation_says():
+    (failure,) = verify(replaced).failures
+    assert isinstance(shown(failure), jaxtyping.TypeCheckError)
+    assert "(replaced)(lambda *_: jnp.ones((" in failure.program
+
+
 CHECKED = "TypeCheckError: Type-check error whilst checking the return value of some.module."
 
 
@@ -230,6 +251,25 @@ def test_where_a_module_cannot_be_hooked_the_function_alone_is_decorated():
         (failure,) = verify(gram).failures
     assert [hooked for _, hooked in asked] == [__name__, ""]
     assert failure.program == asked[1][0]
+
+
+def scaled_gram(x: Float[Array, "n d"], scale: Float[Array, "d"] | None = None) -> Float[Array, "n n"]:
+    return turned(x) @ (x.T if scale is None else (x * scale).T)
+
+
+@pytest.mark.usefixtures("installed")
+def test_what_may_be_left_out_is_left_out_where_the_program_does_not_show_it_otherwise():
+    given: list[int] = []
+
+    def run(text: str, hooked: str) -> dict[str, Any]:
+        given.append(text.splitlines()[-1].count("jnp.ones"))
+        ends = "ValueError: no" if given[-1] == 2 else f"{CHECKED}turned."
+        return {"end": ends, "at": "call", "checker": ends.startswith(CHECKED), "limit": False}
+
+    with run_by(run):
+        (failure,) = verify(scaled_gram).failures
+    assert (given[0], given[-1]) == (2, 1)
+    assert failure.program.splitlines()[-1].count("jnp.ones") == 1
 
 
 def test_programs_of_users_are_not_run():
