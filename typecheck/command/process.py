@@ -126,7 +126,7 @@ class Process:
     @property
     def is_over(self) -> bool:
         """Whether a limit has ended it."""
-        return self.ended is not None or self.process.poll() == -getattr(signal, "SIGXCPU", 0)
+        return self.ended is not None or -(self.process.poll() or 0) == getattr(signal, "SIGXCPU", None)
 
     def why(self) -> str:
         """Why it has died."""
