@@ -59,7 +59,11 @@ class Programs:
             self.close()
             process = self._process = self._start(path)
             self._hooked = key
-        found = self._ask(process, text)
+        try:
+            found = self._ask(process, text)
+        except BaseException:  # its answer would be taken for the next one's
+            self.close()
+            raise
         if hooked and found["at"] == "import" and not found["limit"]:
             self._refused[key] = found
         if found["at"] == "import" or process.has_died:

@@ -1,7 +1,7 @@
 """Programs that show a failure without weft: plain JAX, or jaxtyping with beartype, in at most ten lines.
 
 `program_of` writes one from the arguments of the failing trial and runs it, on shapes alone (`jax.eval_shape`). A
-failure whose program runs through is none that anybody else could see; what becomes of it, the prover says.
+failure whose program runs through is none that anybody else could see; what becomes of it, `shown` says.
 """
 
 from __future__ import annotations

@@ -66,8 +66,8 @@ def verify(
         What was found; it is true where nothing fails. It does not depend on the machine, nor on what else runs there,
         but for what is undecided because `seconds` were over.
 
-    What a function that `thing` calls breaks is told as the trace has shown it: no process is started to run the program
-    of a failure, as `weft check` does for installed packages.
+    What a function that `thing` calls breaks is told as the trace has shown it: no process is started to run the
+    program of a failure, as `weft check` does for installed packages.
 
     Raises:
         AnnotationError: in one line, for an annotation that cannot be read, or one of `dims` that nothing has.

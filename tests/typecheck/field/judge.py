@@ -88,10 +88,11 @@ def _over(*_: Any) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGVTALRM, _over)
-    # In processes of their own, as `weft check` does.
-    programs = Programs(SECONDS, 4096, tempfile.mkdtemp())
-    run = run_by(lambda text, hooked: programs.run(text, hooked, sys.path))
-    with Path(sys.argv[1]).open("w") as out, flax_over_weft(), run:
-        for name in sys.argv[2:]:
-            for row in rows_of(name):
-                print(json.dumps({"module": name, **row}), file=out, flush=True)
+    with tempfile.TemporaryDirectory() as folder, Path(sys.argv[1]).open("w") as out, flax_over_weft():
+        # In processes of their own, as `weft check` does.
+        programs = Programs(SECONDS, 4096, folder)
+        with run_by(lambda text, hooked: programs.run(text, hooked, sys.path)):
+            for name in sys.argv[2:]:
+                for row in rows_of(name):
+                    print(json.dumps({"module": name, **row}), file=out, flush=True)
+        programs.close()
