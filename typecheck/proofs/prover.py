@@ -264,7 +264,10 @@ def _undecided(target: Target, cause: Cause, reason: str, tried: tuple[Mapping[s
 
 def reason_beyond(search: Search, failed: Trial, *, none_passed: bool) -> str | None:
     """Why a failure says nothing of the contract, if what it is about is not in the annotations."""
-    first = search.first
+    first, target = search.first, search.target
+    wrong = next(iter(failed.violations), None)
+    if wrong is not None and wrong.place[:2] == (target.file, target.line) and wrong.where.startswith("argument"):
+        return f"what was made for it is none ({wrong.where}: {wrong.message}); pass it in `args`"
     if none_passed and first is not None and first.assumed:
         return beyond_annotations(first)  # other options only fail before that callable is called
     reason = beyond_annotations(failed) or (
