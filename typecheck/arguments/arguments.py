@@ -68,11 +68,17 @@ _ITEM = re.compile(r"\[\d+\]")
 
 def _array(builder: Builder, spec: ArrayOf, place: str, scope: Scope) -> Any:
     cls = spec.array_type
-    if isinstance(cls, type) and not issubclass(jax.Array, cls) and cls.__module__.partition(".")[0] not in _PLAIN:
+    if isinstance(cls, type) and not issubclass(jax.Array, cls) and not _is_plain(cls):
         return _around_array(builder, spec, cls, place, scope)
     if cls is np.ndarray:
         raise Unbuildable(f"{place}: NumPy computes with the numbers in an array, and a proof has only its shape")
     return _plain_array(builder, spec, place, scope)
+
+
+def _is_plain(cls: type) -> bool:
+    """Whether a class of JAX's or NumPy's is one of arrays: JAX's sparse matrices, which are an experiment, are none."""
+    module = cls.__module__
+    return module.partition(".")[0] in _PLAIN and not module.startswith("jax.experimental.")
 
 
 def _around_array(builder: Builder, spec: ArrayOf, cls: type, place: str, scope: Scope) -> Any:

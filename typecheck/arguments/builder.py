@@ -121,6 +121,7 @@ class Builder:
         texts: what was made up for strings of which nothing says what they may be; `makes_up` says whether it may be.
         lenient: whether an annotation that nothing satisfies is taken for what it is meant to be; `bare` says where.
         calls: the records that were made: each with its class, what was called for it, and with which arguments.
+        stand_ins: what was made for callables, each with its annotation.
     """
 
     def __init__(
@@ -155,6 +156,7 @@ class Builder:
         self.numbers: set[str] = set()
         self.shaped: list[Any] = []
         self.calls: list[tuple[Any, type, Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
+        self.stand_ins: list[tuple[Callable[..., Any], Any]] = []
         self.makers: dict[str, tuple[str, ...]] = {}
         self.vocabulary: dict[str, frozenset[str]] = {}
         self.classes: dict[str, tuple[str, ...]] = {}

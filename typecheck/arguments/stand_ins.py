@@ -46,7 +46,13 @@ def _callable(builder: Builder, spec: CallableOf, place: str, scope: Scope) -> A
         arrays = [leaf for leaf in jax.tree.leaves((args, kwargs)) if is_array(leaf)]
         return jax.tree.map(lambda leaf: _made_of(arrays, leaf) if is_array(leaf) else leaf, like)
 
+    builder.stand_ins.append((stand_in, spec))
     return stand_in
+
+
+def complains(error: BaseException | None) -> bool:
+    """Whether an error is a stand-in's own, for what it was called with."""
+    return isinstance(error, TypeError) and isinstance(error.__context__, Mismatch)
 
 
 def _made_of(arrays: list[Any], like: Any) -> Any:

@@ -3,11 +3,15 @@
 It is asked in lines of JSON on its standard input and answers on what was its standard output; what checked code prints
 goes to standard error, also where it is printed by native code.
 
-    asked:      {"settings": ..., "temporary": folder, "caches": [...]}, then {"unit": ..., "after": number} each
+    asked:      {"settings": ..., "temporary": folder, "caches": [...], "runs": whether who asks runs programs}, then
+                {"unit": ..., "after": number} each;
                 a request may have more: "texts": {path: what to read in its place}, "only": a pattern of names, and
                 "shapes": {"lines": [[first, last], ...] or null} to be told shapes in place of verdicts
+                {"ran": ...} answers a {"run": ...}
     answered:   {"ready": true}, then for a unit {"at": number, "name", "file", "line"} and {"part": ...} as they come,
-                and {"end": true, "reads": [...]} at its end; {"shapes": ...} for each function that they are asked of
+                and {"end": true, "reads": [...]} at its end; {"shapes": ...} for each function that they are asked of;
+                {"run": program, "hooked": module, "path": [...]} to have a program run (`programs`): a worker starts no
+                process
 """
 
 from __future__ import annotations
@@ -18,14 +22,13 @@ import json
 import linecache
 import os
 import sys
-import threading
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
 import jax
 from weft.typecheck.command.config import Settings
+from weft.typecheck.command.inside import channels, end_with_the_command, limit_processor_time, no_core_dumps, say
 from weft.typecheck.command.lines import to_json as lines_to_json
 from weft.typecheck.command.linter import Steps, judged
 from weft.typecheck.command.loading import reading_instead
@@ -33,12 +36,13 @@ from weft.typecheck.command.recorded import read_calls
 from weft.typecheck.command.sandbox import Sandbox
 from weft.typecheck.command.shaping import shaped
 from weft.typecheck.command.units import Unit, installed_roots
+from weft.typecheck.proofs.confirming import run_by
 from weft.typecheck.shapes.notes import to_json
 
 
 def main() -> None:
     """Answers until there are no more questions."""
-    asked, answers = _channels()
+    asked, answers = channels()
     first = json.loads(asked.readline())
     settings = Settings(**first["settings"])
     if settings.calls:
@@ -47,41 +51,28 @@ def main() -> None:
     compiled: str | None = config.jax_compilation_cache_dir
     caches = [*first["caches"], *filter(None, [compiled])]
     sandbox = Sandbox([first["temporary"], *caches], (sys.prefix, sys.base_prefix, *installed_roots()))
-    _no_core_dumps()
-    _end_with_the_command()
+    no_core_dumps()
+    end_with_the_command()
     sandbox.install()
     say(answers, {"ready": True})
     home, environment = os.getcwd(), dict(os.environ)
-    for line in asked:
+
+    def run(text: str, hooked: str) -> Mapping[str, Any]:
+        say(answers, {"run": text, "hooked": hooked, "path": sys.path})
+        return json.loads(asked.readline())["ran"]
+
+    for line in iter(asked.readline, ""):
         request = json.loads(line)
-        with _as_before(home, environment):
+        with _as_before(home, environment), run_by(run) if first.get("runs") else contextlib.nullcontext():
             _answer(request, settings, sandbox, answers)
         say(answers, {"end": True, "reads": sorted(sandbox.reads)})
-
-
-def _end_with_the_command() -> None:
-    """A command that is ended from outside, as a CI does, can end no workers; one in a long proof would go on."""
-    command = os.getppid()
-
-    def wait() -> None:
-        while os.getppid() == command:
-            time.sleep(1.0)
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
-
-
-def say(answers: TextIO, message: Mapping[str, Any]) -> None:
-    """One line to the command."""
-    answers.write(json.dumps(message) + "\n")
-    answers.flush()
 
 
 def _answer(request: Mapping[str, Any], settings: Settings, sandbox: Sandbox, answers: TextIO) -> None:
     unit, after, texts = Unit(**request["unit"]), request["after"], request.get("texts", {})
 
     def announce(number: int, name: str, file: str, line: int) -> None:
-        _limit_processor_time(settings.seconds)
+        limit_processor_time(settings.seconds)
         say(answers, {"at": number, "name": name, "file": file, "line": line})
 
     steps = Steps(after, announce, sandbox.refusals, walled=True)
@@ -100,17 +91,6 @@ def _answer(request: Mapping[str, Any], settings: Settings, sandbox: Sandbox, an
                 say(answers, {"part": lines_to_json(part)})
 
 
-def _channels() -> tuple[TextIO, TextIO]:
-    """The two ends of the talk, away from the numbers that checked code reads from and prints to."""
-    asked = os.fdopen(os.dup(0), encoding="utf-8")
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.dup2(2, 1)
-    os.close(nothing)
-    return asked, answers
-
-
 @contextlib.contextmanager
 def _as_before(home: str, environment: Mapping[str, str]) -> Iterator[None]:
     """What a unit does to the folder, the environment and the arguments of the process is not the next one's."""
@@ -124,29 +104,6 @@ def _as_before(home: str, environment: Mapping[str, str]) -> Iterator[None]:
             os.environ.update(environment)
         sys.argv[:] = arguments
         linecache.checkcache()
-
-
-def over(seconds: float) -> float:
-    """How much processor time a step may take before the system ends it: more than the search ends itself at."""
-    return seconds * 1.25 + 2
-
-
-def _limit_processor_time(seconds: float) -> None:
-    try:
-        import resource
-    except ImportError:  # Windows has no such limit: the command's own clock ends what does not end
-        return
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    most = int(used.ru_utime + used.ru_stime + over(seconds)) + 1
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    resource.setrlimit(resource.RLIMIT_CPU, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
-
-
-def _no_core_dumps() -> None:
-    with contextlib.suppress(ImportError, ValueError, OSError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 if __name__ == "__main__":

@@ -7,39 +7,29 @@ reason; the next worker goes on after that.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
-import os
 import queue
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from .config import ConfigError, Settings
 from .lines import Checked, from_json, one_line, undecided
+from .process import STARTING, Process, caches
+from .programs import Programs
 from .units import Unit
 
 # The path is the command's own, so that both find the same modules; it comes first, before weft can be found.
-# ^C is the command's, from the start.
 _START = """
-import json, signal, sys
-signal.signal(signal.SIGINT, signal.SIG_IGN)
+import json, sys
 sys.path[:] = json.loads(sys.argv.pop())
 from weft.typecheck.command.worker import main
 main()
 """
-# How long a worker may take to import JAX and weft, on the slowest machine.
-_STARTING = 300.0
-# How often its memory is looked at.
-_LOOK = 0.2
 
 
 @dataclass
@@ -51,122 +41,29 @@ class Judged:
     finished: bool = False
 
 
-class Worker:
-    """One process.
+class Worker(Process):
+    """One process that judges.
 
     Args:
         settings: what it is told.
         memory: how much it may take, in megabytes.
         temporary: the folder that checked code may write to.
+        runs: whether who asks runs programs for it (`{"run": ...}`, see `worker`).
     """
 
-    def __init__(self, settings: Settings, memory: float, temporary: str):
-        self.memory, self.settings = memory, settings
-        # Proofs compute nothing, so a device is not touched: two workers could not share one.
-        environment = {"JAX_PLATFORMS": "cpu", **os.environ, "TMPDIR": temporary}
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", _START, json.dumps(sys.path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            encoding="utf-8",
-            env=environment,
-        )
-        self.ended: str | None = None
+    def __init__(self, settings: Settings, memory: float, temporary: str, *, runs: bool = False):
+        super().__init__(_START, sys.path, seconds=settings.seconds, memory=memory, temporary=temporary)
+        self.settings = settings
         self.has_judged = False
-        self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self.listening = threading.Thread(target=self._listen, daemon=True)
-        self.listening.start()
-        self._ask({"settings": dataclasses.asdict(settings), "temporary": temporary, "caches": _caches()})
-        if self.answer(_STARTING) is None:
+        told = {"temporary": temporary, "caches": caches(), "runs": runs}
+        self.tell({"settings": dataclasses.asdict(settings), **told})
+        if self.answer(STARTING) is None:
             self.end()
             raise ConfigError(f"weft check: a worker did not start: {self.why()}")
 
     def ask(self, unit: Unit, after: int, more: Mapping[str, Any] | None = None) -> None:
         """Asks for the verdicts of a unit, from the step after a number; `worker` says what more can be asked."""
-        self._ask({**(more or {}), "unit": dataclasses.asdict(unit), "after": after})
-
-    def _ask(self, request: dict[str, Any]) -> None:
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.write(json.dumps(request) + "\n")
-            self.process.stdin.flush()
-        except (OSError, ValueError):  # it has died, or was ended, and `answer` will say so
-            pass
-
-    def _listen(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            try:
-                message = json.loads(line)
-            except ValueError:
-                break
-            self._answers.put(message)
-        else:
-            self.process.stdout.close()
-        self._answers.put(None)
-
-    def answer(self, seconds: float) -> dict[str, Any] | None:
-        """The next message; None if the process has died, or was ended because a limit was reached (`ended`)."""
-        deadline = time.monotonic() + seconds
-        while True:
-            try:
-                return self._answers.get(timeout=_LOOK)
-            except queue.Empty:
-                if self.size() > self.memory:
-                    self.end(f"it took more than {self.memory:g} MB of memory (`--memory`)")
-                elif time.monotonic() > deadline:
-                    self.end(f"it did not end within {seconds:g} seconds (`--seconds`)")
-                else:
-                    continue
-                return None
-
-    def size(self) -> float:
-        """How much memory it has, in megabytes; 0 where the system does not say."""
-        try:
-            with open(f"/proc/{self.process.pid}/statm") as sizes:
-                return int(sizes.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
-        except (OSError, ValueError, IndexError, AttributeError):
-            return 0.0
-
-    def end(self, reason: str | None = None) -> None:
-        """Ends the process, for a reason."""
-        self.ended = self.ended or reason
-        self.process.kill()
-        self.process.wait()
-        self._hang_up()
-
-    def close(self) -> None:
-        """Lets the process end by itself, if it does so at once."""
-        self._hang_up()
-        try:
-            self.process.wait(timeout=2)
-        except subprocess.TimeoutExpired:
-            self.end()
-
-    def _hang_up(self) -> None:
-        assert self.process.stdin is not None
-        with contextlib.suppress(OSError):  # what it was still to be told
-            self.process.stdin.close()
-
-    def why(self) -> str:
-        """Why it has died."""
-        try:
-            code = self.process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            self.end("it closed what the process answers on")
-            code = 0
-        if self.ended is not None:
-            return self.ended
-        if code == -getattr(signal, "SIGXCPU", 0):
-            return f"it did not end within {self.settings.seconds:g} seconds of processor time (`--seconds`)"
-        if code < 0:
-            return f"the process was ended by {signal.Signals(-code).name}"
-        return f"the process ended, with exit code {code}"
-
-
-def _caches() -> list[str]:
-    named = os.environ.get("JAX_COMPILATION_CACHE_DIR")
-    return [named] if named else []
+        self.tell({**(more or {}), "unit": dataclasses.asdict(unit), "after": after})
 
 
 class Pool:
@@ -188,6 +85,8 @@ class Pool:
         self._news = queue.SimpleQueue[BaseException | None]()
         self._stopped = False
         self._workers: list[Worker] = []
+        self._programs: list[Programs] = []
+        self._refused: dict[str, dict[str, Any]] = {}
         self._temporary = tempfile.mkdtemp(prefix="weft-check-")
         self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(min(jobs, len(units)))]
         for thread in self._threads:
@@ -210,17 +109,21 @@ class Pool:
         self._stopped = True
         for worker in self._workers:
             worker.end()
+        for programs in self._programs:
+            programs.close()
         for thread in self._threads:
             thread.join(timeout=5)
         shutil.rmtree(self._temporary, ignore_errors=True)
 
     def _start(self) -> Worker:
-        worker = Worker(self.settings, self.memory, self._temporary)
+        worker = Worker(self.settings, self.memory, self._temporary, runs=True)
         self._workers.append(worker)
         return worker
 
     def _run(self) -> None:
         worker: Worker | None = None
+        programs = Programs(self.settings.seconds, self.memory, self._temporary, self._refused)
+        self._programs.append(programs)
         try:
             while not self._stopped:
                 try:
@@ -230,15 +133,17 @@ class Pool:
                 if worker is not None and worker.size() > self.memory / 2:
                     worker.close()
                     worker = None
-                worker = self._judge(index, worker)
+                worker = self._judge(index, worker, programs)
                 self.found[index].finished = not self._stopped
                 self._news.put(None)
             if worker is not None:
                 worker.close()
         except BaseException as error:
             self._news.put(error)
+        finally:
+            programs.close()
 
-    def _judge(self, index: int, worker: Worker | None) -> Worker | None:
+    def _judge(self, index: int, worker: Worker | None, programs: Programs) -> Worker | None:
         """Judges one unit, with as many workers as it takes; returns the one that is alive."""
         unit, found, after = self.units[index], self.found[index], 0
         while not self._stopped:
@@ -252,6 +157,8 @@ class Pool:
                     at = message
                 elif "part" in message:
                     found.parts.append(from_json(message["part"]))
+                elif "run" in message:
+                    worker.tell({"ran": programs.run(message["run"], message["hooked"], message["path"])})
                 else:
                     found.reads = message["reads"]
                     return worker

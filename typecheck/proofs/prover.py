@@ -30,15 +30,15 @@ from weft.typecheck.proofs.following import listening
 from weft.typecheck.proofs.links import links_of
 from weft.typecheck.proofs.lints import lint
 from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for
-from weft.typecheck.proofs.options import argument_of, describe_option, is_class
+from weft.typecheck.proofs.options import argument_of
 from weft.typecheck.proofs.programs import program_of
 from weft.typecheck.proofs.report import Cause, Contract, Finding, Report, Verdict
 from weft.typecheck.proofs.search import Outcome, Search
+from weft.typecheck.proofs.shown import findings_of, shown
 from weft.typecheck.proofs.symbolic import symbolically
 from weft.typecheck.proofs.targets import names_taken, targets_of
-from weft.typecheck.proofs.trial import Target, Trial, one_at_a_time, run_trial
-from weft.typecheck.proofs.violations import Violation, first_line, in_short
-from weft.typecheck.proofs.watch import AsJaxtyping
+from weft.typecheck.proofs.trial import Target, Trial, one_at_a_time
+from weft.typecheck.proofs.violations import first_line
 from weft.typecheck.proofs.watched import forget_closures
 from weft.typecheck.proofs.whose import is_of_jax, is_users
 
@@ -66,6 +66,9 @@ def verify(
     Returns:
         What was found; it is true where nothing fails. It does not depend on the machine, nor on what else runs there,
         but for what is undecided because `seconds` were over.
+
+    What a function that `thing` calls breaks is told as the trace has shown it: no process is started to run the
+    program of a failure, as `weft check` does for installed packages.
 
     Raises:
         AnnotationError: in one line, for an annotation that cannot be read, or one of `dims` that nothing has.
@@ -222,11 +225,12 @@ def _failed(target: Target, search: Search, outcome: Outcome) -> Contract:
     reason = reason_beyond(search, outcome.failed[0], none_passed=not outcome.passed)
     if reason is not None:
         return _contract(target, Verdict.SKIPPED, reason=reason)
-    shown = [_shown(target, search.shrink(failure, outcome.needs), search.dims) for failure in outcome.failed]
-    findings = [one for found, _ in shown for one in found]
-    doubts = [doubt for _, doubt in shown]
-    if all(doubts):
-        return _undecided(target, Cause.DOUBT, f"{findings[0]}: {doubts[0]}", _tried(outcome))
+    told = [shown(target, search.shrink(failure, outcome.needs), search.dims) for failure in outcome.failed]
+    if all(one.doubt for one in told):
+        first = next((one for one in told if one.is_over), told[0])
+        cause = Cause.SECONDS if first.is_over else Cause.DOUBT
+        return _undecided(target, cause, f"{first.findings[0]}: {first.doubt}", _tried(outcome))
+    findings = [one for each in told if not each.doubt for one in each.findings]
     if not is_users(target.file):
         links = [links_of(search, failure) for failure in outcome.failed]
         if all(links):
@@ -239,38 +243,6 @@ def _failed(target: Target, search: Search, outcome: Outcome) -> Contract:
         assumptions=_assumptions(target, outcome),
         failures=tuple({(one.rule, one.file, one.line, one.message): one for one in findings}.values()),
     )
-
-
-def _shown(target: Target, trial: Trial, dims: Mapping[str, Any]) -> tuple[list[Finding], str]:
-    """What a failing trial is to a reader, with the program that shows it, and why it is doubtful, if it is."""
-    program = program_of(target, trial, dims)
-    if program.shows is None and trial.violations and not is_users(target.file):
-        seen = _seen_by_jaxtyping(target, trial, dims)
-        if seen.violations and seen.place != trial.place:
-            trial, program = seen, program_of(target, seen, dims)
-        elif seen.ok:
-            doubt = "only what instances and integers say of dims shows it, which jaxtyping does not bind"
-            return findings_of(target, trial), doubt
-    findings = [dataclasses.replace(one, program=program.text) for one in findings_of(target, trial)]
-    if not program.text and not is_users(target.file):
-        return findings, f"no program of a few lines shows it: {program.why}"
-    if trial.violations and trial.violations[0].of_instances and not is_users(target.file):
-        return findings, "only the dims of records show it, which jaxtyping does not bind"
-    if program.shows is not False:
-        return findings, ""
-    if trial.violations and is_users(target.file):
-        # Seen through the dims of an instance, or of a number called like a dim: what weft adds to jaxtyping. Whoever
-        # wrote an installed package has not asked for that.
-        return [dataclasses.replace(one, program=f"{program.plain}  # {one.message}") for one in findings], ""
-    return findings, f"the program that should show it does not: {program.why}"
-
-
-def _seen_by_jaxtyping(target: Target, trial: Trial, dims: Mapping[str, Any]) -> Trial:
-    """The same trial without what weft adds to jaxtyping: whoever wrote an installed package has not asked for that."""
-    try:
-        return run_trial(target, trial.assignment, dims, AsJaxtyping)
-    except Unbuildable:
-        return trial
 
 
 def _ended(target: Target, outcome: Outcome) -> Contract:
@@ -292,7 +264,10 @@ def _undecided(target: Target, cause: Cause, reason: str, tried: tuple[Mapping[s
 
 def reason_beyond(search: Search, failed: Trial, *, none_passed: bool) -> str | None:
     """Why a failure says nothing of the contract, if what it is about is not in the annotations."""
-    first = search.first
+    first, target = search.first, search.target
+    wrong = next(iter(failed.violations), None)
+    if wrong is not None and wrong.place[:2] == (target.file, target.line) and wrong.where.startswith("argument"):
+        return f"what was made for it is none ({wrong.where}: {wrong.message}); pass it in `args`"
     if none_passed and first is not None and first.assumed:
         return beyond_annotations(first)  # other options only fail before that callable is called
     reason = beyond_annotations(failed) or (
@@ -315,29 +290,6 @@ def _of_refused_classes(search: Search, failed: Trial) -> str | None:
             at = f"{names[other]} ends at a {refused.guard}"
             return f"{argument_of(place)}: {cls} fails ({error}), and {at}; pass one in `args`"
     return None
-
-
-def findings_of(target: Target, trial: Trial) -> list[Finding]:
-    """What a failing trial is to a reader."""
-    sizes = dict(trial.assignment.sizes)
-    options = tuple(
-        describe_option(trial, place, option)
-        for place, option in trial.assignment.options.items()
-        if option or is_class(place)
-    )
-    findings = [
-        Finding("contract", f"{_place_of(one)}: {one.message}", one.file, one.line, sizes, options)
-        for one in trial.violations[:1]
-    ]
-    if trial.error is not None and not findings:
-        file, line = trial.error_at if trial.error_at[1] else (target.file, target.line)
-        findings.append(Finding("error", in_short(trial.error), file, line, sizes, options))
-    return findings
-
-
-def _place_of(violation: Violation) -> str:
-    inside = f" (in {violation.inside})" if violation.inside else ""
-    return f"{violation.function}, {violation.where}{inside}"
 
 
 def _warnings(target: Target, search: Search, outcome: Outcome) -> list[Finding]:

@@ -17,8 +17,9 @@ from weft.typecheck.errors import AnnotationError
 from weft.typecheck.matching.bindings import Bindings, Origin
 from weft.typecheck.proofs.budget import Budget
 from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for
-from weft.typecheck.proofs.prover import findings_of, reason_beyond, target_instead
+from weft.typecheck.proofs.prover import reason_beyond, target_instead
 from weft.typecheck.proofs.search import Search
+from weft.typecheck.proofs.shown import findings_of
 from weft.typecheck.proofs.symbolic import symbols, with_symbols
 from weft.typecheck.proofs.trial import Target, Trial, run_trial
 from weft.typecheck.shapes.notes import Note, Shapes

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -12,8 +15,17 @@ import jaxtyping
 import pytest
 from jaxtyping import Array, Float
 from weft.typecheck.proofs import prover
+from weft.typecheck.proofs import shown as telling
+from weft.typecheck.proofs.confirming import run_by
 from weft.typecheck.proofs.prover import verify
-from weft.typecheck.proofs.report import Finding
+from weft.typecheck.proofs.report import Cause, Finding, Verdict
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has this file count as one of an installed package."""
+    for module in (prover, telling):
+        monkeypatch.setattr(module, "is_users", lambda file, own=frozenset(): file in own)
 
 
 def swapped(x: Float[Array, "b i"], w: Float[Array, "o i"]) -> Float[Array, "b o"]:
@@ -75,7 +87,7 @@ def test_what_only_the_dims_of_an_instance_show_is_called_plainly_and_said():
 
 def test_a_function_within_another_is_checked_by_the_import_hook():
     (failure,) = verify(outer).failures
-    assert 'jaxtyping.install_import_hook("' in failure.program
+    assert f'jaxtyping.install_import_hook("{__name__}", ' in failure.program
 
 
 def outer(xs: Float[Array, "t n"]) -> Float[Array, "n"]:
@@ -111,9 +123,12 @@ def gram(x: Float[Array, "n d"]) -> Float[Array, "n n"]:
     return turned(x) @ x.T
 
 
-def test_what_an_installed_package_calls_is_seen_as_jaxtyping_would(monkeypatch: pytest.MonkeyPatch):
+def test_what_users_call_is_seen_with_the_dims_that_weft_binds():
     assert [verify(one).verdict.name for one in (spectrum, gram)] == ["FAILS", "FAILS"]
-    monkeypatch.setattr(prover, "is_users", lambda file, own=frozenset(): file in own)
+
+
+@pytest.mark.usefixtures("installed")
+def test_what_an_installed_package_calls_is_seen_as_jaxtyping_would():
     report = verify(spectrum)
     assert report.verdict.name == "UNDECIDED"
     assert "which jaxtyping does not bind" in str(report)
@@ -151,9 +166,115 @@ class Picked(eqx.Module):
         return jnp.sum(self.picked)
 
 
-def test_what_breaks_on_the_way_to_arguments_that_nobody_can_make_is_undecided(monkeypatch: pytest.MonkeyPatch):
+def test_what_breaks_on_the_way_to_a_users_arguments_fails():
     assert not verify(Picked).ok
-    monkeypatch.setattr(prover, "is_users", lambda file, own=frozenset(): file in own)
+
+
+@pytest.mark.usefixtures("installed")
+def test_what_breaks_on_the_way_to_arguments_that_nobody_can_make_is_undecided():
     report = verify(Picked)
     assert not report.failures
     assert "its arguments cannot be made: TypeError" in str(report)
+
+
+def mapped(f: Callable[[Float[Array, "n"]], Float[Array, "n"]], x: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    return f(x)
+
+
+def replaced(f: Callable[[Float[Array, "n"]], Float[Array, "k"]], x: Float[Array, "n"]) -> Float[Array, "n"]:
+    return f(x)
+
+
+def test_a_callable_that_is_called_with_something_else_is_one_that_jaxtyping_checks():
+    (failure,) = verify(mapped).failures
+    assert "stand_in" in str(shown(failure))
+    assert 'def stand_in(x0: Float[Array, "n"]): return x0' in failure.program
+
+
+def test_another_callable_returns_what_its_annotation_says():
+    (failure,) = verify(replaced).failures
+    assert isinstance(shown(failure), jaxtyping.TypeCheckError)
+    assert "(replaced)(lambda *_: jnp.ones((" in failure.program
+
+
+CHECKED = "TypeCheckError: Type-check error whilst checking the return value of some.module."
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("ran", "verdict", "said"),
+    [
+        ({"end": f"{CHECKED}turned.", "checker": True}, Verdict.FAILS, "turned, return: expected"),
+        ({"end": "BeartypeCallHintReturnViolation: Function some.turned() return", "checker": True}, Verdict.FAILS, ""),
+        ({"end": f"{CHECKED}returned.", "checker": True}, Verdict.UNDECIDED, "it ends with TypeCheckError"),
+        (
+            {"end": f"{CHECKED}turned.".replace("return value", "parameters"), "checker": True},
+            Verdict.UNDECIDED,
+            "it ends with TypeCheckError",
+        ),
+        ({"end": "", "checker": False}, Verdict.UNDECIDED, "does not: it runs through"),
+        ({"end": "ValueError: no", "checker": False}, Verdict.UNDECIDED, "it ends with ValueError: no"),
+        (
+            {"end": f"{CHECKED}turned.", "checker": True, "at": "import"},
+            Verdict.UNDECIDED,
+            "its modules cannot be imported under jaxtyping's import hook",
+        ),
+    ],
+)
+def test_a_program_with_the_hook_is_run_by_whoever_can(ran: dict[str, Any], verdict: Verdict, said: str):
+    with run_by(lambda text, hooked: {"at": "call", "limit": False, **ran}):
+        report = verify(gram)
+    assert report.verdict is verdict
+    assert said in str(report)
+    assert (report.contracts[0].cause is Cause.DOUBT) is (verdict is Verdict.UNDECIDED)
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_limit_that_ends_the_program_is_one_of_time():
+    with run_by(lambda text, hooked: {"end": "it took too long", "at": "call", "checker": False, "limit": True}):
+        report = verify(gram)
+    assert report.contracts[0].cause is Cause.SECONDS
+
+
+@pytest.mark.usefixtures("installed")
+def test_where_a_module_cannot_be_hooked_the_function_alone_is_decorated():
+    asked: list[tuple[str, str]] = []
+
+    def run(text: str, hooked: str) -> dict[str, Any]:
+        asked.append((text, hooked))
+        if hooked:
+            return {"end": "ValueError: no", "at": "import", "checker": False, "limit": False}
+        error = shown(dataclasses.replace(FINDING, program=text))
+        return {"end": f"TypeCheckError: {error}".partition("\n")[0], "at": "call", "checker": True, "limit": False}
+
+    with run_by(run):
+        (failure,) = verify(gram).failures
+    assert [hooked for _, hooked in asked] == [__name__, ""]
+    assert failure.program == asked[1][0]
+
+
+def scaled_gram(x: Float[Array, "n d"], scale: Float[Array, "d"] | None = None) -> Float[Array, "n n"]:
+    return turned(x) @ (x.T if scale is None else (x * scale).T)
+
+
+@pytest.mark.usefixtures("installed")
+def test_what_may_be_left_out_is_left_out_where_the_program_does_not_show_it_otherwise():
+    given: list[int] = []
+
+    def run(text: str, hooked: str) -> dict[str, Any]:
+        given.append(text.splitlines()[-1].count("jnp.ones"))
+        ends = "ValueError: no" if given[-1] == 2 else f"{CHECKED}turned."
+        return {"end": ends, "at": "call", "checker": ends.startswith(CHECKED), "limit": False}
+
+    with run_by(run):
+        (failure,) = verify(scaled_gram).failures
+    assert (given[0], given[-1]) == (2, 1)
+    assert failure.program.splitlines()[-1].count("jnp.ones") == 1
+
+
+def test_programs_of_users_are_not_run():
+    with run_by(lambda text, hooked: pytest.fail("it was")):
+        assert not verify(gram).ok
+
+
+FINDING = Finding("contract", "", "", 0)

@@ -9,6 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.experimental.sparse import CSC
 from jaxtyping import Array, Float, Int, Real, Shaped
 from weft.typecheck import verify
 from weft.typecheck.proofs.report import Verdict
@@ -320,3 +321,13 @@ def test_a_mapping_of_a_class_is_what_the_class_makes_of_a_dict():
     )
     (contract,) = verify(first_of_ordered).contracts
     assert contract.verdict is Verdict.PROVED, contract
+
+
+def solved(matrix: Float[CSC, "n n"], x: Float[Array, "n"]) -> Float[Array, "n"]:
+    return matrix @ x
+
+
+def test_a_sparse_matrix_is_not_made_of_a_shape():
+    (contract,) = verify(solved).contracts
+    assert contract.verdict is Verdict.SKIPPED
+    assert contract.reason.startswith("matrix: no CSC can be made from a shape and a dtype alone")
