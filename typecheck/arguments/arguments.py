@@ -76,7 +76,7 @@ def _array(builder: Builder, spec: ArrayOf, place: str, scope: Scope) -> Any:
 
 
 def _is_plain(cls: type) -> bool:
-    """Whether a class of JAX's or NumPy's is one of arrays: JAX's sparse matrices, which are an experiment, are none."""
+    """Whether a class of JAX's or NumPy's is one of arrays: JAX's sparse matrices, an experiment, are none."""
     module = cls.__module__
     return module.partition(".")[0] in _PLAIN and not module.startswith("jax.experimental.")
 
