@@ -268,6 +268,9 @@ def reason_beyond(search: Search, failed: Trial, *, none_passed: bool) -> str | 
     wrong = next(iter(failed.violations), None)
     if wrong is not None and wrong.place[:2] == (target.file, target.line) and wrong.where.startswith("argument"):
         return f"what was made for it is none ({wrong.where}: {wrong.message}); pass it in `args`"
+    if wrong is not None and wrong.of_subclass and target.inherited:
+        # As the base class of all games takes any state, and a game a state of its own.
+        return f"what it inherits takes more than it takes itself ({wrong.where}: {wrong.message}); pass it in `args`"
     if none_passed and first is not None and first.assumed:
         return beyond_annotations(first)  # other options only fail before that callable is called
     reason = beyond_annotations(failed) or (

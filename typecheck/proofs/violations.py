@@ -28,6 +28,7 @@ class Violation:
         of_instances: whether it is about the dims of records, as only weft binds them: stacks, and links.
         of_kind: whether it is about what the value is (a dict, another class), whatever its sizes are.
         of_dtype: whether it is about the dtype of an array.
+        of_subclass: whether a subclass of the class of what was found is expected.
     """
 
     function: str
@@ -41,6 +42,7 @@ class Violation:
     of_instances: bool = False
     of_kind: bool = False
     of_dtype: bool = False
+    of_subclass: bool = False
 
     @property
     def place(self) -> tuple[str, int, str]:
@@ -59,6 +61,12 @@ def describe(mismatch: Mismatch) -> str:
         text += f", not {found}" if found is not None else ""
     detail = _DETAILS.get(mismatch.reason, _detail)(mismatch)
     return text + (f" ({detail})" if detail else "")
+
+
+def wants_subclass(mismatch: Mismatch) -> bool:
+    """Whether a value is of a base class of the class that is expected."""
+    expected = getattr(mismatch.annotation, "cls", None)
+    return isinstance(expected, type) and type(mismatch.value) in expected.__mro__[1:-1]
 
 
 def inside_of(mismatch: Mismatch) -> str:

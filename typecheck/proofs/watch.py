@@ -31,7 +31,7 @@ from weft.typecheck.matching.records import check_instance, dims_of_instance, re
 from weft.typecheck.matching.scopes import bind_numbers
 from weft.typecheck.proofs.endless import Depths, Endless
 from weft.typecheck.proofs.following import Left, following
-from weft.typecheck.proofs.violations import Violation, describe, inside_of, sizes_of
+from weft.typecheck.proofs.violations import Violation, describe, inside_of, sizes_of, wants_subclass
 from weft.typecheck.proofs.watched import Watched, watched_of_code
 from weft.typecheck.proofs.whose import Whose, file_of, file_of_init, is_users, place_of
 
@@ -262,6 +262,7 @@ class Watch:
             mismatch.reason in ("batched", "unbatched", "overmapped", "link"),
             mismatch.reason in ("type", "class"),
             mismatch.reason == "dtype",
+            wants_subclass(mismatch),
         )
         if violation.place not in {one.place for one in self.violations}:
             self.violations.append(violation)

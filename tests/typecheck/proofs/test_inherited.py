@@ -170,3 +170,36 @@ def test_what_the_base_class_leaves_open_is_not_wrong_of_a_system_that_says_it()
     (contract,) = (one for one in verify(System).contracts if one.name == "System.__call__")
     assert contract.verdict is not Verdict.FAILS, contract
     assert {one.verdict for one in verify(Linear).contracts} <= {Verdict.PROVED, Verdict.HOLDS}
+
+
+class PlainState(eqx.Module):
+    step: Float[Array, ""]
+
+
+class CoinState(PlainState):
+    pass
+
+
+class CoinGame:
+    """As `GraphGame`, but what it takes is said inside of its constructor."""
+
+    def __init__(self):
+        def advance(state: CoinState) -> Float[Array, ""]:
+            return state.step + 1
+
+        self.inner = advance
+
+
+class AnyGame:
+    def advance(self, state: PlainState) -> Float[Array, ""]:
+        return self.inner(state)
+
+
+class OneGame(CoinGame, AnyGame):
+    pass
+
+
+def test_what_inside_of_a_class_takes_a_subclass_is_no_fault_of_what_it_inherits():
+    advance = {one.name: one for one in verify(OneGame).contracts}["OneGame.advance"]
+    assert advance.verdict is Verdict.SKIPPED, advance
+    assert advance.reason.startswith("what it inherits takes more than it takes itself (argument state: expected Coin")
