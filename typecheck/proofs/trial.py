@@ -127,7 +127,7 @@ class Trial:
         bare: annotations that nothing satisfies, and what they were taken for.
         transformed: whether a transform was taken off the function.
         passing: the guards that the numbers in arrays were taken to pass.
-        empty: the fields of records among the arguments in which there is a collection without items.
+        empty: the fields of records, and of objects, among the arguments in which there is a collection without items.
     """
 
     assignment: Assignment
@@ -326,7 +326,7 @@ def _run(target: Target, builder: Builder, watch: Watch, passing: Passing) -> _R
             records = list(records_in(objects.opened((args, kwargs))))
             given = {type(one).__name__ for one in (*args, *kwargs.values())}
             ran.held = frozenset(type(one).__name__ for one in records) - given
-            ran.empty = _empty_fields(records)
+            ran.empty = _empty_fields([*records, *(made for made, *_ in builder.calls)])
         with _trace_context(next(_numbers)):
             ran.jaxpr = trace(function, args, kwargs, lambda *given: _around(target, watch, *given), target.axes)
     except Unbuildable:
@@ -364,8 +364,9 @@ def _progress(watch: Watch, called: bool, line: int) -> tuple[int, int, int]:
     return int(called), calls, line
 
 
-def _empty_fields(records: list[Any]) -> frozenset[str]:
-    fields = ((type(one).__name__, name, value) for one in records for name, value in vars(one).items())
+def _empty_fields(made: list[Any]) -> frozenset[str]:
+    """The fields without items, also of objects of plain classes, as a graph is that was made without edges."""
+    fields = ((type(one).__name__, *field) for one in made for field in getattr(one, "__dict__", {}).items())
     return frozenset(f"{cls}.{name}" for cls, name, value in fields if isinstance(value, _COLLECTIONS) and not value)
 
 

@@ -233,3 +233,18 @@ def test_an_integer_that_a_shape_names_is_not_left_open():
 
 def test_which_of_few_arrays_are_of_integers_is_tried():
     assert verify(neighbours).contracts[0].verdict is Verdict.FAILS
+
+
+class Graph:
+    def __init__(self):
+        self.edges: list[tuple[int, int]] = []
+
+
+def highest(graph: Graph, x: Float[Array, "n"]) -> Float[Array, ""]:
+    return x[max(edge[0] for edge in graph.edges)]
+
+
+def test_an_object_that_was_made_without_items_has_none_by_default():
+    (contract,) = verify(highest).contracts
+    assert contract.verdict is Verdict.SKIPPED
+    assert contract.reason.startswith("Graph.edges: it has no items by default, and it needs items")
