@@ -122,11 +122,15 @@ _OF_NO_ARGUMENT: tuple[tuple[Callable[[Trial], bool], str], ...] = (
 )
 
 
+# How a tree that was made is told of: as a dict of two leaves, or of what there is on several levels.
+_A_TREE = re.compile(r"found (dict|tuple|list|\(|\[)")
+
+
 def _of_open(trial: Trial) -> str | None:
     """Why a violation says nothing of the contract, if so: it is about an array whose annotation gives no shape."""
     first = trial.violations[0]
     trees = sorted(open_trees(trial))
-    if trees and first.of_kind and first.where.startswith("argument"):
+    if trees and first.of_kind and first.where.startswith("argument") and _A_TREE.search(first.message):
         return f"{', '.join(trees)}: the annotation leaves open which tree it is ({_said(trial)}); pass it in `args`"
     keys = [key for key, size in trial.assignment.sizes.items() if size in first.sizes and key in trial.open_keys]
     if not keys and not (first.of_rank and trial.open_keys):

@@ -203,3 +203,19 @@ def test_what_inside_of_a_class_takes_a_subclass_is_no_fault_of_what_it_inherits
     advance = {one.name: one for one in verify(OneGame).contracts}["OneGame.advance"]
     assert advance.verdict is Verdict.SKIPPED, advance
     assert advance.reason.startswith("what it inherits takes more than it takes itself (argument state: expected Coin")
+
+
+class Noted(eqx.Module):
+    note: str
+
+
+def shown(note: Float[Array, "n"]) -> Float[Array, "n"]:
+    return note
+
+
+def shown_with(state: PyTree[Array], x: Float[Array, "n"]) -> Float[Array, "n"]:
+    return shown(Noted("of no tree")) + x
+
+
+def test_what_is_no_tree_is_wrong_whatever_trees_are_open():
+    assert verify(shown_with).contracts[0].verdict is Verdict.FAILS
