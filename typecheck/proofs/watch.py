@@ -9,11 +9,13 @@ Whose code is a user's, `whose` says; what a function's annotations ask of a cal
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Mapping
 from types import CodeType, FrameType
 from typing import Any, Literal
 
+import equinox as eqx
 from weft.core.edge import names
 from weft.core.records.leaves import is_array
 from weft.core.records.module import Module
@@ -220,7 +222,7 @@ class Watch:
             named = names_of_class(cls)
             sizes = {name: one for name, one in given.items() if name in named and is_size(one)}
             note_sizes(record, sizes)
-            self._check(record, whole=True, given=sizes)
+            self._check(_converted(record), whole=True, given=sizes)
 
     def check_module(self, record: Any) -> None:
         """Holds the fields of a record or object of the user's to their annotations; see `check_instance`."""
@@ -321,3 +323,17 @@ def _site(frame: FrameType | None, whose: Whose) -> tuple[int, int]:
     while frame is not None and whose[frame.f_code.co_filename] != "user":
         frame = frame.f_back
     return (0, 0) if frame is None else (id(frame.f_code), frame.f_lasti)
+
+
+def _converted(record: Any) -> Any:
+    """A record whose constructor has just ended, with its fields as equinox is about to convert them."""
+    fields = getattr(type(record), "__dataclass_fields__", {}) if isinstance(record, eqx.Module) else {}
+    converters = {name: one.metadata.get("converter") for name, one in fields.items()}
+    if not any(converters.values()):
+        return record
+    made = object.__new__(type(record))
+    for name, value in vars(record).items():
+        converter = converters.get(name)
+        with contextlib.suppress(Exception):  # which equinox meets in a moment, and raises
+            object.__setattr__(made, name, value if converter is None else converter(value))
+    return made

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from weft.typecheck import verify
 from weft.typecheck.proofs.report import Verdict
 
@@ -238,3 +238,26 @@ def test_sizes_that_a_configuration_has_by_default_are_what_is_given():
     loss, wrong = (one for one in verify(Network).contracts if one.name in ("Network.loss", "Network.wrong"))
     assert {*loss.assumptions} >= {"inputs = 10", "outputs = 10"}, loss
     assert wrong.verdict is Verdict.FAILS, wrong
+
+
+class Switched(eqx.Module):
+    """A field is what its converter makes of its default."""
+
+    on: Bool[Array, ""] = eqx.field(default=False, converter=jnp.asarray)
+
+    def used(self, x: Float[Array, "n"]) -> Float[Array, "n"]:
+        return jnp.where(self.on, x, 0)
+
+
+class Scaled(Switched):
+    scale: Float[Array, ""] = eqx.field(default=1.0, kw_only=True, converter=lambda given: jnp.asarray(given)[None])
+
+    def scaled(self, x: Float[Array, "n"]) -> Float[Array, "n"]:
+        return self.scale * x
+
+
+def test_a_default_is_held_to_its_annotation_once_it_is_converted():
+    assert verify(Switched)
+    report = verify(Scaled)
+    assert 'Scaled, field scale: expected Float[Array, ""], found f32[1]' in str(report), report
+    assert "field on" not in str(report)
