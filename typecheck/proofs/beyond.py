@@ -25,7 +25,7 @@ NOT_ABSTRACT = (
 # What no numbers would do for inside of a transform of the program's own: that goes for every array there.
 _NOT_INSIDE = (jax.errors.TracerIntegerConversionError, jax.errors.NonConcreteBooleanIndexError)
 # What it says of a value that it has kept from where it was made, outside of the trace.
-_ABSTRACT = f"'{jax.ShapeDtypeStruct.__name__}'"
+_ABSTRACT = f"{jax.ShapeDtypeStruct.__name__}'"
 _OF_MODULE = Refusal((AttributeError,), ("^module '",))
 # What a library says where shapes, or kinds of numbers, are what it refuses.
 _OF_SHAPES = re.compile(r"\d|shape|dim|ax[ie]s|rank|size|length|dtype|broadcast|array|structure|scalar|matri", re.I)

@@ -236,6 +236,10 @@ def _failed(target: Target, search: Search, outcome: Outcome) -> Contract:
         if all(links):
             words = " and ".join(f"{one} = {other}" for one, other in dict.fromkeys(itertools.chain(*links)))
             return _undecided(target, Cause.DOUBT, f"{findings[0]}: it holds when {words}, which no annotation says")
+        items = sorted({place for failure in outcome.failed for place in _members_of_items(failure)})
+        if items:
+            which = f"which members of their unions {', '.join(items)} are, what else is given may decide"
+            return _undecided(target, Cause.DOUBT, f"{findings[0]}: {which}")
     return _contract(
         target,
         Verdict.FAILS,
@@ -243,6 +247,12 @@ def _failed(target: Target, search: Search, outcome: Outcome) -> Contract:
         assumptions=_assumptions(target, outcome),
         failures=tuple({(one.rule, one.file, one.line, one.message): one for one in findings}.values()),
     )
+
+
+def _members_of_items(failed: Trial) -> list[str]:
+    """The items of collections that are of a union, as in a mixture of distributions of several kinds, each of which
+    goes with an item of another argument; a violation says what is wrong whichever they are."""
+    return [] if failed.violations else [argument_of(one) for one in failed.values if one.endswith("] type")]
 
 
 def _ended(target: Target, outcome: Outcome) -> Contract:

@@ -71,3 +71,33 @@ def test_an_argument_that_has_to_be_a_size_is_said_where_what_is_called_asks_for
     assert contract.verdict is Verdict.UNDECIDED, contract
     assert "it holds when nodes = most, which no annotation says" in contract.reason
     assert verify(replaced).contracts[0].verdict is Verdict.FAILS
+
+
+class Normal(eqx.Module):
+    mean: Float[Array, "dims"]
+
+    def density(self, x: Array) -> Array:
+        return jax.lax.sub(self.mean, x).sum()
+
+
+class Categorical(eqx.Module):
+    logits: Float[Array, "dims choices"]
+
+    def density(self, x: Array) -> Array:
+        return jax.lax.mul(self.logits, x).sum()
+
+
+class Mixed(eqx.Module):
+    parts: tuple[Normal | Categorical, ...]
+
+
+def densities(mixed: Mixed, x: tuple[Float[Array, "numbers"], Float[Array, "choices kinds"]]) -> Float[Array, ""]:
+    first, second = mixed.parts
+    return first.density(x[0]) + second.density(x[1])
+
+
+@pytest.mark.usefixtures("installed")
+def test_which_kinds_the_items_of_a_record_are_of_another_argument_may_say():
+    (contract,) = verify(densities).contracts
+    assert contract.verdict is Verdict.UNDECIDED, contract
+    assert "which members of their unions" in contract.reason
