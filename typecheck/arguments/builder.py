@@ -232,10 +232,16 @@ class Builder:
 
     @property
     def by_default(self) -> frozenset[int]:
-        """The integers that what makes records takes where nothing else is given: no dim and no option varies them."""
+        """The integers that configurations have where nothing else is given: no dim and no option varies them.
+
+        A configuration is what something else is made of. An integer of what is called itself, as a number of points of
+        a quadrature, is none of the sizes that it is given.
+        """
+        made_of = {id(one) for *_, args, kwargs in self.calls for one in (*args, *kwargs.values())}
         return frozenset(
             number
-            for *_, call, args, kwargs in self.calls
+            for made, _, call, args, kwargs in self.calls
+            if id(made) in made_of
             for number in _left_at_default(call, args, kwargs)
             if isinstance(number, int) and not isinstance(number, bool) and number > 1
         )

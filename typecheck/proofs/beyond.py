@@ -93,7 +93,9 @@ def _is_refused_by_a_library(trial: Trial) -> bool:
 
 def _refuses_a_choice(trial: Trial) -> bool:
     """Whether a library that is not JAX refuses a value by what it is, as a name of a method that it does not know."""
-    said, of_value = str(trial.error), type(trial.error) is ValueError and not trial.guard
+    said, cls = first_line(trial.error), type(trial.error)
+    # Libraries have classes of their own for that.
+    of_value = not trial.guard and (cls is ValueError or (cls.__module__ != "builtins" and issubclass(cls, ValueError)))
     return of_value and is_refused_by_library(trial.error) and bool(said) and not _OF_SHAPES.search(said)
 
 

@@ -234,6 +234,17 @@ class Network:
         return ((x @ self.inner @ self.outer - y) ** 2).mean(0)
 
 
+class Quadrature(eqx.Module):
+    points: int = 20
+
+    def integrate(self, x: Float[Array, "n d"]) -> Float[Array, "n"]:
+        return (x * jnp.ones(self.points)).sum(1)
+
+
+def test_a_default_of_what_is_called_is_no_size_of_what_it_is_given():
+    assert verify(Quadrature).contracts[0].verdict is Verdict.FAILS
+
+
 def test_sizes_that_a_configuration_has_by_default_are_what_is_given():
     loss, wrong = (one for one in verify(Network).contracts if one.name in ("Network.loss", "Network.wrong"))
     assert {*loss.assumptions} >= {"inputs = 10", "outputs = 10"}, loss
