@@ -7,9 +7,11 @@ array, whoever wrote the program has to say which: the failure of an installed p
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 
-from weft.typecheck.proofs.changing import beside, change_of
+from weft.typecheck.arguments.builder import Unbuildable
+from weft.typecheck.proofs.changing import beside, change_of, changed
 from weft.typecheck.proofs.explaining import Explainer
 from weft.typecheck.proofs.trial import Trial
 
@@ -37,11 +39,23 @@ def links_of(explainer: Explainer, failed: Trial) -> tuple[Pair, ...]:
         links = (change_of(merged=dict(step)) for step in steps)
         further = beside(explainer, failed, change_of(merged=dict(joined)), links)
         if further is None or not (further[0].ok or further[0].progress > best.progress):
-            return ()
+            return _sum_of(explainer, failed, given, integers)
         best = further[0]
         joined = (*joined, *((one, str(other)) for (_, one), other in further[1].items()))
         if best.ok:
             return joined
+    return ()
+
+
+def _sum_of(explainer: Explainer, failed: Trial, given: list[str], integers: list[str]) -> tuple[Pair, ...]:
+    """Two sizes of what is given whose sum an integer has to be, as of what a network gets joined together."""
+    sizes = failed.assignment.sizes
+    for (one, other), integer in itertools.islice(
+        itertools.product(itertools.combinations(given, 2), integers), _MOST_TRIED
+    ):
+        with contextlib.suppress(Unbuildable):
+            if explainer.attempt(changed(failed, sizes={integer: sizes[one] + sizes[other]})).ok:
+                return ((f"{one} + {other}", integer),)
     return ()
 
 

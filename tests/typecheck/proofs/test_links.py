@@ -101,3 +101,20 @@ def test_which_kinds_the_items_of_a_record_are_of_another_argument_may_say():
     (contract,) = verify(densities).contracts
     assert contract.verdict is Verdict.UNDECIDED, contract
     assert "which members of their unions" in contract.reason
+
+
+class Timed(eqx.Module):
+    layer: eqx.nn.Linear
+
+    def __init__(self, inputs: int, outputs: int, key: jax.Array):
+        self.layer = eqx.nn.Linear(inputs, outputs, key=key)
+
+    def velocity(self, x: Float[Array, "places"], t: Float[Array, "times"]) -> Float[Array, "outputs"]:
+        return self.layer(jnp.concatenate([x, t]))
+
+
+@pytest.mark.usefixtures("installed")
+def test_an_integer_may_have_to_be_the_sum_of_two_sizes():
+    contract = next(one for one in verify(Timed).contracts if one.name.endswith("velocity"))
+    assert contract.verdict is Verdict.UNDECIDED, contract
+    assert "it holds when places + times = inputs, which no annotation says" in contract.reason
