@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from collections.abc import Sequence
 
 from weft.typecheck.arguments.builder import Unbuildable
 from weft.typecheck.proofs.changing import beside, change_of, changed
 from weft.typecheck.proofs.explaining import Explainer
+from weft.typecheck.proofs.options import argument_of
 from weft.typecheck.proofs.trial import Trial
 
 # How many pairs are joined one after the other, and how many trials that may take in all.
@@ -21,7 +23,23 @@ _MOST_JOINED, _MOST_TRIED = 4, 80
 Pair = tuple[str, str]
 
 
-def links_of(explainer: Explainer, failed: Trial) -> tuple[Pair, ...]:
+def what_is_unsaid(explainer: Explainer, failures: Sequence[Trial]) -> str | None:
+    """What no annotation says that failures may all be about, in words."""
+    links = [_links_of(explainer, one) for one in failures]
+    if all(links):
+        words = " and ".join(f"{one} = {other}" for one, other in dict.fromkeys(itertools.chain(*links)))
+        return f"it holds when {words}, which no annotation says"
+    items = sorted({place for one in failures for place in _members_of_items(one)})
+    return f"which members of their unions {', '.join(items)} are, what else is given may decide" if items else None
+
+
+def _members_of_items(failed: Trial) -> list[str]:
+    """The items of collections that are of a union, as in a mixture of distributions of several kinds, each of which
+    goes with an item of another argument; a violation says what is wrong whichever they are."""
+    return [] if failed.violations else [argument_of(one) for one in failed.values if one.endswith("] type")]
+
+
+def _links_of(explainer: Explainer, failed: Trial) -> tuple[Pair, ...]:
     """Sizes of what is given, each with the integer that it has to be one with for a trial to hold.
 
     Empty, if no such pairs make it hold: an integer is joined with several sizes, but no two integers are. A

@@ -13,7 +13,6 @@ fails; one that pairs a dim with itself is the `outer-product` lint's.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +26,7 @@ from weft.typecheck.proofs.beyond import NOT_ABSTRACT, beyond_annotations
 from weft.typecheck.proofs.budget import USUAL, Budget
 from weft.typecheck.proofs.drift import drifts
 from weft.typecheck.proofs.following import listening
-from weft.typecheck.proofs.links import links_of
+from weft.typecheck.proofs.links import what_is_unsaid
 from weft.typecheck.proofs.lints import lint
 from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for
 from weft.typecheck.proofs.options import argument_of
@@ -231,15 +230,9 @@ def _failed(target: Target, search: Search, outcome: Outcome) -> Contract:
         cause = Cause.SECONDS if first.is_over else Cause.DOUBT
         return _undecided(target, cause, f"{first.findings[0]}: {first.doubt}", _tried(outcome))
     findings = [one for each in told if not each.doubt for one in each.findings]
-    if not is_users(target.file):
-        links = [links_of(search, failure) for failure in outcome.failed]
-        if all(links):
-            words = " and ".join(f"{one} = {other}" for one, other in dict.fromkeys(itertools.chain(*links)))
-            return _undecided(target, Cause.DOUBT, f"{findings[0]}: it holds when {words}, which no annotation says")
-        items = sorted({place for failure in outcome.failed for place in _members_of_items(failure)})
-        if items:
-            which = f"which members of their unions {', '.join(items)} are, what else is given may decide"
-            return _undecided(target, Cause.DOUBT, f"{findings[0]}: {which}")
+    unsaid = None if is_users(target.file) else what_is_unsaid(search, outcome.failed)
+    if unsaid is not None:
+        return _undecided(target, Cause.DOUBT, f"{findings[0]}: {unsaid}")
     return _contract(
         target,
         Verdict.FAILS,
@@ -247,12 +240,6 @@ def _failed(target: Target, search: Search, outcome: Outcome) -> Contract:
         assumptions=_assumptions(target, outcome),
         failures=tuple({(one.rule, one.file, one.line, one.message): one for one in findings}.values()),
     )
-
-
-def _members_of_items(failed: Trial) -> list[str]:
-    """The items of collections that are of a union, as in a mixture of distributions of several kinds, each of which
-    goes with an item of another argument; a violation says what is wrong whichever they are."""
-    return [] if failed.violations else [argument_of(one) for one in failed.values if one.endswith("] type")]
 
 
 def _ended(target: Target, outcome: Outcome) -> Contract:
