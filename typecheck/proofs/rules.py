@@ -190,6 +190,10 @@ def _is_fixed(key: str, number: int, trial: Trial, needs: Needs) -> bool:
     )
 
 
+# What a guard says that asks whether something divides a size.
+_DIVIDES = re.compile(r"%|divi|divmod|multiple")
+
+
 def _divisors(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     fixed = dict(needs.equal)
     pairs = [
@@ -202,7 +206,9 @@ def _divisors(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     # it is their product.
     for big, small in pairs if trial.guard else ():
         yield dataclasses.replace(needs, multiples=(*needs.multiples, (big, small), (big, 48)))
-    for (big, one), (same, other) in itertools.combinations(pairs, 2) if trial.guard else ():
+    # There are too many products of two sizes to be tried at every guard.
+    asked = pairs if _DIVIDES.search(f"{trial.guard} {trial.error}") and trial.guard else []
+    for (big, one), (same, other) in itertools.combinations(asked, 2):
         if big == same:
             yield dataclasses.replace(needs, multiples=(*needs.multiples, (big, one), (big, other)))
 
