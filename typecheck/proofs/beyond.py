@@ -92,7 +92,12 @@ def _is_refused_by_a_library(trial: Trial) -> bool:
 
 
 def _refuses_a_choice(trial: Trial) -> bool:
-    """Whether a library that is not JAX refuses a value by what it is, as a name of a method that it does not know."""
+    """Whether a library that is not JAX refuses a value by what it is, as a name of a method that it does not know.
+
+    In the user's own code that is a slip of the pen.
+    """
+    if is_users(trial.error_at[0]):
+        return False
     said, cls = first_line(trial.error), type(trial.error)
     # Libraries have classes of their own for that.
     of_value = not trial.guard and (cls is ValueError or (cls.__module__ != "builtins" and issubclass(cls, ValueError)))
@@ -108,6 +113,14 @@ def _asks_another_version(trial: Trial) -> bool:
     return asked and not is_users(trial.error_at[0])
 
 
+def _divides_by_nothing(trial: Trial) -> bool:
+    """Whether an installed package divides by 0, as where there is no whole patch, and integers no shape names are why.
+
+    Who wrote the user's own code would have it said.
+    """
+    return isinstance(trial.error, ZeroDivisionError) and bool(trial.configured) and not is_users(trial.error_at[0])
+
+
 # What says nothing of a contract whatever a program is given, or whoever is asked: in this order.
 _OF_NO_ARGUMENT: tuple[tuple[Callable[[Trial], bool], str], ...] = (
     (_needs_values, "it needs the numbers in an array, not only its shape ({what})"),
@@ -119,6 +132,7 @@ _OF_NO_ARGUMENT: tuple[tuple[Callable[[Trial], bool], str], ...] = (
         "no arguments were found that the validation of their classes lets pass ({what}); pass some in `args`",
     ),
     (_asks_another_version, "it needs a package, or a version of one, that is not here ({what})"),
+    (_divides_by_nothing, "by which integers it can divide, no annotation says ({what}); pass some in `args`"),
     (Refusal((OSError,)), "it needs what lies outside of the program ({what})"),
     (lambda trial: bool(trial.guard), "{guard}: no arguments were found that pass ({what}); pass some in `args`"),
 )
@@ -129,7 +143,7 @@ _A_TREE = re.compile(r"found (dict|tuple|list|\(|\[)")
 
 
 def _of_open(trial: Trial) -> str | None:
-    """Why a violation says nothing of the contract, if so: it is about an array whose annotation gives no shape."""
+    """Why a violation says nothing of the contract, if so: it is about a tree, or a shape, that is left open."""
     first = trial.violations[0]
     trees = sorted(open_trees(trial))
     if trees and first.of_kind and first.where.startswith("argument") and _A_TREE.search(first.message):

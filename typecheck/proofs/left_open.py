@@ -86,9 +86,6 @@ OTHER_NUMBERS = Refusal(
     ),
 )
 
-# A number is divided by 0, as a size is in which there is no whole patch.
-BY_NOTHING = Refusal((ZeroDivisionError,))
-
 # What Python names the class of that it cannot compute with.
 _NAMED = re.compile(r"'(\w+)'")
 _RESHAPED = re.compile(rf"{REFUSED} of shape .* into shape \(([\d, ]+)\)")
@@ -198,11 +195,6 @@ ROWS = {
         lambda trial: trial.emptied, (NO_ITEMS,), "{places}: nothing was put into it, and it needs items"
     ),
     "integers": Row(_integers, (_any_error,), "{places}: what has this shape, annotations do not say"),
-    "a divisor": Row(
-        lambda trial: trial.configured,
-        (BY_NOTHING,),
-        "{places}: by which integers it can divide, no annotation says",
-    ),
     "a class": Row(
         _classes, (NO_ATTRIBUTE, OTHER_ARGUMENTS), "{places}: no class that was tried has, or gives, what is read of it"
     ),

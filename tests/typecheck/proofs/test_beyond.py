@@ -243,7 +243,9 @@ class Loop(eqx.Module):
         return eqx.internal.while_loop(lambda x: x.sum() > 0, lambda x: x - 1, x, kind=self.kind)
 
 
-def test_a_choice_that_a_library_does_not_know_is_about_no_shapes():
+def test_a_choice_that_a_library_does_not_know_is_about_no_shapes(monkeypatch: pytest.MonkeyPatch):
+    assert verify(Loop).contracts[0].verdict is Verdict.FAILS
+    monkeypatch.setattr(beyond, "is_users", lambda file: False)
     (contract,) = verify(Loop).contracts
     assert contract.verdict is Verdict.SKIPPED
     assert "a library refuses what is asked of it, and not for its shapes (ValueError: Unrecognised" in contract.reason
@@ -262,3 +264,17 @@ def test_what_a_module_has_not_is_a_slip_in_the_users_code_and_a_version_in_an_i
     (contract,) = verify(slipped).contracts
     assert contract.verdict is Verdict.SKIPPED
     assert contract.reason.startswith("it needs a package, or a version of one, that is not here (AttributeError")
+
+
+def tiled(x: Float[Array, "n"], width: int, patch: int) -> Float[Array, "n"]:
+    return x * (7 % (width // patch // 1000))
+
+
+def test_a_division_by_zero_is_a_fault_of_the_user_and_in_an_installed_package_of_its_integers(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    assert verify(tiled).contracts[0].verdict is Verdict.FAILS
+    monkeypatch.setattr(beyond, "is_users", lambda file: False)
+    (contract,) = verify(tiled).contracts
+    assert contract.verdict is Verdict.SKIPPED
+    assert contract.reason.startswith("by which integers it can divide, no annotation says (ZeroDivisionError")

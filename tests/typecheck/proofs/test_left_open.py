@@ -44,7 +44,6 @@ SAID: tuple[Callable[[], Any], ...] = (
     lambda: collections.deque([1]).index(2),
     lambda: range(1).index(2),
     lambda: next(iter(())),
-    lambda: 1 % 0,
     lambda: one_argument(),
     lambda: one_argument(1, 2),
     lambda: one_argument(1, y=2),
@@ -204,16 +203,11 @@ def neighbours(x: Float[Array, "n"], nodes: tuple[Array, Array]) -> Float[Array,
     return jnp.where(x & 1, x[nodes[0]], x[nodes[1]])
 
 
-def tiled(x: Float[Array, "n"], width: int, patch: int) -> Float[Array, "n"]:
-    return x * (7 % (width // patch // 1000))
-
-
 BY_ROW: dict[str, tuple[Any, ...]] = {
     "a value": (looked_up,),
     "the items of a default": (Parts,),
     "the items of a collection of anything": (of_all,),
     "integers": (Grid,),
-    "a divisor": (tiled,),
     "a class": (with_a_scale, with_a_key),
     "a record": (Model,),
     "a tree": (taken_apart, partitioned),
