@@ -40,6 +40,9 @@ _NAME = "__weft_contract__"
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
+_NO_CHECKER = "leave the type checker out that jaxtyping's hook takes: this one checks by itself"
+
+
 class ImportHookError(WeftError, ImportError):
     """Contracts cannot be switched on for a package."""
 
@@ -282,13 +285,17 @@ def install_import_hook(packages: str | Sequence[str], *more: str) -> ImportHook
         The hook; `with install_import_hook("package"): import package`, or `hook.uninstall()`.
 
     Raises:
-        ImportHookError: if a package, or a part of one, is imported already.
+        ImportHookError: if a package, or a part of one, is imported already, or a name is no string: jaxtyping's hook
+            takes a type checker, too, and this one checks by itself.
 
     >>> with install_import_hook("this_package", "that_package.layers") as hook:
     ...     hook.packages
     ('this_package', 'that_package.layers')
     """
     names = (*((packages,) if isinstance(packages, str) else packages), *more)
+    others = [name for name in names if not isinstance(name, str)]
+    if others:
+        raise ImportHookError(f"the name of a package is a string, and this is {others[0]!r}", fix=_NO_CHECKER)
     return ImportHook(names).install()
 
 

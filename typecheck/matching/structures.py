@@ -81,6 +81,9 @@ def _leaf_test(annotation: Annotation) -> IsLeaf | None:
             return lambda node: isinstance(node, cls)
         case Instance(cls=cls) if cls not in (int, float, bool, complex):
             return lambda node: isinstance(node, cls)
+        case TreeOf(leaf):
+            # A tree of trees is a tree: what its leaves are, the inner one says.
+            return _leaf_test(leaf)
         case LiteralOf(values) if None in values:
             return lambda node: node is None
         case _:

@@ -182,6 +182,12 @@ def test_what_is_checked_otherwise_or_not_at_all_is_left_alone(strange: Any):
         assert strange.outer(jnp.ones(3)).shape == (2,)
 
 
+@pytest.mark.parametrize("given", [("one", None), ("one", ("beartype", "beartype")), (["one", 3],)], ids=str)
+def test_a_type_checker_in_the_manner_of_jaxtypings_hook_is_refused(given):
+    with pytest.raises(ImportHookError, match="leave the type checker out"):
+        install_import_hook(*given)
+
+
 def test_a_package_that_is_imported_already_is_refused(strange: Any):
     with pytest.raises(ImportHookError, match="install the hook before"):
         install_import_hook("strange_package")

@@ -30,6 +30,10 @@ def nested(x: PyTree[PyTree[Float[Array, "a"]]]):
     return x
 
 
+def of_records(x: PyTree[PyTree[Converted]]):
+    return x
+
+
 @typing.no_type_check
 def unchecked(x: Float[Array, "a b"]):
     return x
@@ -91,6 +95,13 @@ def test_a_tree_of_trees_is_a_tree(package):
     package.nested([a(3), (a(3),)])
     with pytest.raises(ContractError, match=r"x\[1\]"):
         package.nested([a(3), a(4)])
+
+
+def test_the_leaves_of_a_tree_of_trees_may_be_records(package):
+    record = package.Converted([1.0, 2.0, 3.0])
+    package.of_records({"one": record, "more": [record, (record,)]})
+    with pytest.raises(ContractError, match=r"x\.more\[1\] of of_records should be Converted, and is int 1"):
+        package.of_records({"one": record, "more": [record, 1]})
 
 
 def test_no_type_check_is_respected(package):
