@@ -11,8 +11,8 @@ N ?= 1000
 JOBS ?= logical
 PINS := constraints.txt pyproject.toml
 
-.PHONY: help demo demo-lm test test-slow quick test-debug fuzz fuzz-records flax-suite flax-guides check-field field-nnx lint format typecheck \
-    bench docs docs-serve wheel sdist freeze clean
+.PHONY: help demo demo-lm test test-slow quick test-debug fuzz fuzz-records flax-suite flax-guides jaxtyping-suite check-field \
+    field-nnx lint format typecheck bench docs docs-serve wheel sdist freeze clean
 .DEFAULT_GOAL := help
 
 help:
@@ -26,6 +26,7 @@ help:
 	@echo 'make fuzz-records N=2000 compare random programs over records with plain JAX'
 	@echo 'make flax-suite run flax'\''s own tests of NNX over weft.nnx'
 	@echo 'make flax-guides run the code cells of flax'\''s published guides over weft.nnx'
+	@echo 'make jaxtyping-suite run jaxtyping'\''s own tests over weft'\''s checker'
 	@echo 'make check-field judge released packages that annotate with jaxtyping, by what is known of them'
 	@echo 'make field-nnx  use packages built on flax.nnx under flax and weft, and compare'
 	@echo 'make lint       ruff check and ruff format --check'
@@ -71,6 +72,9 @@ flax-suite: $(VENV)/stamp-test
 
 flax-guides: $(VENV)/stamp-test
 	$(BIN)/python tests/nnx/flax_guides.py $(ARGS)
+
+jaxtyping-suite: $(VENV)/stamp-test
+	$(BIN)/python tests/typecheck/jaxtyping_suite.py $(ARGS)
 
 check-field: $(VENV)/stamp-test
 	$(BIN)/python tests/typecheck/field/field.py $(ARGS)

@@ -1,6 +1,6 @@
 """The code cells of flax's published guides, run over `weft.nnx`: `make flax-guides`.
 
-The guides are the notebooks of flax's source archive at the pinned version, kept beside its tests (`flax_suite.py`).
+The guides are the notebooks of flax's source archive at the pinned version, kept beside its tests (`tests/suites.py`).
 What counts is each cell that runs under flax itself in this environment; a cell that ends in an error under weft is
 printed with that error's first line, and makes the exit status 1. How many print the same is said, too. A guide that
 imports what is not installed here, which is mostly what fetches its data, is left out with the reason. What became of
@@ -134,10 +134,10 @@ def main() -> int:
     if given.cells is not None:
         run_cells(Path(given.guides[0]), given.cells)
         return 0
-    sys.path.insert(0, str(HERE.parent))
-    import flax_suite
+    sys.path.insert(0, str(HERE.parents[1]))
+    from suites import fetch, pinned_version
 
-    docs = flax_suite.fetch(flax_suite.cache(), given.archive, "docs_nnx")
+    docs = fetch("flax", pinned_version("flax"), "docs_nnx", given.archive)
     counted = passed = same = 0
     for guide in sorted(docs.rglob("*.ipynb")):
         if given.guides and guide.stem not in given.guides:
