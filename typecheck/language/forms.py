@@ -140,7 +140,12 @@ def _make_object(cls: type, values: Mapping[str, Any]) -> Any:
 
 
 def _is_namedtuple(cls: type) -> bool:
-    return issubclass(cls, tuple) and hasattr(cls, "_fields") and "__annotations__" in vars(cls)
+    # A subclass that adds methods alone has the annotations of the one that it extends.
+    return (
+        issubclass(cls, tuple)
+        and hasattr(cls, "_fields")
+        and any("__annotations__" in vars(one) for one in cls.__mro__)
+    )
 
 
 def _namedtuple_fields(cls: Any) -> list[FieldData]:

@@ -70,6 +70,13 @@ class Pair(NamedTuple):
     y: Float[Array, "m"]
 
 
+class Sum(Pair):
+    """A pair that declares no field of its own."""
+
+    def total(self) -> Any:
+        return self.x.sum() + self.y.sum()
+
+
 class Rate(TypedDict):
     rate: Float[Array, "n"]
 
@@ -289,6 +296,10 @@ ROWS = [
     Row(Pair, lambda w: (w.f(w.n), w.f(w.m)), False, shares=True),
     Row(Box, lambda w: Box(w.f(w.n)), True, shares=True),
     Row(Box, lambda w: Box(w.i(w.n)), False, shares=True),
+    Row(Pair, lambda w: Sum(w.f(w.n), w.f(w.m)), True, shares=True),
+    Row(Sum, lambda w: Sum(w.f(w.n), w.f(w.m)), True, shares=True),
+    Row(Sum, lambda w: Sum(w.f(w.n), w.f(w.m, w.m)), False, shares=True),
+    Row(Sum, lambda w: Pair(w.f(w.n), w.f(w.m)), False, shares=True),
     Row(Holder, lambda w: Holder(Box(w.f(w.n)), Pair(w.f(w.n), w.f(w.m))), True, shares=True),
     Row(Holder, lambda w: Holder(Box(w.f(w.n)), Pair(w.f(w.n, 2), w.f(w.m))), False, shares=True),
     Row(Options, lambda w: {"rate": w.f(w.n)}, True, shares=True),
