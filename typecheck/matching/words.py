@@ -13,6 +13,8 @@ _BITS = re.compile(r"(float|int|uint|complex)(\d+)$")
 
 def dtype_name(dtype: Any) -> str:
     """A dtype's name as jaxtyping knows it: `float32`, `prng_key`."""
+    if isinstance(dtype, type):  # what an array of another library may say in the place of a dtype
+        return dtype.__name__
     name = getattr(getattr(dtype, "type", None), "__name__", None)
     if name is None:
         return str(dtype).rpartition(".")[2]
@@ -42,8 +44,7 @@ def in_words(value: Any) -> str:
     "(numpy f32[2,3], int 4, str 'sum')"
     """
     if _is_shaped(value):
-        library = "numpy " if type(value).__module__ == "numpy" else ""
-        return f"{library}{short_dtype(value.dtype)}[{axes_in_words(value.shape)}]"
+        return f"{_whose(value)}{short_dtype(value.dtype)}[{axes_in_words(value.shape)}]"
     if value is None:
         return "None"
     if pair := pair_in_words(value):
@@ -53,6 +54,12 @@ def in_words(value: Any) -> str:
         return f"[{text}]" if isinstance(value, list) else f"({text}{',' * (len(value) == 1)})"
     text = repr(value) if isinstance(value, bool | int | float | complex | str) else ""
     return f"{type(value).__name__} {text[:40]}".rstrip()
+
+
+def _whose(value: Any) -> str:
+    """Whose array it is, where it is none of JAX's: that may be all that is wrong with it."""
+    root = type(value).__module__.partition(".")[0]
+    return "" if root in ("jax", "jaxlib", "weft") else f"{root if root == 'numpy' else type(value).__name__} "
 
 
 def _is_shaped(value: Any) -> bool:

@@ -91,12 +91,20 @@ def test_numpy_arrays_are_taken_eagerly_where_jit_takes_them(dtype):
     assert LINEAR(np.ones((2, 4), dtype)).shape == (2, 4)
 
 
+class Later(NamedTuple):
+    """An array that is not computed yet; its dtype is a class, as NumPy's scalars are."""
+
+    shape: tuple[int, ...]
+    dtype: type
+
+
 @pytest.mark.parametrize(
     ("x", "message"),
     [
         (np.ones((2, 4), np.float32), "should be f32[*batch,d=3], and is numpy f32[2,4]"),
         (np.ones((2, 3), int), "should be Float32[*batch,d=3], and is numpy i64[2,3]"),
         (np.array(["a", "b", "c"]), "should be Float32[*batch,d=3], and is numpy str_[3]"),
+        (Later((2, 3), jnp.float32), "should be Float32[*batch,d=3], and is Later f32[2,3]"),
         ([1.0, 2.0, 3.0], "should be Float32[*batch,d=3], and is list"),
     ],
 )
