@@ -6,11 +6,14 @@ Nothing here imports JAX: where every verdict is kept, the command is done befor
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import importlib
 import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -230,10 +233,11 @@ class Run:
         interrupted = False
         results = self._kept_or_judged(units, settings) if judge is None else judge(units, settings)
         try:
-            for parts, is_finished in _finishing(results):
-                ahead -= is_finished
-                for part in parts:
-                    self._say(baseline.apply(part) if baseline and not self.options.write_baseline else part)
+            with _told_to_end():
+                for parts, is_finished in _finishing(results):
+                    ahead -= is_finished
+                    for part in parts:
+                        self._say(baseline.apply(part) if baseline and not self.options.write_baseline else part)
         except KeyboardInterrupt:
             interrupted = True
         if not interrupted and only is None:
@@ -312,6 +316,19 @@ def _finishing(results: Iterator[list[Checked]]) -> Iterator[tuple[list[Checked]
         for parts in interrupt.args:
             yield parts, False
         raise
+
+
+@contextlib.contextmanager
+def _told_to_end() -> Iterator[None]:
+    """Takes what a CI's time limit sends (SIGTERM) for ^C: what is known is printed, and no worker left behind."""
+    if threading.current_thread() is not threading.main_thread():  # others may not say who hears of a signal
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _cores() -> int:

@@ -167,13 +167,14 @@ def test_an_unchanged_project_is_answered_without_jax(tmp_path: Path):
     assert out.splitlines()[-1] == "2 contracts: 1 proved, 0 hold on the sizes tried, 1 fail"
 
 
-def test_an_interruption_keeps_what_is_known(tmp_path: Path):
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM], ids=["^C", "a time limit's"])
+def test_an_interruption_keeps_what_is_known(tmp_path: Path, sent: signal.Signals):
     write(tmp_path, {"a.py": RIGHT.replace('"n"]:', '"n n"]:'), "b.py": RIGHT + FOREVER, "c.py": RIGHT})
     run = command(tmp_path, "-j", "1", ".")
     assert run.stdout is not None
     first = run.stdout.readline()  # it comes before the run is over
     assert first.startswith("a.py:3: right: contract")
-    run.send_signal(signal.SIGINT)
+    run.send_signal(sent)
     out, err = run.communicate()
     assert run.returncode == 130
     assert out.startswith(("1 contracts:", "2 contracts:"))
