@@ -301,7 +301,8 @@ def _part(contract: Contract, strict: bool) -> Checked:
         told = "ignored" if verdict in (Verdict.FAILS, Verdict.UNDECIDED) else verdict.value
     else:
         told = verdict.value
-    assumptions = tuple(f"{contract.name} holds when {what}" for what in contract.assumptions)
+    where = f"{shown(contract.file)}:{contract.line}: {contract.name}"
+    assumptions = tuple(f"{where}: holds when {what}" for what in contract.assumptions)
     # What ended with its time may have more of it on another machine; what ended with its trials does so everywhere.
     return Checked(tuple(lines), (told,), assumptions, marks=tuple(marks), lasting=contract.cause is not Cause.SECONDS)
 

@@ -57,7 +57,7 @@ def test_what_was_skipped_gets_its_verdict_from_recorded_calls(folder: Path, cap
     assert "not checked: name: it has no annotation" in capsys.readouterr().out
     write_calls(folder / ".weft" / "calls.json", called("as it is", [2, 3]))
     assert check(*arguments) == 0
-    assert "named holds when it is called as recorded" in capsys.readouterr().out
+    assert ": named: holds when it is called as recorded" in capsys.readouterr().out
     write_calls(folder / "others.json", called("turned", [3, 3]))
     assert check(*arguments, "--calls", "others.json") == 1
     assert "called as recorded)" in capsys.readouterr().out

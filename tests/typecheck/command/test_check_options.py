@@ -123,7 +123,7 @@ def test_a_dim_expression_that_cannot_be_solved_is_one_line(tmp_path: Path, caps
         "ZeroDivisionError: integer division or modulo by zero",
         "7: a_hole: the dim expression '{m}*a' reads 'm', which nothing binds",
         "10: unbound: the dim expression 'b*c' reads 'b', which nothing binds",
-        "at_times holds when a >= 3",
+        "13: at_times: holds when a >= 3",
         "2 contracts: 1 proved, 1 hold on the sizes tried, 0 fail, 3 unusable",
     ]
 
