@@ -29,6 +29,8 @@ _SHORT_PROFILE = (1, 2, 3, 4, 6, 9, 16, 25)
 # Sizes that one need more does not allow.
 _OFF = 3
 _ROUNDS = 4
+# Of how many keys each is drawn much larger, and much smaller, than all others.
+_MOST_AGAINST = 6
 # Which multiples of a number are tried where the first ones fail.
 _FURTHER = (7, 11, 13)
 # Sizes that guards refuse one after the other.
@@ -65,6 +67,7 @@ def confirmed(base: Trial, needs: Needs, attempt: Callable[[Sizes, Needs], Trial
     """
     holds = Holds(attempt)
     given = {key: size for key, size in base.assignment.sizes.items() if isinstance(size, int)}
+    needs = _unchained(given, needs, holds, fixed)
     needs = _related(given, needs, holds, fixed)  # an order that nothing needs would hide the small sizes of a profile
     for key in _with_numbers(needs):
         if key in given and key not in fixed:
@@ -83,6 +86,29 @@ def confirmed(base: Trial, needs: Needs, attempt: Callable[[Sizes, Needs], Trial
     return needs
 
 
+def _unchained(given: Sizes, needs: Needs, holds: Holds, fixed: frozenset[str]) -> Needs:
+    """The needs with `a <= c` in place of `a <= b` and `b <= c`, where b was only what the sizes tried had between."""
+    for (small, middle, one), (other, big, two) in itertools.permutations(needs.order, 2):
+        if middle == other and small != big and {small, middle, big} <= given.keys() - fixed:
+            apart = needs.without(order=(small, middle, one)).without(order=(other, big, two))
+            shorter = apart.plus(order=(small, big, one * two))
+            ends = [{**given, small: 3, big: 3 * one * two, middle: size} for size in (1, 50 * one * two)]
+            if _all_hold([*ends, *_draws(given, shorter, random.Random(1), fixed)], shorter, holds):
+                return shorter
+    return needs
+
+
+def _all_hold(several: Iterable[Sizes], needs: Needs, holds: Holds) -> bool:
+    """Whether a program holds at all of some sizes that needs allow, as far as arguments can be made, and at some."""
+    found: set[bool | None] = set()
+    for sizes in several:
+        if needs.allows(sizes):
+            found.add(holds(sizes, needs))
+            if False in found:
+                return False
+    return True in found
+
+
 def _with_numbers(needs: Needs) -> list[str]:
     keys = [key for key, factor in needs.multiples if isinstance(factor, int)]
     lists = needs.least, needs.equal, needs.most, needs.undivided, needs.unlike
@@ -90,7 +116,7 @@ def _with_numbers(needs: Needs) -> list[str]:
 
 
 def _without_numbers(key: str, needs: Needs) -> Needs:
-    lists = ("least", "equal", "most", "undivided", "unlike")
+    lists = ("least", "equal", "most", "undivided", "unlike", "among")
     kept = {name: tuple(one for one in getattr(needs, name) if one[0] != key) for name in lists}
     kept["multiples"] = tuple(one for one in needs.multiples if one[0] != key or isinstance(one[1], str))
     return dataclasses.replace(needs.without(squares=key), **kept)
@@ -304,6 +330,13 @@ def _wishes(given: Sizes, needs: Needs, source: random.Random) -> Iterator[Sizes
     yield dict.fromkeys(given, 1)
     for most in (12, 40, 4):
         yield {key: source.randrange(1, most) for key in given}
+    # One size against all others, for a relation that the dealt sizes happen to keep is seldom broken by chance.
+    for key in itertools.islice(given, _MOST_AGAINST):
+        for alone, others in ((48, 6), (3, 48)):
+            yield {
+                **{one: source.randrange(others // 2, others) for one in given},
+                key: source.randrange(alone // 2, alone),
+            }
     if needs.most:
         yield {key: needs.ceiling(key) or 1 for key in given}
 
@@ -342,6 +375,8 @@ def _mended(wrong: Sizes, given: Sizes, needs: Needs, holds: Holds) -> Needs:
             draws = ({**wrong, key: unit * more} for more in (1, 2, 3))
             if all(holds(sizes, product) for sizes in draws if product.allows(sizes)):
                 return product
+    if (ordered := _ordered(wrong, given, needs, holds)) is not None:
+        return ordered
     for key in wrong:
         nearer = {**wrong, key: given[key]}
         if wrong[key] != given[key] and needs.allows(nearer) and holds(nearer, needs):
@@ -351,6 +386,22 @@ def _mended(wrong: Sizes, given: Sizes, needs: Needs, holds: Holds) -> Needs:
             return _among((key,), given, needs)
     responsible = [key for key in wrong if wrong[key] != given[key]]
     return _among(tuple(responsible), given, needs)
+
+
+def _ordered(wrong: Sizes, given: Sizes, needs: Needs, holds: Holds) -> Needs | None:
+    """The needs with an order of two sizes that a draw has not kept, without the bounds that stood for it, if any does.
+
+    What was dealt may hold without being so ordered, as where nothing of an array is left: then only a bound of another
+    size was found to matter.
+    """
+    unbound = dataclasses.replace(needs, least=())
+    for small, big in itertools.permutations(wrong, 2):
+        if wrong[small] > wrong[big] and (big, small) not in {(one, other) for one, other, _ in needs.order}:
+            more = unbound.plus(order=(small, big, 1))
+            edges = [{**wrong, big: wrong[small]}, {**wrong, small: wrong[big]}]
+            if _all_hold([*edges, *_draws(given, more, random.Random(1), frozenset())], more, holds):
+                return more
+    return None
 
 
 def _size(one: str | int, sizes: Sizes) -> int:

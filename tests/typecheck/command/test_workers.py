@@ -134,7 +134,9 @@ def test_the_rest_is_judged_in_the_order_of_the_files(ran):
 
 def test_what_a_body_does_without_is_said_beside_its_verdict(ran):
     (said,) = [one for one in ran[1]["assumptions"] if "does_without" in one]
-    assert said.endswith(": does_without: holds when it can do without this: it writes made, which `weft check` refuses")
+    assert said.endswith(
+        ": does_without: holds when it can do without this: it writes made, which `weft check` refuses"
+    )
 
 
 def test_a_file_that_cannot_be_imported_is_one_line(ran):

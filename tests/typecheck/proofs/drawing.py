@@ -24,8 +24,8 @@ def draws(keys: Mapping[str, int], needs: Needs, source: random.Random, count: i
     """Sizes that needs allow, by drawing until some are."""
     for _ in range(count):
         for _ in range(3000):
-            most = source.choice((4, 12, 48))
-            sizes = {key: source.randint(1, most) for key in keys}
+            # Each of a range of its own, so that one is often much larger than another.
+            sizes = {key: source.randint(1, source.choice((4, 12, 48))) for key in keys}
             for key, known in needs.among:
                 sizes[key] = source.choice(known)
             for key, number in needs.equal:

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
 from jaxtyping import Array, Float
 from weft.typecheck.proofs.budget import USUAL
-from weft.typecheck.proofs.prover import proofs_of
+from weft.typecheck.proofs.prover import proofs_of, verify
 
 from .. import corpus
 from . import test_conditions as conditions
@@ -49,6 +50,16 @@ def at_most_half(x: Float[Array, "n"], k: Float[Array, "m"]) -> Float[Array, "n"
     return x
 
 
+def frames(x: Float[Array, "n"], width: int, hop: int) -> Float[Array, "{width} 1+(n-{width})//{hop}"]:
+    starts = jnp.arange(1 + (x.shape[0] - width) // hop) * hop
+    return jax.vmap(jax.lax.dynamic_slice_in_dim, (None, 0, None), 1)(x, starts, width)
+
+
+def centred(x: Float[Array, "*channels n"], size: int) -> Float[Array, "*channels {size}"]:
+    left = (size - x.shape[-1]) // 2
+    return jnp.pad(x, [*[(0, 0)] * (x.ndim - 1), (left, size - x.shape[-1] - left)])
+
+
 OF_CONDITIONS = [
     conditions.long_enough,
     conditions.a_power,
@@ -56,13 +67,22 @@ OF_CONDITIONS = [
     conditions.Attention,
     conditions.Residual,
 ]
-FUNCTIONS = [windows, in_heads, between, either, at_most_half, *OF_CONDITIONS]
+FUNCTIONS = [windows, in_heads, between, either, at_most_half, frames, centred, *OF_CONDITIONS]
 
 
 @pytest.mark.parametrize("thing", FUNCTIONS, ids=lambda one: one.__name__)
 def test_a_stated_condition_is_true_wherever_it_allows(thing: Any):
     for proof in proofs_of(thing, {}, {}, USUAL):
         assert not violations(proof.target, DRAWS)[1]
+
+
+@pytest.mark.parametrize(("thing", "condition"), [(frames, "width <= n"), (centred, "n <= size")])
+def test_an_order_that_the_dealt_sizes_happen_to_keep_is_found_by_one_size_against_the_others(
+    thing: Any, condition: str
+):
+    """Of frames wider than what they are cut from there are none, and the bound that was found, `hop >= 4`, is untrue."""
+    (contract,) = verify(thing).contracts
+    assert contract.assumptions == (condition,)
 
 
 if MANY:
