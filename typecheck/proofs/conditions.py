@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from weft.typecheck.arguments.builder import Unbuildable
+from weft.typecheck.proofs.drawn import Sizes, draws
 from weft.typecheck.proofs.needs import Needs, is_square
 from weft.typecheck.proofs.options import at_guard
 from weft.typecheck.proofs.trial import Trial
@@ -29,14 +30,8 @@ _SHORT_PROFILE = (1, 2, 3, 4, 6, 9, 16, 25)
 # Sizes that one need more does not allow.
 _OFF = 3
 _ROUNDS = 4
-# Of how many keys each is drawn much larger, and much smaller, than all others.
-_MOST_AGAINST = 6
 # Which multiples of a number are tried where the first ones fail.
 _FURTHER = (7, 11, 13)
-# Sizes that guards refuse one after the other.
-_MOST_SKIPPED = 50
-
-Sizes = Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -76,7 +71,7 @@ def confirmed(base: Trial, needs: Needs, attempt: Callable[[Sizes, Needs], Trial
     source = random.Random(0)
     for _ in range(_ROUNDS):
         wrong = next(
-            (sizes for sizes in _draws(given, needs, source, fixed) if holds(sizes, needs) is False),
+            (sizes for sizes in draws(given, needs, source, fixed) if holds(sizes, needs) is False),
             None,
         )
         if wrong is None:
@@ -93,7 +88,7 @@ def _unchained(given: Sizes, needs: Needs, holds: Holds, fixed: frozenset[str]) 
             apart = needs.without(order=(small, middle, one)).without(order=(other, big, two))
             shorter = apart.plus(order=(small, big, one * two))
             ends = [{**given, small: 3, big: 3 * one * two, middle: size} for size in (1, 50 * one * two)]
-            if _all_hold([*ends, *_draws(given, shorter, random.Random(1), fixed)], shorter, holds):
+            if _all_hold([*ends, *draws(given, shorter, random.Random(1), fixed)], shorter, holds):
                 return shorter
     return needs
 
@@ -307,61 +302,13 @@ def _related(given: Sizes, needs: Needs, holds: Holds, fixed: frozenset[str]) ->
 def _refused(given: Sizes, needs: Needs, others: Needs, fixed: frozenset[str]) -> Iterator[dict[str, int]]:
     """Sizes at random that the others allow, and that one need more does not."""
     source = random.Random(0)
-    draws = (sizes for _ in range(_ROUNDS) for sizes in _draws(given, others, source, fixed))
-    return itertools.islice((sizes for sizes in draws if not needs.allows(sizes)), _OFF)
+    drawn = (sizes for _ in range(_ROUNDS) for sizes in draws(given, others, source, fixed))
+    return itertools.islice((sizes for sizes in drawn if not needs.allows(sizes)), _OFF)
 
 
 def _tried(given: Sizes, needs: Needs, holds: Holds, several: Iterator[dict[str, int]]) -> list[bool | None]:
     """Whether it holds at some sizes, of those that the other needs allow."""
     return [holds(sizes, needs) for sizes in ({**given, **one} for one in several) if needs.allows(sizes)]
-
-
-def _draws(given: Sizes, needs: Needs, source: random.Random, fixed: frozenset[str]) -> Iterator[dict[str, int]]:
-    """Sizes that the needs allow: the smallest, some at random, and the largest where guards refuse larger ones."""
-    for wanted in _wishes(given, needs, source):
-        sizes = {key: given[key] for key in fixed & given.keys()}
-        for key in given:
-            _draw(key, wanted, needs, sizes, ())
-        if needs.allows(sizes):
-            yield sizes
-
-
-def _wishes(given: Sizes, needs: Needs, source: random.Random) -> Iterator[Sizes]:
-    yield dict.fromkeys(given, 1)
-    for most in (12, 40, 4):
-        yield {key: source.randrange(1, most) for key in given}
-    # One size against all others, for a relation that the dealt sizes happen to keep is seldom broken by chance.
-    for key in itertools.islice(given, _MOST_AGAINST):
-        for alone, others in ((48, 6), (3, 48)):
-            yield {
-                **{one: source.randrange(others // 2, others) for one in given},
-                key: source.randrange(alone // 2, alone),
-            }
-    if needs.most:
-        yield {key: needs.ceiling(key) or 1 for key in given}
-
-
-def _draw(key: str, wanted: Sizes, needs: Needs, sizes: dict[str, int], above: tuple[str, ...]) -> int:
-    """The first size from a wanted one on that the needs allow."""
-    if key in sizes or key in above or key not in wanted:
-        return sizes.get(key, 1)
-    among, equal = dict(needs.among).get(key), dict(needs.equal).get(key)
-    if among:
-        sizes[key] = among[wanted[key] % len(among)]
-    elif equal is not None:
-        sizes[key] = equal
-    else:
-        unit, least = needs.unit_and_least(key, lambda one: _draw(one, wanted, needs, sizes, (*above, key)))
-        sizes[key] = -(-max(wanted[key], least) // unit) * unit
-        if key in needs.squares:
-            root = math.isqrt(sizes[key] - 1) + 1
-            sizes[key] = (-(-root // unit) * unit) ** 2
-        ceiling = needs.ceiling(key)
-        if ceiling is not None:
-            sizes[key] = max(min(sizes[key], ceiling // unit * unit), 1)
-        refused = itertools.takewhile(lambda size: not needs.admits(key, size), itertools.count(sizes[key], unit))
-        sizes[key] += unit * sum(1 for _ in itertools.islice(refused, _MOST_SKIPPED))
-    return sizes[key]
 
 
 def _mended(wrong: Sizes, given: Sizes, needs: Needs, holds: Holds) -> Needs:
@@ -372,8 +319,8 @@ def _mended(wrong: Sizes, given: Sizes, needs: Needs, holds: Holds) -> Needs:
         if isinstance(factor, str) and beside != factor and wrong[key] % unit:
             parts = needs.without(multiples=(key, factor)).without(multiples=(key, beside))
             product = parts.plus(products=(key, beside, factor))
-            draws = ({**wrong, key: unit * more} for more in (1, 2, 3))
-            if all(holds(sizes, product) for sizes in draws if product.allows(sizes)):
+            several = ({**wrong, key: unit * more} for more in (1, 2, 3))
+            if all(holds(sizes, product) for sizes in several if product.allows(sizes)):
                 return product
     if (ordered := _ordered(wrong, given, needs, holds)) is not None:
         return ordered
@@ -399,7 +346,7 @@ def _ordered(wrong: Sizes, given: Sizes, needs: Needs, holds: Holds) -> Needs | 
         if wrong[small] > wrong[big] and (big, small) not in {(one, other) for one, other, _ in needs.order}:
             more = unbound.plus(order=(small, big, 1))
             edges = [{**wrong, big: wrong[small]}, {**wrong, small: wrong[big]}]
-            if _all_hold([*edges, *_draws(given, more, random.Random(1), frozenset())], more, holds):
+            if _all_hold([*edges, *draws(given, more, random.Random(1), frozenset())], more, holds):
                 return more
     return None
 

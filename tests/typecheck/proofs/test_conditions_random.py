@@ -80,7 +80,7 @@ def test_a_stated_condition_is_true_wherever_it_allows(thing: Any):
 def test_an_order_that_the_dealt_sizes_happen_to_keep_is_found_by_one_size_against_the_others(
     thing: Any, condition: str
 ):
-    """Of frames wider than what they are cut from there are none, and the bound that was found, `hop >= 4`, is untrue."""
+    """There are no frames wider than what they are cut from; the bound that was found, `hop >= 4`, was untrue."""
     (contract,) = verify(thing).contracts
     assert contract.assumptions == (condition,)
 
