@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
@@ -156,6 +157,23 @@ def test_sets_are_written_down_and_what_a_module_names_is_that_very_object():
     node = json.loads(json.dumps(Encoder().node({"tags": frozenset({MARKED, 3}), "names": {"b", "a"}})))
     assert Encoder().node(Decoder().value(node)) == node
     assert Decoder().value(node) == {"tags": frozenset({MARKED, 3}), "names": {"a", "b"}}
+
+
+class Standing(eqx.Module):
+    """A record that passes for an array."""
+
+    held: jax.Array
+
+    shape = property(lambda self: self.held.shape)
+    dtype = property(lambda self: self.held.dtype)
+
+    def __jax_array__(self):
+        return self.held
+
+
+def test_a_record_that_stands_for_an_array_is_written_down_as_a_record():
+    node = Encoder().argument(Standing(jnp.ones(3)))
+    assert node["fields"] == {"held": {"array": "float32", "shape": [3]}}
 
 
 def itself() -> Any:
