@@ -32,7 +32,7 @@ SOURCE = """
     from typing import Any, NamedTuple
     import equinox as eqx
     import jax.numpy as jnp
-    from jaxtyping import Array, Float, jaxtyped
+    from jaxtyping import Array, Float, Int, jaxtyped
 
     class Kind(enum.Enum):
         FULL = "full"
@@ -71,6 +71,9 @@ SOURCE = """
 
     def same(x: Float[Array, "n n"], name: str) -> Float[Array, "n n"]:
         return x
+
+    def picked(x: Int[Array, "n m"], name: str) -> Int[Array, "n m"]:
+        return x.T
 
     def first_three(x: Float[Array, "n"], name: str) -> Float[Array, "n"]:
         return x[:3]
@@ -251,6 +254,14 @@ def test_a_call_that_does_not_fit_its_annotations_says_nothing(recorded: Any):
     contract = proof(recorded, "same")
     assert contract.verdict is Verdict.SKIPPED
     assert "argument x was not as annotated" in contract.reason
+
+
+def test_numbers_of_another_kind_than_annotated_show_a_shape_all_the_same(recorded: Any):
+    module, _ = recorded
+    module.picked(jnp.ones((3, 3)), "name")
+    contract = proof(recorded, "picked")
+    assert contract.verdict is Verdict.FAILS
+    assert "expected Int[Array" in str(contract.failures[0])
 
 
 def test_calls_that_raise_and_functions_that_are_not_judged_are_not_recorded(recorded: Any):
