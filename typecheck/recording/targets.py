@@ -188,7 +188,7 @@ class _Recorded:
         Floats for integers, say, which tests are careless about; of its annotation's kind it shows what any would.
         """
         check = check_of(parameter.annotation, PROOF)
-        for dtype in _DTYPES if is_array(value) and check is not None else ():
+        for dtype in _DTYPES if isinstance(value, jax.ShapeDtypeStruct) and check is not None else ():
             self.retyped[parameter.name] = jax.ShapeDtypeStruct(value.shape, dtype)
             if _binds(check, self.retyped[parameter.name], bindings):
                 return True
@@ -264,7 +264,7 @@ def _generalised(builder: Builder, annotation: Annotation, value: Any, place: st
     """A recorded value with the shapes that its annotation gives it at the sizes of the assignment."""
 
     def ends(node: Any) -> bool:
-        return is_array(node) or form_of_value(node) is not None
+        return form_of_value(node) is not None or is_array(node)
 
     def changed(keys: Any, leaf: Any) -> Any:
         where = place + jax.tree_util.keystr(keys)

@@ -72,6 +72,17 @@ SOURCE = """
     def same(x: Float[Array, "n n"], name: str) -> Float[Array, "n n"]:
         return x
 
+    class Lazy(eqx.Module):
+        held: Float[Array, "n"]
+        dtype = property(lambda self: self.held.dtype)
+        shape = property(lambda self: (int(jnp.sum(self.held)),))
+
+        def __jax_array__(self):
+            return self.held
+
+    def lengths(x: Int[Array, "n"], name: str) -> int:
+        return len(x.held)
+
     def picked(x: Int[Array, "n m"], name: str) -> Int[Array, "n m"]:
         return x.T
 
@@ -262,6 +273,12 @@ def test_numbers_of_another_kind_than_annotated_show_a_shape_all_the_same(record
     contract = proof(recorded, "picked")
     assert contract.verdict is Verdict.FAILS
     assert "expected Int[Array" in str(contract.failures[0])
+
+
+def test_a_record_in_place_of_an_array_is_not_asked_what_it_would_compute(recorded: Any):
+    module, _ = recorded
+    module.lengths(module.Lazy(jnp.ones(3)), "name")
+    assert "x was not as annotated" in proof(recorded, "lengths").reason
 
 
 def test_calls_that_raise_and_functions_that_are_not_judged_are_not_recorded(recorded: Any):
