@@ -22,7 +22,7 @@ from weft.typecheck.arguments.generalise import generalise
 from weft.typecheck.arguments.new_shapes import new_shape
 from weft.typecheck.arguments.parameters import build_arguments
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.language.annotations import Annotation, Anything, ArrayOf
+from weft.typecheck.language.annotations import Annotation, Anything, ArrayOf, Instance
 from weft.typecheck.language.dims import NamedDim, VariadicDim
 from weft.typecheck.language.forms import form_of_value, has_own_dims
 from weft.typecheck.language.names import names_of_signature, products_in
@@ -143,7 +143,11 @@ class _Recorded:
             bound = inspect.signature(self.function).bind(*self.call["args"], **self.call["kwargs"])
         except (TypeError, KeyError) as error:
             raise Unusable(f"the function takes other arguments now: {error}") from None
-        return dict(bound.arguments)
+        numbers = {one.name for one in self.signature.parameters if one.annotation in _NUMBERS}
+        return {
+            name: {"opaque": "it is an array, and no number"} if name in numbers and _is_array(node) else node
+            for name, node in bound.arguments.items()
+        }
 
     def arguments(self) -> dict[str, Any]:
         """The recorded arguments, abstract, at their own sizes; new ones each time."""
@@ -243,6 +247,14 @@ class _Recorded:
         builder.names |= own.sizes.keys()
         builder.names_outside |= own.sizes.keys() & names_of_signature(self.signature)
         return record
+
+
+# Where an array is given for one of these, the call shows the rest of the arguments.
+_NUMBERS = (Instance(int), Instance(float), Instance(bool), Instance(complex))
+
+
+def _is_array(node: Node) -> bool:
+    return isinstance(node, dict) and "array" in node
 
 
 _DTYPES = tuple(map(jnp.dtype, ("float32", "int32", "complex64", "bool")))

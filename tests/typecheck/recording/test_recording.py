@@ -80,6 +80,9 @@ SOURCE = """
         def __jax_array__(self):
             return self.held
 
+    def scaled(x: Float[Array, "n"], by: int, name: str) -> Float[Array, "n"]:
+        return x * by
+
     def lengths(x: Int[Array, "n"], name: str) -> int:
         return len(x.held)
 
@@ -273,6 +276,12 @@ def test_numbers_of_another_kind_than_annotated_show_a_shape_all_the_same(record
     contract = proof(recorded, "picked")
     assert contract.verdict is Verdict.FAILS
     assert "expected Int[Array" in str(contract.failures[0])
+
+
+def test_an_array_that_was_given_for_a_number_is_taken_for_one(recorded: Any):
+    module, _ = recorded
+    module.scaled(jnp.ones(1), jnp.ones((3, 1)), "name")
+    assert proof(recorded, "scaled").verdict in (Verdict.PROVED, Verdict.HOLDS)
 
 
 def test_a_record_in_place_of_an_array_is_not_asked_what_it_would_compute(recorded: Any):
