@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 import jaxtyping
 import numpy as np
-from weft.typecheck.arguments.builder import Builder, Scope, Unbuildable
+from weft.typecheck.arguments.builder import BUILDERS, Builder, Scope, Unbuildable, key_dtype
 from weft.typecheck.arguments.enumerations import items_of
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.language.annotations import Annotation, Instance, members_of
+from weft.typecheck.language.annotations import Annotation, Instance, Opaque, members_of
 from weft.typecheck.language.objects import is_foreign_class, layer_of
 from weft.typecheck.language.reading import read
 
@@ -65,6 +65,32 @@ def _of_bare_dtype(builder: Builder, cls: Any, place: str, scope: Scope) -> Any:
         raise AnnotationError(f"{what}; write {fix}")
     builder.bare.add(f"{what}; it is taken for {fix}")
     return builder.build(read(cls[jax.Array, "" if cls is jaxtyping.Key else "..."]), place, scope)
+
+
+def _of_function(builder: Builder, spec: Opaque, place: str, scope: Scope) -> Any:
+    """What `key: jax.random.PRNGKey` is meant to be: what that function makes.
+
+    A function is no type, and checkers refuse it, as they do `key: Key`; yet many are written so.
+    """
+    made = next((make for function, make in _MAKING if function is spec.hint), None)
+    if made is None:
+        raise Unbuildable(f"{place}: nothing to go by in {spec}")
+    name, value = spec.hint.__name__, made(builder, place, scope)
+    builder.bare.add(f"{place}: {name} is a function, and no type; it is taken for what {name} returns")
+    return value
+
+
+def _any_array(builder: Builder, place: str, scope: Scope) -> Any:
+    return builder.build(read(jax.Array), place, scope)
+
+
+# Functions that are annotated in place of what they make.
+_MAKING: tuple[tuple[Any, ValueBuilder], ...] = (
+    (jax.random.PRNGKey, lambda builder, place, scope: jax.ShapeDtypeStruct((2,), jnp.dtype("uint32"))),
+    (jax.random.key, lambda builder, place, scope: jax.ShapeDtypeStruct((), key_dtype())),
+    *((one, _any_array) for one in (jnp.array, jnp.asarray, np.array, np.asarray)),
+)
+BUILDERS[Opaque] = _of_function
 
 
 def _flag(builder: Builder, place: str, scope: Scope) -> bool:

@@ -23,7 +23,7 @@ from weft.typecheck.proofs.trial import only_built
 
 _MOST_LINES = 10
 # What the first lines of a program may call something.
-_TAKEN = ("jax", "jnp", "np", "jaxtyping", "jaxtyped", "beartype", "importlib", "inside", "stand_in")
+_TAKEN = ("jax", "jnp", "np", "jaxtyping", "jaxtyped", "beartype", "importlib", "inside", "stand_in", "made")
 
 
 class Unwritable(Exception):
@@ -154,12 +154,23 @@ class Writer:
         if item is not None:
             return f"{self.named(item[0])}.{item[1]}"
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            names = [one.name for one in dataclasses.fields(value) if one.init]
-            given = [f"{name}={self.expression(getattr(value, name))}" for name in names]
-            return f"{self.named(type(value))}({', '.join(given)})"
+            return self.instance(value)
         if isinstance(value, type) or inspect.isfunction(value):
             return self.named(value)
         raise Unwritable(f"a {type(value).__name__} is not made by a short expression")
+
+    def instance(self, value: Any) -> str:
+        """An instance of a dataclass; a line of its own makes one without arrays, for its class may compute them."""
+        known = next((name for one, name, _ in self.made if one is value), None)
+        if known is not None:
+            return known
+        given = {name: getattr(value, name) for name in _taken_by_class(value)}
+        written = [f"{name}={self.expression(one)}" for name, one in given.items()]
+        call = f"{self.named(type(value))}({', '.join(written)})"
+        if not _has_own_init(type(value)) or any(map(is_array, jax.tree.leaves(given))):
+            return call
+        self.made.append((value, f"made{len(self.made) or ''}", [f"made{len(self.made) or ''} = {call}"]))
+        return self.made[-1][1]
 
     def array(self, value: jax.ShapeDtypeStruct) -> str:
         """An array of a shape and dtype."""
@@ -212,6 +223,28 @@ class Writer:
         if type(value) is not tuple:
             return f"{self.named(type(value))}({inside})"
         return f"({inside}{',' * (len(value) == 1)})"
+
+
+def _taken_by_class(value: Any) -> list[str]:
+    """The attributes of an instance that its class takes: its fields, unless it has an `__init__` of its own.
+
+    That one may compute the rest, at other sizes than these; then the program shows what is true of such an instance.
+    """
+    cls = type(value)
+    if not _has_own_init(cls):
+        return [one.name for one in dataclasses.fields(value) if one.init]
+    parameters = [*inspect.signature(cls.__init__).parameters.values()][1:]
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    for one in parameters:
+        if one.default is inspect.Parameter.empty and one.kind not in variadic and not hasattr(value, one.name):
+            raise Unwritable(f"nothing in a {cls.__name__} says what its class was given for {one.name}")
+    return [one.name for one in parameters if one.kind not in variadic and hasattr(value, one.name)]
+
+
+def _has_own_init(cls: Any) -> bool:
+    """Whether somebody has written how instances of a dataclass are made."""
+    code = getattr(inspect.unwrap(cls.__init__), "__code__", None)
+    return code is not None and code.co_filename != "<string>"
 
 
 def _as_shape(leaf: Any) -> Any:

@@ -80,6 +80,8 @@ class Encoder:
             if len(value) > MOST_CHARACTERS:
                 raise Opaque("it has a long text in it")
             return value
+        if form_of(type(value)) is not None:  # first, for a record may stand for an array
+            return self._within(value)
         for cls, encode in _ENCODED:
             if isinstance(value, cls):
                 return encode(self, value)

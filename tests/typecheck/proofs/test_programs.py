@@ -72,6 +72,31 @@ def test_a_broken_annotation_is_shown_by_jaxtyping_with_beartype():
     assert isinstance(shown(failure), jaxtyping.TypeCheckError)
 
 
+class Grid(eqx.Module):
+    shape: tuple[int, ...]
+    cells: Float[Array, "n d"]
+
+    def __init__(self, shape: tuple[int, ...]):
+        self.shape = shape
+        self.cells = jnp.ones((int(jnp.sum(jnp.array(shape))), len(shape)))
+
+    def turned(self, x: Float[Array, "a b"]) -> Float[Array, "a b"]:
+        return x.T
+
+
+class Hidden(Grid):
+    def __init__(self, many: int, few: int):
+        super().__init__((many, few))
+
+
+def test_an_instance_is_made_as_its_class_makes_it_and_not_of_its_fields():
+    (failure,) = verify(Grid((4, 6)).turned).failures
+    assert "made = Grid(shape=(4, 6))" in failure.program.splitlines()
+    assert isinstance(shown(failure), jaxtyping.TypeCheckError)
+    (unwritten,) = verify(Hidden(4, 6).turned).failures
+    assert unwritten.program == ""
+
+
 def test_records_are_constructed_as_the_failing_trial_did():
     error, _ = verify(Linear).failures
     assert isinstance(shown(error), TypeError)

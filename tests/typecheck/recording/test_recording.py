@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
@@ -31,7 +32,7 @@ SOURCE = """
     from typing import Any, NamedTuple
     import equinox as eqx
     import jax.numpy as jnp
-    from jaxtyping import Array, Float, jaxtyped
+    from jaxtyping import Array, Float, Int, jaxtyped
 
     class Kind(enum.Enum):
         FULL = "full"
@@ -70,6 +71,23 @@ SOURCE = """
 
     def same(x: Float[Array, "n n"], name: str) -> Float[Array, "n n"]:
         return x
+
+    class Lazy(eqx.Module):
+        held: Float[Array, "n"]
+        dtype = property(lambda self: self.held.dtype)
+        shape = property(lambda self: (int(jnp.sum(self.held)),))
+
+        def __jax_array__(self):
+            return self.held
+
+    def scaled(x: Float[Array, "n"], by: int, name: str) -> Float[Array, "n"]:
+        return x * by
+
+    def lengths(x: Int[Array, "n"], name: str) -> int:
+        return len(x.held)
+
+    def picked(x: Int[Array, "n m"], name: str) -> Int[Array, "n m"]:
+        return x.T
 
     def first_three(x: Float[Array, "n"], name: str) -> Float[Array, "n"]:
         return x[:3]
@@ -158,6 +176,23 @@ def test_sets_are_written_down_and_what_a_module_names_is_that_very_object():
     assert Decoder().value(node) == {"tags": frozenset({MARKED, 3}), "names": {"a", "b"}}
 
 
+class Standing(eqx.Module):
+    """A record that passes for an array."""
+
+    held: jax.Array
+
+    shape = property(lambda self: self.held.shape)
+    dtype = property(lambda self: self.held.dtype)
+
+    def __jax_array__(self):
+        return self.held
+
+
+def test_a_record_that_stands_for_an_array_is_written_down_as_a_record():
+    node = Encoder().argument(Standing(jnp.ones(3)))
+    assert node["fields"] == {"held": {"array": "float32", "shape": [3]}}
+
+
 def itself() -> Any:
     one = SimpleNamespace()
     one.me = one
@@ -233,6 +268,26 @@ def test_a_call_that_does_not_fit_its_annotations_says_nothing(recorded: Any):
     contract = proof(recorded, "same")
     assert contract.verdict is Verdict.SKIPPED
     assert "argument x was not as annotated" in contract.reason
+
+
+def test_numbers_of_another_kind_than_annotated_show_a_shape_all_the_same(recorded: Any):
+    module, _ = recorded
+    module.picked(jnp.ones((3, 3)), "name")
+    contract = proof(recorded, "picked")
+    assert contract.verdict is Verdict.FAILS
+    assert "expected Int[Array" in str(contract.failures[0])
+
+
+def test_an_array_that_was_given_for_a_number_is_taken_for_one(recorded: Any):
+    module, _ = recorded
+    module.scaled(jnp.ones(1), jnp.ones((3, 1)), "name")
+    assert proof(recorded, "scaled").verdict in (Verdict.PROVED, Verdict.HOLDS)
+
+
+def test_a_record_in_place_of_an_array_is_not_asked_what_it_would_compute(recorded: Any):
+    module, _ = recorded
+    module.lengths(module.Lazy(jnp.ones(3)), "name")
+    assert "x was not as annotated" in proof(recorded, "lengths").reason
 
 
 def test_calls_that_raise_and_functions_that_are_not_judged_are_not_recorded(recorded: Any):
