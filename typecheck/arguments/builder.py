@@ -106,6 +106,7 @@ class Builder:
             of them outside is taken to be the same, and so is no other dim of that contract.
         known, made: abstract instances by class and arguments: those of earlier trials, and those of this one.
         vague: the arguments whose annotation leaves open what the code may rely on.
+        by_name: the arguments that are random keys by nothing but their names.
         emptied: the collections of anything that nothing was put into.
         open_keys: the keys of the axes of arrays whose annotation gives no shape.
         numbers: the keys of what is given as an integer, too.
@@ -147,6 +148,7 @@ class Builder:
         self.options: dict[str, int] = {}
         self.vague: set[str] = set()
         self.assumed: set[str] = set()
+        self.by_name: set[str] = set()
         self.emptied: set[str] = set()
         self.texts: dict[str, str] = {}
         self.makes_up = True

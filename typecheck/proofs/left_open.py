@@ -72,6 +72,8 @@ NO_FUNCTION = Refusal(
     (TypeError,),
     ("unhashable type", r"(Tracer|Module)' object is not callable", "Expected a callable value", "must be callable"),
 )
+# A key where a generator of keys is meant.
+NO_GENERATOR = Refusal((TypeError,), (r"Tracer' object is not callable",))
 
 # Numbers that are not of the kind that something takes.
 OTHER_NUMBERS = Refusal(
@@ -205,6 +207,9 @@ ROWS = {
     ),
     "kinds of numbers": Row(_kinds, (OTHER_NUMBERS,), "{places}: the annotations leave open which numbers they are"),
     "keywords": Row(_keywords, (NO_KEYWORD, NO_KEY), "{places}: the annotations do not say what it takes"),
+    "a key by its name": Row(
+        lambda trial: trial.by_name, (NO_GENERATOR,), "{places}: no annotation says that it is a random key"
+    ),
     "contents": Row(
         _contents, (NOTHING_THERE, NO_FUNCTION, of_any_shape), "{places}: the annotation leaves its contents open"
     ),

@@ -203,6 +203,16 @@ def neighbours(x: Float[Array, "n"], nodes: tuple[Array, Array]) -> Float[Array,
     return jnp.where(x & 1, x[nodes[0]], x[nodes[1]])
 
 
+class Noise(eqx.Module):
+    rng: Any
+
+    def __init__(self, rng):  # pyright: ignore[reportMissingParameterType, reportUnknownParameterType]
+        self.rng = rng
+
+    def __call__(self, x: Float[Array, "n"]) -> Float[Array, "n"]:
+        return x + jax.random.normal(self.rng(), x.shape)
+
+
 BY_ROW: dict[str, tuple[Any, ...]] = {
     "a value": (looked_up,),
     "the items of a default": (Parts,),
@@ -214,6 +224,7 @@ BY_ROW: dict[str, tuple[Any, ...]] = {
     "contents of some structure": (combined,),
     "kinds of numbers": (volume_below,),
     "keywords": (scaled,),
+    "a key by its name": (Noise,),
     "contents": (read, called, of_two_sizes),
 }
 
