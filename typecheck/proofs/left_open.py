@@ -102,9 +102,13 @@ def of_any_shape(trial: Trial) -> bool:
         return True
     if open_ranks and not is_of_jax(trial.error) and _SAYS_AXES.search(said):
         return True
+    if trial.assignment.sizes.keys() <= trial.open_keys.keys() and _SAYS_SIZES.search(said):
+        return True  # there is no other shape that it could be about
     return any(key in trial.open_keys for key in trial.spoken_of) or bool(ranks & open_ranks)
 
 
+# What JAX says where it names the sizes that it takes, and not those that it was given.
+_SAYS_SIZES = re.compile(r"\b([dD]imensions?|shapes?|sizes?|lengths?|ax[ei]s)\b")
 # What libraries say of a number of axes, in many words, and JAX in few.
 _SAYS_AXES = re.compile(r"\bdimensional\b|\bndim\b|\b\d-?[dD]\b")
 _OF_RANK = re.compile(rf"{names.NO_SUCH_AXIS} (\d+)|values to unpack \(expected \d+, got (\d+)\)|it has ndim (\d+)")

@@ -185,6 +185,13 @@ def of_two_sizes(x: Float[Array, "..."]) -> Float[Array, "6 7"]:
     return x.reshape(6, 1) + x.reshape(7)
 
 
+def frame_of(x: Array, y: Array) -> Array:
+    x = x / jnp.sqrt((x**2).sum(axis=-1, keepdims=True))
+    beside = y - (x * y).sum(axis=-1, keepdims=True) * x
+    beside = beside / jnp.sqrt((beside**2).sum(axis=-1, keepdims=True))
+    return jnp.stack([x, beside, jnp.cross(x, beside)], axis=-1)
+
+
 class Tree(NamedTuple):
     """Nodes with a box each: which of these are integers, no annotation says."""
 
@@ -225,7 +232,7 @@ BY_ROW: dict[str, tuple[Any, ...]] = {
     "kinds of numbers": (volume_below,),
     "keywords": (scaled,),
     "a key by its name": (Noise,),
-    "contents": (read, called, of_two_sizes),
+    "contents": (read, called, of_two_sizes, frame_of),
 }
 
 
