@@ -57,7 +57,7 @@ def _links_of(explainer: Explainer, failed: Trial) -> tuple[Pair, ...]:
         links = (change_of(merged=dict(step)) for step in steps)
         further = beside(explainer, failed, change_of(merged=dict(joined)), links)
         if further is None or not (further[0].ok or further[0].progress > best.progress):
-            return _sum_of(explainer, failed, given, integers)
+            return _made_of(explainer, failed, given, integers)
         best = further[0]
         joined = (*joined, *((one, str(other)) for (_, one), other in further[1].items()))
         if best.ok:
@@ -65,15 +65,16 @@ def _links_of(explainer: Explainer, failed: Trial) -> tuple[Pair, ...]:
     return ()
 
 
-def _sum_of(explainer: Explainer, failed: Trial, given: list[str], integers: list[str]) -> tuple[Pair, ...]:
-    """Two sizes of what is given whose sum an integer has to be, as of what a network gets joined together."""
+def _made_of(explainer: Explainer, failed: Trial, given: list[str], integers: list[str]) -> tuple[Pair, ...]:
+    """What an integer has to be, of the sizes of what is given: one less or more, as the degree of a polynomial is of its
+    coefficients, or a sum, as of what a network gets joined together."""
     sizes = failed.assignment.sizes
-    for (one, other), integer in itertools.islice(
-        itertools.product(itertools.combinations(given, 2), integers), _MOST_TRIED
-    ):
+    values = [(f"{one} {sign} 1", sizes[one] + by) for one in given for sign, by in (("-", -1), ("+", 1))]
+    values += [(f"{one} + {other}", sizes[one] + sizes[other]) for one, other in itertools.combinations(given, 2)]
+    for (words, value), integer in itertools.islice(itertools.product(values, integers), _MOST_TRIED):
         with contextlib.suppress(Unbuildable):
-            if explainer.attempt(changed(failed, sizes={integer: sizes[one] + sizes[other]})).ok:
-                return ((f"{one} + {other}", integer),)
+            if value and explainer.attempt(changed(failed, sizes={integer: value})).ok:
+                return ((words, integer),)
     return ()
 
 

@@ -118,3 +118,14 @@ def test_an_integer_may_have_to_be_the_sum_of_two_sizes():
     contract = next(one for one in verify(Timed).contracts if one.name.endswith("velocity"))
     assert contract.verdict is Verdict.UNDECIDED, contract
     assert "it holds when places + times = inputs, which no annotation says" in contract.reason
+
+
+def polynomial(coefficients: Float[Array, "terms"], x: Float[Array, ""], degree: int) -> Float[Array, ""]:
+    return coefficients @ x ** jnp.arange(degree + 1)
+
+
+@pytest.mark.usefixtures("installed")
+def test_an_integer_may_have_to_be_one_less_than_a_size():
+    (contract,) = verify(polynomial).contracts
+    assert contract.verdict is Verdict.UNDECIDED, contract
+    assert "it holds when terms - 1 = degree, which no annotation says" in contract.reason
