@@ -237,6 +237,7 @@ def _of_method(
                 builder.used(size, scope)
             builder.names |= own.sizes.keys()
             builder.names_outside |= own.sizes.keys() & names_of_signature(signature)
+        _bind_computed(builder, record, signature, scope)
         args, kwargs = build_arguments(builder, signature, scope, given)
         return attribute, (record, *args), kwargs
 
@@ -247,6 +248,17 @@ def _of_method(
     # A method of another package's base asks what is in this class's file, and its guards are there.
     own = target.own | {place_of(cls)[0]}
     return dataclasses.replace(target, own=own, inherited=function.__name__ not in vars(cls), transformed=transformed)
+
+
+def _bind_computed(builder: Builder, record: Any, signature: Signature, scope: Scope) -> None:
+    """Binds the dims of a method that properties of its record give, as `state_dim` of a model does."""
+    for name in sorted(names_of_signature(signature) - scope.bound.keys()):
+        if isinstance(inspect.getattr_static(type(record), name, None), property | functools.cached_property):
+            with contextlib.suppress(Exception):  # whatever it computes
+                size = getattr(record, name)
+                if isinstance(size, int) and not isinstance(size, bool) and size > 0:
+                    scope.bound[name] = size
+                    builder.used(size, scope)
 
 
 def _of_unbound_methods(cls: type, given: Mapping[str, Any]) -> Iterator[Target]:

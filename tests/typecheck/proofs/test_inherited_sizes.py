@@ -26,6 +26,20 @@ class Level(Model):
         return 2 * state
 
 
+class Lagged(Model):
+    """As many states as it has lags, and one more."""
+
+    def __init__(self, lags: int):
+        self.lags = lags
+
+    @property
+    def states(self) -> int:
+        return self.lags + 1
+
+    def step(self, state: Float[Array, "states"]) -> Float[Array, "states"]:
+        return state * jnp.ones(self.states)
+
+
 def verdicts_of(cls: type) -> dict[str, Verdict]:
     return {one.name.rpartition(".")[2]: one.verdict for one in verify(cls).contracts}
 
@@ -33,4 +47,10 @@ def verdicts_of(cls: type) -> dict[str, Verdict]:
 def test_axes_are_those_that_the_subclasss_own_methods_take():
     found = verdicts_of(Level)
     assert found["twice"] in (Verdict.PROVED, Verdict.HOLDS)
+    assert found["swapped"] is Verdict.FAILS
+
+
+def test_a_size_that_a_property_computes_is_the_objects():
+    found = verdicts_of(Lagged)
+    assert all(found[name] in (Verdict.PROVED, Verdict.HOLDS) for name in ("step", "twice")), found
     assert found["swapped"] is Verdict.FAILS
