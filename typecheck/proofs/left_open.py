@@ -100,10 +100,11 @@ def of_any_shape(trial: Trial) -> bool:
     open_ranks = {rank for rank, anonymous in trial.ranks.values() if anonymous}
     if 0 in open_ranks and _NO_AXES in said:
         return True
-    if open_ranks and not is_of_jax(trial.error) and _SAYS_AXES.search(said):
+    # Where no array has axes that are promised, there is no other shape that it could be about.
+    if open_ranks and _SAYS_AXES.search(said) and not (trial.has_shapes and is_of_jax(trial.error)):
         return True
-    if trial.assignment.sizes.keys() <= trial.open_keys.keys() and _SAYS_SIZES.search(said):
-        return True  # there is no other shape that it could be about
+    if open_ranks and _SAYS_SIZES.search(said) and not trial.has_shapes:
+        return True
     return any(key in trial.open_keys for key in trial.spoken_of) or bool(ranks & open_ranks)
 
 

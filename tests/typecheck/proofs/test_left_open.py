@@ -245,6 +245,14 @@ def test_what_is_about_each_row_is_skipped(name: str):
         assert reason in contract.reason
 
 
+def beside_others(x: Float[Array, "3"], y: Float[Array, "4"], z: Array) -> Array:
+    return z + (x + y).sum()
+
+
+def test_shapes_that_are_given_are_not_left_open_beside_others_that_are_none():
+    assert verify(beside_others).contracts[0].verdict is Verdict.FAILS
+
+
 def test_an_integer_that_a_shape_names_is_not_left_open():
     assert verify(Folded).contracts[0].verdict is Verdict.FAILS
 
