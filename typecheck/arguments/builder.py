@@ -106,6 +106,8 @@ class Builder:
             of them outside is taken to be the same, and so is no other dim of that contract.
         known, made: abstract instances by class and arguments: those of earlier trials, and those of this one.
         vague: the arguments whose annotation leaves open what the code may rely on.
+        has_shapes: whether an annotation gives the axes of an array.
+        by_name: the arguments that are random keys by nothing but their names.
         emptied: the collections of anything that nothing was put into.
         open_keys: the keys of the axes of arrays whose annotation gives no shape.
         numbers: the keys of what is given as an integer, too.
@@ -147,6 +149,8 @@ class Builder:
         self.options: dict[str, int] = {}
         self.vague: set[str] = set()
         self.assumed: set[str] = set()
+        self.by_name: set[str] = set()
+        self.has_shapes = False
         self.emptied: set[str] = set()
         self.texts: dict[str, str] = {}
         self.makes_up = True
@@ -326,6 +330,7 @@ class Builder:
             for name in names:
                 self.open_keys[scope.path + name if self.assignment.apart else name] = place
             return scope.lead + tuple(self.size(name, self._alone(name, scope)) for name in names)
+        self.has_shapes |= bool(shape.dims)
         axes = [self.dim(dim, f"{place}[{number}]", scope) for number, dim in enumerate(shape.dims)]
         if scope.contract == "" and len(axes) > 1 and axes[0]:
             self.leading |= {key for key, size in self.sizes.items() if size is axes[0][0] or size == axes[0][0]}

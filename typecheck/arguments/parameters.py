@@ -22,7 +22,7 @@ from weft.typecheck.language.annotations import (
 )
 from weft.typecheck.language.dims import SymbolicDim, VariadicDim
 from weft.typecheck.language.forms import OBJECT, form_of
-from weft.typecheck.language.key_names import with_keys
+from weft.typecheck.language.key_names import is_key_by_name, with_keys
 from weft.typecheck.language.names import names_in, names_of_class, names_of_fields, names_of_signature, shapes_in
 from weft.typecheck.language.signatures import Parameter, Signature
 
@@ -60,6 +60,8 @@ def build_arguments(
     built: dict[str, list[Any]] = {}
     read = _read_by_holes(signature)
     for parameter in sorted(with_keys(signature.parameters), key=lambda one: _turn(one, read)):
+        if is_key_by_name(parameter) and parameter.name not in (given or {}):
+            builder.by_name.add(scope.path + parameter.name)
         built[parameter.name] = _values(builder, parameter, scope, dims, given or {})
         for value in built[parameter.name]:
             scope.values[parameter.name] = value

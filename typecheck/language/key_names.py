@@ -27,6 +27,11 @@ def with_keys(parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
     )
 
 
+def is_key_by_name(parameter: Parameter) -> bool:
+    """Whether `with_keys` has annotated it: then a generator of keys may be meant, too."""
+    return parameter.annotation is KEY
+
+
 def _is_unsaid(annotation: Annotation) -> bool:
     """Whether an annotation says at most that it is about an array."""
     return annotation != NONE and all(

@@ -27,6 +27,7 @@ _NOT_INSIDE = (jax.errors.TracerIntegerConversionError, jax.errors.NonConcreteBo
 # What it says of a value that it has kept from where it was made, outside of the trace.
 _ABSTRACT = f"{jax.ShapeDtypeStruct.__name__}'"
 _OF_MODULE = Refusal((AttributeError,), ("^module '",))
+_OF_KEYWORD = Refusal((TypeError,), ("got an unexpected keyword argument",))
 # What a library says where shapes, or kinds of numbers, are what it refuses.
 _OF_SHAPES = re.compile(r"\d|shape|dim|ax[ie]s|rank|size|length|dtype|broadcast|array|structure|scalar|matri", re.I)
 
@@ -105,11 +106,12 @@ def _refuses_a_choice(trial: Trial) -> bool:
 
 
 def _asks_another_version(trial: Trial) -> bool:
-    """Whether an installed package asks a module for what it has not, or for one that is not there.
+    """Whether an installed package asks for a module that is not there, or a module, or JAX, for what it has not.
 
     In the user's own code that is a slip of the pen.
     """
     asked = isinstance(trial.error, ImportError) or _OF_MODULE(trial)
+    asked = asked or (is_of_jax(trial.error) and _OF_KEYWORD(trial))
     return asked and not is_users(trial.error_at[0])
 
 

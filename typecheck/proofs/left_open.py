@@ -72,6 +72,8 @@ NO_FUNCTION = Refusal(
     (TypeError,),
     ("unhashable type", r"(Tracer|Module)' object is not callable", "Expected a callable value", "must be callable"),
 )
+# A key where a generator of keys is meant.
+NO_GENERATOR = Refusal((TypeError,), (r"Tracer' object is not callable",))
 
 # Numbers that are not of the kind that something takes.
 OTHER_NUMBERS = Refusal(
@@ -98,11 +100,16 @@ def of_any_shape(trial: Trial) -> bool:
     open_ranks = {rank for rank, anonymous in trial.ranks.values() if anonymous}
     if 0 in open_ranks and _NO_AXES in said:
         return True
-    if open_ranks and not is_of_jax(trial.error) and _SAYS_AXES.search(said):
+    # Where no array has axes that are promised, there is no other shape that it could be about.
+    if open_ranks and _SAYS_AXES.search(said) and not (trial.has_shapes and is_of_jax(trial.error)):
+        return True
+    if open_ranks and _SAYS_SIZES.search(said) and not trial.has_shapes:
         return True
     return any(key in trial.open_keys for key in trial.spoken_of) or bool(ranks & open_ranks)
 
 
+# What JAX says where it names the sizes that it takes, and not those that it was given.
+_SAYS_SIZES = re.compile(r"\b([dD]imensions?|shapes?|sizes?|lengths?|ax[ei]s)\b")
 # What libraries say of a number of axes, in many words, and JAX in few.
 _SAYS_AXES = re.compile(r"\bdimensional\b|\bndim\b|\b\d-?[dD]\b")
 _OF_RANK = re.compile(rf"{names.NO_SUCH_AXIS} (\d+)|values to unpack \(expected \d+, got (\d+)\)|it has ndim (\d+)")
@@ -205,6 +212,9 @@ ROWS = {
     ),
     "kinds of numbers": Row(_kinds, (OTHER_NUMBERS,), "{places}: the annotations leave open which numbers they are"),
     "keywords": Row(_keywords, (NO_KEYWORD, NO_KEY), "{places}: the annotations do not say what it takes"),
+    "a key by its name": Row(
+        lambda trial: trial.by_name, (NO_GENERATOR,), "{places}: no annotation says that it is a random key"
+    ),
     "contents": Row(
         _contents, (NOTHING_THERE, NO_FUNCTION, of_any_shape), "{places}: the annotation leaves its contents open"
     ),

@@ -8,19 +8,42 @@ array, whoever wrote the program has to say which: the failure of an installed p
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from weft.typecheck.arguments.builder import Unbuildable
-from weft.typecheck.proofs.changing import beside, change_of, changed
+from weft.typecheck.proofs.changing import Change, beside, change_of, changed
 from weft.typecheck.proofs.explaining import Explainer
 from weft.typecheck.proofs.options import argument_of
 from weft.typecheck.proofs.trial import Trial
 
 # How many pairs are joined one after the other, and how many trials that may take in all.
-_MOST_JOINED, _MOST_TRIED = 4, 80
+_MOST_JOINED, _MOST_TRIED = 4, 160
+# How many times an integer a size may have to be: the gates of a cell are three or four, side by side.
+_TIMES = (2, 3, 4)
 
 Pair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class _Link:
+    """That a size of what is given is some times an integer."""
+
+    given: str
+    integer: str
+    times: int = 1
+
+    def change(self, failed: Trial) -> Change:
+        """What it makes of the sizes of a trial."""
+        if self.times == 1:
+            return change_of(merged={self.given: self.integer})
+        return change_of(sizes={self.given: self.times * failed.assignment.sizes[self.integer]})
+
+    @property
+    def words(self) -> Pair:
+        return self.given, self.integer if self.times == 1 else f"{self.times} * {self.integer}"
 
 
 def what_is_unsaid(explainer: Explainer, failures: Sequence[Trial]) -> str | None:
@@ -50,37 +73,44 @@ def _links_of(explainer: Explainer, failed: Trial) -> tuple[Pair, ...]:
         return ()
     scopes, integers = failed.scopes, sorted(failed.configured)
     given = [key for key in failed.assignment.sizes if key not in failed.numbers and "" in scopes.get(key, ())]
-    joined, best, left = tuple[Pair, ...](), failed, _MOST_TRIED
+    joined, best, left = tuple[_Link, ...](), failed, _MOST_TRIED
     while len(joined) < _MOST_JOINED:
-        steps = _steps(given, integers, joined)[:left]
+        steps = {_together(failed, step): step for step in _steps(given, integers, joined)[:left]}
         left -= len(steps)
-        links = (change_of(merged=dict(step)) for step in steps)
-        further = beside(explainer, failed, change_of(merged=dict(joined)), links)
+        further = beside(explainer, failed, dict(_together(failed, joined)), map(dict, steps))
         if further is None or not (further[0].ok or further[0].progress > best.progress):
-            return _sum_of(explainer, failed, given, integers)
+            return _made_of(explainer, failed, given, integers)
         best = further[0]
-        joined = (*joined, *((one, str(other)) for (_, one), other in further[1].items()))
+        joined = (*joined, *steps[tuple(further[1].items())])
         if best.ok:
-            return joined
+            return tuple(one.words for one in joined)
     return ()
 
 
-def _sum_of(explainer: Explainer, failed: Trial, given: list[str], integers: list[str]) -> tuple[Pair, ...]:
-    """Two sizes of what is given whose sum an integer has to be, as of what a network gets joined together."""
+def _together(failed: Trial, links: Iterable[_Link]) -> tuple[tuple[tuple[str, str], int | str], ...]:
+    return tuple(entry for one in links for entry in one.change(failed).items())
+
+
+def _made_of(explainer: Explainer, failed: Trial, given: list[str], integers: list[str]) -> tuple[Pair, ...]:
+    """What an integer has to be of the sizes of what is given: one less or more, as the degree of a polynomial is one
+    less than its terms, or a sum, as of what a network gets joined together."""
     sizes = failed.assignment.sizes
-    for (one, other), integer in itertools.islice(
-        itertools.product(itertools.combinations(given, 2), integers), _MOST_TRIED
-    ):
+    values = [(f"{one} {sign} 1", sizes[one] + by) for one in given for sign, by in (("-", -1), ("+", 1))]
+    values += [(f"{one} + {other}", sizes[one] + sizes[other]) for one, other in itertools.combinations(given, 2)]
+    for (words, value), integer in itertools.islice(itertools.product(values, integers), _MOST_TRIED):
         with contextlib.suppress(Unbuildable):
-            if explainer.attempt(changed(failed, sizes={integer: sizes[one] + sizes[other]})).ok:
-                return ((f"{one} + {other}", integer),)
+            if value and explainer.attempt(changed(failed, sizes={integer: value})).ok:
+                return ((words, integer),)
     return ()
 
 
-def _steps(given: list[str], integers: list[str], joined: tuple[Pair, ...]) -> list[tuple[Pair, ...]]:
-    """One pair more, and two, of sizes that are not joined yet: a product of two may have to be one of two others."""
-    free = [one for one in given if one not in dict(joined)]
+def _steps(given: list[str], integers: list[str], joined: tuple[_Link, ...]) -> list[tuple[_Link, ...]]:
+    """One link more, and two, of sizes that are not linked yet: a product of two may have to be one of two others."""
+    taken = {one.given for one in joined}
+    free = [one for one in given if one not in taken]
     # Those of like names first (`trace` and `trace_size`): in a product, they may be exchanged.
     pairs = sorted(itertools.product(free, integers), key=lambda pair: pair[0].lower() not in pair[1].lower())
-    several = [(one, other) for one, other in itertools.combinations(pairs, 2) if one[0] != other[0]]
-    return [*((pair,) for pair in pairs), *several]
+    links = [_Link(*pair) for pair in pairs]
+    several = [(one, other) for one, other in itertools.combinations(links, 2) if one.given != other.given]
+    times = [(dataclasses.replace(one, times=times),) for one in links for times in _TIMES]
+    return [*((one,) for one in links), *several, *times]

@@ -188,6 +188,23 @@ def _unions_alike(trial: Trial) -> Iterator[dict[str, int]]:
             yield from (dict.fromkeys(alike, option) for option in range(1, min(len(members), _MOST_OF_ONE)))
 
 
+# Of how many classes each is tried for all arguments that are annotated with the same abstract one.
+_MOST_TOGETHER = 12
+
+
+def _classes_alike(trial: Trial) -> Iterator[dict[str, int]]:
+    """Each class that may stand for an abstract one, taken for all arguments of that one at once.
+
+    A union of two shapes takes two in the plane, or two in space, and neither beside one of the other.
+    """
+    groups = collections.defaultdict[Any, list[str]](list)
+    for place, classes in trial.classes.items():
+        groups[classes].append(place)
+    for classes, alike in groups.items():
+        if len(alike) > 1:
+            yield from (dict.fromkeys(alike, option) for option in range(1, min(len(classes), _MOST_TOGETHER)))
+
+
 def options_left(trial: Trial, but: frozenset[str]) -> list[dict[str, int]]:
     """Each option that a trial could take otherwise, but at some places, what is likeliest to help first."""
     open_places = (one for one in trial.options if one not in but)
@@ -203,4 +220,4 @@ def options_left(trial: Trial, but: frozenset[str]) -> list[dict[str, int]]:
         for option in (range(count) if is_class(place) else range(1, min(count, _MOST_OF_ONE)))
         if option != trial.assignment.options.get(place, 0)
     ]
-    return others if but else [*others, *_unions_alike(trial)]
+    return others if but else [*_classes_alike(trial), *others, *_unions_alike(trial)]

@@ -17,6 +17,7 @@ from weft.core.edge import names
 from weft.typecheck.proofs.needs import Needs, is_square
 from weft.typecheck.proofs.options import is_about_kinds, items_of, speaks_of_rank, takes_apart
 from weft.typecheck.proofs.rank_rules import Near, near_to, ranks_needed, same_dots, same_shapes
+from weft.typecheck.proofs.reshapes import REFUSED
 from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.proofs.whose import Whose
 
@@ -204,7 +205,8 @@ def _divisors(trial: Trial, needs: Needs, near: Near) -> Iterator[Needs]:
     yield from (needs.plus(multiples=pair) for pair in pairs)
     # Such as `dim % (4 * heads)`, or `dim % (rows * columns)`; `Search.weaken` finds the number, and `conditions` that
     # it is their product.
-    for big, small in pairs if trial.guard else ():
+    # What is folded into parts may be asked to have even ones by whoever takes them.
+    for big, small in pairs if trial.guard or REFUSED in str(trial.error) else ():
         yield dataclasses.replace(needs, multiples=(*needs.multiples, (big, small), (big, 48)))
     # There are too many products of two sizes to be tried at every guard.
     asked = pairs if _DIVIDES.search(f"{trial.guard} {trial.error}") and trial.guard else []

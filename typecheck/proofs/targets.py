@@ -31,14 +31,11 @@ from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import (
     Annotation,
     Anything,
-    ArrayOf,
     Instance,
     RecordOf,
     SequenceOf,
-    TreeOf,
     holds_arrays,
 )
-from weft.typecheck.language.dims import VariadicDim
 from weft.typecheck.language.forms import OBJECT, TYPEDDICT, form_of, has_own_dims
 from weft.typecheck.language.names import names_of_signature, products_in
 from weft.typecheck.language.objects import (
@@ -46,9 +43,10 @@ from weft.typecheck.language.objects import (
     opened,
     refuse_foreign,
 )
-from weft.typecheck.language.signatures import Parameter, Signature, signature_of
+from weft.typecheck.language.signatures import Signature, signature_of
 from weft.typecheck.matching.policies import PROOF
 from weft.typecheck.matching.records import dims_of_instance
+from weft.typecheck.proofs.inherited import as_narrowed
 from weft.typecheck.proofs.passing import is_transformed
 from weft.typecheck.proofs.trial import Call, Target, only_built
 from weft.typecheck.proofs.whose import place_of
@@ -221,7 +219,7 @@ def _of_method(
         written = signature_of(function, cls)
     except AnnotationError as error:
         return _unreadable(function, name, error)
-    parameters = tuple(_as_narrowed(one, function.__name__, cls) for one in written.parameters[1:])
+    parameters = tuple(as_narrowed(one, function.__name__, cls) for one in written.parameters[1:])
     signature = Signature(written.function, parameters, written.returns, written.flavour, cls)
     # A method of an object is proved as it was written, without the transforms around it, as functions are.
     attribute = written.function if form_of(cls) is OBJECT else getattr(cls, function.__name__)
@@ -239,6 +237,7 @@ def _of_method(
                 builder.used(size, scope)
             builder.names |= own.sizes.keys()
             builder.names_outside |= own.sizes.keys() & names_of_signature(signature)
+        _bind_computed(builder, record, signature, scope)
         args, kwargs = build_arguments(builder, signature, scope, given)
         return attribute, (record, *args), kwargs
 
@@ -249,6 +248,17 @@ def _of_method(
     # A method of another package's base asks what is in this class's file, and its guards are there.
     own = target.own | {place_of(cls)[0]}
     return dataclasses.replace(target, own=own, inherited=function.__name__ not in vars(cls), transformed=transformed)
+
+
+def _bind_computed(builder: Builder, record: Any, signature: Signature, scope: Scope) -> None:
+    """Binds the dims of a method that properties of its record give, as `state_dim` of a model does."""
+    for name in sorted(names_of_signature(signature) - scope.bound.keys()):
+        if isinstance(inspect.getattr_static(type(record), name, None), property | functools.cached_property):
+            with contextlib.suppress(Exception):  # whatever it computes
+                size = getattr(record, name)
+                if isinstance(size, int) and not isinstance(size, bool) and size > 0:
+                    scope.bound[name] = size
+                    builder.used(size, scope)
 
 
 def _of_unbound_methods(cls: type, given: Mapping[str, Any]) -> Iterator[Target]:
@@ -266,45 +276,6 @@ def _unreadable(function: Callable[..., Any], name: str, error: AnnotationError)
         raise error.with_traceback(None)
 
     return _target(inspect.unwrap(function), name, prepare)
-
-
-def _as_narrowed(parameter: Parameter, method: str, cls: type) -> Parameter:
-    """A parameter of an inherited method, of what the methods of the subclass take under its name, if that is narrower.
-
-    What a base class calls on all kernels, the hooks of a subclass may take of graphs alone, and what it calls on any
-    tree they may take as one array: they say what the subclass is for.
-    """
-    if method in vars(cls):
-        return parameter
-    # Under the transforms around it, too: a method that `jit` has made is no function.
-    own = (inspect.unwrap(one) for one in vars(cls).values() if callable(one))
-    for function in (one for one in own if inspect.isfunction(one) and _is_overriding(one, cls)):
-        with contextlib.suppress(AnnotationError):  # which is said of that method
-            for one in signature_of(function, cls).parameters:
-                if one.name == parameter.name and _is_narrower(one.annotation, parameter.annotation):
-                    return dataclasses.replace(parameter, annotation=one.annotation)
-    return parameter
-
-
-def _is_narrower(narrow: Annotation, wide: Annotation) -> bool:
-    """Whether an annotation is of a subclass of what another is of, or of something where the other is of any tree."""
-    if _is_open(wide):
-        return not _is_open(narrow)
-    narrower, wider = (getattr(one, "cls", None) for one in (narrow, wide))
-    # Not by `issubclass`, which a protocol may refuse to be asked.
-    return isinstance(narrower, type) and isinstance(wider, type) and wider in narrower.__mro__[1:]
-
-
-def _is_open(annotation: Annotation) -> bool:
-    """Whether an annotation is of anything, or of any tree of anything, or of arrays of any shape."""
-    if not isinstance(annotation, TreeOf):
-        return isinstance(annotation, Anything)
-    leaf = annotation.leaf
-    return isinstance(leaf, Anything) or (isinstance(leaf, ArrayOf) and leaf.shape.dims == (VariadicDim(None),))
-
-
-def _is_overriding(function: Callable[..., Any], cls: type) -> bool:
-    return any(function.__name__ in vars(base) for base in cls.__mro__[1:])
 
 
 def public_methods(cls: type) -> Iterator[Callable[..., Any]]:

@@ -122,6 +122,8 @@ class Trial:
         makers: the names of what makes records beside their class, by the place of the record.
         held: the classes of records that other ones among the arguments hold.
         assumed: the callables that were called, of which nothing says what they return.
+        has_shapes: whether an annotation gives the axes of an array.
+        by_name: the arguments that are random keys by nothing but their names.
         emptied: the collections of anything that nothing was put into.
         texts: what was made up for strings of which nothing says what they may be, by place.
         bare: annotations that nothing satisfies, and what they were taken for.
@@ -156,6 +158,8 @@ class Trial:
     empty: frozenset[str] = frozenset()
     ranks_of_records: frozenset[str] = frozenset()
     assumed: frozenset[str] = frozenset()
+    has_shapes: bool = True
+    by_name: frozenset[str] = frozenset()
     emptied: frozenset[str] = frozenset()
     texts: Mapping[str, str] = field(default_factory=dict[str, str])
     bare: frozenset[str] = frozenset()
@@ -279,11 +283,12 @@ def _met(builder: Builder) -> dict[str, Any]:
         "scopes": builder.contracts_by_key(),
         "linked": bool(builder.names & builder.names_outside),
         "configured": builder.configured,
+        "has_shapes": builder.has_shapes,
         "ranks_of_records": builder.ranks_of_records,
         "by_default": builder.by_default,
         **{
             name: frozenset(getattr(builder, name))
-            for name in ("leading", "vague", "numbers", "assumed", "emptied", "bare")
+            for name in ("leading", "vague", "numbers", "assumed", "by_name", "emptied", "bare")
         },
         **{name: dict(getattr(builder, name)) for name in _MAPPINGS},
     }

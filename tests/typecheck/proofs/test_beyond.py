@@ -266,6 +266,16 @@ def test_what_a_module_has_not_is_a_slip_in_the_users_code_and_a_version_in_an_i
     assert contract.reason.startswith("it needs a package, or a version of one, that is not here (AttributeError")
 
 
+def asked_otherwise(x: Float[Array, "n"]) -> Float[Array, "n"]:
+    return jnp.clip(x, least=0)  # pyright: ignore[reportCallIssue]
+
+
+def test_a_keyword_that_jax_has_not_is_a_version_in_an_installed_package(monkeypatch: pytest.MonkeyPatch):
+    assert verify(asked_otherwise).contracts[0].verdict is Verdict.FAILS
+    monkeypatch.setattr(beyond, "is_users", lambda file: False)
+    assert verify(asked_otherwise).contracts[0].verdict is Verdict.SKIPPED
+
+
 def tiled(x: Float[Array, "n"], width: int, patch: int) -> Float[Array, "n"]:
     return x * (7 % (width // patch // 1000))
 

@@ -185,6 +185,13 @@ def of_two_sizes(x: Float[Array, "..."]) -> Float[Array, "6 7"]:
     return x.reshape(6, 1) + x.reshape(7)
 
 
+def frame_of(x: Array, y: Array) -> Array:
+    x = x / jnp.sqrt((x**2).sum(axis=-1, keepdims=True))
+    beside = y - (x * y).sum(axis=-1, keepdims=True) * x
+    beside = beside / jnp.sqrt((beside**2).sum(axis=-1, keepdims=True))
+    return jnp.stack([x, beside, jnp.cross(x, beside)], axis=-1)
+
+
 class Tree(NamedTuple):
     """Nodes with a box each: which of these are integers, no annotation says."""
 
@@ -203,6 +210,16 @@ def neighbours(x: Float[Array, "n"], nodes: tuple[Array, Array]) -> Float[Array,
     return jnp.where(x & 1, x[nodes[0]], x[nodes[1]])
 
 
+class Noise(eqx.Module):
+    rng: Any
+
+    def __init__(self, rng):  # pyright: ignore[reportMissingParameterType, reportUnknownParameterType]
+        self.rng = rng
+
+    def __call__(self, x: Float[Array, "n"]) -> Float[Array, "n"]:
+        return x + jax.random.normal(self.rng(), x.shape)
+
+
 BY_ROW: dict[str, tuple[Any, ...]] = {
     "a value": (looked_up,),
     "the items of a default": (Parts,),
@@ -214,7 +231,8 @@ BY_ROW: dict[str, tuple[Any, ...]] = {
     "contents of some structure": (combined,),
     "kinds of numbers": (volume_below,),
     "keywords": (scaled,),
-    "contents": (read, called, of_two_sizes),
+    "a key by its name": (Noise,),
+    "contents": (read, called, of_two_sizes, frame_of),
 }
 
 
@@ -225,6 +243,14 @@ def test_what_is_about_each_row_is_skipped(name: str):
         (contract,) = verify(thing).contracts
         assert contract.verdict is Verdict.SKIPPED, str(contract)
         assert reason in contract.reason
+
+
+def beside_others(x: Float[Array, "3"], y: Float[Array, "4"], z: Array) -> Array:
+    return z + (x + y).sum()
+
+
+def test_shapes_that_are_given_are_not_left_open_beside_others_that_are_none():
+    assert verify(beside_others).contracts[0].verdict is Verdict.FAILS
 
 
 def test_an_integer_that_a_shape_names_is_not_left_open():

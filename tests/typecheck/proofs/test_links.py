@@ -118,3 +118,35 @@ def test_an_integer_may_have_to_be_the_sum_of_two_sizes():
     contract = next(one for one in verify(Timed).contracts if one.name.endswith("velocity"))
     assert contract.verdict is Verdict.UNDECIDED, contract
     assert "it holds when places + times = inputs, which no annotation says" in contract.reason
+
+
+def polynomial(coefficients: Float[Array, "terms"], x: Float[Array, ""], degree: int) -> Float[Array, ""]:
+    return coefficients @ x ** jnp.arange(degree + 1)
+
+
+@pytest.mark.usefixtures("installed")
+def test_an_integer_may_have_to_be_one_less_than_a_size():
+    (contract,) = verify(polynomial).contracts
+    assert contract.verdict is Verdict.UNDECIDED, contract
+    assert "it holds when terms - 1 = degree, which no annotation says" in contract.reason
+
+
+class Cell(eqx.Module):
+    width: int
+    weight: Array
+
+    def __init__(self, width: int):
+        self.width, self.weight = width, jnp.zeros((width, 3 * width))
+
+    def step(self, gates: Float[Array, "gates"], state: Float[Array, "features"]) -> Float[Array, "features"]:
+        before = state @ self.weight
+        reset, update, new = jnp.split(gates + before, 3)
+        return state * jax.nn.sigmoid(update) + reset * jnp.tanh(new)
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_size_may_have_to_be_some_times_an_integer():
+    contract = next(one for one in verify(Cell).contracts if one.name.endswith("step"))
+    assert contract.verdict is Verdict.UNDECIDED, contract
+    assert "features = width" in contract.reason
+    assert "gates = 3 * width" in contract.reason

@@ -1,5 +1,7 @@
 """Sizes that the product of two others divides, and sizes to keep fixed."""
 
+import equinox as eqx
+import jax
 import pytest
 from jaxtyping import Array, Float
 from weft.typecheck import verify
@@ -44,3 +46,24 @@ def test_behind_the_guard_a_fault_stays_one():
 def test_a_size_to_keep_that_nothing_has_is_an_error_that_names_those_there_are():
     with pytest.raises(AnnotationError, match=r"'zz'.*there are columns, d, n, rows"):
         verify(folded, dims={"zz": 3})
+
+
+class Turned(eqx.Module):
+    """Each of `heads` parts of an axis is turned by a library that asks for an even number."""
+
+    rotary: eqx.nn.RotaryPositionalEmbedding
+    dim: int = eqx.field(static=True)
+    heads: int = eqx.field(static=True)
+
+    def __init__(self, dim: int, heads: int):
+        self.rotary = eqx.nn.RotaryPositionalEmbedding(dim // heads)
+        self.dim, self.heads = dim, heads
+
+    def __call__(self, x: Float[Array, "n dim"]) -> Float[Array, "n dim"]:
+        parts = x.reshape(len(x), self.heads, self.dim // self.heads)
+        return jax.vmap(self.rotary, 1, 1)(parts).reshape(x.shape)
+
+
+def test_what_is_folded_into_parts_may_have_to_have_even_ones():
+    (contract,) = verify(Turned).contracts
+    assert contract.assumptions == ("2*heads divides dim",), str(contract)
