@@ -69,16 +69,18 @@ def confirmed(base: Trial, needs: Needs, attempt: Callable[[Sizes, Needs], Trial
             needs = _profiled(key, given, needs, holds)
     needs = _related(given, needs, holds, fixed)
     source = random.Random(0)
-    for _ in range(_ROUNDS):
-        wrong = next(
-            (sizes for sizes in draws(given, needs, source, fixed) if holds(sizes, needs) is False),
-            None,
-        )
+    for left in reversed(range(_ROUNDS)):
+        wrong = next((sizes for sizes in draws(given, needs, source, fixed) if holds(sizes, needs) is False), None)
         if wrong is None:
             return needs
+        if not left:
+            break
+        mended = _mended(wrong, given, needs, holds)
         # A size that is at least so large may have been all that a relation between two stood for.
-        needs = _related(given, _mended(wrong, given, needs, holds), holds, fixed)
-    return needs
+        needs = _related(given, mended, holds, fixed)
+        if needs.allows(wrong):  # the relation that keeps it out seemed needless beside few sizes
+            needs = mended
+    return _among(tuple(given.keys() - fixed), given, needs)
 
 
 def _unchained(given: Sizes, needs: Needs, holds: Holds, fixed: frozenset[str]) -> Needs:

@@ -60,6 +60,14 @@ def centred(x: Float[Array, "*channels n"], size: int) -> Float[Array, "*channel
     return jnp.pad(x, [*[(0, 0)] * (x.ndim - 1), (left, size - x.shape[-1] - left)])
 
 
+def beside_one_another(x: Float[Array, "a b"], room: int) -> Float[Array, "a b"]:
+    if room <= x.shape[0]:
+        raise ValueError("no room for the first")
+    if x.shape[1] > room - x.shape[0]:
+        raise ValueError("no room for the second")
+    return x
+
+
 OF_CONDITIONS = [
     conditions.long_enough,
     conditions.a_power,
@@ -67,7 +75,7 @@ OF_CONDITIONS = [
     conditions.Attention,
     conditions.Residual,
 ]
-FUNCTIONS = [windows, in_heads, between, either, at_most_half, frames, centred, *OF_CONDITIONS]
+FUNCTIONS = [windows, in_heads, between, either, at_most_half, frames, centred, beside_one_another, *OF_CONDITIONS]
 
 
 @pytest.mark.parametrize("thing", FUNCTIONS, ids=lambda one: one.__name__)
