@@ -38,8 +38,8 @@ def fetched(archive: Path | None) -> Path:
     """The folder with the tests, and with what stands in for the files that the archive leaves out."""
     tests = fetch("jaxtyping", LAST_WITH_TESTS, "test", archive)
     (tests / "__init__.py").touch()
-    for file in ("conftest.py", "helpers.py"):
-        shutil.copy(STAND_INS / file, tests)
+    shutil.copy(STAND_INS / "fixtures.py", tests / "conftest.py")
+    shutil.copy(STAND_INS / "helpers.py", tests)
     for name in HOOKED:
         shutil.copy(STAND_INS / "hooked.py", tests / f"import_hook_tester_{name}.py")
     return tests.parent
