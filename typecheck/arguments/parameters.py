@@ -123,7 +123,9 @@ def _defaulted(builder: Builder, parameter: Parameter, place: str, scope: Scope,
     default, annotation = parameter.default, parameter.annotation
     if isinstance(default, bool):
         return builder.one_of(place, (default, not default))
-    if default is None and Instance(bool) in members_of(annotation):
+    members = members_of(annotation)
+    # Beside other numbers, as in `ArrayLike`, it is one of them, and no flag.
+    if default is None and Instance(bool) in members and Instance(float) not in members:
         return builder.one_of(place, (None, False, True))
     if isinstance(default, int) and parameter.name in dims:
         return integer(builder, parameter.name, scope)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.experimental.sparse import CSC
-from jaxtyping import Array, Float, Int, Real, Shaped
+from jaxtyping import Array, ArrayLike, Float, Int, Real, Shaped
 from weft.typecheck import verify
 from weft.typecheck.proofs.report import Verdict
 
@@ -331,3 +331,17 @@ def test_a_sparse_matrix_is_not_made_of_a_shape():
     (contract,) = verify(solved).contracts
     assert contract.verdict is Verdict.SKIPPED
     assert contract.reason.startswith("matrix: no CSC can be made from a shape and a dtype alone")
+
+
+class Coin:
+    """A plain class whose one argument may be any number, or an array of them."""
+
+    def __init__(self, p: ArrayLike | None = None):
+        self.p = jnp.asarray(0.5 if p is None else p)
+
+    def tails(self, x: Float[Array, "n"]) -> Float[Array, "n"]:
+        return x + (-self.p).sum()
+
+
+def test_a_boolean_among_the_numbers_of_an_array_like_argument_is_no_flag():
+    assert verify(Coin).ok
