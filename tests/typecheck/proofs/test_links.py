@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,13 @@ from jaxtyping import Array, Float
 from weft.typecheck.proofs import prover
 from weft.typecheck.proofs.prover import verify
 from weft.typecheck.proofs.report import Verdict
+
+
+def undecided(thing: Any) -> str:
+    """Why the one contract of something has no verdict."""
+    (contract,) = verify(thing).contracts
+    assert contract.verdict is Verdict.UNDECIDED, contract
+    return contract.reason
 
 
 class Memory(eqx.Module):
@@ -98,9 +107,7 @@ def densities(mixed: Mixed, x: tuple[Float[Array, "numbers"], Float[Array, "choi
 
 @pytest.mark.usefixtures("installed")
 def test_which_kinds_the_items_of_a_record_are_of_another_argument_may_say():
-    (contract,) = verify(densities).contracts
-    assert contract.verdict is Verdict.UNDECIDED, contract
-    assert "which members of their unions" in contract.reason
+    assert "which members of their unions" in undecided(densities)
 
 
 class Timed(eqx.Module):
@@ -126,9 +133,7 @@ def polynomial(coefficients: Float[Array, "terms"], x: Float[Array, ""], degree:
 
 @pytest.mark.usefixtures("installed")
 def test_an_integer_may_have_to_be_one_less_than_a_size():
-    (contract,) = verify(polynomial).contracts
-    assert contract.verdict is Verdict.UNDECIDED, contract
-    assert "it holds when terms - 1 = degree, which no annotation says" in contract.reason
+    assert "it holds when terms - 1 = degree, which no annotation says" in undecided(polynomial)
 
 
 class Cell(eqx.Module):
