@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -32,10 +33,24 @@ def is_abstract(cls: type) -> bool:
     if any(_refuses_itself(cls, vars(cls).get(name)) for name in ("__new__", "__init__")):
         return True
     methods = (getattr(inspect.getattr_static(cls, name, None), "__isabstractmethod__", False) for name in dir(cls))
-    if inspect.isabstract(cls) or any(left_open) or any(one is True for one in methods):
+    if inspect.isabstract(cls) or any(left_open) or _has_open_fields(cls) or any(one is True for one in methods):
         return True
     stubs = {name for name in dir(cls) if is_stub(inspect.getattr_static(cls, name, None))}
     return bool(stubs) and any(stubs & vars(one).keys() for one in _below(cls))
+
+
+# What annotations that are kept as texts say, which equinox does not read.
+_OPEN_FIELD = re.compile(r"(\w+\.)*Abstract(Class)?Var\[")
+
+
+def _has_open_fields(cls: type) -> bool:
+    """Whether fields are marked by `AbstractVar` where annotations are texts, and given by no subclass."""
+    is_open: dict[str, bool] = {}
+    for base in reversed(cls.__mro__):
+        is_open |= dict.fromkeys(vars(base).keys() & is_open.keys(), False)
+        annotations = inspect.get_annotations(base).items()
+        is_open |= {name: isinstance(one, str) and _OPEN_FIELD.match(one) is not None for name, one in annotations}
+    return any(is_open.values())
 
 
 def _refuses_itself(cls: type, constructor: Any) -> bool:

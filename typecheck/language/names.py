@@ -54,6 +54,12 @@ def names_of_signature(signature: Signature) -> frozenset[str]:
     return frozenset().union(names_in(signature.returns), *(names_in(p.annotation) for p in signature.parameters))
 
 
+def names_written(signature: Signature) -> frozenset[str]:
+    """The dims that a function's annotations name themselves, without those of the records among its arguments."""
+    annotations = (signature.returns, *(p.annotation for p in signature.parameters))
+    return frozenset().union(*(_names_in_shape(shape) for one in annotations for shape in shapes_in(one)))
+
+
 @kept("class")
 def names_of_fields(cls: type) -> frozenset[str]:
     """The dims that the fields of a class name."""

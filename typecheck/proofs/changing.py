@@ -62,26 +62,13 @@ def with_changes(
     return trial if trial.ok else explainer.with_needs(trial, needs, ascending)
 
 
-def beside(explainer: Explainer, base: Trial, change: Change, others: Iterable[Change]) -> tuple[Trial, Change] | None:
-    """The first trial that holds with a change and one of some others beside it, and that other one.
-
-    If none holds, the one that got furthest; None where no arguments can be made for any.
-    """
-    furthest = None
-    for other in others:
-        with contextlib.suppress(Unbuildable):
-            trial = explainer.attempt(changed(base, change, other))
-            if trial.ok:
-                return trial, other
-            if furthest is None or trial.progress > furthest[0].progress:
-                furthest = trial, other
-    return furthest
-
-
 def goes_with(explainer: Explainer, base: Trial, change: Change, others: Iterable[Change]) -> bool:
     """Whether a trial holds with a change and one of some others beside it."""
-    found = beside(explainer, base, change, others)
-    return found is not None and found[0].ok
+    for other in others:
+        with contextlib.suppress(Unbuildable):
+            if explainer.attempt(changed(base, change, other)).ok:
+                return True
+    return False
 
 
 def in_words(trial: Trial, changes: Sequence[Change]) -> str:

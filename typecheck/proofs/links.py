@@ -1,4 +1,4 @@
-"""What no annotation links: integers that a program or its record is given, and the sizes of what it is given.
+"""What no annotation links: sizes that a record has by itself, and integers, with the sizes of what a program is given.
 
 `Attention(width)` takes `"features"` of that many, as does `fold(x, length)`, and nothing says so. A search joins the
 two where it can be no mistake (`_joined_configurations` in `rules`). Where it can be one, as for the first axis of an
@@ -8,16 +8,19 @@ array, whoever wrote the program has to say which: the failure of an installed p
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import functools
 import itertools
-from collections.abc import Iterable, Sequence
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from weft.typecheck.arguments.builder import Unbuildable
-from weft.typecheck.proofs.changing import Change, beside, change_of, changed
+from weft.typecheck.proofs.changing import Change, change_of, changed
 from weft.typecheck.proofs.explaining import Explainer
 from weft.typecheck.proofs.options import argument_of
-from weft.typecheck.proofs.trial import Trial
+from weft.typecheck.proofs.trial import Target, Trial
 
 # How many pairs are joined one after the other, and how many trials that may take in all.
 _MOST_JOINED, _MOST_TRIED = 4, 160
@@ -29,21 +32,21 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True)
 class _Link:
-    """That a size of what is given is some times an integer."""
+    """That a size is one with another, or is `value` of the sizes; `words` are the other key, or what it is."""
 
-    given: str
-    integer: str
-    times: int = 1
+    size: str
+    words: str
+    value: Callable[[Mapping[str, Any]], int] | None = None
 
     def change(self, failed: Trial) -> Change:
         """What it makes of the sizes of a trial."""
-        if self.times == 1:
-            return change_of(merged={self.given: self.integer})
-        return change_of(sizes={self.given: self.times * failed.assignment.sizes[self.integer]})
+        if self.value is None:
+            return change_of(merged={self.size: self.words})
+        return change_of(sizes={self.size: self.value(failed.assignment.sizes)})
 
     @property
-    def words(self) -> Pair:
-        return self.given, self.integer if self.times == 1 else f"{self.times} * {self.integer}"
+    def pair(self) -> Pair:
+        return self.size, self.words
 
 
 def what_is_unsaid(explainer: Explainer, failures: Sequence[Trial]) -> str | None:
@@ -63,54 +66,143 @@ def _members_of_items(failed: Trial) -> list[str]:
 
 
 def _links_of(explainer: Explainer, failed: Trial) -> tuple[Pair, ...]:
-    """Sizes of what is given, each with the integer that it has to be one with for a trial to hold.
+    """Sizes, each with what it has to be for a trial to hold, which no annotation says.
 
     Empty, if no such pairs make it hold: an integer is joined with several sizes, but no two integers are. A
     wrong result that nothing wrong came before is promised whatever the integers are.
     """
+    named = tuple(_by_name(failed))
+    if named and _holds(explainer, failed, dict(_together(failed, named))):
+        return tuple(one.pair for one in named)
     target = explainer.target
     if failed.guard or any(one.place[:2] == (target.file, target.line) for one in failed.violations[:1]):
         return ()
-    scopes, integers = failed.scopes, sorted(failed.configured)
-    given = [key for key in failed.assignment.sizes if key not in failed.numbers and "" in scopes.get(key, ())]
-    joined, best, left = tuple[_Link, ...](), failed, _MOST_TRIED
+    sizes = _Sizes.of(target, failed)
+    joined, seen, left = tuple[_Link, ...](), [failed], _MOST_TRIED
     while len(joined) < _MOST_JOINED:
-        steps = {_together(failed, step): step for step in _steps(given, integers, joined)[:left]}
-        left -= len(steps)
-        further = beside(explainer, failed, dict(_together(failed, joined)), map(dict, steps))
-        if further is None or not (further[0].ok or further[0].progress > best.progress):
-            return _made_of(explainer, failed, given, integers)
-        best = further[0]
-        joined = (*joined, *steps[tuple(further[1].items())])
-        if best.ok:
-            return tuple(one.words for one in joined)
+        # Two more at once only where none alone gets further: there are many pairs.
+        for tier in _steps(sizes, joined):
+            found = _next(explainer, seen, [(*joined, *step) for step in tier[:left]])
+            left -= len(tier)
+            if found is not None:
+                break
+        else:
+            return _made_of(explainer, failed, sizes)
+        trial, joined = found
+        if trial.ok:
+            return tuple(one.pair for one in joined)
+        seen.append(trial)
     return ()
+
+
+def _next(
+    explainer: Explainer, seen: Sequence[Trial], tried: Iterable[tuple[_Link, ...]]
+) -> tuple[Trial, tuple[_Link, ...]] | None:
+    """The first trial that holds with some links; else what got furthest, or what says something else in one line."""
+    furthest, sideways = None, None
+    for links in tried:
+        with contextlib.suppress(Unbuildable):
+            trial = explainer.attempt(changed(seen[0], dict(_together(seen[0], links))))
+            if trial.ok:
+                return trial, links
+            if trial.progress > (seen[-1] if furthest is None else furthest[0]).progress:
+                furthest = trial, links
+            is_new = all(trial.complaint != one.complaint for one in seen)
+            if sideways is None and trial.progress == seen[-1].progress and is_new:
+                sideways = trial, links
+    return furthest or sideways
+
+
+# What a name says by one of these between two others, or before a number: `T_minus_1`, `Tp1`, `width_x4`.
+_SIGNS: Mapping[str, tuple[str, Callable[[int, int], int]]] = {
+    **dict.fromkeys(("minus", "m"), ("-", operator.sub)),
+    **dict.fromkeys(("plus", "p"), ("+", operator.add)),
+    **dict.fromkeys(("times", "x"), ("*", operator.mul)),
+}
+_SIGN = re.compile(f"_?({'|'.join(_SIGNS)})_?")
+
+
+def _by_name(failed: Trial) -> Iterator[_Link]:
+    """The sizes whose names are expressions in letters, as `T_minus_1` beside `T`: an annotation takes `"T-1"`."""
+    known = failed.assignment.sizes
+    for key in known:
+        for found in _SIGN.finditer(key):
+            one, other = key[: found.start()], key[found.end() :]
+            sign, function = _SIGNS[found[1]]
+            if one in known and (other.isdigit() or (other in known and len(found[1]) > 1)):
+                of = functools.partial(_applied, function, one, int(other) if other.isdigit() else other)
+                if of(known) > 0:
+                    yield _Link(key, f"{one} {sign} {other}", of)
+
+
+def _applied(function: Callable[[int, int], int], one: str, other: str | int, sizes: Mapping[str, Any]) -> int:
+    return function(sizes[one], sizes[other] if isinstance(other, str) else other)
+
+
+def _holds(explainer: Explainer, failed: Trial, change: Change) -> bool:
+    with contextlib.suppress(Unbuildable):
+        return explainer.attempt(changed(failed, change)).ok
+    return False
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """What may be linked.
+
+    Attributes:
+        given: the sizes of what is given, those that records among it share with the signature included.
+        held: those that only records among the arguments name, which no annotation of a function can link to its own.
+        integers: the keys that are integers only.
+    """
+
+    given: list[str]
+    held: list[str]
+    integers: list[str]
+
+    @classmethod
+    def of(cls, target: Target, failed: Trial) -> _Sizes:
+        """Those of a trial."""
+        known = [key for key in failed.assignment.sizes if key not in failed.numbers]
+        last = {key: key.rpartition(".")[2] for key in known}
+        held = [key for key in known if last[key].isidentifier() and last[key] not in target.written]
+        given = [key for key in known if "" in failed.scopes.get(key, ())]
+        return cls(given, held, sorted(failed.configured))
 
 
 def _together(failed: Trial, links: Iterable[_Link]) -> tuple[tuple[tuple[str, str], int | str], ...]:
     return tuple(entry for one in links for entry in one.change(failed).items())
 
 
-def _made_of(explainer: Explainer, failed: Trial, given: list[str], integers: list[str]) -> tuple[Pair, ...]:
+def _made_of(explainer: Explainer, failed: Trial, sizes: _Sizes) -> tuple[Pair, ...]:
     """What an integer has to be of the sizes of what is given: one less or more, as the degree of a polynomial is one
     less than its terms, or a sum, as of what a network gets joined together."""
-    sizes = failed.assignment.sizes
-    values = [(f"{one} {sign} 1", sizes[one] + by) for one in given for sign, by in (("-", -1), ("+", 1))]
-    values += [(f"{one} + {other}", sizes[one] + sizes[other]) for one, other in itertools.combinations(given, 2)]
-    for (words, value), integer in itertools.islice(itertools.product(values, integers), _MOST_TRIED):
-        with contextlib.suppress(Unbuildable):
-            if value and explainer.attempt(changed(failed, sizes={integer: value})).ok:
-                return ((words, integer),)
+    known, given = failed.assignment.sizes, sizes.given
+    values = [(f"{one} {sign} 1", known[one] + by) for one in given for sign, by in (("-", -1), ("+", 1))]
+    values += [(f"{one} + {other}", known[one] + known[other]) for one, other in itertools.combinations(given, 2)]
+    for (words, value), integer in itertools.islice(itertools.product(values, sizes.integers), _MOST_TRIED):
+        if value and _holds(explainer, failed, change_of(sizes={integer: value})):
+            return ((words, integer),)
     return ()
 
 
-def _steps(given: list[str], integers: list[str], joined: tuple[_Link, ...]) -> list[tuple[_Link, ...]]:
+def _steps(sizes: _Sizes, joined: tuple[_Link, ...]) -> Iterator[list[tuple[_Link, ...]]]:
     """One link more, and two, of sizes that are not linked yet: a product of two may have to be one of two others."""
-    taken = {one.given for one in joined}
-    free = [one for one in given if one not in taken]
+    taken = {one.size for one in joined}
+    free = [one for one in dict.fromkeys((*sizes.given, *sizes.held)) if one not in taken]
     # Those of like names first (`trace` and `trace_size`): in a product, they may be exchanged.
-    pairs = sorted(itertools.product(free, integers), key=lambda pair: pair[0].lower() not in pair[1].lower())
+    pairs = sorted(itertools.product(free, sizes.integers), key=lambda pair: pair[0].lower() not in pair[1].lower())
+    pairs += [(one, other) for one in free if one not in sizes.held for other in sizes.held]
     links = [_Link(*pair) for pair in pairs]
-    several = [(one, other) for one, other in itertools.combinations(links, 2) if one.given != other.given]
-    times = [(dataclasses.replace(one, times=times),) for one in links for times in _TIMES]
-    return [*((one,) for one in links), *several, *times]
+    products = [
+        _Link(one, f"{first} * {second}", functools.partial(_applied, operator.mul, first, second))
+        for first, second in itertools.combinations(sizes.integers, 2)
+        for one in free
+    ]
+    several = [(one, other) for one, other in itertools.combinations(links, 2) if one.size != other.size]
+    times = [
+        _Link(one, f"{number} * {integer}", functools.partial(_applied, operator.mul, integer, number))
+        for one, integer in itertools.product(free, sizes.integers)
+        for number in _TIMES
+    ]
+    yield [(one,) for one in (*links, *products)]
+    yield [*several, *((one,) for one in times)]

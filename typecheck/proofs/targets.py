@@ -37,7 +37,7 @@ from weft.typecheck.language.annotations import (
     holds_arrays,
 )
 from weft.typecheck.language.forms import OBJECT, TYPEDDICT, form_of, has_own_dims
-from weft.typecheck.language.names import names_of_signature, products_in
+from weft.typecheck.language.names import names_of_signature, names_written, products_in
 from weft.typecheck.language.objects import (
     layer_of,
     opened,
@@ -125,7 +125,7 @@ def _of_function(function: Callable[..., Any], given: Mapping[str, Any]) -> Targ
         for one in signature.parameters
     ):
         constants.add(2)  # how many values such a parameter gets
-    target = _target(plain, plain.__qualname__, prepare, frozenset(constants), products_in(signature))
+    target = _target(plain, plain.__qualname__, prepare, frozenset(constants), signature)
     target = dataclasses.replace(target, transformed=is_transformed(function))
     if vectorized is not None or not isinstance(plain, FunctionType):
         return target
@@ -242,7 +242,7 @@ def _of_method(
         return attribute, (record, *args), kwargs
 
     constants |= frozenset(_constants(written.function))
-    target = _target(written.function, name, prepare, constants, products_in(signature))
+    target = _target(written.function, name, prepare, constants, signature)
     # What `attribute` keeps around it raises by itself what a transform makes JAX raise.
     transformed = form_of(cls) is OBJECT and is_transformed(inspect.getattr_static(cls, function.__name__))
     # A method of another package's base asks what is in this class's file, and its guards are there.
@@ -328,10 +328,12 @@ def _target(
     name: str,
     prepare: Callable[[Builder], Call],
     constants: frozenset[int] = frozenset(),
-    products: tuple[tuple[str, ...], ...] = (),
+    signature: Signature | None = None,
 ) -> Target:
     file, line = place_of(owner)
-    target = Target(name, file, line, prepare, frozenset({file}), constants, products)
+    target = Target(name, file, line, prepare, frozenset({file}), constants)
+    if signature is not None:
+        target = dataclasses.replace(target, products=products_in(signature), written=names_written(signature))
     return dataclasses.replace(target, compared=numbers_compared(owner), compared_ranks=ranks_compared(owner))
 
 

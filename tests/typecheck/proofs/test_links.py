@@ -155,3 +155,51 @@ def test_a_size_may_have_to_be_some_times_an_integer():
     assert contract.verdict is Verdict.UNDECIDED, contract
     assert "features = width" in contract.reason
     assert "gates = 3 * width" in contract.reason
+
+
+class Blocks(eqx.Module):
+    low: Float[Array, "numbers"]
+    within: Float[Array, "knots knots"]
+    size: int
+    count: int
+
+    def density(self, x: Float[Array, "*batch places"]) -> Float[Array, "*batch"]:
+        blocks = (x - self.low).reshape(*x.shape[:-1], self.count, self.size)
+        return jnp.einsum("...i,ij,...j->...", blocks, self.within, blocks).sum(-1)
+
+    def scaled(self, x: Float[Array, "knots"]) -> Float[Array, "knots"]:
+        return x + self.low
+
+
+@pytest.mark.usefixtures("installed")
+def test_sizes_of_a_record_and_of_what_it_is_given_may_have_unlike_names():
+    found = {one.name.rpartition(".")[2]: one for one in verify(Blocks).contracts}
+    assert found["density"].verdict is Verdict.UNDECIDED, found["density"]
+    assert "places = numbers and numbers = count * size and knots = size" in found["density"].reason
+
+
+@pytest.mark.usefixtures("installed")
+def test_of_names_that_an_annotation_might_have_written_none_are_joined():
+    found = {one.name.rpartition(".")[2]: one for one in verify(Swapped).contracts}
+    assert found["forward"].verdict is Verdict.FAILS, found["forward"]
+
+
+class Swapped(eqx.Module):
+    weight: Float[Array, "inputs outputs"]
+
+    def forward(self, x: Float[Array, "outputs"]) -> Float[Array, "inputs"]:
+        return x @ self.weight
+
+
+def differences(states: Float[Array, "time n"], steps: Float[Array, "time_minus_1"]) -> Float[Array, "time_minus_1 n"]:
+    return jnp.diff(states, axis=0) / steps[:, None]
+
+
+def gates(x: Float[Array, "n"], weight: Float[Array, "n nx4"]) -> Float[Array, "nx4"]:
+    return x @ weight + jnp.tile(x, 4)
+
+
+@pytest.mark.usefixtures("installed")
+def test_names_that_are_expressions_in_letters_are_said():
+    assert "it holds when time_minus_1 = time - 1, which no annotation says" in undecided(differences)
+    assert "it holds when nx4 = n * 4, which no annotation says" in undecided(gates)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import pytest
 from equinox import AbstractVar
 from jaxtyping import Array, Float
+from weft.typecheck.arguments.subclasses import is_abstract
 from weft.typecheck.proofs.explaining import MOST_CLASSES
 from weft.typecheck.proofs.prover import verify
 from weft.typecheck.proofs.report import Verdict
@@ -377,3 +378,23 @@ def test_what_fails_for_a_class_where_a_guard_refuses_another_is_undecided():
     assert contract.verdict is Verdict.SKIPPED
     assert "Standard fails" in contract.reason
     assert "Scaled ends at a guard" in contract.reason
+
+
+class Wrapper(eqx.Module):
+    """As under `from __future__ import annotations`, which equinox does not read."""
+
+    rate: "eqx.AbstractVar[float]"
+
+    def scaled(self, x: Float[Array, "n"]) -> Float[Array, "n"]:
+        return self.rate * x
+
+
+class Halving(Wrapper):
+    rate: float = 0.5
+
+
+def test_fields_that_texts_mark_are_for_subclasses_to_bring():
+    assert is_abstract(Wrapper)
+    assert not is_abstract(Halving)
+    (contract,) = verify(Wrapper).contracts
+    assert contract.assumptions == ("self is Halving",)
