@@ -21,6 +21,7 @@ from __future__ import annotations
 import ast
 import io
 import keyword
+import re
 import tokenize
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -262,6 +263,10 @@ def _is_labelled(body: str) -> bool:
     return bool(equals) and label.isidentifier() and body.count("=") == 1
 
 
+# As in a paper: `2K`.
+_PRODUCT = re.compile(r"(\d+)([A-Za-z_]\w*)")
+
+
 def _symbolic(body: str, broadcastable: bool, shape: str, word: str) -> SymbolicDim:
     try:
         template = ast.parse(f"f{body!r}", mode="eval").body
@@ -270,9 +275,9 @@ def _symbolic(body: str, broadcastable: bool, shape: str, word: str) -> Symbolic
         filled = "".join(piece if isinstance(piece, str) else "_hole_" for piece in pieces)
         free = _free_names(_protect_keywords(filled))
     except (SyntaxError, ValueError, AssertionError, tokenize.TokenError):
-        raise _unreadable(
-            shape, word, "it is neither a name, a number nor an expression (expressions have no spaces in them)"
-        ) from None
+        product = _PRODUCT.fullmatch(body)
+        hint = f"a product is written {product[1]}*{product[2]}" if product else "expressions have no spaces in them"
+        raise _unreadable(shape, word, f"it is neither a name, a number nor an expression ({hint})") from None
     names = frozenset(name.removeprefix("_kw_") for name in free - {"_hole_"})
     return SymbolicDim(body, pieces, names, broadcastable)
 

@@ -68,16 +68,22 @@ def _members_of_items(failed: Trial) -> list[str]:
 def _links_of(explainer: Explainer, failed: Trial) -> tuple[Pair, ...]:
     """Sizes, each with what it has to be for a trial to hold, which no annotation says.
 
-    Empty, if no such pairs make it hold: an integer is joined with several sizes, but no two integers are. A
-    wrong result that nothing wrong came before is promised whatever the integers are.
+    Empty, if no such pairs make it hold: an integer is joined with several sizes, but no two integers are. A size of
+    a wrong result that nothing wrong came before is promised, whatever else is linked.
     """
     named = tuple(_by_name(failed))
     if named and _holds(explainer, failed, dict(_together(failed, named))):
         return tuple(one.pair for one in named)
     target = explainer.target
-    if failed.guard or any(one.place[:2] == (target.file, target.line) for one in failed.violations[:1]):
+    own = [one for one in failed.violations[:1] if one.place[:2] == (target.file, target.line)]
+    if failed.guard or any(not one.sizes for one in own):
         return ()
-    sizes = _Sizes.of(target, failed)
+    sizes = _Sizes.of(target, failed, frozenset(one.sizes[0] for one in own))
+    if own:
+        # Of rows that are left out, say, there are as many others that are put in their place, and fewer than all.
+        few = {key: number for number, key in enumerate(sizes.integers, start=2)}
+        fewer = _attempted(explainer, failed, change_of(sizes=few))
+        failed = failed if fewer is None or fewer.ok else fewer
     joined, seen, left = tuple[_Link, ...](), [failed], _MOST_TRIED
     while len(joined) < _MOST_JOINED:
         # Two more at once only where none alone gets further: there are many pairs.
@@ -101,15 +107,16 @@ def _next(
     """The first trial that holds with some links; else what got furthest, or what says something else in one line."""
     furthest, sideways = None, None
     for links in tried:
-        with contextlib.suppress(Unbuildable):
-            trial = explainer.attempt(changed(seen[0], dict(_together(seen[0], links))))
-            if trial.ok:
-                return trial, links
-            if trial.progress > (seen[-1] if furthest is None else furthest[0]).progress:
-                furthest = trial, links
-            is_new = all(trial.complaint != one.complaint for one in seen)
-            if sideways is None and trial.progress == seen[-1].progress and is_new:
-                sideways = trial, links
+        trial = _attempted(explainer, seen[0], dict(_together(seen[0], links)))
+        if trial is None:
+            continue
+        if trial.ok:
+            return trial, links
+        if trial.progress > (seen[-1] if furthest is None else furthest[0]).progress:
+            furthest = trial, links
+        is_new = all(trial.complaint != one.complaint for one in seen)
+        if sideways is None and trial.progress == seen[-1].progress and is_new:
+            sideways = trial, links
     return furthest or sideways
 
 
@@ -139,10 +146,15 @@ def _applied(function: Callable[[int, int], int], one: str, other: str | int, si
     return function(sizes[one], sizes[other] if isinstance(other, str) else other)
 
 
-def _holds(explainer: Explainer, failed: Trial, change: Change) -> bool:
+def _attempted(explainer: Explainer, failed: Trial, change: Change) -> Trial | None:
     with contextlib.suppress(Unbuildable):
-        return explainer.attempt(changed(failed, change)).ok
-    return False
+        return explainer.attempt(changed(failed, change))
+    return None
+
+
+def _holds(explainer: Explainer, failed: Trial, change: Change) -> bool:
+    trial = _attempted(explainer, failed, change)
+    return trial is not None and trial.ok
 
 
 @dataclass(frozen=True)
@@ -160,13 +172,14 @@ class _Sizes:
     integers: list[str]
 
     @classmethod
-    def of(cls, target: Target, failed: Trial) -> _Sizes:
-        """Those of a trial."""
-        known = [key for key in failed.assignment.sizes if key not in failed.numbers]
+    def of(cls, target: Target, failed: Trial, but: frozenset[int]) -> _Sizes:
+        """Those of a trial, but for keys of some sizes."""
+        free = [key for key, size in failed.assignment.sizes.items() if size not in but]
+        known = [key for key in free if key not in failed.numbers]
         last = {key: key.rpartition(".")[2] for key in known}
         held = [key for key in known if last[key].isidentifier() and last[key] not in target.written]
         given = [key for key in known if "" in failed.scopes.get(key, ())]
-        return cls(given, held, sorted(failed.configured))
+        return cls(given, held, sorted(failed.configured.intersection(free)))
 
 
 def _together(failed: Trial, links: Iterable[_Link]) -> tuple[tuple[tuple[str, str], int | str], ...]:

@@ -49,8 +49,12 @@ def _judged(name: str, thing: Any) -> list[dict[str, Any]]:
     try:
         proofs = proofs_of(thing, {}, {}, USUAL)
     except BaseException as error:  # one definition is not to cost the others
-        return [{"name": name, "verdict": "crash", "reason": repr(error)}]
+        return [{"name": name, "verdict": _of_error(error), "reason": repr(error)}]
     return [_contract(proof) for proof in proofs]
+
+
+def _of_error(error: BaseException) -> str:
+    return "unusable" if isinstance(error, AnnotationError) else "crash"
 
 
 def _contract(proof: Proof) -> dict[str, Any]:
@@ -62,8 +66,7 @@ def _contract(proof: Proof) -> dict[str, Any]:
         with listening():
             one = proof.contract()
     except BaseException as error:
-        unreadable = "unusable" if isinstance(error, AnnotationError) else "crash"
-        known |= {"verdict": "over" if isinstance(error, Over) else unreadable, "reason": repr(error)}
+        known |= {"verdict": "over" if isinstance(error, Over) else _of_error(error), "reason": repr(error)}
     else:
         known |= {
             "verdict": one.verdict.name.lower(),

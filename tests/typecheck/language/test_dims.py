@@ -31,6 +31,7 @@ def test_a_shape_is_read_dim_by_dim(text, dims):
     [
         ("a,b", "cannot read the dim 'a,b': dims are separated by spaces, not commas"),
         ("n + 1", "cannot read the dim '+' in the shape 'n + 1': it is neither a name, a number nor an expression"),
+        ("T 2K", "it is neither a name, a number nor an expression (a product is written 2*K)"),
         ("*a *b", "a shape has at most one variadic dim"),
         ("a **b", "cannot read the dim '**b' in the shape 'a **b': `*` is written twice"),
         ("*4", "`*` goes with a name only"),

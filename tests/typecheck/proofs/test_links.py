@@ -191,6 +191,15 @@ class Swapped(eqx.Module):
         return x @ self.weight
 
 
+def shifted(controls: Float[Array, "time n"], last: Float[Array, "rows n"], by: int) -> Float[Array, "time n"]:
+    return jnp.concatenate([controls[by:], last])
+
+
+@pytest.mark.usefixtures("installed")
+def test_what_a_result_is_promised_to_be_is_linked_to_nothing_but_what_it_is_made_of_may_be():
+    assert "it holds when rows = by, which no annotation says" in undecided(shifted)
+
+
 def differences(states: Float[Array, "time n"], steps: Float[Array, "time_minus_1"]) -> Float[Array, "time_minus_1 n"]:
     return jnp.diff(states, axis=0) / steps[:, None]
 
