@@ -54,13 +54,14 @@ from weft.typecheck.language.objects import is_box_class
 class Scope:
     """Where a hint is read: the names that its strings may use, and the class that `Self` stands for.
 
-    `within` are the strings that it stands in: an alias of itself (`Tree = dict[str, "Tree"]`) ends there.
+    `within` are the strings and `type` aliases that it stands in: an alias of itself (`Tree = dict[str, "Tree"]`, `type
+    Tree = dict[str, Tree]`) ends there.
     """
 
     globals: Mapping[str, Any] = field(default_factory=dict)
     locals: Mapping[str, Any] = field(default_factory=dict)
     owner: type | None = None
-    within: frozenset[str] = frozenset()
+    within: frozenset[Any] = frozenset()
 
 
 def read(hint: Any, scope: Scope = Scope()) -> Annotation:
@@ -240,7 +241,8 @@ def _read_named(hint: Any, scope: Scope) -> Annotation:
     if hasattr(hint, "__supertype__"):
         return read(hint.__supertype__, scope)
     if hasattr(hint, "__value__"):
-        return read(hint.__value__, scope)
+        within = scope.within | {hint}
+        return ANYTHING if hint in scope.within else read(hint.__value__, dataclasses.replace(scope, within=within))
     if isinstance(hint, (typing.ParamSpec, typing.ParamSpecArgs, typing.ParamSpecKwargs)):
         return ANYTHING
     return Opaque(hint)

@@ -142,3 +142,15 @@ def test_the_function_and_the_parameter_are_named_in_the_error():
 
     with pytest.raises(AnnotationError, match=r"function, x: cannot read the annotation"):
         signature_of(function)
+
+
+class Alias:
+    """As `type Tree = tuple[Tree, ...]` makes it, whose syntax Python 3.11 cannot read."""
+
+    @property
+    def __value__(self) -> Any:
+        return tuple[self, ...]  # pyright: ignore[reportInvalidTypeArguments, reportInvalidTypeForm]
+
+
+def test_a_type_alias_of_itself_ends_there():
+    assert str(read(Alias())) == "tuple[Any, ...]"
