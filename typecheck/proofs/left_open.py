@@ -56,7 +56,7 @@ OTHER_ARGUMENTS = Refusal(
     ),
 )
 # A keyword was not given, or None was, which is its default.
-NO_KEYWORD = Refusal((TypeError,), (r"missing \d+ required", "NoneType"))
+NO_KEYWORD = Refusal((TypeError,), (r"missing (a|\d+) required", "NoneType"))
 # There are no items at all. A collection that is made has one or more, so an empty one is a default.
 NO_ITEMS = Refusal(
     (ValueError, TypeError),
@@ -113,6 +113,11 @@ _SAYS_SIZES = re.compile(r"\b([dD]imensions?|shapes?|sizes?|lengths?|ax[ei]s)\b"
 # What libraries say of a number of axes, in many words, and JAX in few.
 _SAYS_AXES = re.compile(r"\bdimensional\b|\bndim\b|\b\d-?[dD]\b")
 _OF_RANK = re.compile(rf"{names.NO_SUCH_AXIS} (\d+)|values to unpack \(expected \d+, got (\d+)\)|it has ndim (\d+)")
+
+
+def no_method(trial: Trial) -> bool:
+    """Whether nothing was found for the classes of what it is given, as that of plum's dispatch."""
+    return isinstance(trial.error, LookupError) and not isinstance(trial.error, KeyError | IndexError | UnicodeError)
 
 
 def _any_error(_: Trial) -> bool:
@@ -203,7 +208,9 @@ ROWS = {
     ),
     "integers": Row(_integers, (_any_error,), "{places}: what has this shape, annotations do not say"),
     "a class": Row(
-        _classes, (NO_ATTRIBUTE, OTHER_ARGUMENTS), "{places}: no class that was tried has, or gives, what is read of it"
+        _classes,
+        (NO_ATTRIBUTE, no_method, OTHER_ARGUMENTS),
+        "{places}: no class that was tried has, or gives, what is read of it",
     ),
     "a record": Row(_held, (_any_error,), "it holds a {places} where it computes with an array", can_be_passed=False),
     "a tree": Row(open_trees, (A_TREE, OTHER_STRUCTURE), "{places}: the annotation leaves open which tree it is"),

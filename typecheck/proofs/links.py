@@ -157,6 +157,9 @@ def _holds(explainer: Explainer, failed: Trial, change: Change) -> bool:
     return trial is not None and trial.ok
 
 
+_UNNAMED = re.compile(r"\w+\[\d+\]")
+
+
 @dataclass(frozen=True)
 class _Sizes:
     """What may be linked.
@@ -164,11 +167,13 @@ class _Sizes:
     Attributes:
         given: the sizes of what is given, those that records among it share with the signature included.
         held: those that only records among the arguments name, which no annotation of a function can link to its own.
+        unnamed: those that a shape writes `_` for.
         integers: the keys that are integers only.
     """
 
     given: list[str]
     held: list[str]
+    unnamed: list[str]
     integers: list[str]
 
     @classmethod
@@ -179,7 +184,8 @@ class _Sizes:
         last = {key: key.rpartition(".")[2] for key in known}
         held = [key for key in known if last[key].isidentifier() and last[key] not in target.written]
         given = [key for key in known if "" in failed.scopes.get(key, ())]
-        return cls(given, held, sorted(failed.configured.intersection(free)))
+        unnamed = [key for key in given if _UNNAMED.fullmatch(key)]
+        return cls(given, held, unnamed, sorted(failed.configured.intersection(free)))
 
 
 def _together(failed: Trial, links: Iterable[_Link]) -> tuple[tuple[tuple[str, str], int | str], ...]:
@@ -204,7 +210,9 @@ def _steps(sizes: _Sizes, joined: tuple[_Link, ...]) -> Iterator[list[tuple[_Lin
     free = [one for one in dict.fromkeys((*sizes.given, *sizes.held)) if one not in taken]
     # Those of like names first (`trace` and `trace_size`): in a product, they may be exchanged.
     pairs = sorted(itertools.product(free, sizes.integers), key=lambda pair: pair[0].lower() not in pair[1].lower())
-    pairs += [(one, other) for one in free if one not in sizes.held for other in sizes.held]
+    loose = (*sizes.held, *sizes.unnamed)
+    pairs += [(one, other) for one in free if one not in loose for other in loose]
+    pairs += itertools.combinations((one for one in sizes.unnamed if one in free), 2)
     links = [_Link(*pair) for pair in pairs]
     products = [
         _Link(one, f"{first} * {second}", functools.partial(_applied, operator.mul, first, second))

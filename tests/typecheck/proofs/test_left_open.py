@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import codecs
 import collections
 import inspect
 import operator
@@ -141,6 +142,11 @@ def with_a_key(rule: Rule, x: Float[Array, "n"], key: Key[Array, ""]) -> Float[A
     return rule.applied(x, key)  # pyright: ignore[reportCallIssue]
 
 
+def looked_up_by_its_class(rule: Rule, x: Float[Array, "n"]) -> Float[Array, "n"]:
+    codecs.lookup(type(rule).__name__)  # as multiple dispatch looks methods up
+    return rule.applied(x)
+
+
 class Box(eqx.Module):
     value: Float[Array, "n"]
 
@@ -171,6 +177,11 @@ def combined(x: Float[Array, "n"], more: dict[str, Float[Array, "n"]]) -> Float[
 
 def scaled(x: Float[Array, "n"], **options: Any) -> Float[Array, "n"]:
     return x * options["scale"]
+
+
+def bound(x: Float[Array, "n"], **options: Any) -> Float[Array, "n"]:
+    inspect.signature(one_argument).bind(**options)
+    return x
 
 
 def read(x: Float[Array, "n"], more: dict[str, Float[Array, "n"]]) -> Float[Array, "n"]:
@@ -225,12 +236,12 @@ BY_ROW: dict[str, tuple[Any, ...]] = {
     "the items of a default": (Parts,),
     "the items of a collection of anything": (of_all,),
     "integers": (Grid,),
-    "a class": (with_a_scale, with_a_key),
+    "a class": (with_a_scale, with_a_key, looked_up_by_its_class),
     "a record": (Model,),
     "a tree": (taken_apart, partitioned),
     "contents of some structure": (combined,),
     "kinds of numbers": (volume_below,),
-    "keywords": (scaled,),
+    "keywords": (scaled, bound),
     "a key by its name": (Noise,),
     "contents": (read, called, of_two_sizes, frame_of),
 }

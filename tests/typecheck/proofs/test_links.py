@@ -200,6 +200,16 @@ def test_what_a_result_is_promised_to_be_is_linked_to_nothing_but_what_it_is_mad
     assert "it holds when rows = by, which no annotation says" in undecided(shifted)
 
 
+def factor(left: Float[Array, "n _"], right: Float[Array, "n _"], before: Float[Array, "n _ p"]) -> Float[Array, "n p"]:
+    return jnp.einsum("nl,nlp->np", left, before) - jnp.einsum("nl,nlp->np", right, before)
+
+
+@pytest.mark.usefixtures("installed")
+def test_sizes_without_a_name_may_have_to_be_one():
+    reason = undecided(factor)
+    assert "it holds when left[1] = right[1] and right[1] = before[1], which no annotation says" in reason
+
+
 def differences(states: Float[Array, "time n"], steps: Float[Array, "time_minus_1"]) -> Float[Array, "time_minus_1 n"]:
     return jnp.diff(states, axis=0) / steps[:, None]
 
