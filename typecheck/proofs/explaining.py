@@ -84,7 +84,10 @@ class _Step:
         merges = len(candidate.merged) > len(self.needs.merged)
         if merges and self.joined is None and found.progress >= trial.progress and found.spoken_of != trial.spoken_of:
             self.joined = found, candidate
-        if found.progress > (trial if self.best is None else self.best[0]).progress:
+        # Arrays of one shape may be what a line goes on with that asks for their numbers, where every trial ends.
+        ends = candidate.of_one_shape and needs_numbers(found)
+        reached = (trial if self.best is None else self.best[0]).progress
+        if found.progress > reached or (ends and found.progress == reached):
             self.best = found, candidate
         if self.sideways is None and found.progress == trial.progress and found.complaint not in self.complaints:
             self.sideways = found, candidate
@@ -275,7 +278,9 @@ class Explainer:
                     self.beyond = self.beyond or (found, candidate)
             if step.taken is None:
                 self.stuck = trial
-                self.furthest = trial if self.furthest is None else max(self.furthest, trial, key=lambda t: t.progress)
+                others = () if self.furthest is None else (self.furthest,)
+                ordered = (trial, *others) if needs_numbers(trial) else (*others, trial)
+                self.furthest = max(ordered, key=lambda one: one.progress)
                 return None
             trial, needs = step.taken
             complaints.add(trial.complaint)

@@ -7,6 +7,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jaxtyping import Array, Float, Int
 from weft.typecheck import verify
@@ -141,3 +142,16 @@ def test_what_is_vectorized_takes_as_many_axes_as_its_annotation_says(judged):
 def test_what_is_vectorized_and_returns_other_axes_is_told():
     (contract,) = verify(totals_of_nodes).contracts
     assert contract.verdict is Verdict.FAILS, contract
+
+
+def deficit(
+    stress: Float[Array, "... 4 4"], metric: Float[Array, "... 4 4"], inverse: Float[Array, "... 4 4"]
+) -> Float[Array, "..."]:
+    s, m, i = (one.reshape(-1, 4, 4) for one in (stress, metric, inverse))
+    return jnp.asarray(np.asarray(jax.vmap(jnp.matmul)(jnp.einsum("nij,njk->nik", s, i), m)).min((-1, -2)))
+
+
+def test_arrays_of_one_shape_may_lead_to_what_no_trace_can_do():
+    (contract,) = verify(deficit).contracts
+    assert contract.verdict is Verdict.SKIPPED
+    assert contract.reason.startswith("it needs the numbers in an array")
