@@ -366,7 +366,8 @@ class Explainer:
                     smaller = self.attempt(dataclasses.replace(trial.assignment, sizes=sizes))
                 except Unbuildable:
                     continue
-                if not smaller.ok and smaller.place == trial.place:
+                # What a guard refuses is none of it, wherever it stands.
+                if not smaller.ok and smaller.place == trial.place and smaller.guard == trial.guard:
                     trial = smaller
                     break
         return trial

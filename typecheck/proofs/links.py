@@ -19,6 +19,7 @@ from typing import Any
 from weft.typecheck.arguments.builder import Unbuildable
 from weft.typecheck.proofs.changing import Change, change_of, changed
 from weft.typecheck.proofs.explaining import Explainer
+from weft.typecheck.proofs.needs import Needs, array_of, ascending, axes
 from weft.typecheck.proofs.options import argument_of
 from weft.typecheck.proofs.trial import Target, Trial
 
@@ -26,8 +27,6 @@ from weft.typecheck.proofs.trial import Target, Trial
 _MOST_JOINED, _MOST_TRIED = 4, 160
 # How many times an integer a size may have to be: the gates of a cell are three or four, side by side.
 _TIMES = (2, 3, 4)
-
-Pair = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -44,16 +43,15 @@ class _Link:
             return change_of(merged={self.size: self.words})
         return change_of(sizes={self.size: self.value(failed.assignment.sizes)})
 
-    @property
-    def pair(self) -> Pair:
-        return self.size, self.words
+    def __str__(self) -> str:
+        return f"{self.size} = {self.words}"
 
 
 def what_is_unsaid(explainer: Explainer, failures: Sequence[Trial]) -> str | None:
     """What no annotation says that failures may all be about, in words."""
     links = [_links_of(explainer, one) for one in failures]
     if all(links):
-        words = " and ".join(f"{one} = {other}" for one, other in dict.fromkeys(itertools.chain(*links)))
+        words = " and ".join(dict.fromkeys(itertools.chain(*links)))
         return f"it holds when {words}, which no annotation says"
     items = sorted({place for one in failures for place in _members_of_items(one)})
     return f"which members of their unions {', '.join(items)} are, what else is given may decide" if items else None
@@ -65,7 +63,7 @@ def _members_of_items(failed: Trial) -> list[str]:
     return [] if failed.violations else [argument_of(one) for one in failed.values if one.endswith("] type")]
 
 
-def _links_of(explainer: Explainer, failed: Trial) -> tuple[Pair, ...]:
+def _links_of(explainer: Explainer, failed: Trial) -> tuple[str, ...]:
     """Sizes, each with what it has to be for a trial to hold, which no annotation says.
 
     Empty, if no such pairs make it hold: an integer is joined with several sizes, but no two integers are. A size of
@@ -73,7 +71,9 @@ def _links_of(explainer: Explainer, failed: Trial) -> tuple[Pair, ...]:
     """
     named = tuple(_by_name(failed))
     if named and _holds(explainer, failed, dict(_together(failed, named))):
-        return tuple(one.pair for one in named)
+        return tuple(map(str, named))
+    if (alone := _without_a_batch(explainer, failed)) is not None:
+        return (alone,)
     target = explainer.target
     own = [one for one in failed.violations[:1] if one.place[:2] == (target.file, target.line)]
     if failed.guard or any(not one.sizes for one in own):
@@ -93,12 +93,22 @@ def _links_of(explainer: Explainer, failed: Trial) -> tuple[Pair, ...]:
             if found is not None:
                 break
         else:
-            return _made_of(explainer, failed, sizes)
+            return _behind_a_guard(explainer, seen[-1], joined) or _made_of(explainer, failed, sizes)
         trial, joined = found
         if trial.ok:
-            return tuple(one.pair for one in joined)
+            return tuple(map(str, joined))
         seen.append(trial)
     return ()
+
+
+def _behind_a_guard(explainer: Explainer, trial: Trial, joined: tuple[_Link, ...]) -> tuple[str, ...]:
+    """Links that led to a guard, which other sizes pass: those that a block divides, say; which, was not confirmed."""
+    merged = tuple((one.size, one.words) for one in joined if one.value is None)
+    if not trial.guard or not joined or len(merged) < len(joined):
+        return ()
+    if explainer.explain(trial, Needs(merged=merged), ascending) is None:
+        return ()
+    return (*map(str, joined), f"sizes pass the {trial.guard}")
 
 
 def _next(
@@ -118,6 +128,16 @@ def _next(
         if sideways is None and trial.progress == seen[-1].progress and is_new:
             sideways = trial, links
     return furthest or sideways
+
+
+def _without_a_batch(explainer: Explainer, failed: Trial) -> str | None:
+    """That a `*name` that only fields write is of no axes: for those who map over it, a record may be a batch."""
+    for key, (rank, anonymous) in failed.ranks.items():
+        if rank and not anonymous and f"*{key.rpartition('.')[2]}" not in explainer.target.written:
+            trial = _attempted(explainer, failed, change_of(ranks={key: 0}))
+            if trial is not None and trial.ok:
+                return f"{array_of(key)} is of {axes(0)}"
+    return None
 
 
 # What a name says by one of these between two others, or before a number: `T_minus_1`, `Tp1`, `width_x4`.
@@ -192,7 +212,7 @@ def _together(failed: Trial, links: Iterable[_Link]) -> tuple[tuple[tuple[str, s
     return tuple(entry for one in links for entry in one.change(failed).items())
 
 
-def _made_of(explainer: Explainer, failed: Trial, sizes: _Sizes) -> tuple[Pair, ...]:
+def _made_of(explainer: Explainer, failed: Trial, sizes: _Sizes) -> tuple[str, ...]:
     """What an integer has to be of the sizes of what is given: one less or more, as the degree of a polynomial is one
     less than its terms, or a sum, as of what a network gets joined together."""
     known, given = failed.assignment.sizes, sizes.given
@@ -200,7 +220,7 @@ def _made_of(explainer: Explainer, failed: Trial, sizes: _Sizes) -> tuple[Pair, 
     values += [(f"{one} + {other}", known[one] + known[other]) for one, other in itertools.combinations(given, 2)]
     for (words, value), integer in itertools.islice(itertools.product(values, sizes.integers), _MOST_TRIED):
         if value and _holds(explainer, failed, change_of(sizes={integer: value})):
-            return ((words, integer),)
+            return (f"{words} = {integer}",)
     return ()
 
 

@@ -191,6 +191,41 @@ class Swapped(eqx.Module):
         return x @ self.weight
 
 
+class Rotation(eqx.Module):
+    cosines: Float[Array, "*batch time features"]
+
+    def apply(self, x: Float[Array, "time features"]) -> Float[Array, "time features"]:
+        return x * self.cosines
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_method_that_takes_no_batch_is_for_a_record_that_is_none():
+    assert "it holds when *batch is of 0 axes, which no annotation says" in undecided(Rotation)
+
+
+class Signs(eqx.Module):
+    signs: Float[Array, "inputs"]
+
+    def spread(self, x: Float[Array, "channels"]) -> Float[Array, "channels"]:
+        return in_blocks(self.signs * x)
+
+
+def in_blocks(x: Array) -> Array:
+    if x.shape[0] % 8:
+        raise ValueError("it takes blocks of 8")
+    return x.reshape(-1, 8).cumsum(1).reshape(-1)
+
+
+@pytest.mark.usefixtures("installed")
+def test_sizes_that_are_linked_may_lead_to_a_guard():
+    assert "it holds when channels = inputs and sizes pass the guard at test_links.py" in undecided(Signs)
+
+
+def test_what_is_told_of_a_failure_is_not_what_a_guard_refuses_at_smaller_sizes():
+    (contract,) = verify(Signs).contracts
+    assert "roadcasting" in contract.failures[0].message
+
+
 def shifted(controls: Float[Array, "time n"], last: Float[Array, "rows n"], by: int) -> Float[Array, "time n"]:
     return jnp.concatenate([controls[by:], last])
 
