@@ -19,8 +19,8 @@ from typing import Any
 from weft.typecheck.arguments.builder import Unbuildable
 from weft.typecheck.proofs.changing import Change, change_of, changed
 from weft.typecheck.proofs.explaining import Explainer
-from weft.typecheck.proofs.needs import Needs, array_of, ascending, axes
-from weft.typecheck.proofs.options import argument_of
+from weft.typecheck.proofs.needs import Needs, array_of, ascending, axes, length_of
+from weft.typecheck.proofs.options import argument_of, items_of
 from weft.typecheck.proofs.trial import Target, Trial
 
 # How many pairs are joined one after the other, and how many trials that may take in all.
@@ -189,12 +189,14 @@ class _Sizes:
         held: those that only records among the arguments name, which no annotation of a function can link to its own.
         unnamed: those that a shape writes `_` for.
         integers: the keys that are integers only.
+        lengths: how many items collections among the arguments have, by what code asks for them with.
     """
 
     given: list[str]
     held: list[str]
     unnamed: list[str]
     integers: list[str]
+    lengths: Mapping[str, int]
 
     @classmethod
     def of(cls, target: Target, failed: Trial, but: frozenset[int]) -> _Sizes:
@@ -205,7 +207,9 @@ class _Sizes:
         held = [key for key in known if last[key].isidentifier() and last[key] not in target.written]
         given = [key for key in known if "" in failed.scopes.get(key, ())]
         unnamed = [key for key in given if _UNNAMED.fullmatch(key)]
-        return cls(given, held, unnamed, sorted(failed.configured.intersection(free)))
+        items = items_of(failed.assignment, failed.options).items()
+        lengths = {length_of(place): number for place, number in items}
+        return cls(given, held, unnamed, sorted(failed.configured.intersection(free)), lengths)
 
 
 def _together(failed: Trial, links: Iterable[_Link]) -> tuple[tuple[tuple[str, str], int | str], ...]:
@@ -239,11 +243,18 @@ def _steps(sizes: _Sizes, joined: tuple[_Link, ...]) -> Iterator[list[tuple[_Lin
         for first, second in itertools.combinations(sizes.integers, 2)
         for one in free
     ]
+    counts = [
+        _Link(one, f"{length}{words}", lambda _, size=number + by: size)
+        for length, number in sizes.lengths.items()
+        for words, by in (("", 0), (" + 1", 1), (" - 1", -1))
+        for one in free
+        if number + by > 0
+    ]
     several = [(one, other) for one, other in itertools.combinations(links, 2) if one.size != other.size]
     times = [
         _Link(one, f"{number} * {integer}", functools.partial(_applied, operator.mul, integer, number))
         for one, integer in itertools.product(free, sizes.integers)
         for number in _TIMES
     ]
-    yield [(one,) for one in (*links, *products)]
+    yield [(one,) for one in (*links, *products, *counts)]
     yield [*several, *((one,) for one in times)]

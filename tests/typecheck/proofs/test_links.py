@@ -226,6 +226,19 @@ def test_what_is_told_of_a_failure_is_not_what_a_guard_refuses_at_smaller_sizes(
     assert "roadcasting" in contract.failures[0].message
 
 
+class Additive(eqx.Module):
+    parts: list[Float[Array, ""]]
+    weights: Float[Array, "orders"]
+
+    def total(self, x: Float[Array, "n"]) -> Float[Array, "n"]:
+        return x * (self.weights @ jnp.stack([jnp.ones(()), *self.parts]))
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_size_may_have_to_be_one_more_than_there_are_items():
+    assert "it holds when orders = len(self.parts) + 1, which no annotation says" in undecided(Additive)
+
+
 def shifted(controls: Float[Array, "time n"], last: Float[Array, "rows n"], by: int) -> Float[Array, "time n"]:
     return jnp.concatenate([controls[by:], last])
 
