@@ -225,6 +225,11 @@ ROWS = {
     "contents": Row(
         _contents, (NOTHING_THERE, NO_FUNCTION, of_any_shape), "{places}: the annotation leaves its contents open"
     ),
+    "a method": Row(
+        lambda _: ("any",),
+        (no_method,),
+        "nothing is there for what it is given, and no annotation says that there is",
+    ),
 }
 
 

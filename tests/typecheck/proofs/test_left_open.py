@@ -147,6 +147,11 @@ def looked_up_by_its_class(rule: Rule, x: Float[Array, "n"]) -> Float[Array, "n"
     return rule.applied(x)
 
 
+def looked_up_by_its_axes(x: Float[Array, "n"]) -> Float[Array, "n"]:
+    codecs.lookup(f"of {x.ndim} axes")
+    return x
+
+
 class Box(eqx.Module):
     value: Float[Array, "n"]
 
@@ -243,6 +248,7 @@ BY_ROW: dict[str, tuple[Any, ...]] = {
     "kinds of numbers": (volume_below,),
     "keywords": (scaled, bound),
     "a key by its name": (Noise,),
+    "a method": (looked_up_by_its_axes,),
     "contents": (read, called, of_two_sizes, frame_of),
 }
 
