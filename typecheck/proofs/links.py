@@ -72,7 +72,7 @@ def _links_of(explainer: Explainer, failed: Trial) -> tuple[str, ...]:
     named = tuple(_by_name(failed))
     if named and _holds(explainer, failed, dict(_together(failed, named))):
         return tuple(map(str, named))
-    if (alone := _without_a_batch(explainer, failed)) is not None:
+    if (alone := _of_batches(explainer, failed)) is not None:
         return (alone,)
     target = explainer.target
     own = [one for one in failed.violations[:1] if one.place[:2] == (target.file, target.line)]
@@ -130,14 +130,27 @@ def _next(
     return furthest or sideways
 
 
-def _without_a_batch(explainer: Explainer, failed: Trial) -> str | None:
-    """That a `*name` that only fields write is of no axes: for those who map over it, a record may be a batch."""
-    for key, (rank, anonymous) in failed.ranks.items():
-        if rank and not anonymous and f"*{key.rpartition('.')[2]}" not in explainer.target.written:
-            trial = _attempted(explainer, failed, change_of(ranks={key: 0}))
-            if trial is not None and trial.ok:
-                return f"{array_of(key)} is of {axes(0)}"
-    return None
+def _of_batches(explainer: Explainer, failed: Trial) -> str | None:
+    """What several `*name`s and `...` have to be for a trial to hold: of no axes, where only fields write them, since a
+    record may be a batch of itself for those who map over it; or of one shape, where they are of several arrays."""
+    held = [key for key, (rank, dots) in failed.ranks.items() if rank and not dots and _is_held(explainer, key)]
+    for keys in (*((one,) for one in held), tuple(held)):
+        if keys and _holds(explainer, failed, change_of(ranks=dict.fromkeys(keys, 0))):
+            verb = "is" if len(keys) == 1 else "are"
+            return f"{' and '.join(map(array_of, keys))} {verb} of {axes(0)}"
+    every = tuple(failed.ranks)
+    groups = [*itertools.islice(itertools.combinations(every, 2), _MOST_TRIED), *([every] if len(every) > 2 else [])]
+    alike = next((one for one in groups if _holds(explainer, failed, _of_one_shape(one))), None)
+    return None if alike is None else f"{' and '.join(map(array_of, alike))} are of one shape"
+
+
+def _is_held(explainer: Explainer, key: str) -> bool:
+    return f"*{key.rpartition('.')[2]}" not in explainer.target.written
+
+
+def _of_one_shape(keys: Sequence[str]) -> Change:
+    first, *rest = keys
+    return change_of(ranks=dict.fromkeys(keys, 1), merged={f"{one}.0": f"{first}.0" for one in rest})
 
 
 # What a name says by one of these between two others, or before a number: `T_minus_1`, `Tp1`, `width_x4`.

@@ -335,9 +335,15 @@ def assignment_for(keys: Iterable[str], needs: Needs, deal: Deal, base: Assignme
 
 
 def closed(merged: Mapping[str, str]) -> dict[str, str]:
-    """Each merged key with the one that stands for the whole group."""
+    """Each merged key with the one that stands for the whole group; two may be merged with each other.
 
-    def root(key: str) -> str:
-        return root(merged[key]) if key in merged else key
+    >>> closed({"a": "b", "b": "c"}), closed({"a": "b", "b": "a"})
+    ({'a': 'c', 'b': 'c'}, {'a': 'a', 'b': 'a'})
+    """
+
+    def root(key: str, *seen: str) -> str:
+        if key in seen:
+            return min(seen[seen.index(key) :])
+        return root(merged[key], *seen, key) if key in merged else key
 
     return {key: root(key) for key in merged}

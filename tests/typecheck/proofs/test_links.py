@@ -203,6 +203,33 @@ def test_a_method_that_takes_no_batch_is_for_a_record_that_is_none():
     assert "it holds when *batch is of 0 axes, which no annotation says" in undecided(Rotation)
 
 
+class Drift(eqx.Module):
+    matrix: Float[Array, "*matrices n n"]
+    offset: Float[Array, "*offsets n"]
+
+    def of(self, x: Float[Array, "n"]) -> Float[Array, "n"]:
+        return self.matrix @ x + self.offset
+
+
+def model(mean: Float[Array, "*means n"], scale: Float[Array, "*scales n"], own: Float[Array, "*own n"]) -> Array:
+    return mean * scale + own.sum()
+
+
+def of_no_batch(mean: Float[Array, "*means n"], scale: Float[Array, "*scales n"]) -> Float[Array, "n"]:
+    return mean + scale
+
+
+@pytest.mark.usefixtures("installed")
+def test_batches_of_unlike_names_may_have_to_be_of_one_shape():
+    assert "it holds when *matrices and *offsets are of 0 axes, which no annotation says" in undecided(Drift)
+    assert "it holds when *means and *scales are of one shape, which no annotation says" in undecided(model)
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_batch_that_a_function_does_not_bear_is_no_matter_of_another():
+    assert verify(of_no_batch).contracts[0].verdict is Verdict.FAILS
+
+
 class Signs(eqx.Module):
     signs: Float[Array, "inputs"]
 
