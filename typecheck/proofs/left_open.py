@@ -55,8 +55,9 @@ OTHER_ARGUMENTS = Refusal(
         "unexpected keyword arg",
     ),
 )
-# A keyword was not given, or None was, which is its default.
-NO_KEYWORD = Refusal((TypeError,), (r"missing (a|\d+) required", "NoneType"))
+# An argument was not given, or None was, which is its default.
+NO_ARGUMENT = Refusal((TypeError,), (r"missing (a|\d+) required",))
+OF_NONE = Refusal((TypeError,), ("NoneType",))
 # There are no items at all. A collection that is made has one or more, so an empty one is a default.
 NO_ITEMS = Refusal(
     (ValueError, TypeError),
@@ -204,7 +205,7 @@ ROWS = {
         lambda trial: trial.empty, (NO_ITEMS,), "{places}: it has no items by default, and it needs items"
     ),
     "the items of a collection of anything": Row(
-        lambda trial: trial.emptied, (NO_ITEMS,), "{places}: nothing was put into it, and it needs items"
+        lambda trial: trial.emptied, (NO_ITEMS, NO_ARGUMENT), "{places}: nothing was put into it, and it needs items"
     ),
     "integers": Row(_integers, (_any_error,), "{places}: what has this shape, annotations do not say"),
     "a class": Row(
@@ -218,7 +219,7 @@ ROWS = {
         lambda trial: trial.vague, (OTHER_STRUCTURE,), "{places}: the annotation leaves open which tree it is"
     ),
     "kinds of numbers": Row(_kinds, (OTHER_NUMBERS,), "{places}: the annotations leave open which numbers they are"),
-    "keywords": Row(_keywords, (NO_KEYWORD, NO_KEY), "{places}: the annotations do not say what it takes"),
+    "keywords": Row(_keywords, (NO_ARGUMENT, OF_NONE, NO_KEY), "{places}: the annotations do not say what it takes"),
     "a key by its name": Row(
         lambda trial: trial.by_name, (NO_GENERATOR,), "{places}: no annotation says that it is a random key"
     ),

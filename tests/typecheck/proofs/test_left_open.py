@@ -108,6 +108,10 @@ def of_all(x: Float[Array, "n"], parts: dict[str, Any]) -> Float[Array, "n"]:
     return x + jnp.stack([*parts.values()]).sum(0)
 
 
+def with_settings(x: Float[Array, "n"], settings: dict[str, Any]) -> Float[Array, "n"]:
+    return x + one_argument(**settings)
+
+
 class Folded(eqx.Module):
     rows: int
     columns: int
@@ -239,7 +243,7 @@ class Noise(eqx.Module):
 BY_ROW: dict[str, tuple[Any, ...]] = {
     "a value": (looked_up,),
     "the items of a default": (Parts,),
-    "the items of a collection of anything": (of_all,),
+    "the items of a collection of anything": (of_all, with_settings),
     "integers": (Grid,),
     "a class": (with_a_scale, with_a_key, looked_up_by_its_class),
     "a record": (Model,),
