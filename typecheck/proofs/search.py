@@ -158,7 +158,13 @@ class Search(Explainer):
         if needs is None and self.furthest is not None and leaves_kinds_open(self.furthest):
             further = self.with_other_options(self.furthest)
             if further.ok:
-                base, needs = further, Needs()
+                needs = Needs()
+            elif further.progress > self.furthest.progress:
+                needs = self.explain(
+                    further, Needs(), ascending
+                )  # arrays of integers may have to be of fewer axes, too
+            if needs is not None:
+                base = further
                 self.found.notes += self._chosen(base, needs)
         if needs is None and self.beyond is not None:
             # Sizes that are joined pass many a guard, and what fails then may fail because they are one.

@@ -345,3 +345,16 @@ class Coin:
 
 def test_a_boolean_among_the_numbers_of_an_array_like_argument_is_no_flag():
     assert verify(Coin).ok
+
+
+def edges(positions: Float[Array, "atoms 3"], graph: tuple[Array, Array]) -> Float[Array, "edges 3"]:
+    valid = graph[0] >= 0
+    senders = jnp.where(valid, graph[0], 0)
+    receivers = jnp.where(valid, graph[1], 0)
+    vectors = positions[senders] - positions[receivers]
+    return jnp.where(valid[:, None], vectors, 0.0)
+
+
+def test_arrays_of_integers_that_are_of_one_axis_are_left_open():
+    (contract,) = verify(edges).contracts
+    assert contract.verdict is not Verdict.FAILS
