@@ -117,7 +117,7 @@ _OF_RANK = re.compile(rf"{names.NO_SUCH_AXIS} (\d+)|values to unpack \(expected 
 
 
 def no_method(trial: Trial) -> bool:
-    """Whether nothing was found for the classes of what it is given, as that of plum's dispatch."""
+    """Whether nothing was found for the classes of what it is given, as multiple dispatch (plum's) says it."""
     return isinstance(trial.error, LookupError) and not isinstance(trial.error, KeyError | IndexError | UnicodeError)
 
 

@@ -160,9 +160,8 @@ class Search(Explainer):
             if further.ok:
                 needs = Needs()
             elif further.progress > self.furthest.progress:
-                needs = self.explain(
-                    further, Needs(), ascending
-                )  # arrays of integers may have to be of fewer axes, too
+                # Arrays that have to be of integers may have to be of other shapes as well.
+                needs = self.explain(further, Needs(), ascending)
             if needs is not None:
                 base = further
                 self.found.notes += self._chosen(base, needs)
