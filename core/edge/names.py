@@ -46,6 +46,8 @@ CLASS_OF_SHARDINGS = "ShardingTypeError"
 MAPPED_APART, SLICED_APART = "Mapped away dimension of inputs", "0th dimension of all xs should be replicated"
 # A shape that is traced: a plain TypeError.
 TRACED_SHAPE = "Shapes must be 1D sequences of concrete values"
+# A tracer for an argument of a `custom_vjp` that its rules are built with: a plain call takes an array there.
+NOT_DIFFERENTIATED = "indicated by nondiff_argnums"
 # A leaf that cannot be traced: as an argument of a compiled call, and where a call is eager.
 NOT_ABSTRACT, NOT_OF_JAX = "as an abstract array", "is not a valid JAX array type"
 # An axis by a number that none of an array's has.

@@ -31,9 +31,9 @@ def shapes_in(
                 pass
 
 
-def names_in(annotation: Annotation) -> frozenset[str]:
-    """The dims that an annotation names, those of the plain records that share the scope included."""
-    shapes = shapes_in(annotation, lambda one: one.form.plain)
+def names_in(annotation: Annotation, of_records: bool = True) -> frozenset[str]:
+    """The dims that an annotation names, those of the plain records that share the scope included, unless left out."""
+    shapes = shapes_in(annotation, lambda one: of_records and one.form.plain)
     return frozenset().union(*map(_names_in_shape, shapes))
 
 
@@ -49,15 +49,10 @@ def _names_in_shape(shape: Shape) -> frozenset[str]:
     return frozenset(names)
 
 
-def names_of_signature(signature: Signature) -> frozenset[str]:
-    """The dims that a function's annotations name."""
-    return frozenset().union(names_in(signature.returns), *(names_in(p.annotation) for p in signature.parameters))
-
-
-def names_written(signature: Signature) -> frozenset[str]:
-    """The dims that a function's annotations name themselves, without those of the records among its arguments."""
+def names_of_signature(signature: Signature, of_records: bool = True) -> frozenset[str]:
+    """The dims that a function's annotations name, those of the records among its arguments unless left out."""
     annotations = (signature.returns, *(p.annotation for p in signature.parameters))
-    return frozenset().union(*(_names_in_shape(shape) for one in annotations for shape in shapes_in(one)))
+    return frozenset().union(*(names_in(one, of_records) for one in annotations))
 
 
 @kept("class")

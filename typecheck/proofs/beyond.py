@@ -64,7 +64,7 @@ def needs_numbers(trial: Trial) -> bool:
         return names.A_TRACER in str(trial.error).lower()
     if isinstance(trial.error, TypeError) and is_refused_by_library(trial.error) and "Tracer" in str(trial.error):
         return True
-    if isinstance(trial.error, _NOT_INSIDE):
+    if isinstance(trial.error, _NOT_INSIDE) or names.NOT_DIFFERENTIATED in str(trial.error):
         return not trial.transformed and not _is_inside_transform(trial.error)
     return isinstance(trial.error, NOT_ABSTRACT) and not _tracers.asks_for_one_integer(trial.error)
 

@@ -62,13 +62,22 @@ def with_changes(
     return trial if trial.ok else explainer.with_needs(trial, needs, ascending)
 
 
+def attempted(explainer: Explainer, base: Trial, *changes: Change) -> Trial | None:
+    """The trial with some changes, or None if there are no arguments like that."""
+    with contextlib.suppress(Unbuildable):
+        return explainer.attempt(changed(base, *changes))
+    return None
+
+
+def holds(explainer: Explainer, base: Trial, *changes: Change) -> bool:
+    """Whether there is a trial with some changes, and it holds."""
+    trial = attempted(explainer, base, *changes)
+    return trial is not None and trial.ok
+
+
 def goes_with(explainer: Explainer, base: Trial, change: Change, others: Iterable[Change]) -> bool:
     """Whether a trial holds with a change and one of some others beside it."""
-    for other in others:
-        with contextlib.suppress(Unbuildable):
-            if explainer.attempt(changed(base, change, other)).ok:
-                return True
-    return False
+    return any(holds(explainer, base, change, other) for other in others)
 
 
 def in_words(trial: Trial, changes: Sequence[Change]) -> str:

@@ -63,9 +63,10 @@ NO_ITEMS = Refusal(
     (ValueError, TypeError),
     ("at least one array", "empty sequence", "Empty branch sequence", "argument is empty", "of empty iter"),
 )
-# A dict of arrays, or a tuple, where an array is computed with, or an array without axes where a tuple is taken apart.
+# A dict of arrays, or a tuple, where an array is computed with; or an array where a dict is asked for an item, or a
+# tuple is taken apart.
 _NO_AXES = "iteration over a 0-d array"
-A_TREE = Refusal((TypeError,), ("'dict'", "'tuple'", _NO_AXES))
+A_TREE = Refusal((TypeError,), ("'dict'", "'tuple'", "support string indexing", _NO_AXES))
 # Two trees are not of one structure.
 OTHER_STRUCTURE = Refusal((ValueError,), ("pytree structure", "Mismatch custom node", "tree prefix"))
 # An array, or a bare Module, where a key or a function is meant.

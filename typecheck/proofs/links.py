@@ -7,8 +7,6 @@ array, whoever wrote the program has to say which: the failure of an installed p
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import itertools
 import operator
 import re
@@ -16,14 +14,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from weft.typecheck.arguments.builder import Unbuildable
-from weft.typecheck.proofs.changing import Change, change_of, changed
+from weft.typecheck.proofs.changing import Change, attempted, change_of, holds
 from weft.typecheck.proofs.explaining import Explainer
 from weft.typecheck.proofs.needs import Needs, array_of, ascending, axes, length_of
 from weft.typecheck.proofs.options import argument_of, items_of
 from weft.typecheck.proofs.trial import Target, Trial
 
-# How many pairs are joined one after the other, and how many trials that may take in all.
+# How many links are made one after the other, and how many of one kind are tried for each: a program of ten sizes and
+# five integers has over a thousand pairs of links, and its author looks at the first that is missing.
 _MOST_JOINED, _MOST_TRIED = 4, 160
 # How many times an integer a size may have to be: the gates of a cell are three or four, side by side.
 _TIMES = (2, 3, 4)
@@ -37,11 +35,15 @@ class _Link:
     words: str
     value: Callable[[Mapping[str, Any]], int] | None = None
 
+    def size_in(self, sizes: Mapping[str, Any]) -> int:
+        """What the size has to be beside others."""
+        return sizes[self.words] if self.value is None else self.value(sizes)
+
     def change(self, failed: Trial) -> Change:
         """What it makes of the sizes of a trial."""
         if self.value is None:
             return change_of(merged={self.size: self.words})
-        return change_of(sizes={self.size: self.value(failed.assignment.sizes)})
+        return change_of(sizes={self.size: self.size_in(failed.assignment.sizes)})
 
     def __str__(self) -> str:
         return f"{self.size} = {self.words}"
@@ -70,7 +72,7 @@ def _links_of(explainer: Explainer, failed: Trial) -> tuple[str, ...]:
     a wrong result that nothing wrong came before is promised, whatever else is linked.
     """
     named = tuple(_by_name(failed))
-    if named and _holds(explainer, failed, dict(_together(failed, named))):
+    if named and holds(explainer, failed, dict(_together(failed, named))):
         return tuple(map(str, named))
     if (alone := _of_batches(explainer, failed)) is not None:
         return (alone,)
@@ -82,18 +84,14 @@ def _links_of(explainer: Explainer, failed: Trial) -> tuple[str, ...]:
     if own:
         # Of rows that are left out, say, there are as many others that are put in their place, and fewer than all.
         few = {key: number for number, key in enumerate(sizes.integers, start=2)}
-        fewer = _attempted(explainer, failed, change_of(sizes=few))
+        fewer = attempted(explainer, failed, change_of(sizes=few))
         failed = failed if fewer is None or fewer.ok else fewer
-    joined, seen, left = tuple[_Link, ...](), [failed], _MOST_TRIED
+    joined, seen = tuple[_Link, ...](), [failed]
     while len(joined) < _MOST_JOINED:
-        # Two more at once only where none alone gets further: there are many pairs.
-        for tier in _steps(sizes, joined):
-            found = _next(explainer, seen, [(*joined, *step) for step in tier[:left]])
-            left -= len(tier)
-            if found is not None:
-                break
-        else:
-            return _behind_a_guard(explainer, seen[-1], joined) or _made_of(explainer, failed, sizes)
+        steps = ([(*joined, *step) for step in kind[:_MOST_TRIED]] for kind in _steps(sizes, joined))
+        found = next(filter(None, (_next(explainer, seen, one) for one in steps)), None)
+        if found is None:
+            return _behind_a_guard(explainer, seen[-1], joined)
         trial, joined = found
         if trial.ok:
             return tuple(map(str, joined))
@@ -117,7 +115,7 @@ def _next(
     """The first trial that holds with some links; else what got furthest, or what says something else in one line."""
     furthest, sideways = None, None
     for links in tried:
-        trial = _attempted(explainer, seen[0], dict(_together(seen[0], links)))
+        trial = attempted(explainer, seen[0], dict(_together(seen[0], links)))
         if trial is None:
             continue
         if trial.ok:
@@ -135,12 +133,12 @@ def _of_batches(explainer: Explainer, failed: Trial) -> str | None:
     record may be a batch of itself for those who map over it; or of one shape, where they are of several arrays."""
     held = [key for key, (rank, dots) in failed.ranks.items() if rank and not dots and _is_held(explainer, key)]
     for keys in (*((one,) for one in held), tuple(held)):
-        if keys and _holds(explainer, failed, change_of(ranks=dict.fromkeys(keys, 0))):
+        if keys and holds(explainer, failed, change_of(ranks=dict.fromkeys(keys, 0))):
             verb = "is" if len(keys) == 1 else "are"
             return f"{' and '.join(map(array_of, keys))} {verb} of {axes(0)}"
     every = tuple(failed.ranks)
     groups = [*itertools.islice(itertools.combinations(every, 2), _MOST_TRIED), *([every] if len(every) > 2 else [])]
-    alike = next((one for one in groups if _holds(explainer, failed, _of_one_shape(one))), None)
+    alike = next((one for one in groups if holds(explainer, failed, _of_one_shape(one))), None)
     return None if alike is None else f"{' and '.join(map(array_of, alike))} are of one shape"
 
 
@@ -153,12 +151,10 @@ def _of_one_shape(keys: Sequence[str]) -> Change:
     return change_of(ranks=dict.fromkeys(keys, 1), merged={f"{one}.0": f"{first}.0" for one in rest})
 
 
-# What a name says by one of these between two others, or before a number: `T_minus_1`, `Tp1`, `width_x4`.
-_SIGNS: Mapping[str, tuple[str, Callable[[int, int], int]]] = {
-    **dict.fromkeys(("minus", "m"), ("-", operator.sub)),
-    **dict.fromkeys(("plus", "p"), ("+", operator.add)),
-    **dict.fromkeys(("times", "x"), ("*", operator.mul)),
-}
+_OPERATIONS: Mapping[str, Callable[[int, int], int]] = {"-": operator.sub, "+": operator.add, "*": operator.mul}
+# What a name says by one of these between two others, or before a number: `T_minus_1`, `Tp1`, `width_x4`. One letter
+# counts before a number only: `tempo` is not `te + o`.
+_SIGNS = {"minus": "-", "m": "-", "plus": "+", "p": "+", "times": "*", "x": "*"}
 _SIGN = re.compile(f"_?({'|'.join(_SIGNS)})_?")
 
 
@@ -168,26 +164,20 @@ def _by_name(failed: Trial) -> Iterator[_Link]:
     for key in known:
         for found in _SIGN.finditer(key):
             one, other = key[: found.start()], key[found.end() :]
-            sign, function = _SIGNS[found[1]]
             if one in known and (other.isdigit() or (other in known and len(found[1]) > 1)):
-                of = functools.partial(_applied, function, one, int(other) if other.isdigit() else other)
-                if of(known) > 0:
-                    yield _Link(key, f"{one} {sign} {other}", of)
+                link = _computed(key, _SIGNS[found[1]], one, int(other) if other.isdigit() else other)
+                if link.size_in(known) > 0:
+                    yield link
 
 
-def _applied(function: Callable[[int, int], int], one: str, other: str | int, sizes: Mapping[str, Any]) -> int:
-    return function(sizes[one], sizes[other] if isinstance(other, str) else other)
+def _computed(key: str, sign: str, one: str, other: str | int) -> _Link:
+    """That a size is what an operation makes of another one and a third, or a number."""
 
+    def value(sizes: Mapping[str, Any]) -> int:
+        return _OPERATIONS[sign](sizes[one], sizes[other] if isinstance(other, str) else other)
 
-def _attempted(explainer: Explainer, failed: Trial, change: Change) -> Trial | None:
-    with contextlib.suppress(Unbuildable):
-        return explainer.attempt(changed(failed, change))
-    return None
-
-
-def _holds(explainer: Explainer, failed: Trial, change: Change) -> bool:
-    trial = _attempted(explainer, failed, change)
-    return trial is not None and trial.ok
+    words = f"{other} * {one}" if sign == "*" and isinstance(other, int) else f"{one} {sign} {other}"
+    return _Link(key, words, value)
 
 
 _UNNAMED = re.compile(r"\w+\[\d+\]")
@@ -229,20 +219,8 @@ def _together(failed: Trial, links: Iterable[_Link]) -> tuple[tuple[tuple[str, s
     return tuple(entry for one in links for entry in one.change(failed).items())
 
 
-def _made_of(explainer: Explainer, failed: Trial, sizes: _Sizes) -> tuple[str, ...]:
-    """What an integer has to be of the sizes of what is given: one less or more, as the degree of a polynomial is one
-    less than its terms, or a sum, as of what a network gets joined together."""
-    known, given = failed.assignment.sizes, sizes.given
-    values = [(f"{one} {sign} 1", known[one] + by) for one in given for sign, by in (("-", -1), ("+", 1))]
-    values += [(f"{one} + {other}", known[one] + known[other]) for one, other in itertools.combinations(given, 2)]
-    for (words, value), integer in itertools.islice(itertools.product(values, sizes.integers), _MOST_TRIED):
-        if value and _holds(explainer, failed, change_of(sizes={integer: value})):
-            return (f"{words} = {integer}",)
-    return ()
-
-
 def _steps(sizes: _Sizes, joined: tuple[_Link, ...]) -> Iterator[list[tuple[_Link, ...]]]:
-    """One link more, and two, of sizes that are not linked yet: a product of two may have to be one of two others."""
+    """What may be linked next to what is linked already, one kind of step after the other, the likeliest first."""
     taken = {one.size for one in joined}
     free = [one for one in dict.fromkeys((*sizes.given, *sizes.held)) if one not in taken]
     # Those of like names first (`trace` and `trace_size`): in a product, they may be exchanged.
@@ -252,7 +230,7 @@ def _steps(sizes: _Sizes, joined: tuple[_Link, ...]) -> Iterator[list[tuple[_Lin
     pairs += itertools.combinations((one for one in sizes.unnamed if one in free), 2)
     links = [_Link(*pair) for pair in pairs]
     products = [
-        _Link(one, f"{first} * {second}", functools.partial(_applied, operator.mul, first, second))
+        _computed(one, "*", first, second)
         for first, second in itertools.combinations(sizes.integers, 2)
         for one in free
     ]
@@ -263,11 +241,17 @@ def _steps(sizes: _Sizes, joined: tuple[_Link, ...]) -> Iterator[list[tuple[_Lin
         for one in free
         if number + by > 0
     ]
+    yield [(one,) for one in (*links, *products, *counts)]
+    # Two at once: of a product of two integers that has to be one of two sizes, neither gets further alone.
     several = [(one, other) for one, other in itertools.combinations(links, 2) if one.size != other.size]
     times = [
-        _Link(one, f"{number} * {integer}", functools.partial(_applied, operator.mul, integer, number))
+        _computed(one, "*", integer, number)
         for one, integer in itertools.product(free, sizes.integers)
         for number in _TIMES
     ]
-    yield [(one,) for one in (*links, *products, *counts)]
     yield [*several, *((one,) for one in times)]
+    # The other way round: the degree of a polynomial is one less than its terms, and a layer gets two inputs joined.
+    integers = [one for one in sizes.integers if one not in taken]
+    made = [(one, sign, 1) for one in sizes.given for sign in "-+"]
+    made += [(one, "+", other) for one, other in itertools.combinations(sizes.given, 2)]
+    yield [(_computed(integer, sign, one, other),) for one, sign, other in made for integer in integers]

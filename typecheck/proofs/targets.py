@@ -37,7 +37,7 @@ from weft.typecheck.language.annotations import (
     holds_arrays,
 )
 from weft.typecheck.language.forms import OBJECT, TYPEDDICT, form_of, has_own_dims
-from weft.typecheck.language.names import names_of_signature, names_written, products_in
+from weft.typecheck.language.names import names_of_signature, products_in
 from weft.typecheck.language.objects import (
     layer_of,
     opened,
@@ -333,7 +333,8 @@ def _target(
     file, line = place_of(owner)
     target = Target(name, file, line, prepare, frozenset({file}), constants)
     if signature is not None:
-        target = dataclasses.replace(target, products=products_in(signature), written=names_written(signature))
+        written = names_of_signature(signature, of_records=False)
+        target = dataclasses.replace(target, products=products_in(signature), written=written)
     return dataclasses.replace(target, compared=numbers_compared(owner), compared_ranks=ranks_compared(owner))
 
 

@@ -16,6 +16,8 @@ from jax.interpreters import mlir
 from weft.core.edge import _tracers, names
 
 X = jnp.ones((2, 3))
+SCALED = jax.custom_vjp(jnp.multiply, nondiff_argnums=(1,))
+SCALED.defvjp(lambda x, by: (x * by, None), lambda by, _, cotangent: (cotangent * by,))
 TEXTS = np.array(["a", "b"])
 
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
@@ -149,6 +151,11 @@ WORDS: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
     "an array is gone": (RuntimeError, names.DELETED, use_deleted),
     "an array is given away twice": (jax.errors.JaxRuntimeError, names.DONATED_TWICE, donate_twice),
     "a mesh is known from some arguments alone": (ValueError, names.CLASS_OF_SHARDINGS, contract_over_a_mesh),
+    "a tracer is not differentiated": (
+        jax.errors.UnexpectedTracerError,
+        names.NOT_DIFFERENTIATED,
+        lambda: jax.eval_shape(SCALED, 3.0, 2.0),
+    ),
     "a shape is traced": (TypeError, names.TRACED_SHAPE, lambda: jax.jit(jnp.zeros)(3)),
     "texts are given to a program": (TypeError, names.NOT_ABSTRACT, lambda: jax.jit(jnp.sin)(TEXTS)),
     "texts are mapped": (TypeError, names.NOT_OF_JAX, lambda: jax.vmap(jnp.sin)(TEXTS)),

@@ -54,7 +54,15 @@ def chosen(x: Float[Array, "n"], which: Bool[Array, "n"]) -> Float[Array, "m"]:
     return x[which]
 
 
-@pytest.mark.parametrize("function", [repeated, sized, segments, looked_up, counted, chosen])
+SCALED = jax.custom_vjp(jnp.multiply, nondiff_argnums=(1,))
+SCALED.defvjp(lambda x, by: (x * by, None), lambda by, _, cotangent: (cotangent * by,))
+
+
+def scaled(x: Float[Array, "n"], by: Float[Array, "n"]) -> Float[Array, "n"]:
+    return SCALED(x, by)
+
+
+@pytest.mark.parametrize("function", [repeated, sized, segments, looked_up, counted, chosen, scaled])
 def test_what_some_numbers_would_do_for_is_skipped(function: Callable[..., Any]):
     (contract,) = verify(function).contracts
     assert contract.verdict is Verdict.SKIPPED
@@ -82,7 +90,15 @@ class LooksUpInAJit(eqx.Module):
         return jnp.asarray(self.of[jnp.argmin(x)])
 
 
-@pytest.mark.parametrize("thing", [looked_up_in_a_map, chosen_in_a_map, looked_up_in_a_jit, LooksUpInAJit])
+@jax.jit
+def scaled_in_a_jit(x: Float[Array, "n"], by: Float[Array, "n"]) -> Float[Array, "n"]:
+    return SCALED(x, by)
+
+
+THINGS = [looked_up_in_a_map, chosen_in_a_map, looked_up_in_a_jit, LooksUpInAJit, scaled_in_a_jit]
+
+
+@pytest.mark.parametrize("thing", THINGS)
 def test_inside_of_a_transform_no_numbers_do(thing: Any):
     assert verify(thing).contracts[0].verdict is Verdict.FAILS
 

@@ -53,6 +53,7 @@ SAID: tuple[Callable[[], Any], ...] = (
     lambda: X + None,
     lambda: X + {"x": X},
     lambda: X + (X,),
+    lambda: X["x"],
     lambda: list(jnp.zeros(())),
     lambda: jnp.stack([]),
     lambda: np.argmax(np.zeros(0)),
@@ -176,6 +177,10 @@ def taken_apart(x: Float[Array, "n"], kept: Kept[T]) -> Float[Array, "n"]:
     return x * first
 
 
+def with_a_kernel(kernel: Float[Array, "..."], params: PyTree) -> PyTree:
+    return params | {"kernel": kernel.reshape(params["kernel"].shape)}
+
+
 def partitioned(x: Float[Array, "n"], which: PyTree[bool]) -> Float[Array, "n"]:
     return eqx.partition({"x": x}, which)[0]["x"]
 
@@ -247,7 +252,7 @@ BY_ROW: dict[str, tuple[Any, ...]] = {
     "integers": (Grid,),
     "a class": (with_a_scale, with_a_key, looked_up_by_its_class),
     "a record": (Model,),
-    "a tree": (taken_apart, partitioned),
+    "a tree": (taken_apart, partitioned, with_a_kernel),
     "contents of some structure": (combined,),
     "kinds of numbers": (volume_below,),
     "keywords": (scaled, bound),
