@@ -113,7 +113,7 @@ def of_any_shape(trial: Trial) -> bool:
 # What JAX says where it names the sizes that it takes, and not those that it was given.
 _SAYS_SIZES = re.compile(r"\b([dD]imensions?|shapes?|sizes?|lengths?|ax[ei]s)\b")
 # What libraries say of a number of axes, in many words, and JAX in few.
-_SAYS_AXES = re.compile(r"\bdimensional\b|\bndim\b|\b\d-?[dD]\b")
+_SAYS_AXES = re.compile(r"\bdimensional\b|\bndim\b|\b\d-?[dD]\b|number of indices")
 _OF_RANK = re.compile(rf"{names.NO_SUCH_AXIS} (\d+)|values to unpack \(expected \d+, got (\d+)\)|it has ndim (\d+)")
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from weft.typecheck.proofs.changing import Change, attempted, change_of, holds
 from weft.typecheck.proofs.explaining import Explainer
-from weft.typecheck.proofs.needs import Needs, array_of, ascending, axes, length_of
+from weft.typecheck.proofs.needs import Needs, array_of, ascending, axes, length_of, spelled
 from weft.typecheck.proofs.options import argument_of, items_of
 from weft.typecheck.proofs.trial import Target, Trial
 
@@ -46,7 +46,7 @@ class _Link:
         return change_of(sizes={self.size: self.size_in(failed.assignment.sizes)})
 
     def __str__(self) -> str:
-        return f"{self.size} = {self.words}"
+        return spelled(f"{self.size} = {self.words}")
 
 
 def what_is_unsaid(explainer: Explainer, failures: Sequence[Trial]) -> str | None:
@@ -71,8 +71,10 @@ def _links_of(explainer: Explainer, failed: Trial) -> tuple[str, ...]:
     Empty, if no such pairs make it hold: an integer is joined with several sizes, but no two integers are. A size of
     a wrong result that nothing wrong came before is promised, whatever else is linked.
     """
+    failed = _with_dots_of_one_axis(explainer, failed)
     named = tuple(_by_name(failed))
-    if named and holds(explainer, failed, dict(_together(failed, named))):
+    by_name = attempted(explainer, failed, dict(_together(failed, named))) if named else None
+    if by_name is not None and by_name.ok:
         return tuple(map(str, named))
     if (alone := _of_batches(explainer, failed)) is not None:
         return (alone,)
@@ -87,7 +89,9 @@ def _links_of(explainer: Explainer, failed: Trial) -> tuple[str, ...]:
         fewer = attempted(explainer, failed, change_of(sizes=few))
         failed = failed if fewer is None or fewer.ok else fewer
     joined, seen = tuple[_Link, ...](), [failed]
-    while len(joined) < _MOST_JOINED:
+    if by_name is not None and by_name.progress > failed.progress:
+        joined, seen = named, [failed, by_name]
+    for _ in range(_MOST_JOINED):
         steps = ([(*joined, *step) for step in kind[:_MOST_TRIED]] for kind in _steps(sizes, joined))
         found = next(filter(None, (_next(explainer, seen, one) for one in steps)), None)
         if found is None:
@@ -97,6 +101,13 @@ def _links_of(explainer: Explainer, failed: Trial) -> tuple[str, ...]:
             return tuple(map(str, joined))
         seen.append(trial)
     return ()
+
+
+def _with_dots_of_one_axis(explainer: Explainer, failed: Trial) -> Trial:
+    """The failure with each `...` of one axis, which is what most of them stand for, as far as that gets."""
+    several = {key: 1 for key, (rank, is_open) in failed.ranks.items() if is_open and key.endswith("]") and rank != 1}
+    trial = attempted(explainer, failed, change_of(ranks=several)) if several else None
+    return failed if trial is None or trial.ok or trial.progress < failed.progress else trial
 
 
 def _behind_a_guard(explainer: Explainer, trial: Trial, joined: tuple[_Link, ...]) -> tuple[str, ...]:
@@ -158,10 +169,16 @@ _SIGNS = {"minus": "-", "m": "-", "plus": "+", "p": "+", "times": "*", "x": "*"}
 _SIGN = re.compile(f"_?({'|'.join(_SIGNS)})_?")
 
 
+_NUMBERS = {word: number for number, word in enumerate(("one", "two", "three", "four", "five", "six"), start=1)}
+
+
 def _by_name(failed: Trial) -> Iterator[_Link]:
-    """The sizes whose names are expressions in letters, as `T_minus_1` beside `T`: an annotation takes `"T-1"`."""
+    """The sizes whose names are numbers, or expressions in letters, as `T_minus_1` beside `T`: an annotation takes
+    `"2"` and `"T-1"`."""
     known = failed.assignment.sizes
     for key in known:
+        if key in _NUMBERS:
+            yield _Link(key, str(_NUMBERS[key]), lambda _, number=_NUMBERS[key]: number)
         for found in _SIGN.finditer(key):
             one, other = key[: found.start()], key[found.end() :]
             if one in known and (other.isdigit() or (other in known and len(found[1]) > 1)):
@@ -190,7 +207,7 @@ class _Sizes:
     Attributes:
         given: the sizes of what is given, those that records among it share with the signature included.
         held: those that only records among the arguments name, which no annotation of a function can link to its own.
-        unnamed: those that a shape writes `_` for.
+        unnamed: those that a shape writes `_` or `...` for.
         integers: the keys that are integers only.
         lengths: how many items collections among the arguments have, by what code asks for them with.
     """
@@ -205,11 +222,12 @@ class _Sizes:
     def of(cls, target: Target, failed: Trial, but: frozenset[int]) -> _Sizes:
         """Those of a trial, but for keys of some sizes."""
         free = [key for key, size in failed.assignment.sizes.items() if size not in but]
-        known = [key for key in free if key not in failed.numbers]
+        known = [key for key in free if key not in failed.configured]
         last = {key: key.rpartition(".")[2] for key in known}
         held = [key for key in known if last[key].isidentifier() and last[key] not in target.written]
         given = [key for key in known if "" in failed.scopes.get(key, ())]
-        unnamed = [key for key in given if _UNNAMED.fullmatch(key)]
+        dots = {f"{key}.{axis}" for key, (rank, is_open) in failed.ranks.items() if is_open for axis in range(rank)}
+        unnamed = [key for key in known if key in dots or (key in given and _UNNAMED.fullmatch(key))]
         items = items_of(failed.assignment, failed.options).items()
         lengths = {length_of(place): number for place, number in items}
         return cls(given, held, unnamed, sorted(failed.configured.intersection(free)), lengths)
@@ -227,7 +245,7 @@ def _steps(sizes: _Sizes, joined: tuple[_Link, ...]) -> Iterator[list[tuple[_Lin
     pairs = sorted(itertools.product(free, sizes.integers), key=lambda pair: pair[0].lower() not in pair[1].lower())
     loose = (*sizes.held, *sizes.unnamed)
     pairs += [(one, other) for one in free if one not in loose for other in loose]
-    pairs += itertools.combinations((one for one in sizes.unnamed if one in free), 2)
+    pairs += itertools.combinations((one for one in free if one in loose), 2)
     links = [_Link(*pair) for pair in pairs]
     products = [
         _computed(one, "*", first, second)

@@ -164,13 +164,16 @@ def _is_for_others(explainer: Explainer, trial: Trial, place: str) -> bool:
     """Whether a member of a union, or the default of a record's field, raises that others are meant to take, too.
 
     That of a record among the arguments its class writes, and that of an inherited method a base class, each for all
-    users: which members a function, or a subclass, takes is not written where it is. Its own annotations say so.
+    users: which members a function, or a subclass, takes is not written where it is. What is wrong with its own
+    result is wrong for each; that what it calls takes another member only says which it takes.
     """
-    if not place.endswith((" type", " given", " present")) or trial.violations:
+    target = explainer.target
+    own = any(one.place[:2] == (target.file, target.line) for one in trial.violations)
+    if not place.endswith((" type", " given", " present")) or own:
         return False
     if not place.endswith(" type"):  # as a dataset may be made without data
         return "." in place and not place.startswith("self.")
-    return "." in place.removeprefix("self.") or explainer.target.inherited
+    return "." in place.removeprefix("self.") or target.inherited
 
 
 def _suits(explainer: Explainer, found: Found, needs: Needs) -> bool:

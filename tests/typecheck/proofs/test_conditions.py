@@ -397,13 +397,22 @@ def whitened(x: Float[Array, "n d"], given: Gaussian) -> Float[Array, "n d"]:
     return (x - given.mean) @ jnp.linalg.cholesky(given.cov)
 
 
+def factor(cov: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    return jnp.linalg.cholesky(cov)
+
+
+def whitened_in_two(x: Float[Array, "n d"], given: Gaussian) -> Float[Array, "n d"]:
+    return (x - given.mean) @ factor(given.cov)
+
+
 def whitened_by(x: Float[Array, "n d"], cov: Float[Array, "d d"] | Float[Array, "packed"]) -> Float[Array, "n d"]:
     return x @ jnp.linalg.cholesky(cov)
 
 
 def test_a_function_need_not_take_all_that_a_record_may_hold_but_what_it_says_itself():
-    (contract,) = verify(whitened).contracts
-    assert contract.assumptions == ('given.cov is not a Float[Array, "packed"]',)
+    for function in (whitened, whitened_in_two):
+        (contract,) = verify(function).contracts
+        assert contract.assumptions == ('given.cov is not a Float[Array, "packed"]',)
     assert verify(whitened_by).verdict is Verdict.FAILS
 
 

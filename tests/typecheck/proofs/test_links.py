@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -297,3 +297,44 @@ def gates(x: Float[Array, "n"], weight: Float[Array, "n nx4"]) -> Float[Array, "
 def test_names_that_are_expressions_in_letters_are_said():
     assert "it holds when time_minus_1 = time - 1, which no annotation says" in undecided(differences)
     assert "it holds when nx4 = 4 * n, which no annotation says" in undecided(gates)
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_name_that_is_a_number_is_said():
+    def columns(x: Float[Array, "n two"]) -> Float[Array, "n"]:
+        left, right = x.T
+        return left * right
+
+    assert "it holds when two = 2, which no annotation says" in undecided(columns)
+
+
+@pytest.mark.usefixtures("installed")
+def test_dots_that_are_one_of_the_dims_are_said():
+    def recurrence(
+        x: Float[Array, "batch time n"], state: Float[Array, "... n"] | None = None
+    ) -> Float[Array, "batch n"]:
+        start = jnp.zeros((x.shape[0], x.shape[2])) if state is None else state
+        return jnp.einsum("bn,btn->bn", start, x)
+
+    assert "it holds when batch = state.shape[0], which no annotation says" in undecided(recurrence)
+
+
+class Posterior(NamedTuple):
+    states: Float[Array, "time states"]
+
+
+class Mixture(NamedTuple):
+    weights: Float[Array, "kinds parts"]
+
+
+class Emissions:
+    def __init__(self, states: int):
+        self.states = states
+
+    def statistics(self, of: Mixture, posterior: Posterior, x: Float[Array, "time n"]) -> Float[Array, "..."]:
+        return jnp.einsum("ts,sp,tn->spn", posterior.states, of.weights, x)
+
+
+@pytest.mark.usefixtures("installed")
+def test_sizes_of_two_records_that_have_to_be_one_are_said():
+    assert "it holds when states = kinds, which no annotation says" in undecided(Emissions)
