@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,7 +92,8 @@ def _links_of(explainer: Explainer, failed: Trial) -> tuple[str, ...]:
     if by_name is not None and by_name.progress > failed.progress:
         joined, seen = named, [failed, by_name]
     for _ in range(_MOST_JOINED):
-        steps = ([(*joined, *step) for step in kind[:_MOST_TRIED]] for kind in _steps(sizes, joined))
+        kinds = _steps(sizes, joined, seen[-1].spoken_of)
+        steps = ([(*joined, *step) for step in kind[:_MOST_TRIED]] for kind in kinds)
         found = next(filter(None, (_next(explainer, seen, one) for one in steps)), None)
         if found is None:
             return _behind_a_guard(explainer, seen[-1], joined)
@@ -237,8 +238,23 @@ def _together(failed: Trial, links: Iterable[_Link]) -> tuple[tuple[tuple[str, s
     return tuple(entry for one in links for entry in one.change(failed).items())
 
 
-def _steps(sizes: _Sizes, joined: tuple[_Link, ...]) -> Iterator[list[tuple[_Link, ...]]]:
-    """What may be linked next to what is linked already, one kind of step after the other, the likeliest first."""
+def _is_said_twice(one: str, other: str) -> bool:
+    """Whether two names are likely of one size: `num_heads` and `num_q_heads`, `kv_len` and `kvlen`.
+
+    Any two others of one signature may be swapped by mistake, and what is wrong with that is right where they are one.
+    """
+    first, second = one.lower().split("_"), other.lower().split("_")
+    return "".join(first) == "".join(second) or {*first} < {*second} or {*second} < {*first}
+
+
+def _steps(sizes: _Sizes, joined: tuple[_Link, ...], about: Collection[str]) -> Iterator[list[tuple[_Link, ...]]]:
+    """What may be linked next to what is linked already, one kind of step after the other, the likeliest first.
+
+    Args:
+        sizes: what there is.
+        joined: what is linked already.
+        about: the keys that the failure speaks of.
+    """
     taken = {one.size for one in joined}
     free = [one for one in dict.fromkeys((*sizes.given, *sizes.held)) if one not in taken]
     # Those of like names first (`trace` and `trace_size`): in a product, they may be exchanged.
@@ -246,6 +262,7 @@ def _steps(sizes: _Sizes, joined: tuple[_Link, ...]) -> Iterator[list[tuple[_Lin
     loose = (*sizes.held, *sizes.unnamed)
     pairs += [(one, other) for one in free if one not in loose for other in loose]
     pairs += itertools.combinations((one for one in free if one in loose), 2)
+    pairs += (pair for pair in itertools.combinations(free, 2) if _is_said_twice(*pair))
     links = [_Link(*pair) for pair in pairs]
     products = [
         _computed(one, "*", first, second)
@@ -272,4 +289,12 @@ def _steps(sizes: _Sizes, joined: tuple[_Link, ...]) -> Iterator[list[tuple[_Lin
     integers = [one for one in sizes.integers if one not in taken]
     made = [(one, sign, 1) for one in sizes.given for sign in "-+"]
     made += [(one, "+", other) for one, other in itertools.combinations(sizes.given, 2)]
-    yield [(_computed(integer, sign, one, other),) for one, sign, other in made for integer in integers]
+    links = [_computed(integer, sign, one, other) for one, sign, other in made for integer in integers]
+    # An annotation could say `"heads*size"`, but few do where the axis has a name of its own.
+    links += [
+        _computed(one, "*", first, second)
+        for first, second in itertools.combinations(sizes.given, 2)
+        for one in free
+        if one in about and one not in (first, second)
+    ]
+    yield [(one,) for one in links]

@@ -338,3 +338,29 @@ class Emissions:
 @pytest.mark.usefixtures("installed")
 def test_sizes_of_two_records_that_have_to_be_one_are_said():
     assert "it holds when states = kinds, which no annotation says" in undecided(Emissions)
+
+
+@pytest.mark.usefixtures("installed")
+def test_names_of_one_size_and_names_of_products_are_said():
+    def attend(
+        x: Float[Array, "time num_q_heads"], bias: Float[Array, "time num_heads"]
+    ) -> Float[Array, "time num_q_heads"]:
+        return x + bias
+
+    def joined(x: Float[Array, "heads size"], gate: Float[Array, "width"]) -> Float[Array, "width"]:
+        return x.reshape(-1) * gate
+
+    assert "it holds when num_q_heads = num_heads, which no annotation says" in undecided(attend)
+    assert "it holds when width = heads * size, which no annotation says" in undecided(joined)
+
+
+@pytest.mark.usefixtures("installed")
+def test_dims_that_are_swapped_are_a_defect():
+    def swapped(x: Float[Array, "rows columns"]) -> Float[Array, "rows columns"]:
+        return x.T
+
+    def unlike(x: Float[Array, "rows columns"], y: Float[Array, "rows"]) -> Float[Array, "rows columns"]:
+        return x * y
+
+    for function in (swapped, unlike):
+        assert verify(function).verdict is Verdict.FAILS
