@@ -55,6 +55,13 @@ def names_of_signature(signature: Signature, of_records: bool = True) -> frozens
     return frozenset().union(*(names_in(one, of_records) for one in annotations))
 
 
+def names_beside(signature: Signature) -> tuple[frozenset[str], ...]:
+    """For each annotation of a function, and for the fields of its class, the dims that it names beside each other."""
+    owner = signature.owner
+    own = names_of_fields(owner) if owner is not None and form_of(owner) is not None else frozenset[str]()
+    return (own, names_in(signature.returns), *(names_in(one.annotation) for one in signature.parameters))
+
+
 @kept("class")
 def names_of_fields(cls: type) -> frozenset[str]:
     """The dims that the fields of a class name."""

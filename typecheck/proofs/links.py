@@ -7,6 +7,7 @@ array, whoever wrote the program has to say which: the failure of an installed p
 
 from __future__ import annotations
 
+import collections
 import itertools
 import operator
 import re
@@ -93,7 +94,8 @@ def _links_of(explainer: Explainer, failed: Trial) -> tuple[str, ...]:
         joined, seen = named, [failed, by_name]
     for _ in range(_MOST_JOINED):
         kinds = _steps(sizes, joined, seen[-1].spoken_of)
-        steps = ([(*joined, *step) for step in kind[:_MOST_TRIED]] for kind in kinds)
+        together = ([(*joined, *step) for step in kind] for kind in kinds)
+        steps = ([one for one in kind if not sizes.are_apart(one)][:_MOST_TRIED] for kind in together)
         found = next(filter(None, (_next(explainer, seen, one) for one in steps)), None)
         if found is None:
             return _behind_a_guard(explainer, seen[-1], joined)
@@ -211,6 +213,7 @@ class _Sizes:
         unnamed: those that a shape writes `_` or `...` for.
         integers: the keys that are integers only.
         lengths: how many items collections among the arguments have, by what code asks for them with.
+        beside: names that are written beside each other.
     """
 
     given: list[str]
@@ -218,6 +221,7 @@ class _Sizes:
     unnamed: list[str]
     integers: list[str]
     lengths: Mapping[str, int]
+    beside: tuple[frozenset[str], ...]
 
     @classmethod
     def of(cls, target: Target, failed: Trial, but: frozenset[int]) -> _Sizes:
@@ -231,7 +235,15 @@ class _Sizes:
         unnamed = [key for key in known if key in dots or (key in given and _UNNAMED.fullmatch(key))]
         items = items_of(failed.assignment, failed.options).items()
         lengths = {length_of(place): number for place, number in items}
-        return cls(given, held, unnamed, sorted(failed.configured.intersection(free)), lengths)
+        return cls(given, held, unnamed, sorted(failed.configured.intersection(free)), lengths, target.beside)
+
+    def are_apart(self, links: Iterable[_Link]) -> bool:
+        """Whether links make two sizes one that are written beside each other: two to whoever wrote them."""
+        groups = collections.defaultdict[str, set[str]](set)
+        for one in links:
+            if one.value is None:
+                groups[one.words] |= {key.rpartition(".")[2] for key in (one.size, one.words)}
+        return any(len(group & names) > 1 for group in groups.values() for names in self.beside)
 
 
 def _together(failed: Trial, links: Iterable[_Link]) -> tuple[tuple[tuple[str, str], int | str], ...]:

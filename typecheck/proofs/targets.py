@@ -37,7 +37,7 @@ from weft.typecheck.language.annotations import (
     holds_arrays,
 )
 from weft.typecheck.language.forms import OBJECT, TYPEDDICT, form_of, has_own_dims
-from weft.typecheck.language.names import names_of_signature, products_in
+from weft.typecheck.language.names import names_beside, names_of_signature, products_in
 from weft.typecheck.language.objects import (
     layer_of,
     opened,
@@ -333,9 +333,14 @@ def _target(
     file, line = place_of(owner)
     target = Target(name, file, line, prepare, frozenset({file}), constants)
     if signature is not None:
-        written = names_of_signature(signature, of_records=False)
-        target = dataclasses.replace(target, products=products_in(signature), written=written)
+        target = with_names(target, signature)
     return dataclasses.replace(target, compared=numbers_compared(owner), compared_ranks=ranks_compared(owner))
+
+
+def with_names(target: Target, signature: Signature) -> Target:
+    """A target with what the annotations of its function name."""
+    written = names_of_signature(signature, of_records=False)
+    return dataclasses.replace(target, products=products_in(signature), written=written, beside=names_beside(signature))
 
 
 def _constants(function: Any) -> Iterator[int]:

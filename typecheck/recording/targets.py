@@ -25,7 +25,7 @@ from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import Annotation, Anything, ArrayOf, Instance
 from weft.typecheck.language.dims import NamedDim, VariadicDim
 from weft.typecheck.language.forms import form_of_value, has_own_dims
-from weft.typecheck.language.names import names_of_signature, products_in
+from weft.typecheck.language.names import names_of_signature
 from weft.typecheck.language.signatures import Parameter, Signature, fields_of, signature_of
 from weft.typecheck.matching.arrays import settle
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Slot
@@ -33,6 +33,7 @@ from weft.typecheck.matching.compiling import check_of
 from weft.typecheck.matching.policies import PROOF
 from weft.typecheck.matching.records import dims_of_instance
 from weft.typecheck.proofs.passing import is_transformed
+from weft.typecheck.proofs.targets import with_names
 from weft.typecheck.proofs.trial import Call, Target
 from weft.typecheck.proofs.whose import place_of
 from weft.typecheck.recording.structures import Decoder, Node, Opaque, Unresolved, is_plain_object
@@ -69,16 +70,10 @@ def recorded_target(
         size for value in given.values() for leaf in jax.tree.leaves(value) for size in getattr(leaf, "shape", ())
     }
     constants |= {*_configured(list(recorded.nodes.values()))}
-    return Target(
-        name or plain.__qualname__,
-        file,
-        line,
-        recorded.prepare,
-        frozenset({file}),
-        frozenset(size for size in constants if isinstance(size, int)),
-        products_in(recorded.signature),
-        transformed=is_transformed(function),
-    )
+    sizes = frozenset(size for size in constants if isinstance(size, int))
+    name = name or plain.__qualname__
+    target = Target(name, file, line, recorded.prepare, frozenset({file}), sizes, transformed=is_transformed(function))
+    return with_names(target, recorded.signature)
 
 
 def _takes_any_size(annotation: Annotation) -> bool:
