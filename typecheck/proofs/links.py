@@ -8,6 +8,7 @@ array, whoever wrote the program has to say which: the failure of an installed p
 from __future__ import annotations
 
 import collections
+import dataclasses
 import itertools
 import operator
 import re
@@ -98,7 +99,7 @@ def _links_of(explainer: Explainer, failed: Trial) -> tuple[str, ...]:
         steps = ([one for one in kind if not sizes.are_apart(one)][:_MOST_TRIED] for kind in together)
         found = next(filter(None, (_next(explainer, seen, one) for one in steps)), None)
         if found is None:
-            return _behind_a_guard(explainer, seen[-1], joined)
+            return _with_needs(explainer, seen[-1], joined)
         trial, joined = found
         if trial.ok:
             return tuple(map(str, joined))
@@ -113,14 +114,16 @@ def _with_dots_of_one_axis(explainer: Explainer, failed: Trial) -> Trial:
     return failed if trial is None or trial.ok or trial.progress < failed.progress else trial
 
 
-def _behind_a_guard(explainer: Explainer, trial: Trial, joined: tuple[_Link, ...]) -> tuple[str, ...]:
-    """Links that led to a guard, which other sizes pass: those that a block divides, say; which, was not confirmed."""
+def _with_needs(explainer: Explainer, trial: Trial, joined: tuple[_Link, ...]) -> tuple[str, ...]:
+    """Links that led to where other sizes hold, those that a block divides, say; which, was not confirmed."""
     merged = tuple((one.size, one.words) for one in joined if one.value is None)
-    if not trial.guard or not joined or len(merged) < len(joined):
+    if not joined or len(merged) < len(joined):
         return ()
-    if explainer.explain(trial, Needs(merged=merged), ascending) is None:
+    needs = explainer.explain(trial, Needs(merged=merged), ascending)
+    if needs is None:
         return ()
-    return (*map(str, joined), f"sizes pass the {trial.guard}")
+    more = (f"sizes pass the {trial.guard}",) if trial.guard else dataclasses.replace(needs, merged=()).words()
+    return (*map(str, joined), *more)
 
 
 def _next(
@@ -250,11 +253,8 @@ def _together(failed: Trial, links: Iterable[_Link]) -> tuple[tuple[tuple[str, s
     return tuple(entry for one in links for entry in one.change(failed).items())
 
 
-def _is_said_twice(one: str, other: str) -> bool:
-    """Whether two names are likely of one size: `num_heads` and `num_q_heads`, `kv_len` and `kvlen`.
-
-    Any two others of one signature may be swapped by mistake, and what is wrong with that is right where they are one.
-    """
+def _are_alike(one: str, other: str) -> bool:
+    """Whether two names say that they are of one size: `num_heads` and `num_q_heads`, `kv_len` and `kvlen`."""
     first, second = one.lower().split("_"), other.lower().split("_")
     return "".join(first) == "".join(second) or {*first} < {*second} or {*second} < {*first}
 
@@ -274,8 +274,8 @@ def _steps(sizes: _Sizes, joined: tuple[_Link, ...], about: Collection[str]) -> 
     loose = (*sizes.held, *sizes.unnamed)
     pairs += [(one, other) for one in free if one not in loose for other in loose]
     pairs += itertools.combinations((one for one in free if one in loose), 2)
-    pairs += (pair for pair in itertools.combinations(free, 2) if _is_said_twice(*pair))
-    links = [_Link(*pair) for pair in pairs]
+    named = [pair for pair in itertools.combinations(free, 2) if not {*pair} & {*loose}]
+    links = [_Link(*pair) for pair in (*(one for one in named if _are_alike(*one)), *pairs)]
     products = [
         _computed(one, "*", first, second)
         for first, second in itertools.combinations(sizes.integers, 2)
@@ -289,6 +289,8 @@ def _steps(sizes: _Sizes, joined: tuple[_Link, ...], about: Collection[str]) -> 
         if number + by > 0
     ]
     yield [(one,) for one in (*links, *products, *counts)]
+    # Names of one signature that are never written beside each other, as `k` in one argument and `kv_len` in another.
+    yield [(_Link(*pair),) for pair in named if not _are_alike(*pair)]
     # Two at once: of a product of two integers that has to be one of two sizes, neither gets further alone.
     several = [(one, other) for one, other in itertools.combinations(links, 2) if one.size != other.size]
     times = [
