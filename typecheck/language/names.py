@@ -33,8 +33,11 @@ def shapes_in(
 
 def names_in(annotation: Annotation, of_records: bool = True) -> frozenset[str]:
     """The dims that an annotation names, those of the plain records that share the scope included, unless left out."""
-    shapes = shapes_in(annotation, lambda one: of_records and one.form.plain)
-    return frozenset().union(*map(_names_in_shape, shapes))
+    return frozenset().union(*_names_of_arrays(annotation, of_records))
+
+
+def _names_of_arrays(annotation: Annotation, of_records: bool = True) -> Iterator[frozenset[str]]:
+    return map(_names_in_shape, shapes_in(annotation, lambda one: of_records and one.form.plain))
 
 
 def _names_in_shape(shape: Shape) -> frozenset[str]:
@@ -56,10 +59,15 @@ def names_of_signature(signature: Signature, of_records: bool = True) -> frozens
 
 
 def names_beside(signature: Signature) -> tuple[frozenset[str], ...]:
-    """For each annotation of a function, and for the fields of its class, the dims that it names beside each other."""
+    """The dims that are named for one array, of each that the annotations of a function and its class speak of."""
+    found = (_names_of_arrays(one) for one in _annotations_of(signature))
+    return tuple(dict.fromkeys(names for one in found for names in one if len(names) > 1))
+
+
+def _annotations_of(signature: Signature) -> tuple[Annotation, ...]:
     owner = signature.owner
-    own = names_of_fields(owner) if owner is not None and form_of(owner) is not None else frozenset[str]()
-    return (own, names_in(signature.returns), *(names_in(one.annotation) for one in signature.parameters))
+    fields = fields_of(owner) if owner is not None and form_of(owner) is not None else ()
+    return (signature.returns, *(p.annotation for p in signature.parameters), *(f.annotation for f in fields))
 
 
 @kept("class")
@@ -84,10 +92,7 @@ def names_of_class(cls: type) -> frozenset[str]:
 
 def products_in(signature: Signature) -> tuple[tuple[str, ...], ...]:
     """The dims of a signature that are products of names, such as `h*c`, as those names in order."""
-    owner = signature.owner
-    fields = fields_of(owner) if owner is not None and form_of(owner) is not None else ()
-    annotations = (signature.returns, *(p.annotation for p in signature.parameters), *(f.annotation for f in fields))
-    shapes = (shape for one in annotations for shape in shapes_in(one, lambda _: True))
+    shapes = (shape for one in _annotations_of(signature) for shape in shapes_in(one, lambda _: True))
     split = dict.fromkeys(
         tuple(dim.text.split("*")) for shape in shapes for dim in shape.dims if isinstance(dim, SymbolicDim)
     )

@@ -216,7 +216,7 @@ class _Sizes:
         unnamed: those that a shape writes `_` or `...` for.
         integers: the keys that are integers only.
         lengths: how many items collections among the arguments have, by what code asks for them with.
-        beside: names that are written beside each other.
+        beside: names that are written beside each other, for one array.
     """
 
     given: list[str]

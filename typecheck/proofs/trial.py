@@ -67,7 +67,7 @@ class Target:
         own: files that count as the user's, wherever they are.
         products: the products of dims that its annotations write, in order.
         written: the names of dims that its annotations write, and not only the records among its arguments.
-        beside: for each of its annotations, and for its class, the names of dims in it.
+        beside: the names of dims that are named for one array, of each that its annotations and its class speak of.
         instead: what to prove if this one cannot be traced: the same, with arrays from outside as they are.
         constants: sizes that the program is tied to from outside (arrays that it closes over).
         compared: numbers that its body compares something with, a size perhaps.
