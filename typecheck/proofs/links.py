@@ -51,9 +51,17 @@ class _Link:
         return spelled(f"{self.size} = {self.words}")
 
 
-def what_is_unsaid(explainer: Explainer, failures: Sequence[Trial]) -> str | None:
-    """What no annotation says that failures may all be about, in words."""
-    links = [_links_of(explainer, one) for one in failures]
+def what_is_unsaid(explainer: Explainer, failures: Sequence[Trial], *, none_passed: bool) -> str | None:
+    """What no annotation says that failures may all be about, in words.
+
+    Args:
+        explainer: runs the trials.
+        failures: what nothing explains.
+        none_passed: whether it fails whatever is tried. Then two dims of one array are two: what is wrong where they
+            are swapped is right where they are one. Where it holds by itself, as without a cache, they are not swapped.
+    """
+    beside = explainer.target.beside if none_passed else ()
+    links = [_links_of(explainer, one, beside) for one in failures]
     if all(links):
         words = " and ".join(dict.fromkeys(itertools.chain(*links)))
         return f"it holds when {words}, which no annotation says"
@@ -67,7 +75,7 @@ def _members_of_items(failed: Trial) -> list[str]:
     return [] if failed.violations else [argument_of(one) for one in failed.values if one.endswith("] type")]
 
 
-def _links_of(explainer: Explainer, failed: Trial) -> tuple[str, ...]:
+def _links_of(explainer: Explainer, failed: Trial, beside: tuple[frozenset[str], ...]) -> tuple[str, ...]:
     """Sizes, each with what it has to be for a trial to hold, which no annotation says.
 
     Empty, if no such pairs make it hold: an integer is joined with several sizes, but no two integers are. A size of
@@ -84,7 +92,7 @@ def _links_of(explainer: Explainer, failed: Trial) -> tuple[str, ...]:
     own = [one for one in failed.violations[:1] if one.place[:2] == (target.file, target.line)]
     if failed.guard or any(not one.sizes for one in own):
         return ()
-    sizes = _Sizes.of(target, failed, frozenset(one.sizes[0] for one in own))
+    sizes = _Sizes.of(target, failed, frozenset(one.sizes[0] for one in own), beside)
     if own:
         # Of rows that are left out, say, there are as many others that are put in their place, and fewer than all.
         few = {key: number for number, key in enumerate(sizes.integers, start=2)}
@@ -216,7 +224,7 @@ class _Sizes:
         unnamed: those that a shape writes `_` or `...` for.
         integers: the keys that are integers only.
         lengths: how many items collections among the arguments have, by what code asks for them with.
-        beside: names that are written beside each other, for one array.
+        beside: names that are not to be one, as they are written beside each other, for one array.
     """
 
     given: list[str]
@@ -227,7 +235,7 @@ class _Sizes:
     beside: tuple[frozenset[str], ...]
 
     @classmethod
-    def of(cls, target: Target, failed: Trial, but: frozenset[int]) -> _Sizes:
+    def of(cls, target: Target, failed: Trial, but: frozenset[int], beside: tuple[frozenset[str], ...]) -> _Sizes:
         """Those of a trial, but for keys of some sizes."""
         free = [key for key, size in failed.assignment.sizes.items() if size not in but]
         known = [key for key in free if key not in failed.configured]
@@ -238,7 +246,7 @@ class _Sizes:
         unnamed = [key for key in known if key in dots or (key in given and _UNNAMED.fullmatch(key))]
         items = items_of(failed.assignment, failed.options).items()
         lengths = {length_of(place): number for place, number in items}
-        return cls(given, held, unnamed, sorted(failed.configured.intersection(free)), lengths, target.beside)
+        return cls(given, held, unnamed, sorted(failed.configured.intersection(free)), lengths, beside)
 
     def are_apart(self, links: Iterable[_Link]) -> bool:
         """Whether links make two sizes one that are written beside each other: two to whoever wrote them."""

@@ -221,7 +221,8 @@ _UNBOUND_AXIS = re.compile(rf"{names.UNBOUND_AXIS}(\w+)")
 def _failed(target: Target, search: Search, outcome: Outcome) -> Contract:
     if any(isinstance(one.error, RecursionError) for one in outcome.failed):
         return _undecided(target, Cause.RECURSION, Cause.RECURSION.value)
-    reason = reason_beyond(search, outcome.failed[0], none_passed=not outcome.passed)
+    none_passed = not outcome.passed
+    reason = reason_beyond(search, outcome.failed[0], none_passed=none_passed)
     if reason is not None:
         return _contract(target, Verdict.SKIPPED, reason=reason)
     told = [shown(target, search.shrink(failure, outcome.needs), search.dims) for failure in outcome.failed]
@@ -230,7 +231,7 @@ def _failed(target: Target, search: Search, outcome: Outcome) -> Contract:
         cause = Cause.SECONDS if first.is_over else Cause.DOUBT
         return _undecided(target, cause, f"{first.findings[0]}: {first.doubt}", _tried(outcome))
     findings = [one for each in told if not each.doubt for one in each.findings]
-    unsaid = None if is_users(target.file) else what_is_unsaid(search, outcome.failed)
+    unsaid = None if is_users(target.file) else what_is_unsaid(search, outcome.failed, none_passed=none_passed)
     if unsaid is not None:
         return _undecided(target, Cause.DOUBT, f"{findings[0]}: {unsaid}")
     return _contract(

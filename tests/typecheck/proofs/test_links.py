@@ -364,3 +364,13 @@ def test_dims_that_are_swapped_are_a_defect():
 
     for function in (swapped, unlike):
         assert verify(function).verdict is Verdict.FAILS
+
+
+@pytest.mark.usefixtures("installed")
+def test_dims_of_one_array_may_be_one_where_an_option_makes_them_that():
+    def attend(
+        x: Float[Array, "time n"], mask: Float[Array, "time keys"], cache: Float[Array, "keys n"] | None = None
+    ) -> Float[Array, "time n"]:
+        return mask @ (x if cache is None else cache)
+
+    assert "it holds when time = keys, which no annotation says" in undecided(attend)
