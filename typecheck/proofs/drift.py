@@ -26,13 +26,14 @@ from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language import objects
 from weft.typecheck.language.forms import TYPEDDICT, form_of_value
 from weft.typecheck.language.objects import is_object
+from weft.typecheck.proofs.axis_lints import nested_jaxprs
 from weft.typecheck.proofs.kept_shapes import shapes_of
 from weft.typecheck.proofs.trial import Call, Target, Trial, run_trial
 
 
 def drifts(target: Target, trial: Trial, dims: Mapping[str, Any]) -> list[str]:
     """What comes out of a trial that holds with another dtype than it went in with, in words."""
-    lows = (jnp.bfloat16, jnp.float16) if "bf16" in str(trial.jaxpr) else (jnp.bfloat16,)
+    lows = (jnp.bfloat16, jnp.float16) if _speaks_of(jnp.bfloat16, trial.jaxpr.jaxpr) else (jnp.bfloat16,)
     for low, in_records in itertools.product(lows, (True, False)):
         found: list[str] = []
         prepare = _lowered(target.prepare, found, jnp.dtype(low), in_records=in_records)
@@ -44,6 +45,14 @@ def drifts(target: Target, trial: Trial, dims: Mapping[str, Any]) -> list[str]:
         if found and again.ok:
             return found
     return []
+
+
+def _speaks_of(dtype: Any, jaxpr: Any) -> bool:
+    """Whether a program makes anything of a dtype. Its text would say it, too, but not all that traces can be printed:
+    a package that binds JAX's primitives by itself may leave out what their printing asks for."""
+    eqns = jaxpr.eqns
+    made = (getattr(var.aval, "dtype", None) == dtype for eqn in eqns for var in eqn.outvars)
+    return any(made) or any(_speaks_of(dtype, inner) for eqn in eqns for _, inner in nested_jaxprs(eqn))
 
 
 def _lowered(

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Float32, Shaped
 from weft import nnx
 from weft.core import Module
 from weft.typecheck.proofs.prover import verify
+from weft.typecheck.proofs.report import Verdict
 
 
 class Mean(Module):
@@ -132,3 +133,11 @@ def chosen(points: Points) -> Chosen:
 def test_another_record_of_the_same_class_is_no_successor():
     assert verify(chosen).proved
     assert warned(chosen) == []
+
+
+def doubled(x: Float[Array, "n"]) -> Float[Array, "n"]:
+    return jax.lax.mul_p.bind(x, x)  # without `out_dtype`, which JAX reads to print it
+
+
+def test_what_cannot_be_printed_is_judged():
+    assert verify(doubled).verdict is Verdict.PROVED
