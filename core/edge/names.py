@@ -48,6 +48,8 @@ MAPPED_APART, SLICED_APART = "Mapped away dimension of inputs", "0th dimension o
 TRACED_SHAPE = "Shapes must be 1D sequences of concrete values"
 # A tracer for an argument of a `custom_vjp` that its rules are built with: a plain call takes an array there.
 NOT_DIFFERENTIATED = "indicated by nondiff_argnums"
+# What a program can only do outside of a trace, such as setting a mesh.
+OUTSIDE_ONLY = "can only be used outside of `jax.jit`"
 # A leaf that cannot be traced: as an argument of a compiled call, and where a call is eager.
 NOT_ABSTRACT, NOT_OF_JAX = "as an abstract array", "is not a valid JAX array type"
 # An axis by a number that none of an array's has.

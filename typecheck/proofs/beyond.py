@@ -111,8 +111,14 @@ def _asks_another_version(trial: Trial) -> bool:
     In the user's own code that is a slip of the pen.
     """
     asked = isinstance(trial.error, ImportError) or _OF_MODULE(trial)
-    asked = asked or (is_of_jax(trial.error) and _OF_KEYWORD(trial))
+    asked = asked or (is_of_jax(trial.error) and _OF_KEYWORD(trial)) or _of_a_class_of_jax(trial.error)
     return asked and not is_users(trial.error_at[0])
+
+
+def _of_a_class_of_jax(error: Exception | None) -> bool:
+    """Whether a class of JAX's has not what is read of it, as `MemorySpace.ANY`."""
+    cls = error.obj if isinstance(error, AttributeError) else None
+    return isinstance(cls, type) and cls.__module__.partition(".")[0] == "jax"
 
 
 def _divides_by_nothing(trial: Trial) -> bool:
@@ -126,6 +132,7 @@ def _divides_by_nothing(trial: Trial) -> bool:
 # What says nothing of a contract whatever a program is given, or whoever is asked: in this order.
 _OF_NO_ARGUMENT: tuple[tuple[Callable[[Trial], bool], str], ...] = (
     (_needs_values, "it needs the numbers in an array, not only its shape ({what})"),
+    (Refusal((ValueError,), (names.OUTSIDE_ONLY,)), "it does what only a plain call can, and not a trace ({what})"),
     (Refusal((NotImplementedError,)), "it is not implemented ({what})"),
     (_is_not_here, "it needs a device, or a library, that is not here ({what})"),
     (_is_refused_by_a_library, "a library refuses what is asked of it, and not for its shapes ({what})"),

@@ -86,6 +86,7 @@ OTHER_NUMBERS = Refusal(
         "of integer type",
         "must be integers",
         "does not accept dtype",
+        "arguments to have the same dtypes",
         "interpreted as an integer",
     ),
 )
@@ -157,9 +158,10 @@ _MOST_KINDS = 3
 
 
 def _kinds(trial: Trial) -> list[str]:
-    """Arrays of any numbers, as in a table of nodes and boxes, if there are more than can be tried together."""
+    """Arrays of any numbers, as in a table of nodes and boxes, if there are more than can be tried together, or if
+    their shapes have to be found as well."""
     places = [argument_of(place) for place in trial.options if place.endswith(" dtype")]
-    return places if len(places) > _MOST_KINDS else []
+    return places if len(places) > _MOST_KINDS or not trial.has_shapes else []
 
 
 def _keywords(trial: Trial) -> list[str]:

@@ -156,6 +156,11 @@ WORDS: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
         names.NOT_DIFFERENTIATED,
         lambda: jax.eval_shape(SCALED, 3.0, 2.0),
     ),
+    "a mesh is set in a program": (
+        ValueError,
+        names.OUTSIDE_ONLY,
+        lambda: jax.eval_shape(lambda x: jax.set_mesh(jax.make_mesh((1,), ("i",))), X),
+    ),
     "a shape is traced": (TypeError, names.TRACED_SHAPE, lambda: jax.jit(jnp.zeros)(3)),
     "texts are given to a program": (TypeError, names.NOT_ABSTRACT, lambda: jax.jit(jnp.sin)(TEXTS)),
     "texts are mapped": (TypeError, names.NOT_OF_JAX, lambda: jax.vmap(jnp.sin)(TEXTS)),

@@ -103,6 +103,17 @@ def test_inside_of_a_transform_no_numbers_do(thing: Any):
     assert verify(thing).contracts[0].verdict is Verdict.FAILS
 
 
+def on_a_mesh(x: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    with jax.set_mesh(jax.make_mesh((1,), ("rows",))):
+        return 2 * x
+
+
+def test_what_no_trace_can_do_is_skipped():
+    (contract,) = verify(on_a_mesh).contracts
+    assert contract.verdict is Verdict.SKIPPED
+    assert contract.reason.startswith("it does what only a plain call can, and not a trace (ValueError: `set_mesh` can")
+
+
 def on_a_device(x: Float[Array, "b t h d"]) -> Float[Array, "b t h d"]:
     return jax.nn.dot_product_attention(x, x, x, implementation="cudnn")
 
@@ -282,14 +293,21 @@ def test_what_a_module_has_not_is_a_slip_in_the_users_code_and_a_version_in_an_i
     assert contract.reason.startswith("it needs a package, or a version of one, that is not here (AttributeError")
 
 
+def placed(x: Float[Array, "n"]) -> Float[Array, "n"]:
+    return jax.device_put(x, jax.memory.Space.Elsewhere)  # pyright: ignore
+
+
 def asked_otherwise(x: Float[Array, "n"]) -> Float[Array, "n"]:
     return jnp.clip(x, least=0)  # pyright: ignore[reportCallIssue]
 
 
-def test_a_keyword_that_jax_has_not_is_a_version_in_an_installed_package(monkeypatch: pytest.MonkeyPatch):
-    assert verify(asked_otherwise).contracts[0].verdict is Verdict.FAILS
+@pytest.mark.parametrize("function", [asked_otherwise, placed])
+def test_what_jax_has_not_is_a_version_in_an_installed_package(
+    function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+):
+    assert verify(function).contracts[0].verdict is Verdict.FAILS
     monkeypatch.setattr(beyond, "is_users", lambda file: False)
-    assert verify(asked_otherwise).contracts[0].verdict is Verdict.SKIPPED
+    assert verify(function).contracts[0].verdict is Verdict.SKIPPED
 
 
 def tiled(x: Float[Array, "n"], width: int, patch: int) -> Float[Array, "n"]:

@@ -65,6 +65,7 @@ SAID: tuple[Callable[[], Any], ...] = (
     lambda: jax.vmap(one_argument, in_axes=({"x": 0},))({"y": X}),
     lambda: X[X],
     lambda: X & X,
+    lambda: jax.lax.eq(X, jnp.arange(3)),
     lambda: jnp.take(X, X),
     lambda: jnp.gcd(X, X),
     lambda: jnp.take_along_axis(X, X, 0),
@@ -231,6 +232,12 @@ def volume_below(x: Float[Array, "n"], tree: Tree) -> Array:
     return jnp.where(x[tree.left] & 1, of, jnp.inf)
 
 
+def loss(logits: Array, targets: Array) -> Array:
+    chunks = logits.reshape(*logits.shape[:-1], -1, 64)
+    scale = jax.nn.logsumexp(chunks, axis=(-2, -1))
+    return scale - jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+
+
 def neighbours(x: Float[Array, "n"], nodes: tuple[Array, Array]) -> Float[Array, "n"]:
     return jnp.where(x & 1, x[nodes[0]], x[nodes[1]])
 
@@ -254,7 +261,7 @@ BY_ROW: dict[str, tuple[Any, ...]] = {
     "a record": (Model,),
     "a tree": (taken_apart, partitioned, with_a_kernel),
     "contents of some structure": (combined,),
-    "kinds of numbers": (volume_below,),
+    "kinds of numbers": (volume_below, loss),
     "keywords": (scaled, bound),
     "a key by its name": (Noise,),
     "a method": (looked_up_by_its_axes,),
