@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 import traceback
 from collections.abc import Callable
@@ -84,7 +85,17 @@ def _is_inside_transform(error: Exception) -> bool:
 
 
 def _is_not_here(trial: Trial) -> bool:
-    return isinstance(trial.error, RuntimeError) and is_of_jax(trial.error)
+    return (isinstance(trial.error, RuntimeError) and is_of_jax(trial.error)) or _was_not_imported(trial.error)
+
+
+def _was_not_imported(error: Exception | None) -> bool:
+    """Whether something is read of a global that is None, as a module writes that could not import a library."""
+    if not isinstance(error, AttributeError) or error.obj is not None:
+        return False
+    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+    text = linecache.getline(frame.f_code.co_filename, line)
+    absent = [name for name in frame.f_code.co_names if frame.f_globals.get(name, name) is None]
+    return any(re.search(rf"\b{name}\.{error.name}\b", text) for name in absent)
 
 
 def _is_refused_by_a_library(trial: Trial) -> bool:

@@ -118,8 +118,25 @@ def on_a_device(x: Float[Array, "b t h d"]) -> Float[Array, "b t h d"]:
     return jax.nn.dot_product_attention(x, x, x, implementation="cudnn")
 
 
-def test_a_library_that_is_not_here_is_no_failure():
-    (contract,) = verify(on_a_device).contracts
+kernels: Any = None  # what could not be imported
+
+
+def by_a_kernel(x: Float[Array, "n"]) -> Float[Array, "n"]:
+    return kernels.doubled(x)
+
+
+def by_what_is_given(x: Float[Array, "n"], kernels: Any = None) -> Float[Array, "n"]:
+    return kernels.doubled(x)
+
+
+def test_what_is_none_by_itself_is_a_failure():
+    (contract,) = verify(by_what_is_given).contracts
+    assert "a library, that is not here" not in contract.reason
+
+
+@pytest.mark.parametrize("function", [on_a_device, by_a_kernel])
+def test_a_library_that_is_not_here_is_no_failure(function: Callable[..., Any]):
+    (contract,) = verify(function).contracts
     assert (contract.verdict, contract.reason.partition(" (")[0]) == (
         Verdict.SKIPPED,
         "it needs a device, or a library, that is not here",
