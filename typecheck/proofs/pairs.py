@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
 
 from weft.typecheck.arguments.builder import Unbuildable
@@ -12,8 +13,9 @@ from weft.typecheck.proofs.options import at_guard, is_class
 from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.proofs.variations import Found
 
-# From how many pairs on several are tried in one trial, and of how many options such a trial takes otherwise at most.
-_MANY_PAIRS, _MOST_TOGETHER = 12, 5
+# From how many pairs on several are tried in one trial, and how many options such a trial takes otherwise: as many as
+# let the trial still show which of them fail together, or a part of all, where there are a configuration's hundred.
+_MANY_PAIRS, _TOGETHER, _PART_TOGETHER = 12, 5, 1 / 4
 
 
 def vary_pairs(explainer: Explainer, found: Found) -> None:
@@ -28,13 +30,15 @@ def vary_pairs(explainer: Explainer, found: Found) -> None:
     differing = [(difference(base, one), one) for one in found.passed[1:]]
     alone = {repr(change): (change, trial) for change, trial in differing if len(change) == 1}
     single = [change for change, _ in alone.values()]
-    pairs = [(one, two) for n, one in enumerate(single) for two in single[n + 1 :] if one.keys() != two.keys()]
-    for group in _groups(single, pairs) if len(pairs) > _MANY_PAIRS else ():
-        trial = _together(explainer, found, group)
-        if trial is not None and trial.ok and all(trial.progress >= alone[repr(one)][1].progress for one in group):
+    numbers = itertools.combinations(range(len(single)), 2)
+    left = [pair for pair in numbers if single[pair[0]].keys() != single[pair[1]].keys()]
+    for group in _groups(single, left) if len(left) > _MANY_PAIRS else ():
+        changes = [single[number] for number in group]
+        trial = _together(explainer, found, changes)
+        if trial is not None and trial.ok and all(trial.progress >= alone[repr(one)][1].progress for one in changes):
             found.passed.append(trial)
-            pairs = [pair for pair in pairs if not all(one in group for one in pair)]
-    for pair in pairs[:MOST_PAIRS]:
+            left = [pair for pair in left if not {*pair} <= {*group}]
+    for pair in ([single[number] for number in pair] for pair in left[:MOST_PAIRS]):
         trial = _together(explainer, found, pair)
         if trial is None:
             continue
@@ -49,17 +53,20 @@ def vary_pairs(explainer: Explainer, found: Found) -> None:
             found.notes.append(f"not both {in_words(trial, pair)}{at_guard(trial)}")
 
 
-def _groups(single: Sequence[Change], pairs: Sequence[tuple[Change, Change]]) -> Iterator[list[Change]]:
-    """Several changes at a time, so that each pair is among one of them; of one place only one."""
-    left = list(pairs)
+def _groups(single: Sequence[Change], pairs: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
+    """Several changes at a time, by their numbers, so that each pair is among one of them; of one place only one."""
+    most = max(_TOGETHER, int(_PART_TOGETHER * len(single)))
+    left = dict.fromkeys(pairs)  # a configuration of a hundred options has thousands of pairs, each looked up often
     while left:
-        group = list(left[0])
-        for other in single:
-            apart = all(other.keys() != one.keys() for one in group)
-            new = any((one, other) in left or (other, one) in left for one in group)
-            if apart and new and len(group) < _MOST_TOGETHER:
-                group.append(other)
-        left = [pair for pair in left if not all(one in group for one in pair)]
+        group = list(next(iter(left)))
+        for number, other in enumerate(single):
+            if len(group) == most:
+                break
+            new = any((min(one, number), max(one, number)) in left for one in group)
+            if new and all(other.keys() != single[one].keys() for one in group):
+                group.append(number)
+        for pair in itertools.combinations(sorted(group), 2):
+            left.pop(pair, None)
         if len(group) > 2:
             yield group
 
