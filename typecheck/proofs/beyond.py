@@ -104,7 +104,7 @@ def _is_refused_by_a_library(trial: Trial) -> bool:
 
 
 def _refuses_a_choice(trial: Trial) -> bool:
-    """Whether a library that is not JAX refuses a value by what it is, as a name of a method that it does not know.
+    """Whether a library, or JAX, refuses a value by what it is, as a name of a method that it does not know.
 
     In the user's own code that is a slip of the pen.
     """
@@ -113,7 +113,8 @@ def _refuses_a_choice(trial: Trial) -> bool:
     said, cls = first_line(trial.error), type(trial.error)
     # Libraries have classes of their own for that.
     of_value = not trial.guard and (cls is ValueError or (cls.__module__ != "builtins" and issubclass(cls, ValueError)))
-    return of_value and is_refused_by_library(trial.error) and bool(said) and not _OF_SHAPES.search(said)
+    of_library = is_refused_by_library(trial.error) or is_of_jax(trial.error)
+    return of_value and of_library and bool(said) and not _OF_SHAPES.search(said)
 
 
 def _asks_another_version(trial: Trial) -> bool:
