@@ -65,7 +65,8 @@ def needs_numbers(trial: Trial) -> bool:
         return names.A_TRACER in str(trial.error).lower()
     if isinstance(trial.error, TypeError) and is_refused_by_library(trial.error) and "Tracer" in str(trial.error):
         return True
-    if isinstance(trial.error, _NOT_INSIDE) or names.NOT_DIFFERENTIATED in str(trial.error):
+    of_custom_vjp = names.NOT_DIFFERENTIATED in str(trial.error)
+    if trial.error is not None and (of_custom_vjp or isinstance(trial.error, _NOT_INSIDE)):
         return not trial.transformed and not _is_inside_transform(trial.error)
     return isinstance(trial.error, NOT_ABSTRACT) and not _tracers.asks_for_one_integer(trial.error)
 
