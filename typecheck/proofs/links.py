@@ -223,6 +223,7 @@ class _Sizes:
         held: those that only records among the arguments name, which no annotation of a function can link to its own.
         unnamed: those that a shape writes `_` or `...` for.
         integers: the keys that are integers only.
+        numbers: these, and those that are given as an integer, too.
         lengths: how many items collections among the arguments have, by what code asks for them with.
         beside: names that are not to be one, as they are written beside each other, for one array.
     """
@@ -231,6 +232,7 @@ class _Sizes:
     held: list[str]
     unnamed: list[str]
     integers: list[str]
+    numbers: frozenset[str]
     lengths: Mapping[str, int]
     beside: tuple[frozenset[str], ...]
 
@@ -246,15 +248,20 @@ class _Sizes:
         unnamed = [key for key in known if key in dots or (key in given and _UNNAMED.fullmatch(key))]
         items = items_of(failed.assignment, failed.options).items()
         lengths = {length_of(place): number for place, number in items}
-        return cls(given, held, unnamed, sorted(failed.configured.intersection(free)), lengths, beside)
+        integers = sorted(failed.configured.intersection(free))
+        return cls(given, held, unnamed, integers, failed.numbers | failed.configured, lengths, beside)
 
     def are_apart(self, links: Iterable[_Link]) -> bool:
-        """Whether links make two sizes one that are written beside each other: two to whoever wrote them."""
+        """Whether links make two sizes one that are two to whoever wrote them: two integers, as a constructor takes, or
+        two dims that are written beside each other."""
         groups = collections.defaultdict[str, set[str]](set)
         for one in links:
             if one.value is None:
-                groups[one.words] |= {key.rpartition(".")[2] for key in (one.size, one.words)}
-        return any(len(group & names) > 1 for group in groups.values() for names in self.beside)
+                groups[one.words] |= {one.size, one.words}
+        if any(len(group & self.numbers) > 1 for group in groups.values()):
+            return True
+        named = [{key.rpartition(".")[2] for key in group} for group in groups.values()]
+        return any(len(group & names) > 1 for group in named for names in self.beside)
 
 
 def _together(failed: Trial, links: Iterable[_Link]) -> tuple[tuple[tuple[str, str], int | str], ...]:

@@ -374,3 +374,23 @@ def test_dims_of_one_array_may_be_one_where_an_option_makes_them_that():
         return mask @ (x if cache is None else cache)
 
     assert "it holds when time = keys, which no annotation says" in undecided(attend)
+
+
+class Projected(eqx.Module):
+    skip: Float[Array, "d_inner"]
+    projection: eqx.nn.Linear
+    d_inner: int
+    d_model: int
+
+    def __init__(self, d_model: int, d_inner: int, key: jax.Array):
+        self.d_model, self.d_inner = d_model, d_inner
+        self.skip = jnp.ones(d_inner)
+        self.projection = eqx.nn.Linear(d_model, d_inner, key=key)
+
+    def forward(self, x: Float[Array, "d_inner"]) -> Float[Array, "d_inner"]:
+        return self.projection(x) + self.skip
+
+
+@pytest.mark.usefixtures("installed")
+def test_two_integers_that_a_constructor_takes_are_two():
+    assert verify(Projected).verdict is Verdict.FAILS
