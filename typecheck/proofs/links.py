@@ -90,6 +90,7 @@ def _links_of(explainer: Explainer, failed: Trial, beside: tuple[frozenset[str],
         return (alone,)
     target = explainer.target
     own = [one for one in failed.violations[:1] if one.place[:2] == (target.file, target.line)]
+    # What a guard refuses is told as its own, and a wrong number of axes, or a wrong dtype, is mended by no size.
     if failed.guard or any(not one.sizes for one in own):
         return ()
     sizes = _Sizes.of(target, failed, frozenset(one.sizes[0] for one in own), beside)
@@ -100,6 +101,7 @@ def _links_of(explainer: Explainer, failed: Trial, beside: tuple[frozenset[str],
         failed = failed if fewer is None or fewer.ok else fewer
     joined, seen = tuple[_Link, ...](), [failed]
     if by_name is not None and by_name.progress > failed.progress:
+        # What a name says is taken as said: other links are looked for beside it, and not in its place.
         joined, seen = named, [failed, by_name]
     for _ in range(_MOST_JOINED):
         kinds = _steps(sizes, joined, seen[-1].spoken_of)
@@ -147,6 +149,7 @@ def _next(
             return trial, links
         if trial.progress > (seen[-1] if furthest is None else furthest[0]).progress:
             furthest = trial, links
+        # What merely moves the error leads on only where it is none that was met before, or links would go in circles.
         is_new = all(trial.complaint != one.complaint for one in seen)
         if sideways is None and trial.progress == seen[-1].progress and is_new:
             sideways = trial, links

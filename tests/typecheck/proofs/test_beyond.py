@@ -316,7 +316,7 @@ def test_what_a_module_has_not_is_a_slip_in_the_users_code_and_a_version_in_an_i
 
 
 def placed(x: Float[Array, "n"]) -> Float[Array, "n"]:
-    return jax.device_put(x, jax.memory.Space.Elsewhere)  # pyright: ignore
+    return jax.device_put(x, jax.memory.Space.Elsewhere)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def asked_otherwise(x: Float[Array, "n"]) -> Float[Array, "n"]:
