@@ -32,7 +32,6 @@ _FLAGS = {
     "xla_force_host_platform_device_count": "8",
     "xla_backend_optimization_level": "0",
     "xla_llvm_disable_expensive_passes": "true",
-    "xla_cpu_use_fusion_emitters": "false",
 }
 _given = os.environ.get("XLA_FLAGS", "")
 _ours = [f"--{name}={value}" for name, value in _FLAGS.items() if name not in _given]

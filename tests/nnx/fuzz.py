@@ -24,8 +24,8 @@ from pathlib import Path
 
 if __name__ == "__main__":  # pytest's conftest says this for the tests
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    # Three quarters of a program's time are XLA's, which compiles fusions twice as fast without the newer emitters.
-    quick = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+    # Three quarters of a program's time are XLA's; programs this small are not worth several threads of code generation.
+    quick = "--xla_cpu_parallel_codegen_split_count=1"
     os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count=2 {quick}")
 
 import jax
