@@ -15,23 +15,35 @@ import contextlib
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeGuard, TypeVar, cast
 
 import jax
-import jax.extend.linear_util as lu
-import jax.extend.source_info_util as source_info
 import jax.numpy as jnp
-
-# jit's parameters say "no sharding asked for" with this value, and JAX exports it nowhere.
-from jax._src.named_sharding import UNSPECIFIED as _UNSPECIFIED
 from jax.core import ShapedArray
 from jax.extend import core
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, primitives
-from jax.interpreters import ad, batching, mlir, partial_eval
 from jax.typing import ArrayLike
+from weft.core.edge.moved import MissingNameError, Names
 from weft.core.edge.trees import PyTree
+
+_SOWING = "what `capture` and `debug_successors` build on"
+_context = Names("jax", _SOWING, "make_user_context")
+_lu = Names("jax.extend.linear_util", _SOWING, "wrap_init")
+_source_info = Names("jax.extend.source_info_util", _SOWING, "current_name_stack", "user_context")
+_core = Names("jax.extend.core", _SOWING, "jaxpr_as_fun")
+_calls = Names("jax.extend.core.primitives", _SOWING, "call_p", "closed_call_p")
+_ad = Names(
+    "jax.interpreters.ad", _SOWING, "Zero", "add_jaxvals", "deflinear2", "primitive_jvps", "primitive_transposes",
+    "zeros_like_aval",
+)  # fmt: skip
+_batching = Names(
+    "jax.interpreters.batching", _SOWING, "bdim_at_front", "broadcast", "defvectorized", "fancy_primitive_batchers"
+)
+_pjit = Names("jax._src.pjit", "`debug_successors`", "_run_python_pjit")
+_mlir = Names("jax.interpreters.mlir", _SOWING, "register_lowering")
+_partial_eval = Names("jax.interpreters.partial_eval", _SOWING, "dce_jaxpr", "trace_to_jaxpr_dynamic")
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -42,7 +54,7 @@ AnyJaxpr = Jaxpr | ClosedJaxpr
 J = TypeVar("J", bound=AnyJaxpr)
 # An equation's parameters: what they are, its primitive alone knows.
 Params = dict[str, Any]
-Tangent = jax.Array | ad.Zero
+Tangent = Any  # an array, or JAX's symbolic zero
 # How a primitive is batched: (axis, values, their mapped axes, **params) -> (values, their mapped axes).
 Batch = Callable[..., tuple[Sequence[jax.Array], Sequence[int | None]]]
 
@@ -77,8 +89,26 @@ class UserContext(Protocol[C]):
 
 
 def make_user_context(default: T) -> UserContext[T]:
-    """`jax.make_user_context`, typed."""
-    return jax.make_user_context(default)
+    """`jax.make_user_context`, typed; contexts are made when weft is imported, so a missing name is told at use."""
+    try:
+        return _context.make_user_context(default)
+    except MissingNameError as error:
+        return _NoContext(default, error)
+
+
+class _NoContext(UserContext[T]):
+    """A context that keeps its default, and says why when it is entered."""
+
+    def __init__(self, default: T, error: MissingNameError):
+        self._default = default
+        self._error = error
+
+    @property
+    def value(self) -> T:
+        return self._default
+
+    def __call__(self, value: object, /) -> AbstractContextManager[None]:
+        raise self._error
 
 
 def new_primitive(name: str, *, multiple_results: bool = False) -> Primitive:
@@ -91,18 +121,24 @@ def new_primitive(name: str, *, multiple_results: bool = False) -> Primitive:
 # JAX's own, under the types that its documentation gives them.
 make_jaxpr: Callable[[Callable[..., PyTree]], Callable[..., ClosedJaxpr]] = jax.make_jaxpr
 asarray: Callable[[object], jax.Array] = jnp.asarray
-add: Callable[[ArrayLike, ArrayLike], jax.Array] = ad.add_jaxvals
-jaxprs_in_params: Callable[[Params], Iterable[Jaxpr]] = core.jaxprs_in_params
 
 jit_p: Primitive = primitives.jit_p
 remat_p: Primitive = primitives.remat_p
 scan_p: Primitive = primitives.scan_p
 cond_p: Primitive = primitives.cond_p
 while_p: Primitive = primitives.while_p
-call_p: Primitive = primitives.call_p
-closed_call_p: Primitive = primitives.closed_call_p
 custom_jvp_call_p: Primitive = primitives.custom_jvp_call_p
 custom_vjp_call_p: Primitive = primitives.custom_vjp_call_p
+
+
+def add(value: ArrayLike, offset: ArrayLike) -> jax.Array:
+    """The sum of two values of one type."""
+    return _ad.add_jaxvals(value, offset)
+
+
+def call_primitives() -> list[Primitive]:
+    """The primitives that do nothing but call their `call_jaxpr`, of those that this JAX has."""
+    return [getattr(_calls, name) for name in ("call_p", "closed_call_p") if _calls.has(name)]
 
 
 # ---- jaxprs ---------------------------------------------------------------------------------------------------------
@@ -114,7 +150,7 @@ def trace(fun: Callable[..., Sequence[jax.Array]], avals: Sequence[ShapedArray],
     Unlike `jax.make_jaxpr` it takes types as they are, with their weakness and mesh axes.
     """
     debug_info = like.jaxpr.debug_info.with_unknown_names()
-    jaxpr, _, consts = partial_eval.trace_to_jaxpr_dynamic(lu.wrap_init(fun, debug_info=debug_info), avals)
+    jaxpr, _, consts = _partial_eval.trace_to_jaxpr_dynamic(_lu.wrap_init(fun, debug_info=debug_info), avals)
     return core.ClosedJaxpr(jaxpr, consts)
 
 
@@ -136,7 +172,7 @@ def consts_as_inputs(closed: ClosedJaxpr) -> tuple[Jaxpr, list[jax.Array]]:
 
 def run(closed: ClosedJaxpr, args: Sequence[jax.Array]) -> list[jax.Array]:
     """Evaluates a closed jaxpr."""
-    return list(core.jaxpr_as_fun(closed)(*args))
+    return list(_core.jaxpr_as_fun(closed)(*args))
 
 
 def split_outputs(
@@ -145,7 +181,7 @@ def split_outputs(
     """Two functions of one list of arguments, for the outputs before and after a position, without dead code."""
 
     def keeping(used: Sequence[bool]) -> Callable[..., list[jax.Array]]:
-        jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, list(used), True)
+        jaxpr, _ = _partial_eval.dce_jaxpr(closed.jaxpr, list(used), True)
         return functools.partial(run, core.ClosedJaxpr(jaxpr, closed.consts))
 
     before = [i < at for i in range(len(closed.out_avals))]
@@ -191,8 +227,8 @@ def is_literal(atom: Atom) -> TypeGuard[Literal]:
 @contextlib.contextmanager
 def _equation_context(eqn: JaxprEqn) -> Generator[None]:
     # The name scopes, source location and settings that the equation was traced under.
-    names = source_info.current_name_stack() + eqn.source_info.name_stack
-    with source_info.user_context(eqn.source_info.traceback, name_stack=names), eqn.ctx.manager:
+    names = _source_info.current_name_stack() + eqn.source_info.name_stack
+    with _source_info.user_context(eqn.source_info.traceback, name_stack=names), eqn.ctx.manager:
         yield
 
 
@@ -205,8 +241,8 @@ def zeros(aval: ShapedArray, length: int | None = None) -> jax.Array:
     """Zeros of a type, with a leading axis if there is a length; unlike `jnp.zeros`, varying over its mesh axes."""
     # The zero of a key's type is, to JAX, its tangent's.
     extended = jnp.issubdtype(aval.dtype, jax.dtypes.extended)
-    value = jax.lax.full(aval.shape, 0, aval.dtype) if extended else ad.zeros_like_aval(aval)
-    return value if length is None else batching.broadcast(value, length, 0, None)
+    value = jax.lax.full(aval.shape, 0, aval.dtype) if extended else _ad.zeros_like_aval(aval)
+    return value if length is None else _batching.broadcast(value, length, 0, None)
 
 
 def remember_per_jaxpr(compute: Callable[[J], V]) -> Callable[[J], V]:
@@ -249,7 +285,7 @@ def define_identity(
         outs = primitive.bind(*primals, **params)
         if on_tangents is None:
             return outs, tangents
-        known = [None if type(tangent) is ad.Zero else tangent for tangent in tangents]
+        known = [None if type(tangent) is _ad.Zero else tangent for tangent in tangents]
         changed = on_tangents(known, **params)
         return outs, [old if new is None else new for old, new in zip(tangents, changed, strict=True)]
 
@@ -262,11 +298,12 @@ def define_identity(
     ours = cast(core.Primitive, primitive)
     ours.def_impl(identity)
     ours.def_abstract_eval(identity)
-    ad.primitive_jvps[ours] = jvp
-    ad.primitive_transposes[ours] = transpose
-    mlir.register_lowering(ours, lower)
-    # The "fancy" table, because its rules are also called when nothing is mapped, and learn the size of the axis.
-    batching.fancy_primitive_batchers[ours] = batch
+    with _refused_when_bound(ours):
+        _ad.primitive_jvps[ours] = jvp
+        _ad.primitive_transposes[ours] = transpose
+        _mlir.register_lowering(ours, lower)
+        # The "fancy" table, because its rules are also called when nothing is mapped, and learn the size of the axis.
+        _batching.fancy_primitive_batchers[ours] = batch
 
 
 def define_linear_identity(primitive: Primitive) -> None:
@@ -284,14 +321,29 @@ def define_linear_identity(primitive: Primitive) -> None:
     ours = cast(core.Primitive, primitive)
     ours.def_impl(identity)
     ours.def_abstract_eval(identity)
-    ad.deflinear2(ours, transpose)
-    mlir.register_lowering(ours, lower)
-    batching.defvectorized(ours)
+    with _refused_when_bound(ours):
+        _ad.deflinear2(ours, transpose)
+        _mlir.register_lowering(ours, lower)
+        _batching.defvectorized(ours)
+
+
+@contextlib.contextmanager
+def _refused_when_bound(primitive: core.Primitive) -> Generator[None]:
+    """Primitives are defined when weft is imported: where JAX lacks a name for one, its users are told, not everybody."""
+    try:
+        yield
+    except MissingNameError as error:
+        missing = error  # the name of an `except` ends with it
+
+        def refuse(*_: object, **__: object) -> Any:
+            raise missing
+
+        primitive.bind = refuse
 
 
 def batched_at_front(axis: Axis, value: jax.Array, dim: int | None) -> jax.Array:
     """A value with its mapped axis in front, broadcast if it had none."""
-    return batching.bdim_at_front(value, dim, axis.size, axis.explicit_mesh_axis)
+    return _batching.bdim_at_front(value, dim, axis.size, axis.explicit_mesh_axis)
 
 
 def rewrite_binds(primitive: Primitive, bind: Callable[..., Sequence[jax.Array]]) -> None:
@@ -313,39 +365,17 @@ def watch_jitted_calls(look: Callable[[ClosedJaxpr, str], None]) -> None:
 
     JAX has no hook there: outside of traces such a call goes to the compiler without being bound. Compiled calls do not
     come here, and neither do those that JAX makes for a jitted function that it differentiates, which hold parts of its
-    program. If the name goes, those who debug get an `AttributeError`, and nobody else.
+    program.
     """
-    from jax._src import pjit
 
-    inner: Any = pjit
-    original = inner._run_python_pjit
+    def watching(original: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(parameters: Any, *args: object) -> Any:
+            look(parameters.params["jaxpr"], parameters.params["name"])
+            return original(parameters, *args)
 
-    def watched(parameters: Any, *args: object) -> Any:
-        look(parameters.params["jaxpr"], parameters.params["name"])
-        return original(parameters, *args)
+        return watched
 
-    inner._run_python_pjit = watched
-
-
-def extend_jit(params: Params, closed: ClosedJaxpr, num_inputs: int, num_outputs: int) -> Params:
-    """jit's parameters for a jaxpr with more inputs and outputs, which are neither donated nor sharded on request."""
-    return {
-        **params,
-        "jaxpr": closed,
-        "donated_invars": (*params["donated_invars"], *[False] * num_inputs),
-        "in_shardings": (*params["in_shardings"], *[_UNSPECIFIED] * num_inputs),
-        "out_shardings": (*params["out_shardings"], *[_UNSPECIFIED] * num_outputs),
-        "in_layouts": (*params["in_layouts"], *[None] * num_inputs),
-        "out_layouts": (*params["out_layouts"], *[None] * num_outputs),
-    }
-
-
-def extend_remat(params: Params, jaxpr: Jaxpr, num_before: int, num_after: int) -> Params:
-    """remat's parameters for a jaxpr with more inputs."""
-    prevent_cse: bool | tuple[bool, ...] = params["prevent_cse"]
-    if not isinstance(prevent_cse, bool):
-        prevent_cse = (*[True] * num_before, *prevent_cse, *[True] * num_after)
-    return {**params, "jaxpr": jaxpr, "prevent_cse": prevent_cse}
+    _pjit.wrap("_run_python_pjit", watching)
 
 
 def key_impl_of(dtype: object) -> str:

@@ -22,15 +22,30 @@ from types import BuiltinFunctionType, FrameType, FunctionType, MethodType
 from typing import Any, cast
 
 import jax
-
-# Sets how tracebacks are filtered in one thread; JAX exports the setting of the whole process only.
-from jax._src.config import traceback_filtering
-
-# The innermost running trace; JAX exports nothing that tells whether a tracer is still alive.
-from jax._src.core import trace_ctx
 from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr
 from weft.core.edge import names
+from weft.core.edge.moved import Names
+
+# The innermost running trace; JAX exports nothing that tells whether a tracer is still alive.
+trace_ctx: Any = Names("jax._src.core", "weft", "trace_ctx").trace_ctx
+
+# Sets how tracebacks are filtered in one thread; JAX exports the setting of the whole process only.
+_SPEED = "the speed of `weft check`"
+_config = Names("jax._src.config", _SPEED, "traceback_filtering")
+
+# Where JAX traces its own functions, and where it makes one jaxpr of another.
+_calls = Names("jax._src.pjit", _SPEED, "_infer_params")
+_derivations = (
+    Names("jax._src.pjit", _SPEED, "_dce_jaxpr_pjit", "_transpose_jaxpr_fancy"),
+    Names("jax._src.interpreters.batching", _SPEED, "_batch_jaxpr2", "_batch_jaxpr_axes"),
+    Names("jax._src.interpreters.ad", _SPEED, "_jvp_jaxpr", "_linearize_jaxpr"),
+    # The second is its name since JAX 0.11.
+    Names(
+        "jax._src.interpreters.partial_eval", _SPEED,
+        "_prune_closed_jaxpr_outputs", "_prune_jaxpr_outputs_cached", optional=True,
+    ),
+)  # fmt: skip
 
 
 def is_mapped(value: object) -> bool:
@@ -111,24 +126,22 @@ def own_functions_traced(within: Callable[[], AbstractContextManager[Any]]) -> G
     Args:
         within: makes the context, of those that are part of the key of a trace.
     """
-    from jax._src import pjit
-    from jax._src.interpreters import ad as derivatives
-    from jax._src.interpreters import batching as batches
-    from jax._src.interpreters import partial_eval as partial
+    thread = threading.get_ident()
 
-    thread, infer = threading.get_ident(), cast(Any, pjit)._infer_params
+    def inferring(infer: Callable[..., Any]) -> Callable[..., Any]:
+        def inferred(fun: Any, info: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            ours = threading.get_ident() == thread and _is_own(fun)
+            if not ours or not all(map(_is_plain, (*args, *kwargs.values()))):
+                return infer(fun, info, args, kwargs)
+            with within():
+                found = infer(fun, info, args, kwargs)
+            _own_jaxprs.add(found[0].params["jaxpr"])
+            return found
 
-    def inferred(fun: Any, info: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        ours = threading.get_ident() == thread and _is_own(fun)
-        if not ours or not all(map(_is_plain, (*args, *kwargs.values()))):
-            return infer(fun, info, args, kwargs)
-        with within():
-            found = infer(fun, info, args, kwargs)
-        _own_jaxprs.add(found[0].params["jaxpr"])
-        return found
+        return inferred
 
-    def derived(derive: Callable[..., Any]) -> Callable[..., Any]:
-        def of_own(jaxpr: Any, *how: Any) -> Any:
+    def deriving(derive: Callable[..., Any]) -> Callable[..., Any]:
+        def derived(jaxpr: Any, *how: Any) -> Any:
             if threading.get_ident() != thread or jaxpr not in _own_jaxprs:
                 return derive(jaxpr, *how)
             with within():
@@ -137,36 +150,20 @@ def own_functions_traced(within: Callable[[], AbstractContextManager[Any]]) -> G
             _own_jaxprs.update(one for one in several if isinstance(one, ClosedJaxpr))
             return found
 
-        return of_own
+        return derived
 
-    derivations = (
-        (batches, "_batch_jaxpr2"),
-        (batches, "_batch_jaxpr_axes"),
-        (derivatives, "_jvp_jaxpr"),
-        (derivatives, "_linearize_jaxpr"),
-        (partial, "_prune_closed_jaxpr_outputs"),
-        (pjit, "_dce_jaxpr_pjit"),
-        (pjit, "_transpose_jaxpr_fancy"),
-    )
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_replaced(pjit, "_infer_params", inferred))
-        for module, name in derivations:
-            stack.enter_context(_replaced(module, name, derived(getattr(module, name))))
+        # Without a name, what it makes is made again each time: slower, and the same.
+        for name in _calls.present:
+            stack.callback(_calls.wrap(name, inferring))
+        for module in _derivations:
+            for name in module.present:
+                stack.callback(module.wrap(name, deriving))
         yield
 
 
 # The traces of JAX's own functions, and what was derived from them; each lives as long as JAX's caches keep it.
 _own_jaxprs: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-@contextlib.contextmanager
-def _replaced(module: Any, name: str, other: Any) -> Generator[None]:
-    original = getattr(module, name)
-    setattr(module, name, other)
-    try:
-        yield
-    finally:
-        setattr(module, name, original)
 
 
 _FOLDER = f"{Path(jax.__file__).parent}/"
@@ -231,4 +228,4 @@ def whole_tracebacks() -> AbstractContextManager[None]:
     JAX takes its own frames out, with a look at the file system for each one. Who raises thousands of errors and shows
     none of them spends half of the time there.
     """
-    return traceback_filtering("off")
+    return _config.traceback_filtering("off") if _config.present else contextlib.nullcontext()

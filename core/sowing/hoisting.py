@@ -30,7 +30,7 @@ from typing import Any
 import jax
 from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
-from weft.core.edge import _jax, derivatives
+from weft.core.edge import _jax, derivatives, equations
 from weft.core.edge._jax import Params, Primitive
 from weft.core.sowing.tags import (
     CaptureError,
@@ -163,14 +163,14 @@ def _with_tags_outside(
 def _jit(params: Params, args: list[jax.Array], handler: Handler) -> list[jax.Array]:
     hoisted = hoist(params["jaxpr"])
     num_offsets, num_sown = count_leaves(hoisted.sites.perturbed), count_leaves(hoisted.sites.sown)
-    extended = _jax.extend_jit(params, hoisted.closed, num_offsets, num_sown)
+    extended = equations.extend_jit(params, hoisted.closed, num_offsets, num_sown)
     return _with_tags_outside(lambda offsets: _jax.jit_p.bind(*args, *offsets, **extended), hoisted.sites, handler)
 
 
 def _remat(params: Params, args: list[jax.Array], handler: Handler) -> list[jax.Array]:
     hoisted = hoist(_jax.close(params["jaxpr"]))
     jaxpr, consts = _jax.consts_as_inputs(hoisted.closed)
-    extended = _jax.extend_remat(params, jaxpr, len(consts), count_leaves(hoisted.sites.perturbed))
+    extended = equations.extend_remat(params, jaxpr, len(consts), count_leaves(hoisted.sites.perturbed))
     operands = [*consts, *args]
     return _with_tags_outside(
         lambda offsets: _jax.remat_p.bind(*operands, *offsets, **extended), hoisted.sites, handler
@@ -180,7 +180,8 @@ def _remat(params: Params, args: list[jax.Array], handler: Handler) -> list[jax.
 def _scan(params: Params, args: list[jax.Array], handler: Handler) -> list[jax.Array]:
     # Offsets come last, among what is scanned; sown values come last, among what is stacked.
     hoisted, length = hoist(params["jaxpr"]), params["length"]
-    extended = dict(params, jaxpr=hoisted.closed)
+    num_offsets, num_sown = count_leaves(hoisted.sites.perturbed), count_leaves(hoisted.sites.sown)
+    extended = equations.extend_scan(params, hoisted.closed, num_offsets, num_sown)
     return _with_tags_outside(
         lambda offsets: _jax.scan_p.bind(*args, *offsets, **extended), hoisted.sites, handler, length
     )
@@ -298,8 +299,7 @@ RULES: dict[object, Rule] = {
     _jax.scan_p: _scan,
     _jax.cond_p: _cond,
     _jax.while_p: _while,
-    _jax.call_p: _inline,
-    _jax.closed_call_p: _inline,
+    **dict.fromkeys(_jax.call_primitives(), _inline),
     _jax.custom_jvp_call_p: _custom_derivative(_jax.custom_jvp_call_p),
     _jax.custom_vjp_call_p: _custom_derivative(_jax.custom_vjp_call_p),
 }
@@ -322,6 +322,8 @@ def hoist_while_binding() -> None:
     """Has control flow hoist its tags as it is bound, from the first capture on; until then JAX is left as it is."""
     with _install_lock:
         if not _installed.is_set():
-            for primitive in (_jax.jit_p, _jax.remat_p, _jax.scan_p, _jax.cond_p, _jax.while_p):
+            # Since JAX 0.11 a call of a jaxpr is an equation like any other, which `grad` takes apart by itself.
+            control_flow = (_jax.jit_p, _jax.remat_p, _jax.scan_p, _jax.cond_p, _jax.while_p)
+            for primitive in (*control_flow, *_jax.call_primitives()):
                 _jax.rewrite_binds(primitive, _hoisted_bind(primitive))
             _installed.set()

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from itertools import chain
 
 import jax
-from jax.extend.core import Jaxpr
-from weft.core.edge import _jax, trees
-from weft.core.edge._jax import Params
+from weft.core.edge import _jax, equations, trees
+from weft.core.edge._jax import AnyJaxpr, Params
 from weft.core.edge.trees import PyTree, TreeDef
 from weft.core.errors import WeftError
 from weft.core.records.kinds import Kind
@@ -114,13 +113,14 @@ _jax.define_identity(tag_p, batch=_batch_tag)
 
 def tag_names(params: Params) -> tuple[str, ...]:
     """The names of all tags in the jaxprs among an equation's parameters, at any depth."""
-    return tuple(chain.from_iterable(map(_tag_names_in, _jax.jaxprs_in_params(params))))
+    return tuple(chain.from_iterable(map(_tag_names_in, equations.inner_jaxprs(params))))
 
 
 @_jax.remember_per_jaxpr
-def _tag_names_in(jaxpr: Jaxpr) -> tuple[str, ...]:
+def _tag_names_in(jaxpr: AnyJaxpr) -> tuple[str, ...]:
     return tuple(
         chain.from_iterable(
-            (eqn.params["tag"].name,) if eqn.primitive is tag_p else tag_names(eqn.params) for eqn in jaxpr.eqns
+            (eqn.params["tag"].name,) if eqn.primitive is tag_p else tag_names(eqn.params)
+            for eqn in equations.opened(jaxpr).eqns
         )
     )

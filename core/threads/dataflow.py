@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TypeGuard, cast
 
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
-from weft.core.edge import _jax
+from jax.extend.core import ClosedJaxpr, JaxprEqn
+from weft.core.edge import _jax, equations
 from weft.core.edge._jax import AnyJaxpr, Atom, Params
+from weft.core.edge.equations import inner_jaxprs, opened
 
 Node = Hashable
 Nodes = Sequence[Node | None]
@@ -94,7 +94,7 @@ class Graph:
         params, inner = eqn.params, inner_jaxprs(eqn.params)
         if eqn.primitive is _jax.scan_p:
             inputs, outputs = self._open(params["jaxpr"])
-            start, count = params["num_consts"], params["num_carry"]
+            start, count = equations.scan_counts(params)
             self._link_each(outputs[:count], inputs[start : start + count])
             self._link_each(ins, inputs)
             self._link_each(outputs, outs)
@@ -148,24 +148,6 @@ def _reach(nodes: Iterable[Node | None], edges: dict[Node, list[Node]]) -> set[N
 
 
 # --- jaxprs inside of jaxprs --------------------------------------------------------------------------------------
-
-
-def inner_jaxprs(params: Params) -> list[AnyJaxpr]:
-    """The jaxprs among an equation's parameters; unlike `jaxprs_in_params`, closed ones as they are."""
-    return [one for value in params.values() for one in _row(value) if _is_jaxpr(one)]
-
-
-def _row(value: object) -> Sequence[object]:
-    return cast("Sequence[object]", value) if isinstance(value, tuple | list) else (value,)
-
-
-def _is_jaxpr(value: object) -> TypeGuard[AnyJaxpr]:
-    return isinstance(value, ClosedJaxpr | Jaxpr)
-
-
-def opened(jaxpr: AnyJaxpr) -> Jaxpr:
-    """A jaxpr without its constants."""
-    return jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
 
 
 def has_equations(params: Params, is_wanted: Callable[[object], bool]) -> bool:

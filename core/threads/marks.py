@@ -20,7 +20,7 @@ from typing import Any
 
 import jax
 from jax.extend.core import ClosedJaxpr
-from weft.core.edge import _jax
+from weft.core.edge import _jax, equations
 from weft.core.edge._jax import AnyJaxpr, Params, Primitive
 from weft.core.edge.levels import EAGER, current_level
 from weft.core.switches import is_on
@@ -213,8 +213,8 @@ def _jit(params: Params) -> Iterator[tuple[str, int, Summary]]:
 
 
 def _scan(params: Params) -> Iterator[tuple[str, int, Summary]]:
-    start = params["num_consts"]
-    yield "jaxpr", 0, summarise(params["jaxpr"], ((i, start + i) for i in range(params["num_carry"])))
+    start, count = equations.scan_counts(params)
+    yield "jaxpr", 0, summarise(params["jaxpr"], ((i, start + i) for i in range(count)))
 
 
 def _while(params: Params) -> Iterator[tuple[str, int, Summary]]:

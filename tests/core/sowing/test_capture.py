@@ -17,7 +17,7 @@ import pytest
 from jax import lax
 from jax.extend.core.primitives import closed_call_p
 from jax.sharding import PartitionSpec
-from weft.core.edge import _jax
+from weft.core.edge import _jax, equations
 from weft.core.errors import DifferentiationError, StructureError
 from weft.core.records.kinds import BatchStat, Intermediate, Kind
 from weft.core.sowing.capturing import CaptureError, capture, perturb, perturbations, scope, sow
@@ -615,11 +615,13 @@ def test_jax_still_has_what_the_mechanism_reaches_for():
     jaxpr = jax.make_jaxpr(jax.jit(lambda x: x))(X)
     params = jaxpr.eqns[0].params
     assert _jax.jit_p is jaxpr.eqns[0].primitive
-    assert params["out_shardings"] == (_jax._UNSPECIFIED,)
+    assert equations.extend_jit(params, params["jaxpr"], 1, 1)["out_shardings"] == params["out_shardings"] * 2
     assert {"donated_invars", "in_shardings", "out_shardings", "in_layouts", "out_layouts", "jaxpr"} <= set(params)
     loop = jax.make_jaxpr(lambda x: lax.while_loop(lambda c: c < 3, lambda c: c + 1, x))(1.0)
     assert set(loop.eqns[0].params) == {"cond_nconsts", "cond_jaxpr", "body_nconsts", "body_jaxpr"}
     scan = jax.make_jaxpr(lambda x: lax.scan(lambda c, a: (c, a), 0.0, x))(X)
-    assert set(scan.eqns[0].params) == {"reverse", "length", "jaxpr", "num_consts", "num_carry", "unroll"}
+    counts = {"ft_in", "ft_out"} if "ft_in" in scan.eqns[0].params else {"num_consts", "num_carry"}
+    assert set(scan.eqns[0].params) == {"reverse", "length", "jaxpr", "unroll"} | counts
+    assert equations.scan_counts(scan.eqns[0].params) == (1, 0)  # a carry that goes through is a constant
     remat = jax.make_jaxpr(jax.checkpoint(jnp.sin))(X)
     assert set(remat.eqns[0].params) == {"jaxpr", "prevent_cse", "differentiated", "policy"}

@@ -1,0 +1,80 @@
+"""The parameters of JAX's equations that hold jaxprs: which jaxprs, how many operands are what, and with more of them.
+
+JAX documents none of these parameters, and renames them; see the table in `moved`.
+"""
+
+# JAX annotates in part; see `_jax.py`.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeGuard, cast
+
+from jax.extend.core import ClosedJaxpr, Jaxpr
+from weft.core.edge._jax import AnyJaxpr, Params
+from weft.core.edge.moved import Names
+
+_SOWING = "`capture`"
+# jit's parameters say "no sharding asked for" with this value, and JAX exports it nowhere.
+_shardings = Names("jax._src.named_sharding", _SOWING, "UNSPECIFIED")
+_flat_trees = Names("jax._src.flattree", _SOWING, "nones", "pack", optional=True)
+
+
+def inner_jaxprs(params: Params) -> list[AnyJaxpr]:
+    """The jaxprs among an equation's parameters, open or closed as they are."""
+    return [item for value in params.values() for item in _as_sequence(value) if _is_jaxpr(item)]
+
+
+def _as_sequence(value: object) -> Sequence[object]:
+    return cast("Sequence[object]", value) if isinstance(value, tuple | list) else (value,)
+
+
+def _is_jaxpr(value: object) -> TypeGuard[AnyJaxpr]:
+    return isinstance(value, ClosedJaxpr | Jaxpr)
+
+
+def opened(jaxpr: AnyJaxpr) -> Jaxpr:
+    """A jaxpr without its constants."""
+    return jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
+
+
+def scan_counts(params: Params) -> tuple[int, int]:
+    """How many of a scan's operands are constants, and how many are carried; the others are scanned."""
+    if "ft_in" not in params:  # JAX 0.10
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()
+    return len(consts), len(carry)
+
+
+def extend_scan(params: Params, closed: ClosedJaxpr, num_inputs: int, num_outputs: int) -> Params:
+    """scan's parameters for a jaxpr with more scanned inputs, and more stacked outputs, behind those that it had."""
+    extended = {**params, "jaxpr": closed}
+    if "ft_in" in params:
+        consts, carry, scanned = params["ft_in"].unpack()
+        carried, stacked = params["ft_out"].unpack()
+        nones, pack = _flat_trees.nones, _flat_trees.pack
+        extended["ft_in"] = pack((consts, carry, (scanned, nones(num_inputs))))
+        extended["ft_out"] = pack((carried, (stacked, nones(num_outputs))))
+    return extended
+
+
+def extend_jit(params: Params, closed: ClosedJaxpr, num_inputs: int, num_outputs: int) -> Params:
+    """jit's parameters for a jaxpr with more inputs and outputs, which are neither donated nor sharded on request."""
+    return {
+        **params,
+        "jaxpr": closed,
+        "donated_invars": (*params["donated_invars"], *[False] * num_inputs),
+        "in_shardings": (*params["in_shardings"], *[_shardings.UNSPECIFIED] * num_inputs),
+        "out_shardings": (*params["out_shardings"], *[_shardings.UNSPECIFIED] * num_outputs),
+        "in_layouts": (*params["in_layouts"], *[None] * num_inputs),
+        "out_layouts": (*params["out_layouts"], *[None] * num_outputs),
+    }
+
+
+def extend_remat(params: Params, jaxpr: Jaxpr, num_before: int, num_after: int) -> Params:
+    """remat's parameters for a jaxpr with more inputs."""
+    prevent_cse: bool | tuple[bool, ...] = params["prevent_cse"]
+    if not isinstance(prevent_cse, bool):
+        prevent_cse = (*[True] * num_before, *prevent_cse, *[True] * num_after)
+    return {**params, "jaxpr": jaxpr, "prevent_cse": prevent_cse}

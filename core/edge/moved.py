@@ -1,0 +1,101 @@
+"""Names of JAX that may move, and what moved between the releases that weft supports.
+
+JAX promises to keep what its documentation lists. What weft needs beyond that is declared here, once a module of JAX's,
+with the feature that needs it. A name that a release no longer has turns off that feature alone: whoever uses it gets
+a `MissingNameError`, one line that says which name, which JAX and which feature. `missing()` tells
+the declared names that the installed JAX lacks; a weekly job asks it under JAX's nightly build.
+
+What moved, and where weft looks at it (each by what is there, never by a version):
+
+| since | what moved | where weft follows |
+| --- | --- | --- |
+| 0.11 | Python 3.11 is dropped: pip stops at JAX 0.10.2 there | `constraints.txt` |
+| 0.11 | `ClosedJaxpr` is another name for `Jaxpr`, which may hold its constants | `edge._jax.close`, `opened` |
+| 0.11 | `scan` has `ft_in` and `ft_out`, flat trees, for `num_consts` and `num_carry` | `edge.equations` |
+| 0.11 | `partial_eval._prune_closed_jaxpr_outputs` became `_prune_jaxpr_outputs_cached` | `edge._tracers` |
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from weft.core.errors import WeftError
+
+
+class MissingNameError(WeftError, ImportError):
+    """A name that a feature of weft needs, and that the installed JAX does not have."""
+
+
+class Names:
+    """A module of JAX's, imported when one of its declared names is first used.
+
+    Args:
+        module: its full name.
+        feature: what does not work without it, as the subject of "needs".
+        names: those that weft uses.
+        optional: whether weft does without them, or needs them in some releases only; `missing` leaves them out.
+
+    >>> Names("jax.numpy", "this example", "sin", "gone").gone
+    Traceback (most recent call last):
+        ...
+    weft.core.edge.moved.MissingNameError: this example needs `jax.numpy.gone`, which JAX ... does not have...
+    """
+
+    def __init__(self, module: str, feature: str, *names: str, optional: bool = False):
+        self._module = module
+        self._feature = feature
+        self._names = names
+        if not optional:
+            DECLARED.append(self)
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self._names:
+            raise AttributeError(f"`{self._module}.{name}` is not declared in weft.core.edge.moved")
+        try:
+            value = getattr(importlib.import_module(self._module), name)
+        except (ImportError, AttributeError):
+            raise MissingNameError(
+                f"{self._feature} needs `{self._module}.{name}`, which JAX {jax.__version__} does not have: "
+                "install an older JAX, or a newer weft"
+            ) from None
+        setattr(self, name, value)  # later uses do not come here
+        return value
+
+    def has(self, name: str) -> bool:
+        """Whether the installed JAX has a name."""
+        return self._error_of(name) is None
+
+    @property
+    def present(self) -> list[str]:
+        """The declared names that the installed JAX has."""
+        return [name for name in self._names if self.has(name)]
+
+    def wrap(self, name: str, wrap: Callable[[Any], Any]) -> Callable[[], None]:
+        """JAX itself uses `wrap(original)` under this name from now on; the function that is returned undoes it."""
+        getattr(self, name)  # an error if the name is gone
+        module = importlib.import_module(self._module)
+        original = getattr(module, name)  # as it is now: somebody else may have wrapped it, too
+        setattr(module, name, wrap(original))
+        return lambda: setattr(module, name, original)
+
+    def missing(self) -> list[str]:
+        """What the installed JAX does not have, one line a name."""
+        return [str(error) for name in self._names if (error := self._error_of(name)) is not None]
+
+    def _error_of(self, name: str) -> MissingNameError | None:
+        try:
+            getattr(self, name)
+        except MissingNameError as error:
+            return error
+        return None
+
+
+DECLARED: list[Names] = []
+
+
+def missing() -> list[str]:
+    """The names that the installed JAX lacks and what each turns off, one line a name."""
+    return [line for names in DECLARED for line in names.missing()]
