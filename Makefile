@@ -1,17 +1,21 @@
 # Everything that one does with a checkout of weft. The environment is made on first use; `make help` lists the rest.
 #
-#   PYTHON=python3.12 make test    another interpreter (3.11 or newer) for a new .venv
+# `.venv` has the newest Python of the machine with the newest JAX; `.venv-floor` the oldest that weft supports, Python
+# 3.11 with JAX 0.10. `make quick-floor` uses the second, everything else the first.
+#
+#   PYTHON=python3.12 make test    another interpreter (3.12 or newer) for a new .venv
 #   make test ARGS='-k vmap'       arguments for pytest, and for the example in `make demo`
 #   make test JOBS=4               processes for pytest
 
 VENV := .venv
+FLOOR := .venv-floor
 BIN := $(VENV)/bin
 ARGS ?=
 N ?= 1000
 JOBS ?= logical
 PINS := constraints.txt pyproject.toml
 
-.PHONY: help demo demo-lm test test-slow quick test-debug fuzz fuzz-records flax-suite flax-guides jaxtyping-suite check-field \
+.PHONY: help demo demo-lm test test-slow quick quick-floor test-debug fuzz fuzz-records flax-suite flax-guides jaxtyping-suite check-field \
     field-nnx lint format typecheck bench docs docs-serve wheel sdist freeze clean
 .DEFAULT_GOAL := help
 
@@ -21,6 +25,7 @@ help:
 	@echo 'make test       run the tests, but for the slow ones'
 	@echo 'make test-slow  run the slow ones: proofs of whole corpora, whole programs, many processes'
 	@echo 'make quick      run the tests that matter most, in two minutes: interpreter, transforms, matcher'
+	@echo 'make quick-floor run these with the oldest Python and JAX that weft supports'
 	@echo 'make test-debug run the tests of records with lost successors and reused keys as errors'
 	@echo 'make fuzz N=5000 compare random programs under flax.nnx and weft.nnx'
 	@echo 'make fuzz-records N=2000 compare random programs over records with plain JAX'
@@ -37,8 +42,8 @@ help:
 	@echo 'make docs-serve show the site, and build it again as one writes'
 	@echo 'make wheel      build dist/*.whl, the same bytes for the same commit'
 	@echo 'make sdist      build dist/*.tar.gz, likewise'
-	@echo 'make freeze     write constraints.txt anew from a fresh environment'
-	@echo 'make clean      remove what was built, but not .venv'
+	@echo 'make freeze     write constraints.txt anew from fresh environments of both ends'
+	@echo 'make clean      remove what was built, but not the environments'
 
 demo: $(VENV)/stamp-train
 	$(BIN)/python examples/digits.py $(ARGS)
@@ -53,8 +58,13 @@ test: $(VENV)/stamp-test
 test-slow: $(VENV)/stamp-dev
 	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal -m slow $(ARGS)
 
+QUICK := -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal -m 'not slow and not wide' --hypothesis-profile=quick
+
 quick: $(VENV)/stamp-test
-	$(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal -m 'not slow and not wide' --hypothesis-profile=quick $(ARGS)
+	$(BIN)/python $(QUICK) $(ARGS)
+
+quick-floor: $(FLOOR)/stamp-test
+	$(FLOOR)/bin/python $(QUICK) $(ARGS)
 
 # What loses a successor or uses a key twice in these tests does so on purpose, and says it.
 test-debug: $(VENV)/stamp-test
@@ -113,8 +123,11 @@ freeze:
 
 clean:
 	rm -rf build dist site out *.egg-info .pytest_cache .ruff_cache .hypothesis
-	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +
 
 # The stamp of a set of extras is written after pip has finished, so an interrupted install is never taken for a whole one.
 $(VENV)/stamp-%: $(PINS) .ci/install
-	.ci/install $(VENV) $*
+	.ci/install $(VENV) $* newest
+
+$(FLOOR)/stamp-%: $(PINS) .ci/install
+	.ci/install $(FLOOR) $* floor

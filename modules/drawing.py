@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.nn.initializers import ones, variance_scaling, zeros
 from weft.core.caches import kept
+from weft.core.edge.untyped import INLINED
 from weft.modules.construct import Initializer, KeyLike, check_key
 from weft.modules.untouched import watch
 
@@ -141,9 +142,9 @@ def _untouched() -> Callable[[], bool]:
 @kept("initialisers, shapes and dtypes", most=512)
 def _compiled(makes: tuple[Any, ...]) -> Callable[[Any], list[Any]]:
     # Inline: in a trace that a key from outside is used in, the equations stand as if they were written there.
-    return jax.jit(functools.partial(_of_makes, makes=makes), inline=True)
+    return jax.jit(functools.partial(_of_makes, makes=makes), inline=INLINED)
 
 
 @kept("number of keys")
 def _compiled_split(count: int) -> Callable[[Any], list[Any]]:
-    return jax.jit(functools.partial(_split, count=count), inline=True)
+    return jax.jit(functools.partial(_split, count=count), inline=INLINED)

@@ -141,6 +141,30 @@ def beside(small: Array, y: Array) -> Array:
     return small if wanted == own else reshard(small, on_mesh_of(wanted, small, y))
 
 
+def batched_alike(arrays: Sequence[Array], axes: Iterable[int]) -> list[Array]:
+    """Operands whose batch axes lie alike: each as in the first operand in which it is divided.
+
+    Args:
+        arrays: operands of one product.
+        axes: the batch axes, the same in all of them. Since JAX 0.11 a product does not choose between two layouts.
+
+    >>> [x.shape for x in batched_alike([jnp.ones((2, 3)), jnp.ones((2, 4))], axes=[0])]
+    [(2, 3), (2, 4)]
+    """
+    if not is_divided(*arrays):
+        return list(arrays)
+    specs = [list(spec_of(array)) for array in arrays]
+    for axis in axes:
+        entry = next((spec[axis] for spec in specs if spec[axis]), None)
+        for spec in specs:
+            spec[axis] = entry
+    wanted = [once(spec) for spec in specs]
+    return [
+        array if spec_of(array) == spec else reshard(array, on_mesh_of(spec, *arrays))
+        for array, spec in zip(arrays, wanted, strict=True)
+    ]
+
+
 def as_given(function: Callable[..., T], *args: Any, like: Any, **options: Any) -> T:
     """`function(*args, **options)`, whose results lie where others of the same structure do.
 

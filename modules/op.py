@@ -20,6 +20,7 @@ from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar, cast
 
 import jax
+from weft.core.edge.untyped import INLINED
 from weft.core.switches import is_on
 from weft.modules.untouched import watch
 
@@ -65,7 +66,7 @@ def op(*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        traced = cast(Any, jax.jit(function, static_argnames=static, inline=True))
+        traced = cast(Any, jax.jit(function, static_argnames=static, inline=INLINED))
         parameters = inspect.signature(function).parameters
         defaults = {name: parameters[name].default for name in static}
         # Not `isroutine`, which jitted functions are not; and a missing default is a class, which is callable.

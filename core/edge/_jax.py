@@ -329,7 +329,7 @@ def define_linear_identity(primitive: Primitive) -> None:
 
 @contextlib.contextmanager
 def _refused_when_bound(primitive: core.Primitive) -> Generator[None]:
-    """Primitives are defined when weft is imported: where JAX lacks a name for one, its users are told, not everybody."""
+    """Has a primitive that JAX lacks a name for say so when it is bound: it is defined when weft is imported."""
     try:
         yield
     except MissingNameError as error:

@@ -16,6 +16,9 @@ jax: Any = _jax
 jnp: Any = _jnp
 lax: Any = _jax.lax
 
+# How `jit(inline=)` leaves a function's equations in the outer jaxpr; since JAX 0.11 `True` means as MLIR is made.
+INLINED: Any = _jax.Inline.JAX_EARLY if hasattr(_jax, "Inline") else True
+
 
 def is_tuple(value: object) -> TypeGuard[tuple[Any, ...]]:
     """`isinstance(value, tuple)`, after which the elements are `Any` rather than unknown."""

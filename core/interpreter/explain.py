@@ -152,10 +152,14 @@ def _raise_open(error: Exception) -> None:
     place, asking = _places(error.__traceback__)
     where = "out_sharding=" if asking is None else f"jax.sharding.auto_axes({asking}, out_sharding=...) around the call"
     rest = "" if asking is not None else ", or let the compiler choose in a function: jax.sharding.auto_axes"
+    fix = f"say it by {where}, or move an operand (jax.sharding.reshard){rest}"
+    if jax.sharding.get_abstract_mesh().empty:
+        # Since JAX 0.11 derivatives of loops forget the mesh of their operands.
+        fix = f"call it inside `with jax.set_mesh(mesh):`; if that does not help, {fix}"
     raise MeshError(
         f"JAX cannot tell where a result lies on an explicit mesh: {str(error).partition(chr(10))[0]}",
         at=place,
-        fix=f"say it by {where}, or move an operand (jax.sharding.reshard){rest}",
+        fix=fix,
     ) from error
 
 

@@ -30,7 +30,7 @@ import equinox as eqx
 from weft.core.caches import Table, register
 from weft.core.call_stack import call_with_room
 from weft.core.edge.trees import PyTree
-from weft.core.edge.untyped import jax
+from weft.core.edge.untyped import INLINED, jax
 from weft.core.frames import open_frame
 from weft.core.interpreter.boundary import (
     AnyBoundary,
@@ -274,7 +274,7 @@ class Interpreted(Generic[O]):
         framed.__name__ = framed.__qualname__ = lift.bodies[-1].name
         # Inlined, nothing is left of it in the trace around it; called from Python again, it is found compiled, where a
         # loop of JAX's would meet another closure and compile it anew.
-        return jax.jit(framed, inline=True)
+        return jax.jit(framed, inline=INLINED)
 
     def _run(
         self, plan: Plan, extra: PyTree, call: Call, groups: Groups, hand_over: Callable[[tuple[Any, ...]], PyTree]

@@ -16,7 +16,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key, Num
 from weft.core.errors import AxisError
 from weft.modules.dtypes import as_array
-from weft.modules.explicit import einsum, laid_as
+from weft.modules.explicit import batched_alike, einsum, laid_as
 from weft.modules.op import op
 
 Queries = Float[Array, "*batch q heads depth"]
@@ -168,6 +168,8 @@ def fused_attention(
         bias, mask = (None if array is None else _one_batch_axis(as_array(array), batch) for array in (bias, mask))
     if mask is not None:
         mask = mask.astype(bool)
+    batch_axes = (0, 2) if query.shape[2] == key.shape[2] else (0,)  # keys may be shared by groups of heads
+    query, key, value = batched_alike((query, key, value), batch_axes)
     kernel: dict[str, Any] = {"local_window_size": window, "implementation": implementation}
     y = jax.nn.dot_product_attention(query, key, value, bias, mask, is_causal=is_causal, **kernel)
     return jnp.reshape(y, (*batch, *y.shape[-3:])) if len(batch) > 1 else y

@@ -24,7 +24,7 @@ from pathlib import Path
 
 if __name__ == "__main__":  # pytest's conftest says this for the tests
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    # Three quarters of a program's time are XLA's; programs this small are not worth several threads of code generation.
+    # Three quarters of a program's time are XLA's, and programs this small are not worth several threads of it.
     quick = "--xla_cpu_parallel_codegen_split_count=1"
     os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count=2 {quick}")
 

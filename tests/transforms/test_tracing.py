@@ -88,7 +88,7 @@ def residuals(loss: Callable[[Any], Any], argument: Any) -> int:
     """How many arrays the backward pass keeps, the argument's own aside."""
     _, pullback = jax.vjp(loss, argument)
     kept = {id(leaf): leaf for leaf in jax.tree.leaves(pullback)}
-    return sum(leaf.size for leaf in kept.values())
+    return sum(leaf.size for leaf in kept.values() if leaf is not argument)
 
 
 POLICIES = [
