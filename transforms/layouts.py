@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.experimental.layout import Format
 from jax.extend.core import Jaxpr, Literal
 from jax.sharding import NamedSharding
+from weft.core.edge.layouts import format_of
 from weft.core.edge.untyped import jax as untyped_jax
 
 
@@ -45,7 +45,7 @@ def _layout_of(given: Any) -> Any:
         return None
     layout = given.format.layout
     ordinary = layout is None or layout.major_to_minor == tuple(range(given.ndim))
-    return sharding if ordinary else Format(layout, sharding)
+    return sharding if ordinary else format_of(layout, sharding)
 
 
 def _layouts(program: Jaxpr, given: Sequence[Any]) -> list[Any]:

@@ -14,10 +14,9 @@ from importlib.metadata import version
 from typing import Any
 
 import jax
-from jax.experimental import serialize_executable
 from weft.core.call_stack import call_with_room
 from weft.core.edge import trees
-from weft.core.edge.executables import compiling_anew, keeps_executables
+from weft.core.edge.executables import compiling_anew, keeps_executables, serialization
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import StaticError, StructureError
 from weft.core.interpreter.boundary import AnyCrossing
@@ -30,7 +29,6 @@ Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 _MAGIC = b"weft compiled 2\n"
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 # Partly untyped.
-_executables: Any = serialize_executable
 
 
 @dataclass(frozen=True)
@@ -134,7 +132,7 @@ class Stage:
         # JAX would load it for all the devices that there are.
         numbers = [device.id for device in stage.runtime_executable().local_devices()]
         devices = struct.pack(f"<{1 + len(numbers)}q", len(numbers), *numbers)
-        body = devices + _executables.serialize(stage)[0]
+        body = devices + serialization.serialize(stage)[0]
         return b"".join((_MAGIC, _digest(self._traced), hashlib.sha256(body).digest(), body))
 
     def load(self, data: bytes) -> Stage:
@@ -163,7 +161,7 @@ class Stage:
         by_number = {device.id: device for device in untyped_jax.devices()}
         devices = [by_number[number] for number in struct.unpack_from(f"<{count}q", data, start + 8)]
         return self._next(
-            _executables.deserialize_and_load(data[start + 8 + 8 * count :], *shapes, execution_devices=devices)
+            serialization.deserialize_and_load(data[start + 8 + 8 * count :], *shapes, execution_devices=devices)
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

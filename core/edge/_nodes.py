@@ -14,13 +14,19 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
 import jax
+from weft.core.edge.moved import Names
+from weft.core.edge.trees import PyTree, TreeDef
 
 # How `jit` takes calls apart that it has compiled before; JAX registers its own keys there, apart from everywhere else.
-from jax._src import tree_util as private_trees
-
+_trees = Names(
+    "jax._src.tree_util", "the speed of plain `jax.jit` over NNX objects",
+    "_all_registries", "dispatch_registry", "_registry", "_RegistryEntry",
+)  # fmt: skip
 # What nodes of trees it writes, and how; JAX exports only how to add some.
-from jax._src.export import _export as export_nodes
-from weft.core.edge.trees import PyTree, TreeDef
+_EXPORT = "`jax.export` of functions over records"
+_export = Names("jax.export", _EXPORT, "register_pytree_node_serialization")
+_exported = Names("jax._src.export._export", _EXPORT, "serialization_registry")
+_writer = Names("jax._src.export.serialization", _EXPORT, "_serialize_pytreedef", optional=True)
 
 N = TypeVar("N")
 
@@ -41,7 +47,7 @@ def is_exported(cls: type, data: object) -> bool:
     """Whether `jax.export` writes a node of this class, with this data of its own."""
     if cls is dict:
         return all(isinstance(key, str) for key in cast("list[object]", data))
-    return cls in (tuple, list, type(None)) or cls in export_nodes.serialization_registry
+    return cls in (tuple, list, type(None)) or cls in _exported.serialization_registry
 
 
 def write_instead(other: Callable[[TreeDef], TreeDef]) -> None:
@@ -49,18 +55,24 @@ def write_instead(other: Callable[[TreeDef], TreeDef]) -> None:
 
     It asks for the names and data of nodes that are registered, which nobody can do for dicts, and refuses the rest.
     """
-    try:
-        from jax._src.export import serialization as export_writer
-    except ImportError:  # flatbuffers is no requirement of JAX's; without it nothing is written
+    if not _writer.has("_serialize_pytreedef"):  # without flatbuffers, no requirement of JAX's, nothing is written
         return
-    write = export_writer._serialize_pytreedef
 
-    @functools.wraps(write)
-    def instead(builder: Any, definition: Any) -> Any:
-        return write(builder, other(definition))
+    def writing(write: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(write)
+        def instead(builder: Any, definition: Any) -> Any:
+            return write(builder, other(definition))
+
+        return instead
 
     # It calls itself by this name for the children.
-    export_writer._serialize_pytreedef = instead
+    _writer.wrap("_serialize_pytreedef", writing)
+
+
+def register_exported_node(cls: type, **options: Any) -> None:
+    """`jax.export.register_pytree_node_serialization`; where it is gone, `jax.export` refuses these nodes by itself."""
+    if _export.has("register_pytree_node_serialization"):
+        _export.register_pytree_node_serialization(cls, **options)
 
 
 def register_dispatched_node(
@@ -79,16 +91,14 @@ def register_dispatched_node(
     if not has_dispatch_registry():
         jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
         return
-    for registry in private_trees._all_registries:
-        if registry is private_trees.dispatch_registry:
+    for registry in _trees._all_registries:
+        if registry is _trees.dispatch_registry:
             registry.register_node(cls, pack, unpack)
         else:
             registry.register_node(cls, flatten, unflatten, flatten_with_keys)
-    private_trees._registry[cls] = private_trees._RegistryEntry(flatten, unflatten)
+    _trees._registry[cls] = _trees._RegistryEntry(flatten, unflatten)
 
 
 def has_dispatch_registry() -> bool:
     """Whether this JAX takes calls that are compiled apart by a registry of its own; without it they are slower."""
-    return all(
-        hasattr(private_trees, name) for name in ("_all_registries", "dispatch_registry", "_registry", "_RegistryEntry")
-    )
+    return not _trees.missing()

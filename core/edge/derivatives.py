@@ -10,12 +10,13 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import jax
-import jax.extend.linear_util as lu
 import jax.numpy as jnp
 from weft.core.edge._jax import Params
+from weft.core.edge.moved import Names
 from weft.core.edge.untyped import jax as untyped_jax
 
 T = TypeVar("T")
+_lu = Names("jax.extend.linear_util", "`capture` of functions with derivatives of their own", "transformation2")
 
 
 def without_context(bind_params: Params, context: Callable[[], AbstractContextManager[None]]) -> Params:
@@ -26,7 +27,7 @@ def without_context(bind_params: Params, context: Callable[[], AbstractContextMa
             return fun(*args)
 
     fun, forward, *backward = bind_params["subfuns"]
-    return {**bind_params, "subfuns": (fun, lu.transformation2(enter)(forward), *backward)}
+    return {**bind_params, "subfuns": (fun, _lu.transformation2(enter)(forward), *backward)}
 
 
 def differentiated_on_demand(

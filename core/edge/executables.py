@@ -7,10 +7,11 @@ from collections.abc import Generator
 from typing import Any
 
 import jax
-from jax.experimental.compilation_cache import compilation_cache
+from weft.core.edge.moved import Names
 
 _config: Any = jax.config
-_cache: Any = compilation_cache
+_cache = Names("jax.experimental.compilation_cache.compilation_cache", "`Compiled.save`", "reset_cache")
+serialization = Names("jax.experimental.serialize_executable", "`Compiled.save`", "serialize", "deserialize_and_load")
 
 
 def keeps_executables() -> bool:

@@ -7,9 +7,11 @@ by something that lives at another.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
-from jax.extend.core import get_opaque_trace_state  # pyright: ignore[reportUnknownVariableType]
+from weft.core.edge.moved import Names
+
+_get_opaque_trace_state: Any = Names("jax.extend.core", "weft", "get_opaque_trace_state").get_opaque_trace_state
 
 
 def current_level() -> object:
@@ -20,7 +22,7 @@ def current_level() -> object:
     >>> jax.eval_shape(lambda: 0.0 if current_level() == outside else 1).dtype.name
     'int32'
     """
-    return cast(Any, get_opaque_trace_state)()
+    return _get_opaque_trace_state()
 
 
 EAGER = current_level()

@@ -12,7 +12,7 @@ What moved, and where weft looks at it (each by what is there, never by a versio
 | 0.11 | Python 3.11 is dropped: pip stops at JAX 0.10.2 there | `constraints.txt` |
 | 0.11 | `ClosedJaxpr` is another name for `Jaxpr`, which may hold its constants | `edge._jax.close`, `opened` |
 | 0.11 | `scan` has `ft_in` and `ft_out`, flat trees, for `num_consts` and `num_carry` | `edge.equations` |
-| 0.11 | `jit(inline=True)` inlines as MLIR is made; `jax.Inline.JAX_EARLY` does as `True` did | `edge.untyped.INLINED` |
+| 0.11 | `jit(inline=True)` inlines as MLIR is made; `jax.Inline.JAX_EARLY` is what it was | `edge.untyped.INLINED` |
 | 0.11 | a call of a jaxpr, `closed_call`, is an equation like any other: `eval_jaxpr` | `sowing.hoisting` |
 | 0.11 | `partial_eval._prune_closed_jaxpr_outputs` became `_prune_jaxpr_outputs_cached` | `edge._tracers` |
 """
@@ -24,10 +24,9 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from weft.core.errors import WeftError
 
 
-class MissingNameError(WeftError, ImportError):
+class MissingNameError(ImportError):
     """A name that a feature of weft needs, and that the installed JAX does not have."""
 
 

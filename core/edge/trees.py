@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import jax.tree_util
+from weft.core.edge.moved import Names
 
 if TYPE_CHECKING:
     # A tree of containers, records and leaves, of which no checker knows more. jaxtyping says the same in a way that a
@@ -74,6 +75,7 @@ class _RegisterNodeWithKeys(Protocol):
 
 
 _jtu = cast(Any, jax.tree_util)
+_registry: Any = Names("jax.tree_util", "weft", "default_registry").default_registry
 
 flatten: _Flatten = _jtu.tree_flatten
 flatten_with_path: Callable[[Any], tuple[list[tuple[KeyPath, Any]], TreeDef]] = _jtu.tree_flatten_with_path
@@ -81,9 +83,9 @@ structure: _Structure = _jtu.tree_structure
 register_node: _RegisterNode = _jtu.register_pytree_node
 register_node_with_keys: _RegisterNodeWithKeys = _jtu.register_pytree_with_keys
 # One level only: the children and the node's own data, or None for a leaf.
-children_of: Callable[[Any], tuple[Iterable[Any], Any] | None] = _jtu.default_registry.flatten_one_level
+children_of: Callable[[Any], tuple[Iterable[Any], Any] | None] = _registry.flatten_one_level
 _flatten_one_level: Callable[[Any], tuple[Iterable[tuple[Any, Any]], Any] | None] = (
-    _jtu.default_registry.flatten_one_level_with_keys
+    _registry.flatten_one_level_with_keys
 )
 
 

@@ -23,10 +23,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeGuard, cast
 
 import jax
-from jax.experimental.layout import Format
 from jax.sharding import PartitionSpec, Sharding
 from weft.core.caches import kept
 from weft.core.edge._tracers import is_mapped
+from weft.core.edge.layouts import is_format
 from weft.core.edge.trees import PyTree
 from weft.core.errors import AxisError
 
@@ -114,7 +114,8 @@ class Ride:
 
 
 # Where jit is told to put an array; None: where it is.
-Where = Sharding | PartitionSpec | Format | None
+# `Any` is a `Format`, of arrays with a layout of their own.
+Where = Sharding | PartitionSpec | Any | None
 
 
 @dataclass(frozen=True)
@@ -388,7 +389,7 @@ def read_spec(node: object) -> Spec | None:
 
 def is_sharding(node: object) -> bool:
     """Whether a prefix node is a sharding or a placement."""
-    return node is None or isinstance(node, Placement | Sharding | PartitionSpec | Format)
+    return node is None or isinstance(node, Placement | Sharding | PartitionSpec) or is_format(node)
 
 
 def read_placement(node: object) -> Placement | None:

@@ -17,17 +17,14 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import jax.export
 from weft.core.edge import names, trees
-from weft.core.edge._nodes import definition_of, is_exported, node_of, write_instead
+from weft.core.edge._nodes import definition_of, is_exported, node_of, register_exported_node, write_instead
 from weft.core.edge.trees import TreeDef
 from weft.core.records.configuration import Mixed
 from weft.core.records.statics import Static
 from weft.core.records.written import name_nodes, read_node, read_text, write_node, write_text
 
 C = TypeVar("C", bound=type)
-
-_register: Any = jax.export.register_pytree_node_serialization
 
 
 def exportable(cls: C) -> C:
@@ -81,7 +78,7 @@ def _register_node(
     for number in range(1, 10_000):
         numbered = name if number == 1 else f"{name}#{number}"
         try:
-            _register(
+            register_exported_node(
                 cls,
                 serialized_name=numbered,
                 serialize_auxdata=write,
@@ -116,7 +113,7 @@ def _write_other(node: tuple[type, Any]) -> bytes:
 
 
 trees.register_node(_Other, lambda node: ((), None), lambda data, children: _Other())
-_register(
+register_exported_node(
     _Other,
     serialized_name="weft.node",
     serialize_auxdata=_write_other,

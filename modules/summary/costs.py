@@ -13,7 +13,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr
+from weft.core.edge import _jax
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +56,7 @@ def backward_cost(program: ClosedJaxpr) -> Cost | None:
     def pullback(arrays: list[Any]) -> Any:
         def outputs(inexact: list[Any]) -> list[Any]:
             rest = iter(inexact)
-            out = jaxpr_as_fun(program)(
-                *(next(rest) if is_taken else x for x, is_taken in zip(arrays, takes, strict=True))
-            )
+            out = _jax.run(program, [next(rest) if is_taken else x for x, is_taken in zip(arrays, takes, strict=True)])
             return [y for y, is_given in zip(out, gives, strict=True) if is_given]
 
         return jax.vjp(outputs, [x for x, is_taken in zip(arrays, takes, strict=True) if is_taken])[1]
@@ -83,7 +82,7 @@ def _estimate_program(program: ClosedJaxpr) -> Cost:
 
     def run(*arrays: Any) -> list[Any]:
         consts, given = arrays[: len(program.consts)], arrays[len(program.consts) :]
-        return jaxpr_as_fun(ClosedJaxpr(program.jaxpr, consts))(*given)
+        return _jax.run(ClosedJaxpr(program.jaxpr, consts), given)
 
     # Axes that a transform around names are unknown to a program of its own.
     names = sorted({str(effect.name) for effect in program.effects if hasattr(effect, "name")})

@@ -18,7 +18,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr
+from weft.core.edge import _jax
 from weft.core.paths import Path
 from weft.modules.summary.costs import abstract, estimate
 from weft.nnx.graphs.nodes import is_graph_node
@@ -232,13 +233,13 @@ class _Traced:
 
     def finish(self) -> Any:
         """Runs the jaxpr, writes what changed into the objects, and gives the output."""
-        results = jaxpr_as_fun(self.jaxpr)(*self.before.values)
+        results = _jax.run(self.jaxpr, self.before.values)
         update(self.objects, self.after.rebuilt(results[self.count :]))
         return self.out.rebuilt(results[: self.count])
 
     def _output(self, *arrays: Any) -> list[Any]:
         consts, given = arrays[: len(self.jaxpr.consts)], arrays[len(self.jaxpr.consts) :]
-        return jaxpr_as_fun(ClosedJaxpr(self.jaxpr.jaxpr, consts))(*given)[: self.count]
+        return _jax.run(ClosedJaxpr(self.jaxpr.jaxpr, consts), given)[: self.count]
 
     def _avals(self) -> list[Any]:
         # Constants may be of the trace around: arrays that a function among the arguments closes over.

@@ -75,13 +75,12 @@ def test_loss_and_gradients_are_those_of_one_device(name: str, mesh: Any):
     with jax.set_mesh(mesh):
         value, gradient = step(placed, batch)
     np.testing.assert_allclose(value, expected, rtol=1e-5)
-    try:
-        outside, _ = step(placed, batch)
-    except weft.MeshError as error:  # since JAX 0.11 the derivative of a loop does not know the mesh
-        assert name in ("recurrent", "both ways")
-        assert "fix: call it inside `with jax.set_mesh(mesh):`" in str(error)
+    if name in ("recurrent", "both ways") and hasattr(jax, "Inline"):
+        # Since JAX 0.11 the derivative of a loop does not know the mesh by its operands.
+        with pytest.raises(weft.MeshError, match="fix: call it inside `with jax.set_mesh"):
+            step(placed, batch)
     else:
-        np.testing.assert_allclose(outside, expected, rtol=1e-5)
+        np.testing.assert_allclose(step(placed, batch)[0], expected, rtol=1e-5)
     jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6), gradient, wanted)
     # What is divided comes back divided alike.
     places = {jax.tree_util.keystr(path): leaf.sharding for path, leaf in jax.tree.leaves_with_path(placed)}

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-from weft.core.edge import _tracers
+from weft.core.edge import _jax, _tracers
 from weft.core.tracebacks import whole_tracebacks
 from weft.typecheck.arguments.builder import Assignment, Builder, Unbuildable
 from weft.typecheck.language import objects
@@ -38,7 +38,7 @@ Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 # Part of the key of every trace that JAX keeps: each trial has a number of its own, so that none is answered from
 # another's. All have one for the arguments, and for JAX's own functions: these would take most of the time, traced
 # again in each trial.
-_trace_context = jax.make_user_context(default_value=None)
+_trace_context = _jax.make_user_context(None)
 _SHARED = 0
 _numbers = itertools.count(1)
 
