@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+TINY = {"steps": 3, "every": 2, "batch": 2, "context": 8, "width": 12, "layers": 1, "length": 5, "characters": 20_000}
 FIRST_STEPS = {
     "digits.py": ["--epochs", "1"],
-    "char_lm.py": "--steps 3 --every 2 --batch 2 --context 8 --width 12 --layers 1 --length 5 --characters 20000".split(),
+    "char_lm.py": [f"--{name}={size}" for name, size in TINY.items()],
 }
 
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
 from weft.core.edge import _jax, _tracers
 from weft.core.tracebacks import whole_tracebacks
 from weft.typecheck.arguments.builder import Assignment, Builder, Unbuildable

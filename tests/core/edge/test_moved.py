@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 import pytest
-import weft.nnx
+import weft.nnx  # noqa: F401 (declares names of its own)
 from weft.core.edge import moved
 from weft.core.edge.moved import MissingNameError, Names
 
@@ -19,7 +19,6 @@ NEEDED = {
     ("jax.extend.core", "get_opaque_trace_state"),
     ("jax.tree_util", "default_registry"),
 }
-
 
 
 @pytest.fixture(scope="module")
