@@ -100,6 +100,13 @@ class PytreeMeta(ABCMeta):
 ObjectMeta = PytreeMeta
 
 
+def _is_stored_by_descriptor(cls: type, name: str) -> bool:
+    for base in cls.__mro__:
+        if name in base.__dict__:
+            return hasattr(type(base.__dict__[name]), "__set__")
+    return False
+
+
 def _take_state(node: Any) -> None:
     """Takes over the level that a class's `__new__` has put among the attributes, where flax keeps it (Keras does)."""
     attributes = attributes_of(node)
@@ -283,6 +290,12 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
             self._setattr(name, value)
 
     def _setattr(self, name: str, value: Any) -> None:
+        # A property with a setter, or any other descriptor that stores for itself, is no attribute of the object's own:
+        # what it sets on the object comes here by its own name.
+        if _is_stored_by_descriptor(type(self), name):
+            _store(self, name, value)
+            touch(self)
+            return
         # With the words of the error, which a class that overrides this must get.
         self._check_valid_context(lambda: f"Cannot mutate {type(self).__name__!r} from different trace level")
         annotated = is_annotation(value)
