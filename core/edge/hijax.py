@@ -1,59 +1,56 @@
-"""JAX's hijax: values and primitives of one's own. JAX moves these names from release to release, so they are here.
+"""JAX's hijax: values and primitives of one's own. Only hijax Variables import this file.
 
 | name here | JAX until 0.10 | JAX 0.12 |
 | --- | --- | --- |
-| `CHANGING` | a hijax value may change inside of a trace: `MutableHiType`, `cur_qdd`, `HiPrimitive` | none of these: a traced value is what it is |
+| `CHANGING` | true: a hijax value may change inside of a trace (`MutableHiType`, `HiPrimitive`, `cur_qdd`) | false |
 | `ONE_CALL` | `VJPHiPrimitive` | `HiPrim`: an object for each application of a primitive, with its types |
-
-A JAX that lacks one of the other names has no hijax that weft knows: importing this file then raises
-`HijaxMissingError`, which names it. Only hijax Variables import this file.
 """
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
-import jax
-import jax.experimental
+from weft.core.edge.moved import Names
 
+_FEATURE = "a hijax Variable"
+_hijax = Names(
+    "jax.experimental.hijax",
+    _FEATURE,
+    "HiType",
+    "Zero",
+    "aval_method",
+    "aval_property",
+    "instantiate_zeros",
+    "register_hitype",
+)
+_calls = Names("jax.experimental.hijax", _FEATURE, "HiPrim", "VJPHiPrimitive", optional=True)
+_now = Names("jax.experimental", _FEATURE, "cur_qdd", optional=True)
+# What only a JAX has whose values may change.
+changing = Names(
+    "jax.experimental.hijax",
+    _FEATURE,
+    "AvalQDD",
+    "HiPrimitive",
+    "MutableHiType",
+    "control_flow_allowed_effects",
+    "is_undefined_primal",
+    optional=True,
+)
 
-class HijaxMissingError(ImportError):
-    """This JAX has no hijax, or another one."""
+# Whether JAX tracks while it traces what a value holds (its "quasi-dynamic data"), so that it may change there.
+CHANGING = _now.has("cur_qdd") and changing.has("MutableHiType")
 
-
-try:
-    from jax.experimental import hijax as _hijax
-except ImportError as error:
-    raise HijaxMissingError(
-        f"hijax Variables need jax.experimental.hijax, which JAX {jax.__version__} lacks"
-    ) from error
-
-
-def _named(*names: str) -> Any:
-    """The first of these names that JAX has."""
-    for name in names:
-        if hasattr(_hijax, name):
-            return getattr(_hijax, name)
-    raise HijaxMissingError(
-        f"hijax Variables need jax.experimental.hijax.{' or '.join(names)}, which JAX {jax.__version__} lacks"
-    )
-
-
-# Whether what a value holds is tracked while JAX traces (its "quasi-dynamic data"), so that it may change there.
-CHANGING = hasattr(jax.experimental, "cur_qdd") and hasattr(_hijax, "MutableHiType")
-
-HiType = _named("HiType")
-ONE_CALL = _named("HiPrim", "VJPHiPrimitive")
-aval_method = _named("aval_method")
-aval_property = _named("aval_property")
-instantiate_zeros = _named("instantiate_zeros")
-register_hitype = _named("register_hitype")
-_Zero = _named("Zero")
+HiType: Any = _hijax.HiType
+ONE_CALL: Any = _calls.VJPHiPrimitive if _calls.has("VJPHiPrimitive") else _calls.HiPrim
+aval_method: Any = _hijax.aval_method
+aval_property: Any = _hijax.aval_property
+instantiate_zeros: Any = _hijax.instantiate_zeros
+register_hitype: Any = _hijax.register_hitype
 
 
 def zeros_of(aval: object) -> Any:
     """A zero of a type, as an array or whatever values of it are."""
-    return instantiate_zeros(_Zero(aval))
+    return instantiate_zeros(_hijax.Zero(aval))
 
 
 def accumulate(accumulator: object, cotangent: object) -> None:
@@ -63,11 +60,6 @@ def accumulate(accumulator: object, cotangent: object) -> None:
         add(cotangent)
 
 
-def changing() -> Any:
-    """JAX's hijax with what only a JAX that is `CHANGING` has."""
-    return cast(Any, _hijax)
-
-
 def held_now(value: object) -> Any:
     """What a value that may change holds at this point of a trace; for a JAX that is `CHANGING`."""
-    return cast(Any, jax.experimental).cur_qdd(value)
+    return _now.cur_qdd(value)

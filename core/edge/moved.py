@@ -13,6 +13,7 @@ What moved, and where weft looks at it (each by what is there, never by a versio
 | 0.11 | `ClosedJaxpr` is another name for `Jaxpr`, which may hold its constants | `edge._jax.close`, `opened` |
 | 0.11 | `scan` has `ft_in` and `ft_out`, flat trees, for `num_consts` and `num_carry` | `edge.equations` |
 | 0.11 | `partial_eval._prune_closed_jaxpr_outputs` became `_prune_jaxpr_outputs_cached` | `edge._tracers` |
+| 0.12 | hijax values no longer change in a trace (`cur_qdd` is gone); `VJPHiPrimitive` became `HiPrim` | `edge.hijax` |
 """
 
 from __future__ import annotations

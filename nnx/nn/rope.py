@@ -1,4 +1,4 @@
-"""Rotary positions for attention: `RoPE`, and `dot_product_attention_with_rope` for `MultiHeadAttention`'s `attention_fn`.
+"""Rotary positions for attention: `RoPE`, and an `attention_fn` for `MultiHeadAttention` that turns queries and keys.
 
 Queries and keys are turned by angles that grow with their position, so that their products depend on distances alone.
 """

@@ -17,10 +17,9 @@ from typing import Any
 import jax
 from jax.core import Tracer
 from jax.extend.core import Effect
-from weft.core.edge.hijax import changing, held_now
+from weft.core.edge.hijax import changing as hijax
+from weft.core.edge.hijax import held_now, instantiate_zeros
 from weft.nnx.errors import ImmutableVariableError, WeftError
-
-hijax = changing()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,7 +206,7 @@ def _check_mutable(box: Any) -> None:
 
 
 def _bind_make(leaves: Sequence[Any], **params: Any) -> Any:
-    return make_box_p.bind(*map(hijax.instantiate_zeros, leaves), **params)
+    return make_box_p.bind(*map(instantiate_zeros, leaves), **params)
 
 
 def make_box(kind: BoxType, leaves: Sequence[Any], treedef: Any = None) -> Any:

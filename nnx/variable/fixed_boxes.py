@@ -1,4 +1,4 @@
-"""Boxes where a traced value is what it is (JAX 0.12): two primitives make and read them, and nothing writes a traced one.
+"""Boxes where a traced value is what it is (JAX 0.12): two primitives make and read them, and none writes them.
 
 A box that is a tracer has a type that says all of it but the arrays: the Variable's definition and the types of its
 leaves. A box that is no tracer was made outside of all transforms and is written there, like any Python object.
