@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from types import MappingProxyType as MappingProxyType  # other code puts its own in its place
 from typing import Any
 
 import jax
