@@ -45,6 +45,7 @@ class Config:
     flax_hijax_variable: bool = dataclasses.field(default_factory=lambda: _flag("flax_hijax_variable", False))
     nnx_graph_mode: bool = dataclasses.field(default_factory=lambda: _flag("nnx_graph_mode", True))
     nnx_graph_updates: bool = dataclasses.field(default_factory=lambda: _flag("nnx_graph_updates", True))
+    nnx_sow_capture_noop: bool = dataclasses.field(default_factory=lambda: _flag("nnx_sow_capture_noop", False))
 
     def update(self, name: str, value: Any, /) -> None:
         """Sets a default by name.

@@ -23,17 +23,19 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 ROOT = Path(__file__).resolve().parents[1]
 # Settings of their own make errors of warnings that newer versions of other packages give.
 SETTINGS = "[pytest]\nfilterwarnings = ignore\n"
 
 
 def pinned_version(package: str) -> str:
-    """The version of a package in `constraints.txt`."""
-    found = re.search(rf"^{package}==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
-    if found is None:
-        sys.exit(f"constraints.txt pins no version of {package}")
-    return found[1]
+    """The version of a package that `constraints.txt` pins for this Python: each end has lines of its own."""
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        if line.startswith(f"{package}==") and ((pin := Requirement(line)).marker is None or pin.marker.evaluate()):
+            return str(pin.specifier).removeprefix("==")
+    sys.exit(f"constraints.txt pins no version of {package} for this Python")
 
 
 def pip(*arguments: str) -> None:

@@ -6,9 +6,10 @@ import functools
 import inspect
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from weft.core import caches
+from weft.core.constants import constants_of
 from weft.core.edge.untyped import jnp
 from weft.core.errors import WeftError
 from weft.core.interpreter.boundary import AnyBoundary
@@ -101,6 +102,21 @@ def call_over_values(
     return interpreted_at_once(rule, VALUES, tuple(functions), options)(args, {}, extra=extra)
 
 
+class _SameAgain(Generic[O]):
+    """Interpreted functions that serve while their functions find what they found after the first call."""
+
+    def __init__(self, interpreted: Interpreted[O], functions: tuple[Callable[..., Any], ...], constants: Any):
+        self._interpreted, self._functions, self._is_new = interpreted, functions, True
+        self.constants = constants
+
+    def __call__(self, args: Any, kwargs: Mapping[str, Any], *, extra: Any = ()) -> Any:
+        out = self._interpreted(args, kwargs, extra=extra)
+        if self._is_new:
+            # What the trace itself has changed, such as a count of traces, makes it no older.
+            self.constants, self._is_new = tuple(map(constants_of, self._functions)), False
+        return out
+
+
 # What was made of functions that are given with their arguments. It holds such as their text says all about, and as no
 # array hangs on; those of them that were used last.
 _at_once: Recent[Any, Interpreted[Any]] = Recent(256)
@@ -109,18 +125,43 @@ caches.register(
 )
 
 
+# The same of functions that are no more than the very ones of an earlier call: their text finds what ends with them, or
+# they count their own traces. It holds the functions, which hold no arrays, or they would not be here.
+_same_again: Recent[Any, _SameAgain[Any]] = Recent(64)
+caches.register(
+    caches.Table(
+        "transforms._wrap", "rule, mode, options and functions", 64, lambda: len(_same_again), _same_again.clear
+    )
+)
+
+
 def interpreted_at_once(
     rule: Rule[O], boundary: AnyBoundary, functions: tuple[Callable[..., Any], ...], options: O
-) -> Interpreted[O]:
+) -> Interpreted[O] | _SameAgain[O]:
     """What interprets functions that are given together with their arguments, of an earlier call where that may be.
 
     `boundary` is part of what it is found by, so it must be one for each mode.
     """
     key = text_key(rule, boundary, functions, options)
-    if key is None:
+    found = None if key is None else _at_once.get(key)
+    if found is not None:
+        return found
+    constants = tuple(map(constants_of, functions))
+    if None in constants:
         return interpret(rule, boundary)(functions, options)
-    # Two threads may both make one; the table keeps the first, and both go on with it.
-    return _at_once.get(key) or _at_once.add(key, interpret(rule, boundary)(functions, options))
+    by_identity = (rule, boundary, options, tuple(map(id, functions)))
+    try:
+        again = _same_again.get(by_identity)
+    except TypeError:  # an option that has no hash
+        return interpret(rule, boundary)(functions, options)
+    if again is not None and again.constants == constants:
+        return again
+    made = interpret(rule, boundary)(functions, options)
+    if key is not None:
+        # Two threads may both make one; the table keeps the first, and both go on with it.
+        made = _at_once.add(key, made)
+    _same_again.forget(by_identity)
+    return _same_again.add(by_identity, _SameAgain(made, functions, constants))
 
 
 def named_like(function: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:

@@ -78,11 +78,13 @@ def _lift_branches(choose: Choose, lift: Lift[BranchOptions]) -> Lifted:
             return run
 
         # What one branch updates or replaces, every branch must return.
-        learned = [found for body in lift.bodies if (found := body.learn_outcome(groups)) is not None]
+        distinct = [body for body in lift.bodies if body.same_as == body.index]
+        learned = [found for body in distinct if (found := body.learn_outcome(groups)) is not None]
         updated = frozenset[int]().union(*(found.updated for found in learned))
         replaced = frozenset[int]().union(*(found.replaced for found in learned))
-        branches = [branch(body.departing(updated=updated, replaced=replaced)) for body in lift.bodies]
-        out, updates = choose(chosen, branches, groups)
+        # JAX traces a function that stands in two places once.
+        made = {body.index: branch(body.departing(updated=updated, replaced=replaced)) for body in distinct}
+        out, updates = choose(chosen, [made[body.same_as] for body in lift.bodies], groups)
         # An operand that every branch returns in one place is the caller's own there. JAX would give a copy of it, or
         # another tracer, in which a loop around the choice cannot tell that it is the same at every step.
         untouched = outputs[0].untouched.intersection(*(output.untouched for output in outputs))

@@ -15,6 +15,7 @@ What moved, and where weft looks at it (each by what is there, never by a versio
 | 0.11 | `jit(inline=True)` inlines as MLIR is made; `jax.Inline.JAX_EARLY` is what it was | `edge.untyped.INLINED` |
 | 0.11 | a call of a jaxpr, `closed_call`, is an equation like any other: `eval_jaxpr` | `sowing.hoisting` |
 | 0.11 | `partial_eval._prune_closed_jaxpr_outputs` became `_prune_jaxpr_outputs_cached` | `edge._tracers` |
+| 0.12 | hijax values no longer change in a trace (`cur_qdd` is gone); `VJPHiPrimitive` became `HiPrim` | `edge.hijax` |
 """
 
 from __future__ import annotations

@@ -318,6 +318,10 @@ class Boundary(Protocol[S, R, E, M]):
         """The live call, with the values that the transform gives, and what `leave` needs to remember of it."""
         ...
 
+    def may_update(self, crossing: Crossing[S]) -> bool:
+        """Whether this call has arguments that a function could update."""
+        ...
+
     def describe(self, tree: PyTree, root: str) -> Described:
         """What must not change of a tree that is carried; `root` is what it is called."""
         ...

@@ -82,6 +82,14 @@ def name_of(function: Function) -> str:
     return getattr(named, "__name__", type(named).__name__)
 
 
+def _first_of(functions: Sequence[Function], place: int) -> int:
+    """The first place of the function at a place. Records count as other ones: a plan serves those of one structure."""
+    function = functions[place]
+    if not isinstance(function, types.FunctionType):
+        return place
+    return next(i for i, earlier in enumerate(functions) if earlier is function)
+
+
 # How many makes of call are tried by the generated way before the structure is looked up. More would cost
 # a call of the last one more than looking it up does.
 QUICK_PLANS = 4
@@ -250,6 +258,7 @@ class Interpreted(Generic[O]):
                 name_of(self.held[i]),
                 rule.agree(self.options, i),
                 returns,
+                _first_of(self.held, i),
             )
             for i in range(count)
         )

@@ -61,6 +61,7 @@ class Body:
         name: str,
         agreement: Agreement | None,
         returns: Callable[[PyTree], PyTree],
+        same_as: int,
     ):
         # Not the function, which is alive in the call alone (see `memory`).
         self.name = name
@@ -69,6 +70,8 @@ class Body:
         self.boundary = boundary
         self.crossing = crossing
         self.index = index
+        # Of the bodies whose function is this very one, the first: what is traced of it serves them all.
+        self.same_as = same_as
         self.departure = departure
 
     def __call__(self, groups: Groups, *before: PyTree) -> Exit:
@@ -97,7 +100,9 @@ class Body:
     def departing(self, **changes: Any) -> Body:
         """This body with another departure."""
         departure = replace(self.departure, **changes)
-        return Body(self.boundary, self.crossing, self.index, departure, self.name, self.agreement, self.returns)
+        return Body(
+            self.boundary, self.crossing, self.index, departure, self.name, self.agreement, self.returns, self.same_as
+        )
 
     def learn_updates(self, groups: Groups, *before: PyTree) -> frozenset[int]:
         """Which leaves of the arguments the function updates, by one abstract evaluation."""
@@ -106,7 +111,7 @@ class Body:
 
     def learn_outcome(self, groups: Groups, *before: PyTree) -> Outcome | None:
         """What the function returns and does, by one abstract evaluation; None where nothing is ever updated."""
-        if not self.boundary.has_updates:
+        if not self.boundary.may_update(self.crossing):
             return None
 
         # Another function each time: JAX takes a function that is traced while it is traced for endless recursion.

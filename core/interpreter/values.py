@@ -176,6 +176,10 @@ class Values:
         structure, dynamic = assemble(CallOfRecords, Make(trees.structure(call), tuple(fields)), leaves)
         return structure, dynamic, None
 
+    def may_update(self, crossing: Crossing[CallOfRecords]) -> bool:
+        """No record can be updated."""
+        return False
+
     def rides(
         self, prefix: Arrival, call: Call, entered: None, leaves: Sequence[Leaf], read: Read, what: str
     ) -> list[Ride]:

@@ -93,6 +93,37 @@ def rope(
     return jnp.concatenate([y.astype(x.dtype), x[..., 2 * half :]], -1)
 
 
+@op()
+def turn(
+    x: Float[Array, "*batch depth"], sin: Float[Array, "*#batch half"], cos: Float[Array, "*#batch half"]
+) -> Float[Array, "*batch depth"]:
+    """Turns pairs of features, `i` and `i + half`, by angles whose sines and cosines are known.
+
+    Args:
+        x: an array of an even number of features.
+        sin: of each pair's angle; leading axes broadcast against the batch.
+        cos: likewise.
+
+    Returns:
+        The turned array, in the dtype that all three promote to.
+
+    Raises:
+        AxisError: if there is not an angle for each pair.
+
+    >>> turn(jnp.array([1.0, 0.0]), jnp.array([1.0]), jnp.array([0.0])).tolist()
+    [0.0, 1.0]
+    """
+    half = x.shape[-1] // 2
+    if x.shape[-1] != 2 * half or sin.shape != cos.shape or sin.shape[-1] != half:
+        raise AxisError(
+            f"turn takes an angle for each pair of features, and there are {x.shape[-1]} features",
+            at=f"x: {jax.typeof(x)}, sin: {jax.typeof(sin)}, cos: {jax.typeof(cos)}",
+        )
+    sin, cos = (lax.expand_dims(table, range(x.ndim - table.ndim)) for table in (sin, cos))
+    first, second = x[..., :half], x[..., half:]
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
+
+
 @op("features", "max_period", "dtype")
 def sinusoidal(  # weft: skip(a number decides the last size)
     positions: Num[Array, "*batch"], *, features: int, max_period: float = 10_000.0, dtype: Any = jnp.float32

@@ -12,6 +12,7 @@ from weft.modules.attention.dot_product import fused_attention as fused_attentio
 from weft.modules.attention.dot_product import weighted_values as weighted_values
 from weft.modules.attention.positions import rope as rope
 from weft.modules.attention.positions import sinusoidal as sinusoidal
+from weft.modules.attention.positions import turn as turn
 from weft.modules.convolutions.conv import conv as conv
 from weft.modules.convolutions.conv_transpose import conv_transpose as conv_transpose
 from weft.modules.convolutions.pooling import adaptive_avg_pool as adaptive_avg_pool

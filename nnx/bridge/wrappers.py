@@ -24,7 +24,7 @@ from weft.nnx.graphs.definitions import GraphDef
 from weft.nnx.graphs.splitting import call, split, state
 from weft.nnx.graphs.updating import update
 from weft.nnx.modules.module import Module, iter_modules
-from weft.nnx.modules.pytree import INITIALIZING
+from weft.nnx.modules.pytree_state import INITIALIZING
 from weft.nnx.objects.attributes import data, static
 from weft.nnx.objects.objects import attributes_of
 from weft.nnx.states.filters import Not

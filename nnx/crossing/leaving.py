@@ -341,6 +341,8 @@ class Leaving:
         # A hijax Variable is a value of its own, unless only its shape is wanted.
         is_box = type(leaf) in VARIABLE_TYPES or (self.mode.copies and isinstance(leaf, Variable))
         value = leaf._raw_value if is_box else leaf
+        # A ref cannot leave a trace; of an abstract one nobody asks more than what it holds.
+        value = value[...] if ride.is_abstract and is_array_ref(value) else value
         return self.lanes.output(ride, value, lambda: format_path(path))
 
     def _plain_source(self, value: Any, ride: Ride) -> Place:

@@ -23,6 +23,7 @@ from weft.core.interpreter.boundary import Arrival, Call, Crossing, Departure, G
 from weft.core.interpreter.rides import Read, Ride
 from weft.core.records.agree import Described
 from weft.nnx.crossing.apart import (
+    NODE,
     Memory,
     RefLeaf,
     RefStructure,
@@ -122,6 +123,10 @@ class References:
         """The live call, of fresh objects around these values."""
         (args, kwargs), memory = build(crossing.structure, values)
         return (crossing.structure.functions, args, kwargs), memory
+
+    def may_update(self, crossing: Crossing[RefCall]) -> bool:
+        """Whether objects or Variables are among the arguments."""
+        return NODE in crossing.structure.items
 
     def describe(self, tree: Any, root: str) -> Described:
         """What must not change of a tree that is carried."""

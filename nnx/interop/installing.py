@@ -27,7 +27,7 @@ from typing import Any
 
 from weft.core.errors import WeftError
 from weft.nnx.config import config
-from weft.nnx.errors import TraceContextError
+from weft.nnx.errors import ImmutableVariableError, TraceContextError
 from weft.nnx.foreign import real_nnx
 from weft.nnx.interop.names import IN_ROOMS, SUBMODULES, NamesModule
 
@@ -78,10 +78,12 @@ class _MinimalFlax(Loader):
     def exec_module(self, module: types.ModuleType) -> None:
         errors = types.ModuleType("flax.errors", "The errors of flax that weft.nnx raises.")
         configurations = types.ModuleType("flax.configurations", "The switches of flax that weft.nnx has.")
-        errors.__dict__.update(FlaxError=WeftError, TraceContextError=TraceContextError)
+        errors.__dict__.update(
+            FlaxError=WeftError, TraceContextError=TraceContextError, ImmutableVariableError=ImmutableVariableError
+        )
         configurations.__dict__["config"] = config
         module.__dict__.update(
-            config=config, errors=errors, configurations=configurations, __version__="0.12.8+weft", __weft__=True
+            config=config, errors=errors, configurations=configurations, __version__="0.12.12+weft", __weft__=True
         )
         sys.modules.update({"flax.errors": errors, "flax.configurations": configurations})
 
@@ -165,10 +167,9 @@ def _join_flax(flax: Any) -> None:
     theirs = errors.TraceContextError
     errors.TraceContextError = TraceContextError
     _undo.append(lambda: setattr(errors, "TraceContextError", theirs))
-    # Who imported theirs before this is to catch ours by it.
-    bases = TraceContextError.__bases__
-    TraceContextError.__bases__ = (*bases, theirs)
-    _undo.append(lambda: setattr(TraceContextError, "__bases__", bases))
+    # Who imported theirs before this is to catch ours by it. Linen raises ImmutableVariableError, and keeps its own.
+    _catch_by(TraceContextError, theirs)
+    _catch_by(ImmutableVariableError, errors.ImmutableVariableError)
     update = flax.config.update
 
     def update_both(option: Any, value: Any, /) -> None:
@@ -179,6 +180,13 @@ def _join_flax(flax: Any) -> None:
 
     flax.config.update = update_both
     _undo.append(lambda: delattr(flax.config, "update"))
+
+
+def _catch_by(ours: type, theirs: type) -> None:
+    """Lets an error of this package be caught by its name in flax."""
+    bases = ours.__bases__
+    ours.__bases__ = (*bases, theirs)
+    _undo.append(lambda: setattr(ours, "__bases__", bases))
 
 
 def installed() -> bool:

@@ -16,7 +16,7 @@ _GRAPH = tuple(
 )
 _GRAPH += ("objects.objects", "crossing.contexts", "config", "interop.deprecations", "states.states")
 _GRAPH += ("variable.variable", "variable.refs", "modules.views", "types")
-_PYTREE = ("modules.pytree", "objects.attributes", "objects.objects")
+_PYTREE = ("modules.pytree", "modules.pytree_state", "objects.attributes", "objects.objects")
 
 # module of names: files whose names it has; the first one that has a name wins
 SUBMODULES: dict[str, tuple[str, ...]] = {

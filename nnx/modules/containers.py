@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, MutableSequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, MutableSequence
 from typing import Any, TypeVar
 
 from weft.nnx.errors import StructureError
@@ -158,13 +158,14 @@ class List(SequenceReprMixin, Module, MutableSequence[A]):
             self[key] = value
 
 
-class Sequential(Module):
+class Sequential(Module, Iterable[Callable[..., Any]]):
     """Calls one function after the other, each on what the one before returned.
 
-    A tuple is passed on as positional arguments, a dict as keyword arguments.
+    A tuple is passed on as positional arguments, a dict as keyword arguments. Keyword arguments of the call, `rngs`
+    among them, go to each function that takes them. Iterating gives the functions.
 
     Raises:
-        TypeError: when called, if one of them is not callable.
+        TypeError: when called, if one of them is not callable, or an argument comes from the call and from a dict.
 
     >>> Sequential(lambda x: (x, x + 1), lambda x, y: x * y)(2)
     6
@@ -173,20 +174,51 @@ class Sequential(Module):
     def __init__(self, *fns: Callable[..., Any]):
         self.layers = List(fns)
 
-    def __call__(self, *args: Any, rngs: Any = None, **kwargs: Any) -> Any:
+    def __iter__(self) -> Iterator[Callable[..., Any]]:
+        return iter(self.layers)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not len(self.layers):
             return args[0] if len(args) == 1 else args or kwargs or None
         output: Any = None
         for i, layer in enumerate(self.layers):
             if not callable(layer):
                 raise TypeError(f"Sequential[{i}] is not callable: {layer}")
+            passed_on: dict[str, Any] = {}
             if i > 0:
                 args = output if isinstance(output, tuple) else () if isinstance(output, dict) else (output,)
-                kwargs = dict(output) if isinstance(output, dict) else {}
-            if rngs is not None and has_keyword_arg(layer, "rngs"):
-                kwargs["rngs"] = rngs
-            output = layer(*args, **kwargs)
+                passed_on = dict(output) if isinstance(output, dict) else {}
+            accepted = accepted_keywords(layer, len(args), kwargs) if kwargs else {}
+            if repeated := sorted(passed_on.keys() & accepted):
+                raise TypeError(
+                    f"Got multiple values for arguments {repeated} in Sequential[{i}]: the call names them, and so "
+                    "does the dict that the function before returned"
+                )
+            output = layer(*args, **passed_on, **accepted)
         return output
+
+
+def accepted_keywords(func: Callable[..., Any], positional: int, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Those keyword arguments that a function takes when it is given some arguments by position.
+
+    Args:
+        func: the function; of one that has no signature nothing is known, and it takes none.
+        positional: how many arguments it is given by position.
+        kwargs: the keyword arguments.
+
+    >>> accepted_keywords(lambda x, rate=0: x, 1, {"x": 1, "rate": 2, "other": 3})
+    {'rate': 2}
+    """
+    try:
+        parameters = list(inspect.signature(func).parameters.values())
+    except (TypeError, ValueError):
+        return {}
+    by_position = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    filled = {one.name for one in by_position[:positional] if one.kind is one.POSITIONAL_OR_KEYWORD}
+    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+        return {name: value for name, value in kwargs.items() if name not in filled}
+    named = {one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)} - filled
+    return {name: value for name, value in kwargs.items() if name in named}
 
 
 def has_keyword_arg(func: Callable[..., Any], name: str) -> bool:

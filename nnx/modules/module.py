@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from weft.core.paths import Path
 from weft.modules.construct import ConfigError
+from weft.nnx.config import config
 from weft.nnx.errors import SowError, StructureError
 from weft.nnx.graphs import walk
 from weft.nnx.modules.pytree import Pytree, PytreeMeta
@@ -61,6 +62,7 @@ class Module(Pytree, metaclass=ModuleMeta):
         value: Any,
         reduce_fn: Callable[[Any, Any], Any] = tuple_reduce,
         init_fn: Callable[[], Any] = tuple_init,
+        capture_noop: bool | None = None,
     ) -> bool:
         """Records a value on the way, for `capture` to collect.
 
@@ -70,6 +72,8 @@ class Module(Pytree, metaclass=ModuleMeta):
             value: the value.
             reduce_fn: joins what was recorded under this name before and the value.
             init_fn: what there was before the first.
+            capture_noop: whether nothing is recorded outside of `capture`, where the value would become an attribute
+                of this Module (which is deprecated); by default what the switch `nnx_sow_capture_noop` says.
 
         Returns:
             Whether it was recorded. Inside `capture` only the kinds that it asks for are.
@@ -91,6 +95,8 @@ class Module(Pytree, metaclass=ModuleMeta):
                 return False
             box[name] = reduce_fn(box[name] if name in box else init_fn(), value)
             return True
+        if config.nnx_sow_capture_noop if capture_noop is None else capture_noop:
+            return False
         current: Any = getattr(self, name, _ABSENT)
         if current is _ABSENT:
             setattr(self, name, kind(reduce_fn(init_fn(), value)))
@@ -100,13 +106,20 @@ class Module(Pytree, metaclass=ModuleMeta):
         _warn_outside_capture("sow")
         return True
 
-    def perturb(self, name: str, value: Any, variable_type: VariableType | str = Perturbation) -> Any:
+    def perturb(
+        self,
+        name: str,
+        value: Any,
+        variable_type: VariableType | str = Perturbation,
+        capture_noop: bool | None = None,
+    ) -> Any:
         """Adds a planted zero to a value: the gradient with respect to it is the gradient of the value.
 
         Args:
             name: what to call it.
             value: any pytree of arrays.
             variable_type: the kind to record it under, or its registered name.
+            capture_noop: whether nothing is planted outside of `capture`; as in `sow`.
 
         Returns:
             The value plus what is planted under the name, which must be used in place of the value.
@@ -120,6 +133,8 @@ class Module(Pytree, metaclass=ModuleMeta):
             if name not in box:
                 box[name] = jax.tree.map(jnp.zeros_like, value)
             return box[name] + value
+        if config.nnx_sow_capture_noop if capture_noop is None else capture_noop:
+            return value
         if hasattr(self, name):
             _check_kind(self, name, getattr(self, name), kind, exact=False)
             planted = getattr(self, name).get_value()

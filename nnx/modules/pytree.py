@@ -28,6 +28,7 @@ from weft.nnx.graphs import whereabouts
 from weft.nnx.graphs.splitting import merge, split
 from weft.nnx.missing import MISSING
 from weft.nnx.modules.packed import pack_object, unpack_object
+from weft.nnx.modules.pytree_state import PytreeState
 from weft.nnx.objects import attributes
 from weft.nnx.objects.attributes import (
     GRAPH_TYPES,
@@ -100,6 +101,13 @@ class PytreeMeta(ABCMeta):
 ObjectMeta = PytreeMeta
 
 
+def _is_stored_by_descriptor(cls: type, name: str) -> bool:
+    for base in cls.__mro__:
+        if name in base.__dict__:
+            return hasattr(type(base.__dict__[name]), "__set__")
+    return False
+
+
 def _take_state(node: Any) -> None:
     """Takes over the level that a class's `__new__` has put among the attributes, where flax keeps it (Keras does)."""
     attributes = attributes_of(node)
@@ -135,34 +143,6 @@ def check_pytree(pytree: Any) -> None:
     nodes = pytree._pytree__nodes
     for name, value in attributes_of(pytree).items():
         check_attribute(type(pytree), name, value, None, nodes.get(name))
-
-
-# An attribute of objects that are being initialised: part of their structure, so that copies have it, and a transform
-# does not reuse what it traced for other calls.
-INITIALIZING = "_pytree__initializing"
-
-
-class PytreeState(Representable):
-    """The trace level of an object, by default a new one of where this is called, and whether it is being initialised.
-
-    >>> PytreeState().trace_state.is_valid()
-    True
-    """
-
-    __slots__ = ("_trace_state", "initializing", "is_setup")
-
-    def __init__(self, initializing: bool = False, is_setup: bool = False, *, trace_state: TraceState | None = None):
-        self._trace_state = TraceState() if trace_state is None else trace_state
-        self.initializing = initializing
-        self.is_setup = is_setup
-
-    @property
-    def trace_state(self) -> TraceState:
-        return self._trace_state
-
-    def __nnx_repr__(self):
-        yield ReprObject(type(self))
-        yield Attr("trace_state", self.trace_state)
 
 
 class _Level:
@@ -283,6 +263,12 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
             self._setattr(name, value)
 
     def _setattr(self, name: str, value: Any) -> None:
+        # A property with a setter, or any other descriptor that stores for itself, is no attribute of the object's own:
+        # what it sets on the object comes here by its own name.
+        if _is_stored_by_descriptor(type(self), name):
+            _store(self, name, value)
+            touch(self)
+            return
         # With the words of the error, which a class that overrides this must get.
         self._check_valid_context(lambda: f"Cannot mutate {type(self).__name__!r} from different trace level")
         annotated = is_annotation(value)
@@ -329,7 +315,7 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
 
     @property
     def _pytree__state(self) -> PytreeState:
-        return PytreeState(INITIALIZING in attributes_of(self), trace_state=self._pytree__trace)
+        return PytreeState(node=self)
 
     @property
     def _object__nodes(self) -> HashableMapping:

@@ -12,8 +12,10 @@ from weft.nnx.nn import stochastic as stochastic
 from weft.nnx.nn.activations import *
 from weft.nnx.nn.attention import (
     MultiHeadAttention,
+    RoPE,
     combine_masks,
     dot_product_attention,
+    dot_product_attention_with_rope,
     make_attention_mask,
     make_causal_mask,
 )
@@ -57,12 +59,14 @@ __all__ = [
     "OptimizedLSTMCell",
     "RMSNorm",
     "RNNCellBase",
+    "RoPE",
     "SimpleCell",
     "SpectralNorm",
     "WeightNorm",
     "avg_pool",
     "combine_masks",
     "dot_product_attention",
+    "dot_product_attention_with_rope",
     "initializers",
     "make_attention_mask",
     "make_causal_mask",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import MappingProxyType as MappingProxyType  # other code puts its own in its place
 from typing import Any
 
 import jax

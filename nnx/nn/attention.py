@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from types import MappingProxyType as MappingProxyType  # other code puts its own in its place
 from typing import Any
 
 import jax
@@ -21,6 +22,9 @@ from weft.nnx.nn.attention_functions import make_causal_mask as make_causal_mask
 from weft.nnx.nn.construct import NO_METADATA, Metadata, as_sizes, first_given
 from weft.nnx.nn.linear import LinearGeneral, default_bias_init, default_kernel_init
 from weft.nnx.nn.normalization import LayerNorm
+from weft.nnx.nn.rope import RoPE as RoPE
+from weft.nnx.nn.rope import dot_product_attention_with_rope as dot_product_attention_with_rope
+from weft.nnx.nn.rope import turns_by_position
 from weft.nnx.objects.attributes import data
 from weft.nnx.streams.rngs import Rngs, RngStream
 from weft.nnx.types import DotGeneralT as DotGeneralT
@@ -186,6 +190,7 @@ class MultiHeadAttention(Module):
         is_causal: bool = False,
         out_sharding: Any = None,
         qkv_sharding: Any = None,
+        input_positions: jax.Array | None = None,
     ) -> jax.Array:
         """Attends.
 
@@ -197,8 +202,11 @@ class MultiHeadAttention(Module):
             deterministic, decode: this call's modes, if they are not the layer's own.
             rngs: streams, or a stream, for dropout, instead of the layer's own.
             sow_weights: whether to `sow` the weights as `attention_weights`.
-            is_causal: whether a query attends only to keys at its own place and before.
+            is_causal: whether a query attends only to keys at its own place and before; while decoding it does so
+                anyway.
             out_sharding, qkv_sharding: of the maps' results, in explicit-sharding mode.
+            input_positions: of the queries, `(*batch, q)`, for an `attention_fn` that takes them, such as
+                `dot_product_attention_with_rope`; while decoding, that one is told the step by default.
 
         Returns:
             `(*batch, q, out_features)`.
@@ -215,6 +223,8 @@ class MultiHeadAttention(Module):
         decoding = first_given("decode", decode, self.decode, owner=self)
         if decoding:
             key, value, mask = _from_cache(self, key, value, mask)
+            if input_positions is None and turns_by_position(self.attention_fn):
+                input_positions = jnp.reshape(_cache(self)[2][...], (1,))
         deterministic, dropout_key = _dropout(self, deterministic, rngs)
         x = self.attention_fn(
             query,
@@ -228,7 +238,9 @@ class MultiHeadAttention(Module):
             dtype=self.dtype,
             precision=self.precision,
             module=self if sow_weights else None,
-            is_causal=is_causal,
+            # A step's only query is behind all keys that the mask lets it see.
+            is_causal=is_causal and not decoding,
+            **({} if input_positions is None else {"input_positions": input_positions}),
         )
         if decoding:
             # Only now: a step that fails on the way leaves the cache as it was, and may be made again.

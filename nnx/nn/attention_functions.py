@@ -50,12 +50,13 @@ def dot_product_attention_weights(
         The weights, `(*batch, heads, q, kv)`.
 
     Raises:
-        ValueError: if shapes do not go together.
+        ValueError: if shapes do not go together, for a rate that is no probability below 1, or dropout without a key.
 
     >>> x = jnp.zeros((2, 1, 4))
     >>> dot_product_attention_weights(x, x, is_causal=True).tolist()
     [[[1.0, 0.0], [0.5, 0.5]]]
     """
+    _check_dropout(dropout_rate, deterministic, dropout_rng)
     query, key = promote_dtype((query, key), dtype=dtype)
     ops.check_attention(query, key)
     weights = ops.attention_weights(query, key, bias, mask, is_causal=is_causal, precision=precision)
@@ -63,9 +64,19 @@ def dot_product_attention_weights(
         module.sow(Intermediate, "attention_weights", weights)
     if deterministic or dropout_rate == 0:
         return weights
-    if dropout_rng is None:
-        raise ConfigError("dropout of attention weights needs a key", fix="pass dropout_rng=, or deterministic=True")
     return ops.drop_weights(weights, dropout_rng, rate=dropout_rate, broadcast=broadcast_dropout)
+
+
+def _check_dropout(rate: float, deterministic: bool, key: jax.Array | None) -> None:
+    if not 0.0 <= rate < 1.0:
+        raise ConfigError(
+            f"dropout_rate must be in the range [0, 1), got {rate!r}", fix="a rate of 1 would drop every weight"
+        )
+    if rate > 0 and not deterministic and key is None:
+        raise ConfigError(
+            "dropout_rng is required: dropout of attention weights needs a key",
+            fix="pass dropout_rng=, or deterministic=True",
+        )
 
 
 def dot_product_attention(

@@ -30,13 +30,15 @@ def names_features(sizes: Callable[[Any], Mapping[int, int]]) -> Callable[[F], F
     """
 
     def decorate(method: F) -> F:
+        first = method.__code__.co_varnames[1]  # an input may come by its name
+
         @functools.wraps(method)
-        def call(self: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             try:
-                return method(self, x, *args, **kwargs)
+                return method(self, *args, **kwargs)
             except (TypeError, ValueError) as error:
-                if not isinstance(error, FeatureError):
-                    _explain(self, x, sizes)
+                if not isinstance(error, FeatureError) and (args or first in kwargs):
+                    _explain(self, args[0] if args else kwargs[first], sizes)
                 raise
 
         return cast(F, call)

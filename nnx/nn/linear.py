@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
+from types import MappingProxyType as MappingProxyType  # other code puts its own in its place
 from typing import Any
 
 import jax

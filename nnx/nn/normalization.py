@@ -6,6 +6,7 @@ What their arguments have in common is said in `normalizer`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import MappingProxyType as MappingProxyType  # other code puts its own in its place
 from typing import Any
 
 import jax

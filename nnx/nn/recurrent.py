@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from types import MappingProxyType as MappingProxyType  # other code puts its own in its place
 from typing import Any, Protocol
 
 import jax

@@ -48,7 +48,7 @@ class WeightNorm(Module):
     Args:
         layer_instance: the layer.
         feature_axes: the axes of features, of each weight; all other axes are normalised together. None: all axes are.
-        use_scale: whether to have scales, in the dict `scales` by the weights' paths.
+        use_scale: whether to have scales, Params in the dict `scales` by the weights' paths.
         scale_init: initializer, called with a stream (or, if it takes none, with a key) and a shape; ones by default.
         epsilon: added to the squares of lengths.
         dtype: the dtype of the weights that the layer is called with; by default what weight and scale promote to.
@@ -96,7 +96,7 @@ class WeightNorm(Module):
             stream: Any = rngs["params"]
             weights = to_flat_state(state(layer_instance, Param))
             chosen = [(path, weight) for path, weight in weights if self.variable_filter(path, weight)]
-            self.scales = data({path: _scale(self, stream, weight) for path, weight in chosen})
+            self.scales = data({path: Param(_scale(self, stream, weight)) for path, weight in chosen})
 
     def __call__(self, x: jax.Array, *args: Any, **kwargs: Any) -> Any:
         """Normalises the weights, and calls the layer.
@@ -136,7 +136,7 @@ def _normed(norm: WeightNorm, path: Path, weight: Variable[Any]) -> jax.Array:
         scales = norm.scales or {}
         if path not in scales:
             raise _lost(norm, "scale", path)
-        scale = scales[path]
+        scale = scales[path][...]
     axes = canonicalize_axes(value.ndim, norm.feature_axes)
     normed = ops.weight_norm(value, scale, feature_axes=axes, epsilon=norm.epsilon)
     return jnp.asarray(normed, dtypes.canonicalize_dtype(value, scale, dtype=norm.dtype))

@@ -19,6 +19,8 @@ from weft.nnx.transforms._wrap import (
     refuse_option,
 )
 from weft.nnx.transforms.keywords import ModeKeywords, PullbackKeywords, RematKeywords, ReverseKeywords
+from weft.nnx.transforms.names import _raise_bound_method_error as _raise_bound_method_error
+from weft.nnx.transforms.names import _resolve_bound_callable as _resolve_bound_callable
 from weft.nnx.variable.kinds import Param
 from weft.transforms._wrap import as_tuple, named_like
 from weft.transforms.autodiff import GRAD, JVP, VJP, DiffOptions, jvp_with, vjp_with

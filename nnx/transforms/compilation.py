@@ -15,6 +15,8 @@ from weft.nnx.graphs.trees import refuse_sharing
 from weft.nnx.missing import MISSING
 from weft.nnx.transforms._wrap import boundary_of, checked_prefix, decorate, over, refuse_bound_method
 from weft.nnx.transforms.keywords import JitKeywords, ShardMapKeywords
+from weft.nnx.transforms.names import _raise_bound_method_error as _raise_bound_method_error
+from weft.nnx.transforms.names import _resolve_bound_callable as _resolve_bound_callable
 from weft.transforms._wrap import named_like, numbers_and_names
 from weft.transforms.compilation import JitFunction, JitOptions
 from weft.transforms.shards import SHARD_MAP, ShardMapOptions

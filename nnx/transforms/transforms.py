@@ -16,6 +16,12 @@ from weft.nnx.graphs.walk import iter_graph
 from weft.nnx.missing import MISSING
 from weft.nnx.transforms._wrap import boundary_of, decorate, over, refuse_bound_method
 from weft.nnx.transforms.keywords import JaxprKeywords
+from weft.nnx.transforms.names import _SIMPLE_COND_FN_CACHE as _SIMPLE_COND_FN_CACHE
+from weft.nnx.transforms.names import SimpleCondFn as SimpleCondFn
+from weft.nnx.transforms.names import _get_cached_wrapper as _get_cached_wrapper
+from weft.nnx.transforms.names import _get_simple_cond_fn as _get_simple_cond_fn
+from weft.nnx.transforms.names import _raise_bound_method_error as _raise_bound_method_error
+from weft.nnx.transforms.names import _resolve_bound_callable as _resolve_bound_callable
 from weft.nnx.variable.sharding import lay_out_abstractly
 from weft.nnx.variable.variable import Variable
 from weft.transforms._wrap import by_position, interpreted_at_once

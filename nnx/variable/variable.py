@@ -110,7 +110,8 @@ class Variable(Shown, HasMetadata, Generic[A], metaclass=VariableMeta):
         value = self.create_value(value)
         if metadata["eager_sharding"] and "out_sharding" in metadata:
             value = shard_value(value, metadata["out_sharding"], metadata.get("sharding_rules"), metadata.get("mesh"))
-        _store(self, "_raw_value", jax.new_ref(value) if metadata["ref"] else value)
+        keeps_ref = metadata["ref"] and not isinstance(value, jax.ShapeDtypeStruct)
+        _store(self, "_raw_value", jax.new_ref(value) if keeps_ref else value)
 
     @classmethod
     def _new(cls, value: Any, metadata: Any) -> Any:
@@ -160,10 +161,10 @@ class Variable(Shown, HasMetadata, Generic[A], metaclass=VariableMeta):
 
     @property
     def _can_update(self) -> bool:
-        return self._trace_state.is_valid()
+        return self._nnx_metadata["ref"] or self._trace_state.is_valid()
 
     def _check_can_update(self) -> None:
-        if not self._trace_state.is_valid():
+        if not self._can_update:
             raise TraceContextError(
                 f"Cannot mutate {type(self).__name__} from a different trace level",
                 at=located(self),
@@ -274,7 +275,7 @@ class Variable(Shown, HasMetadata, Generic[A], metaclass=VariableMeta):
         if _copy_ref:
             if is_array_ref(value):
                 value = value[...]
-            if metadata["ref"]:
+            if metadata["ref"] and not isinstance(value, jax.ShapeDtypeStruct):
                 value = jax.new_ref(value)
         return as_its_mode(self._new(copy_containers(value), metadata))
 

@@ -13,8 +13,14 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import flax
 import jax
 import numpy as np
+import pytest
+
+# The release of flax whose behaviour weft.nnx has. An older one is the peer where it is all that installs.
+IS_FOLLOWED = tuple(map(int, flax.__version__.split(".")[:3])) >= (0, 12, 12)
+followed = pytest.mark.skipif(not IS_FOLLOWED, reason="weft.nnx follows flax 0.12.12, and this older flax differs here")
 
 BOOKKEEPING = {"_pytree__nodes", "_pytree__state", "_pytree__plans", "_pytree__version", "_pytree__exposed"}
 

@@ -1,0 +1,91 @@
+"""Functions of flax's transforms that code outside of it calls by their private names.
+
+The transforms of this package do not use them: a copy of flax's own wrappers around a transform, which some code bases
+carry, finds here what it imports.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import jax
+from weft.nnx.errors import StructureError
+from weft.nnx.modules.module import Module
+
+
+def _resolve_bound_callable(f: Callable[..., Any]) -> tuple[Callable[..., Any], Any, bool]:
+    """A callable without the Module that it is bound to, within `functools.partial`s too.
+
+    Returns:
+        The function, in the same partial applications; the Module, or None; and whether there was one.
+
+    >>> class Scale(Module):
+    ...     def times(self, x, factor):
+    ...         return x * factor
+    >>> scale = Scale()
+    >>> function, owner, was_bound = _resolve_bound_callable(functools.partial(scale.times, factor=2))
+    >>> function(scale, 3), owner is scale, was_bound
+    (6, True, True)
+    """
+    if isinstance(f, functools.partial):
+        inner, owner, was_bound = _resolve_bound_callable(f.func)
+        return functools.partial(inner, *f.args, **f.keywords), owner, was_bound
+    if inspect.ismethod(f) and isinstance(f.__self__, Module):
+        return f.__func__, f.__self__, True
+    return f, None, False
+
+
+def _raise_bound_method_error(transform_name: str) -> NoReturn:
+    """Refuses a bound method of a Module.
+
+    Raises:
+        ValueError: saying how to write it.
+    """
+    raise StructureError(
+        f"nnx.{transform_name} does not support bound methods",
+        fix=f"decorate the method with @nnx.{transform_name} in its class, or call "
+        f"nnx.{transform_name}(MyClass.method)(instance, ...)",
+    )
+
+
+class SimpleCondFn:
+    """A branch as a function of pytrees, for `jax.lax.cond` and `switch`.
+
+    Args:
+        f: of pytrees with Variables in them, which it may update.
+        graph: the mode that it is kept under.
+
+    Returns, when called, what `f` returns, and the arguments as `f` left them; the caller's own stay as they are.
+    """
+
+    def __init__(self, f: Callable[..., Any], graph: bool):
+        self.f, self.graph = f, graph
+        functools.update_wrapper(self, f, updated=())
+
+    def __call__(self, *operands: Any) -> tuple[Any, Any]:
+        operands = jax.tree.map(lambda leaf: leaf, operands)
+        return self.f(*operands), operands
+
+
+# By branch, and by mode: JAX keeps traces by the identity of what it is given.
+_SIMPLE_COND_FN_CACHE: weakref.WeakKeyDictionary[Any, dict[bool, Any]] = weakref.WeakKeyDictionary()
+
+
+def _get_cached_wrapper(
+    cache: weakref.WeakKeyDictionary[Any, dict[bool, Any]], wrapper_type: Any, f: Callable[..., Any], graph: bool
+) -> Any:
+    """`wrapper_type(f, graph=graph)`, the same for the same function; a new one if that cannot be known weakly."""
+    try:
+        wrappers = cache.setdefault(f, {})
+    except TypeError:
+        return wrapper_type(f, graph=graph)
+    return wrappers.get(graph) or wrappers.setdefault(graph, wrapper_type(f, graph=graph))
+
+
+def _get_simple_cond_fn(f: Callable[..., Any], graph: bool) -> SimpleCondFn:
+    """The `SimpleCondFn` of a branch, the same at each call."""
+    return _get_cached_wrapper(_SIMPLE_COND_FN_CACHE, SimpleCondFn, f, graph)
