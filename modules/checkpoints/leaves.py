@@ -241,7 +241,6 @@ def placement(like: Any) -> Any:
         return None
 
 
-def _weakly_typed(array: Any) -> jax.Array:
-    # No function of JAX gives an array this; its own unpickling does it so. The array is new, and nobody else's yet.
-    array.aval = array.aval.update(weak_type=True)
-    return array
+def _weakly_typed(array: jax.Array) -> jax.Array:
+    # No function of JAX makes a weakly typed array of a strongly typed one, so the primitive below them is bound.
+    return jax.lax.convert_element_type_p.bind(array, new_dtype=array.dtype, weak_type=True, sharding=None)
