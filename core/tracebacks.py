@@ -12,10 +12,11 @@ The process's own hook for uncaught errors stays what it is.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator
+import functools
+from collections.abc import Callable, Generator
 from contextvars import ContextVar
 from types import FrameType, TracebackType
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 from weft.core.callers import is_machinery, is_users
@@ -23,6 +24,8 @@ from weft.core.errors import WeftError
 from weft.core.switches import is_on
 
 E = TypeVar("E", bound=BaseException)
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _config: Any = jax.config  # its options are attributes that no type knows
 VERBOSE = "WEFT_TYPECHECK_VERBOSE"
@@ -54,6 +57,21 @@ def cut(error: E) -> E:
     if notes := getattr(error, "__notes__", None):
         notes[:] = [note for note in notes if "JAX_TRACEBACK_FILTERING" not in note]
     return error
+
+
+def cutting(function: Callable[P, R]) -> Callable[P, R]:
+    """A function whose errors have their tracebacks cut: for public functions that no transform calls."""
+
+    @functools.wraps(function)
+    def cut_function(*args: P.args, **kwargs: P.kwargs) -> R:
+        __tracebackhide__ = True
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            cut(error)
+            raise
+
+    return cut_function
 
 
 def _causes(error: BaseException) -> list[BaseException]:

@@ -7,7 +7,8 @@ from weft.modules.attention.kv_cache import CacheError, KeyValueCache
 from weft.modules.attention.multi_head import MultiHeadAttention
 from weft.modules.attention.positions import LearnedPositions, RoPE, SinusoidalPositions, sinusoidal
 from weft.modules.attention.transformer import TransformerBlock
-from weft.modules.checkpoints.checkpoint import LoadReport, load_checkpoint, save_checkpoint
+from weft.modules.checkpoints.checkpoint import load_checkpoint, save_checkpoint
+from weft.modules.checkpoints.fitting import LoadReport
 from weft.modules.checkpoints.folders import Checkpoints, load_orbax
 from weft.modules.checkpoints.format import CheckpointError
 from weft.modules.checkpoints.importing import import_weights

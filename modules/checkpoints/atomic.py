@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import re
 import secrets
@@ -55,6 +56,12 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
 
 
+def _stray_prefix(target: Path) -> str:
+    """How the names of a target's strays begin. File systems take 255 bytes, so a long name is hashed."""
+    name = os.fsencode(target.name)
+    return f".{target.name}." if len(name) < 200 else f".{hashlib.sha256(name).hexdigest()}."
+
+
 def _final_target(path: Path) -> Path:
     target = Path(os.path.realpath(path))
     if target.is_symlink():  # `realpath` gives up at a circle of links
@@ -78,13 +85,13 @@ def _create(target: Path, before: os.stat_result | None) -> tuple[BinaryIO, Path
     # Created with the old mode, not given it later: whoever opens a file while it is readable goes on reading it.
     mode = 0o666 if before is None else stat.S_IMODE(before.st_mode) & 0o777
     while True:
-        temporary = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}")
+        temporary = target.with_name(f"{_stray_prefix(target)}{os.getpid()}-{secrets.token_hex(4)}")
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0)
         descriptor = os.open(temporary, flags, mode)
         try:
             _lock(descriptor, wait=True)
             # Another writer may have taken it for a stray in the moment before the lock.
-            if not _is_still(descriptor, temporary):
+            if not is_still(descriptor, temporary):
                 os.close(descriptor)
                 continue
             if before is not None:
@@ -110,7 +117,8 @@ def _take_over(descriptor: int, before: os.stat_result) -> None:
     os.fchmod(descriptor, mode)
 
 
-def _is_still(descriptor: int, path: Path) -> bool:
+def is_still(descriptor: int, path: Path) -> bool:
+    """Whether a file that was opened under a name is still the one of that name."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
@@ -129,7 +137,7 @@ def _lock(descriptor: int, *, wait: bool) -> bool:
 
 
 def _clear_strays(target: Path) -> None:
-    pattern = re.compile(rf"\.{re.escape(target.name)}\.(\d+)-[0-9a-f]{{8}}")
+    pattern = re.compile(rf"{re.escape(_stray_prefix(target))}(\d+)-[0-9a-f]{{8}}")
     try:
         names = os.listdir(target.parent)
     except PermissionError:  # one may write into a folder that one may not list

@@ -10,60 +10,25 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
-import numpy as np
 from jax.typing import DTypeLike
-from weft.core.paths import format_path
-from weft.core.records.leaves import Leaf, iter_leaves
-from weft.core.records.partition import take_apart
+from weft.core.records.leaves import iter_leaves
+from weft.core.tracebacks import cutting
 from weft.modules.checkpoints import format as form
 from weft.modules.checkpoints.atomic import replacing
-from weft.modules.checkpoints.configuration import (
-    Description,
-    configuration,
-    difference,
-    is_description,
-    is_empty_field,
-    show,
-)
-from weft.modules.checkpoints.format import CheckpointError, Entry, Source, Target
-from weft.modules.checkpoints.leaves import (
-    as_leaf,
-    cast_of,
-    content_of,
-    kind_of,
-    needs_x64,
-    restored,
-    show_type,
-    target_of,
-)
-from weft.modules.checkpoints.names import Rename, around, is_inside, refuse_two_at_one_path, renamed
+from weft.modules.checkpoints.configuration import configuration, is_description
+from weft.modules.checkpoints.fitting import LoadReport, Offer, Options, by_name, loaded
+from weft.modules.checkpoints.format import Target
+from weft.modules.checkpoints.leaves import cast_of, content_of, restored
+from weft.modules.checkpoints.names import Rename
 
 T = TypeVar("T")
 
-# As many lines of one error as one reads.
-_LINES = 8
 
-
-class LoadReport(NamedTuple):
-    """What a partial load did not do.
-
-    Attributes:
-        missing: the paths of `like` that the file has nothing for; they are as `like` has them.
-        left_over: the names in the file that `like` has no place for.
-
-    >>> report = LoadReport(missing=("head",), left_over=())
-    >>> [name for name in report.missing if not name.startswith("head")]
-    []
-    """
-
-    missing: tuple[str, ...]
-    left_over: tuple[str, ...]
-
-
+@cutting
 def save_checkpoint(path: str | os.PathLike[str], tree: Any) -> None:
     """Writes a tree, all or nothing; one array at a time passes through the memory of the host.
 
@@ -133,6 +98,7 @@ def load_checkpoint(
 ) -> T | tuple[T, LoadReport]: ...
 
 
+@cutting
 def load_checkpoint(  # weft: skip(it reads a file)
     path: str | os.PathLike[str],
     like: T,
@@ -184,171 +150,17 @@ def load_checkpoint(  # weft: skip(it reads a file)
 
     Source: the format, https://github.com/huggingface/safetensors.
     """
-    cast = cast_of(dtype)
-    structure, leaves = take_apart(like)
-    wanted = {name: as_leaf(leaf.value) for name, leaf in by_name(leaves).items()}
+    options = Options(rename, cast_of(dtype), partial, strict)
     with form.opened(Path(path)) as source:
-        saved = _saved_configuration(source)
-        paths = renamed(rename, {**dict.fromkeys(entry.name for entry in source.entries), **saved}, source.path)
-        entries = _renamed_entries(source, paths)
-        targets = {
-            name: target_of(entries[name], value, cast, described=bool(source.version))
-            for name, value in wanted.items()
-            if name in entries
-        }
-        lines = _differing_data(entries, wanted, targets, partial)
-        if strict and saved:
-            told = {place: one for place, one in configuration(like).items() if place not in wanted}
-            lines = differing_configuration(saved, told, paths, partial or rename is not None) + lines
-        values, used = _read_fitting(source, targets, wanted, lines)
-    tree = structure.build([values.get(name, value) for name, value in wanted.items()])
-    if not partial:
-        return tree
-    left_over = sorted({entry.name for entry in source.entries} - used)
-    return tree, LoadReport(tuple(name for name in wanted if name not in values), tuple(left_over))
+        saved = source.told("configuration", {})
+        if not all(map(is_description, saved.values())):
+            raise source.damaged()
+        offer = Offer(source.path, source.entries, saved, described=bool(source.version))
 
+        def read(targets: Mapping[str, Target], wanted: Mapping[str, Any]) -> dict[str, Any]:
+            names = {target.entry.name: name for name, target in targets.items()}
+            arrays = ((names[target.entry.name], target, array) for target, array in source.read(targets.values()))
+            return {name: restored(array, target, wanted[name]) for name, target, array in arrays}
 
-def by_name(leaves: Iterable[Leaf]) -> dict[str, Leaf]:
-    """Leaves by their paths in words.
-
-    Raises:
-        CheckpointError: if two have one.
-    """
-    by_name: dict[str, Leaf] = {}
-    twice: list[str] = []
-    for leaf in leaves:
-        name = format_path(leaf.path)
-        if name == "__metadata__":
-            raise CheckpointError("safetensors takes this name for itself", at=name, fix="rename it")
-        if name in by_name:
-            twice.append(name)
-        by_name[name] = leaf
-    if twice:
-        raise CheckpointError("two arrays have one path", at=twice, fix="rename one")
-    return by_name
-
-
-def _saved_configuration(source: Source) -> dict[str, Description]:
-    saved = source.told("configuration", {})
-    if not all(map(is_description, saved.values())):
-        raise source.damaged()
-    return saved
-
-
-def _renamed_entries(source: Source, paths: Mapping[str, str | None]) -> dict[str, Entry]:
-    chosen = {entry.name: paths[entry.name] for entry in source.entries}
-    refuse_two_at_one_path(chosen, source.path)
-    return {path: entry for entry in source.entries if (path := chosen[entry.name]) is not None}
-
-
-# --- what does not fit -----------------------------------------------------------------------------------------------
-
-
-def _differing_data(
-    entries: Mapping[str, Entry], wanted: Mapping[str, Any], targets: Mapping[str, Target | None], partial: bool
-) -> list[str]:
-    names = targets if partial else {*wanted, *entries}
-    return [
-        f"{name}: {_show_entry(entries.get(name), name)}, not {_show_like(wanted, name)}"
-        for name in sorted(names)
-        if targets.get(name) is None
-    ]
-
-
-def _show_entry(entry: Entry | None, name: str) -> str:
-    if entry is None:
-        return "nothing"
-    return show_type(entry.kind, entry.shape) + ("" if entry.name == name else f" (in the file: {entry.name})")
-
-
-def _show_like(wanted: Mapping[str, Any], name: str) -> str:
-    return show_type(kind_of(wanted[name]), np.shape(wanted[name])) if name in wanted else "nothing"
-
-
-def differing_configuration(
-    saved: Mapping[str, Description],
-    here: Mapping[str, Description],
-    paths: Mapping[str, str | None],
-    only_common: bool,
-) -> list[str]:
-    """A line for each path at which configuration differs, but none for what is inside of such a path."""
-    # What holds something that was renamed is another container by that.
-    changed = around(paths)
-    moved: dict[str, Description] = {}
-    # Said explicitly, a path counts for more than one that was merely kept: those come last.
-    for name in sorted(saved, key=lambda name: paths[name] != name):
-        path = paths[name]
-        if path is not None and (path != name or name not in changed):
-            moved[path] = saved[name]
-    lines: list[str] = []
-    last: str | None = None
-    for path in sorted({*moved, *here}):
-        missing = path not in moved or path not in here
-        if (missing and only_common) or (last is not None and is_inside(path, last)):
-            continue
-        if path not in moved and is_empty_field(path, here):
-            continue
-        line = _difference_at(path, moved.get(path), here.get(path))
-        if line is not None:
-            lines.append(line)
-            last = path
-    return lines
-
-
-def _difference_at(path: str, saved: Description | None, here: Description | None) -> str | None:
-    if saved is None or here is None:
-        return f"{path}: {_show(saved)}, not {_show(here)}"
-    found = difference(saved, here)
-    if found is None:
-        return None
-    inside, saved, here = found
-    place = f"{path}, in {'.'.join(inside)}" if inside else path
-    return f"{place}: {_show(saved)}, not {_show(here)}"
-
-
-def _show(description: Description | None) -> str:
-    text = "nothing" if description is None else show(description)
-    return text if len(text) <= 200 else f"{text[:197]}..."
-
-
-def misfit(path: str, lines: list[str]) -> CheckpointError:
-    """The error that says at which paths a checkpoint does not fit."""
-    more = [f"and {len(lines) - _LINES} more"] if len(lines) > _LINES else []
-    return CheckpointError(
-        f"{path} holds another tree",
-        at=lines[:_LINES] + more,
-        fix="load it into a tree that is made as the saved one was, or say how to make it fit with rename=, dtype=, "
-        "partial=True or strict=False",
-    )
-
-
-def _refuse_narrowing(targets: Mapping[str, Target], wanted: Mapping[str, Any]) -> None:
-    wide = [f"{name}: {target.dtype}" for name, target in targets.items() if needs_x64(target, wanted[name])]
-    if wide:
-        raise CheckpointError(
-            "JAX would narrow these arrays to 32 bits",
-            at=wide,
-            fix='jax.config.update("jax_enable_x64", True), or load into arrays of 32 bits with dtype="like"',
-        )
-
-
-def _read_fitting(
-    source: Source, targets: Mapping[str, Target | None], wanted: Mapping[str, Any], lines: list[str]
-) -> tuple[dict[str, Any], set[str]]:
-    """The values of all targets by path, and the names in the file that they come from; nothing if anything differs."""
-    if lines:
         # What does not fit may have been damaged, and then that is what should be said.
-        source.check()
-        raise misfit(source.path, lines)
-    fitting = {name: target for name, target in targets.items() if target is not None}
-    _refuse_narrowing(fitting, wanted)
-    return _read(source, fitting, wanted), {target.entry.name for target in fitting.values()}
-
-
-def _read(source: Source, targets: Mapping[str, Target], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    names = {target.entry.name: name for name, target in targets.items()}
-    values: dict[str, Any] = {}
-    for target, array in source.read(targets.values()):
-        name = names[target.entry.name]
-        values[name] = restored(array, target, wanted[name])
-    return values
+        return loaded(offer, like, options, read, source.check)

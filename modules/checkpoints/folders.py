@@ -14,6 +14,7 @@ from __future__ import annotations
 import atexit
 import functools
 import importlib
+import operator
 import os
 import threading
 import weakref
@@ -22,24 +23,14 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
 
 import jax
-from weft.core.records.partition import take_apart
-from weft.modules.checkpoints.checkpoint import LoadReport, by_name, differing_configuration, misfit
-from weft.modules.checkpoints.configuration import configuration
+from jax.typing import DTypeLike
+from weft.core.tracebacks import cutting
+from weft.modules.checkpoints.fitting import LoadReport, Offer, Options, loaded
 from weft.modules.checkpoints.format import CheckpointError
-from weft.modules.checkpoints.leaves import as_leaf
-from weft.modules.checkpoints.manifests import (
-    ARRAYS,
-    MANIFEST,
-    content,
-    differing,
-    entries_in,
-    entries_of,
-    orbax,
-    read_arrays,
-    read_manifest,
-    registry,
-)
-from weft.modules.checkpoints.names import Rename, refuse_two_at_one_path, renamed
+from weft.modules.checkpoints.leaves import cast_of
+from weft.modules.checkpoints.manifests import ARRAYS, MANIFEST, content, entries_in, orbax, read_arrays, read_manifest
+from weft.modules.checkpoints.names import Rename
+from weft.modules.checkpoints.writing import Writer
 
 T = TypeVar("T")
 
@@ -72,11 +63,15 @@ class Checkpoints:
     waits for it, and so does the program's end. A process that is killed leaves the last step that was written whole.
     In several processes, all make the same calls.
 
+    Whoever saves is the folder's writer until `close`, and there is one at a time. Others may read meanwhile: they see
+    the steps that are whole, and change nothing.
+
     Args:
         folder: of this run; made if it is not there. Each step is a folder in it.
         keep: how many steps are kept, the newest; None for all.
 
     Raises:
+        CheckpointError: if the folder is a file.
         ModuleNotFoundError: without Orbax (`pip install weft[orbax]`).
 
     >>> import jax.numpy as jnp
@@ -84,59 +79,76 @@ class Checkpoints:
     >>> folder = TemporaryDirectory()
     >>> with Checkpoints(folder.name, keep=2) as checkpoints:
     ...     for step in range(3):
-    ...         checkpoints.save(step, {"w": jnp.full(2, step), "epoch": step})
+    ...         checkpoints.save(step, {"w": jnp.arange(2) + step, "epoch": step})
     ...     checkpoints.steps, checkpoints.restore({"w": jnp.zeros(2, int), "epoch": 0})
-    ([1, 2], {'epoch': 2, 'w': Array([2, 2], dtype=int32)})
+    ([1, 2], {'epoch': 2, 'w': Array([2, 3], dtype=int32)})
     >>> folder.cleanup()
 
     Source: Orbax, https://github.com/google/orbax.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, keep: int | None = None):
-        ocp = orbax()
+        orbax()
         if keep is not None and keep < 1:
             raise CheckpointError(f"keep={keep} would keep no checkpoint", fix="keep=None keeps all, keep=1 the newest")
         self.folder = Path(folder).absolute()
-        self._manager: Any = ocp.CheckpointManager(
-            self.folder,
-            options=ocp.CheckpointManagerOptions(max_to_keep=keep, cleanup_tmp_directories=True),
-            handler_registry=registry(),
-        )
-        _open.add(self)
-        _finish_at_exit()
+        if self.folder.exists() and not self.folder.is_dir():
+            raise CheckpointError("this is a file, and no folder", at=str(self.folder), fix="give each run a folder")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._keep = keep
+        self._writer: Writer | None = None
+        self._end: Any = None
+        self._closed = False
 
     @property
     def steps(self) -> list[int]:
         """The steps that there are, once what is being written is there."""
         self.wait()
-        self._manager.reload()
-        return sorted(self._manager.all_steps())
+        return sorted(int(place.name) for place in self.folder.iterdir() if _is_whole(place))
 
     @property
     def latest(self) -> int | None:
         """The newest step, if there is one."""
         return max(self.steps, default=None)
 
+    @cutting
     def save(self, step: int, tree: Any) -> None:
         """Writes a tree as a step; what it holds may be changed or donated as soon as this returns.
 
         Args:
-            step: its number.
+            step: its number, 0 or more.
             tree: records and containers, as for `save_checkpoint`; arrays may lie on the devices of many processes.
 
         Raises:
-            CheckpointError: if something in it cannot be stored, naming its path; if the step is there already.
+            CheckpointError: if something in it cannot be stored, naming its path; if the step is there already; if
+                somebody else writes to the folder.
             Exception: what has gone wrong with the last save, in its thread.
         """
-        ocp = orbax()
-        self.wait()
-        if step in self._manager.all_steps():
+        number = _number_of(step)
+        if self._closed:
             raise CheckpointError(
-                f"there is a checkpoint of step {step} already", at=str(self.folder), fix="save a later step"
+                "these checkpoints were closed",
+                at=str(self.folder),
+                fix="save before close(), or open the folder again: weft.Checkpoints(folder)",
+            )
+        if number in self.steps:
+            raise CheckpointError(
+                f"there is a checkpoint of step {number} already", at=str(self.folder), fix="save a later step"
+            )
+        if (self.folder / str(number)).exists():
+            raise CheckpointError(
+                f"there is a part of a checkpoint of step {number}",
+                at=str(self.folder / str(number)),
+                fix="remove it, or save a later step",
             )
         arrays, manifest = content(tree)
-        args = {ARRAYS: ocp.args.PyTreeSave(arrays), MANIFEST: ocp.args.JsonSave(manifest)}
-        self._manager.save(step, args=ocp.args.Composite(**args), force=True)
+        if self._writer is None:
+            self._writer = Writer(self.folder, self._keep)
+            # Of checkpoints that nobody refers to any more, the last save is written, too.
+            self._end = weakref.finalize(self, self._writer.close)
+            _open.add(self)
+            _finish_at_exit()
+        self._writer.save(number, arrays, manifest)
 
     @overload
     def restore(
@@ -145,6 +157,7 @@ class Checkpoints:
         step: int | None = None,
         *,
         rename: Rename | None = None,
+        dtype: DTypeLike | Literal["like"] | None = None,
         partial: Literal[False] = False,
         strict: bool = True,
     ) -> T: ...
@@ -155,15 +168,18 @@ class Checkpoints:
         step: int | None = None,
         *,
         rename: Rename | None = None,
+        dtype: DTypeLike | Literal["like"] | None = None,
         partial: Literal[True],
         strict: bool = True,
     ) -> tuple[T, LoadReport]: ...
+    @cutting
     def restore(
         self,
         like: Any,
         step: int | None = None,
         *,
         rename: Rename | None = None,
+        dtype: DTypeLike | Literal["like"] | None = None,
         partial: bool = False,
         strict: bool = True,
     ) -> Any:
@@ -173,7 +189,7 @@ class Checkpoints:
             like: a tree of the same structure, shapes and dtypes; its arrays may be `jax.ShapeDtypeStruct`s. Each goes
                 where the one of `like` lies, on whatever mesh, and each process reads its part only.
             step: which; by default the newest.
-            rename, partial, strict: as for `load_checkpoint`. Of what a partial load does not want nothing is read.
+            rename, dtype, partial, strict: as for `load_checkpoint`. A partial load reads nothing of the rest.
 
         Returns:
             The tree; with `partial=True` the tree and a `LoadReport`.
@@ -181,16 +197,17 @@ class Checkpoints:
         Raises:
             CheckpointError: if there is no such step, or it does not fit, naming paths.
         """
-        steps = self.steps
-        chosen = max(steps, default=None) if step is None else step
-        if chosen not in steps:
+        chosen, steps = None if step is None else _number_of(step), self.steps
+        if chosen is None and steps:
+            chosen = steps[-1]
+        if chosen is None or chosen not in steps:
             raise CheckpointError(
                 "there is no checkpoint" if step is None else f"there is no checkpoint of step {step}",
                 at=f"{self.folder} holds steps {steps}",
                 fix="save one first, or pass the folder and the step of one that is there",
             )
         place = self.folder / str(chosen)
-        return load_orbax(place, like, rename=rename, partial=partial, strict=strict)
+        return load_orbax(place, like, rename=rename, dtype=dtype, partial=partial, strict=strict)
 
     def wait(self) -> None:
         """Waits until what was saved is written.
@@ -198,12 +215,16 @@ class Checkpoints:
         Raises:
             Exception: what has gone wrong with it.
         """
-        self._manager.wait_until_finished()
+        if self._writer is not None and not self._closed:
+            self._writer.manager.wait_until_finished()
+            self._writer.sweep()
 
     def close(self) -> None:
-        """Waits, and ends the threads. A program that ends without it waits, too."""
+        """Waits, and lets others write to the folder. A program that ends without it waits, too."""
+        self._closed = True
         _open.discard(self)
-        self._manager.close()
+        if self._end is not None:
+            self._end()
 
     def __enter__(self) -> Self:
         return self
@@ -214,28 +235,60 @@ class Checkpoints:
         self.close()
 
 
+def _number_of(step: Any) -> int:
+    try:
+        number = -1 if isinstance(step, bool) else operator.index(step)
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise CheckpointError(f"{step!r} is no step", fix="pass an integer, 0 or more: checkpoints.save(0, ...)")
+    return number
+
+
+def _is_whole(place: Path) -> bool:
+    """Whether a folder is one of a step, with what Orbax writes to it at last and deletes at first."""
+    is_step = place.name.isdecimal() and str(int(place.name)) == place.name
+    files = ["_CHECKPOINT_METADATA", *([f"{MANIFEST}/metadata"] if (place / MANIFEST).is_dir() else [])]
+    return is_step and all((place / file).is_file() for file in files)
+
+
 @overload
 def load_orbax(
     path: str | os.PathLike[str],
     like: T,
     *,
     rename: Rename | None = None,
+    dtype: DTypeLike | Literal["like"] | None = None,
     partial: Literal[False] = False,
     strict: bool = True,
 ) -> T: ...
 @overload
 def load_orbax(
-    path: str | os.PathLike[str], like: T, *, rename: Rename | None = None, partial: Literal[True], strict: bool = True
+    path: str | os.PathLike[str],
+    like: T,
+    *,
+    rename: Rename | None = None,
+    dtype: DTypeLike | Literal["like"] | None = None,
+    partial: Literal[True],
+    strict: bool = True,
 ) -> tuple[T, LoadReport]: ...
 @overload
 def load_orbax(
-    path: str | os.PathLike[str], like: T, *, rename: Rename | None = None, partial: bool, strict: bool = True
+    path: str | os.PathLike[str],
+    like: T,
+    *,
+    rename: Rename | None = None,
+    dtype: DTypeLike | Literal["like"] | None = None,
+    partial: bool,
+    strict: bool = True,
 ) -> T | tuple[T, LoadReport]: ...
+@cutting
 def load_orbax(  # weft: skip(it reads a folder)
     path: str | os.PathLike[str],
     like: T,
     *,
     rename: Rename | None = None,
+    dtype: DTypeLike | Literal["like"] | None = None,
     partial: bool = False,
     strict: bool = True,
 ) -> T | tuple[T, LoadReport]:
@@ -243,7 +296,7 @@ def load_orbax(  # weft: skip(it reads a folder)
 
     Args:
         path: the folder of a step, or what `orbax.checkpoint.StandardCheckpointer` and its like have written.
-        like, rename, partial, strict: as for `Checkpoints.restore`. Names of other programs are written as paths
+        like, rename, dtype, partial, strict: as for `Checkpoints.restore`. Names of other programs are written as paths
             (`layers[0].kernel`); the `value` at the end of each that `flax.nnx` writes is left out.
 
     Returns:
@@ -262,28 +315,10 @@ def load_orbax(  # weft: skip(it reads a folder)
     ({'head': Array([1., 1., 1.], dtype=float32)}, LoadReport(missing=(), left_over=('body',)))
     >>> folder.cleanup()
     """
+    options = Options(rename, cast_of(dtype), partial, strict)
     folder = Path(path).absolute()
     manifest = read_manifest(folder)
     source = folder / ARRAYS if (folder / ARRAYS).is_dir() else folder
-    saved = entries_of(manifest) if manifest is not None else entries_in(source)
-    numbers: dict[str, Any] = {} if manifest is None else manifest["numbers"]
-    told: dict[str, Any] = {} if manifest is None else manifest["configuration"]
-    paths = renamed(rename, [*saved, *numbers, *told], str(folder))
-    refuse_two_at_one_path({name: paths[name] for name in (*saved, *numbers)}, str(folder))
-    found: dict[str, Any] = {}
-    for name, entry in {**saved, **numbers}.items():
-        if (place := paths[name]) is not None:
-            found[place] = entry
-    structure, leaves = take_apart(like)
-    wanted = {name: as_leaf(leaf.value) for name, leaf in by_name(leaves).items()}
-    lines = differing(found, wanted, partial, own=manifest is not None)
-    if strict and manifest is not None:
-        here = {place: one for place, one in configuration(like).items() if place not in wanted}
-        lines = differing_configuration(told, here, paths, partial or rename is not None) + lines
-    if lines:
-        raise misfit(str(folder), lines)
-    values = read_arrays(source, {name: found[name] for name in wanted if name in found}, wanted)
-    tree = structure.build([values.get(name, value) for name, value in wanted.items()])
-    if not partial:
-        return tree
-    return tree, LoadReport(tuple(name for name in wanted if name not in found), tuple(sorted(found.keys() - wanted)))
+    entries, told = (entries_in(source), {}) if manifest is None else manifest
+    offer = Offer(str(folder), entries, told, described=manifest is not None)
+    return loaded(offer, like, options, functools.partial(read_arrays, source))

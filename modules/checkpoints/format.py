@@ -17,6 +17,7 @@ import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,13 @@ CHUNK = 1 << 23
 # The library reads no longer header.
 _LONGEST_HEADER = 100_000_000
 _NO_DIGEST = "0" * 64
+# NumPy has no array of more axes, and none has more bytes.
+_MOST_AXES, _MOST_BYTES = 64, 2**63 - 1
+# What a kind may look like that is given to NumPy to read: NumPy evaluates some texts as Python.
+_PLAIN = re.compile(r"[<>|]?[A-Za-z]\w{0,20}(\[\w{1,8}\])?", re.ASCII)
+PYTHON = "Python "
+# The dtype that holds a Python number.
+NUMBER_DTYPES: dict[str, Any] = {"bool": np.bool_, "int": np.int64, "float": np.float64, "complex": np.complex128}
 
 # safetensors' names of the dtypes that NumPy and JAX have too.
 _NAMES: dict[np.dtype[Any], str] = {
@@ -73,14 +81,14 @@ class Content:
 
 @dataclass(frozen=True)
 class Entry:
-    """One array in a file: its name, its kind and shape as in `Content`, and the place of its bytes."""
+    """One array of a checkpoint: its name, its kind, shape and weakness as in `Content`, and the place of its bytes."""
 
     name: str
     kind: str
     shape: tuple[int, ...]
-    begin: int
-    end: int
     weak: bool = False
+    begin: int = 0
+    end: int = 0
 
     @property
     def size(self) -> int:
@@ -94,7 +102,7 @@ class Target:
     Attributes:
         entry: which.
         shape: of the array.
-        dtype: of the array, which has as many bytes as the entry, unless it is cast.
+        dtype: of the array.
         source: the dtype that the bytes have, if they are to be cast item by item.
     """
 
@@ -102,6 +110,23 @@ class Target:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     source: np.dtype[Any] | None = None
+
+    @property
+    def read_size(self) -> int:
+        """How many bytes are read for it."""
+        return math.prod(self.shape) * (self.source or self.dtype).itemsize
+
+
+def dtype_of(kind: str) -> np.dtype[Any] | None:
+    """The dtype that the items of a kind have; None for keys, and for what is no kind."""
+    name = kind.removeprefix(PYTHON)
+    if not _PLAIN.fullmatch(name):
+        return None
+    try:
+        dtype = jnp.dtype(NUMBER_DTYPES.get(name, name) if name != kind else kind)
+    except (TypeError, ValueError):
+        return None
+    return None if dtype.hasobject else dtype
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -206,7 +231,7 @@ class Source:
         told = self.metadata.get("weft")
         if told is None:
             return 0 if "sha256" in self.metadata else None
-        if not told.isdecimal() or "sha256" not in self.metadata:
+        if not told.isdecimal() or len(told) > 9 or "sha256" not in self.metadata:
             raise self.damaged()
         if int(told) > VERSION:
             raise CheckpointError(
@@ -242,7 +267,10 @@ class Source:
             case _:
                 raise self.damaged()
         begin, end = told["data_offsets"]
-        return Entry(name, kind, tuple(shape), begin, end, weak)
+        entry = Entry(name, kind, tuple(shape), weak, begin, end)
+        if not _is_possible(entry):
+            raise self.damaged(f"no {kind:.40} of shape {entry.shape!s:.80} has {entry.size} bytes")
+        return entry
 
     def damaged(self, why: str = "its contents do not match its digest") -> CheckpointError:
         """The error for a file that is not what it was."""
@@ -262,6 +290,9 @@ class Source:
             if target is None and digest is None:
                 continue
             self._file.seek(len(self._prefix) + entry.begin)
+            # Nothing is allocated for what the file does not hold.
+            if target is not None and target.read_size != entry.size:
+                raise self.damaged()
             array = None if target is None else empty(target.shape, target.dtype)
             for piece in self._fill(entry, target, array):
                 if digest is not None:
@@ -286,8 +317,6 @@ class Source:
         """Reads an entry into an array, if any, and gives its bytes a piece at a time."""
         whole = None
         if target is not None and target.source is None:
-            if array.nbytes != entry.size:  # the metadata tells of a kind that the bytes do not have
-                raise self.damaged()
             whole = array.reshape(-1).view(np.uint8) if entry.size else None
         for start in range(0, entry.size, CHUNK):
             length = min(CHUNK, entry.size - start)
@@ -296,7 +325,7 @@ class Source:
                 raise self.damaged("it ends too early")
             if target is not None and target.source is not None:
                 place = slice(start // target.source.itemsize, (start + length) // target.source.itemsize)
-                _cast(piece.view(target.source), array.reshape(-1)[place], entry.name)
+                cast(piece.view(target.source), array.reshape(-1)[place], entry.name)
             yield piece
 
     def _started_digest(self) -> Any:
@@ -310,7 +339,29 @@ class Source:
         return hashlib.sha256(self._prefix.replace(self.metadata["sha256"].encode(), _NO_DIGEST.encode(), 1))
 
 
-def _cast(values: np.ndarray[Any, Any], into: np.ndarray[Any, Any], name: str) -> None:
+def _is_possible(entry: Entry) -> bool:
+    """Whether there are arrays of an entry's kind and shape, and they have as many bytes as it has."""
+    dtype = dtype_of(entry.kind)
+    if entry.kind.startswith(PYTHON):
+        if dtype is None or entry.shape:
+            return False
+        return entry.size > 0 if entry.kind == f"{PYTHON}int" else entry.size == dtype.itemsize
+    if len(entry.shape) > _MOST_AXES or min(entry.shape, default=0) < 0:
+        return False
+    itemsize = 1 if dtype is None else dtype.itemsize
+    # NumPy counts the axes of no length, too.
+    if math.prod(size or 1 for size in entry.shape) * itemsize > _MOST_BYTES:
+        return False
+    # The bytes of a key or of an array of structures are judged when one knows what is wanted.
+    return dtype is None or math.prod(entry.shape) * itemsize == entry.size
+
+
+def cast(values: np.ndarray[Any, Any], into: np.ndarray[Any, Any], name: str) -> None:
+    """Fills an array with the values of another dtype.
+
+    Raises:
+        CheckpointError: if it is one of integers that cannot hold them.
+    """
     with np.errstate(over="ignore", invalid="ignore"):  # an infinity is the nearest that a narrow float has
         into[...] = values.astype(into.dtype)
     if not jnp.issubdtype(into.dtype, jnp.inexact) and not np.array_equal(into.astype(values.dtype), values):
@@ -337,6 +388,9 @@ def opened(path: Path) -> Iterator[Source]:
         OSError: if it cannot be read.
         CheckpointError: if its header is not one of a safetensors file of this length.
     """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        # To open a pipe or a device may take for ever.
+        raise CheckpointError(f"{path} is no regular file", fix="copy what comes out of it to a file, and load that")
     with contextlib.ExitStack() as stack:
         while True:
             file = stack.enter_context(open(path, "rb"))

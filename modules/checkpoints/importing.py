@@ -26,9 +26,10 @@ from weft.core.paths import format_path, parse_path
 from weft.core.records.leaves import is_array
 from weft.core.records.partition import take_apart
 from weft.core.records.successors import records_in
+from weft.core.tracebacks import cutting
 from weft.modules.attention.positions import LearnedPositions
 from weft.modules.checkpoints import format as form
-from weft.modules.checkpoints.checkpoint import LoadReport
+from weft.modules.checkpoints.fitting import LoadReport
 from weft.modules.checkpoints.format import CheckpointError, Entry, Target
 from weft.modules.checkpoints.leaves import placement, show_type
 from weft.modules.combinators.stack import Stack
@@ -79,6 +80,7 @@ def import_weights(
     layout: Layout | None = None,
     strict: Literal[False],
 ) -> tuple[T, LoadReport]: ...
+@cutting
 def import_weights(  # weft: skip(of any leaf)
     model: T,
     weights: Mapping[str, Any] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
@@ -288,21 +290,22 @@ def _read_files(files: Any) -> dict[str, Any]:
     arrays: dict[str, Any] = {}
     for file in [files] if isinstance(files, str | os.PathLike) else files:
         with form.opened(Path(file)) as source:
-            targets = [Target(entry, entry.shape, _dtype_of(entry)) for entry in source.entries]
-            for target, array in source.read(targets):
+            for target, array in source.read([_weight(entry) for entry in source.entries]):
                 if target.entry.name in arrays:
                     raise CheckpointError("two files hold an array of this name", at=target.entry.name)
                 arrays[target.entry.name] = array
     return arrays
 
 
-def _dtype_of(entry: Entry) -> Any:
-    try:
-        return jnp.dtype(entry.kind)
-    except TypeError:
+def _weight(entry: Entry) -> Target:
+    dtype = None if entry.kind.startswith(form.PYTHON) else form.dtype_of(entry.kind)
+    if dtype is None:
         raise CheckpointError(
-            f"this is a {entry.kind}, and no weight", at=entry.name, fix="load weft's own files with load_checkpoint"
-        ) from None
+            f"this is a {entry.kind:.40}, and no weight",
+            at=entry.name,
+            fix="load weft's own files with load_checkpoint",
+        )
+    return Target(entry, entry.shape, dtype)
 
 
 # --- renaming --------------------------------------------------------------------------------------------------------

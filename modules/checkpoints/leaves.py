@@ -6,6 +6,7 @@ for arrays and keys of JAX one that lies where the leaf was put on purpose.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Literal
 
 import jax
@@ -15,11 +16,8 @@ from jax.core import Tracer
 from jax.typing import DTypeLike
 from weft.core.edge._jax import key_impl_of
 from weft.core.records.leaves import NUMBERS
-from weft.modules.checkpoints.format import CheckpointError, Content, Entry, Target
+from weft.modules.checkpoints.format import NUMBER_DTYPES, PYTHON, CheckpointError, Content, Entry, Target, dtype_of
 
-# How the dtype of a number is spelled that is no array, and what holds its bytes.
-_NUMBER_KINDS: dict[str, Any] = {"bool": np.bool_, "int": np.int64, "float": np.float64, "complex": np.complex128}
-_PYTHON = "Python "
 _CATEGORIES = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
 
 Cast = np.dtype[Any] | Literal["like"] | None
@@ -35,7 +33,7 @@ def kind_of(value: Any) -> str:
     >>> kind_of(1), kind_of(jnp.ones(2)), kind_of(jax.random.key(0))
     ('Python int', 'float32', 'key<fry>')
     """
-    return f"{_PYTHON}{type(value).__name__}" if type(value) in NUMBERS else str(value.dtype)
+    return f"{PYTHON}{type(value).__name__}" if type(value) in NUMBERS else str(value.dtype)
 
 
 def as_leaf(value: Any) -> Any:
@@ -45,7 +43,7 @@ def as_leaf(value: Any) -> Any:
 
 def show_type(kind: str, shape: tuple[int, ...]) -> str:
     """A kind and a shape for people: `float32[2,3]`."""
-    return kind if kind.startswith(_PYTHON) else f"{kind}[{','.join(map(str, shape))}]"
+    return kind if kind.startswith(PYTHON) else f"{kind}[{','.join(map(str, shape))}]"
 
 
 def _data_type(key: Any) -> jax.ShapeDtypeStruct:
@@ -55,8 +53,13 @@ def _data_type(key: Any) -> jax.ShapeDtypeStruct:
 # --- saving ----------------------------------------------------------------------------------------------------------
 
 
-def content_of(value: Any, name: str) -> Content:  # weft: skip(of any leaf)
+def content_of(value: Any, name: str, *, whole: bool = True) -> Content:  # weft: skip(of any leaf)
     """What is stored for a leaf.
+
+    Args:
+        value: the leaf.
+        name: its path, for errors.
+        whole: refuses an array of which other processes have a part.
 
     Raises:
         CheckpointError: if nothing can be, naming it.
@@ -65,23 +68,23 @@ def content_of(value: Any, name: str) -> Content:  # weft: skip(of any leaf)
         number = _number_as_array(value)
         return Content(kind_of(value), (), (number.dtype, number.shape), lambda: number)
     value = as_leaf(value)
-    refuse_unstorable(value, name)
+    _refuse_unstorable(value, name, whole)
     weak = bool(getattr(value, "weak_type", False))
     if is_key(value):
         data = _data_type(value)
         stored = (np.dtype(data.dtype), data.shape)
-        return Content(kind_of(value), value.shape, stored, lambda: _in_host_memory(jax.random.key_data(value)))
-    return Content(kind_of(value), value.shape, (value.dtype, value.shape), lambda: _in_host_memory(value), weak)
+        return Content(kind_of(value), value.shape, stored, lambda: in_host_memory(jax.random.key_data(value)))
+    return Content(kind_of(value), value.shape, (value.dtype, value.shape), lambda: in_host_memory(value), weak)
 
 
 def _number_as_array(value: complex) -> np.ndarray[Any, Any]:
     if type(value) is int and not -(2**63) <= value < 2**63:
         size = value.bit_length() // 8 + 1
         return np.frombuffer(value.to_bytes(size, "little", signed=True), np.uint8)
-    return np.asarray(value, _NUMBER_KINDS[type(value).__name__])
+    return np.asarray(value, NUMBER_DTYPES[type(value).__name__])
 
 
-def refuse_unstorable(value: Any, name: str, *, whole: bool = True) -> None:
+def _refuse_unstorable(value: Any, name: str, whole: bool) -> None:
     """Refuses what has no value, or of which this process has a part where it needs the whole.
 
     Raises:
@@ -108,7 +111,9 @@ def refuse_unstorable(value: Any, name: str, *, whole: bool = True) -> None:
         raise CheckpointError(what, at=name, fix=fix)
 
 
-def _in_host_memory(value: Any) -> np.ndarray[Any, Any]:
+def in_host_memory(value: Any) -> np.ndarray[Any, Any]:
+    """An array's values, or one that JAX makes of what is none."""
+    value = as_leaf(value)
     if not isinstance(value, jax.Array):
         return np.asarray(value)
     # An array of JAX keeps the copy that NumPy was given for as long as it lives, and a model would have two copies
@@ -155,7 +160,7 @@ def target_of(  # weft: skip(of any leaf)
         cast: whether dtypes may differ.
         described: whether the file tells kinds; others hold keys and numbers as the arrays that stand for them.
     """
-    source = _dtype_of(entry.kind)
+    source = dtype_of(entry.kind)
     if type(like) in NUMBERS or (_is_number(entry) and isinstance(like, jax.ShapeDtypeStruct)):
         return _number_target(entry, like, cast, source, described)
     if is_key(like):
@@ -179,24 +184,16 @@ def _number_target(entry: Entry, like: Any, cast: Cast, source: Any, described: 
     if _is_number(entry):
         # Where `like` is abstract, as `jax.eval_shape` makes it of a number, it says the category only.
         alike = _category(source) == _category(like.dtype) and not like.shape if wanted is None else False
-        fits = alike or entry.kind == f"{_PYTHON}{wanted}"
+        fits = alike or entry.kind == f"{PYTHON}{wanted}"
     else:
-        own = np.dtype(_NUMBER_KINDS[wanted or "int"])
+        own = np.dtype(NUMBER_DTYPES[wanted or "int"])
         alike = entry.kind == str(own) or (cast == "like" and _category(source) == _category(own))
         fits = not described and entry.shape == () and alike
     return Target(entry, (entry.size,), np.dtype(np.uint8)) if fits else None
 
 
 def _is_number(entry: Entry) -> bool:
-    return entry.kind.startswith(_PYTHON)
-
-
-def _dtype_of(kind: str) -> np.dtype[Any] | None:
-    """The dtype that items of a kind have in a file; None for keys."""
-    try:
-        return jnp.dtype(_NUMBER_KINDS.get(kind.removeprefix(_PYTHON), kind))
-    except (TypeError, ValueError):
-        return None
+    return entry.kind.startswith(PYTHON)
 
 
 def _category(dtype: Any) -> Any:
@@ -209,8 +206,8 @@ def needs_x64(target: Target, like: Any) -> bool:  # weft: skip(of any leaf)
     return of_jax and type(like) not in NUMBERS and jax.dtypes.canonicalize_dtype(target.dtype) != target.dtype
 
 
-def restored(array: np.ndarray[Any, Any], target: Target, like: Any) -> Any:  # weft: skip(it reads bytes)
-    """A leaf, of what was read for it. The array is the leaf's from now on."""
+def restored(array: Any, target: Target, like: Any) -> Any:  # weft: skip(it reads bytes)
+    """A leaf, of what was read for it: an array of NumPy, which is the leaf's from now on, or one that is in place."""
     if target.dtype == np.uint8 and (type(like) in NUMBERS or _is_number(target.entry)):
         return _restored_number(array.tobytes(), target.entry)
     if isinstance(like, np.ndarray | np.generic):
@@ -218,16 +215,20 @@ def restored(array: np.ndarray[Any, Any], target: Target, like: Any) -> Any:  # 
     # Not `jnp.asarray`, which copies.
     where = placement(like)
     if is_key(like):
-        key = jax.random.wrap_key_data(jax.device_put(array), impl=key_impl_of(like.dtype))
-        return key if where is None else jax.device_put(key, where)
-    placed = jax.device_put(array, where)
+        wrap = functools.partial(jax.random.wrap_key_data, impl=key_impl_of(like.dtype))
+        if where is None or where.is_fully_addressable:
+            key = wrap(jax.device_put(array))
+            return key if where is None else jax.device_put(key, where)
+        # On devices of other processes too: each has read all of it, which is what `jit` takes NumPy arrays for.
+        return jax.jit(wrap, out_shardings=where)(array)
+    placed = array if isinstance(array, jax.Array) else jax.device_put(array, where)
     return _weakly_typed(placed) if target.entry.weak and target.source is None else placed
 
 
 def _restored_number(data: bytes, entry: Entry) -> Any:
-    if entry.kind == f"{_PYTHON}int":
+    if entry.kind == f"{PYTHON}int":
         return int.from_bytes(data, "little", signed=True)
-    return np.frombuffer(data, _dtype_of(entry.kind))[0].item()
+    return np.frombuffer(data, dtype_of(entry.kind))[0].item()
 
 
 def placement(like: Any) -> Any:
@@ -241,7 +242,6 @@ def placement(like: Any) -> Any:
         return None
 
 
-def _weakly_typed(array: Any) -> jax.Array:
-    # No function of JAX gives an array this; its own unpickling does it so. The array is new, and nobody else's yet.
-    array.aval = array.aval.update(weak_type=True)
-    return array
+def _weakly_typed(array: jax.Array) -> jax.Array:
+    # No function of JAX makes a weakly typed array of a strongly typed one, so the primitive below them is bound.
+    return jax.lax.convert_element_type_p.bind(array, new_dtype=array.dtype, weak_type=True, sharding=None)

@@ -5,7 +5,7 @@ What has no manifest was written by another program, such as flax: its arrays go
 
 from __future__ import annotations
 
-import functools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,30 +13,39 @@ from typing import Any
 
 import jax
 import numpy as np
-from weft.core.edge._jax import key_impl_of
+from weft.core.paths import Path as PathInTree
 from weft.core.paths import format_path
-from weft.core.records.leaves import NUMBERS, Leaf, iter_leaves
-from weft.modules.checkpoints.checkpoint import by_name
-from weft.modules.checkpoints.configuration import configuration, is_description
-from weft.modules.checkpoints.format import CheckpointError
-from weft.modules.checkpoints.leaves import as_leaf, is_key, kind_of, placement, refuse_unstorable, show_type
+from weft.core.records.leaves import NUMBERS, iter_leaves
+from weft.modules.checkpoints.configuration import Description, configuration, is_description
+from weft.modules.checkpoints.fitting import by_name
+from weft.modules.checkpoints.format import PYTHON, CheckpointError, Entry, Target, cast, empty
+from weft.modules.checkpoints.leaves import content_of, in_host_memory, is_key, placement, restored
 
 Keys = tuple[str, ...]
 
 FORMAT = 1
 ARRAYS, MANIFEST = "arrays", "manifest"
 
+# Orbax walks trees recursively, which Python 3.11 does not do much deeper.
+_DEEPEST = 100
+# What means something in the names that Orbax gives to files, or cannot be in them; and what texts would be taken for.
+_SPECIAL = re.compile(r"[%./\[\x00-\x1f\ud800-\udfff]|^\d(?=\d*$)|^-(?=\d+$)")
+_INDEX = re.compile(r"[0-9]{1,9}")
+
 
 @dataclass(frozen=True)
-class Entry:
-    """An array of a checkpoint: where Orbax has it, and what it is."""
+class Held(Entry):
+    """An array or a number of Orbax's checkpoint.
 
-    keys: Keys
-    kind: str
-    shape: tuple[int, ...]
+    Attributes:
+        keys: where Orbax has the array.
+        raw: whether its bytes are what is stored, for Orbax does not know its dtype.
+        number: the Python number that it is, if any.
+    """
 
-    def __str__(self) -> str:
-        return show_type(self.kind, self.shape)
+    keys: Keys = ()
+    raw: bool = False
+    number: complex | None = None
 
 
 # ---- what is written -------------------------------------------------------------------------------------------------
@@ -46,49 +55,85 @@ def content(tree: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """The arrays of a tree as Orbax takes them, and the manifest."""
     leaves = by_name(leaf for leaf in iter_leaves(tree) if leaf.dynamic)
     told = {path: description for path, description in configuration(tree).items() if path not in leaves}
-    numbers = {name: _number(leaf.value) for name, leaf in leaves.items() if type(leaf.value) in NUMBERS}
-    arrays = {name: leaf for name, leaf in leaves.items() if name not in numbers}
+    numbers: dict[str, Any] = {}
     entries: dict[str, Any] = {}
     nested: dict[str, Any] = {}
-    for name, leaf in arrays.items():
-        value = as_leaf(leaf.value)
-        refuse_unstorable(value, name, whole=False)
-        entries[name] = {
-            "keys": (keys := _keys_of(leaf)),
-            "dtype": kind_of(value),
-            "shape": list(value.shape),
-            "kind": leaf.kind.__name__,
-        }
-        _set(nested, keys, jax.random.key_data(value) if is_key(value) else _owned(value), name)
+    for name, leaf in leaves.items():
+        if type(leaf.value) in NUMBERS:
+            numbers[name] = _number(leaf.value)
+            continue
+        kept = content_of(leaf.value, name, whole=False)
+        raw = not _is_known(kept.stored[0])
+        keys = _keys_of(leaf.path)
+        entries[name] = {"keys": keys, "dtype": kept.kind, "shape": kept.shape, "kind": leaf.kind.__name__}
+        entries[name] |= {"weak": True} if kept.weak else {}
+        entries[name] |= {"raw": True} if raw else {}
+        if 0 not in kept.stored[1]:  # Orbax writes no array without items
+            _set(nested, keys, _written(leaf.value, name, raw))
     return nested, {"format": FORMAT, "configuration": told, "numbers": numbers, "arrays": entries}
 
 
-def _owned(value: Any) -> Any:
-    # NumPy's arrays are written by a thread, and may be changed in place meanwhile.
-    return np.array(value) if isinstance(value, np.ndarray | np.generic) else value
-
-
 def _number(value: complex) -> list[str]:
-    return [type(value).__name__, repr(value)]
+    # Python refuses to write an integer of thousands of digits, but for powers of two.
+    big = type(value) is int and value.bit_length() > 10_000
+    return [type(value).__name__, hex(value) if big else repr(value)]
 
 
-def _keys_of(leaf: Leaf) -> Keys:
+def _keys_of(path: PathInTree) -> Keys:
     # A tree that is one array has no name, and Orbax wants one.
-    return tuple(map(str, leaf.path)) or ("root",)
+    keys = tuple(map(_key_of, path)) or ("root",)
+    return keys if len(keys) <= _DEEPEST else (*keys[: _DEEPEST - 1], "%%".join(keys[_DEEPEST - 1 :]))
 
 
-def _set(nested: dict[str, Any], keys: Keys, value: Any, name: str) -> None:
+def _key_of(part: Any) -> str:
+    """A part of a path in Orbax's names: no two parts are one, and no name is another with a part more."""
+    if not isinstance(part, str):
+        return str(part) if type(part) is int else "[" + _escaped(repr(part))
+    return _escaped(part) or "%-"
+
+
+def _escaped(text: str) -> str:
+    return _SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", text)
+
+
+def _set(nested: dict[str, Any], keys: Keys, value: Any) -> None:
     for key in keys[:-1]:
         nested = nested.setdefault(key, {})
-    if keys[-1] in nested:
-        raise CheckpointError("two arrays have one name", at=name, fix='rename one: Orbax tells 0 and "0" not apart')
     nested[keys[-1]] = value
+
+
+def _is_known(dtype: np.dtype[Any]) -> bool:
+    """Whether TensorStore, which writes for Orbax, knows a dtype."""
+    import tensorstore
+
+    try:
+        return bool(tensorstore.dtype(dtype.name).numpy_dtype == dtype)
+    except (TypeError, ValueError):
+        return False
+
+
+def _written(value: Any, name: str, raw: bool) -> Any:
+    """What Orbax is given for an array: one of JAX as it lies, or one of NumPy, of which it makes a copy at once."""
+    if is_key(value):
+        value = jax.random.key_data(value)
+    if isinstance(value, jax.Array) and raw and not (value.is_fully_addressable or value.is_fully_replicated):
+        raise CheckpointError(
+            f"Orbax has no {value.dtype}, and other processes have a part of this array",
+            at=name,
+            fix="save it in another dtype: astype(jnp.float32), or astype(jnp.uint8) for integers",
+        )
+    # An array of JAX takes Orbax twice as long as one of NumPy, but many devices, or processes, write their own parts.
+    if isinstance(value, jax.Array) and not raw and (jax.process_count() > 1 or len(value.sharding.device_set) > 1):
+        return value
+    array = in_host_memory(value)
+    return np.array(array[..., None], order="C").view(np.uint8) if raw else array
 
 
 # ---- what is read ----------------------------------------------------------------------------------------------------
 
 
-def read_manifest(folder: Path) -> dict[str, Any] | None:
+def read_manifest(folder: Path) -> tuple[list[Held], dict[str, Description]] | None:
+    """What a checkpoint of weft's says that it holds, and its configuration; None for another program's."""
     if not folder.is_dir():
         raise CheckpointError("there is no checkpoint of Orbax here", at=str(folder), fix="pass the folder of a step")
     if not (folder / MANIFEST).is_dir():
@@ -101,24 +146,32 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
             raise CheckpointError("this checkpoint is of a newer format", at=str(folder), fix="update weft")
         if not all(map(is_description, manifest["configuration"].values())):
             raise ValueError("configuration")
-        manifest["numbers"] = {name: _NUMBERS[kind](text) for name, (kind, text) in manifest["numbers"].items()}
-    except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
+        numbers = [_held_number(name, *told) for name, told in manifest["numbers"].items()]
+        arrays = [_held_array(name, told) for name, told in manifest["arrays"].items()]
+        return numbers + arrays, manifest["configuration"]
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, OSError) as error:
         if isinstance(error, CheckpointError):
             raise
-        raise CheckpointError("the manifest is damaged", at=f"{folder}: {error!r:.200}") from error
-    return manifest
+        raise CheckpointError(
+            "the manifest is damaged", at=f"{folder}: {error!r:.200}", fix="restore another step"
+        ) from error
 
 
-_NUMBERS = {"bool": lambda text: text == "True", "int": int, "float": float, "complex": complex}
+_NUMBERS = {"bool": lambda text: text == "True", "int": lambda text: int(text, 0), "float": float, "complex": complex}
 
 
-def entries_of(manifest: Mapping[str, Any]) -> dict[str, Entry]:
-    return {
-        name: Entry(tuple(one["keys"]), one["dtype"], tuple(one["shape"])) for name, one in manifest["arrays"].items()
-    }
+def _held_number(name: str, kind: str, text: str) -> Held:
+    return Held(name, f"{PYTHON}{kind}", (), number=_NUMBERS[kind](text))
 
 
-def entries_in(source: Path) -> dict[str, Entry]:
+def _held_array(name: str, told: Mapping[str, Any]) -> Held:
+    keys, shape, kind = tuple(told["keys"]), tuple(told["shape"]), told["dtype"]
+    if not (keys and all(isinstance(key, str) for key in (*keys, kind)) and all(type(size) is int for size in shape)):
+        raise ValueError(name)
+    return Held(name, kind, shape, bool(told.get("weak")), keys=keys, raw=bool(told.get("raw")))
+
+
+def entries_in(source: Path) -> list[Held]:
     """The arrays of another program's checkpoint, by names that are written as paths."""
     ocp = orbax()
     try:
@@ -132,11 +185,11 @@ def entries_in(source: Path) -> dict[str, Entry]:
         ) from error
     found = list(_arrays_in(tree, ()))
     of_variables = bool(found) and all(keys[-1] == "value" for keys, _ in found)
-    named: dict[str, Entry] = {}
+    entries: list[Held] = []
     for keys, value in found:
-        parts = [int(key) if key.isdigit() else key for key in (keys[:-1] if of_variables else keys)]
-        named[format_path(tuple(parts))] = Entry(keys, str(value.dtype), tuple(value.shape))
-    return named
+        parts = [int(key) if _INDEX.fullmatch(key) else key for key in (keys[:-1] if of_variables else keys)]
+        entries.append(Held(format_path(tuple(parts)), str(value.dtype), tuple(value.shape), keys=keys))
+    return entries
 
 
 def _arrays_in(node: Any, keys: Keys) -> Iterator[tuple[Keys, Any]]:
@@ -150,91 +203,72 @@ def _arrays_in(node: Any, keys: Keys) -> Iterator[tuple[Keys, Any]]:
         yield keys, node
 
 
-def differing(found: Mapping[str, Any], wanted: Mapping[str, Any], partial: bool, *, own: bool) -> list[str]:
-    lines: list[str] = []
-    for name in sorted({*wanted, *found}):
-        if name not in wanted or name not in found:
-            if not partial:
-                lines.append(f"{name}: {found.get(name, 'nothing')}, not {_show_like(wanted.get(name))}")
-        elif not _fits(found[name], wanted[name], own):
-            lines.append(f"{name}: {found[name]}, not {_show_like(wanted[name])}")
-    return lines
-
-
-def _show_like(value: Any) -> str:
-    return "nothing" if value is None else show_type(kind_of(value), np.shape(value))
-
-
-def _fits(entry: Any, like: Any, own: bool) -> bool:
-    if not isinstance(entry, Entry):
-        return type(entry) is type(like)
-    if type(like) in NUMBERS:
-        return False
-    if is_key(like) and not own:
-        data = _key_data(like)
-        return (entry.kind, entry.shape) == (str(data.dtype), data.shape)
-    return (entry.kind, entry.shape) == (kind_of(like), tuple(like.shape))
-
-
-def _key_data(key: Any) -> jax.ShapeDtypeStruct:
-    return jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(key.shape, key.dtype))
-
-
-def read_arrays(source: Path, entries: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    values = {name: entry for name, entry in entries.items() if not isinstance(entry, Entry)}
-    arrays = {name: entry for name, entry in entries.items() if isinstance(entry, Entry)}
-    if not arrays:
-        return values
-    ocp = orbax()
+def read_arrays(source: Path, targets: Mapping[str, Target], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """The leaves for targets, by path."""
     item: dict[str, Any] = {}
-    restore: dict[str, Any] = {}
-    for name, entry in arrays.items():
-        like = wanted[name]
-        shape = _key_data(like) if is_key(like) else like
-        where = None if is_key(like) else placement(like)
-        _set(item, entry.keys, jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=where), name)
-        on_host = where is None
-        args = ocp.RestoreArgs(restore_type=np.ndarray) if on_host else ocp.ArrayRestoreArgs(sharding=where)
-        _set(restore, entry.keys, args, name)
+    how: dict[str, Any] = {}
     try:
-        with ocp.PyTreeCheckpointer() as reader:
-            args = ocp.args.PyTreeRestore(item=item, restore_args=restore, partial_restore=True)
-            read = reader.restore(source, args=args)
-    except (ValueError, KeyError, OSError) as error:
-        raise _damaged(source, error) from error
-    return values | {name: _placed(_at(read, entry.keys), wanted[name]) for name, entry in arrays.items()}
+        for name, target in targets.items():
+            if _is_stored(target):
+                like, args = _request(target, wanted[name])
+                _set(item, target.entry.keys, like)
+                _set(how, target.entry.keys, args)
+        found: Any = {}
+        if item:
+            ocp = orbax()
+            with ocp.PyTreeCheckpointer() as reader:
+                args = ocp.args.PyTreeRestore(item=item, restore_args=how, partial_restore=True)
+                found = reader.restore(source, args=args)
+        return {name: _leaf(found, target, wanted[name]) for name, target in targets.items()}
+    except CheckpointError:
+        raise
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        # TensorStore says all that it was given behind what is wrong.
+        what, _, _ = str(error).partition(" [tensorstore_spec")
+        raise CheckpointError(
+            "the arrays of this checkpoint cannot be read: files of it are missing or damaged",
+            at=f"{source}: {what:.300}",
+            fix="restore another step",
+        ) from error
 
 
-def _damaged(source: Path, error: Exception) -> CheckpointError:
-    # TensorStore says all that it was given behind what is wrong.
-    what, _, _ = str(error).partition(" [tensorstore_spec")
-    return CheckpointError(
-        "the arrays of this checkpoint cannot be read: files of it are missing or damaged",
-        at=f"{source}: {what:.300}",
-        fix="restore another step",
-    )
+def _is_stored(target: Target) -> bool:
+    return target.entry.number is None and 0 not in target.entry.shape and 0 not in target.shape
 
 
-def _at(nested: Any, keys: Keys) -> Any:
-    for key in keys:
-        nested = nested[key]
-    return nested
+def _request(target: Target, like: Any) -> tuple[Any, Any]:
+    """What Orbax is asked for: an array on the devices where it shall lie, or on the host."""
+    ocp = orbax()
+    where = None if is_key(like) or type(like) in NUMBERS or target.entry.raw else placement(like)
+    # Orbax casts integers without a look at whether they fit.
+    if where is None or not (target.source is None or np.can_cast(target.source, target.dtype) or _is_inexact(target)):
+        return jax.ShapeDtypeStruct(target.shape, target.dtype), ocp.RestoreArgs(restore_type=np.ndarray)
+    like = jax.ShapeDtypeStruct(target.shape, target.dtype, sharding=where)
+    return like, ocp.ArrayRestoreArgs(sharding=where, dtype=target.dtype)
 
 
-def _placed(value: Any, like: Any) -> Any:
-    if isinstance(like, np.ndarray):
-        return value
-    if isinstance(like, np.generic):
-        return value[()]
-    if is_key(like):
-        wrap = functools.partial(jax.random.wrap_key_data, impl=key_impl_of(like.dtype))
-        where = placement(like)
-        if where is None or where.is_fully_addressable:
-            key = wrap(jax.device_put(value))
-            return key if where is None else jax.device_put(key, where)
-        # On devices of other processes too: each has read all of it, which is what `jit` takes NumPy arrays for.
-        return jax.jit(wrap, out_shardings=where)(np.asarray(value))
-    return value if isinstance(value, jax.Array) else jax.device_put(value)
+def _is_inexact(target: Target) -> bool:
+    return jax.numpy.issubdtype(target.dtype, np.inexact)
+
+
+def _leaf(found: Any, target: Target, like: Any) -> Any:
+    entry = target.entry
+    if entry.number is not None:
+        return entry.number
+    if not _is_stored(target):
+        return restored(empty(target.shape, target.dtype), target, like)
+    for key in entry.keys:
+        found = found[key]
+    if type(like) in NUMBERS:
+        return found.item()
+    if entry.raw and found.dtype == np.uint8:
+        found = found.view(target.source or target.dtype)[..., 0]
+    if found.shape != target.shape or found.dtype not in (target.dtype, target.source):
+        raise ValueError(f"{entry.name} is a {found.dtype} of shape {found.shape}")
+    if found.dtype != target.dtype:
+        found, whole = empty(target.shape, target.dtype), found
+        cast(whole, found, entry.name)
+    return restored(found, target, like)
 
 
 # ---- Orbax -----------------------------------------------------------------------------------------------------------
@@ -246,16 +280,3 @@ def orbax() -> Any:
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("checkpoints in folders need Orbax: pip install weft[orbax]") from error
     return orbax.checkpoint
-
-
-def registry() -> Any:
-    ocp = orbax()
-    registry = ocp.DefaultCheckpointHandlerRegistry()
-    arrays, manifest = ocp.PyTreeCheckpointHandler(), ocp.JsonCheckpointHandler()
-    for item, save, restore, handler in (
-        (ARRAYS, ocp.args.PyTreeSave, ocp.args.PyTreeRestore, arrays),
-        (MANIFEST, ocp.args.JsonSave, ocp.args.JsonRestore, manifest),
-    ):
-        registry.add(item, save, handler)
-        registry.add(item, restore, handler)
-    return registry

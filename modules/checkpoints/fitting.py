@@ -1,0 +1,289 @@
+"""Which array of a checkpoint goes to which leaf of a tree, what does not fit, and which option would mend that.
+
+Nothing of an array is read before all of it fits. An error advises what was tried: the fewest options of the call with
+which nothing would be left to complain of.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from weft.core.paths import format_path
+from weft.core.records.leaves import Leaf
+from weft.core.records.partition import take_apart
+from weft.modules.checkpoints.configuration import Description, configuration, difference, is_empty_field, show
+from weft.modules.checkpoints.format import CheckpointError, Entry, Target, dtype_of
+from weft.modules.checkpoints.leaves import Cast, as_leaf, kind_of, needs_x64, show_type, target_of
+from weft.modules.checkpoints.names import Rename, around, is_inside, refuse_two_at_one_path, renamed
+
+# As many lines of one error, and as much of a line, as one reads.
+_LINES, _LETTERS = 8, 300
+
+Read = Callable[[Mapping[str, Target], Mapping[str, Any]], dict[str, Any]]
+
+
+class LoadReport(NamedTuple):
+    """What a partial load did not do.
+
+    Attributes:
+        missing: the paths of `like` that the file has nothing for; they are as `like` has them.
+        left_over: the names in the file that `like` has no place for.
+
+    >>> report = LoadReport(missing=("head",), left_over=())
+    >>> [name for name in report.missing if not name.startswith("head")]
+    []
+    """
+
+    missing: tuple[str, ...]
+    left_over: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a checkpoint holds.
+
+    Attributes:
+        place: its file or folder, for messages.
+        entries: its arrays and numbers.
+        told: the configuration that was saved, by path; empty in a checkpoint of another program.
+        described: whether it tells kinds; others hold keys and numbers as the arrays that stand for them.
+    """
+
+    place: str
+    entries: Sequence[Entry]
+    told: Mapping[str, Description]
+    described: bool
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of `load_checkpoint`."""
+
+    rename: Rename | None = None
+    cast: Cast = None
+    partial: bool = False
+    strict: bool = True
+
+
+class Fit(NamedTuple):
+    """What goes where: targets by path; a line for whatever does not fit; the names that nothing is done with."""
+
+    targets: dict[str, Target]
+    lines: list[str]
+    left_over: tuple[str, ...]
+
+
+def loaded(offer: Offer, like: Any, options: Options, read: Read, check: Callable[[], None] = lambda: None) -> Any:
+    """A tree like another one, of what a checkpoint offers; with `partial` that and a `LoadReport`.
+
+    Args:
+        offer: what the checkpoint holds.
+        like: as for `load_checkpoint`.
+        options: of the call.
+        read: makes the leaves of targets, of which it is given those of `like` too, by path.
+        check: called before anything is said not to fit.
+
+    Raises:
+        CheckpointError: if something does not fit, naming paths.
+    """
+    structure, leaves = take_apart(like)
+    wanted = {name: as_leaf(leaf.value) for name, leaf in by_name(leaves).items()}
+    here: dict[str, Description] = {}
+    if offer.told and options.strict:
+        here = {path: description for path, description in configuration(like).items() if path not in wanted}
+    targets, lines, left_over = fit(offer, wanted, here, options)
+    if lines:
+        check()
+        more = [f"and {len(lines) - _LINES} more"] if len(lines) > _LINES else []
+        raise CheckpointError(
+            f"{offer.place} holds another tree",
+            at=[line if len(line) <= _LETTERS else f"{line[: _LETTERS - 3]}..." for line in lines[:_LINES]] + more,
+            fix=_advice(offer, wanted, here, options),
+        )
+    _refuse_narrowing(targets, wanted)
+    values = read(targets, wanted)
+    tree = structure.build([values.get(name, value) for name, value in wanted.items()])
+    return (
+        (tree, LoadReport(tuple(name for name in wanted if name not in values), left_over)) if options.partial else tree
+    )
+
+
+def by_name(leaves: Iterable[Leaf]) -> dict[str, Leaf]:
+    """Leaves by their paths in words.
+
+    Raises:
+        CheckpointError: if two have one.
+    """
+    by_name: dict[str, Leaf] = {}
+    twice: list[str] = []
+    for leaf in leaves:
+        name = format_path(leaf.path)
+        if name == "__metadata__":
+            raise CheckpointError("safetensors takes this name for itself", at=name, fix="rename it")
+        if name in by_name:
+            twice.append(name)
+        by_name[name] = leaf
+    if twice:
+        raise CheckpointError("two arrays have one path", at=twice, fix="rename one")
+    return by_name
+
+
+# --- what fits -------------------------------------------------------------------------------------------------------
+
+
+def fit(offer: Offer, wanted: Mapping[str, Any], here: Mapping[str, Description], options: Options) -> Fit:
+    """Finds the target of each leaf that is wanted, and what does not fit."""
+    names = {**dict.fromkeys(entry.name for entry in offer.entries), **offer.told}
+    paths = renamed(options.rename, names, offer.place)
+    chosen = {entry.name: paths[entry.name] for entry in offer.entries}
+    refuse_two_at_one_path(chosen, offer.place)
+    entries = {path: entry for entry in offer.entries if (path := chosen[entry.name]) is not None}
+    lines: list[str] = []
+    if options.strict and offer.told:
+        lines += differing_configuration(offer.told, here, paths, options.partial or options.rename is not None)
+    targets: dict[str, Target] = {}
+    for name in sorted({*wanted, *entries}):
+        both = name in wanted and name in entries
+        target = target_of(entries[name], wanted[name], options.cast, described=offer.described) if both else None
+        if target is not None:
+            targets[name] = target
+        elif both or not options.partial:
+            lines.append(f"{name}: {_show_entry(entries.get(name), name)}, not {_show_like(wanted, name)}")
+    left_over = sorted(name for name, path in chosen.items() if path not in wanted)
+    return Fit(targets, lines, tuple(left_over))
+
+
+def _show_entry(entry: Entry | None, name: str) -> str:
+    if entry is None:
+        return "nothing"
+    return show_type(entry.kind, entry.shape) + ("" if entry.name == name else f" (in the file: {entry.name})")
+
+
+def _show_like(wanted: Mapping[str, Any], name: str) -> str:
+    return show_type(kind_of(wanted[name]), np.shape(wanted[name])) if name in wanted else "nothing"
+
+
+def differing_configuration(
+    saved: Mapping[str, Description],
+    here: Mapping[str, Description],
+    paths: Mapping[str, str | None],
+    only_common: bool,
+) -> list[str]:
+    """A line for each path at which configuration differs, but none for what is inside of such a path."""
+    # What holds something that was renamed is another container by that.
+    changed = around(paths)
+    moved: dict[str, Description] = {}
+    # Said explicitly, a path counts for more than one that was merely kept: those come last.
+    for name in sorted(saved, key=lambda name: paths[name] != name):
+        path = paths[name]
+        if path is not None and (path != name or name not in changed):
+            moved[path] = saved[name]
+    lines: list[str] = []
+    last: str | None = None
+    for path in sorted({*moved, *here}):
+        missing = path not in moved or path not in here
+        if (missing and only_common) or (last is not None and is_inside(path, last)):
+            continue
+        if path not in moved and is_empty_field(path, here):
+            continue
+        line = _difference_at(path, moved.get(path), here.get(path))
+        if line is not None:
+            lines.append(line)
+            last = path
+    return lines
+
+
+def _difference_at(path: str, saved: Description | None, here: Description | None) -> str | None:
+    if saved is None or here is None:
+        return f"{path}: {_show(saved)}, not {_show(here)}"
+    found = difference(saved, here)
+    if found is None:
+        return None
+    inside, saved, here = found
+    place = f"{path}, in {'.'.join(inside)}" if inside else path
+    return f"{place}: {_show(saved)}, not {_show(here)}"
+
+
+def _show(description: Description | None) -> str:
+    text = "nothing" if description is None else show(description)
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def _refuse_narrowing(targets: Mapping[str, Target], wanted: Mapping[str, Any]) -> None:
+    wide = [f"{name}: {target.dtype}" for name, target in targets.items() if needs_x64(target, wanted[name])]
+    if wide:
+        raise CheckpointError(
+            "JAX would narrow these arrays to 32 bits",
+            at=wide,
+            fix='jax.config.update("jax_enable_x64", True), or load into arrays of 32 bits with dtype="like"',
+        )
+
+
+# --- what would fit --------------------------------------------------------------------------------------------------
+
+
+def _advice(offer: Offer, wanted: Mapping[str, Any], here: Mapping[str, Description], options: Options) -> str:
+    """The fewest changes to a call after which all of the checkpoint fits."""
+
+    def mends(options: Options, wanted: Mapping[str, Any] = wanted) -> bool:
+        try:
+            found = fit(offer, wanted, here, options)
+        except CheckpointError:
+            return False
+        # To leave everything out would be no help.
+        return not found.lines and bool(found.targets or not wanted)
+
+    changes = list(_changes(offer, wanted, options))
+    for count in range(1, len(changes) + 1):
+        for chosen in itertools.combinations(changes, count):
+            if mends(replace(options, **{name: value for each in chosen for name, value in each[0].items()})):
+                return f"pass {', and '.join(text for _, text in chosen)}"
+    shapes = {entry.name: entry for entry in offer.entries if _has_other_shape(entry, wanted.get(entry.name))}
+    stand_ins = {name: jax.ShapeDtypeStruct(entry.shape, dtype_of(entry.kind)) for name, entry in shapes.items()}
+    if shapes and mends(options, {**wanted, **stand_ins}):
+        name, entry = next(iter(shapes.items()))
+        stand_in = f'jax.ShapeDtypeStruct({entry.shape}, "{entry.kind}")'
+        return f"make the tree with the saved shapes, or put what has the saved shape there: {stand_in} at {name}"
+    return "load it into a tree that is made as the saved one was"
+
+
+def _changes(offer: Offer, wanted: Mapping[str, Any], options: Options) -> Iterator[tuple[dict[str, Any], str]]:
+    if options.strict and offer.told:
+        yield {"strict": False}, "strict=False, which takes the configuration of the tree that you load into"
+    if options.cast is None:
+        yield {"cast": "like"}, 'dtype="like", which casts what was saved to the dtypes of the tree that you load into'
+    if options.rename is None and (rename := _likely_rename(offer, wanted)):
+        yield {"rename": rename}, f"rename={rename}"
+    if not options.partial:
+        yield {"partial": True}, "partial=True, which loads what both have and returns a report of the rest, too"
+
+
+def _likely_rename(offer: Offer, wanted: Mapping[str, Any]) -> dict[str, str] | None:
+    """What renames the first name without a place to the first path that has nothing, less the end that they share."""
+    saved = [entry.name for entry in offer.entries]
+    name = min(set(saved) - wanted.keys(), default=None)
+    path = min(wanted.keys() - set(saved), default=None)
+    if name is None or path is None:
+        return None
+    same = 0
+    while same < min(len(name), len(path)) and name[-1 - same] == path[-1 - same]:
+        same += 1
+    # Names are cut where a part of the path begins.
+    while same and (name[-same] not in ".[" or path[-same] not in ".["):
+        same -= 1
+    return {name[: len(name) - same]: path[: len(path) - same]}
+
+
+def _has_other_shape(entry: Entry, like: Any) -> bool:
+    is_array = hasattr(like, "shape") and not isinstance(like, np.ndarray | np.generic)
+    return (
+        is_array
+        and entry.kind == kind_of(like)
+        and entry.shape != tuple(like.shape)
+        and dtype_of(entry.kind) is not None
+    )

@@ -1,0 +1,131 @@
+"""Who writes to a run's folder: one process, or one set of processes, at a time.
+
+Orbax writes each step beside its place and moves it there. What a killed writer has left beside it goes when the next
+one begins; who only reads removes nothing. A lock on a file in the folder tells whether there is a writer: the kernel
+takes it away from the dead. Steps that are no longer kept are first moved out of sight, to `.deleted`, so that none is
+listed of which a part is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from weft.modules.checkpoints.atomic import is_still
+from weft.modules.checkpoints.format import CheckpointError
+from weft.modules.checkpoints.manifests import ARRAYS, MANIFEST, orbax
+
+try:
+    import fcntl
+except ImportError:  # on Windows two writers are not found out
+    fcntl = None
+
+LOCK, DELETED = ".writer", ".deleted"
+
+
+class Writer:
+    """The writer of a folder: Orbax's manager, and the lock.
+
+    Args:
+        folder: which is there.
+        keep: as for `Checkpoints`.
+
+    Raises:
+        CheckpointError: if somebody else writes there, naming the process.
+    """
+
+    def __init__(self, folder: Path, keep: int | None):
+        self._path = folder / LOCK
+        self._deleted = folder / DELETED
+        self._lock, other = _locked(self._path) if jax.process_index() == 0 else (None, None)
+        if _any_process(other is not None):
+            raise CheckpointError(
+                "another weft.Checkpoints writes to this folder",
+                at=f"{folder}: {other or 'see the error of the first process'}",
+                fix="end or close that one first, or give each run a folder of its own; to read is always allowed",
+            )
+        self.manager = _manager(folder, keep)
+        self._sweeper = ThreadPoolExecutor(1)
+        self.sweep()
+
+    def save(self, step: int, arrays: dict[str, Any], manifest: dict[str, Any]) -> None:
+        """Begins to write a step."""
+        ocp = orbax()
+        args = {MANIFEST: ocp.args.JsonSave(manifest)}
+        if arrays:  # Orbax writes no tree without arrays
+            args[ARRAYS] = ocp.args.PyTreeSave(arrays)
+        self.manager.save(step, args=ocp.args.Composite(**args), force=True)
+
+    def sweep(self) -> None:
+        """Begins to delete what was moved out of sight."""
+        if jax.process_index() == 0:
+            self._sweeper.submit(_empty, self._deleted)
+
+    def close(self) -> None:
+        """Waits for what is being written and deleted, and lets others write."""
+        try:
+            self.manager.close()
+        finally:
+            self.sweep()
+            self._sweeper.shutdown()
+            if self._lock is not None:
+                with contextlib.suppress(OSError):
+                    self._deleted.rmdir()
+                with contextlib.suppress(OSError):
+                    self._path.unlink()
+                os.close(self._lock)
+
+
+def _manager(folder: Path, keep: int | None) -> Any:
+    ocp = orbax()
+    registry = ocp.DefaultCheckpointHandlerRegistry()
+    for item, save, restore, handler in (
+        (ARRAYS, ocp.args.PyTreeSave, ocp.args.PyTreeRestore, ocp.PyTreeCheckpointHandler()),
+        (MANIFEST, ocp.args.JsonSave, ocp.args.JsonRestore, ocp.JsonCheckpointHandler()),
+    ):
+        registry.add(item, save, handler)
+        registry.add(item, restore, handler)
+    options = ocp.CheckpointManagerOptions(max_to_keep=keep, cleanup_tmp_directories=True, todelete_subdir=DELETED)
+    return ocp.CheckpointManager(folder, options=options, handler_registry=registry)
+
+
+def _locked(path: Path) -> tuple[int | None, str | None]:
+    """A descriptor that holds the lock of a folder, or who has it; neither where the file system has no locks."""
+    while True:
+        # Not emptied as it is opened, for it may say who has the lock.
+        descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
+        try:
+            if fcntl is not None:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.read(descriptor, 300).decode(errors="replace") or "a process that does not say who it is"
+            os.close(descriptor)
+            return None, holder if error.errno in (errno.EWOULDBLOCK, errno.EACCES) else None
+        if is_still(descriptor, path):
+            os.truncate(descriptor, 0)
+            os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
+            return descriptor, None
+        # The last owner has removed it, as he closed, between the two steps.
+        os.close(descriptor)
+
+
+def _any_process(holds: bool) -> bool:
+    """Whether something holds in any process: all of them go on, or none."""
+    if jax.process_count() == 1:
+        return holds
+    return bool(np.any(multihost_utils.process_allgather(np.asarray(holds))))
+
+
+def _empty(folder: Path) -> None:
+    # The folder itself stays, as another step may be moved into it at any moment.
+    for child in folder.iterdir() if folder.is_dir() else ():
+        shutil.rmtree(child, ignore_errors=True)
