@@ -79,8 +79,8 @@ def check_origin(record: eqx.Module, successor: eqx.Module, others: Others, wher
         f"this {name} is not the successor of the {name} that it would follow: it has the parameters of {foreign}, "
         "and none of its",
         at=where,
-        fix="return the successor of the record itself, last, and the other as a value, for example in a dict; to go on "
-        "with the other's parameters on purpose, copy them: jax.tree.map(jnp.copy, other)",
+        fix="return the successor of the record itself, last, and the other as a value, for example in a dict; to go "
+        "on with the other's parameters on purpose, copy them: jax.tree.map(jnp.copy, other)",
     )
 
 
