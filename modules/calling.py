@@ -32,6 +32,7 @@ from jaxtyping import Array
 from weft.core.errors import SuccessorError
 from weft.core.records.keys import SeedError
 from weft.core.records.module import Module
+from weft.core.records.origins import arguments_by_name, check_origin
 from weft.core.records.successors import check_successor, take_successor
 
 Layer = Callable[..., Any]
@@ -147,7 +148,8 @@ def call_layer(layer: Layer, where: str, /, *args: Any, **kwargs: Any) -> tuple[
         What it returned beside its successor, and the successor: None for a pure layer.
 
     Raises:
-        SuccessorError: if the successor is of another structure, or nobody could tell which it is.
+        SuccessorError: if the successor is of another structure, has the parameters of a record among the arguments, or
+            nobody could tell which it is.
     """
     result = layer(*args, **kwargs)
     value, successor = take_successor(layer, result, where)
@@ -160,6 +162,7 @@ def call_layer(layer: Layer, where: str, /, *args: Any, **kwargs: Any) -> tuple[
             fix="return (y, successor)",
         )
     check_successor(layer, successor, where)
+    check_origin(layer, successor, arguments_by_name(args, kwargs), where)
     return value, successor
 
 

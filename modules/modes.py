@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 import equinox as eqx
 import jax
-from weft.core.records.successors import with_field
+from weft.core.records.module import replaced
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ def set_mode(tree: T, value: bool) -> T:
     changed = any(new is not old for new, old in zip(rebuilt, children, strict=True))
     result: Any = treedef.unflatten(rebuilt) if changed else tree
     if isinstance(result, eqx.Module) and _has_mode(result) and cast(Any, result).inference != value:
-        result = with_field(result, "inference", value)
+        result = replaced(result, {"inference": value}, lenient=True)
     return cast(T, result)
 
 

@@ -11,12 +11,16 @@ from typing import Any, TypeVar, cast
 
 import jax
 from weft.core.errors import CarryError
-from weft.core.interpreter.boundary import AnyBoundary, Arrival, Call, Departure, Groups
+from weft.core.interpreter.boundary import AnyBoundary, Arrival, Call, Departure, Groups, parameter_names
 from weft.core.interpreter.prefixes import subtrees
 from weft.core.interpreter.rides import CARRIED, Carry, Read, Ride, read_step
 from weft.core.interpreter.rules import Agreement, Lift, Lifted, Rule, no_check, no_details
+from weft.core.memory import live as of_handle
+from weft.core.paths import format_path
 from weft.core.records.agree import differences, how_to_lie_alike
 from weft.core.records.leaves import Leaf
+from weft.core.records.origins import Others, arguments_by_name, check_origin, closed_over_by
+from weft.core.records.successors import records_in
 
 O = TypeVar("O")
 
@@ -25,11 +29,14 @@ def agreement_of_carries(name: str, arrives: Callable[[Call], Arrival], *, shape
     """The agreement of a loop: what is carried out is made like what was carried in."""
 
     def agreement(boundary: AnyBoundary, live: Call, departure: Departure) -> Callable[[Any], None]:
-        before = boundary.describe(_alone(subtrees(arrives(live), live, departure.read, CARRIED)), "carry")
+        carried = _alone(subtrees(arrives(live), live, departure.read, CARRIED))
+        before = boundary.describe(carried, "carry")
+        others = [] if boundary.has_updates else _not_carried(live, carried)
 
         def check(out: Any) -> None:
             _check_arity(name, departure.prefix, out)
-            after = boundary.describe(_alone(subtrees(departure.prefix, out, departure.read, CARRIED)), "carry")
+            returned = _alone(subtrees(departure.prefix, out, departure.read, CARRIED))
+            after = boundary.describe(returned, "carry")
             # Before JAX compares types: it would name places in a flat tuple.
             found = differences(before, after, shapes=shapes, promotes=shapes)
             if found:
@@ -45,10 +52,30 @@ def agreement_of_carries(name: str, arrives: Callable[[Call], Arrival], *, shape
                     fix="return a carry of the same structure, shapes and dtypes; make a changing number an array"
                     + how_to_lie_alike(found),
                 )
+            _check_origins(carried, returned, others)
 
         return check
 
     return agreement
+
+
+def _not_carried(live: Call, carried: Any) -> Others:
+    """What a step is given or closes over beside its carry."""
+    function, args, kwargs = live[0][-1], live[1], live[2]
+    # A carry may be handed from one place to another: a target that is set to what follows it.
+    known = {id(record) for _, record in records_in(carried)}
+    beside = [*arguments_by_name(args, kwargs, parameter_names(function)), *closed_over_by(of_handle(function))]
+    rows = ((name, record) for name, value in beside for _, record in records_in(value))
+    return [(name, record) for name, record in rows if id(record) not in known]
+
+
+def _check_origins(carried: Any, returned: Any, others: Others) -> None:
+    if not others:
+        return
+    before = dict(records_in(carried))
+    for path, record in records_in(returned):
+        if path in before:
+            check_origin(before[path], record, others, format_path(path, "carry"))
 
 
 def _check_arity(name: str, prefix: Any, out: Any) -> None:

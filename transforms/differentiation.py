@@ -25,6 +25,7 @@ from weft.core.records.aliases import refuse_aliases
 from weft.core.records.filters import All, Filter, Maybe, format_filter
 from weft.core.records.kinds import Buffer, Param
 from weft.core.records.leaves import Leaf
+from weft.core.records.origins import arguments_by_name, note_beside
 
 # What is closed over need not leave; what is differentiated leaves as part of what is differentiated with it.
 DIFFERENTIATED, CLOSED, PRIMAL = Role("differentiated"), Role("closed over", keeps=True), Role("primal")
@@ -99,6 +100,7 @@ def _check(
             at=[f"{format_path(leaf.path)}: {leaf.kind.__name__}, {type_of(leaf.value)}" for leaf in leaves[:20]],
             fix="choose the leaves with wrt=, or the argument with argnums=; integers have no gradient",
         )
+    _note_beside(options, call)
     # Where what comes out is applied as an update. A vjp may well be asked for an array in two places: its cotangents
     # are two.
     if for_updates:
@@ -115,6 +117,14 @@ def _check(
             _refuse(options, leaf, "is not complex, but holomorphic=True", "make it complex, or drop holomorphic")
         if forward and complex_ and not options.holomorphic:
             _refuse(options, leaf, "is complex", "pass holomorphic=True, or use jacrev or jvp")
+
+
+def _note_beside(options: DiffOptions, call: Call) -> None:
+    args, beside = call[1], arguments_by_name((), call[2])
+    positions = {n % len(args) for n in options.positions}
+    beside = [*beside, *arguments_by_name((one for i, one in enumerate(args) if i not in positions), {})]
+    for position in positions:
+        note_beside(args[position], beside)
 
 
 def _refuse_aliases(options: DiffOptions, call: Call, chosen: Sequence[Any]) -> None:

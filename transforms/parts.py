@@ -148,7 +148,7 @@ class _Branch:
         value, successor = threaded.pure(record, operands, {})
         if successor is None:
             return value, records
-        new = with_part(records[index], inner, update(record, successor))
+        new = with_part(records[index], inner, update(record, successor), lenient=True)
         return value, (*records[:index], new, *records[index + 1 :])
 
     def learn(self, records: tuple[Any, ...], *operands: Any) -> frozenset[int]:

@@ -28,7 +28,9 @@ from weft.core import hooks
 from weft.core.definitions import note_definition
 from weft.core.edge import trees
 from weft.core.errors import FrozenError, StructureError
-from weft.core.records.configuration import Mixed, stored, stored_static
+from weft.core.records.cached import SLOT, keep_beside
+from weft.core.records.computed import computed_again, computed_fields
+from weft.core.records.configuration import Mixed, opened, stored, stored_static
 from weft.core.records.exporting import exportable
 from weft.core.records.printing import printed
 from weft.core.records.statics import Static
@@ -95,10 +97,14 @@ class Module(eqx.Module):
     (11, 2)
     """
 
+    # Beside the fields: see `cached`.
+    __slots__ = (SLOT,)
+
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         note_definition(cls)
         exportable(cls)
+        keep_beside(cls)
         # What is annotated is a field, and a function there its default.
         fields = inspect.get_annotations(cls)
         for name, value in list(vars(cls).items()):
@@ -140,6 +146,10 @@ class Module(eqx.Module):
         for note in construction_watchers:
             note(self)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # The fields alone: what a cached property computed is computed again by a copy.
+        return dict(object.__getattribute__(self, "__dict__"))
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         object.__getattribute__(self, "__dict__").update(state)
         # cloudpickle makes a class of `__main__` empty first and fills it later; equinox has then told JAX that it has
@@ -164,6 +174,8 @@ class Module(eqx.Module):
         Raises:
             AttributeError: if a name is not a field of this record.
             StaticError: if a static field would hold an array, or any field something unhashable.
+            StructureError: if the constructor computes a field (`field(init=False)`) that is not named, and it cannot
+                be told what it is now.
         """
         fields = {field.name: field for field in dataclasses.fields(self)}
         unknown = [name for name in changes if name not in fields]
@@ -172,23 +184,58 @@ class Module(eqx.Module):
                 f"{type(self).__qualname__} has no field {', '.join(map(repr, unknown))}; "
                 f"its fields are {', '.join(fields) or 'none'}"
             )
-        copy = with_fields(self, changes)
-        contracts = hooks.installed_contracts()
-        if contracts is not None:
-            contracts.replaced(copy)
-        return copy
+        return replaced(self, changes)
 
 
-def with_fields(record: E, changes: Mapping[str, Any]) -> E:
-    """A copy of a record with other values in the named fields, which no contract looks at; of equinox's own too."""
+def replaced(record: E, changes: Mapping[str, Any], *, lenient: bool = False) -> E:
+    """A copy of a record with other values in the named fields, which its contracts look at; see `with_fields`."""
+    copy = with_fields(record, changes, lenient=lenient)
+    contracts = hooks.installed_contracts() if isinstance(record, Module) else None
+    if contracts is not None:
+        contracts.replaced(copy)
+    return copy
+
+
+def with_fields(record: E, changes: Mapping[str, Any], *, lenient: bool = False) -> E:
+    """A copy of a record with other values in the named fields, which no contract looks at; of equinox's own too.
+
+    Args:
+        record: the record.
+        changes: the values, by the names of fields.
+        lenient: whether a field that the constructor computes stays as it is where it cannot be computed again: for
+            changes that the user has not written down.
+
+    Raises:
+        StructureError: if the constructor computes a field, and it cannot be told what that is now; see `computed`.
+    """
     cls = type(record)
+    fields = cls.__dataclass_fields__
     copy = object.__new__(cls)
     values: dict[str, Any] = object.__getattribute__(copy, "__dict__")
     values.update(object.__getattribute__(record, "__dict__"))
+    # What the user or a decorator put beside the fields is about the record before.
+    if len(values) != len(fields):
+        for name in values.keys() - fields.keys() - _NAMES_OF_WRAPPERS:
+            del values[name]
+    if computed_fields(cls):
+        changes = {**changes, **_computed_again(record, changes, lenient)}
     keeps = issubclass(cls, Module)
     for name, value in changes.items():
-        values[name] = _kept(cls, cls.__dataclass_fields__[name], value) if keeps else value
+        values[name] = _kept(cls, fields[name], value) if keeps else value
     return copy
+
+
+# What equinox's wrappers of functions take over from them, which is part of their definition as pytrees.
+_NAMES_OF_WRAPPERS = frozenset({"__module__", "__name__", "__qualname__", "__doc__", "__annotations__"})
+
+
+def _computed_again(record: Any, changes: Mapping[str, Any], lenient: bool) -> dict[str, Any]:
+    try:
+        return computed_again(record, {name: opened(value) for name, value in changes.items()})
+    except StructureError:
+        if lenient:
+            return {}
+        raise
 
 
 def standing_for(cls: type, record: Any) -> Any:

@@ -156,26 +156,22 @@ def part_of(parent: PyTree, part: Any) -> PyTree:
     return parent[part]
 
 
-def with_part(parent: PyTree, path: Path, value: PyTree) -> PyTree:
-    """A tree of records and containers with another value at a path; everything off the path is shared."""
+def with_part(parent: PyTree, path: Path, value: PyTree, *, lenient: bool = False) -> PyTree:
+    """A tree of records and containers with another value at a path; everything off the path is shared.
+
+    `lenient` is for what the user has not written down; see `module.with_fields`.
+    """
     if not path:
         return value
     part: Any = path[0]
-    child = with_part(part_of(parent, part), path[1:], value)
+    child = with_part(part_of(parent, part), path[1:], value, lenient=lenient)
     if isinstance(parent, eqx.Module):
-        return with_field(parent, part, child)
+        return module.replaced(parent, {part: child}, lenient=lenient)
     if isinstance(parent, dict):
         items = {**cast("dict[Any, Any]", parent), part: child}
         return items if type(cast(Any, parent)) is dict else type(cast(Any, parent))(items)
     row = [*parent[:part], child, *parent[part + 1 :]]
     return type(parent)(*row) if hasattr(parent, "_fields") else type(parent)(row)
-
-
-def with_field(record: eqx.Module, name: str, value: PyTree) -> eqx.Module:
-    """A record with another value in one field; for equinox modules, which have no `replace`, too."""
-    if isinstance(record, module.Module):
-        return record.replace(**{name: value})
-    return module.with_fields(record, {name: value})
 
 
 def check_successor(old: PyTree, new: PyTree, where: str) -> None:

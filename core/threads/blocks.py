@@ -79,7 +79,7 @@ class Block:
                 f"weft.vmap({self.format_handle(path)})(x) or weft.scan(...), or pass the record through the transform "
                 "as an argument and take its successor from the result",
             )
-        self.record = with_part(self.record, path, successor)
+        self.record = with_part(self.record, path, successor, lenient=bool(by))
         if isinstance(old, eqx.Module):
             self.replaced[id(old)] = (old, path)
             self.replaced.pop(id(successor), None)

@@ -8,7 +8,6 @@ nothing leaves a transform but what changed; they are written back when the oute
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from weft.core.edge import trees
 from weft.core.edge.trees import PyTree
 from weft.core.errors import WeftError
 from weft.core.paths import Path
+from weft.core.records.origins import arguments_by_name, check_origin
 from weft.core.records.partition import changes, update
 from weft.core.records.successors import check_successor, take_successor
 from weft.core.threads.blocks import Block, unguarded
@@ -160,8 +160,11 @@ class ThreadedFunction:
         """The method of a record."""
         return cast("Callable[..., PyTree]", record) if self.name == "__call__" else getattr(record, self.name)
 
-    def take(self, record: eqx.Module, result: PyTree) -> tuple[PyTree, eqx.Module | None]:
-        """The value and the successor, or None, of what the method of a record returned."""
+    def take(
+        self, record: eqx.Module, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]
+    ) -> tuple[PyTree, eqx.Module | None]:
+        """Calls the method of a record: the value and the successor, or None, of what it returned."""
+        result = self.bound(record)(*args, **kwargs)
         handle, suffix = self.block.format_handle(self.path), self._suffix()
         method = getattr(cast("type[Any]", type(record)), self.name, None)
         where = self.block.format(self.path) + suffix
@@ -172,6 +175,8 @@ class ThreadedFunction:
         if successor is None and len(row) > 1 and isinstance(row[-1], eqx.Module):
             # What stands where successors do, and is none, is refused: state would be lost with it.
             check_successor(record, row[-1], where)
+        if successor is not None:
+            check_origin(record, successor, arguments_by_name(args, kwargs), where)
         return value, successor
 
     def pure(self, record: eqx.Module, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]) -> Returned:
@@ -180,7 +185,7 @@ class ThreadedFunction:
         if self.transforms:
             inner = ThreadedFunction(self.block, self.path, self.name, self.transforms[:-1])
             return self.transforms[-1].apply(Part(record, inner))(*args, **kwargs)
-        value, successor = self.take(record, self.bound(record)(*args, **kwargs))
+        value, successor = self.take(record, args, kwargs)
         if successor is None or successor is record:
             return Returned(value, None)
         check_successor(record, successor, self.block.format(self.path) + self._suffix())
@@ -195,7 +200,7 @@ class ThreadedFunction:
             value, changed = unguarded(lambda: self._transformed(record, args, kwargs))
             successor = None if changed is None else update(record, changed)
         else:
-            value, successor = self.take(record, unguarded(functools.partial(self.bound(record), *args, **kwargs)))
+            value, successor = unguarded(lambda: self.take(record, args, kwargs))
         if successor is not None:
             self.block.put(self.path, successor, by=self._suffix())
         return value

@@ -220,7 +220,7 @@ def _watch(record: eqx.Module, method: Callable[..., object], given: Given, proc
         if met is not None:
             met.append(mark)
         with contextlib.suppress(TypeError, ValueError):  # inside of a node whose items cannot be set
-            result = with_part(result, path, marked)
+            result = with_part(result, path, marked, lenient=True)
     return result
 
 

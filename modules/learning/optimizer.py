@@ -27,12 +27,14 @@ from jax.core import Tracer
 from weft.core.edge import trees
 from weft.core.edge.trees import TreeDef
 from weft.core.errors import DifferentiationError, StructureError
+from weft.core.interpreter.boundary import parameter_names
 from weft.core.paths import Path, format_path, key_part
 from weft.core.records.aliases import refuse_aliases
 from weft.core.records.filters import Filter, format_filter, sort_leaves
 from weft.core.records.kinds import OptState, Param
 from weft.core.records.leaves import Leaf, iter_leaves
 from weft.core.records.module import Module, static
+from weft.core.records.origins import arguments_by_name, check_origin, closed_over_by, seen_beside
 from weft.core.records.partition import only_leaves, with_leaves
 from weft.core.records.successors import check_successor, take_successor
 from weft.core.threads.lost import drop
@@ -235,7 +237,8 @@ class Optimizer(Module):  # weft: skip(of any model)
         Raises:
             StructureError: naming the paths where the gradient does not fit the parameters, or where the model has
                 other parameters than the one that the optimizer was made for.
-            SuccessorError: naming the paths where `state_of` is of another structure than the model.
+            SuccessorError: naming the paths where `state_of` is of another structure than the model, or if it is what
+                another model became that the gradient's function was given beside it.
         """
         import optax
 
@@ -258,6 +261,7 @@ class Optimizer(Module):  # weft: skip(of any model)
         if state_of is not None:
             new = self._with_parameters(state_of, tree)
             check_successor(model, new, "state_of")
+            check_origin(cast(Any, model), cast(Any, state_of), seen_beside(model), "state_of")
         successor = self._with_parameters(new, optax.apply_updates(tree, updates))
         return successor, self.replace(state=_by_path(state), step=self.step + 1)
 
@@ -281,7 +285,8 @@ class Optimizer(Module):  # weft: skip(of any model)
 
         Raises:
             DifferentiationError: if what the loss returns first is no inexact scalar.
-            SuccessorError: if nobody could tell which of the things returned is the successor.
+            SuccessorError: if nobody could tell which of the things returned is the successor, or it is what another
+                model became that the loss was given: a teacher.
 
         >>> import jax, optax
         >>> model = Linear(2, 1, key=jax.random.key(0))
@@ -290,9 +295,13 @@ class Optimizer(Module):  # weft: skip(of any model)
         >>> (moved.bias - model.bias).tolist()
         [-0.5]
         """
+        given = model
 
         def evaluate(model: Any, *args: Any, **kwargs: Any) -> Any:
             value, successor = take_successor(model, loss(model, *args, **kwargs), "the loss")
+            if successor is not None:
+                others = [*arguments_by_name(args, kwargs, parameter_names(loss)[1:]), *closed_over_by(loss)]
+                check_origin(model, successor, [(name, one) for name, one in others if one is not given], "the loss")
             return value[0] if type(value) is tuple else value, (value, successor)
 
         (_, (value, new)), gradient = value_and_grad(evaluate, wrt=self.wrt, has_aux=True)(model, *args, **kwargs)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -42,6 +43,34 @@ def check_bound(axis_name: Any, layer: str) -> None:
                 fix=f"call it inside of vmap(..., axis_name={name!r}), or in inference mode, where it averages over "
                 f"nothing; a {layer} of batches needs no axis_name",
             ) from None
+
+
+def check_several(x: Any, axes: Sequence[int], axis_name: Any, axis_index_groups: Any, layer: str, *, fix: str) -> None:
+    """Refuses to normalise single values: each would be its own mean, and come out as exactly zero.
+
+    Args:
+        x: the input.
+        axes: what the statistics are taken over.
+        axis_name, axis_index_groups: as in `moments`.
+        layer: what normalises.
+        fix: the ways out.
+
+    Raises:
+        AxisError: if there is one value for each mean, as far as sizes are known.
+    """
+    count = math.prod(x.shape[axis] for axis in axes)
+    # A symbolic size stands for large ones.
+    if not isinstance(count, int) or count != 1:
+        return
+    if axis_name is not None:
+        names = axis_name if isinstance(axis_name, tuple) else (axis_name,)
+        count = len(axis_index_groups[0]) if axis_index_groups else math.prod(map(lax.axis_size, names))
+    if count == 1:
+        raise AxisError(
+            f"{layer} normalises one value for each feature, which makes it exactly zero, whatever it is",
+            at=f"x: {jax.typeof(x)}",
+            fix=fix,
+        )
 
 
 def canonical_axes(axes: Axes, rank: int) -> tuple[int, ...]:

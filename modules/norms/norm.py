@@ -11,7 +11,7 @@ from weft.core.records.kinds import BatchStat
 from weft.core.records.module import Module, static
 from weft.modules.construct import Initializer, KeyLike, check_features, check_positive, option_dtype
 from weft.modules.drawing import draw
-from weft.modules.norms.moments import batch_norm, check_bound, norm
+from weft.modules.norms.moments import batch_norm, check_bound, check_several, norm
 from weft.modules.op import hashable
 
 
@@ -24,6 +24,12 @@ def affine_parameters(
     wanted = ((init, (features,), param_dtype) if use else None for use, init in used)
     scale, bias = draw(key, layer, *wanted, keyless=True)
     return scale, bias
+
+
+_ONE_EXAMPLE = (
+    'under vmap, name the mapped axis in both: BatchNorm(..., axis_name="batch") and vmap(..., axis_name="batch"); or '
+    "give it a whole batch, of more than one example, without vmap; or use inference mode"
+)
 
 
 class BatchNorm(Module):
@@ -112,12 +118,16 @@ class BatchNorm(Module):
             mask: which values count for the statistics; broadcasts against `x`.
 
         Raises:
-            AxisError: if the last axis is not of size `features`, or nothing around binds `axis_name`.
+            AxisError: if the last axis is not of size `features`, nothing around binds `axis_name`, or there is one value
+                for each feature while training, of which nothing would be left.
         """
         check_features(self, x, self.mean.shape[-1])
         training = not (self.inference if inference is None else inference)
-        if training and self.axis_name is not None:
-            check_bound(self.axis_name, "BatchNorm")
+        axes = tuple(range(jnp.ndim(x) - 1))
+        if training:
+            if self.axis_name is not None:
+                check_bound(self.axis_name, "BatchNorm")
+            check_several(x, axes, self.axis_name, self.axis_index_groups, "BatchNorm", fix=_ONE_EXAMPLE)
         y, mean, var = batch_norm(
             x,
             self.mean,
@@ -126,7 +136,7 @@ class BatchNorm(Module):
             self.bias,
             mask,
             momentum=self.momentum if training else None,
-            axes=tuple(range(jnp.ndim(x) - 1)),
+            axes=axes,
             epsilon=self.epsilon,
             dtype=self.dtype,
             use_fast_variance=self.use_fast_variance,

@@ -172,3 +172,27 @@ def test_a_mask_that_does_not_broadcast_is_refused():
     said = r"does not broadcast to its input\n  at: in BatchNorm\n  at: mask: \(3, 8\), x: \(2, 5, 8\)"
     with pytest.raises(AxisError, match=said):
         BatchNorm(8)(jnp.ones((2, 5, 8)), mask=jnp.ones((3, 8), bool))
+
+
+def test_one_value_per_feature_is_refused_while_training_and_both_ways_out_hold():
+    x = inputs(6, 3)
+    with pytest.raises(
+        AxisError, match=r"(?s)one value for each feature.*at: x: float32\[3\].*axis_name=.*whole batch"
+    ):
+        jax.vmap(BatchNorm(3), out_axes=(0, None))(x)
+    for one in (x[0], x[:1], x[:1, None]):
+        with pytest.raises(AxisError, match="which makes it exactly zero"):
+            BatchNorm(3)(one)
+    named, _ = jax.vmap(BatchNorm(3, axis_name="batch"), axis_name="batch", out_axes=(0, None))(x)
+    assert_same(named, BatchNorm(3)(x)[0])
+    assert bool((BatchNorm(3)(x)[0] != 0).all())
+    assert_same(BatchNorm(3)(x[0], inference=True)[0], BatchNorm(3)(x, inference=True)[0][0])
+
+
+def test_one_example_is_enough_where_it_has_space():
+    assert bool((BatchNorm(3)(inputs(1, 4, 3))[0] != 0).all())
+
+
+def test_a_named_axis_of_one_is_no_batch():
+    with pytest.raises(AxisError, match="one value for each feature"):
+        jax.vmap(BatchNorm(3, axis_name="batch"), axis_name="batch", out_axes=(0, None))(inputs(1, 3))
