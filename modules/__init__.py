@@ -3,7 +3,7 @@
 from jax.nn import elu, gelu, leaky_relu, log_softmax, relu, sigmoid, silu, softmax, softplus, tanh
 from weft.modules import ops
 from weft.modules.activations import PReLU
-from weft.modules.attention.kv_cache import CacheError, KeyValueCache
+from weft.modules.attention.kv_cache import CacheError, KeyValueCache, rewind
 from weft.modules.attention.multi_head import MultiHeadAttention
 from weft.modules.attention.positions import LearnedPositions, RoPE, SinusoidalPositions, sinusoidal
 from weft.modules.attention.transformer import TransformerBlock
@@ -125,6 +125,7 @@ __all__ = [
     "ops",
     "quantize",
     "relu",
+    "rewind",
     "save_checkpoint",
     "shard",
     "sigmoid",

@@ -17,6 +17,7 @@ from typing import Any, Generic, cast, overload
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.experimental import checkify
 from jax.nn import initializers
 from jaxtyping import Array, Bool, Float, Key, Num
@@ -30,6 +31,7 @@ from weft.modules.attention.dot_product import (
     check_attention,
     fused_attention,
     near,
+    steps_behind,
     weighted_values,
 )
 from weft.modules.attention.kv_cache import CacheError, KeyValueCache, check_room
@@ -229,7 +231,7 @@ class MultiHeadAttention(Module, Generic[C]):
         if cache is not None:
             check_room(cache, keys, context is not None or values is not None)
         if self.rope is not None:
-            steps = None if cache is None else cache.index + jnp.arange(x.shape[-2], dtype=cache.index.dtype)
+            steps = None if cache is None else steps_behind(cache.index, x.shape[-2])
             steps = steps if positions is None else positions
             queries, keys = self.rope(queries, steps), self.rope(keys, steps if context is None else None)
         causal, window, successor = self.causal, self.window, None
@@ -238,9 +240,9 @@ class MultiHeadAttention(Module, Generic[C]):
             fits = cache.index + keys.shape[-3] <= cache.keys.shape[-3]
             successor = cache.replace(keys=all_keys, values=all_values, index=cache.index + keys.shape[-3])
             keys, held = all_keys.astype(keys.dtype), all_values.astype(held.dtype)
-            queries = jnp.where(fits, queries, jnp.nan)
+            queries = jnp.where(lax.expand_dims(fits, range(fits.ndim, queries.ndim)), queries, jnp.nan)
             # Nothing, unless a program is run under `checkify`, where compiled code can raise.
-            checkify.debug_check(fits, "steps beyond the end of the cache of a MultiHeadAttention")
+            checkify.debug_check(jnp.all(fits), "steps beyond the end of the cache of a MultiHeadAttention")
             mask = known if mask is None else known & _broad("mask", mask, queries, keys)
             causal, window = False, None  # they are in the mask, by the places in the cache
         y = self._attend(queries, keys, held, mask, bias, causal, window, key, inference)

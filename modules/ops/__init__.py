@@ -55,3 +55,5 @@ from weft.modules.recurrence.recurrent import gru_step as gru_step
 from weft.modules.recurrence.recurrent import last_step as last_step
 from weft.modules.recurrence.recurrent import lstm_step as lstm_step
 from weft.modules.recurrence.recurrent import simple_step as simple_step
+from weft.modules.sampling import keep_top_k as keep_top_k
+from weft.modules.sampling import keep_top_p as keep_top_p
