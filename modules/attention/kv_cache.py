@@ -1,7 +1,7 @@
 """KeyValueCache: what attention keeps of the steps that it has seen, while a sequence is decoded step by step.
 
-Rows of a batch may be at different steps: `rewind(model, lengths)` gives each row an index of its own. From there on each
-row's next step is put behind its own last one, and attends to its own steps alone.
+Rows of a batch may be at different steps: `rewind(model, lengths)` gives each row an index of its own. From there on
+the next step of each row is put behind its own last one, and attends to the steps of this row alone.
 """
 
 from __future__ import annotations
