@@ -17,6 +17,7 @@ automatic differentiation", 1992.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -81,9 +82,12 @@ def _widened(goes_on: Callable[[Any], Any], body: Callable[[Any], Any], init: An
     """The first carry with Python's numbers in the dtypes that the body makes of them, as `lax.while_loop` has them."""
     if not any(jax.typeof(leaf).weak_type for leaf in jax.tree.leaves(init)):
         return init
-    types = jax.eval_shape(lambda init: lax.while_loop(goes_on, body, init), init)
-    # Those that keep their dtype stay as weakly typed as they are.
-    return jax.tree.map(lambda x, to: x if x.dtype == to.dtype else lax.convert_element_type(x, to.dtype), init, types)
+
+    def widened(leaf: Any, type: Any) -> Any:
+        # What keeps its dtype stays as weakly typed as it is.
+        return leaf if leaf.dtype == type.dtype else lax.convert_element_type(leaf, type.dtype)
+
+    return jax.tree.map(widened, init, jax.eval_shape(functools.partial(lax.while_loop, goes_on, body), init))
 
 
 def _repeated(run: Callable[[State], State], times: int) -> Callable[[State], State]:
@@ -92,10 +96,17 @@ def _repeated(run: Callable[[State], State], times: int) -> Callable[[State], St
     run = jax.checkpoint(run, prevent_cse=False)
 
     def run_if(state: State, _: None) -> tuple[State, None]:
-        return lax.cond(_any_of(state[0]), run, lambda state: state, state), None
+        return lax.cond(_any_of(state[0]), run, _as_it_is, state), None
 
-    return lambda state: lax.scan(run_if, state, None, length=times)[0]
+    def repeated(state: State) -> State:
+        return lax.scan(run_if, state, None, length=times)[0]
+
+    return repeated
+
+
+def _as_it_is(state: State) -> State:
+    return state
 
 
 def _choose(active: Any, new: Any, old: Any) -> Any:
-    return jax.tree.map(lambda new, old: jnp.where(active, new, old), new, old)
+    return jax.tree.map(functools.partial(jnp.where, active), new, old)

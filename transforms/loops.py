@@ -108,8 +108,8 @@ def while_loop(
     >>> jax.grad(lambda x: while_loop(lambda c: c < 10, lambda c: c * c, x, max_steps=8))(3.0).item()
     108.0
     """
-    # Not a bool, which is an int; and known now: a bound that is traced is a condition.
-    if max_steps is not None and (type(max_steps) is bool or not isinstance(max_steps, int) or max_steps < 1):
+    # Known now, for a bound that is traced is a condition; and not True, which is an int.
+    if max_steps is not None and (type(max_steps) is not int or max_steps < 1):
         raise CarryError(
             f"max_steps of while_loop is a positive int, not {max_steps!r}"[:200],
             fix="count steps in the carry, and ask for their number in cond_fun, if the bound is an array",
