@@ -5,7 +5,7 @@ from weft.modules import ops
 from weft.modules.activations import PReLU
 from weft.modules.attention.kv_cache import CacheError, KeyValueCache, rewind
 from weft.modules.attention.multi_head import MultiHeadAttention
-from weft.modules.attention.positions import LearnedPositions, RoPE, SinusoidalPositions, sinusoidal
+from weft.modules.attention.positions import ALiBi, LearnedPositions, RoPE, SinusoidalPositions, sinusoidal
 from weft.modules.attention.transformer import TransformerBlock
 from weft.modules.checkpoints.checkpoint import LoadReport, load_checkpoint, save_checkpoint
 from weft.modules.checkpoints.folders import Checkpoints, load_orbax
@@ -23,12 +23,14 @@ from weft.modules.convolutions.conv import Conv, Conv1d, Conv2d, Conv3d
 from weft.modules.convolutions.conv_transpose import ConvTranspose, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from weft.modules.convolutions.pooling import adaptive_avg_pool, adaptive_max_pool, avg_pool, max_pool, min_pool
 from weft.modules.convolutions.pooling_layers import AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, MaxPool, MinPool
+from weft.modules.convolutions.resizing import PixelShuffle, Upsample
+from weft.modules.dense.gated import GatedMLP
 from weft.modules.dense.general import Einsum, LinearGeneral
 from weft.modules.dense.linear import Embed, Linear
 from weft.modules.dense.low_rank import LoRA, lora
 from weft.modules.dense.mlp import MLP
 from weft.modules.dense.quantized import QuantizedLinear, quantize
-from weft.modules.dropout import Dropout
+from weft.modules.dropout import Dropout, DropPath
 from weft.modules.initialising import init
 from weft.modules.learning import metrics, tree
 from weft.modules.learning.optimizer import Optimizer
@@ -40,12 +42,14 @@ from weft.modules.norms.weight_norms import SpectralNorm, WeightNorm
 from weft.modules.recurrence.cells import GRUCell, LSTMCell, OptimizedLSTMCell, RecurrentCell, SimpleCell
 from weft.modules.recurrence.rnn import RNN, Bidirectional
 from weft.modules.recurrence.state_space import DiagonalSSM
+from weft.modules.shaping import Flatten, Identity
 from weft.modules.sharding.placing import named_shardings, shard
 from weft.modules.summary import tabulate
 
 __all__ = [
     "MLP",
     "RNN",
+    "ALiBi",
     "AdaptiveAvgPool",
     "AdaptiveMaxPool",
     "AvgPool",
@@ -64,13 +68,17 @@ __all__ = [
     "ConvTranspose2d",
     "ConvTranspose3d",
     "DiagonalSSM",
+    "DropPath",
     "Dropout",
     "Einsum",
     "Embed",
     "Ensemble",
+    "Flatten",
     "Frozen",
     "GRUCell",
+    "GatedMLP",
     "GroupNorm",
+    "Identity",
     "InstanceNorm",
     "KeyValueCache",
     "LSTMCell",
@@ -89,6 +97,7 @@ __all__ = [
     "Optimizer",
     "PReLU",
     "Parallel",
+    "PixelShuffle",
     "Policy",
     "QuantizedLinear",
     "RMSNorm",
@@ -104,6 +113,7 @@ __all__ = [
     "StatefulParallel",
     "StatefulSequential",
     "TransformerBlock",
+    "Upsample",
     "WeightNorm",
     "adaptive_avg_pool",
     "adaptive_max_pool",

@@ -45,8 +45,8 @@ def keep_top_p(logits: Float[Array, "*batch vocab"], p: float | Float[Array, ""]
         p: the probability to reach, from 0, which keeps the most likely choice, to 1, which keeps all. Choices that are
             as likely as the last one stay, too.
 
-    >>> keep_top_p(jnp.log(jnp.array([0.5, 0.3, 0.2])), p=0.6).round(2).tolist()
-    [-0.6899999976158142, -1.2000000476837158, -inf]
+    >>> jax.nn.softmax(keep_top_p(jnp.log(jnp.array([0.5, 0.25, 0.25, 0.0])), p=0.3)).tolist()
+    [1.0, 0.0, 0.0, 0.0]
 
     Source: Holtzman et al., "The Curious Case of Neural Text Degeneration", 2019.
     """

@@ -66,6 +66,8 @@ class MultiHeadAttention(Module, Generic[C]):
         qk_norm: makes a norm for queries and one for keys from a head's size, such as `weft.RMSNorm`.
         rope: turns queries and keys by their positions: `weft.RoPE()`, or a function `(x, positions) -> x` of
             `(*batch, seq, heads, depth)`.
+        position_bias: adds to the logits by positions: `weft.ALiBi()`, or a function `(query, key, num_heads) -> bias`
+            of positions `(*batch, q)` and `(kv,)`, which returns `(*batch, num_heads, q, kv)`.
         dropout: the probability that an attention weight is dropped. The call then needs a key, but for
             `inference(model)`.
         use_bias: whether the maps of queries, keys and values add a bias.
@@ -102,6 +104,7 @@ class MultiHeadAttention(Module, Generic[C]):
     query_norm: Callable[[Any], Any] | None
     key_norm: Callable[[Any], Any] | None
     rope: Callable[..., Any] | None
+    position_bias: Callable[..., Any] | None
     dropout: Dropout
     cache: KeyValueCache | None
     features: int = static()
@@ -130,6 +133,7 @@ class MultiHeadAttention(Module, Generic[C]):
         window: int | tuple[int, int] | None = None,
         qk_norm: MakeNorm | None = None,
         rope: Callable[..., Any] | None = None,
+        position_bias: Callable[..., Any] | None = None,
         dropout: float = 0.0,
         use_bias: bool = True,
         use_out_bias: bool | None = None,
@@ -159,7 +163,8 @@ class MultiHeadAttention(Module, Generic[C]):
         out_bias = use_bias if use_out_bias is None else use_out_bias
         self.out = Linear(wide, out_features, use_bias=out_bias, key=keys[3], **options)
         self.query_norm, self.key_norm = (None if qk_norm is None else qk_norm(self.head_features) for _ in range(2))
-        self.rope, self.dropout, self.cache = rope, Dropout(dropout), None
+        self.rope, self.position_bias = rope, position_bias
+        self.dropout, self.cache = Dropout(dropout), None
 
     @overload
     def __call__(
@@ -230,9 +235,9 @@ class MultiHeadAttention(Module, Generic[C]):
         cache = self.cache
         if cache is not None:
             check_room(cache, keys, context is not None or values is not None)
+        places = None if cache is None else steps_behind(cache.index, x.shape[-2])
         if self.rope is not None:
-            steps = None if cache is None else steps_behind(cache.index, x.shape[-2])
-            steps = steps if positions is None else positions
+            steps = places if positions is None else positions
             queries, keys = self.rope(queries, steps), self.rope(keys, steps if context is None else None)
         causal, window, successor = self.causal, self.window, None
         if cache is not None:
@@ -245,9 +250,26 @@ class MultiHeadAttention(Module, Generic[C]):
             checkify.debug_check(jnp.all(fits), "steps beyond the end of the cache of a MultiHeadAttention")
             mask = known if mask is None else known & _broad("mask", mask, queries, keys)
             causal, window = False, None  # they are in the mask, by the places in the cache
+        bias = self._biased(bias, queries, keys, places, positions)
         y = self._attend(queries, keys, held, mask, bias, causal, window, key, inference)
         y = self.out(jnp.reshape(y, (*y.shape[:-2], self.num_heads * self.head_features)))
         return y if successor is None else (y, self.replace(cache=successor))
+
+    def _biased(self, bias: Any, queries: Any, keys: Any, places: Any, positions: Any) -> Any:
+        """The bias with that of positions, which are counted as the places of keys are."""
+        if self.position_bias is None:
+            return bias
+        if positions is not None:
+            raise ConfigError(
+                "a position_bias is by the distance of places, and this call has positions of its own",
+                fix="leave positions= out, or add a bias by hand (bias=)",
+            )
+        count = keys.shape[-3]
+        added = self.position_bias(
+            jnp.arange(queries.shape[-3]) if places is None else places, jnp.arange(count), self.num_heads
+        )
+        added = lax.expand_dims(added, range(queries.ndim - added.ndim))
+        return added if bias is None else added + _broad("bias", bias, queries, keys)
 
     def _heads(self, projection: Any, x: Any, heads: int, norm: Any) -> Any:
         y = projection(x)

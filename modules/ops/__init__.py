@@ -10,6 +10,7 @@ from weft.modules.attention.dot_product import combine_masks as combine_masks
 from weft.modules.attention.dot_product import drop_weights as drop_weights
 from weft.modules.attention.dot_product import fused_attention as fused_attention
 from weft.modules.attention.dot_product import weighted_values as weighted_values
+from weft.modules.attention.positions import alibi as alibi
 from weft.modules.attention.positions import rope as rope
 from weft.modules.attention.positions import sinusoidal as sinusoidal
 from weft.modules.convolutions.conv import conv as conv
@@ -20,6 +21,8 @@ from weft.modules.convolutions.pooling import avg_pool as avg_pool
 from weft.modules.convolutions.pooling import max_pool as max_pool
 from weft.modules.convolutions.pooling import min_pool as min_pool
 from weft.modules.convolutions.pooling import pool as pool
+from weft.modules.convolutions.resizing import pixel_shuffle as pixel_shuffle
+from weft.modules.convolutions.resizing import upsample as upsample
 from weft.modules.convolutions.windows import channels_last as channels_last
 from weft.modules.convolutions.windows import lax_padding as lax_padding
 from weft.modules.dense.general import bias_shape as bias_shape
