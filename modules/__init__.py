@@ -35,6 +35,7 @@ from weft.modules.initialising import init
 from weft.modules.learning import metrics, tree
 from weft.modules.learning.optimizer import Optimizer
 from weft.modules.learning.policy import Policy
+from weft.modules.learning.scaling import LossScale
 from weft.modules.modes import inference, training
 from weft.modules.norms.group_norm import GroupNorm, InstanceNorm
 from weft.modules.norms.norm import BatchNorm, LayerNorm, RMSNorm
@@ -89,6 +90,7 @@ __all__ = [
     "LinearGeneral",
     "LoRA",
     "LoadReport",
+    "LossScale",
     "MaxPool",
     "MinPool",
     "MoE",
