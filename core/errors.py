@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import FrozenInstanceError
 from typing import ClassVar
 
+import equinox as eqx
 import jax
 from weft.core.frames import format_frames
 
@@ -152,6 +153,10 @@ class TracedArrayError(TracedValueError, jax.errors.TracerArrayConversionError):
 
 class TracedMaskError(TracedValueError, jax.errors.NonConcreteBooleanIndexError):
     """A traced mask as an index, whose result would have a shape that depends on values."""
+
+
+class CheckError(WeftError, eqx.EquinoxRuntimeError):
+    """A check of values that failed, in eager code or while a compiled program ran: of `weft.error_if`."""
 
 
 class KeyReuseError(WeftError, RuntimeError):

@@ -110,15 +110,6 @@ def held_out_loss(model: GPT, windows: Int[Array, "batch seq+1"]) -> Float[Array
 # --- sampling --------------------------------------------------------------------------------------------------------
 
 
-def nucleus(logits: Float[Array, "*batch vocab"], top_p: float) -> Float[Array, "*batch vocab"]:
-    """The logits with -inf for all but the most likely characters, of which `top_p` of the probability is reached."""
-    probabilities = jax.nn.softmax(logits)
-    falling = -jnp.sort(-probabilities, axis=-1)
-    before = jnp.cumsum(falling, axis=-1) - falling
-    least = jnp.min(jnp.where(before < top_p, falling, jnp.inf), axis=-1, keepdims=True)
-    return jnp.where(probabilities >= least, logits, -jnp.inf)
-
-
 @weft.jit(static_argnames=("length", "temperature", "top_p"))
 def sample(
     model: GPT, prompt: Int[Array, "seq"], key: Key[Array, ""], *, length: int, temperature: float, top_p: float
@@ -131,7 +122,7 @@ def sample(
     def choose(logits: Float[Array, "vocab"], key: Key[Array, ""]) -> Int[Array, ""]:
         if temperature == 0:
             return jnp.argmax(logits)
-        return jax.random.categorical(key, nucleus(logits / temperature, top_p))
+        return jax.random.categorical(key, weft.ops.keep_top_p(logits / temperature, p=top_p))
 
     def step(carry: Any, key: Key[Array, ""]) -> Any:
         decoding, character = carry

@@ -1,11 +1,38 @@
 """Layers as records, and the pure ops that they share with `weft.nnx`."""
 
-from jax.nn import elu, gelu, leaky_relu, log_softmax, relu, sigmoid, silu, softmax, softplus, tanh
+from jax.nn import (
+    celu,
+    elu,
+    gelu,
+    glu,
+    hard_sigmoid,
+    hard_silu,
+    hard_swish,
+    hard_tanh,
+    identity,
+    leaky_relu,
+    log_sigmoid,
+    log_softmax,
+    mish,
+    relu,
+    relu6,
+    selu,
+    sigmoid,
+    silu,
+    soft_sign,
+    softmax,
+    softplus,
+    sparse_plus,
+    sparse_sigmoid,
+    squareplus,
+    swish,
+    tanh,
+)
 from weft.modules import ops
 from weft.modules.activations import PReLU
-from weft.modules.attention.kv_cache import CacheError, KeyValueCache
+from weft.modules.attention.kv_cache import CacheError, KeyValueCache, rewind
 from weft.modules.attention.multi_head import MultiHeadAttention
-from weft.modules.attention.positions import LearnedPositions, RoPE, SinusoidalPositions, sinusoidal
+from weft.modules.attention.positions import ALiBi, LearnedPositions, RoPE, SinusoidalPositions, sinusoidal
 from weft.modules.attention.transformer import TransformerBlock
 from weft.modules.checkpoints.checkpoint import load_checkpoint, save_checkpoint
 from weft.modules.checkpoints.fitting import LoadReport
@@ -24,16 +51,19 @@ from weft.modules.convolutions.conv import Conv, Conv1d, Conv2d, Conv3d
 from weft.modules.convolutions.conv_transpose import ConvTranspose, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from weft.modules.convolutions.pooling import adaptive_avg_pool, adaptive_max_pool, avg_pool, max_pool, min_pool
 from weft.modules.convolutions.pooling_layers import AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, MaxPool, MinPool
+from weft.modules.convolutions.resizing import PixelShuffle, Upsample
+from weft.modules.dense.gated import GatedMLP
 from weft.modules.dense.general import Einsum, LinearGeneral
 from weft.modules.dense.linear import Embed, Linear
 from weft.modules.dense.low_rank import LoRA, lora
 from weft.modules.dense.mlp import MLP
 from weft.modules.dense.quantized import QuantizedLinear, quantize
-from weft.modules.dropout import Dropout
+from weft.modules.dropout import Dropout, DropPath
 from weft.modules.initialising import init
 from weft.modules.learning import metrics, tree
 from weft.modules.learning.optimizer import Optimizer
 from weft.modules.learning.policy import Policy
+from weft.modules.learning.scaling import LossScale
 from weft.modules.modes import inference, training
 from weft.modules.norms.group_norm import GroupNorm, InstanceNorm
 from weft.modules.norms.norm import BatchNorm, LayerNorm, RMSNorm
@@ -41,12 +71,14 @@ from weft.modules.norms.weight_norms import SpectralNorm, WeightNorm
 from weft.modules.recurrence.cells import GRUCell, LSTMCell, OptimizedLSTMCell, RecurrentCell, SimpleCell
 from weft.modules.recurrence.rnn import RNN, Bidirectional
 from weft.modules.recurrence.state_space import DiagonalSSM
+from weft.modules.shaping import Flatten, Identity
 from weft.modules.sharding.placing import named_shardings, shard
 from weft.modules.summary import tabulate
 
 __all__ = [
     "MLP",
     "RNN",
+    "ALiBi",
     "AdaptiveAvgPool",
     "AdaptiveMaxPool",
     "AvgPool",
@@ -65,13 +97,17 @@ __all__ = [
     "ConvTranspose2d",
     "ConvTranspose3d",
     "DiagonalSSM",
+    "DropPath",
     "Dropout",
     "Einsum",
     "Embed",
     "Ensemble",
+    "Flatten",
     "Frozen",
     "GRUCell",
+    "GatedMLP",
     "GroupNorm",
+    "Identity",
     "InstanceNorm",
     "KeyValueCache",
     "LSTMCell",
@@ -82,6 +118,7 @@ __all__ = [
     "LinearGeneral",
     "LoRA",
     "LoadReport",
+    "LossScale",
     "MaxPool",
     "MinPool",
     "MoE",
@@ -90,6 +127,7 @@ __all__ = [
     "Optimizer",
     "PReLU",
     "Parallel",
+    "PixelShuffle",
     "Policy",
     "QuantizedLinear",
     "RMSNorm",
@@ -105,34 +143,52 @@ __all__ = [
     "StatefulParallel",
     "StatefulSequential",
     "TransformerBlock",
+    "Upsample",
     "WeightNorm",
     "adaptive_avg_pool",
     "adaptive_max_pool",
     "avg_pool",
+    "celu",
     "elu",
     "gelu",
+    "glu",
+    "hard_sigmoid",
+    "hard_silu",
+    "hard_swish",
+    "hard_tanh",
+    "identity",
     "import_weights",
     "inference",
     "init",
     "leaky_relu",
     "load_checkpoint",
     "load_orbax",
+    "log_sigmoid",
     "log_softmax",
     "lora",
     "max_pool",
     "metrics",
     "min_pool",
+    "mish",
     "named_shardings",
     "ops",
     "quantize",
     "relu",
+    "relu6",
+    "rewind",
     "save_checkpoint",
+    "selu",
     "shard",
     "sigmoid",
     "silu",
     "sinusoidal",
+    "soft_sign",
     "softmax",
     "softplus",
+    "sparse_plus",
+    "sparse_sigmoid",
+    "squareplus",
+    "swish",
     "tabulate",
     "tanh",
     "training",

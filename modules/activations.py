@@ -1,4 +1,7 @@
-"""Activations with parameters: the pure op `prelu` and the record `PReLU`. Those without are `jax.nn`'s own."""
+"""Activations with parameters: the pure op `prelu` and the record `PReLU`.
+
+Those without are `jax.nn`'s own, and `weft` exports all of them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dropout: the pure op `dropout` and the record `Dropout`."""
+"""Dropout: the pure op `dropout`, and the records `Dropout` and `DropPath`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Key
 from weft.core.records.keys import SeedError
 from weft.core.records.module import Module, static
-from weft.modules.construct import ConfigError
+from weft.modules.construct import ConfigError, is_count
 from weft.modules.op import op
 
 
@@ -71,8 +71,7 @@ class Dropout(Module):
     inference: bool = static()
 
     def __init__(self, rate: float, *, broadcast_dims: Sequence[int] = (), inference: bool = False):
-        if not 0 <= rate <= 1:
-            raise ConfigError(f"Dropout: rate is a probability, not {rate}", fix="a number from 0 to 1")
+        _check_rate("Dropout", rate)
         self.rate, self.broadcast_dims, self.inference = rate, tuple(broadcast_dims), inference
 
     def __call__(
@@ -90,10 +89,70 @@ class Dropout(Module):
         """
         if self.rate == 0 or (self.inference if inference is None else inference):
             return x
-        dtype: Any = getattr(key, "dtype", None)
-        if key is None or dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key):
-            raise SeedError(
-                f"Dropout draws from a typed key, not from {'nothing' if key is None else type(key).__name__}",
-                fix='pass key= (key, keys = keys.next("dropout")), or inference(model) to drop nothing',
-            )
-        return dropout(x, key, rate=self.rate, broadcast_dims=self.broadcast_dims)
+        return dropout(x, _key("Dropout", key), rate=self.rate, broadcast_dims=self.broadcast_dims)
+
+
+class DropPath(Module):
+    """Stochastic depth: drops what a layer adds, for whole examples of a batch. Pure as `Dropout` is.
+
+    It stands at the end of the branch of a `Residual`, or of what is added by hand: `x + drop_path(layer(x), key=key)`.
+
+    Args:
+        rate: the probability that an example is dropped, in [0, 1]; what stays is scaled to keep the mean.
+        batch_axes: how many leading axes are of the batch, each of whose examples has a decision of its own; 0 for one
+            example, as under `vmap`.
+        inference: the mode, in which nothing is dropped; `weft.modules.inference(model)` sets it in a whole model.
+
+    Raises:
+        ConfigError: if the rate is not a probability.
+
+    >>> DropPath(0.5)(jnp.ones((4, 2)), key=jax.random.key(0)).tolist()
+    [[0.0, 0.0], [0.0, 0.0], [2.0, 2.0], [2.0, 2.0]]
+
+    Source: Huang et al., "Deep Networks with Stochastic Depth", 2016.
+    """
+
+    rate: float = static()
+    batch_axes: int = static()
+    inference: bool = static()
+
+    def __init__(self, rate: float, *, batch_axes: int = 1, inference: bool = False):
+        _check_rate("DropPath", rate)
+        if not is_count(batch_axes) or batch_axes < 0:
+            raise ConfigError(f"DropPath: batch_axes counts leading axes, and is not {batch_axes!r}")
+        self.rate, self.batch_axes, self.inference = rate, batch_axes, inference
+
+    def __call__(
+        self, x: Float[Array, "*shape"], *, key: Key[Array, ""] | None = None, inference: bool | None = None
+    ) -> Float[Array, "*shape"]:
+        """Drops examples.
+
+        Args:
+            x: what a layer adds.
+            key: a typed key; not needed in inference mode, or with a rate of 0.
+            inference: this call's mode, if it is not the record's own.
+
+        Raises:
+            SeedError: if a key is needed, and there is none or it is no typed key.
+        """
+        if self.rate == 0 or (self.inference if inference is None else inference):
+            return x
+        return dropout(
+            x, _key("DropPath", key), rate=self.rate, broadcast_dims=tuple(range(self.batch_axes, jnp.ndim(x)))
+        )
+
+
+def _check_rate(layer: str, rate: float) -> None:
+    if not 0 <= rate <= 1:
+        raise ConfigError(f"{layer}: rate is a probability, not {rate}", fix="a number from 0 to 1")
+
+
+def _key(layer: str, key: Any) -> Key[Array, ""]:
+    """A typed key, or an error that says how to come by one."""
+    dtype: Any = getattr(key, "dtype", None)
+    if key is None or dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        raise SeedError(
+            f"{layer} draws from a typed key, not from {'nothing' if key is None else type(key).__name__}",
+            fix='pass key= (key, keys = keys.next("dropout")), or inference(model) to drop nothing',
+        )
+    return key

@@ -196,10 +196,12 @@ def as_given(function: Callable[..., T], *args: Any, like: Any, **options: Any) 
 
 
 def laid_as(new: Array, old: Array) -> Array:
-    """A state's next value, where the state lies: else a successor would lie elsewhere than what it follows."""
-    if spec_of(new) == spec_of(old):
-        return new
-    return reshard(new, on_mesh_of(spec_of(old), old, new))
+    """A state's next value, where the state lies: else a successor would lie elsewhere than what it follows.
+
+    A value of fewer axes lies as the state's first ones.
+    """
+    wanted = spec_of(old)[: new.ndim]
+    return new if spec_of(new) == wanted else reshard(new, on_mesh_of(wanted, old, new))
 
 
 def settled(carry: T, step: Callable[[T], T]) -> T:

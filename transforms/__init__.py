@@ -4,6 +4,7 @@ from weft.core.interpreter.prefixes import axes
 from weft.core.interpreter.rides import Carry
 from weft.transforms.autodiff import grad, jvp, linearize, value_and_grad, vjp
 from weft.transforms.branches import cond, switch
+from weft.transforms.checks import error_if
 from weft.transforms.compilation import jit
 from weft.transforms.custom_jvps import custom_jvp
 from weft.transforms.custom_vjps import custom_vjp
@@ -23,6 +24,7 @@ __all__ = [
     "cond",
     "custom_jvp",
     "custom_vjp",
+    "error_if",
     "eval_shape",
     "fori_loop",
     "grad",

@@ -1,6 +1,7 @@
 """while_loop and fori_loop: a function of a carry, repeated.
 
-Each loop is staged: inside another trace that disappears, and a loop called again from Python is not compiled again.
+Each loop is staged: inside another trace that disappears, and a loop called again from Python is not compiled again. A
+`while_loop` of bounded length has a reverse mode (`bounded.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from weft.core.interpreter.boundary import Groups
 from weft.core.interpreter.rides import CARRIED, Carry, Ride, Role, read_role, read_step
 from weft.core.interpreter.rules import Lift, Lifted, OutcomeNode, Rule
 from weft.transforms._wrap import call_over_values, check_scalar
+from weft.transforms.bounded import bounded_while
 from weft.transforms.carries import rule_of_a_carry
 
 # What changes in a carry is the carry.
@@ -24,7 +26,9 @@ _NO_UPDATES: Groups = ()
 
 @dataclass(frozen=True)
 class WhileOptions:
-    """`while_loop` has no options."""
+    """The options of one `while_loop`."""
+
+    max_steps: int | None = None
 
 
 PREDICATE = Role("predicate")
@@ -62,7 +66,11 @@ def _lift_while(lift: Lift[WhileOptions]) -> Lifted:
 
         # The condition is traced for the same crossing, but what it returns is no part of the outcome: the body's is,
         # last traced, for JAX may trace it again where weak types widen.
-        carried = lax.while_loop(go_on, step, groups[0])
+        most = lift.options.max_steps
+        if most is None:
+            carried = lax.while_loop(go_on, step, groups[0])
+        else:
+            carried = bounded_while(go_on, step, groups[0], most)
         out: list[tuple[Any, ...]] = [() for _ in lift.out_lanes]
         out[carry] = carried
         return tuple(out), _NO_UPDATES, outcomes[-1]
@@ -78,23 +86,35 @@ WHILE: Rule[WhileOptions] = rule_of_a_carry(
 )
 
 
-def while_loop(cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init: Any) -> Any:
+def while_loop(
+    cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init: Any, *, max_steps: int | None = None
+) -> Any:
     """Repeats a function on a carry while a condition holds.
 
     Args:
         cond_fun: from the carry to one boolean scalar.
         body_fun: from the carry to the next one.
         init: the first carry: any pytree of records; its static leaves must stay as they are.
+        max_steps: the most steps that are made, whatever the condition says. With it the loop can be differentiated in
+            reverse; its memory grows with the logarithm of this number. See `transforms/bounded.py`.
 
     Raises:
-        CarryError: if the carry changes its make, with each path, before and after.
+        CarryError: if the carry changes its make, with each path, before and after; or `max_steps` is no positive int.
 
     Source: `jax.lax.while_loop`.
 
     >>> while_loop(lambda c: c["n"] < 10, lambda c: {**c, "n": c["n"] * 2}, {"n": 1, "name": "double"})["n"].item()
     16
+    >>> jax.grad(lambda x: while_loop(lambda c: c < 10, lambda c: c * c, x, max_steps=8))(3.0).item()
+    108.0
     """
-    return call_over_values(WHILE, (cond_fun, body_fun), WhileOptions(), init)
+    # Known now, for a bound that is traced is a condition; and not True, which is an int.
+    if max_steps is not None and (type(max_steps) is not int or max_steps < 1):
+        raise CarryError(
+            f"max_steps of while_loop is a positive int, not {max_steps!r}"[:200],
+            fix="count steps in the carry, and ask for their number in cond_fun, if the bound is an array",
+        )
+    return call_over_values(WHILE, (cond_fun, body_fun), WhileOptions(max_steps), init)
 
 
 @dataclass(frozen=True)

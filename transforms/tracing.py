@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload, runtime_checkable
+from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, cast, overload, runtime_checkable
 
 import equinox as eqx
 from jax.experimental import checkify as jax_checkify
 from weft.core.edge import trees
 from weft.core.edge.untyped import jax as untyped_jax
+from weft.core.errors import TracedValueError
 from weft.core.interpreter.interpret import interpret
 from weft.core.interpreter.prefixes import resolve_nodes
 from weft.core.interpreter.rides import Role, axis_of, read_axis
@@ -54,7 +55,8 @@ def eval_shape(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     Args:
         function: what to evaluate; it may construct records.
         args: arrays or `ShapeDtypeStruct`s, in records and containers.
-        kwargs: the same by name.
+        kwargs: the same by name. Numbers are traced like arrays: of what a constructor is given as sizes,
+            `weft.init(Model, ..., abstract=True)` knows that they are none.
 
     Source: `jax.eval_shape`.
 
@@ -62,7 +64,17 @@ def eval_shape(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     >>> eval_shape(lambda m: m["w"] @ m["w"], {"w": jax.ShapeDtypeStruct((2, 2), "float32"), "name": "m"}).shape
     (2, 2)
     """
-    return interpret(EVAL_SHAPE, VALUES)((function,), NoOptions())(args, kwargs)
+    try:
+        return interpret(EVAL_SHAPE, VALUES)((function,), NoOptions())(args, kwargs)
+    except TracedValueError as error:
+        if not isinstance(function, type):
+            raise
+        name = cast("type[Any]", function).__name__
+        raise type(error)(
+            error.what,
+            at=error.at,
+            fix=f"weft.init({name}, ..., abstract=True), where numbers are configuration; or a function of arrays alone",
+        ) from error
 
 
 @dataclass(frozen=True)

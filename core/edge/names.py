@@ -63,5 +63,7 @@ NAME_OF_EXPORTS = "serialized_name"
 # How the message of `eqx.error_if` stands in the text of XLA's error: from, and to.
 CLASS_OF_EQUINOX = "_EquinoxRuntimeError"
 OF_EQUINOX, END_OF_EQUINOX = f"{CLASS_OF_EQUINOX}: ", "\n--------------------"
+# How a message of `weft.error_if` begins in it.
+OF_ERROR_IF = "weft.error_if: "
 # What JAX logs, with a traceback, where a callback fails.
 LOGGER, LOGGED = "jax._src.callback", "jax.pure_callback failed"

@@ -25,6 +25,7 @@ from weft.core.edge.trees import PyTree
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import (
     AliasError,
+    CheckError,
     DonatedError,
     MeshError,
     StaticError,
@@ -64,6 +65,7 @@ def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]]) -> None
         MeshError: if arguments lie on an explicit mesh and others on none, or are divided as the transform cannot take
             them, or JAX cannot tell there where a result lies.
         StaticError: if arguments are NumPy arrays of what JAX has no dtype for.
+        CheckError: if `weft.error_if` failed.
         EquinoxRuntimeError: if `eqx.error_if` failed.
         KeyboardInterrupt: if that is what JAX's error came of.
     """
@@ -73,6 +75,8 @@ def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]]) -> None
     if isinstance(error, (untyped_jax.errors.JaxRuntimeError, ValueError)) and names.OF_EQUINOX in str(error):
         # Equinox's message, without XLA's around it; `eqx.filter_jit` does so too.
         message = str(error).partition(names.OF_EQUINOX)[2].partition(names.END_OF_EQUINOX)[0].strip()
+        if message.startswith(names.OF_ERROR_IF):
+            raise CheckError(message.removeprefix(names.OF_ERROR_IF)) from None
         raise eqx.EquinoxRuntimeError(message) from None
     if isinstance(error, WeftError):
         return

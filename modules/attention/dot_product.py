@@ -186,7 +186,7 @@ def _one_batch_axis(array: Array, batch: tuple[int, ...]) -> Array:
 def cache_step(
     cached_key: Keys,
     cached_value: Keys,
-    index: Int[Array, ""],
+    index: Int[Array, "*#batch"],
     key: NewKeys,
     value: NewKeys,
     *,
@@ -196,7 +196,7 @@ def cache_step(
 
     Args:
         cached_key, cached_value: those of all steps, zeros for steps to come.
-        index: how many steps were made before.
+        index: how many steps were made before: one number for all, or one for each row of the batch.
         key, value: those of the steps to make, one or more.
         window: as in `fused_attention`.
 
@@ -209,20 +209,37 @@ def cache_step(
     ([0.0, 1.0, 0.0], [[[True, True, False]]])
     """
     batch, length = cached_key.shape[:-3], cached_key.shape[-3]
-    zero = jnp.zeros((), index.dtype)
-    place = (*(zero,) * len(batch), index, zero, zero)
-    steps = index + jnp.arange(key.shape[-3], dtype=index.dtype)
-    known = near(steps, jnp.arange(length, dtype=index.dtype), is_causal=True, window=window)
+    steps = steps_behind(index, key.shape[-3])
+    known = jnp.expand_dims(near(steps, jnp.arange(length, dtype=index.dtype), is_causal=True, window=window), -3)
     return (
-        lax.dynamic_update_slice(cached_key, laid_as(key.astype(cached_key.dtype), cached_key), place),
-        lax.dynamic_update_slice(cached_value, laid_as(value.astype(cached_value.dtype), cached_value), place),
-        jnp.broadcast_to(known, (*batch, 1, *known.shape)),
+        _put(cached_key, laid_as(key.astype(cached_key.dtype), cached_key), index),
+        _put(cached_value, laid_as(value.astype(cached_value.dtype), cached_value), index),
+        jnp.broadcast_to(known, (*batch, 1, *known.shape[-2:])),
     )
 
 
+def steps_behind(index: Int[Array, "*batch"], count: int) -> Int[Array, "*batch count"]:
+    """The places of the next steps.
+
+    >>> steps_behind(jnp.array([0, 4]), 2).tolist()
+    [[0, 1], [4, 5]]
+    """
+    return lax.expand_dims(index, [index.ndim]) + lax.broadcasted_iota(
+        index.dtype, (*(1,) * index.ndim, count), index.ndim
+    )
+
+
+def _put(cached: Array, steps: Array, index: Array) -> Array:
+    """The steps in their places in a cache, which are each row's own where `index` has the batch's axes."""
+    if index.ndim:
+        return jax.vmap(_put)(cached, steps, laid_as(index, cached))
+    zero = jnp.zeros((), index.dtype)
+    return lax.dynamic_update_slice(cached, steps, (*(zero,) * (cached.ndim - 3), index, zero, zero))
+
+
 def near(
-    query: Int[Array, "q"], key: Int[Array, "kv"], *, is_causal: bool, window: tuple[int, int] | None
-) -> Bool[Array, "q kv"]:
+    query: Int[Array, "*batch q"], key: Int[Array, "kv"], *, is_causal: bool, window: tuple[int, int] | None
+) -> Bool[Array, "*batch q kv"]:
     """Which keys lie where a query may attend to them.
 
     Args:
@@ -234,7 +251,7 @@ def near(
     >>> near(places, places, is_causal=True, window=(1, 0)).astype(int).tolist()
     [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
     """
-    ahead = jnp.expand_dims(key, 0) - jnp.expand_dims(query, 1)
+    ahead = lax.expand_dims(key, range(query.ndim)) - jnp.expand_dims(query, -1)
     mask = ahead <= 0 if is_causal else jnp.ones_like(ahead, bool)
     return mask if window is None else mask & (ahead >= -window[0]) & (ahead <= window[1])
 

@@ -1,18 +1,27 @@
-"""KeyValueCache: what attention keeps of the steps that it has seen, while a sequence is decoded step by step."""
+"""KeyValueCache: what attention keeps of the steps that it has seen, while a sequence is decoded step by step.
+
+Rows of a batch may be at different steps: `rewind(model, lengths)` gives each row an index of its own. From there on
+the next step of each row is put behind its own last one, and attends to the steps of this row alone.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float, Int
 from weft.core.errors import WeftError
+from weft.core.records.filters import InstanceOf
 from weft.core.records.kinds import Cache
 from weft.core.records.module import Module
+from weft.core.records.surgery import at
 from weft.modules.attention.positions import known_integer
 from weft.modules.construct import check_positive
+
+T = TypeVar("T")
 
 
 class CacheError(WeftError, ValueError):
@@ -39,7 +48,7 @@ class KeyValueCache(Module):
 
     keys: Annotated[Float[Array, "*batch max_length kv_heads depth"], Cache]
     values: Annotated[Float[Array, "*batch max_length kv_heads depth"], Cache]
-    index: Annotated[Int[Array, ""], Cache]
+    index: Annotated[Int[Array, "*#batch"], Cache]
 
     def __init__(
         self, max_length: int, kv_heads: int, depth: int, *, batch: Sequence[int] = (), dtype: Any = jnp.float32
@@ -48,6 +57,50 @@ class KeyValueCache(Module):
         # Two arrays: a donated one may stand in one place only.
         self.keys, self.values = (jnp.zeros((*batch, max_length, kv_heads, depth), dtype) for _ in range(2))
         self.index = jnp.zeros((), jnp.int32)
+
+
+def rewind(model: T, steps: int | Array) -> T:  # weft: skip(of any tree)
+    """A model whose caches have seen only the first `steps` steps.
+
+    Prompts of unequal length are given at once, padded behind their ends, and the padding is forgotten by
+    `rewind(model, lengths)`. Drafts that are refused, and rows of a batch that begin anew, are rewound likewise.
+
+    Args:
+        model: what holds each `KeyValueCache`, at any depth.
+        steps: how many steps are kept: one number for all rows, or an integer for each row of the batch, `(*batch,)`.
+
+    Returns:
+        The model; after one number for each row, its caches have an index for each row.
+
+    Raises:
+        FilterError: if there is no cache in it.
+        CacheError: if that is more than a cache holds, as far as that is known, negative, or not of the batch's shape.
+
+    >>> cache = KeyValueCache(8, 2, 4, batch=(2,)).replace(index=jnp.array(5))
+    >>> rewind(cache, jnp.array([5, 3])).index.tolist(), int(rewind(cache, 4).index)
+    ([5, 3], 4)
+    """
+    return cast(T, at(model, InstanceOf(KeyValueCache)).apply(lambda cache: _rewound(cache, steps)))
+
+
+def _rewound(cache: KeyValueCache, steps: int | Array) -> KeyValueCache:
+    # The cache may be a stack of those of layers, whose axes are in front of the batch's.
+    held, steps = cache.index, jnp.asarray(steps, cache.index.dtype)
+    rows = cache.keys.shape[:-3] if steps.ndim else held.shape
+    if steps.shape != rows[len(rows) - steps.ndim :]:
+        raise CacheError(
+            "a cache is rewound to one number of steps, or to one for each row of its batch",
+            at=f"steps: {steps.shape}, batch axes of cache.keys: {rows}",
+        )
+    steps = jnp.broadcast_to(steps, rows)
+    wrong = (steps < 0) | (steps > lax.expand_dims(held, range(held.ndim, len(rows))))
+    if known_integer(jnp.any(wrong)):
+        raise CacheError(
+            "a cache is rewound to steps that it has seen",
+            at=f"steps: {steps.tolist()}, cache.index: {held.tolist()}",
+            fix="give the model the steps first, then rewind its caches",
+        )
+    return cache.replace(index=steps)
 
 
 def check_room(  # weft: skip(it refuses)
@@ -76,7 +129,7 @@ def check_room(  # weft: skip(it refuses)
             at=f"x: batch axes {tuple(batch)}, cache: {tuple(room)}",
             fix=f"with_cache({length}, batch={tuple(batch)})",
         )
-    index = known_integer(cache.index)
+    index = known_integer(jnp.max(cache.index))
     # Symbolic sizes cannot be compared, and stand for those that fit.
     if isinstance(steps, int) and isinstance(length, int) and (index or 0) + steps > length:
         raise CacheError(

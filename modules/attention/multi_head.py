@@ -17,6 +17,7 @@ from typing import Any, Generic, cast, overload
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.experimental import checkify
 from jax.nn import initializers
 from jaxtyping import Array, Bool, Float, Key, Num
@@ -30,6 +31,7 @@ from weft.modules.attention.dot_product import (
     check_attention,
     fused_attention,
     near,
+    steps_behind,
     weighted_values,
 )
 from weft.modules.attention.kv_cache import CacheError, KeyValueCache, check_room
@@ -64,6 +66,8 @@ class MultiHeadAttention(Module, Generic[C]):
         qk_norm: makes a norm for queries and one for keys from a head's size, such as `weft.RMSNorm`.
         rope: turns queries and keys by their positions: `weft.RoPE()`, or a function `(x, positions) -> x` of
             `(*batch, seq, heads, depth)`.
+        position_bias: adds to the logits by positions: `weft.ALiBi()`, or a function `(query, key, num_heads) -> bias`
+            of positions `(*batch, q)` and `(kv,)`, which returns `(*batch, num_heads, q, kv)`.
         dropout: the probability that an attention weight is dropped. The call then needs a key, but for
             `inference(model)`.
         use_bias: whether the maps of queries, keys and values add a bias.
@@ -100,6 +104,7 @@ class MultiHeadAttention(Module, Generic[C]):
     query_norm: Callable[[Any], Any] | None
     key_norm: Callable[[Any], Any] | None
     rope: Callable[..., Any] | None
+    position_bias: Callable[..., Any] | None
     dropout: Dropout
     cache: KeyValueCache | None
     features: int = static()
@@ -128,6 +133,7 @@ class MultiHeadAttention(Module, Generic[C]):
         window: int | tuple[int, int] | None = None,
         qk_norm: MakeNorm | None = None,
         rope: Callable[..., Any] | None = None,
+        position_bias: Callable[..., Any] | None = None,
         dropout: float = 0.0,
         use_bias: bool = True,
         use_out_bias: bool | None = None,
@@ -157,7 +163,8 @@ class MultiHeadAttention(Module, Generic[C]):
         out_bias = use_bias if use_out_bias is None else use_out_bias
         self.out = Linear(wide, out_features, use_bias=out_bias, key=keys[3], **options)
         self.query_norm, self.key_norm = (None if qk_norm is None else qk_norm(self.head_features) for _ in range(2))
-        self.rope, self.dropout, self.cache = rope, Dropout(dropout), None
+        self.rope, self.position_bias = rope, position_bias
+        self.dropout, self.cache = Dropout(dropout), None
 
     @overload
     def __call__(
@@ -228,9 +235,9 @@ class MultiHeadAttention(Module, Generic[C]):
         cache = self.cache
         if cache is not None:
             check_room(cache, keys, context is not None or values is not None)
+        places = None if cache is None else steps_behind(cache.index, x.shape[-2])
         if self.rope is not None:
-            steps = None if cache is None else cache.index + jnp.arange(x.shape[-2], dtype=cache.index.dtype)
-            steps = steps if positions is None else positions
+            steps = places if positions is None else positions
             queries, keys = self.rope(queries, steps), self.rope(keys, steps if context is None else None)
         causal, window, successor = self.causal, self.window, None
         if cache is not None:
@@ -238,14 +245,31 @@ class MultiHeadAttention(Module, Generic[C]):
             fits = cache.index + keys.shape[-3] <= cache.keys.shape[-3]
             successor = cache.replace(keys=all_keys, values=all_values, index=cache.index + keys.shape[-3])
             keys, held = all_keys.astype(keys.dtype), all_values.astype(held.dtype)
-            queries = jnp.where(fits, queries, jnp.nan)
+            queries = jnp.where(lax.expand_dims(fits, range(fits.ndim, queries.ndim)), queries, jnp.nan)
             # Nothing, unless a program is run under `checkify`, where compiled code can raise.
-            checkify.debug_check(fits, "steps beyond the end of the cache of a MultiHeadAttention")
+            checkify.debug_check(jnp.all(fits), "steps beyond the end of the cache of a MultiHeadAttention")
             mask = known if mask is None else known & _broad("mask", mask, queries, keys)
             causal, window = False, None  # they are in the mask, by the places in the cache
+        bias = self._biased(bias, queries, keys, places, positions)
         y = self._attend(queries, keys, held, mask, bias, causal, window, key, inference)
         y = self.out(jnp.reshape(y, (*y.shape[:-2], self.num_heads * self.head_features)))
         return y if successor is None else (y, self.replace(cache=successor))
+
+    def _biased(self, bias: Any, queries: Any, keys: Any, places: Any, positions: Any) -> Any:
+        """The bias with that of positions, which are counted as the places of keys are."""
+        if self.position_bias is None:
+            return bias
+        if positions is not None:
+            raise ConfigError(
+                "a position_bias is by the distance of places, and this call has positions of its own",
+                fix="leave positions= out, or add a bias by hand (bias=)",
+            )
+        count = keys.shape[-3]
+        added = self.position_bias(
+            jnp.arange(queries.shape[-3]) if places is None else places, jnp.arange(count), self.num_heads
+        )
+        added = lax.expand_dims(added, range(queries.ndim - added.ndim))
+        return added if bias is None else added + _broad("bias", bias, queries, keys)
 
     def _heads(self, projection: Any, x: Any, heads: int, norm: Any) -> Any:
         y = projection(x)

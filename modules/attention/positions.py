@@ -1,15 +1,16 @@
 """Positions: how a layer that sees a set is told the order of what it sees.
 
-Three ways, each an op or a table, and a record that keeps its options:
+Four ways, each an op or a table, and a record that keeps its options:
 
 | record | what it does | where |
 |---|---|---|
 | `RoPE` | turns queries and keys by angles that grow with the position | inside of attention (`rope=`) |
+| `ALiBi` | makes attention weaker with the distance | inside of attention (`position_bias=`) |
 | `SinusoidalPositions` | adds waves of the position | behind the embedding |
 | `LearnedPositions` | adds a row of a learned table | behind the embedding |
 
 Positions are counted from 0. While decoding, a model sees one step at a time: attention knows from its cache which it
-is, the other two are told by `offset`.
+is, and the last two are told by `offset`.
 """
 
 from __future__ import annotations
@@ -158,6 +159,58 @@ def _angles(places: Array, count: int, base: float) -> Any:
     fall = -float(np.log(base)) / max(count, 1)
     frequencies = jnp.exp(jnp.arange(count, dtype=jnp.float32) * fall)
     return jnp.expand_dims(places, -1) * lax.expand_dims(frequencies, range(places.ndim))
+
+
+@op("num_heads")
+def alibi(  # weft: skip(a number decides the size of an axis)
+    query: Num[Array, "*batch q"], key: Num[Array, "kv"], *, num_heads: int
+) -> Float[Array, "*batch num_heads q kv"]:
+    """What is added to the logits of attention: minus the distance, times a slope for each head.
+
+    Args:
+        query, key: the position of each.
+        num_heads: how many heads; their slopes fall by equal factors, from nearly 1 to 1/256.
+
+    >>> alibi(jnp.array([2]), jnp.arange(3), num_heads=2).tolist()
+    [[[-0.125, -0.0625, -0.0]], [[-0.0078125, -0.00390625, -0.0]]]
+
+    Source: Press et al., "Train Short, Test Long: Attention with Linear Biases Enables Input Length Extrapolation",
+    2021.
+    """
+    # Of a number of heads that is no power of two, the paper takes the slopes of the power below, and for the rest
+    # every second one of the power above.
+    whole = 2 ** (num_heads.bit_length() - 1)
+    slopes = [2.0 ** (-8 * i / whole) for i in range(1, whole + 1)]
+    slopes += [2.0 ** (-4 * i / whole) for i in range(1, 2 * (num_heads - whole), 2)]
+    distance = lax.expand_dims(query, [query.ndim]) - lax.expand_dims(key, range(query.ndim))
+    distance = jnp.expand_dims(jnp.abs(distance).astype(jnp.float32), -3)
+    return (
+        -lax.expand_dims(jnp.asarray(slopes, jnp.float32), (*range(query.ndim - 1), query.ndim, query.ndim + 1))
+        * distance
+    )
+
+
+class ALiBi(Module):
+    """Attention with linear biases, an option of `MultiHeadAttention`: the further, the less. It has no parameters.
+
+    >>> from weft.modules import MultiHeadAttention
+    >>> attention = MultiHeadAttention(8, 2, causal=True, position_bias=ALiBi(), key=jax.random.key(0))
+    >>> attention(jnp.ones((3, 5, 8))).shape
+    (3, 5, 8)
+
+    Source: as of `weft.ops.alibi`.
+    """
+
+    def __call__(  # weft: skip(a number decides the size of an axis)
+        self, query: Num[Array, "*batch q"], key: Num[Array, "kv"], num_heads: int
+    ) -> Float[Array, "*batch num_heads q kv"]:
+        """The bias.
+
+        Args:
+            query, key: the position of each.
+            num_heads: how many heads queries have.
+        """
+        return alibi(query, key, num_heads=num_heads)
 
 
 class RoPE(Module):

@@ -3,11 +3,12 @@
     weft.tree.size(model)                                  # how many parameters
     weft.tree.cast(model, jnp.bfloat16)                    # parameters in another dtype; statistics stay
     weft.tree.ema(average, model, 0.999)                   # an average of the parameters over time
+    weft.tree.norm(gradient)                               # the length of all numbers as one vector
     weft.tree.stack([make(key) for key in keys])           # layers as one record with a leading axis
 
 A filter chooses the arrays (see `help(weft.Filter)`): `Param` where one makes sense, every array where a model is taken
-as a whole (`copy`, `stack`, `unstack`, `index`). What it does not choose stays as it is, and configuration is never
-touched. All of them work on any tree, on sparse ones too, and under any transform. A filter of yours that matches
+as a whole (`copy`, `stack`, `unstack`, `index`, `allclose`). What it does not choose stays as it is; configuration is
+never touched. All of them work on any tree, on sparse ones too, and under any transform. A filter of yours that matches
 nothing is an error; the default one may match nothing.
 """
 
@@ -25,23 +26,28 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 from weft.core.errors import AxisError, StructureError
 from weft.core.interpreter.prefixes import mapped_size
-from weft.core.paths import Path, format_path
+from weft.core.paths import Path
 from weft.core.records.agree import describe, differences
-from weft.core.records.filters import Filter, Maybe, sort_leaves
+from weft.core.records.filters import Filter, sort_leaves
 from weft.core.records.kinds import Param
-from weft.core.records.leaves import Leaf, is_array, iter_leaves
+from weft.core.records.leaves import is_array
 from weft.core.records.partition import only_leaves, with_leaves
+from weft.modules.learning.choosing import PARAMETERS, arrays_at, chosen, is_of
+from weft.modules.learning.comparing import allclose, equal, norm
 
 __all__ = [
+    "allclose",
     "apply_updates",
     "bytes",
     "cast",
     "copy",
     "ema",
+    "equal",
     "index",
     "labels",
     "map",
     "mask",
+    "norm",
     "size",
     "stack",
     "unstack",
@@ -49,8 +55,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-
-PARAMETERS = Maybe(Param)
 
 
 def map(f: Callable[..., Any], tree: T, *rest: Any, filter: Filter = PARAMETERS) -> T:
@@ -70,9 +74,9 @@ def map(f: Callable[..., Any], tree: T, *rest: Any, filter: Filter = PARAMETERS)
     >>> doubled["w"].tolist(), int(doubled["steps"]), doubled["name"]
     ([2.0, 2.0], 3, 'scale')
     """
-    chosen = _chosen(tree, filter)
-    others = [_arrays_at(other, chosen, f"tree {i}") for i, other in enumerate(rest, 1)]
-    return with_leaves(tree, {leaf.path: f(leaf.value, *(other[leaf.path] for other in others)) for leaf in chosen})
+    leaves = chosen(tree, filter)
+    others = [arrays_at(other, leaves, f"tree {i}") for i, other in enumerate(rest, 1)]
+    return with_leaves(tree, {leaf.path: f(leaf.value, *(other[leaf.path] for other in others)) for leaf in leaves})
 
 
 def cast(tree: T, dtype: DTypeLike, filter: Filter = PARAMETERS) -> T:
@@ -92,7 +96,7 @@ def cast(tree: T, dtype: DTypeLike, filter: Filter = PARAMETERS) -> T:
     wanted = jnp.dtype(dtype)
     if not jnp.issubdtype(wanted, jnp.floating):
         raise StructureError(f"{wanted.name} is no floating-point dtype", fix="use map for another conversion")
-    return map(lambda leaf: _as(leaf, wanted) if _is(jnp.floating, leaf) else leaf, tree, filter=filter)
+    return map(lambda leaf: _as(leaf, wanted) if is_of(jnp.floating, leaf) else leaf, tree, filter=filter)
 
 
 def copy(tree: T, filter: Filter = ...) -> T:
@@ -135,7 +139,7 @@ def stack(models: Sequence[T], axis: int = 0) -> T:
             raise StructureError(
                 f"models[{i}] is not like models[0]", at=wrong, fix="stack what differs in the values of arrays only"
             )
-    rows = [_chosen(model, ...) for model in models]
+    rows = [chosen(model, ...) for model in models]
     together = zip(*rows, strict=True)
     return with_leaves(models[0], {row[0].path: jnp.stack([leaf.value for leaf in row], axis) for row in together})
 
@@ -185,7 +189,7 @@ def size(tree: Any, filter: Filter = PARAMETERS) -> int:
     >>> size({"w": jnp.ones((2, 3)), "steps": jnp.array(3)}), size({"w": jnp.ones((2, 3)), "steps": jnp.array(3)}, ...)
     (6, 7)
     """
-    return sum(math.prod(np.shape(leaf.value)) for leaf in _chosen(tree, filter))
+    return sum(math.prod(np.shape(leaf.value)) for leaf in chosen(tree, filter))
 
 
 def bytes(tree: Any, filter: Filter = PARAMETERS) -> int:
@@ -194,7 +198,7 @@ def bytes(tree: Any, filter: Filter = PARAMETERS) -> int:
     >>> bytes({"w": jnp.ones((2, 3), jnp.bfloat16)})
     12
     """
-    return sum(math.prod(np.shape(leaf.value)) * jnp.result_type(leaf.value).itemsize for leaf in _chosen(tree, filter))
+    return sum(math.prod(np.shape(leaf.value)) * jnp.result_type(leaf.value).itemsize for leaf in chosen(tree, filter))
 
 
 def zeros_like(tree: T, filter: Filter = PARAMETERS) -> T:
@@ -220,9 +224,9 @@ def mask(tree: T, filter: Filter, *, wrt: Filter = Param) -> T:
     >>> mask({"w": jnp.ones(2), "b": jnp.ones(2), "n": jnp.array(0)}, Not(PathContains("b")))
     {'b': False, 'n': None, 'w': True}
     """
-    chosen = _chosen(tree, wrt)
-    places = sort_leaves(chosen, [filter], require_all=False)
-    return only_leaves(tree, {leaf.path: place is not None for leaf, place in zip(chosen, places, strict=True)})
+    parameters = chosen(tree, wrt)
+    places = sort_leaves(parameters, [filter], require_all=False)
+    return only_leaves(tree, {leaf.path: place is not None for leaf, place in zip(parameters, places, strict=True)})
 
 
 def labels(tree: T, by_filter: Mapping[Any, Any], *, wrt: Filter = Param) -> T:
@@ -239,10 +243,9 @@ def labels(tree: T, by_filter: Mapping[Any, Any], *, wrt: Filter = Param) -> T:
     >>> labels({"w": jnp.ones(2), "b": jnp.ones(2)}, {PathContains("b"): "slow", ...: "fast"})
     {'b': 'slow', 'w': 'fast'}
     """
-    chosen = _chosen(tree, wrt)
-    names = list(by_filter.values())
-    places = sort_leaves(chosen, tuple(by_filter))
-    return only_leaves(tree, {leaf.path: names[place or 0] for leaf, place in zip(chosen, places, strict=True)})
+    parameters, names = chosen(tree, wrt), list(by_filter.values())
+    places = sort_leaves(parameters, tuple(by_filter))
+    return only_leaves(tree, {leaf.path: names[place or 0] for leaf, place in zip(parameters, places, strict=True)})
 
 
 def ema(  # weft: skip(of any tree)
@@ -263,11 +266,11 @@ def ema(  # weft: skip(of any tree)
     [0.25, 0.25]
     """
 
-    chosen, before = (
-        [leaf for leaf in _chosen(one, filter) if _is(jnp.inexact, leaf.value)] for one in (model, average)
+    leaves, before = (
+        [leaf for leaf in chosen(one, filter) if is_of(jnp.inexact, leaf.value)] for one in (model, average)
     )
-    _arrays_at(model, before, "the model")
-    old = _arrays_at(average, chosen, "the average")
+    arrays_at(model, before, "the model")
+    old = arrays_at(average, leaves, "the average")
 
     def blend(path: Path, new: Any) -> Any:
         # In half precision a step of a thousandth would be rounded away.
@@ -275,7 +278,7 @@ def ema(  # weft: skip(of any tree)
         start = _as(old[path], wide)
         return _as(start + (1 - decay) * (_as(new, wide) - start), old[path].dtype)
 
-    return with_leaves(model, {leaf.path: blend(leaf.path, leaf.value) for leaf in chosen})
+    return with_leaves(model, {leaf.path: blend(leaf.path, leaf.value) for leaf in leaves})
 
 
 def apply_updates(tree: T, updates: Any) -> T:
@@ -294,42 +297,17 @@ def apply_updates(tree: T, updates: Any) -> T:
     >>> apply_updates({"w": jnp.ones(2), "n": jnp.arange(2)}, {"w": -jnp.ones(2), "n": None})
     {'n': Array([0, 1], dtype=int32), 'w': Array([0., 0.], dtype=float32)}
     """
-    moves = _chosen(updates, ...)
-    old = _arrays_at(tree, moves, "the model")
+    moves = chosen(updates, ...)
+    old = arrays_at(tree, moves, "the model")
     return with_leaves(tree, {u.path: _as(old[u.path] + u.value, jnp.result_type(old[u.path])) for u in moves})
 
 
-def _chosen(tree: Any, filter: Filter) -> list[Leaf]:
-    """The arrays of a tree that a filter matches."""
-    leaves = [leaf for leaf in iter_leaves(tree) if leaf.dynamic]
-    places = sort_leaves(leaves, [filter], require_all=False)
-    return [leaf for leaf, place in zip(leaves, places, strict=True) if place is not None]
-
-
-def _arrays_at(tree: Any, chosen: Sequence[Leaf], what: str) -> dict[Path, Any]:
-    """The arrays of a tree, by path; refuses one that lacks an array, or has it of another shape."""
-    found = {leaf.path: leaf.value for leaf in iter_leaves(tree) if leaf.dynamic}
-    wrong = [f"{format_path(leaf.path)}: nothing there" for leaf in chosen if leaf.path not in found]
-    wrong += [
-        f"{format_path(leaf.path)}: {np.shape(found[leaf.path])}, not {np.shape(leaf.value)}"
-        for leaf in chosen
-        if leaf.path in found and np.shape(found[leaf.path]) != np.shape(leaf.value)
-    ]
-    if wrong:
-        raise StructureError(f"{what} does not fit", at=wrong, fix="pass trees of the same model")
-    return found
-
-
 def _length(tree: Any, axis: int) -> int:
-    leaves = _chosen(tree, ...)
+    leaves = chosen(tree, ...)
     length = mapped_size(leaves, [axis] * len(leaves), given=None, what="a stack")
     if length is None:
         raise AxisError("a stack without arrays has no length", fix="keep the models in a list")
     return length
-
-
-def _is(category: Any, value: Any) -> bool:
-    return is_array(value) and jnp.issubdtype(value.dtype, category)
 
 
 def _as(value: Any, dtype: Any) -> Any:

@@ -10,6 +10,7 @@ from weft.modules.attention.dot_product import combine_masks as combine_masks
 from weft.modules.attention.dot_product import drop_weights as drop_weights
 from weft.modules.attention.dot_product import fused_attention as fused_attention
 from weft.modules.attention.dot_product import weighted_values as weighted_values
+from weft.modules.attention.positions import alibi as alibi
 from weft.modules.attention.positions import rope as rope
 from weft.modules.attention.positions import sinusoidal as sinusoidal
 from weft.modules.attention.positions import turn as turn
@@ -21,6 +22,8 @@ from weft.modules.convolutions.pooling import avg_pool as avg_pool
 from weft.modules.convolutions.pooling import max_pool as max_pool
 from weft.modules.convolutions.pooling import min_pool as min_pool
 from weft.modules.convolutions.pooling import pool as pool
+from weft.modules.convolutions.resizing import pixel_shuffle as pixel_shuffle
+from weft.modules.convolutions.resizing import upsample as upsample
 from weft.modules.convolutions.windows import channels_last as channels_last
 from weft.modules.convolutions.windows import lax_padding as lax_padding
 from weft.modules.dense.general import bias_shape as bias_shape
@@ -56,3 +59,5 @@ from weft.modules.recurrence.recurrent import gru_step as gru_step
 from weft.modules.recurrence.recurrent import last_step as last_step
 from weft.modules.recurrence.recurrent import lstm_step as lstm_step
 from weft.modules.recurrence.recurrent import simple_step as simple_step
+from weft.modules.sampling import keep_top_k as keep_top_k
+from weft.modules.sampling import keep_top_p as keep_top_p

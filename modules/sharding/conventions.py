@@ -7,7 +7,7 @@ every array that the table does not know has none: its axes are divided only if 
 | name | axis |
 | --- | --- |
 | `embed` | a model's features |
-| `mlp` | the hidden features of an `MLP` |
+| `mlp` | the hidden features of an `MLP` or a `GatedMLP` |
 | `heads` | the heads of an attention, each with its features |
 | `vocab` | the rows of an embedding |
 | `norm` | the features that a norm scales |
@@ -24,6 +24,7 @@ from weft.core.records.axis_names import Name
 from weft.core.records.leaves import Leaf
 from weft.modules.attention.multi_head import MultiHeadAttention
 from weft.modules.attention.positions import LearnedPositions
+from weft.modules.dense.gated import GatedMLP
 from weft.modules.dense.linear import Embed, Linear
 from weft.modules.dense.low_rank import LoRA
 from weft.modules.dense.mlp import MLP
@@ -46,6 +47,10 @@ def _of_mlp(part: Path) -> Names:
     return _UP if isinstance(index, int) and index % 4 == 0 else _DOWN
 
 
+def _of_gated_mlp(part: Path) -> Names:
+    return _DOWN if part == ("down",) else _UP
+
+
 # The classes around the array, innermost last, and the names by the part of the path between them. Names are aligned
 # at the last axis: a bias has the last of them.
 _TABLE: tuple[tuple[tuple[type | tuple[type, ...], ...], int, Callable[[Path], Names]], ...] = (
@@ -54,6 +59,7 @@ _TABLE: tuple[tuple[tuple[type | tuple[type, ...], ...], int, Callable[[Path], N
     (((LayerNorm, RMSNorm, BatchNorm, GroupNorm),), 0, lambda part: ("norm",)),
     ((MultiHeadAttention, Linear), 1, _of_attention),
     ((MLP, Linear), 2, _of_mlp),
+    ((GatedMLP, Linear), 1, _of_gated_mlp),
 )
 
 

@@ -29,6 +29,7 @@ BUILTINS = {
     "TracedIntegerError": TypeError,
     "TracedArrayError": TypeError,
     "TracedMaskError": IndexError,
+    "CheckError": RuntimeError,
     "KeyReuseError": RuntimeError,
     "MissingExtraError": ModuleNotFoundError,
     "ForeignObjectError": TypeError,

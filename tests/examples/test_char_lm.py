@@ -108,18 +108,6 @@ def test_batches_go_on_with_the_very_next_one(example):
     assert all(bytes(window.astype(np.uint8)).decode() in "abcdefghij" * 20 for window in after[-1])
 
 
-def test_the_nucleus_holds_the_most_likely_characters(example):
-    logits = jnp.log(jnp.array([0.1, 0.5, 0.25, 0.15]))
-    kept = [jnp.isfinite(example["nucleus"](logits, top_p)).tolist() for top_p in (0.1, 0.5, 0.7, 0.8, 1.0)]
-    assert kept == [
-        [False, True, False, False],
-        [False, True, False, False],
-        [False, True, True, False],
-        [False, True, True, True],
-        [True, True, True, True],
-    ]
-
-
 def damaged(folder):
     weft.save_checkpoint(folder / "whole", weft.Linear(2, 3, key=jax.random.key(0)))
     (folder / "damaged").write_bytes((folder / "whole").read_bytes()[:-5])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from weft.core.records.keys import Keys, SeedError
-from weft.modules import ConfigError, Dropout
+from weft.modules import ConfigError, Dropout, DropPath, inference
 
 KEY = jax.random.key(3)
 
@@ -48,3 +48,30 @@ def test_dropping_everything_has_a_finite_gradient():
 def test_a_rate_is_a_probability(rate):
     with pytest.raises(ConfigError, match="rate is a probability"):
         Dropout(rate)
+
+
+@pytest.mark.parametrize("batch_axes", [0, 1, 2])
+def test_drop_path_drops_whole_examples(batch_axes):
+    x = jax.random.normal(jax.random.key(0), (6, 5, 4)) + 5
+    y = DropPath(0.4, batch_axes=batch_axes)(x, key=KEY)
+    theirs = nnx.Dropout(0.4, broadcast_dims=tuple(range(batch_axes, 3)))(x, rngs=KEY)
+    np.testing.assert_array_equal(y, theirs)
+    ratios = np.asarray(y / x).reshape(*x.shape[:batch_axes], -1)
+    np.testing.assert_allclose(ratios, np.broadcast_to(ratios[..., :1], ratios.shape), rtol=1e-5)
+    assert set(np.unique(ratios.round(3))) <= {0.0, np.float32(1.667)}
+
+
+def test_drop_path_keeps_the_mean_and_drops_nothing_in_inference():
+    x, layer = jnp.ones((20_000, 1)), DropPath(0.3)
+    np.testing.assert_allclose(layer(x, key=KEY).mean(), 1.0, atol=0.02)
+    assert inference(layer)(x) is x
+    assert DropPath(0.0)(x) is x
+
+
+def test_a_drop_path_that_makes_no_sense_is_refused(unchecked):
+    with pytest.raises(ConfigError, match="DropPath: rate is a probability, not 2"):
+        DropPath(2)
+    with pytest.raises(ConfigError, match="DropPath: batch_axes counts leading axes, and is not -1"):
+        DropPath(0.5, batch_axes=-1)
+    with pytest.raises(SeedError, match="DropPath draws from a typed key, not from nothing"):
+        DropPath(0.5)(jnp.ones(3))

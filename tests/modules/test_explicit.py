@@ -116,6 +116,26 @@ def test_a_cache_stays_where_it_lies(mesh: Any):
         assert moved.cache.keys.sharding.is_equivalent_to(NamedSharding(mesh, place), 4)
 
 
+def test_rows_of_a_cache_are_put_where_they_lie(mesh: Any):
+    attention = weft.MultiHeadAttention(8, 4, causal=True, key=KEY).with_cache(5, batch=(4,))
+    x, lengths = jax.random.normal(KEY, (4, 2, 8)), jnp.array([1, 2, 0, 2])
+
+    def follow(attention: Any, x: Any, lengths: Any) -> Any:
+        _, attention = attention(x)
+        return weft.rewind(attention, lengths)(x)
+
+    expected, after = weft.jit(follow)(attention, x, lengths)
+    batch = jax.device_put(x, NamedSharding(mesh, P("data")))
+    for names in (None, {weft.Cache: ("rows", None, "heads", None)}):
+        placed = weft.shard(attention, mesh, {**PRODUCT, "rows": "data"}, names=names)
+        for rows in (lengths, jax.device_put(lengths, NamedSharding(mesh, P("data")))):
+            with jax.set_mesh(mesh):
+                y, moved = weft.jit(follow)(placed, batch, rows)
+            np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-6)
+            np.testing.assert_allclose(moved.cache.values, after.cache.values, rtol=1e-4, atol=1e-6)
+            assert moved.cache.keys.sharding.is_equivalent_to(placed.cache.keys.sharding, 4)
+
+
 def test_statistics_stay_where_they_lie(mesh: Any):
     norm = weft.shard(weft.BatchNorm(8), mesh, {"norm": None})
     x = jax.device_put(jnp.ones((4, 8)), NamedSharding(mesh, P("data", "model")))

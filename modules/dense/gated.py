@@ -1,0 +1,78 @@
+"""GatedMLP: an MLP whose hidden features are gated by a second linear map."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.nn import initializers
+from jaxtyping import Array, Float
+from weft.core.records.module import Module
+from weft.modules.construct import Initializer, KeyLike
+from weft.modules.dense.linear import Linear, default_kernel_init
+from weft.modules.drawing import parameter_keys
+
+
+class GatedMLP(Module):
+    """An MLP with a gate: `y = down(activation(gate(x)) * up(x))`.
+
+    With `jax.nn.silu` it is SwiGLU, with `jax.nn.gelu` GEGLU, with `jax.nn.sigmoid` GLU. In a transformer:
+    `TransformerBlock(64, 4, mlp=lambda key: GatedMLP(64, 172, key=key), key=key)`. With two thirds of an MLP's hidden
+    features it has as many parameters.
+
+    Args:
+        features: size of the last axis of the input.
+        hidden_features: size inside.
+        out_features: size of the last axis of the output; by default `features`.
+        key: a typed key, split among the three maps.
+        activation: of the gate.
+        use_bias, kernel_init, bias_init, dtype, param_dtype, precision: of each `Linear`.
+
+    >>> mlp = GatedMLP(4, 32, key=jax.random.key(0))
+    >>> mlp(jnp.ones((8, 4))).shape, mlp.down.kernel.shape
+    ((8, 4), (32, 4))
+
+    Source: Shazeer, "GLU Variants Improve Transformer", 2020.
+    """
+
+    gate: Linear
+    up: Linear
+    down: Linear
+    activation: Callable[[Any], Any]
+
+    def __init__(
+        self,
+        features: int,
+        hidden_features: int,
+        out_features: int | None = None,
+        *,
+        key: KeyLike,
+        activation: Callable[[Any], Any] = jax.nn.silu,
+        use_bias: bool = True,
+        kernel_init: Initializer = default_kernel_init,
+        bias_init: Initializer = initializers.zeros,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        precision: Any = None,
+    ):
+        linear = functools.partial(
+            Linear,
+            use_bias=use_bias,
+            kernel_init=kernel_init,
+            bias_init=bias_init,
+            dtype=dtype,
+            param_dtype=param_dtype,
+            precision=precision,
+        )
+        keys = parameter_keys(key, 3, "GatedMLP")
+        self.gate = linear(features, hidden_features, key=keys[0])
+        self.up = linear(features, hidden_features, key=keys[1])
+        self.down = linear(hidden_features, features if out_features is None else out_features, key=keys[2])
+        self.activation = activation
+
+    def __call__(self, x: Float[Array, "*batch features"]) -> Float[Array, "*batch out_features"]:
+        """Applies it to the last axis."""
+        return self.down(self.activation(self.gate(x)) * self.up(x))

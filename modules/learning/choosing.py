@@ -1,0 +1,46 @@
+"""How the functions of `weft.tree` choose arrays by a filter, and find those of another tree at the same paths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from weft.core.errors import StructureError
+from weft.core.paths import Path, format_path
+from weft.core.records.filters import Filter, Maybe, sort_leaves
+from weft.core.records.kinds import Param
+from weft.core.records.leaves import Leaf, is_array, iter_leaves
+
+PARAMETERS = Maybe(Param)
+
+
+def chosen(tree: Any, filter: Filter) -> list[Leaf]:
+    """The arrays of a tree that a filter matches."""
+    leaves = [leaf for leaf in iter_leaves(tree) if leaf.dynamic]
+    places = sort_leaves(leaves, [filter], require_all=False)
+    return [leaf for leaf, place in zip(leaves, places, strict=True) if place is not None]
+
+
+def arrays_at(tree: Any, leaves: Sequence[Leaf], what: str) -> dict[Path, Any]:
+    """The arrays of a tree, by path; refuses one that lacks an array, or has it of another shape."""
+    found = {leaf.path: leaf.value for leaf in iter_leaves(tree) if leaf.dynamic}
+    wrong = [f"{format_path(leaf.path)}: nothing there" for leaf in leaves if leaf.path not in found]
+    wrong += [
+        f"{format_path(leaf.path)}: {np.shape(found[leaf.path])}, not {np.shape(leaf.value)}"
+        for leaf in leaves
+        if leaf.path in found and np.shape(found[leaf.path]) != np.shape(leaf.value)
+    ]
+    if wrong:
+        raise StructureError(f"{what} does not fit", at=wrong, fix="pass trees of the same model")
+    return found
+
+
+def is_of(category: Any, value: Any) -> bool:
+    """Whether it is an array whose dtype is of a category, such as `jnp.inexact`.
+
+    >>> is_of(jnp.inexact, jnp.ones(2)), is_of(jnp.inexact, 1.0)
+    (True, False)
+    """
+    return is_array(value) and jnp.issubdtype(value.dtype, category)

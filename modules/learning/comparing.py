@@ -1,0 +1,103 @@
+"""What `weft.tree` says of numbers: how large they are, and whether those of two trees are the same or nearly so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+from weft.core.edge import trees
+from weft.core.records.filters import Filter
+from weft.core.records.leaves import is_array
+from weft.core.records.statics import same_static
+from weft.modules.learning.choosing import PARAMETERS, arrays_at, chosen, is_of
+
+
+def norm(tree: Any, filter: Filter = PARAMETERS) -> Float[Array, ""]:
+    """The length of all numbers as one vector, in float32 or wider: of gradients, updates or parameters.
+
+    Args:
+        tree: a model, or any tree.
+        filter: for what counts. Of that, integers and keys do not.
+
+    Raises:
+        FilterError: if the filter matches nothing.
+
+    >>> norm({"w": jnp.array([3.0, 0.0]), "b": jnp.array(4.0), "steps": jnp.array(7)}).item()
+    5.0
+
+    Source: `optax.global_norm`.
+    """
+    squares = [
+        jnp.sum(jnp.square(jnp.abs(jnp.asarray(leaf.value, jnp.promote_types(leaf.value.dtype, jnp.float32)))))
+        for leaf in chosen(tree, filter)
+        if is_of(jnp.inexact, leaf.value)
+    ]
+    return jnp.sqrt(sum(squares, jnp.zeros((), jnp.float32)))
+
+
+def equal(tree: Any, other: Any) -> Bool[Array, ""]:
+    """Whether two trees are the same: structure, configuration, and each array's shape, dtype and numbers.
+
+    Where arrays lie (devices, shardings) does not matter. NaN equals nothing, as everywhere.
+
+    Returns:
+        One boolean, which may be traced; what is not alike in structure is `False`.
+
+    >>> model = {"w": jnp.ones(2), "name": "scale"}
+    >>> bool(equal(model, {"w": jnp.ones(2), "name": "scale"})), bool(equal(model, {"w": jnp.ones(2)}))
+    (True, False)
+
+    Source: `equinox.tree_equal`.
+    """
+    alike = trees.structure(tree) == trees.structure(other)
+    pairs = zip(jax.tree.leaves(tree), jax.tree.leaves(other), strict=True) if alike else ()
+    result = jnp.asarray(alike)
+    for mine, theirs in pairs:
+        if is_array(mine) and is_array(theirs):
+            if np.shape(mine) != np.shape(theirs) or mine.dtype != theirs.dtype:
+                return jnp.asarray(False)
+            result = result & jnp.all(mine == theirs)
+        elif is_array(mine) or is_array(theirs) or not same_static(mine, theirs):
+            return jnp.asarray(False)
+    return result
+
+
+def allclose(
+    tree: Any, other: Any, *, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False, filter: Filter = ...
+) -> Bool[Array, ""]:
+    """Whether the arrays of two trees are nearly the same: `|tree - other| <= atol + rtol * |other|`, number by number.
+
+    Dtypes may differ, as after a `cast`; configuration is not compared. Keys have to be the same.
+
+    Args:
+        tree, other: models, or any trees.
+        rtol, atol, equal_nan: as in `jax.numpy.allclose`.
+        filter: for the arrays that are compared.
+
+    Returns:
+        One boolean, which may be traced.
+
+    Raises:
+        FilterError: if the filter matches nothing.
+        StructureError: if one of the trees lacks an array of the other, or has it of another shape, naming its path.
+
+    >>> bool(allclose({"w": jnp.ones(2)}, {"w": jnp.ones(2) + 1e-7}))
+    True
+    """
+    first, second = (chosen(one, filter) for one in (tree, other))
+    theirs, mine = arrays_at(other, first, "the other tree"), arrays_at(tree, second, "the first tree")
+    close = [_close(mine[leaf.path], theirs[leaf.path], rtol, atol, equal_nan) for leaf in first]
+    return jnp.all(jnp.stack(close)) if close else jnp.asarray(True)
+
+
+def _close(mine: Any, theirs: Any, rtol: float, atol: float, equal_nan: bool) -> Array:
+    if is_of(jax.dtypes.prng_key, mine) or is_of(jax.dtypes.prng_key, theirs):
+        same = is_array(mine) and is_array(theirs) and mine.dtype == theirs.dtype
+        return jnp.all(mine == theirs) if same else jnp.asarray(False)
+    wide = jnp.promote_types(jnp.result_type(mine), jnp.result_type(theirs))
+    if jnp.issubdtype(wide, jnp.floating):
+        wide = jnp.promote_types(wide, jnp.float32)  # a tolerance of 1e-5 is none in half precision
+    return jnp.allclose(jnp.asarray(mine, wide), jnp.asarray(theirs, wide), rtol, atol, equal_nan)

@@ -1,0 +1,101 @@
+"""LossScale: what keeps small gradients from vanishing where a model computes in float16."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+from weft.core.records.kinds import OptState
+from weft.core.records.module import Module, static
+from weft.modules.construct import ConfigError, check_positive
+from weft.modules.learning.choosing import is_of
+from weft.modules.learning.tree import map as map_arrays
+
+T = TypeVar("T")
+
+
+class LossScale(Module):
+    """A factor for the loss that adapts: it grows while gradients are finite, and shrinks where they are not.
+
+    Float16 has no numbers below 6e-8, and gradients of a loss that was multiplied stay above them. bfloat16 has the
+    exponents of float32, and needs none of this. The record is carried beside the optimizer:
+
+        (_, (value, after)), gradient = weft.value_and_grad(scaled, has_aux=True)(model, x)
+        gradient, finite, scaling = scaling.unscaled(gradient)
+        model, opt = weft.cond(finite, lambda: opt.update(model, gradient, state_of=after), lambda: (model, opt))
+
+    where `scaled` returns `scaling.scaled(value), (value, after)`. A step whose gradient is not finite is not made.
+
+    Args:
+        scale: the first factor; by default the largest power of two that float16 has.
+        interval: after how many finite steps in a row it grows.
+        growth, backoff: what it is multiplied by to grow, and to shrink; with 1 it stays as it is.
+        minimum: it shrinks no further.
+
+    Raises:
+        ConfigError: if a factor is not positive, or makes no sense.
+
+    >>> scaling = LossScale(1024.0, interval=2)
+    >>> gradient, finite, scaling = scaling.unscaled({"w": jnp.array([2048.0, jnp.inf])})
+    >>> gradient["w"].tolist(), bool(finite), float(scaling.scale)
+    ([2.0, inf], False, 512.0)
+
+    Source: Micikevicius et al., "Mixed Precision Training", 2018; `flax.training.dynamic_scale`.
+    """
+
+    scale: Annotated[Float[Array, ""], OptState]
+    finite_steps: Annotated[Int[Array, ""], OptState]
+    interval: int = static()
+    growth: float = static()
+    backoff: float = static()
+    minimum: float = static()
+
+    def __init__(
+        self,
+        scale: float = 2.0**15,
+        *,
+        interval: int = 2000,
+        growth: float = 2.0,
+        backoff: float = 0.5,
+        minimum: float = 1.0,
+    ):
+        check_positive("LossScale", interval=interval)
+        if not (scale >= minimum > 0 and growth >= 1 and 0 < backoff <= 1):
+            raise ConfigError(
+                "LossScale grows by at least 1, shrinks by at most 1, and starts at a positive minimum or above",
+                at=f"scale={scale}, growth={growth}, backoff={backoff}, minimum={minimum}",
+            )
+        self.scale, self.finite_steps = jnp.asarray(scale, jnp.float32), jnp.zeros((), jnp.int32)
+        self.interval, self.growth, self.backoff, self.minimum = interval, growth, backoff, minimum
+
+    def scaled(self, loss: Float[Array, ""]) -> Float[Array, ""]:
+        """The loss times the factor, in float32 or wider: what is differentiated."""
+        return jnp.asarray(loss, jnp.promote_types(jnp.result_type(loss), jnp.float32)) * self.scale
+
+    def unscaled(self, gradient: T) -> tuple[T, Bool[Array, ""], Self]:  # weft: skip(of any tree)
+        """The gradient of the loss itself, from that of the scaled one.
+
+        Args:
+            gradient: any tree; its dtypes are kept, so parameters should be float32, as those of a `Policy` are.
+
+        Returns:
+            The gradient, whether all of its numbers are finite, and the successor, whose factor follows from that.
+        """
+
+        def divided(leaf: Any) -> Any:
+            return (leaf / self.scale).astype(leaf.dtype) if is_of(jnp.inexact, leaf) else leaf
+
+        leaves = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(gradient) if is_of(jnp.inexact, leaf)]
+        finite = jnp.all(jnp.stack(leaves)) if leaves else jnp.asarray(True)
+        return map_arrays(divided, gradient, filter=...), finite, self._after(finite)
+
+    def _after(self, finite: Bool[Array, ""]) -> Self:
+        steps = jnp.where(finite, self.finite_steps + 1, 0)
+        grows = steps >= self.interval
+        grown = jnp.where(grows, self.scale * self.growth, self.scale)
+        # Without end it would grow where a model never overflows, and a factor of infinity has no way back.
+        grown = jnp.where(jnp.isfinite(grown), grown, self.scale)
+        shrunk = jnp.maximum(self.scale * self.backoff, self.minimum)
+        return self.replace(scale=jnp.where(finite, grown, shrunk), finite_steps=jnp.where(grows, 0, steps))

@@ -1,0 +1,61 @@
+"""Identity and Flatten: layers that compute nothing, for chains and for the places of others."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Shaped
+from weft.core.errors import AxisError
+from weft.core.records.module import Module, static
+
+T = TypeVar("T")
+
+
+class Identity(Module):
+    """Gives back what it is given: what takes the place of a layer that is switched off.
+
+    >>> Identity()(jnp.ones(2)).tolist()
+    [1.0, 1.0]
+    """
+
+    def __call__(self, x: T) -> T:
+        """Gives back `x`."""
+        return x
+
+
+class Flatten(Module):  # weft: skip(two numbers decide the shapes)
+    """Joins neighbouring axes into one, as between a convolution and a `Linear`.
+
+    Args:
+        start: the first axis that is joined; by default all but a batch's are. For one example, under `vmap`, it is 0.
+        end: the last axis that is joined.
+
+    Raises (when it is called):
+        AxisError: if an axis is not there, or the first is behind the last.
+
+    >>> Flatten()(jnp.ones((8, 2, 3, 4))).shape, Flatten(-3, -2)(jnp.ones((8, 2, 3, 4))).shape
+    ((8, 24), (8, 6, 4))
+
+    Source: `torch.nn.Flatten`.
+    """
+
+    start: int = static()
+    end: int = static()
+
+    def __init__(self, start: int = 1, end: int = -1):
+        self.start, self.end = start, end
+
+    def __call__(self, x: Shaped[Array, "..."]) -> Shaped[Array, "..."]:
+        """Joins the axes."""
+        rank = jnp.ndim(x)
+        there = all(-rank <= axis < rank for axis in (self.start, self.end))
+        if not there or self.start % rank > self.end % rank:
+            raise AxisError(
+                f"Flatten joins the axes from {self.start} to {self.end}, which are none of an array of {rank} axes",
+                at=f"x: {jax.typeof(x)}",
+                fix="for one example, as under vmap, Flatten(0)",
+            )
+        start, end = self.start % rank, self.end % rank
+        return jax.lax.collapse(x, start, end + 1)

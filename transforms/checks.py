@@ -1,0 +1,65 @@
+"""error_if: an error that depends on values, raised in eager and in compiled code alike."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, TypeVar, cast
+
+import equinox as eqx
+from jax.core import Tracer
+from weft.core.edge import names
+from weft.core.edge.trees import flatten
+from weft.core.edge.untyped import jax, jnp
+from weft.core.errors import CheckError
+from weft.core.records.leaves import is_array
+
+T = TypeVar("T")
+
+
+def error_if(x: T, condition: Any, message: str) -> T:
+    """Gives back `x`, or raises an error if a condition on values holds: under `jit`, `vmap`, `scan` and `grad` too.
+
+    A compiled program makes the check when it computes what is returned here, so that has to be used:
+    `x = weft.error_if(x, x < 0, "x is negative")`. It is a callback where the condition holds, and a branch elsewhere.
+
+    Args:
+        x: any tree, whose arrays the check is tied to.
+        condition: booleans of any shape; one that holds is enough.
+        message: what the error says.
+
+    Raises:
+        CheckError: if the condition holds. In a program that plain `jax.jit` has compiled, JAX raises a
+            `JaxRuntimeError` with the message. As with equinox, the variable `EQX_ON_ERROR` of the environment may say
+            `breakpoint`, `nan` or `off`.
+
+    >>> import jax.numpy as jnp
+    >>> from weft import jit
+    >>> root = jit(lambda x: jnp.sqrt(error_if(x, x < 0, "no root of a negative number")))
+    >>> root(4.0).item()
+    2.0
+    >>> try:
+    ...     root(-1.0)
+    ... except CheckError as error:
+    ...     print(error)
+    no root of a negative number
+
+    Source: `equinox.error_if`.
+    """
+    if not isinstance(condition, Tracer):
+        if jnp.any(condition):
+            raise CheckError(message)
+        return x
+    leaves, structure = flatten(x)
+    places = [i for i, leaf in enumerate(leaves) if is_array(leaf)]
+    if not places:
+        raise TypeError("weft.error_if ties a check to arrays, and there is none in what it was given")
+    checked = _checked([leaves[i] for i in places], condition, message=names.OF_ERROR_IF + message)
+    for i, leaf in zip(places, checked, strict=True):
+        leaves[i] = leaf
+    return structure.unflatten(leaves)
+
+
+# Compiled where it stands in eager code under `vmap` or `grad`, where equinox's error has another form.
+@functools.partial(jax.jit, static_argnames="message", inline=True)
+def _checked(arrays: list[Any], condition: Any, *, message: str) -> list[Any]:
+    return cast(Any, eqx).error_if(arrays, condition, message)
