@@ -9,7 +9,7 @@ import equinox as eqx
 from jax.core import Tracer
 from weft.core.edge import names
 from weft.core.edge.trees import flatten
-from weft.core.edge.untyped import jax, jnp
+from weft.core.edge.untyped import INLINED, jax, jnp
 from weft.core.errors import CheckError
 from weft.core.records.leaves import is_array
 
@@ -60,6 +60,6 @@ def error_if(x: T, condition: Any, message: str) -> T:
 
 
 # Compiled where it stands in eager code under `vmap` or `grad`, where equinox's error has another form.
-@functools.partial(jax.jit, static_argnames="message", inline=True)
+@functools.partial(jax.jit, static_argnames="message", inline=INLINED)
 def _checked(arrays: list[Any], condition: Any, *, message: str) -> list[Any]:
     return cast(Any, eqx).error_if(arrays, condition, message)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
+import jax
+
 Numbers = int | Sequence[int]
 Names = str | Sequence[str]
 
@@ -25,7 +27,7 @@ class JitKeywords(TypedDict, total=False):
     keep_unused: bool
     device: Any
     backend: str | None
-    inline: bool
+    inline: bool | jax.Inline
 
 
 class CompilerKeywords(JitKeywords, total=False):

@@ -118,8 +118,8 @@ class BatchNorm(Module):
             mask: which values count for the statistics; broadcasts against `x`.
 
         Raises:
-            AxisError: if the last axis is not of size `features`, nothing around binds `axis_name`, or there is one value
-                for each feature while training, of which nothing would be left.
+            AxisError: if the last axis is not of size `features`, nothing around binds `axis_name`, or there is one
+                value for each feature while training, of which nothing would be left.
         """
         check_features(self, x, self.mean.shape[-1])
         training = not (self.inference if inference is None else inference)

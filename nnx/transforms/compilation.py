@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
+import jax
 from weft.core.interpreter.interpret import interpret
 from weft.nnx.config import graph_mode
 from weft.nnx.crossing.apart import named
@@ -97,7 +98,7 @@ def jit(
     keep_unused: bool = False,
     device: Any = None,
     backend: str | None = None,
-    inline: bool = False,
+    inline: bool | jax.Inline = False,
     graph: bool | None = None,
     graph_updates: bool | None = None,
 ) -> JitWrapped[P, R] | Callable[[Callable[P, R]], JitWrapped[P, R]]:

@@ -17,9 +17,9 @@ from weft.nnx.errors import AxisError, PrefixError
 from weft.nnx.missing import MISSING
 from weft.nnx.transforms._wrap import boundary_of, checked_prefix, decorate, over, refuse_bound_method
 from weft.nnx.transforms.keywords import PmapKeywords, ScanKeywords, VmapKeywords
+from weft.nnx.transforms.metadata import transform_metadata, with_metadata_axes
 from weft.nnx.transforms.names import _raise_bound_method_error as _raise_bound_method_error
 from weft.nnx.transforms.names import _resolve_bound_callable as _resolve_bound_callable
-from weft.nnx.transforms.metadata import transform_metadata, with_metadata_axes
 from weft.transforms._wrap import by_position, interpreted_at_once, named_like
 from weft.transforms.loops import FORI, WHILE, WhileOptions, fori_options
 from weft.transforms.mapping import PMAP, VMAP, MapOptions
