@@ -21,6 +21,7 @@ from weft.core.interpreter.rides import Read, Ride
 from weft.core.memory import live
 from weft.core.paths import Path
 from weft.core.records.agree import Described
+from weft.core.records.aliases import Repeats
 
 Function = Callable[..., PyTree]
 Call = tuple[tuple[Function, ...], tuple[PyTree, ...], Mapping[str, PyTree]]
@@ -124,11 +125,13 @@ class Crossing(Generic[S]):
         structure: what the boundary took the call apart into.
         rides: the ride of each dynamic leaf.
         lanes: the distinct rides, in the order in which the transform sees them.
+        repeats: which leaves are one array; see `records.aliases`.
     """
 
     structure: S
     rides: tuple[Ride, ...]
     lanes: tuple[Ride, ...]
+    repeats: Repeats = ()
 
     def __hash__(self) -> int:
         # The rides of a thousand leaves are compared, which mostly is by identity, but not hashed.

@@ -22,6 +22,7 @@ import equinox as eqx
 import jax
 from weft.core.edge import trees
 from weft.core.edge.untyped import jnp
+from weft.core.records.aliases import Repeats, known, repeats_of
 from weft.core.records.leaves import MISSING, NUMBERS, array_types, keeps_numbers
 from weft.core.records.partition import Structure
 from weft.core.records.statics import Bound, Static, same_static
@@ -119,7 +120,7 @@ def _dynamic_fields(record: eqx.Module) -> set[str]:
 
 
 def make_extractor(
-    structure: Structure, places: Sequence[tuple[int, int]], lanes: int
+    structure: Structure, places: Sequence[tuple[int, int]], lanes: int, repeats: Repeats | None = None
 ) -> Callable[[Any], tuple[Sequence[Any] | None, Sequence[Any], tuple[tuple[Any, ...], ...]] | None] | None:
     """Code that reads the dynamic leaves of a tree of this structure, in order and by lane.
 
@@ -127,6 +128,7 @@ def make_extractor(
         structure: of the trees to accept.
         places: for each dynamic leaf its lane and its place there.
         lanes: how many lanes there are.
+        repeats: which leaves have to be one array, and no others; None if that is all the same.
 
     Returns:
         A function from a tree to `(records, values, groups)`, or to None if the tree is of another structure; or None
@@ -151,6 +153,8 @@ def make_extractor(
     if reader.outside:
         kinds = f"{{*map(type, {_tuple([*reader.outside])})}}"
         source.lines.append(f"if not settled and not {kinds} - array_types <= numbers: return None")
+    if repeats is not None and len(reader.leaves) > 1:
+        source.lines.append(f"if {_differs_from(repeats, len(reader.leaves))}: return None")
     by_lane = ["v"] if lanes == 1 else [_tuple(group) for group in groups]
     # What they are goes with them: an outcome that knew would keep what its arguments closed over alive.
     offered = source.constant(tuple(reader.records))
@@ -162,6 +166,14 @@ def make_extractor(
     )
 
 
+def _differs_from(repeats: Repeats, count: int) -> str:
+    """Whether leaves are one array that `repeats` has apart, or the reverse."""
+    if repeats:
+        return f"repeats_of(v) != {repeats}"
+    # Numbers may be one object, and tracers stand for arrays that are one: only of arrays do identities say it.
+    return f"repeats_of(v) if known.get() or not settled else len({{*map(id, v)}}) != {count}"
+
+
 def _read(structure: Structure, skeleton: Any) -> _Reader:
     source = _Source(
         get_dict=_get_dict,
@@ -170,6 +182,8 @@ def _read(structure: Structure, skeleton: Any) -> _Reader:
         array_types=array_types(),
         numbers=frozenset(NUMBERS),
         same=same_static,
+        repeats_of=repeats_of,
+        known=known,
         flatten_one_level=trees.children_of,
     )
     reader = _Reader(source, {i: value for i, _, value in structure.statics})

@@ -69,9 +69,12 @@ def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]]) -> None
         EquinoxRuntimeError: if `eqx.error_if` failed.
         KeyboardInterrupt: if that is what JAX's error came of.
     """
-    if isinstance(error.__cause__, BaseException) and not isinstance(error.__cause__, Exception):
-        # An interrupt while JAX compares tree definitions comes out as an error about these.
-        raise error.__cause__ from None
+    # An interrupt while JAX compares tree definitions comes out as an error about these, or as one about such an error.
+    cause = error.__cause__
+    while isinstance(cause, Exception):
+        cause = cause.__cause__
+    if cause is not None:
+        raise cause from None
     if isinstance(error, (untyped_jax.errors.JaxRuntimeError, ValueError)) and names.OF_EQUINOX in str(error):
         # Equinox's message, without XLA's around it; `eqx.filter_jit` does so too.
         message = str(error).partition(names.OF_EQUINOX)[2].partition(names.END_OF_EQUINOX)[0].strip()

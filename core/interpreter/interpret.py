@@ -47,7 +47,8 @@ from weft.core.interpreter.prefixes import depends_on_leaves, distinct, rides_in
 from weft.core.interpreter.retraces import Traces
 from weft.core.interpreter.rules import Body, Finish, Lift, Lifted, Prepare, Rule
 from weft.core.memory import Recent, remembered
-from weft.core.records.aliases import crossing_with
+from weft.core.records.aliases import Repeats, repeats_of
+from weft.core.records.leaves import Leaf
 from weft.core.records.module import method_watchers
 from weft.core.threads import lost
 from weft.core.threads.proxies import refuse_threaded
@@ -80,6 +81,13 @@ def name_of(function: Function) -> str:
     """What a function is called in jaxprs and profiles."""
     named: Any = getattr(function, "func", function) if isinstance(function, jax.tree_util.Partial) else function
     return getattr(named, "__name__", type(named).__name__)
+
+
+def _repeats(leaves: Sequence[object], values: Sequence[PyTree]) -> Repeats:
+    """Which leaves of records are one array. An object's come first, and may be: objects are shared, not arrays."""
+    start = next((i for i, leaf in enumerate(leaves) if isinstance(leaf, Leaf)), len(leaves))
+    repeats = repeats_of(values[start:])
+    return (*range(start), *(start + place for place in repeats)) if repeats else ()
 
 
 def _first_of(functions: Sequence[Function], place: int) -> int:
@@ -202,8 +210,7 @@ class Interpreted(Generic[O]):
         def hand_over(result: tuple[Any, ...]) -> PyTree:
             return self.boundary.hand_over(entered, result[2].value, values, (*result[0], *result[1]))
 
-        with crossing_with(plan.crossing, values):
-            out, (_, _, outcome, *more) = self._run(plan, extra, call, plan.crossing.group(values), hand_over)
+        out, (_, _, outcome, *more) = self._run(plan, extra, call, plan.crossing.group(values), hand_over)
         if self.rule.finish is None:
             return out
         return self.rule.finish(
@@ -223,7 +230,8 @@ class Interpreted(Generic[O]):
         new = (ride for ride in rides_in(prefix, read) if ride.takes_new) if self.boundary.restructures else ()
         # Those of the rule come first, whether anything rides in them or not: its lift takes them by their place.
         lanes = distinct((*self.rule.lanes, *rides, *new))
-        crossing = Crossing(structure, tuple(rides), lanes)
+        values = [leaf.value for leaf in leaves]
+        crossing = Crossing(structure, tuple(rides), lanes, _repeats(leaves, values))
         plan = self.memory.plans.get(crossing)
         if plan is None:
             # Where the arguments can be updated, their new values must reach them if the old ones are gone.
@@ -238,7 +246,7 @@ class Interpreted(Generic[O]):
             quick = self.boundary.quick_way(plan.crossing, entered, call)
             if quick is not None:
                 self._promote(plan, quick)
-        return plan, [leaf.value for leaf in leaves], entered
+        return plan, values, entered
 
     def _lift(self, crossing: AnyCrossing) -> Lift[O]:
         rule, boundary, count = self.rule, self.boundary, len(self.functions)

@@ -38,6 +38,8 @@ from weft.core.records.statics import same_static
 MOST_COMPARED = 16
 # A warning is given at this many traces.
 TOO_MANY = 3
+# How many leaves that are one array a line names.
+_MOST_SHARED = 3
 
 
 class RetraceWarning(UserWarning):
@@ -86,9 +88,18 @@ def changes_between(before: Trace, after: Trace) -> list[str]:
             found.append(f"{_aspect(was, now)}: {format_path(path)}: {_named(was)} -> {_named(now)}")
     if not found and before.crossing.structure != after.crossing.structure:
         found = [f"kind of tree: {line}" for line in differences(before.described, after.described)]
+    if not found and before.crossing.repeats != after.crossing.repeats:
+        found = [f"one array in two places: {' -> '.join(map(_shared, (before, after)))}"]
     if not found and before.crossing.rides != after.crossing.rides:
         found = ["placement: an argument is sharded or donated otherwise"]
     return found or ["JAX: other settings (a context manager, a mesh), or its caches were cleared"]
+
+
+def _shared(trace: Trace) -> str:
+    path_of = trace.crossing.structure.path_of
+    pairs = [(i, place) for i, place in enumerate(trace.crossing.repeats) if i != place]
+    texts = [f"{format_path(path_of(i))} is {format_path(path_of(place))}" for i, place in pairs[:_MOST_SHARED]]
+    return ", ".join([*texts, *(["..."] if pairs[_MOST_SHARED:] else [])]) or "none"
 
 
 def abstract(value: PyTree) -> PyTree:

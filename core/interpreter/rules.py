@@ -20,7 +20,7 @@ from weft.core.interpreter.explain import explain_traced
 from weft.core.interpreter.retraces import Traces
 from weft.core.interpreter.rides import Read, Ride, read_axis
 from weft.core.memory import live
-from weft.core.records.aliases import inside_of
+from weft.core.records.aliases import known_as_one
 from weft.core.records.leaves import Leaf, is_array
 from weft.core.records.statics import given
 
@@ -83,7 +83,7 @@ class Body:
         # What was static as a whole, or taken apart beforehand, is itself again for the function.
         args, kwargs = map(given, args), {name: given(value) for name, value in kwargs.items()}
         try:
-            with inside_of(self.crossing, values):
+            with known_as_one(self.crossing.repeats, values):
                 out = hooks.call_checked(live(functions[self.index]), (*before, *args), kwargs, self.boundary.typed)
         # What JAX raises where Python needs a traced value derives from one of these two.
         except (TypeError, IndexError) as error:

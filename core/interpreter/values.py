@@ -250,7 +250,7 @@ class Values:
 
     def quick_way(self, crossing: Crossing[CallOfRecords], entered: None, call: Call) -> QuickWay | None:
         """Generated code that takes calls of this make apart, and builds what comes out."""
-        extract = make_extractor(crossing.structure, crossing.places, len(crossing.lanes))
+        extract = make_extractor(crossing.structure, crossing.places, len(crossing.lanes), crossing.repeats)
         return None if extract is None else QuickWay(extract, _build)
 
 

@@ -3,8 +3,10 @@
 Sharing costs nothing while a tree is only read. But each place is a leaf of its own for JAX, so an update gives each
 its own new value, and what was one comes apart. `refuse_aliases` is asked wherever an update would do that.
 
-Arrays are told apart by identity. Inside of a transform that is gone: JAX gives each leaf a tracer of its own. So what
-was one outside is noted as a call crosses (`crossing_with`), and the tracers are known as one inside (`inside_of`).
+Arrays are told apart by identity. Inside of a transform that is gone: JAX gives each leaf a tracer of its own. So which
+leaves are one array (`repeats_of`) is part of the crossing, the key of what is traced, and the tracers of such leaves
+are known as one while the function runs (`known_as_one`). They are not made one tracer: a loop's carry may begin as one
+array in two places and go on as two.
 """
 
 from __future__ import annotations
@@ -23,43 +25,43 @@ from weft.core.paths import Path, format_path
 from weft.core.records.leaves import Leaf, is_array
 from weft.core.records.successors import part_of
 
-# The call that is crossing into a transform: its crossing, and for each leaf the first position of the same array.
-_crossing: ContextVar[tuple[object, Sequence[int]] | None] = ContextVar("weft_crossing_aliases", default=None)
-# Tracers that stand for an array for which another one stands too: from id to the id of the first.
-_known: ContextVar[Mapping[int, int]] = ContextVar("weft_known_aliases", default=MappingProxyType({}))
+# Tracers that stand for an array for which another one stands too: from id to the id of the first. What it holds
+# follows from the crossings of the calls around, which are the keys of the traces that read it.
+known: ContextVar[Mapping[int, int]] = ContextVar("weft_known_aliases", default=MappingProxyType({}))
+
+Repeats = tuple[int, ...]
 
 
-@contextlib.contextmanager
-def crossing_with(crossing: object, values: Sequence[PyTree]) -> Generator[None]:
-    """Notes which leaves of a call are one, for as long as its function may be traced."""
-    known = _known.get()
-    identities = [known.get(id(value), id(value)) for value in values] if known else [*map(id, values)]
+def repeats_of(values: Sequence[PyTree]) -> Repeats:
+    """Which leaves are one array: for each leaf the position of the first that it is, or nothing if all are apart.
+
+    >>> import jax.numpy as jnp
+    >>> x, y = jnp.ones(2), jnp.ones(2)
+    >>> repeats_of([x, y, x]), repeats_of([x, y, 0.5, 0.5])
+    ((0, 1, 0), ())
+    """
+    same = known.get()
+    identities = [same.get(id(value), id(value)) for value in values] if same else [*map(id, values)]
     if len(set(identities)) == len(identities):
-        yield
-        return
+        return ()
     first: dict[int, int] = {}
     # Only arrays: Python keeps one object for each small number.
     places = [first.setdefault(one, i) if is_array(values[i]) else i for i, one in enumerate(identities)]
-    token = _crossing.set((crossing, places))
-    try:
-        yield
-    finally:
-        _crossing.reset(token)
+    return () if places == [*range(len(places))] else tuple(places)
 
 
 @contextlib.contextmanager
-def inside_of(crossing: object, values: Sequence[PyTree]) -> Generator[None]:
+def known_as_one(repeats: Repeats, values: Sequence[PyTree]) -> Generator[None]:
     """Knows the tracers of a call as one where its arrays were; `values` are they, in order."""
-    entered = _crossing.get()
-    if entered is None or entered[0] is not crossing:
+    same = {id(values[i]): id(values[place]) for i, place in enumerate(repeats) if place != i}
+    if not same:
         yield
         return
-    same = {id(values[i]): id(values[place]) for i, place in enumerate(entered[1]) if place != i}
-    token = _known.set({**_known.get(), **same})
+    token = known.set({**known.get(), **same})
     try:
         yield
     finally:
-        _known.reset(token)
+        known.reset(token)
 
 
 def refuse_aliases(tree: PyTree, leaves: Iterable[Leaf], root: Path, what: str) -> None:
@@ -75,12 +77,12 @@ def refuse_aliases(tree: PyTree, leaves: Iterable[Leaf], root: Path, what: str) 
         AliasError: naming both paths: of the outermost thing that is one in both places.
     """
     first: dict[int, Leaf] = {}
-    known = _known.get()
+    same = known.get()
     shared: dict[tuple[Path, Path], None] = {}
     for leaf in leaves:
         if not is_array(leaf.value):
             continue
-        other = first.setdefault(known.get(id(leaf.value), id(leaf.value)), leaf)
+        other = first.setdefault(same.get(id(leaf.value), id(leaf.value)), leaf)
         if other is not leaf:
             shared[_outermost(tree, other.path[other.root :], leaf.path[leaf.root :])] = None
     if shared:

@@ -150,7 +150,8 @@ def quick_way(mode: Mode, crossing: Crossing[RefCall], entered: Tree, call: Call
     )
     plain = len(flat) - len(statics)
     structure = Structure(treedef, statics, tuple((i,) for i in range(len(flat))))
-    read = make_extractor(structure, [(0, i) for i in range(plain)], 1)
+    repeats = tuple(place - len(order) for place in crossing.repeats[len(order) :])
+    read = make_extractor(structure, [(0, i) for i in range(plain)], 1, repeats)
     if read is None or plain + len(order) != len(crossing.rides):
         return None
     return QuickWay(_extract(plan, order, read, _grouper(crossing)), QuickEntry.hand_over)

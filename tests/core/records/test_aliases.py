@@ -78,6 +78,29 @@ def test_what_was_one_outside_of_a_transform_is_known_as_one_inside(name: str):
     assert len(jax.tree.leaves(step(Net(ONE, layer()), x))) >= 1
 
 
+@pytest.mark.parametrize("calls", range(5))
+@pytest.mark.parametrize("x", [jnp.ones((2, 2)), jnp.ones(1)], ids=["compiled for separate arrays", "a new shape"])
+def test_what_is_one_array_is_known_however_often_the_function_was_called_before(calls: int, x: Any):
+    step = weft.jit(lambda model, x: weft.grad(loss)(model, x))
+    for _ in range(calls):
+        step(Net(layer(), layer()), jnp.ones((2, 2)))
+    with pytest.raises(AliasError, match=r"model\.second\.kernel: the same array as model\.first\.kernel"):
+        step(Net(ONE, ONE), x)
+
+
+def test_a_call_in_which_other_leaves_are_one_array_is_traced_anew():
+    traced: list[Any] = []
+    step = weft.jit(lambda models: (traced.append(0), weft.tree.map(lambda x: 2 * x, models))[1])
+    a, b = jnp.ones(2), jnp.ones(2)
+    with weft.explain_retraces() as why:
+        for models in ([a, b, a], [a, b, b], [a, b, jnp.ones(2)]):
+            for _ in range(4):
+                assert [leaf.tolist() for leaf in step(models)] == [[2, 2]] * 3
+    assert len(traced) == 3
+    assert "one array in two places: models[2] is models[0] -> models[2] is models[1]" in str(why[1])
+    assert "one array in two places: models[2] is models[1] -> none" in str(why[2])
+
+
 def test_what_is_not_differentiated_may_be_shared():
     model = {"online": ONE, "target": ONE}
     gradient = weft.grad(loss, wrt=weft.All(weft.Param, weft.Inside("online")))(model, W)
