@@ -50,6 +50,8 @@ TRACED_SHAPE = "Shapes must be 1D sequences of concrete values"
 NOT_DIFFERENTIATED = "indicated by nondiff_argnums"
 # What a program can only do outside of a trace, such as setting a mesh.
 OUTSIDE_ONLY = "can only be used outside of `jax.jit`"
+# What the keys of a cache raise that are compared, and the class whose instances they hold.
+NOT_COMPARED, OUTCOME = "Cache keys should be comparable using __eq__", "weft.core.interpreter.rules.OutcomeNode"
 # A leaf that cannot be traced: as an argument of a compiled call, and where a call is eager.
 NOT_ABSTRACT, NOT_OF_JAX = "as an abstract array", "is not a valid JAX array type"
 # An axis by a number that none of an array's has.
