@@ -29,7 +29,6 @@ from typing import Any, Generic, TypeVar
 import equinox as eqx
 from weft.core.caches import Table, register
 from weft.core.call_stack import call_with_room
-from weft.core.edge.levels import EAGER, current_level
 from weft.core.edge.trees import PyTree
 from weft.core.edge.untyped import INLINED, jax
 from weft.core.frames import open_frame
@@ -46,7 +45,7 @@ from weft.core.interpreter.boundary import (
 from weft.core.interpreter.explain import explain
 from weft.core.interpreter.prefixes import depends_on_leaves, distinct, rides_in
 from weft.core.interpreter.retraces import Traces
-from weft.core.interpreter.rules import Body, Finish, Lift, Lifted, OutcomeNode, Prepare, Rule
+from weft.core.interpreter.rules import Body, Finish, Lift, Lifted, Prepare, Rule
 from weft.core.memory import Recent, remembered
 from weft.core.records.aliases import Repeats, repeats_of
 from weft.core.records.leaves import Leaf
@@ -89,37 +88,6 @@ def _repeats(leaves: Sequence[object], values: Sequence[PyTree]) -> Repeats:
     start = next((i for i, leaf in enumerate(leaves) if isinstance(leaf, Leaf)), len(leaves))
     repeats = repeats_of(values[start:])
     return (*range(start), *(start + place for place in repeats)) if repeats else ()
-
-
-def _handing_through(lifted: Lifted) -> Lifted:
-    """A lifted function under `jax.jit`, whose outputs that are inputs are the very same within a trace, too.
-
-    JAX 0.12 gives other tracers for them, and by their identity a trace around this one tells what has not changed.
-    """
-
-    def staged(*given: PyTree) -> tuple[OutcomeNode, PyTree]:
-        result = lifted(*given)
-        places = {id(leaf): i for i, leaf in enumerate(jax.tree.leaves(given))}
-        leaves = enumerate(jax.tree.leaves(result))
-        return OutcomeNode(value=tuple((i, places[id(leaf)]) for i, leaf in leaves if id(leaf) in places)), result
-
-    staged.__name__, staged.__qualname__ = lifted.__name__, lifted.__qualname__
-    # Inlined, nothing is left of it in the trace around it; called from Python again, it is found compiled, where a
-    # loop of JAX's would meet another closure and compile it anew.
-    jitted = jax.jit(staged, inline=INLINED)
-
-    def call(*given: PyTree) -> tuple[Any, ...]:
-        same, result = jitted(*given)
-        if not same.value or current_level() == EAGER:
-            return result
-        inputs = jax.tree.leaves(given)
-        leaves, treedef = jax.tree.flatten(result)
-        for place, source in same.value:
-            if isinstance(inputs[source], jax.Array):
-                leaves[place] = inputs[source]
-        return treedef.unflatten(leaves)
-
-    return call
 
 
 def _first_of(functions: Sequence[Function], place: int) -> int:
@@ -321,7 +289,9 @@ class Interpreted(Generic[O]):
         # The jaxpr and the profile go by this name. Of several functions the last is the one that does the work: the
         # body of a loop comes after its condition.
         framed.__name__ = framed.__qualname__ = lift.bodies[-1].name
-        return _handing_through(framed)
+        # Inlined, nothing is left of it in the trace around it; called from Python again, it is found compiled, where a
+        # loop of JAX's would meet another closure and compile it anew.
+        return jax.jit(framed, inline=INLINED)
 
     def _run(
         self, plan: Plan, extra: PyTree, call: Call, groups: Groups, hand_over: Callable[[tuple[Any, ...]], PyTree]
