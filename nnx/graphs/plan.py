@@ -141,8 +141,8 @@ class Plan:
     """
 
     __slots__ = (
-        "__weakref__", "_epoch", "_guards", "_metadata", "_objects", "_roots", "_selected", "_settled",
-        "_hashes", "_trace_states", "_versions", "_watched", "by_number", "graphdef", "leaves", "numbers", "paths",
+        "__weakref__", "_epoch", "_guards", "_hashes", "_metadata", "_objects", "_roots", "_selected", "_settled",
+        "_trace_states", "_versions", "_watched", "by_number", "graphdef", "leaves", "numbers", "paths",
         "repeat_starts", "repeats", "starts", "variables", "volatile",
     )  # fmt: skip
 
