@@ -7,7 +7,8 @@ in order, and what it takes to see whether any of that has changed since:
   object's structure or any Variable's metadata has changed anywhere (see `versions`);
 - a *guard*, the identities of the elements, for each plain list or dict and for each object whose `__dict__` was
   handed out: those can change without telling;
-- a *snapshot* of each static value that has no hash, such as a dict or a dataclass of options (see `stability`).
+- a *snapshot* of each static value that has no hash, such as a dict or a dataclass of options, and the hash of each
+  that has one and may change (see `stability`).
 
 What cannot be watched that way (objects of foreign node types, static values that are mutable and compared by value,
 JAX refs, hijax Variables) makes a plan *volatile*: right for the call that made it, and never found again.
@@ -33,7 +34,7 @@ from weft.nnx.errors import TraceContextError
 from weft.nnx.graphs.definitions import GraphDef, MutableStatic, RefMap, Static
 from weft.nnx.graphs.flattening import Flattener
 from weft.nnx.objects.objects import OBJECT, Slots, attributes_of
-from weft.nnx.objects.stability import has_hash, is_stable, is_watchable, snapshot
+from weft.nnx.objects.stability import has_hash, is_stable, is_watchable, snapshot, still_is
 from weft.nnx.states.states import State
 from weft.nnx.variable.refs import is_array_ref
 from weft.nnx.variable.tracers import TraceState, current_trace_state
@@ -78,6 +79,7 @@ class Recorder(Flattener):
         self.versions: list[int] = []
         self.guards: list[Guard] = []
         self.watched: dict[int, MutableStatic[Any]] = {}
+        self.hashes: dict[int, tuple[Any, int]] = {}
         self.volatile = False
 
     def describe(self, node: Any, impl: Any, path: Path, number: int | None, outer: int | None) -> None:
@@ -100,7 +102,7 @@ class Recorder(Flattener):
         if met is not None:
             return met
         if has_hash(value):
-            self.volatile = True
+            self.hashes[id(value)] = (value, hash(value))
             return Static(value)
         mark = self.watched[id(value)] = MutableStatic(value, snapshot(value))
         if not is_watchable(value):
@@ -139,7 +141,7 @@ class Plan:
     """
 
     __slots__ = (
-        "__weakref__", "_epoch", "_guards", "_metadata", "_objects", "_roots", "_selected", "_settled",
+        "__weakref__", "_epoch", "_guards", "_hashes", "_metadata", "_objects", "_roots", "_selected", "_settled",
         "_trace_states", "_versions", "_watched", "by_number", "graphdef", "leaves", "numbers", "paths",
         "repeat_starts", "repeats", "starts", "variables", "volatile",
     )  # fmt: skip
@@ -168,6 +170,7 @@ class Plan:
         self._trace_states: list[TraceState] = list(levels.values())
         self._guards = walk.guards
         self._watched = list(walk.watched.values())
+        self._hashes = list(walk.hashes.values())
         self._selected: dict[Any, list[Any]] = {}
         self._settled = False
         self._keep_objects(roots, walk, numbers)
@@ -187,7 +190,7 @@ class Plan:
         """Lets go of everything, when a root has died."""
         self.volatile = True
         self.leaves, self.variables, self._objects, self._versions, self._guards = [], [], [], [], []
-        self._watched = []
+        self._watched, self._hashes = [], []
         self.by_number, self._selected = {}, {}
 
     def select(self, key: Any, places: Sequence[int]) -> list[Any]:
@@ -204,7 +207,7 @@ class Plan:
     @property
     def by_versions(self) -> bool:
         """Whether versions tell all that can change in the roots."""
-        return not (self.volatile or self._guards or self._watched)
+        return not (self.volatile or self._guards or self._watched or self._hashes)
 
     def is_valid(self) -> bool:
         """Whether the roots still have this structure."""
@@ -218,9 +221,13 @@ class Plan:
                 return False
             self._epoch = now
         # Most plans watch nothing, and are asked at each call.
-        if not (self._guards or self._watched):
+        if not (self._guards or self._watched or self._hashes):
             return True
-        return guards_hold(self._guards) and all((snapshot(mark.value),) == (mark.seen,) for mark in self._watched)
+        return (
+            guards_hold(self._guards)
+            and all(still_is(mark.value, mark.seen) for mark in self._watched)
+            and all(hash(value) == known for value, known in self._hashes)
+        )
 
     def _versions_hold(self) -> bool:
         if [node._pytree__version for node in self._objects] != self._versions:

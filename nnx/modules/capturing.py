@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from weft.core.paths import Path
+from weft.nnx.modules.containers import List
 from weft.nnx.modules.module import Module, iter_modules
 from weft.nnx.objects.attributes import data
 from weft.nnx.states.states import from_flat_state, sort_flat
@@ -49,7 +50,7 @@ def capture(
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         root = owner if isinstance(owner, Module) else args[0]
-        modules = list(iter_modules(root))
+        modules = _recording_modules(root)
         _open(modules, var_types, _values_by_module(init))
         undo = _record_methods(modules, method_outputs) if method_outputs else []
         try:
@@ -57,12 +58,17 @@ def capture(
         finally:
             for cls, name, method in undo:
                 setattr(cls, name, method)
-            recorded = sorted(_close(list(iter_modules(root)), var_types), key=_order)
+            recorded = sorted(_close(_recording_modules(root), var_types), key=_order)
         if not var_types:
             return result
         return (result, *(from_flat_state(part) for part in sort_flat(recorded, var_types)[:-1]))
 
     return wrapper
+
+
+def _recording_modules(root: Any) -> list[tuple[Path, Module]]:
+    """The Modules that may record something. A List has no methods of the user's, and numbers for attributes."""
+    return [(path, module) for path, module in iter_modules(root) if not isinstance(module, List)]
 
 
 def _order(entry: tuple[Path, Any]) -> list[tuple[str, Any]]:

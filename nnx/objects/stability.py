@@ -1,13 +1,17 @@
 """Stability: which static values cannot change behind a plan's back.
 
 A static value counts by `==`. One that is compared by identity, or is immutable all the way down, is *stable*. Any
-other may come to equal something else without anyone noticing, so an object that has one is planned anew each time.
+other may come to equal something else without anyone noticing, so it is asked at each call: for its hash if it has
+one, else whether it still is what it was like, as far as its own `==` looks. Where neither can be asked, the object that
+has the value is planned anew each time.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import enum
+import functools
 import types
 from typing import Any
 
@@ -35,6 +39,8 @@ _IMMUTABLE = (
 )
 
 
+# The flag of types that a program makes, by a class statement.
+_HEAP_TYPE = 1 << 9
 # What an object takes that has a `__dict__`, may be referred to weakly, and nothing else.
 _PLAIN = type("_Plain", (), {}).__basicsize__
 
@@ -98,9 +104,74 @@ def snapshot(value: Any, around: tuple[int, ...] = ()) -> Any:
         return frozenset(value)
     if isinstance(value, slice):
         return slice, value.start, value.stop, value.step
+    names = compared_fields(type(value))
+    if names is not None:
+        return type(value), {name: snapshot(getattr(value, name, None), around) for name in names}
+    if _can_be_copied(value, around):
+        return Copied(copy.deepcopy(value))
     if _is_all_attributes(value):
         return type(value), snapshot(vars(value), around)
     return value
+
+
+class Copied:
+    """A copy of a value that says itself what it equals."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Copied) and bool(self.value == other.value)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def still_is(value: Any, seen: Any) -> bool:
+    """Whether a value is what it was like when a snapshot of it was made; it is asked by its own `==` if it has one.
+
+    >>> config = {"width": 3}
+    >>> before = snapshot(config)
+    >>> config["width"] = 4
+    >>> still_is(config, before)
+    False
+    """
+    if isinstance(seen, Copied):
+        return bool(value == seen.value)
+    # In tuples, so that the same object is equal whatever its `==` says (an array's says no truth value).
+    return (snapshot(value),) == (seen,)
+
+
+@functools.cache
+def compared_fields(kind: type) -> tuple[str, ...] | None:
+    """The fields that the `==` of a dataclass looks at, if `dataclasses` wrote it.
+
+    >>> @dataclasses.dataclass
+    ... class Config:
+    ...     width: int
+    ...     memo: dict = dataclasses.field(compare=False)
+    >>> compared_fields(Config)
+    ('width',)
+    """
+    # What `dataclasses` writes comes from no file.
+    written = getattr(kind.__eq__, "__code__", None)
+    if not dataclasses.is_dataclass(kind) or written is None or not written.co_filename.startswith("<"):
+        return None
+    return tuple(field.name for field in dataclasses.fields(kind) if field.compare)
+
+
+def _can_be_copied(value: Any, around: tuple[int, ...]) -> bool:
+    """Whether a value has an `==` of its own, and is plain data that a copy may be kept of."""
+    return _is_written_with_equality(type(value)) and hasattr(value, "__dict__") and is_watchable(vars(value), around)
+
+
+@functools.cache
+def _is_written_with_equality(kind: type) -> bool:
+    """Whether a class and its bases are Python's, and one of them says what its objects equal."""
+    is_python = all(base is object or base.__flags__ & _HEAP_TYPE for base in kind.__mro__)
+    # Of arrays `==` gives an array.
+    return is_python and isinstance(kind.__eq__, types.FunctionType) and not hasattr(kind, "__array__")
 
 
 def is_watchable(value: Any, around: tuple[int, ...] = ()) -> bool:
@@ -122,6 +193,11 @@ def is_watchable(value: Any, around: tuple[int, ...] = ()) -> bool:
         return all(map(is_stable, value))
     if isinstance(value, slice):
         return all(map(is_stable, (value.start, value.stop, value.step)))
+    names = compared_fields(type(value))
+    if names is not None:
+        return all(is_watchable(getattr(value, name, None), around) for name in names)
+    if _can_be_copied(value, around):
+        return True
     return _is_all_attributes(value) and is_watchable(vars(value), around)
 
 

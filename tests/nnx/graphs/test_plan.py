@@ -6,6 +6,7 @@ import gc
 import pickle
 import threading
 import weakref
+from typing import Any
 
 import hypothesis
 import jax
@@ -27,6 +28,11 @@ class MutableConfig:
 
     def __hash__(self):
         return self.size
+
+
+@dataclasses.dataclass
+class PlainConfig:
+    size: Any = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,11 +194,22 @@ def test_setstate_on_a_planned_object_is_seen():
     assert agrees(plan_of((node,)), (node,))
 
 
-def test_a_frozen_static_keeps_the_plan_and_a_mutable_one_turns_it_off():
+def test_a_static_value_keeps_the_plan_until_it_equals_another():
     node = Node()
     node.config = FrozenConfig()
     assert plan_of((node,)) is plan_of((node,))
-    node.config = MutableConfig()
+    for config in (MutableConfig(), PlainConfig()):
+        node.config = config
+        plan = plan_of((node,))
+        assert plan_of((node,)) is plan
+        config.size = 7
+        assert plan_of((node,)) is not plan
+        assert agrees(plan_of((node,)), (node,))
+
+
+def test_a_static_value_that_is_no_plain_data_turns_the_plan_off():
+    node = Node()
+    node.config = PlainConfig(jnp.ones(2))
     assert plan_of((node,)) is not plan_of((node,))
 
 

@@ -12,6 +12,7 @@ from weft.nnx.interop.installing import twin_module
 from weft.nnx.objects.attributes import is_data
 from weft.nnx.objects.stability import is_stable
 
+from ..agreement import IS_FOLLOWED
 from .twins import assert_equal, assert_same_state, attributes, twins
 
 # Statistics of fewer bits than the weights: flax writes them with a warning.
@@ -187,6 +188,11 @@ def norms(name, inner, options):
     return theirs, ours
 
 
+def skip_other_scales(name, options):
+    if name == "WeightNorm" and options.get("use_scale", True) and not IS_FOLLOWED:
+        pytest.skip("weft.nnx follows flax 0.12.12, whose scales are Params; in this older flax they are arrays")
+
+
 def input_of(inner):
     return x_of(2, 5, 5, 2) if inner is conv else x_of(2, 4)
 
@@ -194,6 +200,7 @@ def input_of(inner):
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(("name", "inner", "options"), NORMS)
 def test_weights_are_normalised_like_flaxs(name, inner, options):
+    skip_other_scales(name, options)
     theirs, ours = norms(name, inner, options)
     assert_same_state(theirs, ours, 1e-6)
     assert_same_attributes(theirs, ours)
@@ -208,6 +215,7 @@ def test_weights_are_normalised_like_flaxs(name, inner, options):
 
 @pytest.mark.parametrize(("name", "inner"), [("WeightNorm", linear), ("SpectralNorm", linear), ("SpectralNorm", conv)])
 def test_compiled_steps_and_gradients_are_flaxs(name, inner):
+    skip_other_scales(name, {})
     theirs, ours = norms(name, inner, {})
     x = input_of(inner)
     for _ in range(2):

@@ -141,3 +141,65 @@ def test_snapshots_of_what_holds_itself_end():
     assert before == snapshot(config)
     config["a"].append(2)
     assert before != snapshot(config)
+
+
+class Own:
+    """A configuration with an `==` of its own, and no hash."""
+
+    def __init__(self, width=3):
+        self.width, self.memo = width, {}
+
+    def __eq__(self, other):
+        return isinstance(other, Own) and self.width == other.width
+
+
+@dataclasses.dataclass
+class Remembers:
+    width: int = 3
+    memo: dict = dataclasses.field(default_factory=dict, compare=False)
+
+
+@dataclasses.dataclass(eq=True, slots=True)
+class Slotted:
+    width: int = 3
+    memo: dict = dataclasses.field(default_factory=dict, compare=False)
+
+
+@pytest.mark.parametrize("config", [Own, Remembers, Slotted])
+def test_a_static_value_is_what_its_own_equality_says(config):
+    one, other = Model(config()), Model(config())
+    traces = []
+
+    @nnx.jit
+    def run(m):
+        traces.append(m.config.width)
+        return m.w * m.config.width
+
+    for i in range(3):
+        one.config.memo[i] = jnp.ones(2) if config is not Own else i
+        assert nnx.graphdef(one) == nnx.graphdef(other)
+        run(one), run(other)
+    assert traces == [3]
+    one.config.width = 5
+    assert nnx.graphdef(one) != nnx.graphdef(other)
+    assert run(one).tolist() == [5.0, 5.0]
+    assert traces == [3, 5]
+
+
+def test_graphdefs_of_equal_linen_modules_are_equal():
+    linen = pytest.importorskip("flax.linen")
+
+    class Layer(linen.Module):
+        sizes: list
+
+        @linen.compact
+        def __call__(self, x):
+            return linen.Dense(self.sizes[0])(x)
+
+    def model_of(size):
+        model = nnx.bridge.ToNNX(Layer([size]), rngs=nnx.Rngs(0))
+        nnx.bridge.lazy_init(model, jnp.ones((1, 2)))
+        return nnx.graphdef(model)
+
+    assert model_of(3) == model_of(3)
+    assert model_of(3) != model_of(4)
