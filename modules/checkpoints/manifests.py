@@ -5,6 +5,8 @@ What has no manifest was written by another program, such as flax: its arrays go
 
 from __future__ import annotations
 
+import functools
+import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -253,22 +255,23 @@ def _is_inexact(target: Target) -> bool:
 
 def _leaf(found: Any, target: Target, like: Any) -> Any:
     entry = target.entry
-    if entry.number is not None:
+    if entry.number is not None and target.source is None:
         return entry.number
     if not _is_stored(target):
-        return restored(empty(target.shape, target.dtype), target, like)
-    for key in entry.keys:
-        found = found[key]
-    if type(like) in NUMBERS:
-        return found.item()
-    if entry.raw and found.dtype == np.uint8:
-        found = found.view(target.source or target.dtype)[..., 0]
-    if found.shape != target.shape or found.dtype not in (target.dtype, target.source):
-        raise ValueError(f"{entry.name} is a {found.dtype} of shape {found.shape}")
-    if found.dtype != target.dtype:
-        found, whole = empty(target.shape, target.dtype), found
-        cast(whole, found, entry.name)
-    return restored(found, target, like)
+        value = np.full(target.shape, entry.number or 0, target.source or target.dtype)
+    else:
+        value = functools.reduce(operator.getitem, entry.keys, found)
+        if type(like) in NUMBERS:
+            return value.item()
+        if entry.raw and value.dtype == np.uint8:
+            value = value.view(target.source or target.dtype)[..., 0]
+    if value.shape != target.shape or value.dtype not in (target.dtype, target.source):
+        raise ValueError(f"{entry.name} is a {value.dtype} of shape {value.shape}")
+    if value.dtype == target.dtype:
+        return restored(value, target, like)
+    into = empty(target.shape, target.dtype)
+    cast(value, into, entry.name)
+    return restored(into, target, like)
 
 
 # ---- Orbax -----------------------------------------------------------------------------------------------------------
