@@ -234,8 +234,8 @@ def _advice(offer: Offer, wanted: Mapping[str, Any], here: Mapping[str, Descript
             found = fit(offer, wanted, here, options)
         except CheckpointError:
             return False
-        # To leave everything out would be no help.
-        return not found.lines and bool(found.targets or not wanted)
+        # To leave nearly everything out would be no help.
+        return not found.lines and 2 * len(found.targets) >= min(len(wanted), len(offer.entries))
 
     changes = list(_changes(offer, wanted, options))
     others = {entry.name: entry for entry in offer.entries if _has_other_shape(entry, wanted.get(entry.name))}
@@ -254,7 +254,9 @@ def _advice(offer: Offer, wanted: Mapping[str, Any], here: Mapping[str, Descript
 def _show_stand_in(entry: Entry, wanted: Mapping[str, Any]) -> str:
     make = "np.zeros" if isinstance(wanted[entry.name], np.ndarray) else "jax.ShapeDtypeStruct"
     stand_in = f'{make}({entry.shape}, "{entry.kind}")'
-    return f"load it into a tree with the saved shapes, where {stand_in} may stand for an array, as at {brief(entry.name)}"
+    return (
+        f"load it into a tree with the saved shapes, where {stand_in} may stand for an array, as at {brief(entry.name)}"
+    )
 
 
 def _changes(offer: Offer, wanted: Mapping[str, Any], options: Options) -> Iterator[tuple[dict[str, Any], str]]:

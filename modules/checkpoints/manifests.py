@@ -30,6 +30,8 @@ ARRAYS, MANIFEST = "arrays", "manifest"
 
 # Orbax walks trees recursively, which Python 3.11 does not do much deeper.
 _DEEPEST = 100
+# What is copied sooner than Orbax makes up its mind about it, in bytes.
+_SMALL = 1 << 16
 # What means something in the names that Orbax gives to files, or cannot be in them; and what texts would be taken for.
 _SPECIAL = re.compile(r"[%./\[\x00-\x1f\ud800-\udfff]|^\d(?=\d*$)|^-(?=\d+$)")
 _INDEX = re.compile(r"[0-9]{1,9}")
@@ -124,8 +126,10 @@ def _written(value: Any, name: str, raw: bool) -> Any:
             at=name,
             fix="save it in another dtype: astype(jnp.float32), or astype(jnp.uint8) for integers",
         )
-    # An array of JAX takes Orbax twice as long as one of NumPy, but many devices, or processes, write their own parts.
-    if isinstance(value, jax.Array) and not raw and (jax.process_count() > 1 or len(value.sharding.device_set) > 1):
+    # A small array of JAX takes Orbax twice as long as one of NumPy. But no save shall wait for a copy of a large one,
+    # and many devices, or processes, write their own parts.
+    divided = isinstance(value, jax.Array) and (jax.process_count() > 1 or len(value.sharding.device_set) > 1)
+    if isinstance(value, jax.Array) and not raw and (divided or value.nbytes > _SMALL):
         return value
     array = in_host_memory(value)
     return np.array(array[..., None], order="C").view(np.uint8) if raw else array
