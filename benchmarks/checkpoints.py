@@ -3,6 +3,7 @@
 Memory is the highest resident set over that before the call, in parts of the file's size; loading counts the arrays
 that come out of it, so 1 is the least. `blocks` is how long the call that saves keeps a training step waiting, beside
 the time of a copy of all arrays in the host's memory. Each measurement is a process of its own, on one CPU device.
+Many small arrays are measured apart, in turn with Orbax's own manager, for there the ratio counts.
 """
 
 from __future__ import annotations
@@ -135,13 +136,72 @@ def measured(library: str, leaves: int, size: int) -> list[str]:
     return [library, str(leaves), *cells, f"{blocks:.2f}", f"{copy:.2f}"]
 
 
+def race(leaves: int, folder: Path) -> None:
+    """Prints what many small arrays take `Checkpoints` and Orbax's manager, which are measured in turn."""
+    import jax.numpy as jnp
+    import orbax.checkpoint as ocp
+    import weft
+
+    tree = {f"layer{i // 10}": {} for i in range(leaves)}
+    for i in range(leaves):
+        tree[f"layer{i // 10}"][f"w{i}"] = jnp.full((8, 8), float(i))
+    checkpoints, manager = weft.Checkpoints(folder / "weft"), ocp.CheckpointManager(folder / "orbax")
+    calls: dict[str, tuple[Callable[[int], object], Callable[[], object], Callable[[int], object]]] = {
+        "weft.Checkpoints": (
+            lambda step: checkpoints.save(step, tree),
+            checkpoints.wait,
+            lambda step: checkpoints.restore(tree, step),
+        ),
+        "orbax": (
+            lambda step: manager.save(step, args=ocp.args.StandardSave(tree)),
+            manager.wait_until_finished,
+            lambda step: manager.restore(step, args=ocp.args.StandardRestore(tree)),
+        ),
+    }
+    best = {library: [float("inf")] * 3 for library in calls}
+    for step in range(3):
+        for library, (save, wait, load) in calls.items():
+            begin = time.perf_counter()
+            save(step)
+            returned = time.perf_counter()
+            wait()
+            written = time.perf_counter()
+            load(step)
+            taken = (returned - begin, written - begin, time.perf_counter() - written)
+            best[library] = [min(pair) for pair in zip(best[library], taken, strict=True)]
+    for library, seconds in best.items():
+        print(library, *seconds)
+
+
+def raced(leaves: int) -> list[list[str]]:
+    """The rows of a table: seconds, and in parts of Orbax's."""
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, __file__, "--race", str(leaves), folder]
+        output = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+    rows = {name: list(map(float, numbers)) for name, *numbers in (line.split() for line in output.splitlines()[-2:])}
+    orbax = rows["orbax"]
+    return [
+        [
+            name,
+            str(leaves),
+            *(cell for s, own in zip(seconds, orbax, strict=True) for cell in (f"{s:.2f}", f"{s / own:.2f}")),
+        ]
+        for name, seconds in rows.items()
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a small file: does it run, not how much it takes")
     parser.add_argument("--mib", type=int, default=1024, help="the size of the state (default: %(default)s)")
     parser.add_argument("--rounds", type=int, help="ignored: memory does not vary")
     parser.add_argument("--measure", nargs=4, metavar=("LIBRARY", "LEAVES", "BYTES", "FOLDER"), help="one row, here")
+    parser.add_argument("--race", nargs=2, metavar=("LEAVES", "FOLDER"), help="many small arrays, here")
     arguments = parser.parse_args()
+    if arguments.race:
+        race(int(arguments.race[0]), Path(arguments.race[1]))
+        return
     if arguments.measure:
         library, leaves, size, folder = arguments.measure
         measure(library, int(leaves), int(size), Path(folder))
@@ -150,6 +210,9 @@ def main() -> None:
     rows = [measured(library, leaves, size) for leaves in counts for library in LIBRARIES]
     print(f"\n### Checkpoints of {size // 2**20} MiB: memory beside, by the file's size\n")
     print(table(("library", "arrays", "save: memory", "s", "load: memory", "s", "blocks, s", "a copy, s"), rows))
+    print("\n### Checkpoints of many small arrays: seconds, and in parts of Orbax's\n")
+    rows = raced(50 if arguments.quick else 5000)
+    print(table(("library", "arrays", "blocks, s", "ratio", "save, s", "ratio", "load, s", "ratio"), rows))
 
 
 if __name__ == "__main__":

@@ -129,7 +129,7 @@ def load_checkpoint(  # weft: skip(it reads a file)
         strict: compares the configuration: the numbers, texts, functions and dtypes of records, their classes, and
             containers. A field that is None in `like` may be missing in the file, which was then written before the
             class had it. With False nothing of it is compared, and **that of `like` is taken**. (What changes as
-            training goes on, such as a step, belongs into an array, or beside the records as a Python number.)
+            training goes on, such as a step, must be an array, or lie beside the records as a Python number.)
 
     Returns:
         The tree; with `partial=True` the tree and a `LoadReport`.

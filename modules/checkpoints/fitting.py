@@ -17,12 +17,12 @@ from weft.core.paths import format_path
 from weft.core.records.leaves import Leaf
 from weft.core.records.partition import take_apart
 from weft.modules.checkpoints.configuration import Description, configuration, difference, is_empty_field, show
-from weft.modules.checkpoints.format import CheckpointError, Entry, Target, dtype_of
+from weft.modules.checkpoints.format import CheckpointError, Entry, Target, brief, dtype_of
 from weft.modules.checkpoints.leaves import Cast, as_leaf, kind_of, needs_x64, show_type, target_of
 from weft.modules.checkpoints.names import Rename, around, is_inside, refuse_two_at_one_path, renamed
 
-# As many lines of one error, and as much of a line, as one reads.
-_LINES, _LETTERS = 8, 300
+# As many lines of one error as one reads.
+_LINES = 8
 
 Read = Callable[[Mapping[str, Target], Mapping[str, Any]], dict[str, Any]]
 
@@ -102,7 +102,7 @@ def loaded(offer: Offer, like: Any, options: Options, read: Read, check: Callabl
         more = [f"and {len(lines) - _LINES} more"] if len(lines) > _LINES else []
         raise CheckpointError(
             f"{offer.place} holds another tree",
-            at=[line if len(line) <= _LETTERS else f"{line[: _LETTERS - 3]}..." for line in lines[:_LINES]] + more,
+            at=[*map(brief, lines[:_LINES]), *more],
             fix=_advice(offer, wanted, here, options),
         )
     _refuse_narrowing(targets, wanted)
@@ -210,8 +210,7 @@ def _difference_at(path: str, saved: Description | None, here: Description | Non
 
 
 def _show(description: Description | None) -> str:
-    text = "nothing" if description is None else show(description)
-    return text if len(text) <= 200 else f"{text[:197]}..."
+    return brief("nothing" if description is None else show(description), 200)
 
 
 def _refuse_narrowing(targets: Mapping[str, Target], wanted: Mapping[str, Any]) -> None:
@@ -230,26 +229,34 @@ def _refuse_narrowing(targets: Mapping[str, Target], wanted: Mapping[str, Any]) 
 def _advice(offer: Offer, wanted: Mapping[str, Any], here: Mapping[str, Description], options: Options) -> str:
     """The fewest changes to a call after which all of the checkpoint fits."""
 
-    def mends(options: Options, wanted: Mapping[str, Any] = wanted) -> bool:
+    def mends(options: Options, wanted: Mapping[str, Any]) -> bool:
         try:
             found = fit(offer, wanted, here, options)
         except CheckpointError:
             return False
-        # To leave everything out would be no help.
-        return not found.lines and bool(found.targets or not wanted)
+        # To leave nearly everything out would be no help.
+        return not found.lines and 2 * len(found.targets) >= min(len(wanted), len(offer.entries))
 
     changes = list(_changes(offer, wanted, options))
-    for count in range(1, len(changes) + 1):
-        for chosen in itertools.combinations(changes, count):
-            if mends(replace(options, **{name: value for each in chosen for name, value in each[0].items()})):
-                return f"pass {', and '.join(text for _, text in chosen)}"
-    shapes = {entry.name: entry for entry in offer.entries if _has_other_shape(entry, wanted.get(entry.name))}
-    stand_ins = {name: jax.ShapeDtypeStruct(entry.shape, dtype_of(entry.kind)) for name, entry in shapes.items()}
-    if shapes and mends(options, {**wanted, **stand_ins}):
-        name, entry = next(iter(shapes.items()))
-        stand_in = f'jax.ShapeDtypeStruct({entry.shape}, "{entry.kind}")'
-        return f"make the tree with the saved shapes, or put what has the saved shape there: {stand_in} at {name}"
+    others = {entry.name: entry for entry in offer.entries if _has_other_shape(entry, wanted.get(entry.name))}
+    stand_ins = {name: jax.ShapeDtypeStruct(entry.shape, dtype_of(entry.kind)) for name, entry in others.items()}
+    for replaced in ({}, stand_ins) if stand_ins else ({},):
+        reshape = [_show_stand_in(next(iter(others.values())), wanted)] if replaced else []
+        for count in range(0 if replaced else 1, len(changes) + 1):
+            for chosen in itertools.combinations(changes, count):
+                changed = replace(options, **{name: value for each in chosen for name, value in each[0].items()})
+                if mends(changed, {**wanted, **replaced}):
+                    passed = [f"pass {', and '.join(text for _, text in chosen)}"] if chosen else []
+                    return "; ".join(reshape + passed)
     return "load it into a tree that is made as the saved one was"
+
+
+def _show_stand_in(entry: Entry, wanted: Mapping[str, Any]) -> str:
+    make = "np.zeros" if isinstance(wanted[entry.name], np.ndarray) else "jax.ShapeDtypeStruct"
+    stand_in = f'{make}({entry.shape}, "{entry.kind}")'
+    return (
+        f"load it into a tree with the saved shapes, where {stand_in} may stand for an array, as at {brief(entry.name)}"
+    )
 
 
 def _changes(offer: Offer, wanted: Mapping[str, Any], options: Options) -> Iterator[tuple[dict[str, Any], str]]:
@@ -257,7 +264,8 @@ def _changes(offer: Offer, wanted: Mapping[str, Any], options: Options) -> Itera
         yield {"strict": False}, "strict=False, which takes the configuration of the tree that you load into"
     if options.cast is None:
         yield {"cast": "like"}, 'dtype="like", which casts what was saved to the dtypes of the tree that you load into'
-    if options.rename is None and (rename := _likely_rename(offer, wanted)):
+    rename = _likely_rename(offer, wanted) if options.rename is None else None
+    if rename is not None and len(f"rename={rename}") <= 200:
         yield {"rename": rename}, f"rename={rename}"
     if not options.partial:
         yield {"partial": True}, "partial=True, which loads what both have and returns a report of the rest, too"
@@ -280,10 +288,5 @@ def _likely_rename(offer: Offer, wanted: Mapping[str, Any]) -> dict[str, str] | 
 
 
 def _has_other_shape(entry: Entry, like: Any) -> bool:
-    is_array = hasattr(like, "shape") and not isinstance(like, np.ndarray | np.generic)
-    return (
-        is_array
-        and entry.kind == kind_of(like)
-        and entry.shape != tuple(like.shape)
-        and dtype_of(entry.kind) is not None
-    )
+    is_array = isinstance(like, np.ndarray | jax.Array | jax.ShapeDtypeStruct) and dtype_of(entry.kind) is not None
+    return is_array and entry.kind == kind_of(like) and entry.shape != tuple(like.shape)

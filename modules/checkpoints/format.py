@@ -60,6 +60,11 @@ class CheckpointError(WeftError, ValueError):
     """A file that is no checkpoint, is damaged, or is one of another tree."""
 
 
+def brief(text: str, letters: int = 300) -> str:
+    """As much of a line as one reads: names come from files, and may be of any length."""
+    return text if len(text) <= letters else f"{text[: letters - 3]}..."
+
+
 @dataclass(frozen=True)
 class Content:
     """What will be an entry.

@@ -30,7 +30,7 @@ from weft.core.tracebacks import cutting
 from weft.modules.attention.positions import LearnedPositions
 from weft.modules.checkpoints import format as form
 from weft.modules.checkpoints.fitting import LoadReport
-from weft.modules.checkpoints.format import CheckpointError, Entry, Target
+from weft.modules.checkpoints.format import CheckpointError, Entry, Target, brief
 from weft.modules.checkpoints.leaves import placement, show_type
 from weft.modules.combinators.stack import Stack
 from weft.modules.convolutions.conv import Conv
@@ -126,14 +126,14 @@ def import_weights(  # weft: skip(of any leaf)
     for name, renamed in paths.items():
         if renamed is not None:
             filling.add(name, renamed, arrays[name])
-    lines = [f"rename: {pattern} fits no name" for pattern in unused] + filling.wrong
+    wrong = [f"rename: {pattern} fits no name" for pattern in unused] + filling.wrong
+    half = filling.missing_in_abstract_stacks(like)
+    wrong += [f"{format_path(path)}: missing in an abstract stack, {goals.show(path)}" for path in half]
+    rest: list[str] = []
     if strict:
-        lines += [f"{name}: left over, and rename gives {paths[name]}" for name in filling.left_over]
-        lines += [f"{format_path(path)}: missing, {goals.show(path)}" for path in filling.missing()]
-    else:
-        half = filling.missing_in_abstract_stacks(like)
-        lines += [f"{format_path(path)}: missing in an abstract stack, {goals.show(path)}" for path in half]
-    _refuse_misfits(lines)
+        rest += [f"{name}: left over, and rename gives {paths[name]}" for name in filling.left_over]
+        rest += [f"{format_path(path)}: missing, {goals.show(path)}" for path in filling.missing() if path not in half]
+    _refuse_misfits(wrong, rest)
     filled = filling.arrays(like)
     made = structure.build([filled.get(leaf.path, leaf.value) for leaf in leaves])
     if strict:
@@ -142,13 +142,14 @@ def import_weights(  # weft: skip(of any leaf)
     return made, LoadReport(tuple(map(format_path, filling.missing())), left_over)
 
 
-def _refuse_misfits(lines: list[str]) -> None:
-    if lines:
+def _refuse_misfits(wrong: list[str], rest: list[str]) -> None:
+    if wrong or rest:
+        fix = "name their layers in rename=, with None for what is left out, and in layout= how they are stored"
         raise CheckpointError(
             "these weights do not fit the model",
-            at=lines,
-            fix="name their layers in rename=, with None for what is left out, and in layout= how they are stored; or "
-            "strict=False reports what is left over and missing",
+            at=map(brief, wrong + rest),
+            # That would report only what is left over and missing.
+            fix=fix if wrong else f"{fix}; or strict=False reports what is left over and missing",
         )
 
 
@@ -292,7 +293,9 @@ def _read_files(files: Any) -> dict[str, Any]:
         with form.opened(Path(file)) as source:
             for target, array in source.read([_weight(entry) for entry in source.entries]):
                 if target.entry.name in arrays:
-                    raise CheckpointError("two files hold an array of this name", at=target.entry.name)
+                    raise CheckpointError(
+                        "two files hold an array of this name", at=target.entry.name, fix="pass each file once"
+                    )
                 arrays[target.entry.name] = array
     return arrays
 

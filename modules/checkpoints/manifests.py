@@ -5,6 +5,8 @@ What has no manifest was written by another program, such as flax: its arrays go
 
 from __future__ import annotations
 
+import functools
+import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +30,8 @@ ARRAYS, MANIFEST = "arrays", "manifest"
 
 # Orbax walks trees recursively, which Python 3.11 does not do much deeper.
 _DEEPEST = 100
+# What is copied sooner than Orbax makes up its mind about it, in bytes.
+_SMALL = 1 << 16
 # What means something in the names that Orbax gives to files, or cannot be in them; and what texts would be taken for.
 _SPECIAL = re.compile(r"[%./\[\x00-\x1f\ud800-\udfff]|^\d(?=\d*$)|^-(?=\d+$)")
 _INDEX = re.compile(r"[0-9]{1,9}")
@@ -122,8 +126,10 @@ def _written(value: Any, name: str, raw: bool) -> Any:
             at=name,
             fix="save it in another dtype: astype(jnp.float32), or astype(jnp.uint8) for integers",
         )
-    # An array of JAX takes Orbax twice as long as one of NumPy, but many devices, or processes, write their own parts.
-    if isinstance(value, jax.Array) and not raw and (jax.process_count() > 1 or len(value.sharding.device_set) > 1):
+    # A small array of JAX takes Orbax twice as long as one of NumPy. But no save shall wait for a copy of a large one,
+    # and many devices, or processes, write their own parts.
+    divided = isinstance(value, jax.Array) and (jax.process_count() > 1 or len(value.sharding.device_set) > 1)
+    if isinstance(value, jax.Array) and not raw and (divided or value.nbytes > _SMALL):
         return value
     array = in_host_memory(value)
     return np.array(array[..., None], order="C").view(np.uint8) if raw else array
@@ -253,22 +259,23 @@ def _is_inexact(target: Target) -> bool:
 
 def _leaf(found: Any, target: Target, like: Any) -> Any:
     entry = target.entry
-    if entry.number is not None:
+    if entry.number is not None and target.source is None:
         return entry.number
     if not _is_stored(target):
-        return restored(empty(target.shape, target.dtype), target, like)
-    for key in entry.keys:
-        found = found[key]
-    if type(like) in NUMBERS:
-        return found.item()
-    if entry.raw and found.dtype == np.uint8:
-        found = found.view(target.source or target.dtype)[..., 0]
-    if found.shape != target.shape or found.dtype not in (target.dtype, target.source):
-        raise ValueError(f"{entry.name} is a {found.dtype} of shape {found.shape}")
-    if found.dtype != target.dtype:
-        found, whole = empty(target.shape, target.dtype), found
-        cast(whole, found, entry.name)
-    return restored(found, target, like)
+        value = np.full(target.shape, entry.number or 0, target.source or target.dtype)
+    else:
+        value = functools.reduce(operator.getitem, entry.keys, found)
+        if type(like) in NUMBERS:
+            return value.item()
+        if entry.raw and value.dtype == np.uint8:
+            value = value.view(target.source or target.dtype)[..., 0]
+    if value.shape != target.shape or value.dtype not in (target.dtype, target.source):
+        raise ValueError(f"{entry.name} is a {value.dtype} of shape {value.shape}")
+    if value.dtype == target.dtype:
+        return restored(value, target, like)
+    into = empty(target.shape, target.dtype)
+    cast(value, into, entry.name)
+    return restored(into, target, like)
 
 
 # ---- Orbax -----------------------------------------------------------------------------------------------------------

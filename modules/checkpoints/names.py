@@ -46,7 +46,7 @@ def renamed(rename: Rename | None, names: Iterable[str], file: str) -> dict[str,
         raise CheckpointError(
             f"rename speaks of names that {file} does not hold",
             at=unused,
-            fix="write names as the file has them; load with partial=True to see those that are left over",
+            fix=f"write names as they are there: {', '.join(list(paths)[:8])}{', ...' if len(paths) > 8 else ''}",
         )
     return paths
 

@@ -63,6 +63,8 @@ class Writer:
         args = {MANIFEST: ocp.args.JsonSave(manifest)}
         if arrays:  # Orbax writes no tree without arrays
             args[ARRAYS] = ocp.args.PyTreeSave(arrays)
+        if step in self.manager.all_steps():  # somebody has removed it since
+            self.manager.reload()
         self.manager.save(step, args=ocp.args.Composite(**args), force=True)
 
     def sweep(self) -> None:

@@ -1,6 +1,9 @@
 """Kills a program that saves checkpoints, at any moment, again and again: the last one that was whole must be there.
 
+Every step that is listed must be whole, too, also if the program was killed as it deleted one.
+
     python tests/modules/checkpoints/killing.py 200             # folders, by Orbax
+    python tests/modules/checkpoints/killing.py 200 --slow      # folders that are deleted as slowly as on a network
     python tests/modules/checkpoints/killing.py 200 --file      # one safetensors file
 
 Each round is a process that first reads what the last one has left, and then saves, until it is killed. It reports each
@@ -39,13 +42,24 @@ def check(found: Any, at_least: int) -> int:
 
 def save_folders(folder: Path, at_least: int, report: Any) -> None:
     with weft.Checkpoints(folder, keep=2) as checkpoints:
-        step = check(checkpoints.restore(state(0)), at_least) if checkpoints.latest is not None else 0
-        assert step >= at_least
+        step = max((check(checkpoints.restore(state(0), step), 0) for step in checkpoints.steps), default=0)
+        assert step >= at_least, f"the last step is {step}, and step {at_least} was there"
         while True:
             report(step)
             step += 1
             checkpoints.save(step, state(step))
             checkpoints.wait()
+
+
+def save_slowly(folder: Path, at_least: int, report: Any) -> None:
+    unlink = os.unlink
+
+    def unlink_slowly(*args: Any, **kwargs: Any) -> None:
+        unlink(*args, **kwargs)
+        time.sleep(0.05)
+
+    os.unlink = unlink_slowly
+    save_folders(folder, at_least, report)
 
 
 def save_file(folder: Path, at_least: int, report: Any) -> None:
@@ -95,16 +109,15 @@ def one_round(save: Any, folder: Path, at_least: int, delay: float) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kills", type=int)
-    parser.add_argument("--file", action="store_true")
+    parser.add_argument("--file", dest="save", action="store_const", const=save_file, default=save_folders)
+    parser.add_argument("--slow", dest="save", action="store_const", const=save_slowly)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     generator = random.Random(options.seed)
     step = 0
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(options.kills):
-            step = one_round(
-                save_file if options.file else save_folders, Path(folder), step, generator.uniform(0.0, 0.3)
-            )
+            step = one_round(options.save, Path(folder), step, generator.uniform(0.0, 0.3))
     print(f"{options.kills} kills, {step} steps, nothing lost")
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import pytest
 
 DEVICES = 4
 
@@ -75,6 +76,11 @@ def save(folder: Path) -> None:
     with weft.Checkpoints(folder) as checkpoints:
         checkpoints.save(1, make(7, ("x", None)))
         checkpoints.save(2, make(8, ("x", None)))
+        if jax.process_count() > 1:
+            small = make(0, ("x", None))["table"].astype(jax.numpy.uint4)
+            with pytest.raises(weft.CheckpointError, match="fix: save it in another dtype"):
+                checkpoints.save(3, {"small": small})
+            checkpoints.save(0, {"small": small.astype(jax.numpy.uint8)})
 
 
 def restore(folder: Path) -> None:
@@ -83,7 +89,7 @@ def restore(folder: Path) -> None:
     # The other axis is divided here, so every process needs what several others have written.
     wanted, like = make(8, (None, "x")), make(0, (None, "x"))
     with weft.Checkpoints(folder) as checkpoints:
-        assert checkpoints.steps == [1, 2], checkpoints.steps
+        assert checkpoints.steps[-2:] == [1, 2], checkpoints.steps
         found = checkpoints.restore(like | {"epoch": 8})
     assert found.pop("epoch") == wanted.pop("epoch")
     pairs = zip(jax.tree.leaves_with_path(found), jax.tree.leaves_with_path(wanted), strict=True)

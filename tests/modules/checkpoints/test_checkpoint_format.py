@@ -1,6 +1,5 @@
 """Files: forged ones are refused, those of other programs and other versions are read or named for what they are."""
 
-import hashlib
 import json
 import math
 
@@ -13,73 +12,12 @@ import safetensors.numpy
 from hypothesis import HealthCheck, given, settings
 from weft.modules import CheckpointError, load_checkpoint, save_checkpoint
 
+from .hostile import FORGED, FORGED_FOR_WHO_LOADS_THEM, check, entry, signed, written
+
 
 @pytest.fixture
 def file(tmp_path):
     return tmp_path / "state.safetensors"
-
-
-def written(header, data=b""):
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return len(text).to_bytes(8, "little") + text + data
-
-
-def signed(header, data=b"", **metadata):
-    """A file with a digest that holds, whatever is in it."""
-    zeros = "0" * 64
-    whole = written({"__metadata__": {"sha256": zeros, "weft": "1", **metadata}, **header}, data)
-    return whole.replace(zeros.encode(), hashlib.sha256(whole).hexdigest().encode())
-
-
-def entry(begin=0, end=4, dtype="F32", shape=(1,)):
-    return {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
-
-
-FORGED = {
-    "empty": b"",
-    "no header": b"\0" * 8,
-    "a length beyond the file": b"\xff" * 8 + b"{}",
-    "no JSON": written(b"nonsense"),
-    "not UTF-8": written(b'{"\xff": 1}'),
-    "a list": written([]),
-    "nested deeply": written(b"[" * 100_000),
-    "objects nested deeply": written(b'{"a":' * 100_000),
-    "a number that Python refuses": written(
-        b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4], "x": %s}}' % (b"9" * 5000), b"1234"
-    ),
-    "no shape": written({"a": {"dtype": "F32", "data_offsets": [0, 4]}}, b"1234"),
-    "no dtype": written({"a": {"shape": [1], "data_offsets": [0, 4]}}, b"1234"),
-    "no offsets": written({"a": {"dtype": "F32", "shape": [1]}}, b"1234"),
-    "an entry that is a number": written({"a": 3}),
-    "a shape of texts": written({"a": entry(shape=["1"])}, b"1234"),
-    "a negative size": written({"a": entry(shape=[-1])}, b"1234"),
-    "a size beyond the bytes": written({"a": entry(shape=[2])}, b"1234"),
-    "a size that overflows": written({"a": entry(shape=[2**62, 2**62])}, b"1234"),
-    "a dtype that is none": written({"a": entry(dtype="F31")}, b"1234"),
-    "negative offsets": written({"a": entry(-4, 0)}, b"1234"),
-    "offsets that are reversed": written({"a": entry(4, 0)}, b"1234"),
-    "offsets beyond the file": written({"a": entry(0, 8, shape=[2])}, b"1234"),
-    "three offsets": written({"a": {**entry(), "data_offsets": [0, 2, 4]}}, b"1234"),
-    "entries that overlap": written({"a": entry(), "b": entry()}, b"1234"),
-    "a gap between entries": written({"a": entry(), "b": entry(8, 12)}, b"123412341234"),
-    "bytes behind the last entry": written({"a": entry()}, b"12345"),
-    "metadata that is no mapping": written({"__metadata__": [], "a": entry()}, b"1234"),
-    "metadata that is no text": written({"__metadata__": {"sha256": 3}, "a": entry()}, b"1234"),
-    "a version without a digest": written({"__metadata__": {"weft": "1"}, "a": entry()}, b"1234"),
-    "a version that is no number": signed({"a": entry()}, b"1234", weft="one"),
-    "a digest of another length": written({"__metadata__": {"weft": "1", "sha256": ""}, "a": entry()}, b"1234"),
-    "kinds that are no JSON": signed({"a": entry()}, b"1234", kinds="{"),
-    "kinds that are a list": signed({"a": entry()}, b"1234", kinds="[]"),
-    "kinds nested deeply": signed({"a": entry()}, b"1234", kinds="[" * 50_000),
-    "kinds without shapes": signed({"a": entry()}, b"1234", kinds='{"a": "float32"}'),
-    "kinds with shapes of texts": signed({"a": entry()}, b"1234", kinds='{"a": ["float32", ["1"]]}'),
-    "kinds of another size": signed({"a": entry(0, 2, "U8", [2])}, b"12", kinds='{"a": ["float32", [1]]}'),
-    "weak that is a mapping": signed({"a": entry()}, b"1234", weak="{}"),
-    "configuration that is no description": signed({"a": entry()}, b"1234", configuration='{"": 3}'),
-    "configuration nested deeply": signed(
-        {"a": entry()}, b"1234", configuration='{"": ' + '{"name": "a", "parts": {"": ' * 400 + '""' + "}}" * 400 + "}"
-    ),
-}
 
 
 @pytest.mark.parametrize("forged", FORGED.values(), ids=FORGED.keys())
@@ -87,6 +25,12 @@ def test_a_forged_file_is_refused_as_a_checkpoint_error(file, forged):
     file.write_bytes(forged)
     with pytest.raises(CheckpointError, match=r"state.safetensors is (damaged|not a checkpoint)"):
         load_checkpoint(file, {"a": jnp.zeros(1)})
+
+
+@pytest.mark.parametrize("forged", FORGED_FOR_WHO_LOADS_THEM.values(), ids=FORGED_FOR_WHO_LOADS_THEM.keys())
+def test_no_file_ends_in_another_error_or_asks_for_memory_that_it_does_not_fill(file, forged):
+    file.write_bytes(forged)
+    assert check(file) == []
 
 
 JSON = st.recursive(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import json
+import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -172,8 +176,252 @@ def test_a_program_that_ends_has_written_its_last_save(tmp_path: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", [(), ("--file",)], ids=["folders", "file"])
-def test_a_run_that_is_killed_leaves_its_last_checkpoint(form: tuple[str, ...]):
+@pytest.mark.parametrize("form", [(), ("--slow",), ("--file",)], ids=["folders", "slow deletion", "file"])
+def test_a_run_that_is_killed_leaves_its_last_checkpoint_and_no_part_of_one(form: tuple[str, ...]):
     program = Path(__file__).with_name("killing.py")
     done = subprocess.run([sys.executable, str(program), "3", *form], capture_output=True, text=True, timeout=300)
     assert "3 kills" in done.stdout, done.stderr
+
+
+# ---- who reads and who writes ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_who_opens_a_folder_deletes_nothing_that_another_process_writes():
+    program = Path(__file__).with_name("opening.py")
+    done = subprocess.run([sys.executable, str(program), "4"], capture_output=True, text=True, timeout=300)
+    assert "4 saves, nothing lost" in done.stdout, done.stderr
+
+
+def test_to_open_and_to_read_a_folder_changes_nothing_in_it(tmp_path: Path):
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, {"w": jnp.ones(2)})
+    (tmp_path / "2.orbax-checkpoint-tmp" / "arrays").mkdir(parents=True)
+    before = sorted(tmp_path.rglob("*"))
+    with Checkpoints(tmp_path, keep=1) as reader:
+        assert reader.steps == [1]
+        reader.restore({"w": jnp.zeros(2)})
+    assert sorted(tmp_path.rglob("*")) == before
+    with Checkpoints(tmp_path) as writer:
+        writer.save(3, {"w": jnp.ones(2)})
+        assert writer.steps == [1, 3]
+    assert sorted(place.name for place in tmp_path.iterdir()) == ["1", "3"]
+
+
+def test_two_writers_of_one_folder_are_an_error_that_names_the_other(tmp_path: Path):
+    tree = {"w": jnp.ones(2)}
+    with Checkpoints(tmp_path) as first, Checkpoints(tmp_path) as second:
+        first.save(0, tree)
+        with pytest.raises(CheckpointError, match=rf"another .* writes to this folder\n.*: process {os.getpid()} on "):
+            second.save(1, tree)
+        first.wait()
+        assert second.steps == [0]
+        first.close()
+        second.save(1, tree)
+        assert second.steps == [0, 1]
+
+
+def test_a_writer_that_nobody_refers_to_has_written_and_lets_others_write(tmp_path: Path):
+    for step in range(2):
+        # The second object is made before the first one goes, as when a cell of a notebook is run again.
+        checkpoints = Checkpoints(tmp_path)
+        checkpoints.save(step, {"w": jnp.ones(2)})
+    assert checkpoints.steps == [0, 1]
+    checkpoints.close()
+
+
+def test_a_step_of_which_a_part_is_gone_is_not_listed(tmp_path: Path):
+    with Checkpoints(tmp_path) as checkpoints:
+        for step in range(3):
+            checkpoints.save(step, {"w": jnp.ones(2)})
+        assert checkpoints.steps == [0, 1, 2]
+        (tmp_path / "1" / "_CHECKPOINT_METADATA").unlink()
+        (tmp_path / "2" / "manifest" / "metadata").unlink()
+        assert checkpoints.steps == [0]
+        with pytest.raises(CheckpointError, match=r"a part of a checkpoint of step 1\n.*\n  fix: remove it"):
+            checkpoints.save(1, {"w": jnp.ones(2)})
+        shutil.rmtree(tmp_path / "1")
+        checkpoints.save(1, {"w": jnp.ones(2)})
+        assert checkpoints.steps == [0, 1]
+
+
+@pytest.mark.parametrize("step", [-1, 1.5, True, "1", None, np.bool_(True)])
+def test_what_is_no_step_is_refused_at_the_call(step: Any, tmp_path: Path):
+    with Checkpoints(tmp_path) as checkpoints:
+        with pytest.raises(CheckpointError, match="is no step\n  fix: pass an integer, 0 or more"):
+            checkpoints.save(step, {})
+        for number in (0, np.int64(1), jnp.asarray(2)):
+            checkpoints.save(number, {})
+        assert checkpoints.steps == [0, 1, 2]
+        if step is not None:
+            with pytest.raises(CheckpointError, match="is no step"):
+                checkpoints.restore({}, step)
+
+
+def test_a_save_after_close_and_a_folder_that_is_a_file_are_errors_at_the_call(tmp_path: Path):
+    checkpoints = Checkpoints(tmp_path / "run")
+    checkpoints.save(0, {})
+    checkpoints.close()
+    with pytest.raises(CheckpointError, match="were closed"):
+        checkpoints.save(1, {})
+    assert (checkpoints.steps, checkpoints.restore({})) == ([0], {})
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match="this is a file, and no folder"):
+        Checkpoints(tmp_path / "file")
+
+
+# ---- every tree ------------------------------------------------------------------------------------------------------
+
+
+MESH = jax.make_mesh((8,), ("x",), (jax.sharding.AxisType.Auto,))
+SHARDED = jax.NamedSharding(MESH, jax.P("x"))
+DTYPES = sorted({jnp.dtype(value).name for value in vars(jnp).values() if isinstance(value, type(jnp.float32))})
+# JAX compiles nothing for these, or did not in an earlier version.
+ONLY_NUMPY = {"int1", "uint1", "float6_e2m3fn", "float6_e3m2fn"}
+LEAVES: dict[str, Any] = {
+    **{f"numpy {name}": np.array([[0, 1], [1, 0]]).astype(name) for name in DTYPES},
+    **{
+        f"jax {name}": jnp.array([[0, 1], [1, 0]]).astype(name)
+        for name in DTYPES
+        if name not in ONLY_NUMPY and jax.dtypes.canonicalize_dtype(name) == name
+    },
+    **{
+        f"sharded {name}": jax.device_put((jnp.arange(16) % 2).astype(name), SHARDED)
+        for name in ("bfloat16", "uint4", "int4", "float8_e4m3")
+    },
+    **{
+        f"{what} {impl}": key
+        for impl in ("threefry2x32", "rbg", "unsafe_rbg")
+        for what, key in {
+            "key": jax.random.key(3, impl=impl),
+            "keys": jax.random.split(jax.random.key(3, impl=impl), (2, 4)),
+            "no keys": jax.random.split(jax.random.key(3, impl=impl), 0),
+            "sharded keys": jax.device_put(jax.random.split(jax.random.key(3, impl=impl), 8), SHARDED),
+        }.items()
+    },
+    "an old key": jax.random.PRNGKey(3),
+    "empty": jnp.zeros((0, 3)),
+    "empty sharded": jax.device_put(jnp.zeros((8, 0)), SHARDED),
+    "empty NumPy": np.zeros((0, 3)),
+    "empty uint4": jnp.zeros(0, jnp.uint4),
+    "weak": jnp.asarray(2.0),
+    "weak integers": jnp.full((2, 3), 1),
+    "weak and empty": jnp.full(0, 1.0),
+    "replicated": jax.device_put(jnp.arange(4.0), jax.NamedSharding(MESH, jax.P())),
+    "elsewhere": jax.device_put(jnp.arange(4.0), jax.devices()[3]),
+    "scalar NumPy": np.float32(3),
+    "array without axes": np.array(3.0),
+    "numbers": [3, 1.5, True, 1 + 2j, -5, float("inf")],
+    "a large number": 7**20_000,
+    "long doubles": np.ones(3, np.longdouble) / 3,
+    "texts": np.array(["a", "bc"]),
+    "dates": np.array(["2020-01-01"], "datetime64[s]"),
+    "structures": np.array([(1, 2.0)], [("a", "i4"), ("b", "f4")]),
+    "other bytes first": np.arange(3, dtype=">i4"),
+    "other axes first": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+    "backwards": np.arange(6)[::-1],
+}
+
+
+def described(leaf: Any) -> tuple[Any, ...]:
+    if not hasattr(leaf, "dtype"):
+        return type(leaf), leaf
+    sharding = str(leaf.sharding) if isinstance(leaf, jax.Array) and leaf.committed else None
+    values = jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+    return type(leaf), leaf.dtype, leaf.shape, np.asarray(values).tobytes(), getattr(leaf, "weak_type", None), sharding
+
+
+def there_and_back(tree: Any, folder: Path) -> list[Any]:
+    weft.save_checkpoint(folder / "file", tree)
+    with Checkpoints(folder / "run") as checkpoints:
+        checkpoints.save(0, tree)
+        return [weft.load_checkpoint(folder / "file", tree), checkpoints.restore(tree)]
+
+
+def test_a_leaf_of_every_kind_comes_back_as_it_was(tmp_path: Path):
+    for found in there_and_back(LEAVES, tmp_path):
+        for name, leaf in LEAVES.items():
+            pairs = zip(jax.tree.leaves(found[name]), jax.tree.leaves(leaf), strict=True)
+            assert all(described(loaded) == described(saved) for loaded, saved in pairs), name
+
+
+TREES: dict[str, Any] = {
+    "nothing": {},
+    "None": None,
+    "only a number": {"epoch": 3},
+    "a number": 3,
+    "an array": np.ones(2),
+    "no arrays but empty ones": {"w": np.zeros((0, 4))},
+    "names with dots": {"a.b": np.ones(3), "a": {"b": np.zeros(3)}},
+    "names with slashes": {"a/b": np.ones(3), "a": {"b": np.zeros(3), ".zarray": np.ones(1), "0.0": np.ones(2)}},
+    "numbers as texts": {"0": np.ones(3), "-1": np.ones(2), "a": [np.zeros(3)]},
+    "escaped names": {"%2E": np.ones(1), ".": np.ones(2), "%": np.ones(3), "": np.ones(4), "%-": np.ones(5)},
+    "names of numbers": {0: np.ones(3), -1: np.ones(2)},
+    "names of tuples": {(0, 1): np.ones(3), (1,): np.ones(2)},
+    "names beyond ASCII": {"gr\u00f6\u00dfe": np.ones(3), "\ud800": np.ones(2), "a\nb\0": np.ones(1)},
+    "a long name": {"n" * 300: np.ones(2)},
+    "what Orbax calls things": {"root": np.ones(1), "default": {"value": np.ones(2)}, "_METADATA": np.ones(3)},
+    "configuration": {"text": np.ones(1), "act": (jax.nn.relu, None, (1, 2)), "layer": Linear(2, 3, key=KEY)},
+    "deep": functools.reduce(lambda tree, _: {"a.b": tree}, range(500), np.ones(2)),
+    "deep lists": functools.reduce(lambda tree, _: [tree], range(500), np.ones(2)),
+    "deep on both sides": functools.reduce(lambda t, i: {"a": t, "b": np.full(1, i)}, range(150), np.ones(2)),
+}
+
+
+@pytest.mark.parametrize("tree", TREES.values(), ids=TREES.keys())
+def test_every_tree_that_a_file_takes_a_folder_takes(tree: Any, tmp_path: Path):
+    for found in there_and_back(tree, tmp_path):
+        assert jax.tree.structure(found) == jax.tree.structure(tree)
+        pairs = zip(jax.tree.leaves(found), jax.tree.leaves(tree), strict=True)
+        assert all(described(loaded) == described(saved) for loaded, saved in pairs)
+
+
+def test_an_array_of_numpy_may_be_changed_as_soon_as_it_was_saved(tmp_path: Path):
+    tree = {"w": np.zeros(1_000_000), "odd": np.zeros(1_000_000, np.longdouble)}
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(0, tree)
+        tree["w"] += 1
+        tree["odd"] += 1
+        found = checkpoints.restore(tree)
+    assert not found["w"].any()
+    assert not found["odd"].any()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"arrays": {"w": {"keys": ["w"], "dtype": "float32", "shape": [1 << 40]}}},
+        {"arrays": {"w": {"keys": ["w"], "dtype": "float32", "shape": ["2"]}}},
+        {"arrays": {"w": {"keys": [], "dtype": "float32", "shape": [2]}}},
+        {"arrays": {"w": {"keys": ["v"], "dtype": "float32", "shape": [2]}}},
+        {"arrays": {"w": {"keys": ["w", "x"], "dtype": "float32", "shape": [2]}}},
+        {"arrays": {"w": {"keys": ["w"], "dtype": "int32", "shape": [2]}}},
+        {"arrays": {"w": {"keys": ["w"], "dtype": "float32", "shape": [3]}}},
+        {"arrays": {"w": {}}},
+        {"arrays": []},
+        {"numbers": {"w": ["float", "no number"]}},
+        {"numbers": {"w": ["object", "3"]}},
+        {"numbers": {"w": "3"}},
+        {"configuration": {"w": 3}},
+        {"format": "1"},
+        {"format": None},
+        {"format": 2},
+    ],
+)
+def test_a_forged_manifest_is_a_checkpoint_error(change: dict[str, Any], saved_arrays: Path, tmp_path: Path):
+    shutil.copytree(saved_arrays, tmp_path / "1")
+    file = tmp_path / "1" / "manifest" / "metadata"
+    manifest = json.loads(file.read_text())
+    file.write_text(json.dumps(manifest | change))
+    # Into what the manifest says that there is, as far as it says something that there can be.
+    for like in (((2,), "float32"), ((3,), "float32"), ((1 << 40,), "float32"), ((2,), "int32")):
+        with pytest.raises(CheckpointError):
+            load_orbax(tmp_path / "1", {"w": jax.ShapeDtypeStruct(*like)})
+
+
+@pytest.fixture(scope="module")
+def saved_arrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("arrays")
+    with Checkpoints(folder) as checkpoints:
+        checkpoints.save(1, {"w": np.ones(2, np.float32)})
+    return folder / "1"
