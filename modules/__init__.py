@@ -73,6 +73,7 @@ from weft.modules.recurrence.rnn import RNN, Bidirectional
 from weft.modules.recurrence.state_space import DiagonalSSM
 from weft.modules.shaping import Flatten, Identity
 from weft.modules.sharding.placing import named_shardings, shard
+from weft.modules.sharding.unnamed import ReplicatedWarning
 from weft.modules.summary import tabulate
 
 __all__ = [
@@ -132,6 +133,7 @@ __all__ = [
     "QuantizedLinear",
     "RMSNorm",
     "RecurrentCell",
+    "ReplicatedWarning",
     "Residual",
     "RoPE",
     "Sequential",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.nn import initializers
 from jaxtyping import Array, Float, Int
@@ -83,17 +84,34 @@ def add_bias(y: Float[Array, "*batch out"], bias: Float[Array, "out"]) -> Float[
     return lax.add(y, beside(wide, y))
 
 
-@op("dtype", "promote")
+@op("dtype", "promote", "exact")
 def embed(
-    ids: Int[Array, "*batch"], embedding: Float[Array, "vocab features"], *, dtype: Any = None, promote: Any = promote
+    ids: Int[Array, "*batch"],
+    embedding: Float[Array, "vocab features"],
+    *,
+    dtype: Any = None,
+    promote: Any = promote,
+    exact: bool = False,
 ) -> Float[Array, "*batch features"]:
-    """The rows of an embedding table; a row out of range is NaN, a negative one counts from the end.
+    """The rows of an embedding table.
 
-    >>> embed(jnp.array([1, 0]), jnp.array([[1.0], [2.0]])).tolist()
-    [[2.0], [1.0]]
+    Args:
+        ids: of the rows.
+        embedding: the table.
+        dtype: of what is looked up; by default the table's.
+        promote: as in `linear`.
+        exact: whether every id below 0 or beyond the table is NaN. Otherwise it is as in flax: a negative id counts
+            from the end, one beyond the table is NaN, and a table of one row gives that row for every id.
+
+    >>> table = jnp.array([[1.0], [2.0]])
+    >>> embed(jnp.array([1, 0, -1]), table).tolist(), embed(jnp.array([1, 0, -1]), table, exact=True).tolist()
+    ([[2.0], [1.0], [2.0]], [[2.0], [1.0], [nan]])
     """
     (embedding,) = promote(embedding, dtype=dtype, inexact=False)
-    if embedding.shape[0] == 1:
+    if exact and jnp.issubdtype(ids.dtype, jnp.signedinteger):
+        # Beyond the table, from where nothing counts from the end.
+        ids = lax.select(lax.lt(ids, lax.full_like(ids, 0)), lax.full_like(ids, np.iinfo(ids.dtype).max), ids)
+    elif embedding.shape[0] == 1:
         return jnp.broadcast_to(embedding, (*ids.shape, embedding.shape[1]))
     if is_divided(ids, embedding):
         # JAX asks where the rows shall be: where their ids are.
@@ -186,6 +204,8 @@ class Linear(Module):
 class Embed(Module):
     """A table of vectors, looked up by integers.
 
+    An id below 0 or beyond the table, such as -1 for padding, gives NaN: compiled code cannot raise.
+
     Args:
         vocab: number of rows.
         features: size of each.
@@ -223,7 +243,7 @@ class Embed(Module):
         self.dtype = option_dtype(dtype) or self.embedding.dtype
 
     def __call__(self, ids: Int[Array, "*batch"]) -> Float[Array, "*batch features"]:
-        """Looks up rows; one out of range is NaN.
+        """Looks up rows; an id below 0 or beyond the table gives NaN.
 
         Raises:
             ConfigError: if the ids are not integers.
@@ -233,7 +253,7 @@ class Embed(Module):
             raise ConfigError(
                 f"Embed looks up integers, not {ids.dtype}", fix="cast the ids, or use Linear on one-hots"
             )
-        return embed(ids, self.embedding, dtype=self.dtype)
+        return embed(ids, self.embedding, dtype=self.dtype, exact=True)
 
     def attend(self, query: Float[Array, "*batch features"]) -> Float[Array, "*batch vocab"]:
         """The inner product with every row: logits of tied weights.

@@ -33,6 +33,9 @@ from weft.modules.norms.norm import BatchNorm, LayerNorm, RMSNorm
 
 Names = tuple[Name, ...]
 
+# The names of the table above.
+CONVENTIONAL = ("embed", "mlp", "heads", "vocab", "norm", "layers", "experts")
+
 _UP, _DOWN = ("embed", "mlp"), ("mlp", "embed")
 _INWARD, _OUTWARD = ("embed", "heads"), ("heads", "embed")
 

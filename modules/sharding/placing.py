@@ -28,35 +28,44 @@ from weft.core.records.partition import with_leaves
 from weft.core.records.surgery import part_at
 from weft.modules.learning.optimizer import Optimizer
 from weft.modules.sharding.conventions import conventional_names, names_of_adapter
-from weft.modules.sharding.rules import Rules, Table, axes_of, on_mesh, read_rules
+from weft.modules.sharding.rules import MeshAxes, Rules, Table, axes_of, on_mesh, optional_names, read_rules
+from weft.modules.sharding.unnamed import check_used, divided, tell_whole
 
 T = TypeVar("T")
 AnyMesh = Mesh | AbstractMesh
 NamesByFilter = Mapping[Any, Any]
 
 
-def shard(tree: T, mesh: AnyMesh, rules: Rules, *, names: NamesByFilter | None = None) -> T:
+def shard(tree: T, mesh: AnyMesh, rules: Rules, *, names: NamesByFilter | None = None, unnamed: MeshAxes = None) -> T:
     """Places the arrays of a tree on a mesh, each axis where its logical name says.
 
     Inside a compiled function it says where values are to be, as `jax.lax.with_sharding_constraint` does (on an
     explicit mesh `jax.sharding.reshard`); `jax.ShapeDtypeStruct`s get the sharding.
 
     Args:
-        tree: a model, an `Optimizer`, a tuple of both, any tree. Arrays without names are on every device, and so are
-            the axes that a stack or a mapped constructor has put in front, unless they have names (`layers`).
+        tree: a model, an `Optimizer`, a tuple of both, any tree. Axes without names are on every device: of arrays that
+            have none, but for `unnamed`, and those that a stack or a mapped constructor has put in front.
         mesh: of `jax.make_mesh`; its axes may be automatic or explicit.
         rules: from logical names to axes of the mesh: a name, a tuple of names, or None, as a mapping or as pairs. The
-            rule for `...` holds for the names that have none. A name that an axis of the mesh has needs no rule.
+            rule for `...` holds for the names that have none. A name that an axis of the mesh has needs no rule. In a
+            table for several models, `Maybe(name)` is a rule for a name that this one may not have.
         names: logical names from outside, from filters to `Sharded(...)` or tuples, in place of those that are
             declared, and aligned at the last axis; those of `Sharded("members", ...)` are put in front of them.
+        unnamed: axes of the mesh that divide each array without names, along its largest axis that they divide: "fully
+            sharded" for any model, `shard(model, mesh, {}, unnamed="data")`.
 
     Returns:
-        The tree, with its arrays in place.
+        The tree, with its arrays in place. `tabulate(tree, sharding=True)` shows what lies where.
 
     Raises:
         AxisError: naming all paths with the names and sizes of their axes: for a name without a rule, a rule for an
             axis that the mesh has not, an axis that the mesh does not divide, or one axis of the mesh used twice.
-        FilterError: if a filter of `names` matches nothing.
+        FilterError: if a filter of `names` matches nothing, and for a rule whose name no axis has: one that is none of
+            weft's own names either, or any if no rule divides anything.
+
+    Warns:
+        ReplicatedWarning: naming arrays of a mebibyte and more that have no names, and so are whole on every device,
+            where rules divide others.
 
     >>> from weft.modules import MLP
     >>> mesh = jax.make_mesh((1,), ("model",))
@@ -64,7 +73,7 @@ def shard(tree: T, mesh: AnyMesh, rules: Rules, *, names: NamesByFilter | None =
     >>> mlp.layers[0].kernel.sharding.spec
     P(None, 'model')
     """
-    places = _places(tree, mesh, read_rules(rules), names)
+    places = _places(tree, mesh, rules, names, unnamed)
     placed: dict[Path, Any] = {}
     # One array in two places stays one.
     kept: dict[tuple[int, NamedSharding], Any] = {}
@@ -76,17 +85,22 @@ def shard(tree: T, mesh: AnyMesh, rules: Rules, *, names: NamesByFilter | None =
     return with_leaves(tree, placed)
 
 
-def named_shardings(tree: T, mesh: AnyMesh, rules: Rules, *, names: NamesByFilter | None = None) -> T:
+def named_shardings(
+    tree: T, mesh: AnyMesh, rules: Rules, *, names: NamesByFilter | None = None, unnamed: MeshAxes = None
+) -> T:
     """Where `shard` would put each array: the tree with a `jax.sharding.NamedSharding` in place of each.
 
     It goes wherever shardings are asked for, such as `out_shardings` of `weft.jit` or `shardings` of `weft.init`.
 
     Args:
         tree: as for `shard`; `jax.ShapeDtypeStruct`s will do.
-        mesh, rules, names: as for `shard`.
+        mesh, rules, names, unnamed: as for `shard`.
 
     Raises:
         AxisError, FilterError: as `shard`.
+
+    Warns:
+        ReplicatedWarning: as `shard`.
 
     >>> from weft.modules import MLP, init
     >>> mesh = jax.make_mesh((1,), ("model",))
@@ -97,7 +111,8 @@ def named_shardings(tree: T, mesh: AnyMesh, rules: Rules, *, names: NamesByFilte
     >>> mlp.layers[2].kernel.sharding.spec
     P('model', None)
     """
-    return with_leaves(tree, {leaf.path: where for leaf, where in _places(tree, mesh, read_rules(rules), names)})
+    places = _places(tree, mesh, rules, names, unnamed)
+    return with_leaves(tree, {leaf.path: where for leaf, where in places})
 
 
 def _put(value: Any, sharding: NamedSharding) -> Any:
@@ -180,9 +195,11 @@ def _as_in_the_model(tree: Any, leaves: list[Leaf]) -> Iterator[Leaf]:
 # ---- from names to places --------------------------------------------------------------------------------------------
 
 
-def _places(tree: Any, mesh: AnyMesh, table: Table, names: NamesByFilter | None) -> list[tuple[Leaf, NamedSharding]]:
-    arrays = list(_named_arrays(tree, names))
-    _check_rules(mesh, table)
+def _places(
+    tree: Any, mesh: AnyMesh, rules: Rules, names: NamesByFilter | None, unnamed: MeshAxes
+) -> list[tuple[Leaf, NamedSharding]]:
+    arrays, table = list(_named_arrays(tree, names)), read_rules(rules)
+    _check_rules(mesh, table | {"unnamed": unnamed})
     specs = [on_mesh(one.axes or (), _complete(one.axes or (), table)) for one in arrays]
     problems: dict[str, list[str]] = {}
     for one, spec in zip(arrays, specs, strict=True):
@@ -196,6 +213,21 @@ def _places(tree: Any, mesh: AnyMesh, table: Table, names: NamesByFilter | None)
             at=[line for lines in problems.values() for line in lines],
             fix="; ".join(problems),
         )
+    names_of_axes = {name for one in arrays for name in one.axes or () if name is not None}
+    # A name may be there for another model that the table serves, if that is said.
+    needed = {name: entry for name, entry in table.items() if name not in optional_names(rules)}
+    check_used(needed, names_of_axes, any(any(spec) for spec in specs))
+    nameless = [one.declared.names is None for one in arrays]
+    if unnamed is not None:
+        specs = [
+            divided(one.leaf, one.axes or (), spec, unnamed, mesh) if without else spec
+            for one, spec, without in zip(arrays, specs, nameless, strict=True)
+        ]
+    tell_whole(
+        [one.leaf for one, spec, without in zip(arrays, specs, nameless, strict=True) if without and not any(spec)],
+        any(any(spec) for spec in specs),
+        mesh,
+    )
     shardings = {spec: NamedSharding(mesh, _spelled(spec, mesh)) for spec in specs}
     return [(one.leaf, shardings[spec]) for one, spec in zip(arrays, specs, strict=True)]
 

@@ -11,6 +11,7 @@ from types import EllipsisType
 from typing import Any
 
 from jax.sharding import PartitionSpec
+from weft.core.records.filters import Maybe
 
 MeshAxes = str | tuple[str, ...] | None
 Rules = Mapping[Any, Any] | Sequence[tuple[Any, Any]]
@@ -18,12 +19,23 @@ Table = dict[str | EllipsisType, Any]
 
 
 def read_rules(rules: Rules | None) -> Table:
-    """Rules as a table; of several for one name the last holds.
+    """Rules as a table; of several for one name the last holds. `Maybe(name)` is the rule for that name.
 
     >>> read_rules([("embed", "data"), ("mlp", None)])
     {'embed': 'data', 'mlp': None}
     """
-    return dict(rules or ())
+    pairs: Any = rules.items() if isinstance(rules, Mapping) else rules or ()
+    return {key.filters[0] if isinstance(key, Maybe) else key: axes for key, axes in pairs}
+
+
+def optional_names(rules: Rules | None) -> set[Any]:
+    """The names of rules that may be for no axis at all, in a table for several models.
+
+    >>> optional_names({Maybe("experts"): "model", "embed": "data"})
+    {'experts'}
+    """
+    pairs: Any = rules.items() if isinstance(rules, Mapping) else rules or ()
+    return {key.filters[0] for key, _ in pairs if isinstance(key, Maybe)}
 
 
 def on_mesh(names: Iterable[Any], table: Mapping[Any, Any]) -> PartitionSpec:

@@ -11,6 +11,7 @@ from weft.core.paths import Path
 from weft.core.records.leaves import Leaf, iter_leaves
 from weft.core.records.module import Module
 from weft.modules.summary.calls import Call, record_calls
+from weft.modules.summary.places import PLACE_HEADS, rows_of_places
 from weft.modules.summary.texts import drawn, rich_modules, size_and_bytes
 
 Rows = list[list[str]]
@@ -25,6 +26,7 @@ def tabulate(  # weft: skip(of any model)
     method: str = "__call__",
     depth: int | None = None,
     costs: bool = True,
+    sharding: bool = False,
     format: Literal["text", "html"] = "text",
     width: int | None = None,
     **kwargs: Any,
@@ -44,6 +46,8 @@ def tabulate(  # weft: skip(of any model)
         costs: whether to show what XLA estimates for each call, before it optimises: floating-point operations, and
             bytes read and written; and the same for its derivative by all that it takes. A `while` loop's body counts
             once and has no derivative.
+        sharding: whether to show instead what lies where: a row for each array, with its place on the mesh and its
+            bytes, as a whole and on each device. The model is not called, and may be any tree of arrays.
         format: `"text"`, or `"html"` for a page.
         width: of the text, in characters; by default as wide as it has to be.
 
@@ -70,13 +74,15 @@ def tabulate(  # weft: skip(of any model)
      ─────────────────────────────────────────────────────────────────────
                                                 total          58 (232 B)
     """
+    if sharding:
+        _check_format(format)
+        return _of_places(rich_modules(), model, args or kwargs, format, width)
     if not isinstance(model, Module):
         raise StructureError(
             f"tabulate is for records, and got a {type(model).__name__}",
             fix="give it a weft.Module; weft.nnx.tabulate is for objects",
         )
-    if format not in ("text", "html"):
-        raise StructureError(f"tabulate has no format {format!r}", fix='format="text" or format="html"')
+    _check_format(format)
     rich = rich_modules()
     calls = [call for call in record_calls(model, method, args, kwargs, costs) if depth is None or call.depth <= depth]
     leaves = [leaf for leaf in iter_leaves(model) if hasattr(leaf.value, "shape")]
@@ -90,6 +96,22 @@ def tabulate(  # weft: skip(of any model)
     if format == "html":
         return _page(rich, type(model).__name__, heads, rows, total)
     return _text(rich, type(model).__name__, heads, rows, total, width)
+
+
+def _check_format(format: str) -> None:
+    if format not in ("text", "html"):
+        raise StructureError(f"tabulate has no format {format!r}", fix='format="text" or format="html"')
+
+
+def _of_places(rich: Any, model: Any, arguments: Any, format: str, width: int | None) -> str:
+    if arguments:
+        raise StructureError(
+            "tabulate with sharding=True shows where arrays lie, and calls nothing", fix="leave out the arguments"
+        )
+    rows, total = rows_of_places(model)
+    if format == "html":
+        return _page(rich, type(model).__name__, PLACE_HEADS, rows, total)
+    return _text(rich, type(model).__name__, PLACE_HEADS, rows, total, width)
 
 
 def _inside(leaves: list[Leaf], path: Path | None) -> list[Leaf]:

@@ -18,6 +18,7 @@ from weft.modules.explicit import beside, is_divided, laid_as, once, product_sha
 KEY = jax.random.key(0)
 # Everything is divided that can be: features as a fully sharded model's are, and hidden axes as tensor parallelism has.
 PRODUCT = {"embed": "data", "norm": "data", "mlp": "model", "heads": "model", "vocab": "model", ...: None}
+WHOLE = {...: None}  # of layers whose axes have no names
 EXPERTS = {"experts": "model", "embed": "data", ...: None}
 P = PartitionSpec
 
@@ -50,10 +51,10 @@ LAYERS: dict[str, tuple[Callable[[], Any], Any]] = {
     "members": (lambda: weft.Ensemble(mlp, 3, key=KEY), PRODUCT),
     "experts apart": (lambda: weft.MoE(mlp, 4, 8, key=KEY), EXPERTS),
     "experts divided": (lambda: weft.MoE(mlp, 3, 8, key=KEY), PRODUCT),
-    "recurrent": (lambda: weft.RNN(weft.GRUCell(8, 8, key=KEY)), PRODUCT),
+    "recurrent": (lambda: weft.RNN(weft.GRUCell(8, 8, key=KEY)), WHOLE),
     "both ways": (
         lambda: weft.Bidirectional(weft.RNN(weft.LSTMCell(8, 8, key=KEY)), weft.RNN(weft.SimpleCell(8, 8, key=KEY))),
-        PRODUCT,
+        WHOLE,
     ),
 }
 
@@ -108,7 +109,7 @@ def test_a_cache_stays_where_it_lies(mesh: Any):
     expected, after = weft.jit(lambda attention, x: attention(x))(attention, x)
     batch = jax.device_put(x, NamedSharding(mesh, P("data")))
     for names, place in ((None, P()), ({weft.Cache: ("rows", None, "heads", None)}, P("data", None, "model"))):
-        placed = weft.shard(attention, mesh, {**PRODUCT, "rows": "data"}, names=names)
+        placed = weft.shard(attention, mesh, {**PRODUCT, weft.Maybe("rows"): "data"}, names=names)
         with jax.set_mesh(mesh):
             y, moved = weft.jit(lambda attention, x: attention(x))(placed, batch)
         np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-6)

@@ -1,10 +1,13 @@
 """Linear and Embed: equal to flax's for the same seeds and dtypes, for any leading axes."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import weft
 from flax import nnx
 from weft.core import AxisError
 from weft.core.records.keys import Keys, SeedError
@@ -117,13 +120,26 @@ def test_linear_takes_symbolic_sizes():
 def test_embed_equals_flax(vocab, dtype, draws):
     ours = Embed(vocab, 3, key=KEY, dtype=dtype)
     theirs = nnx.Embed(vocab, 3, rngs=draws(KEY, 1), dtype=dtype)
-    ids = jnp.array([[0, 1, -1], [4, 2, 0]])
+    # Those that the table has: for others ours gives NaN, where flax takes a negative one from the end.
+    ids = jnp.array([[0, 1, 3], [4, 2, 0]]) % vocab
     assert_same(ours(ids), theirs(ids))
     assert_same(ours.attend(inputs(2, 3)), theirs.attend(inputs(2, 3)))
 
 
 def test_embed_gives_nan_out_of_range():
     assert jnp.isnan(Embed(5, 3, key=KEY)(jnp.array(5))).all()
+
+
+@pytest.mark.parametrize("vocab", [1, 5])
+@pytest.mark.parametrize("dtype", [jnp.int8, jnp.int32])
+def test_an_id_below_0_or_beyond_the_table_is_nan_and_every_other_its_row(vocab: int, dtype: Any):
+    table = Embed(vocab, 3, key=KEY)
+    ids = jnp.array([0, vocab - 1, vocab, -1, -vocab, -vocab - 1], dtype)
+    rows = weft.jit(table)(ids)
+    np.testing.assert_array_equal(rows[:2], table.embedding[jnp.array([0, vocab - 1])])
+    assert jnp.isnan(rows[2:]).all()
+    gradient = jax.grad(lambda table: jnp.nansum(table(ids)))(table).embedding
+    np.testing.assert_array_equal(gradient.sum(), 6.0)
 
 
 def test_embed_refuses_floats(unchecked):

@@ -132,7 +132,9 @@ def test_an_optimizers_state_follows_its_parameters(mesh: Any):
         assert found[f".state[0]['{moment}']['inward']"] == P("data", "model")
         assert found[f".state[0]['{moment}']['outward']['kernel']"] == P("model", "data")
     assert found[".state[0]['count']"] == found[".step"] == P()
-    factored = shard(weft.Optimizer(Linear(256, 128, key=KEY), optax.adafactor(0.1)), mesh, {"embed": "data"})
+    factored = shard(
+        weft.Optimizer(Linear(256, 128, key=KEY), optax.adafactor(0.1)), mesh, {weft.Maybe("embed"): "data"}
+    )
     assert set(specs(factored).values()) == {P()}  # its rows and columns have no parameter's shape
 
 
@@ -249,3 +251,99 @@ def test_a_batch_on_an_explicit_mesh_and_a_model_on_none_is_said_with_the_ways_o
         inside = gradient(layer, x)
     there = gradient(weft.shard(layer, mesh, {...: None}), x)
     assert inside.kernel.tolist() == there.kernel.tolist() == [[8.0, 8.0]] * 4
+
+
+class Gated(weft.Module):
+    """Layers whose axes no convention names."""
+
+    gate: Linear
+    down: Linear
+    table: Embed
+
+    def __init__(self, key: Any = KEY):
+        self.gate, self.down = Linear(64, 160, key=key), Linear(160, 64, key=key)
+        self.table = Embed(8, 64, key=key)
+
+
+@pytest.mark.parametrize(
+    ("model", "rules", "fragments"),
+    [
+        (Gated, {"embed": "data", "emebd": "model", ...: None}, ["'emebd': 'model' (is it 'embed'", "'vocab'"]),
+        (Gated, {"embed": "data", "hidden": "model", ...: None}, ["'hidden': 'model'", "Maybe"]),
+        (
+            lambda: Gated().gate,
+            {"embed": "data", ...: None},
+            ["every array would be whole on every device", "unnamed="],
+        ),
+        (lambda: Gated().gate, {"emebd": None}, ["a rule is for a name that no axis has", "is it 'embed'?"]),
+    ],
+)
+@pytest.mark.parametrize("place", [shard, named_shardings])
+def test_a_rule_that_matches_nothing_is_an_error(mesh: Any, model: Any, rules: Any, fragments: list[str], place: Any):
+    with pytest.raises(weft.FilterError) as error:
+        place(model(), mesh, rules)
+    assert all(fragment in str(error.value) for fragment in fragments)
+
+
+def test_a_table_for_several_models_says_what_may_not_be_there(mesh: Any):
+    rules = {weft.Maybe("hidden"): "model", weft.Maybe("embed"): "data", ...: None}
+    assert set(specs(shard(Gated().gate, mesh, rules)).values()) == {P()}
+    assert specs(shard(Gated(), mesh, rules))[".table.embedding"] == P(None, "data")
+    # weft's own names may stand in any table that divides something.
+    assert specs(shard(Gated(), mesh, {"embed": "data", "heads": "model", ...: None}))[".gate.bias"] == P()
+
+
+def test_what_has_no_names_is_divided_along_its_largest_axis_that_the_mesh_divides(mesh: Any):
+    placed = shard(Gated(), mesh, {"embed": "data", ...: None}, unnamed="model")
+    assert specs(placed) == {
+        ".gate.kernel": P(None, "model"),
+        ".gate.bias": P("model"),
+        ".down.kernel": P("model"),
+        ".down.bias": P("model"),
+        ".table.embedding": P(None, "data"),
+    }
+    both = shard(Linear(6, 16, key=KEY), mesh, {}, unnamed=("data", "model"))
+    assert specs(both) == {".kernel": P(None, ("data", "model")), ".bias": P(("data", "model"))}
+    odd = shard(Linear(3, 5, key=KEY), mesh, {}, unnamed="model")
+    assert set(specs(odd).values()) == {P()}
+
+
+def test_moments_keys_and_stacks_without_names_lie_as_they_should(mesh: Any):
+    with jax.set_mesh(mesh):
+        layer = shard(Linear(4, 16, key=KEY), mesh, {}, unnamed="model")
+        optimizer = shard(weft.Optimizer(layer, optax.adam(0.1)), mesh, {}, unnamed="model")
+    assert specs(optimizer)[".state[0]['mu']['kernel']"] == specs(layer)[".kernel"] == P(None, "model")
+    keys = shard((jax.random.split(KEY, 8), jnp.ones(8)), mesh, {}, unnamed="model")
+    assert [tuple(one.sharding.spec) for one in keys][1:] == [("model",)]
+    assert keys[0].sharding.is_fully_replicated
+    stack = shard(weft.Stack(lambda key: Linear(8, 8, key=key), 3, key=KEY), mesh, {"layers": None}, unnamed="model")
+    assert specs(stack)[".layers.kernel"] in (P(None, "model"), P(None, None, "model"))
+
+
+def test_large_arrays_that_stay_whole_are_told(mesh: Any):
+    large = weft.at(Gated()).gate.set(Linear(512, 1024, key=KEY))
+    with pytest.warns(weft.ReplicatedWarning, match=r"(?s)2,097,152 bytes in 1 array.*gate.kernel: \(512, 1024\)"):
+        shard(large, mesh, {"embed": "data", ...: None})
+    # What the warning advises, one way after the other; warnings are errors here.
+    shard(large, mesh, {"embed": "data", ...: None}, unnamed="model")
+    shard(large, mesh, {"embed": "data", ...: None}, names={PathContains("gate"): (None, None)})
+    shard(large, mesh, {...: None})
+
+
+def test_a_table_shows_what_lies_where(mesh: Any):
+    placed = shard(Gated(), mesh, {"embed": "data", ...: None}, unnamed="model")
+    rows = [line.split() for line in weft.tabulate(placed, sharding=True).splitlines()]
+    found = {row[0]: row for row in rows if row and row[0].startswith("model.")}
+    assert found["model.gate.kernel"][1] == "float32[64,160]"
+    assert found["model.gate.kernel"][-4:] == ["41.0", "KB", "10.2", "KB"]
+    assert found["model.table.embedding"][-4:] == ["2.0", "KB", "1.0", "KB"]
+    assert rows[-1][0] == "total"
+    assert "every device" in weft.tabulate(shard(Gated(), mesh, {...: None}), sharding=True)
+
+
+def test_the_table_takes_shapes_and_what_lies_on_no_mesh(mesh: Any):
+    shapes = weft.init(Gated, key=KEY, abstract=True)
+    placed = shard(shapes, mesh, {"embed": "data", ...: None}, unnamed="model")
+    assert "'model'" in weft.tabulate(placed, sharding=True)
+    assert "one device" in weft.tabulate(Gated(), sharding=True)
+    assert "nowhere" in weft.tabulate(shapes, sharding=True)

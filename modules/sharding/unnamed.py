@@ -1,0 +1,109 @@
+"""Arrays without names, and rules without arrays: what a model on many devices silently loses by.
+
+A layer of the user's own holds Linears of whose axes nobody has said what they mean, so that no rule divides them; a
+misspelt rule divides nothing. Either way each device holds the whole.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import warnings
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+from weft.core.errors import FilterError
+from weft.core.paths import format_path
+from weft.core.records.kinds import RngState
+from weft.core.records.leaves import Leaf
+from weft.modules.sharding.conventions import CONVENTIONAL
+from weft.modules.sharding.rules import MeshAxes, Table, axes_of
+
+# Bytes from which on an array is told that is whole on every device.
+LARGE = 2**20
+
+
+class ReplicatedWarning(UserWarning):
+    """Large arrays without names are whole on every device, where rules divide others."""
+
+
+def check_used(table: Table, names: Collection[str], divides: bool) -> None:
+    """Refuses rules for names that no axis has.
+
+    A table may serve several models: rules for the names of weft's own layers may be for another one, if any rule
+    divides something here. For names of the user's own, and where nothing is divided, that has to be said.
+
+    Args:
+        table: the rules.
+        names: those of the axes that are there.
+        divides: whether any axis is divided.
+
+    Raises:
+        FilterError: naming the rules, and what was perhaps meant.
+    """
+    unused = [name for name in table if name is not ... and name not in names]
+    wants = any(axes_of(entry) for entry in table.values())
+    wrong = [name for name in unused if name not in CONVENTIONAL or (wants and not divides and axes_of(table[name]))]
+    if wrong:
+        known = sorted(names)
+        others = [*known, *CONVENTIONAL]
+        near = {name: difflib.get_close_matches(str(name), [o for o in others if o != name], n=1) for name in wrong}
+        raise FilterError(
+            "a rule is for a name that no axis has"
+            + ("" if divides or not wants else ", and so every array would be whole on every device"),
+            at=[f"{name!r}: {table[name]!r}{f' (is it {near[name][0]!r}?)' if near[name] else ''}" for name in wrong],
+            fix=f"correct or leave out the rule; the axes are called {', '.join(map(repr, known)) or 'nothing'}: name "
+            'them by Sharded(...) on fields or by names=, or divide what has no names by unnamed="axis of the mesh"; '
+            "in a table for several models, weft.Maybe(name) may be for none",
+        )
+
+
+def divided(leaf: Leaf, names: Sequence[str | None], spec: PartitionSpec, axes: MeshAxes, mesh: Any) -> PartitionSpec:
+    """The spec of an array without names: its largest axis that axes of the mesh divide lies on them.
+
+    Args:
+        leaf: the array. Random keys stay whole.
+        names: those that containers gave axes in front, None for the others.
+        spec: what the rules say of these.
+        axes: of the mesh.
+        mesh: the mesh.
+    """
+    shape, taken = np.shape(leaf.value), {axis for entry in spec for axis in axes_of(entry)}
+    parts = math.prod(mesh.shape[axis] for axis in axes_of(axes))
+    fitting = [i for i, name in enumerate(names) if name is None and shape[i] and shape[i] % parts == 0]
+    if not fitting or taken & set(axes_of(axes)) or issubclass(leaf.kind, RngState):
+        return spec
+    largest = max(fitting, key=lambda i: shape[i])
+    return PartitionSpec(*(axes if i == largest else entry for i, entry in enumerate(spec)))
+
+
+def tell_whole(leaves: Sequence[Leaf], divides: bool, mesh: Any) -> None:
+    """Warns of large arrays without names that stay whole, where others are divided."""
+    large = [(leaf, size) for leaf in leaves if (size := bytes_of(leaf.value)) >= LARGE]
+    if not large or not divides or math.prod(mesh.shape.values()) == 1:
+        return
+    listed = [f"  {format_path(leaf.path)}: {np.shape(leaf.value)}, {size:,} bytes" for leaf, size in large[:10]]
+    more = [f"  and {len(large) - 10} more"] if len(large) > 10 else []
+    total = sum(size for _, size in large)
+    warnings.warn(
+        "\n".join(
+            [
+                f"{total:,} bytes in {len(large)} arrays without names are whole on every device:",
+                *listed,
+                *more,
+                "name their axes (Sharded on fields, names=), divide them by unnamed=, or say that they are to be "
+                "whole: names={filter: (None, None)}",
+            ]
+        ),
+        ReplicatedWarning,
+        stacklevel=4,
+    )
+
+
+def bytes_of(value: Any) -> int:
+    """How many bytes an array has as a whole; a typed key as much as its numbers."""
+    dtype = jnp.result_type(value) if not hasattr(value, "dtype") else value.dtype
+    return math.prod(np.shape(value)) * dtype.itemsize
