@@ -73,7 +73,7 @@ def eval_shape(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         raise type(error)(
             error.what,
             at=error.at,
-            fix=f"weft.init({name}, ..., abstract=True), where numbers are configuration; or a function of arrays alone",
+            fix=f"weft.init({name}, ..., abstract=True), where numbers are configuration; or a function of arrays",
         ) from error
 
 
