@@ -12,12 +12,14 @@ from typing import Annotated, Any, TypeVar, cast
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jax.experimental import checkify
+from jaxtyping import Array, Bool, Float, Int
 from weft.core.errors import WeftError
 from weft.core.records.filters import InstanceOf
 from weft.core.records.kinds import Cache
 from weft.core.records.module import Module
 from weft.core.records.surgery import at
+from weft.modules.attention.dot_product import cache_step
 from weft.modules.attention.positions import known_integer
 from weft.modules.construct import check_positive
 
@@ -138,3 +140,27 @@ def check_room(  # weft: skip(it refuses)
             at=f"cache.keys: {jax.typeof(cache.keys)}",
             fix="with_cache of a larger max_length",
         )
+
+
+def step_of(  # weft: skip(the op is judged)
+    cache: KeyValueCache,
+    queries: Float[Array, "*batch q heads depth"],
+    keys: Float[Array, "*batch q kv_heads depth"],
+    values: Float[Array, "*batch q kv_heads depth"],
+    window: tuple[int, int] | None,
+) -> tuple[Any, Any, Any, Bool[Array, "*batch 1 q kv"], KeyValueCache]:
+    """What the next steps attend with and to: queries, all keys and values, which of these they see; and the successor.
+
+    Args:
+        cache: the cache.
+        queries, keys, values: those of the steps.
+        window: as in `fused_attention`.
+    """
+    all_keys, all_values, known = cache_step(cache.keys, cache.values, cache.index, keys, values, window=window)
+    after = cache.index + keys.shape[-3]
+    fits = after <= cache.keys.shape[-3]
+    queries = jnp.where(lax.expand_dims(fits, range(fits.ndim, queries.ndim)), queries, jnp.nan)
+    # Nothing, unless a program is run under `checkify`, where compiled code can raise.
+    checkify.debug_check(jnp.all(fits), "steps beyond the end of the cache of a MultiHeadAttention")
+    successor = cache.replace(keys=all_keys, values=all_values, index=after)
+    return queries, all_keys.astype(keys.dtype), all_values.astype(values.dtype), known, successor

@@ -18,7 +18,6 @@ from typing import Any, Generic, cast, overload
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.experimental import checkify
 from jax.nn import initializers
 from jaxtyping import Array, Bool, Float, Key, Num
 from typing_extensions import TypeVar
@@ -27,14 +26,13 @@ from weft.core.records.module import Module, static
 from weft.core.records.successors import records_in
 from weft.modules.attention.dot_product import (
     attention_weights,
-    cache_step,
     check_attention,
     fused_attention,
     near,
     steps_behind,
     weighted_values,
 )
-from weft.modules.attention.kv_cache import CacheError, KeyValueCache, check_room
+from weft.modules.attention.kv_cache import CacheError, KeyValueCache, check_room, step_of
 from weft.modules.construct import ConfigError, Initializer, KeyLike, check_positive
 from weft.modules.dense.linear import Linear, default_kernel_init
 from weft.modules.drawing import parameter_keys
@@ -213,26 +211,25 @@ class MultiHeadAttention(Module, Generic[C]):
             mask: which keys may be attended to, `(q, kv)` or `(*batch, heads, q, kv)`, where axes of size one hold for
                 all; with a cache, `kv` is its `max_length`.
             bias: added to the logits, of the same shapes as a mask.
-            positions: of `x`, for `rope`, `(q,)` or `(*batch, q)`; by default 0, 1, 2 and so on, behind what is in the
-                cache. The positions of a context are always counted from 0.
+            positions: of `x`, for `rope`, `(q,)` or `(*batch, q)`; by default counted from 0, or from what is in the
+                cache. Those of a context are always counted from 0.
             key: a typed key, for dropout.
             inference: this call's mode, if it is not the record's own.
 
         Returns:
-            `y`, or `(y, successor)` if there is a cache. Where steps went beyond a cache's end in compiled code, which
-            cannot raise, they are NaN; under `weft.checkify` that is an error.
+            `y`, or `(y, successor)` if there is a cache. Steps beyond its end are NaN in compiled code, which cannot
+            raise; under `weft.checkify` that is an error.
 
         Raises:
             AxisError: if sizes or shapes do not fit.
             CacheError: if the cache is full, or there are a context and a cache.
             SeedError: if dropout needs a key, and there is none.
-            ConfigError: if weights shall be dropped by an implementation that cannot.
+            ConfigError: if an implementation cannot drop weights, or there are positions and a `position_bias`.
         """
-        source = x if context is None else context
+        source, cache = x if context is None else context, self.cache
         queries = self._heads(self.query, x, self.num_heads, self.query_norm)
         keys = self._heads(self.key, source, self.num_kv_heads, self.key_norm)
         held = self._heads(self.value, source if values is None else values, self.num_kv_heads, None)
-        cache = self.cache
         if cache is not None:
             check_room(cache, keys, context is not None or values is not None)
         places = None if cache is None else steps_behind(cache.index, x.shape[-2])
@@ -241,13 +238,7 @@ class MultiHeadAttention(Module, Generic[C]):
             queries, keys = self.rope(queries, steps), self.rope(keys, steps if context is None else None)
         causal, window, successor = self.causal, self.window, None
         if cache is not None:
-            all_keys, all_values, known = cache_step(cache.keys, cache.values, cache.index, keys, held, window=window)
-            fits = cache.index + keys.shape[-3] <= cache.keys.shape[-3]
-            successor = cache.replace(keys=all_keys, values=all_values, index=cache.index + keys.shape[-3])
-            keys, held = all_keys.astype(keys.dtype), all_values.astype(held.dtype)
-            queries = jnp.where(lax.expand_dims(fits, range(fits.ndim, queries.ndim)), queries, jnp.nan)
-            # Nothing, unless a program is run under `checkify`, where compiled code can raise.
-            checkify.debug_check(jnp.all(fits), "steps beyond the end of the cache of a MultiHeadAttention")
+            queries, keys, held, known, successor = step_of(cache, queries, keys, held, window)
             mask = known if mask is None else known & _broad("mask", mask, queries, keys)
             causal, window = False, None  # they are in the mask, by the places in the cache
         bias = self._biased(bias, queries, keys, places, positions)

@@ -16,14 +16,16 @@ from weft.core.records.leaves import Leaf, is_array, iter_leaves
 PARAMETERS = Maybe(Param)
 
 
-def chosen(tree: Any, filter: Filter) -> list[Leaf]:
+def chosen(tree: Any, filter: Filter) -> list[Leaf]:  # weft: skip(of any tree)
     """The arrays of a tree that a filter matches."""
     leaves = [leaf for leaf in iter_leaves(tree) if leaf.dynamic]
     places = sort_leaves(leaves, [filter], require_all=False)
     return [leaf for leaf, place in zip(leaves, places, strict=True) if place is not None]
 
 
-def arrays_at(tree: Any, leaves: Sequence[Leaf], what: str) -> dict[Path, Any]:
+def arrays_at(  # weft: skip(of any tree)
+    tree: Any, leaves: Sequence[Leaf], what: str
+) -> dict[Path, Any]:
     """The arrays of a tree, by path; refuses one that lacks an array, or has it of another shape."""
     found = {leaf.path: leaf.value for leaf in iter_leaves(tree) if leaf.dynamic}
     wrong = [f"{format_path(leaf.path)}: nothing there" for leaf in leaves if leaf.path not in found]

@@ -15,7 +15,7 @@ from weft.core.records.statics import same_static
 from weft.modules.learning.choosing import PARAMETERS, arrays_at, chosen, is_of
 
 
-def norm(tree: Any, filter: Filter = PARAMETERS) -> Float[Array, ""]:
+def norm(tree: Any, filter: Filter = PARAMETERS) -> Float[Array, ""]:  # weft: skip(of any tree)
     """The length of all numbers as one vector, in float32 or wider: of gradients, updates or parameters.
 
     Args:
@@ -38,7 +38,7 @@ def norm(tree: Any, filter: Filter = PARAMETERS) -> Float[Array, ""]:
     return jnp.sqrt(sum(squares, jnp.zeros((), jnp.float32)))
 
 
-def equal(tree: Any, other: Any) -> Bool[Array, ""]:
+def equal(tree: Any, other: Any) -> Bool[Array, ""]:  # weft: skip(of any tree)
     """Whether two trees are the same: structure, configuration, and each array's shape, dtype and numbers.
 
     Where arrays lie (devices, shardings) does not matter. NaN equals nothing, as everywhere.
@@ -65,7 +65,7 @@ def equal(tree: Any, other: Any) -> Bool[Array, ""]:
     return result
 
 
-def allclose(
+def allclose(  # weft: skip(of any tree)
     tree: Any, other: Any, *, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False, filter: Filter = ...
 ) -> Bool[Array, ""]:
     """Whether the arrays of two trees are nearly the same: `|tree - other| <= atol + rtol * |other|`, number by number.
