@@ -73,11 +73,7 @@ def eval_shape(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         raise type(error)(
             error.what,
             at=error.at,
-<<<<<<< HEAD
-            fix=f"weft.init({name}, ..., abstract=True), where numbers are configuration, or a function of arrays",
-=======
             fix=f"weft.init({name}, ..., abstract=True), where numbers are configuration; or a function of arrays",
->>>>>>> layers
         ) from error
 
 

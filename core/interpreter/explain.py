@@ -76,7 +76,7 @@ def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]]) -> None
     if cause is not None:
         raise cause from None
     if names.NOT_COMPARED in str(error) and names.OUTCOME in str(error):
-        # JAX 0.11's caches keep the text of what a comparison raised, and lose the rest. Outcomes compare without errors.
+        # JAX 0.11's caches keep the text alone of what a comparison raised, and outcomes compare without errors.
         raise KeyboardInterrupt from None
     if isinstance(error, (untyped_jax.errors.JaxRuntimeError, ValueError)) and names.OF_EQUINOX in str(error):
         # Equinox's message, without XLA's around it; `eqx.filter_jit` does so too.

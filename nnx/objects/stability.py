@@ -2,8 +2,8 @@
 
 A static value counts by `==`. One that is compared by identity, or is immutable all the way down, is *stable*. Any
 other may come to equal something else without anyone noticing, so it is asked at each call: for its hash if it has
-one, else whether it still is what it was like, as far as its own `==` looks. Where neither can be asked, the object that
-has the value is planned anew each time.
+one, else whether it still is what it was like, as far as its own `==` looks. Where neither can be asked, the object
+that has the value is planned anew each time.
 """
 
 from __future__ import annotations
