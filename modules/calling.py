@@ -162,7 +162,7 @@ def call_layer(layer: Layer, where: str, /, *args: Any, **kwargs: Any) -> tuple[
             fix="return (y, successor)",
         )
     check_successor(layer, successor, where)
-    check_origin(layer, successor, arguments_by_name(args, kwargs), where)
+    check_origin(cast(Any, layer), successor, arguments_by_name(args, kwargs), where)
     return value, successor
 
 

@@ -31,7 +31,7 @@ def agreement_of_carries(name: str, arrives: Callable[[Call], Arrival], *, shape
     def agreement(boundary: AnyBoundary, live: Call, departure: Departure) -> Callable[[Any], None]:
         carried = _alone(subtrees(arrives(live), live, departure.read, CARRIED))
         before = boundary.describe(carried, "carry")
-        others = [] if boundary.has_updates else _not_carried(live, carried)
+        others: Others = [] if boundary.has_updates else _not_carried(live, carried)
 
         def check(out: Any) -> None:
             _check_arity(name, departure.prefix, out)

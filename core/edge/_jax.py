@@ -17,13 +17,13 @@ import threading
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeGuard, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 from jax.core import ShapedArray
 from jax.extend import core
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, primitives
+from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var, primitives
 from jax.typing import ArrayLike
 from weft.core.edge.moved import MissingNameError, Names
 from weft.core.edge.trees import PyTree
@@ -48,6 +48,12 @@ _partial_eval = Names("jax.interpreters.partial_eval", _SOWING, "dce_jaxpr", "tr
 T = TypeVar("T")
 V = TypeVar("V")
 C = TypeVar("C", covariant=True)
+
+# A jaxpr with its constants. Since JAX 0.11 it is another name for `Jaxpr`, which its types know no more.
+if TYPE_CHECKING:
+    ClosedJaxpr = Jaxpr
+else:
+    ClosedJaxpr = getattr(core, "ClosedJaxpr", Jaxpr)
 
 Atom = Var | Literal
 AnyJaxpr = Jaxpr | ClosedJaxpr
@@ -144,19 +150,24 @@ def call_primitives() -> list[Primitive]:
 # ---- jaxprs ---------------------------------------------------------------------------------------------------------
 
 
-def trace(fun: Callable[..., Sequence[jax.Array]], avals: Sequence[ShapedArray], *, like: ClosedJaxpr) -> ClosedJaxpr:
+def trace(fun: Callable[..., Sequence[jax.Array]], avals: Sequence[Any], *, like: ClosedJaxpr) -> ClosedJaxpr:
     """The closed jaxpr of a function of flat arguments, called in errors what the closed jaxpr `like` is called.
 
     Unlike `jax.make_jaxpr` it takes types as they are, with their weakness and mesh axes.
     """
     debug_info = like.jaxpr.debug_info.with_unknown_names()
     jaxpr, _, consts = _partial_eval.trace_to_jaxpr_dynamic(_lu.wrap_init(fun, debug_info=debug_info), avals)
-    return core.ClosedJaxpr(jaxpr, consts)
+    return ClosedJaxpr(jaxpr, consts)
 
 
 def close(jaxpr: AnyJaxpr) -> ClosedJaxpr:
     """A closed jaxpr, from one that is or from one without constants."""
-    return jaxpr if isinstance(jaxpr, core.ClosedJaxpr) else core.ClosedJaxpr(jaxpr, ())
+    return jaxpr if is_closed(jaxpr) else ClosedJaxpr(jaxpr, ())
+
+
+def is_closed(jaxpr: AnyJaxpr) -> bool:
+    """Whether a jaxpr has its constants with it."""
+    return isinstance(cast(object, jaxpr), ClosedJaxpr)
 
 
 def replaced(jaxpr: Jaxpr, **parts: Sequence[object]) -> Jaxpr:
@@ -182,7 +193,7 @@ def split_outputs(
 
     def keeping(used: Sequence[bool]) -> Callable[..., list[jax.Array]]:
         jaxpr, _ = _partial_eval.dce_jaxpr(closed.jaxpr, list(used), True)
-        return functools.partial(run, core.ClosedJaxpr(jaxpr, closed.consts))
+        return functools.partial(run, ClosedJaxpr(jaxpr, closed.consts))
 
     before = [i < at for i in range(len(closed.out_avals))]
     return keeping(before), keeping([not used for used in before])
@@ -252,7 +263,7 @@ def remember_per_jaxpr(compute: Callable[[J], V]) -> Callable[[J], V]:
 
     def remembered(jaxpr: J) -> V:
         # An open jaxpr, such as remat's, is closed anew each time; constants belong to one closed jaxpr.
-        key = jaxpr.jaxpr if isinstance(jaxpr, core.ClosedJaxpr) and not jaxpr.consts else jaxpr
+        key = jaxpr.jaxpr if is_closed(jaxpr) and not jaxpr.consts else jaxpr
         with lock:
             answer = known.get(key)
         if answer is None:

@@ -23,8 +23,8 @@ from typing import Any, cast
 
 import jax
 from jax.core import Tracer
-from jax.extend.core import ClosedJaxpr
 from weft.core.edge import names
+from weft.core.edge._jax import ClosedJaxpr
 from weft.core.edge.moved import Names
 
 # The innermost running trace; JAX exports nothing that tells whether a tracer is still alive.

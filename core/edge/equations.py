@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeGuard, cast
 
-from jax.extend.core import ClosedJaxpr, Jaxpr
-from weft.core.edge._jax import AnyJaxpr, Params
+from jax.extend.core import Jaxpr
+from weft.core.edge._jax import AnyJaxpr, ClosedJaxpr, Params, is_closed
 from weft.core.edge.moved import Names
 
 _SOWING = "`capture`"
@@ -36,7 +36,7 @@ def _is_jaxpr(value: object) -> TypeGuard[AnyJaxpr]:
 
 def opened(jaxpr: AnyJaxpr) -> Jaxpr:
     """A jaxpr without its constants."""
-    return jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr
+    return jaxpr.jaxpr if is_closed(jaxpr) else jaxpr
 
 
 def scan_counts(params: Params) -> tuple[int, int]:

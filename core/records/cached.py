@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import jax
+from jax.core import Tracer
 from weft.core.edge.levels import current_level
 
 _UNREAD: Any = object()
@@ -39,7 +40,7 @@ class CachedProperty(functools.cached_property[Any]):
         if value is _UNREAD or (level is not None and level != current_level()):
             value = self.func(instance)
             # A tracer ends with its trace, and the record may outlive it: a model that a compiled function closes over.
-            traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(value))
+            traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(value))
             values[cast(str, self.attrname)] = value, current_level() if traced else None
         return value
 

@@ -75,10 +75,11 @@ def _same_leaf(one: Any, other: Any) -> bool:
         return False
     if isinstance(one, jax.Array) and jnp.issubdtype(one.dtype, jax.dtypes.prng_key):
         one, other = jax.random.key_data(one), jax.random.key_data(other)
-    one, other = np.asarray(one), np.asarray(other)
+    one, other = cast(Any, np.asarray(one)), cast(Any, np.asarray(other))
     if (one.shape, one.dtype) != (other.shape, other.dtype):
         return False
-    return bool(np.all((one == other) | ((one != one) & (other != other))))
+    same: Any = (one == other) | ((one != one) & (other != other))
+    return bool(same.all())
 
 
 def _undecided(cls: type[Any], names: Iterable[str], changes: Iterable[str]) -> StructureError:

@@ -20,7 +20,7 @@ import inspect
 import sys
 import typing
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, cast, get_args, get_origin
 
 import jax
 import jax.numpy as jnp
@@ -225,9 +225,10 @@ NO_ROLE = Role()
 
 def kind_of_array(value: object) -> type[Kind]:
     """The kind of an array that declares none, by its dtype."""
-    dtype = getattr(value, "dtype", None)
+    dtype: Any = getattr(value, "dtype", None)
     if dtype is None:
-        dtype = np.result_type(type(value)) if isinstance(value, (bool, int, float, complex)) else np.dtype(object)
+        is_number = isinstance(value, (bool, int, float, complex))
+        dtype = cast(Any, np).result_type(type(value)) if is_number else np.dtype(object)
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         return RngKey
     return Param if jnp.issubdtype(dtype, jnp.inexact) else Buffer

@@ -35,14 +35,15 @@ def arguments_by_name(args: Iterable[PyTree], kwargs: Mapping[str, PyTree], name
 def closed_over_by(function: Callable[..., Any], depth: int = 3) -> Others:
     """What a function reaches beside its arguments, by what errors call it; through functions within it, too."""
     if isinstance(function, functools.partial):
-        return [*closed_over_by(function.func), *arguments_by_name(function.args, function.keywords)]
+        part = cast("functools.partial[Any]", function)
+        return [*closed_over_by(part.func), *arguments_by_name(part.args, part.keywords)]
     function = function.__func__ if isinstance(function, MethodType) else function
     if not isinstance(function, FunctionType):
         return []
     found: list[tuple[str, PyTree]] = []
     for name, value in {**globals_read(function), **closed_over(function)}.items():
         if isinstance(value, FunctionType | MethodType | functools.partial):
-            found += closed_over_by(value, depth - 1) if depth else ()
+            found += closed_over_by(cast("Callable[..., Any]", value), depth - 1) if depth else ()
         elif isinstance(value, eqx.Module) or (isinstance(value, tuple | list | dict) and len(cast(Any, value)) < 100):
             # Not what holds data: it would be walked through.
             found.append((f"{name}, which the function closes over", value))

@@ -46,9 +46,9 @@ from typing import Literal, ParamSpec, TypeVar, cast
 import jax
 import jax.numpy as jnp
 from jax.core import ShapedArray
-from jax.extend.core import ClosedJaxpr
 from jax.typing import ArrayLike
 from weft.core.edge import _jax
+from weft.core.edge._jax import ClosedJaxpr
 from weft.core.edge.trees import PyTree
 from weft.core.errors import DifferentiationError, StructureError
 from weft.core.records.kinds import Intermediate, Kind

@@ -29,9 +29,9 @@ from typing import Any
 
 import jax
 from jax.core import ShapedArray
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
+from jax.extend.core import Jaxpr, JaxprEqn
 from weft.core.edge import _jax, derivatives, equations
-from weft.core.edge._jax import Params, Primitive
+from weft.core.edge._jax import ClosedJaxpr, Params, Primitive
 from weft.core.sowing.tags import (
     CaptureError,
     Handler,

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
-from jax.extend.core import ClosedJaxpr, JaxprEqn
+from jax.extend.core import JaxprEqn
 from weft.core.edge import _jax, equations
-from weft.core.edge._jax import AnyJaxpr, Atom, Params
+from weft.core.edge._jax import AnyJaxpr, Atom, ClosedJaxpr, Params
 from weft.core.edge.equations import inner_jaxprs, opened
 
 Node = Hashable
@@ -168,4 +168,4 @@ def without_identities(jaxpr: AnyJaxpr, is_identity: Callable[[object], bool]) -
         else:
             eqns.append(eqn.replace(invars=list(map(read, eqn.invars))))
     after = _jax.replaced(before, eqns=eqns, outvars=list(map(read, before.outvars)))
-    return ClosedJaxpr(after, jaxpr.consts) if isinstance(jaxpr, ClosedJaxpr) else after
+    return ClosedJaxpr(after, jaxpr.consts) if _jax.is_closed(jaxpr) else after

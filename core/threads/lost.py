@@ -35,9 +35,9 @@ from typing import Any, Generic, TypeVar, cast
 import equinox as eqx
 import jax
 import numpy as np
-from jax.extend.core import ClosedJaxpr
 from weft.core.callers import calling_line
 from weft.core.edge import _jax, trees
+from weft.core.edge._jax import ClosedJaxpr
 from weft.core.edge.levels import EAGER, current_level
 from weft.core.edge.trees import PyTree
 from weft.core.errors import SuccessorError

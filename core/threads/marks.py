@@ -19,9 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr
 from weft.core.edge import _jax, equations
-from weft.core.edge._jax import AnyJaxpr, Params, Primitive
+from weft.core.edge._jax import AnyJaxpr, ClosedJaxpr, Params, Primitive
 from weft.core.edge.levels import EAGER, current_level
 from weft.core.switches import is_on
 from weft.core.threads.dataflow import Graph, Node, has_equations, without_identities

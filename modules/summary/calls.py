@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr
 from weft.core.edge import _jax, trees
+from weft.core.edge._jax import ClosedJaxpr
 from weft.core.paths import Path, format_path
 from weft.core.records.keys import Keys
 from weft.core.records.module import Given, Module, watch_methods

@@ -13,8 +13,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import Jaxpr
 from weft.core.edge import _jax
+from weft.core.edge._jax import ClosedJaxpr
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ def _estimate_program(program: ClosedJaxpr) -> Cost:
         return _jax.run(ClosedJaxpr(program.jaxpr, consts), given)
 
     # Axes that a transform around names are unknown to a program of its own.
-    names = sorted({str(effect.name) for effect in program.effects if hasattr(effect, "name")})
+    names = sorted({str(name) for effect in program.effects if (name := getattr(effect, "name", None)) is not None})
     for name in names:
         run = jax.vmap(run, in_axes=None, axis_name=name, axis_size=1)
     return estimate(run, avals)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -64,7 +64,7 @@ def dot_product_attention_weights(
         module.sow(Intermediate, "attention_weights", weights)
     if deterministic or dropout_rate == 0:
         return weights
-    return ops.drop_weights(weights, dropout_rng, rate=dropout_rate, broadcast=broadcast_dropout)
+    return ops.drop_weights(weights, cast(jax.Array, dropout_rng), rate=dropout_rate, broadcast=broadcast_dropout)
 
 
 def _check_dropout(rate: float, deterministic: bool, key: jax.Array | None) -> None:

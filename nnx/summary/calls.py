@@ -18,8 +18,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr
 from weft.core.edge import _jax
+from weft.core.edge._jax import ClosedJaxpr
 from weft.core.paths import Path
 from weft.modules.summary.costs import abstract, estimate
 from weft.nnx.graphs.nodes import is_graph_node

@@ -1,5 +1,8 @@
 """nnx.grad, value_and_grad, vjp, jvp and remat: the rules of `weft.transforms` over graphs."""
 
+# Names that flax has here, and that code outside of it calls: private ones, which nothing in this package calls.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence

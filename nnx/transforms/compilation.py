@@ -1,5 +1,8 @@
 """nnx.jit, nnx.jit_partial and nnx.shard_map: the rules of `weft.transforms` over graphs."""
 
+# Names that flax has here, and that code outside of it calls: private ones, which nothing in this package calls.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import weakref

@@ -4,15 +4,18 @@ The transforms of this package do not use them: a copy of flax's own wrappers ar
 carry, finds here what it imports.
 """
 
+# Names that flax has here, and that code outside of it calls: private ones, which nothing in this package calls.
+# pyright: reportPrivateUsage=false, reportUnusedFunction=false
+
 from __future__ import annotations
 
 import functools
 import inspect
 import weakref
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
-import jax
+from weft.core.edge.untyped import jax as untyped_jax
 from weft.nnx.errors import StructureError
 from weft.nnx.modules.module import Module
 
@@ -67,7 +70,7 @@ class SimpleCondFn:
         functools.update_wrapper(self, f, updated=())
 
     def __call__(self, *operands: Any) -> tuple[Any, Any]:
-        operands = jax.tree.map(lambda leaf: leaf, operands)
+        operands = cast("tuple[Any, ...]", untyped_jax.tree.map(lambda leaf: leaf, operands))
         return self.f(*operands), operands
 
 

@@ -32,7 +32,7 @@ class BoxType(hijax.HiType):
     @classmethod
     def of(cls, box: Any) -> BoxType:
         """The type of a box that is no tracer."""
-        return cls(box.var_type, box._treedef, map(jax.typeof, box._leaves), ref=box.ref)
+        return cls(box.var_type, box._treedef, tuple(map(jax.typeof, box._leaves)), ref=box.ref)
 
     def box(self, leaves: Sequence[Any]) -> Any:
         raise NotImplementedError
@@ -141,7 +141,7 @@ def make_box(kind: BoxType, leaves: Sequence[Any], treedef: Any = None) -> Any:
     """A box of a type, with these leaves; the definition is part of the type already."""
     leaves = [hijax.instantiate_zeros(leaf) for leaf in leaves]
     # The types of the leaves are those that they have now: a weak type, or a dtype that JAX has not canonicalised.
-    now = type(kind)(kind.var_type, kind._treedef, map(jax.typeof, leaves), ref=kind.ref)
+    now = type(kind)(kind.var_type, kind._treedef, tuple(map(jax.typeof, leaves)), ref=kind.ref)
     return MakeBox(now)(*leaves)
 
 

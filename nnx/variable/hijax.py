@@ -13,6 +13,7 @@ Importing this file makes `isinstance(box, nnx.Param)` true; without hijax Varia
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,10 +25,8 @@ from weft.nnx.printing.reprlib import Representable
 from weft.nnx.variable.modes import VariableMeta
 from weft.nnx.variable.operators import OPERATORS
 
-if CHANGING:
-    from weft.nnx.variable import changing_boxes as boxes
-else:
-    from weft.nnx.variable import fixed_boxes as boxes  # type: ignore[no-redef]
+# Boxes have types that change in JAX 0.10, and fixed ones since.
+boxes: Any = importlib.import_module(f"weft.nnx.variable.{'changing' if CHANGING else 'fixed'}_boxes")
 
 # ---------------------------------------------------------------------- boxes and Variables
 
