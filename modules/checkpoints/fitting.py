@@ -17,7 +17,8 @@ from weft.core.paths import format_path
 from weft.core.records.leaves import Leaf
 from weft.core.records.partition import take_apart
 from weft.modules.checkpoints.configuration import Description, configuration, difference, is_empty_field, show
-from weft.modules.checkpoints.format import CheckpointError, Entry, Target, brief, dtype_of
+from weft.modules.checkpoints.format import CheckpointError, Entry, Target, brief
+from weft.modules.checkpoints.kinds import dtype_of
 from weft.modules.checkpoints.leaves import Cast, as_leaf, kind_of, needs_x64, show_type, target_of
 from weft.modules.checkpoints.names import Rename, around, is_inside, refuse_two_at_one_path, renamed
 

@@ -146,6 +146,7 @@ class Checkpoints:
             self._writer = Writer(self.folder, self._keep)
             # Of checkpoints that nobody refers to any more, the last save is written, too.
             self._end = weakref.finalize(self, self._writer.close)
+            self._end.atexit = False  # `_finish` knows better
             _open.add(self)
             _finish_at_exit()
         self._writer.save(number, arrays, manifest)

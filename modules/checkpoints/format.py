@@ -17,7 +17,6 @@ import hashlib
 import json
 import math
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from typing import Any, BinaryIO
 import jax.numpy as jnp
 import numpy as np
 from weft.core.errors import WeftError
+from weft.modules.checkpoints.kinds import PYTHON, dtype_of
 
 VERSION = 1
 CHUNK = 1 << 23
@@ -34,12 +34,6 @@ _LONGEST_HEADER = 100_000_000
 _NO_DIGEST = "0" * 64
 # NumPy has no array of more axes, and none has more bytes.
 _MOST_AXES, _MOST_BYTES = 64, 2**63 - 1
-# What a kind may look like that is given to NumPy to read: NumPy evaluates some texts as Python.
-_PLAIN = re.compile(r"[<>|]?[A-Za-z]\w{0,20}(\[\w{1,8}\])?", re.ASCII)
-PYTHON = "Python "
-# The dtype that holds a Python number.
-NUMBER_DTYPES: dict[str, Any] = {"bool": np.bool_, "int": np.int64, "float": np.float64, "complex": np.complex128}
-
 # safetensors' names of the dtypes that NumPy and JAX have too.
 _NAMES: dict[np.dtype[Any], str] = {
     **{np.dtype(f"{sign}int{bits}"): f"{sign.upper() or 'I'}{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
@@ -120,18 +114,6 @@ class Target:
     def read_size(self) -> int:
         """How many bytes are read for it."""
         return math.prod(self.shape) * (self.source or self.dtype).itemsize
-
-
-def dtype_of(kind: str) -> np.dtype[Any] | None:
-    """The dtype that the items of a kind have; None for keys, and for what is no kind."""
-    name = kind.removeprefix(PYTHON)
-    if not _PLAIN.fullmatch(name):
-        return None
-    try:
-        dtype = jnp.dtype(NUMBER_DTYPES.get(name, name) if name != kind else kind)
-    except (TypeError, ValueError):
-        return None
-    return None if dtype.hasobject else dtype
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------

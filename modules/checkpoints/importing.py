@@ -31,6 +31,7 @@ from weft.modules.attention.positions import LearnedPositions
 from weft.modules.checkpoints import format as form
 from weft.modules.checkpoints.fitting import LoadReport
 from weft.modules.checkpoints.format import CheckpointError, Entry, Target, brief
+from weft.modules.checkpoints.kinds import PYTHON, dtype_of
 from weft.modules.checkpoints.leaves import placement, show_type
 from weft.modules.combinators.stack import Stack
 from weft.modules.convolutions.conv import Conv
@@ -301,7 +302,7 @@ def _read_files(files: Any) -> dict[str, Any]:
 
 
 def _weight(entry: Entry) -> Target:
-    dtype = None if entry.kind.startswith(form.PYTHON) else form.dtype_of(entry.kind)
+    dtype = None if entry.kind.startswith(PYTHON) else dtype_of(entry.kind)
     if dtype is None:
         raise CheckpointError(
             f"this is a {entry.kind:.40}, and no weight",

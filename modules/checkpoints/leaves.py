@@ -16,7 +16,8 @@ from jax.core import Tracer
 from jax.typing import DTypeLike
 from weft.core.edge._jax import key_impl_of
 from weft.core.records.leaves import NUMBERS
-from weft.modules.checkpoints.format import NUMBER_DTYPES, PYTHON, CheckpointError, Content, Entry, Target, dtype_of
+from weft.modules.checkpoints.format import CheckpointError, Content, Entry, Target
+from weft.modules.checkpoints.kinds import NUMBER_DTYPES, PYTHON, dtype_of
 
 _CATEGORIES = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
 

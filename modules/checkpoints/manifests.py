@@ -20,7 +20,8 @@ from weft.core.paths import format_path
 from weft.core.records.leaves import NUMBERS, iter_leaves
 from weft.modules.checkpoints.configuration import Description, configuration, is_description
 from weft.modules.checkpoints.fitting import by_name
-from weft.modules.checkpoints.format import PYTHON, CheckpointError, Entry, Target, cast, empty
+from weft.modules.checkpoints.format import CheckpointError, Entry, Target, cast, empty
+from weft.modules.checkpoints.kinds import PYTHON
 from weft.modules.checkpoints.leaves import content_of, in_host_memory, is_key, placement, restored
 
 Keys = tuple[str, ...]

@@ -53,8 +53,12 @@ class Writer:
                 at=f"{folder}: {other or 'see the error of the first process'}",
                 fix="end or close that one first, or give each run a folder of its own; to read is always allowed",
             )
-        self.manager = _manager(folder, keep)
         self._sweeper = ThreadPoolExecutor(1)
+        try:
+            self.manager = _manager(folder, keep)
+        except BaseException:
+            self._unlock()
+            raise
         self.sweep()
 
     def save(self, step: int, arrays: dict[str, Any], manifest: dict[str, Any]) -> None:
@@ -79,12 +83,15 @@ class Writer:
         finally:
             self.sweep()
             self._sweeper.shutdown()
-            if self._lock is not None:
-                with contextlib.suppress(OSError):
-                    self._deleted.rmdir()
-                with contextlib.suppress(OSError):
-                    self._path.unlink()
-                os.close(self._lock)
+            self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock is None:
+            return
+        for remove in (self._deleted.rmdir, self._path.unlink):
+            with contextlib.suppress(OSError):
+                remove()
+        os.close(self._lock)
 
 
 def _manager(folder: Path, keep: int | None) -> Any:

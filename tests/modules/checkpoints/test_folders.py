@@ -221,6 +221,19 @@ def test_two_writers_of_one_folder_are_an_error_that_names_the_other(tmp_path: P
         assert second.steps == [0, 1]
 
 
+def test_a_writer_that_could_not_begin_holds_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise OSError("no space")
+
+    with Checkpoints(tmp_path) as checkpoints:
+        with monkeypatch.context() as patch:
+            patch.setattr(ocp, "CheckpointManager", fail)
+            with pytest.raises(OSError, match="no space"):
+                checkpoints.save(0, {})
+        checkpoints.save(0, {})
+        assert checkpoints.steps == [0]
+
+
 def test_a_writer_that_nobody_refers_to_has_written_and_lets_others_write(tmp_path: Path):
     for step in range(2):
         # The second object is made before the first one goes, as when a cell of a notebook is run again.
