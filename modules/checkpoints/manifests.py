@@ -53,6 +53,12 @@ class Held(Entry):
     number: complex | None = None
 
 
+def held(target: Target) -> Held:
+    """The entry of a target of this file, which reads entries of Orbax's alone."""
+    assert isinstance(target.entry, Held)
+    return target.entry
+
+
 # ---- what is written -------------------------------------------------------------------------------------------------
 
 
@@ -218,8 +224,8 @@ def read_arrays(source: Path, targets: Mapping[str, Target], wanted: Mapping[str
         for name, target in targets.items():
             if _is_stored(target):
                 like, args = _request(target, wanted[name])
-                _set(item, target.entry.keys, like)
-                _set(how, target.entry.keys, args)
+                _set(item, held(target).keys, like)
+                _set(how, held(target).keys, args)
         found: Any = {}
         if item:
             ocp = orbax()
@@ -240,13 +246,13 @@ def read_arrays(source: Path, targets: Mapping[str, Target], wanted: Mapping[str
 
 
 def _is_stored(target: Target) -> bool:
-    return target.entry.number is None and 0 not in target.entry.shape and 0 not in target.shape
+    return held(target).number is None and 0 not in target.entry.shape and 0 not in target.shape
 
 
 def _request(target: Target, like: Any) -> tuple[Any, Any]:
     """What Orbax is asked for: an array on the devices where it shall lie, or on the host."""
     ocp = orbax()
-    where = None if is_key(like) or type(like) in NUMBERS or target.entry.raw else placement(like)
+    where = None if is_key(like) or type(like) in NUMBERS or held(target).raw else placement(like)
     # Orbax casts integers without a look at whether they fit.
     if where is None or not (target.source is None or np.can_cast(target.source, target.dtype) or _is_inexact(target)):
         return jax.ShapeDtypeStruct(target.shape, target.dtype), ocp.RestoreArgs(restore_type=np.ndarray)
@@ -259,7 +265,7 @@ def _is_inexact(target: Target) -> bool:
 
 
 def _leaf(found: Any, target: Target, like: Any) -> Any:
-    entry = target.entry
+    entry = held(target)
     if entry.number is not None and target.source is None:
         return entry.number
     if not _is_stored(target):
