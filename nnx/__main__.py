@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from collections.abc import Sequence
@@ -28,16 +29,34 @@ def main(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE, file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else 2
+    os.environ[ENVIRONMENT] = "1"
+    if list(arguments[:2]) == ["-m", "pytest"]:
+        _start_pytest(arguments)
     from weft.nnx.interop.installing import install
 
     install()
-    os.environ[ENVIRONMENT] = "1"
     try:
         run_program(arguments)
     except ProgramError as error:
         print(f"python -m weft.nnx: {error.what}", file=sys.stderr)
         return 2
     return 0
+
+
+def _start_pytest(arguments: Sequence[str]) -> None:
+    """Starts pytest in place of this process, which has imported weft, and so jaxtyping and beartype.
+
+    pytest warns of plugins that are imported before it can rewrite their assertions, which is an error under
+    `filterwarnings = error`. weft's own plugin installs there, as it does in the workers of pytest-xdist.
+    """
+    is_off = "no:weft" in arguments or os.environ.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
+    if is_off or importlib.util.find_spec("weft_pytest") is None:
+        return
+    options = sys.orig_argv[1 : len(sys.orig_argv) - len(arguments)]
+    start = next((i for i, option in enumerate(options) if option.startswith("-m")), None)
+    if start is None:
+        return  # called as a function
+    os.execv(sys.executable, [sys.executable, *options[:start], *arguments])
 
 
 def _show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:

@@ -214,11 +214,14 @@ class State(MutableMapping[Any, Any], Representable):
 
 
 def instead(function: F) -> F:
-    """The function that a method stands for, with a warning that it does."""
+    """The function that a method stands for, with a warning that it does: at this file's own line, as flax's is.
+
+    Python shows those of a program's own lines, and programs would print what they do not print under flax.
+    """
     warnings.warn(
         f"methods of State are deprecated, as it is to become a plain dict; use nnx.{function.__name__}",
         DeprecationWarning,
-        stacklevel=3,
+        stacklevel=2,
     )
     return function
 

@@ -241,6 +241,15 @@ def test_it_works_in_pytest_and_its_workers(tmp_path, way, workers):
     assert "4 passed" in result.stdout, result.stdout + result.stderr
 
 
+@pytest.mark.slow
+def test_pytest_runs_where_warnings_are_errors(tmp_path):
+    (tmp_path / "test_suite.py").write_text(SUITE)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
+    result = run("-m", "weft.nnx", "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=tmp_path)
+    assert "4 passed" in result.stdout, result.stdout + result.stderr
+    assert "warning" not in result.stdout
+
+
 @pytest.mark.parametrize(
     "name",
     ["graph", "graphlib", "statelib", "variablelib", "pytreelib", "object", "filterlib", "rnglib", "extract", "helpers"]
