@@ -46,6 +46,8 @@ class Config:
     nnx_graph_mode: bool = dataclasses.field(default_factory=lambda: _flag("nnx_graph_mode", True))
     nnx_graph_updates: bool = dataclasses.field(default_factory=lambda: _flag("nnx_graph_updates", True))
     nnx_sow_capture_noop: bool = dataclasses.field(default_factory=lambda: _flag("nnx_sow_capture_noop", False))
+    # Where flax is silently wrong and weft is not (see docs/differences.md): whether to give flax's numbers.
+    nnx_flax_faults: bool = dataclasses.field(default_factory=lambda: _flag("nnx_flax_faults", False))
 
     def update(self, name: str, value: Any, /) -> None:
         """Sets a default by name.

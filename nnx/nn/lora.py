@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from weft.modules import ops
 from weft.modules.construct import ConfigError
+from weft.nnx.config import config
 from weft.nnx.modules.module import Module
 from weft.nnx.nn import dtypes, initializers
 from weft.nnx.nn.construct import NO_METADATA, Metadata, refuse_rngs
@@ -119,7 +120,7 @@ class LoRALinear(Linear):
     Args:
         in_features, out_features: size of the last axis before and after.
         lora_rank: size of what is between, in the adapter.
-        lora_dtype, lora_param_dtype, lora_promote_dtype: the adapter's, as in `LoRA`.
+        lora_dtype, lora_param_dtype, lora_promote_dtype: the adapter's; by default it computes in `dtype`.
         a_initializer, b_initializer, lora_param_type, a_metadata, b_metadata: as in `LoRA`.
         rngs: keys are drawn from the stream `params`, those of the `Linear` first.
         kwargs: as in `Linear`.
@@ -150,11 +151,13 @@ class LoRALinear(Linear):
         **kwargs: Any,
     ):
         super().__init__(in_features, out_features, rngs=rngs, **kwargs)
+        # Else the sum of the two would be in the dtype that the adapter's own parameters promote to.
+        in_dtype = lora_dtype if lora_dtype is not None or config.nnx_flax_faults else self.dtype
         self.lora = LoRA(
             in_features,
             lora_rank,
             out_features,
-            dtype=lora_dtype,
+            dtype=in_dtype,
             param_dtype=lora_param_dtype,
             a_initializer=a_initializer,
             b_initializer=b_initializer,

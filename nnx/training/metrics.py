@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from weft.core.errors import WeftError
 from weft.core.records import kinds
+from weft.nnx.config import config
 from weft.nnx.errors import UnwrittenMethodError
 from weft.nnx.graphs import splitting
 from weft.nnx.modules.pytree import Pytree
@@ -152,7 +153,7 @@ class Average(Metric):
         """Counts values: a number, or an array of any shape.
 
         Args:
-            mask: of the shape of the values, True or 1 for those that count.
+            mask: broadcasts against the values, True or 1 for those that count.
             kwargs: the values by the metric's `argname`; others are left alone.
 
         Raises:
@@ -169,8 +170,11 @@ class Average(Metric):
         elif mask is None:
             total, count = values.sum(), values.size
         else:
-            total = (values * mask.astype(values.dtype)).sum()
-            count = mask.sum().astype(self.count.dtype)
+            weighted = values * mask.astype(values.dtype)
+            total = weighted.sum()
+            # Of a mask that broadcasts each value counts: else the average of ones could be more than one.
+            counted = mask if config.nnx_flax_faults else jnp.broadcast_to(mask, weighted.shape)
+            count = counted.sum().astype(self.count.dtype)
         self.total[...] += total
         self.count[...] += count
 
@@ -275,7 +279,7 @@ class Accuracy(Average):
         Args:
             logits: `(*batch, classes)`, or `(*batch,)` with a threshold.
             labels: numbers of classes, `(*batch,)`, int32 or int64; with a threshold, positive ones are of the class.
-            mask: `(*batch,)`, True or 1 for those that count.
+            mask: broadcasts against `(*batch,)`, True or 1 for those that count.
 
         Raises:
             ValueError: for other shapes, or labels that are no such integers.

@@ -7,6 +7,7 @@ import pytest
 from flax import nnx as flax_nnx
 from weft import nnx
 from weft.core.records import kinds
+from weft.nnx.config import config
 from weft.nnx.interop.installing import twin_module
 
 from ..nn.twins import assert_equal, assert_same_state, attributes, twins
@@ -16,6 +17,13 @@ pytestmark = [
     # flax resets a count with another dtype, and says so.
     pytest.mark.filterwarnings("ignore:scatter inputs have incompatible types:FutureWarning"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def flax_counts_of_masks(monkeypatch):
+    """Masks that broadcast count as in flax here; test_faults_of_flax.py has what is right."""
+    monkeypatch.setattr(config, "nnx_flax_faults", True)
+
 
 VALUES = jax.random.normal(jax.random.key(0), (3, 4))
 LOGITS = jax.random.normal(jax.random.key(1), (5, 3))
