@@ -17,7 +17,6 @@ from typing import Any, NoReturn, cast
 
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.nnx.errors import StructureError
-from weft.nnx.modules.module import Module
 
 
 def _resolve_bound_callable(f: Callable[..., Any]) -> tuple[Callable[..., Any], Any, bool]:
@@ -26,7 +25,8 @@ def _resolve_bound_callable(f: Callable[..., Any]) -> tuple[Callable[..., Any], 
     Returns:
         The function, in the same partial applications; the Module, or None; and whether there was one.
 
-    >>> class Scale(Module):
+    >>> from weft import nnx
+    >>> class Scale(nnx.Module):
     ...     def times(self, x, factor):
     ...         return x * factor
     >>> scale = Scale()
@@ -37,7 +37,7 @@ def _resolve_bound_callable(f: Callable[..., Any]) -> tuple[Callable[..., Any], 
     if isinstance(f, functools.partial):
         inner, owner, was_bound = _resolve_bound_callable(f.func)
         return functools.partial(inner, *f.args, **f.keywords), owner, was_bound
-    if inspect.ismethod(f) and isinstance(f.__self__, Module):
+    if inspect.ismethod(f) and hasattr(type(f.__self__), "_pytree__is_pytree"):
         return f.__func__, f.__self__, True
     return f, None, False
 
