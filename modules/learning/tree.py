@@ -54,6 +54,11 @@ __all__ = [
     "zeros_like",
 ]
 
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 T = TypeVar("T")
 
 
