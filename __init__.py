@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from weft import core, modules, transforms
 from weft.core import *
+from weft.core import Any as Any
 from weft.core.hooks import defer_contracts as _defer_contracts
 from weft.modules import *
 from weft.transforms import *
+from weft.transforms import map as map
 
 if _TYPE_CHECKING:
     from weft import nnx as nnx
@@ -32,6 +34,9 @@ __all__ = ["core", "modules", "transforms"]
 __all__ += core.__all__
 __all__ += modules.__all__
 __all__ += transforms.__all__
+# `weft.Any` and `weft.map`, but not by `from weft import *`: it would put them in the place of typing's and Python's own.
+__all__.remove("Any")
+__all__.remove("map")
 
 
 def __getattr__(name: str):

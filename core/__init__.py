@@ -10,8 +10,13 @@ from weft.core.errors import (
     DifferentiationError,
     DonatedError,
     FilterError,
+    ForeignObjectError,
+    FrozenError,
     KeyReuseError,
     MeshError,
+    MissingExtraError,
+    MissingRuleError,
+    PairError,
     StaticError,
     StructureError,
     SuccessorError,
@@ -48,6 +53,7 @@ from weft.core.records.kinds import (
 from weft.core.records.module import Module, static
 from weft.core.records.partition import Structure, changes, merge, select, split, update
 from weft.core.records.surgery import at
+from weft.core.records.unnamed import LeftBehindError
 from weft.core.sowing.capturing import CaptureError, capture, perturb, perturbations, scope, sow
 from weft.core.threads.handle import peek, thread
 from weft.core.threads.lost import debug_successors, drop
@@ -68,6 +74,8 @@ __all__ = [
     "DonatedError",
     "Filter",
     "FilterError",
+    "ForeignObjectError",
+    "FrozenError",
     "FrozenParam",
     "Inside",
     "InstanceOf",
@@ -76,13 +84,17 @@ __all__ = [
     "KeyStream",
     "Keys",
     "Kind",
+    "LeftBehindError",
     "LoRAParam",
     "Maybe",
     "MeshError",
     "MetricState",
+    "MissingExtraError",
+    "MissingRuleError",
     "Module",
     "Not",
     "OptState",
+    "PairError",
     "Param",
     "PathContains",
     "Perturbation",

@@ -6,6 +6,7 @@ transforms it happened (`inside:`, from the frame stack at the time of raising).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import FrozenInstanceError
 from typing import ClassVar
@@ -35,9 +36,9 @@ class WeftError(Exception):
     of_layer: ClassVar[bool] = False
 
     def __init__(self, what: str, *, at: str | Iterable[str] = (), fix: str | None = None):
-        self.what = what
+        self.what = _with_articles(what)
         self.at = (at,) if isinstance(at, str) else tuple(at)
-        self.fix = fix
+        self.fix = None if fix is None else _with_articles(fix)
         self.inside = format_frames()
         # Not `super()`: a subclass may be one of JAX's errors too, which are made of tracers.
         Exception.__init__(self, self._message())
@@ -67,6 +68,19 @@ class WeftError(Exception):
         if places != self.at:
             self.at = places
             self.args = (self._message(),)
+
+
+# "a " before the name of a class, which messages are written around: Affine, Embed, Un; but a Unit, a User.
+_ARTICLE = re.compile(r"\ba (?=[AEIO][a-z]|U(?!ni|se|r|til)[a-z]|(?:[AEFHILMNORSX](?=[A-Z]))[A-Z]+)")
+
+
+def _with_articles(text: str) -> str:
+    """A sentence with "an" where the class that it names begins with a vowel, as it is spoken.
+
+    >>> _with_articles("a Affine in a Linear, a MLP, a Un and a Unit")
+    'an Affine in a Linear, an MLP, an Un and a Unit'
+    """
+    return _ARTICLE.sub("an ", text)
 
 
 class StructureError(WeftError, ValueError):

@@ -52,6 +52,7 @@ from weft.modules.convolutions.conv_transpose import ConvTranspose, ConvTranspos
 from weft.modules.convolutions.pooling import adaptive_avg_pool, adaptive_max_pool, avg_pool, max_pool, min_pool
 from weft.modules.convolutions.pooling_layers import AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, MaxPool, MinPool
 from weft.modules.convolutions.resizing import PixelShuffle, Upsample
+from weft.modules.convolutions.windows import PaddingError
 from weft.modules.dense.gated import GatedMLP
 from weft.modules.dense.general import Einsum, LinearGeneral
 from weft.modules.dense.linear import Embed, Linear
@@ -61,11 +62,13 @@ from weft.modules.dense.quantized import QuantizedLinear, quantize
 from weft.modules.dropout import Dropout, DropPath
 from weft.modules.initialising import init
 from weft.modules.learning import metrics, tree
+from weft.modules.learning.metrics import MetricError
 from weft.modules.learning.optimizer import Optimizer
 from weft.modules.learning.policy import Policy
 from weft.modules.learning.scaling import LossScale
 from weft.modules.modes import inference, training
 from weft.modules.norms.group_norm import GroupNorm, InstanceNorm
+from weft.modules.norms.moments import UnboundAxisError
 from weft.modules.norms.norm import BatchNorm, LayerNorm, RMSNorm
 from weft.modules.norms.weight_norms import SpectralNorm, WeightNorm
 from weft.modules.recurrence.cells import GRUCell, LSTMCell, OptimizedLSTMCell, RecurrentCell, SimpleCell
@@ -121,12 +124,14 @@ __all__ = [
     "LoadReport",
     "LossScale",
     "MaxPool",
+    "MetricError",
     "MinPool",
     "MoE",
     "MultiHeadAttention",
     "OptimizedLSTMCell",
     "Optimizer",
     "PReLU",
+    "PaddingError",
     "Parallel",
     "PixelShuffle",
     "Policy",
@@ -145,6 +150,7 @@ __all__ = [
     "StatefulParallel",
     "StatefulSequential",
     "TransformerBlock",
+    "UnboundAxisError",
     "Upsample",
     "WeightNorm",
     "adaptive_avg_pool",

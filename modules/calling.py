@@ -20,14 +20,17 @@ through all of them.
 from __future__ import annotations
 
 import abc
+import dataclasses
 import inspect
+import re
 from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast, get_args, get_origin, overload
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import typing_extensions
 from jaxtyping import Array
 from weft.core.errors import SuccessorError
 from weft.core.records.keys import SeedError
@@ -116,6 +119,16 @@ class Layers(Module):
         changed = any(new is not old for new, old in zip(layers, self.layers, strict=True))
         return self.replace(layers=layers) if changed else self
 
+    def _refuse_stateful(self, name: str, returns: str) -> None:
+        """Refuses the layers that say by themselves that they are stateful; of others the first call tells.
+
+        Raises:
+            SuccessorError: naming the first of them.
+        """
+        for index, layer in enumerate(self.layers):
+            if says_stateful(layer):
+                raise self._stateful_inside(index, name, returns)
+
     def _stateful_inside(self, index: int, name: str, returns: str) -> SuccessorError:
         """The error for a stateful layer in a combinator of pure ones: its successor would be lost."""
         return SuccessorError(
@@ -123,6 +136,25 @@ class Layers(Module):
             at=f"layers[{index}]",
             fix=f"use Stateful{name}, whose call returns {returns}",
         )
+
+
+def says_stateful(layer: Any) -> bool:
+    """Whether the annotations of a layer's call say that it returns its successor: `-> tuple[..., Self]`.
+
+    A combinator of one layer is asked for that layer. What says nothing shows its state when it is called.
+    """
+    if isinstance(layer, Combinator):
+        parts = (getattr(layer, field.name, None) for field in dataclasses.fields(layer))
+        return any(says_stateful(part) for part in parts if isinstance(part, eqx.Module))
+    if not isinstance(layer, eqx.Module):
+        return False
+    cls = type(layer)
+    call = cls.__call__ if callable(layer) else says_stateful
+    returns = getattr(inspect.unwrap(call), "__annotations__", {}).get("return")
+    if isinstance(returns, str):
+        return re.fullmatch(rf"(?i:tuple)\[.*\b(Self|{cls.__name__})\]", returns.strip()) is not None
+    members = get_args(returns) if get_origin(returns) is tuple else ()
+    return len(members) > 1 and members[-1] in (Self, typing_extensions.Self, cls, cls.__name__)
 
 
 def as_layers(layers: tuple[Layer | Sequence[Layer], ...]) -> tuple[Layer, ...]:

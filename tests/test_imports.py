@@ -379,3 +379,38 @@ def test_public_modules_are_imported_by_their_short_names():
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="module 'weft' has no attribute 'nonsense'"):
         import_module("weft").nonsense  # noqa: B018
+
+
+def test_an_import_of_all_names_shadows_neither_pythons_nor_typings():
+    import builtins
+    import typing
+
+    import weft
+
+    assert not {*weft.__all__} & {*dir(builtins), "Any", "Callable", "Optional", "Union"}
+    assert weft.Any is not typing.Any
+    assert weft.map is not builtins.map
+
+
+def test_every_error_that_a_user_can_meet_is_exported():
+    import weft
+    from weft.core.errors import WeftError
+
+    def subclasses(cls: type) -> set[type]:
+        return {cls, *(one for sub in cls.__subclasses__() for one in subclasses(sub))}
+
+    homes = ("weft.core.", "weft.transforms.", "weft.modules.")
+    found = {cls for cls in subclasses(WeftError) if cls.__module__.startswith(homes)}
+    hidden = {cls.__name__ for cls in found if getattr(weft, cls.__name__, None) is not cls}
+    assert len(found) > 30
+    assert hidden == set()
+
+
+@pytest.mark.parametrize("name", ["tree", "metrics", "ops"])
+def test_a_short_namespace_lists_its_own_names_alone(name: str):
+    import weft
+
+    listed = dir(getattr(weft, name))
+    assert listed
+    assert not {"jax", "jnp", "np", "math", "annotations", "Any", "Callable", "TypeVar", "T"} & {*listed}
+    assert all(getattr(getattr(weft, name), one).__module__.startswith("weft.") for one in listed)

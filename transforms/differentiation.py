@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import jax
+from weft.core.edge import trees
 from weft.core.edge.untyped import jnp
 from weft.core.errors import DifferentiationError
 from weft.core.interpreter.boundary import AnyCrossing, Arrival, Call, parameter_names
@@ -163,7 +164,21 @@ def _depart(options: DiffOptions, index: int) -> Any:
 
 
 def _returns(options: DiffOptions, out: Any) -> Any:
-    return pair(out) if options.has_aux else out
+    out = pair(out) if options.has_aux else out
+    if options.name in ("grad", "value_and_grad"):
+        _refuse_container(options, out[0] if options.has_aux else out)
+    return out
+
+
+def _refuse_container(options: DiffOptions, value: Any) -> None:
+    """Refuses one number in a container as what is differentiated: JAX refuses it, and so would who reads the value."""
+    if trees.children_of(value) is not None and len(jax.tree.leaves(value)) == 1:
+        raise DifferentiationError(
+            f"{options.name} needs a function that returns one scalar, but this one returned a "
+            f"{type(value).__name__} of one",
+            fix="return the number itself, or (loss, aux) with has_aux=True, where aux may be a "
+            f"{type(value).__name__}",
+        )
 
 
 Primal = Callable[[Any, Any], tuple[tuple[Any, ...], Exit]]

@@ -39,7 +39,7 @@ from weft.core.interpreter.rides import Read, Ride
 from weft.core.memory import Handle
 from weft.core.paths import Path, format_path
 from weft.core.records.agree import Described, Fixed, describe, iter_kinds, parts_of
-from weft.core.records.configuration import Mixed, iter_configuration
+from weft.core.records.configuration import Mixed, iter_configuration, opened
 from weft.core.records.leaves import Leaf, iter_leaves
 from weft.core.records.partition import Placed, Structure, assemble, take_apart
 from weft.core.records.statics import Make, Static
@@ -303,9 +303,14 @@ def flatten_sparse(definition: TreeDef, tree: PyTree) -> list[PyTree]:
     node_type, data = cast(Any, definition.node_data() or (type(None), None))
     if node_type is Static:
         return []  # configuration has no tangent, whatever stands there
-    if node_type is Mixed and type(tree) is not Mixed:
-        # Without its configuration, a record keeps a container as it is.
-        pairs = zip(definition.children(), data.flatten_up_to(tree), strict=True)
+    # How a record keeps a container depends on what is in it; the user knows the container alone.
+    tree = opened(tree)
+    if node_type is Mixed:
+        try:
+            parts = data.flatten_up_to(tree)
+        except ValueError as error:
+            raise _misfit("a container like that of the record", tree) from error
+        pairs = zip(definition.children(), parts, strict=True)
         return [leaf for child, part in pairs for leaf in flatten_sparse(child, part)]
     level = trees.children_of(tree)
     children = None if level is None else tuple(level[0])
@@ -318,13 +323,16 @@ def flatten_sparse(definition: TreeDef, tree: PyTree) -> list[PyTree]:
             fix=REDEFINED,
         )
     if children is None or made is not node_type or len(children) != len(definition.children()) or not same_keys:
-        raise StructureError(
-            f"a tangent or cotangent must be made like what it belongs to: expected {node_type.__name__} with "
-            f"{len(definition.children())} children, got {tree!r:.200}",
-            fix="pass a tree of the same structure, None wherever it is zero",
-        )
+        raise _misfit(f"{node_type.__name__} with {len(definition.children())} children", tree)
     pairs = zip(definition.children(), children, strict=True)
     return [leaf for child, subtree in pairs for leaf in flatten_sparse(child, subtree)]
+
+
+def _misfit(expected: str, tree: PyTree) -> StructureError:
+    return StructureError(
+        f"a tangent or cotangent must be made like what it belongs to: expected {expected}, got {tree!r:.200}",
+        fix="pass a tree of the same structure, None wherever it is zero",
+    )
 
 
 VALUES = Values()

@@ -15,8 +15,8 @@ A container may hold both (`layers=(Linear(...), jax.nn.relu)`): it is stored as
 own keys whose children are stored values. One that holds no configuration stays itself. Nodes of other libraries and
 equinox's own modules are left alone: what is a leaf of theirs stays a leaf.
 
-A number that comes into a field through a tree function (`jax.tree.map(lambda _: 0, model)`: a tree of axes) is a leaf
-for everybody, because it stands where an array was.
+A number that comes into a field where an array was, by a tree function (`jax.tree.map(lambda _: 0, model)`: a tree of
+axes) or by `replace`, is a leaf for everybody. No method of such a record is called: contracts refuse it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from weft.core.edge import trees
 from weft.core.edge.trees import PyTree, TreeDef
 from weft.core.errors import StaticError
 from weft.core.paths import Path, format_path, key_part
-from weft.core.records.leaves import is_array, is_dynamic, keeps_numbers, refuse_unhashable
+from weft.core.records.leaves import NUMBERS, is_array, is_dynamic, keeps_numbers, refuse_unhashable
 from weft.core.records.statics import Static
 
 _UNKNOWN: Any = object()
@@ -141,6 +141,40 @@ def _stored_container(value: PyTree, where: str) -> PyTree:
     if isinstance(value, tuple) and all(child is None or type(child) is Static for child in children):
         return Static(cast(object, value))
     return Mixed(value, children, _one_level(value))
+
+
+def stored_in_place(value: PyTree, old: PyTree, where: str = "") -> PyTree:
+    """What a record keeps of a field's value, where another one was.
+
+    A number where an array was is a leaf, as if a tree function had put it there: configuration in its place would be
+    no child at all, and trees of the two records would not fit each other. It is how a record becomes a tree of axes.
+
+    Args:
+        value: of the field.
+        old: what the record kept of the field before.
+        where: the field, for errors.
+
+    >>> one = jax.numpy.ones(2)
+    >>> stored_in_place(0, one), stored_in_place(0, Static(1)), stored_in_place((0, None), (one, one))
+    (0, Static(0), (0, None))
+    """
+    if type(value) in NUMBERS:
+        return value if type(old) in NUMBERS or (old is not None and is_array(old)) else stored(value, where)
+    if not isinstance(value, _CONTAINERS) or type(opened(old)) is not type(value) or type(old) is Static:
+        return stored(value, where)
+    before, now = _level(opened(old)), _level(value)
+    if len(before[0]) != len(now[0]) or before[1] != now[1]:
+        return stored(value, where)
+    kept = old.children if type(old) is Mixed else before[0]
+    level = trees.flatten_one_level(value)
+    assert level is not None
+    places = [format_path((key_part(key),), where) for key, _ in level[0]]
+    children = [stored_in_place(*row) for row in zip(now[0], kept, places, strict=True)]
+    if type(old) is Mixed:
+        return Mixed(value, children, _one_level(value))
+    if all(child is element for child, element in zip(children, now[0], strict=True)):
+        return value
+    return stored(value, where)
 
 
 def _stored_elements(value: Any, where: str) -> tuple[list[Any], list[Any]]:

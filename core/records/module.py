@@ -30,7 +30,7 @@ from weft.core.edge import trees
 from weft.core.errors import FrozenError, StructureError
 from weft.core.records.cached import SLOT, keep_beside
 from weft.core.records.computed import computed_again, computed_fields
-from weft.core.records.configuration import Mixed, opened, stored, stored_static
+from weft.core.records.configuration import Mixed, opened, stored, stored_in_place, stored_static
 from weft.core.records.exporting import exportable
 from weft.core.records.printing import printed
 from weft.core.records.statics import Static
@@ -221,7 +221,7 @@ def with_fields(record: E, changes: Mapping[str, Any], *, lenient: bool = False)
         changes = {**changes, **_computed_again(record, changes, lenient)}
     keeps = issubclass(cls, Module)
     for name, value in changes.items():
-        values[name] = _kept(cls, fields[name], value) if keeps else value
+        values[name] = _kept(cls, fields[name], value, values.get(name)) if keeps else value
     return copy
 
 
@@ -300,10 +300,12 @@ def _holds_labels(record: Any) -> bool:
     return bool(leaves) and not any(hasattr(leaf, "dtype") for leaf in leaves)
 
 
-def _kept(cls: type[Any], field: dataclasses.Field[Any], value: Any) -> Any:
-    """What a record keeps of a field's value."""
-    keep = stored_static if field.metadata.get("static", False) else stored
-    return keep(value, f"{cls.__qualname__}.{field.name}")
+def _kept(cls: type[Any], field: dataclasses.Field[Any], value: Any, old: Any = None) -> Any:
+    """What a record keeps of a field's value, where it kept another one or none."""
+    where = f"{cls.__qualname__}.{field.name}"
+    if field.metadata.get("static", False):
+        return stored_static(value, where)
+    return stored(value, where) if old is None else stored_in_place(value, old, where)
 
 
 def _frozen(cls: type[Any], name: str) -> FrozenError:

@@ -39,6 +39,9 @@ class Parallel(_Branches[M_co]):
         merge: what to make of the tuple of their outputs: `sum`, `jnp.stack`, `lambda ys: jnp.concatenate(ys, -1)`; by
             default the tuple itself is returned.
 
+    Raises:
+        SuccessorError: if a layer's annotations say that it is stateful.
+
     >>> import jax, jax.numpy as jnp
     >>> from weft.modules import Linear
     >>> wide, narrow = (Linear(3, size, key=jax.random.key(size)) for size in (8, 2))
@@ -54,6 +57,7 @@ class Parallel(_Branches[M_co]):
     def __init__(self: Parallel[N], *layers: Layer | Sequence[Layer], merge: Merge[N]) -> None: ...
     def __init__(self, *layers: Layer | Sequence[Layer], merge: Any = None):
         self.layers, self.merge = as_layers(layers), merge
+        self._refuse_stateful("Parallel", "(ys, successor)")
 
     def __call__(self, x: PyTree, /, *args: Any, key: Any = None, **kwargs: Any) -> M_co:
         """Calls each layer with the same arguments.

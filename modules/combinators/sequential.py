@@ -32,6 +32,9 @@ class Sequential(_Chain):
     Args:
         layers: records or plain functions, such as `jax.nn.relu`; one list or tuple of them does too.
 
+    Raises:
+        SuccessorError: if a layer's annotations say that it is stateful.
+
     >>> import jax, jax.numpy as jnp
     >>> from weft.modules import Dropout, Linear
     >>> first, second = jax.random.split(jax.random.key(0))
@@ -42,6 +45,7 @@ class Sequential(_Chain):
 
     def __init__(self, *layers: Layer | Sequence[Layer]):
         self.layers = as_layers(layers)
+        self._refuse_stateful("Sequential", "(y, successor)")
 
     def __call__(self, x: PyTree, *, key: Key[Array, ""] | None = None) -> PureOutput:
         """Calls each layer with what the one before returned.

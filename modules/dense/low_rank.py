@@ -65,7 +65,7 @@ class LoRA(Module):
         down_init: initialiser from `jax.nn.initializers`; `up` begins with zeros, so that nothing is changed at first.
 
     Raises:
-        ConfigError: for a rank that is no positive integer.
+        ConfigError: for a rank that is no positive integer, or larger than one of the kernel's sizes.
         SeedError: without a typed key.
 
     >>> lora = LoRA(Linear(8, 4, key=jax.random.key(0)), 2, key=jax.random.key(1))
@@ -93,6 +93,12 @@ class LoRA(Module):
         check_key(key, "LoRA")
         dtype = base.scale.dtype if isinstance(base, QuantizedLinear) else base.kernel.dtype
         inputs, outputs = base.kernel.shape[-2:]
+        if rank > min(inputs, outputs):
+            raise ConfigError(
+                f"LoRA: a rank of {rank} is no low one for a kernel of {inputs} by {outputs}: it would hold more "
+                "numbers than the kernel",
+                fix=f"a rank of at most {min(inputs, outputs)}, or leave this layer out: lora(..., where=...)",
+            )
         self.base = base
         self.down = down_init(key, (inputs, rank), dtype)
         self.up = jnp.zeros((rank, outputs), dtype)
@@ -122,7 +128,7 @@ def lora(  # weft: skip(of any model)
 
     Raises:
         FilterError: if no layer is meant.
-        ConfigError: if one of them has an adapter already.
+        ConfigError: if one of them has an adapter already, or is smaller than the rank.
 
     >>> from weft.modules import MLP
     >>> model = lora(MLP(8, 16, 4, key=jax.random.key(0)), 2, key=jax.random.key(1))

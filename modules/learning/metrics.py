@@ -41,6 +41,22 @@ Sum = Annotated[Float[Array, "2"], MetricState]
 Count = Annotated[UInt32[Array, "2"], MetricState]
 
 
+__all__ = [
+    "Accuracy",
+    "Average",
+    "Metric",
+    "MetricError",
+    "MultiMetric",
+    "Statistics",
+    "Welford",
+    "merge_stack",
+]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 class MetricError(WeftError, ValueError, TypeError):
     """Arguments that a metric cannot count, or metrics that cannot be merged."""
 

@@ -17,6 +17,7 @@ would bring the model's configuration and its fields' kinds along, so that a swi
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, cast
@@ -47,6 +48,9 @@ if TYPE_CHECKING:
     import optax
 
 M = TypeVar("M")
+
+# What `minimize` gives to transformations that take it.
+OFFERED = frozenset({"value", "grad", "value_fn", "grad_fn"})
 
 
 class Layout:
@@ -135,6 +139,15 @@ class PerFilter:
                 return evaluate(treedef.unflatten([moved if of == group else kept for kept, moved, of in rows]))
 
             own["value_fn"] = value_fn
+        if "grad_fn" in own:
+            differentiate, whole = own["grad_fn"], trees.structure(params)
+
+            def grad_fn(part: Any, *step: Any) -> Any:
+                rows = zip(trees.flatten(params)[0], whole.flatten_up_to(part), self.groups, strict=True)
+                moved = whole.unflatten([new if of == group else old for old, new, of in rows])
+                return self._part(differentiate(moved, *step), group)
+
+            own["grad_fn"] = grad_fn
         return own
 
     def _part(self, tree: Any, group: int) -> Any:
@@ -229,7 +242,8 @@ class Optimizer(Module):  # weft: skip(of any model)
             state_of: the model's successor, as the loss returned it. Everything that is no parameter is taken from it,
                 and nothing that is one. Without it everything else stays as it is in `model`.
             extra: what optax's transformations with extra arguments take, such as `value=loss`. A `grad` is given, and
-                a `value_fn` called, in terms of the model.
+                a `value_fn` or `grad_fn` called, in terms of the model. Of `value`, `grad` and these two a
+                transformation is given what it takes.
 
         Returns:
             The successors of the model and of the optimizer. Parameters keep their dtypes.
@@ -250,6 +264,11 @@ class Optimizer(Module):  # weft: skip(of any model)
         if "value_fn" in extra:
             evaluate = extra["value_fn"]
             extra["value_fn"] = lambda tree: evaluate(self._with_parameters(model, tree))
+        if "grad_fn" in extra:
+            differentiate = extra["grad_fn"]
+            extra["grad_fn"] = lambda tree, *step: self._read_gradient(
+                differentiate(self._with_parameters(model, tree), *step), parameters
+            )
         updates, state = _update(self.transformation, gradient, self.optax_state, tree, extra)
         if trees.structure(state) != layout.state:
             raise StructureError(
@@ -306,7 +325,12 @@ class Optimizer(Module):  # weft: skip(of any model)
 
         (_, (value, new)), gradient = value_and_grad(evaluate, wrt=self.wrt, has_aux=True)(model, *args, **kwargs)
         number = value[0] if type(value) is tuple else value
-        seen = {"value": number, "grad": gradient, "value_fn": lambda model: drop(evaluate(model, *args, **kwargs))[0]}
+
+        def grad_fn(model: Any, *_: Any) -> Any:
+            return drop(value_and_grad(evaluate, wrt=self.wrt, has_aux=True)(model, *args, **kwargs))[1]
+
+        seen = {"value": number, "grad": gradient, "grad_fn": grad_fn}
+        seen["value_fn"] = lambda model: drop(evaluate(model, *args, **kwargs))[0]
         return value, *self.update(model, gradient, state_of=new, **seen)
 
     def _read(self, model: Any) -> list[Any]:
@@ -376,7 +400,19 @@ def _update(transformation: Any, updates: Any, state: Any, params: Any, extra: M
     # What is no `GradientTransformation` (MultiSteps, PerFilter) takes extra arguments, and hands them on.
     if isinstance(transformation, optax.GradientTransformation):
         transformation = optax.with_extra_args_support(transformation)
-    return as_given(transformation.update, updates, state, params, like=(updates, state), **extra)
+    taken = extra if isinstance(transformation, PerFilter) else _taken(transformation.update, extra)
+    return as_given(transformation.update, updates, state, params, like=(updates, state), **taken)
+
+
+def _taken(update: Callable[..., Any], extra: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Those of the extra arguments that a transformation takes, by its signature."""
+    try:
+        parameters = inspect.signature(update).parameters
+    except (TypeError, ValueError):  # a built-in function may have none
+        return extra
+    # What takes any name passes them on, and optax's line searches refuse those that the loss does not take.
+    offered = {"grad_fn"} if any(one.kind is one.VAR_KEYWORD for one in parameters.values()) else OFFERED
+    return {name: value for name, value in extra.items() if name in parameters or name not in offered}
 
 
 def _owned(state: Any, model: Any) -> Any:

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 from weft.core.errors import AxisError, StructureError
@@ -32,6 +33,7 @@ from weft.core.records.filters import Filter, sort_leaves
 from weft.core.records.kinds import Param
 from weft.core.records.leaves import is_array
 from weft.core.records.partition import only_leaves, with_leaves
+from weft.modules.construct import ConfigError
 from weft.modules.learning.choosing import PARAMETERS, arrays_at, chosen, is_of
 from weft.modules.learning.comparing import allclose, equal, norm
 
@@ -53,6 +55,11 @@ __all__ = [
     "unstack",
     "zeros_like",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
 
 T = TypeVar("T")
 
@@ -261,11 +268,17 @@ def ema(  # weft: skip(of any tree)
 
     Raises:
         StructureError: if the two are not alike, naming the paths.
+        ConfigError: if the decay is known, and is not between 0 and 1: the average would grow without end.
 
     >>> ema({"w": jnp.zeros(2)}, {"w": jnp.ones(2)}, 0.75)["w"].tolist()
     [0.25, 0.25]
     """
 
+    if not isinstance(decay, Tracer) and not 0 <= float(decay) <= 1:
+        raise ConfigError(
+            f"the decay of an average is between 0 and 1, and this one is {float(decay):g}",
+            fix="0.999, or the like: how much of the average is kept at each step",
+        )
     leaves, before = (
         [leaf for leaf in chosen(one, filter) if is_of(jnp.inexact, leaf.value)] for one in (model, average)
     )

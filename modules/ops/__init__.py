@@ -61,3 +61,7 @@ from weft.modules.recurrence.recurrent import lstm_step as lstm_step
 from weft.modules.recurrence.recurrent import simple_step as simple_step
 from weft.modules.sampling import keep_top_k as keep_top_k
 from weft.modules.sampling import keep_top_p as keep_top_p
+
+
+def __dir__() -> list[str]:
+    return sorted(name for name in globals() if not name.startswith("_"))

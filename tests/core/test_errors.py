@@ -58,3 +58,12 @@ def test_a_message_says_what_where_and_what_to_do():
 def test_one_place_may_be_a_string_and_all_but_what_is_optional():
     assert str(WeftError("it broke", at="x")) == "it broke\n  at: x"
     assert str(WeftError("it broke")) == "it broke"
+
+
+@pytest.mark.parametrize(
+    ("name", "article"),
+    [("Affine", "an"), ("Un", "an"), ("Embed", "an"), ("MLP", "an"), ("Unit", "a"), ("Linear", "a"), ("GRUCell", "a")],
+)
+def test_an_error_has_the_article_of_the_class_that_it_names(name: str, article: str):
+    error = errors.StructureError(f"a {name} cannot be changed", fix=f"make a {name}")
+    assert str(error) == f"{article} {name} cannot be changed\n  fix: make {article} {name}"

@@ -31,7 +31,7 @@ from weft.typecheck.matching.bindings import Bindings, Mismatch, Slot
 from weft.typecheck.matching.policies import RUN_TIME
 from weft.typecheck.matching.record_plans import record_plan
 from weft.typecheck.matching.records import check_rebuilt, not_one
-from weft.typecheck.matching.scopes import dims_of, scope_of
+from weft.typecheck.matching.scopes import dims_of, number_for_array, scope_of
 from weft.typecheck.messages.explain import contract_error, place_of
 from weft.typecheck.messages.running import enter_record, leave_record, module_path
 from weft.typecheck.modes import current_mode
@@ -62,6 +62,7 @@ def call(
     if is_method or _is_dispatched(function, args):
         token = enter_record(args[0])
         try:
+            _check_numbers(args[0])
             return _run_if_planned(plan, function, args, kwargs)
         except WeftError as error:
             # The layer does not know where it is.
@@ -72,6 +73,17 @@ def call(
             leave_record(token)
     _check_rebuilt(plan, args, kwargs)
     return _run_if_planned(plan, function, args, kwargs)
+
+
+def _check_numbers(record: Any) -> None:
+    __tracebackhide__ = True
+    try:
+        plan = record_plan(type(record), RUN_TIME)
+    except AnnotationError:  # said when it was made, if it is weft's to say
+        return
+    miss = number_for_array(record, plan)
+    if miss is not None:
+        raise contract_error(miss, module=module_path()) from None
 
 
 def _is_dispatched(function: Any, args: Sequence[Any]) -> bool:

@@ -158,6 +158,7 @@ class Mismatch(Exception):
         inner: the scope of the record whose link does not fit.
         lead: the axes that the array should carry in front.
         stacked: the axes of the stack that its record looks like, and an array of its that carries them, if one does.
+        in_use: whether a method of its record is called, so that it is no tree of axes.
     """
 
     def __init__(
@@ -180,4 +181,5 @@ class Mismatch(Exception):
         self.inner: Bindings | None = None
         self.lead = None if bindings.lead is None else bindings.lead[0]
         self.stacked: tuple[tuple[Any, ...], Origin | None] | None = None
+        self.in_use = False
         super().__init__(reason)

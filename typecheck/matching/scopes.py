@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import jax
 from weft.core.records.kinds import NO_ROLE, Role
-from weft.core.records.leaves import is_array
+from weft.core.records.leaves import NUMBERS, is_array
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import ArrayOf, Instance, RecordOf
 from weft.typecheck.language.forms import is_module
@@ -47,6 +47,25 @@ def scope_of(record: Any, plan: RecordPlan, *, everything: bool = False, sparse:
     bindings = start(record, plan, values, NO_SLOT, sparse)
     run_fields(plan, plan.fields if everything else plan.binding, values, bindings, whole=False)
     return bindings
+
+
+def number_for_array(record: Any, plan: RecordPlan) -> Mismatch | None:
+    """What is wrong with a record that holds a number where a field says an array.
+
+    As a tree of axes it may; a method would compute with the number, in another dtype and shape.
+    """
+    if plan.form.mutable:
+        return None
+    values = plan.form.values(record)
+    for field in plan.fields:
+        value = values.get(field.slot.name)
+        if field.array is not None and type(value) in NUMBERS:
+            try:
+                field.own(value, start(record, plan, values, field.slot, False))
+            except Mismatch as miss:
+                miss.in_use = True
+                return miss
+    return None
 
 
 def dims_of(record: Any, policy: Policy) -> Bindings:

@@ -243,6 +243,12 @@ def _class(miss: Mismatch) -> str | None:
     if miss.reason != "class":
         return None
     value = miss.value
+    if miss.in_use:
+        name = miss.slot.name
+        return (
+            f"put an array there: record.replace({name}=jnp.full_like(record.{name}, {value!r})); a record that holds "
+            "numbers in the places of arrays is a tree of axes, and has no methods"
+        )
     if miss.slot.role == "field" and _is_ride(value):
         return (
             f"for a record of axes or specs, write axes({{...: {value!r}}}), or replace what a record holds: "

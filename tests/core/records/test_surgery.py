@@ -186,9 +186,9 @@ MISSING = [
     (lambda m: at(m).blocks[4], r"no part 4 in a list of 4\n  at: Model.blocks"),
     (lambda m: at(m).blocks["x"], r"no part 'x' in a list of 4"),
     (lambda m: at(m).blocks[7:].attn, r"nothing is selected by \[slice\(7, None, None\)\]\n  at: Model.blocks"),
-    (lambda m: at(m).blocks[1:].attn.hedas, r"a Attention has no field 'hedas'\n  at: Model.blocks\[1\].attn"),
+    (lambda m: at(m).blocks[1:].attn.hedas, r"an Attention has no field 'hedas'\n  at: Model.blocks\[1\].attn"),
     (lambda m: at(m).table["c"], r"a dict has no part 'c'\n  at: Model.table\n  fix: its parts are 'a', 'b'"),
-    (lambda m: at(m).norm.mean.T, r"a ArrayImpl has no field 'T'\n  at: Model.norm.mean\n  fix: nothing is below it"),
+    (lambda m: at(m).norm.mean.T, r"an ArrayImpl has no field 'T'\n  at: Model.norm.mean\n  fix: nothing is below it"),
     (
         lambda m: at(m).pair.left.doubled,
         r"no field 'doubled'\n  at: Model.pair.left\n  fix: it is no field: .apply\(lambda",

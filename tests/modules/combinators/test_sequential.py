@@ -12,7 +12,9 @@ from weft.modules import (
     Dropout,
     Linear,
     Parallel,
+    Residual,
     Sequential,
+    Stack,
     StatefulParallel,
     StatefulSequential,
     inference,
@@ -61,6 +63,44 @@ def test_a_keys_record_is_refused_because_its_successor_would_be_lost(chain, unc
 def test_a_stateful_layer_in_a_pure_chain_is_named():
     with pytest.raises(SuccessorError, match=r"a BatchNorm is stateful(.|\n)*layers\[1\](.|\n)*StatefulSequential"):
         Sequential(Linear(3, 4, key=KEYS[0]), BatchNorm(4))(jnp.ones((5, 3)))
+
+
+class Told(Module):
+    state: jax.Array
+
+    def __call__(self, x) -> "tuple[jax.Array, Told]":
+        return x, self
+
+
+class Untold(Module):
+    def __call__(self, x):
+        return x, self
+
+
+@pytest.mark.parametrize("combinator", [Sequential, Parallel])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: BatchNorm(3),
+        lambda: inference(BatchNorm(3)),
+        lambda: StatefulSequential(Linear(3, 3, key=KEYS[0])),
+        lambda: Residual(BatchNorm(3)),
+        lambda: Stack(lambda key: BatchNorm(3), 2, key=KEYS[0]),
+        lambda: Told(jnp.ones(1)),
+    ],
+)
+def test_a_layer_that_says_that_it_is_stateful_is_refused_when_the_combinator_is_made(combinator, layer):
+    with pytest.raises(SuccessorError, match=rf"is stateful(.|\n)*layers\[1\](.|\n)*Stateful{combinator.__name__}"):
+        combinator(jax.nn.relu, layer())
+    stateful = {Sequential: StatefulSequential, Parallel: StatefulParallel}[combinator]
+    stateful(jax.nn.relu, layer())(jnp.ones((4, 3)))  # as the error advises
+
+
+def test_a_layer_that_says_nothing_is_refused_at_its_first_call():
+    for combinator in (Sequential, Parallel):
+        chain = combinator(Untold())
+        with pytest.raises(SuccessorError, match="Untold is stateful"):
+            chain(jnp.ones(3))
 
 
 def test_a_stateful_chain_returns_the_successor_of_every_layer():
