@@ -34,7 +34,7 @@ __all__ = ["core", "modules", "transforms"]
 __all__ += core.__all__
 __all__ += modules.__all__
 __all__ += transforms.__all__
-# `weft.Any` and `weft.map`, but not by `from weft import *`: it would put them in the place of typing's and Python's own.
+# `weft.Any` and `weft.map`, but not by `from weft import *`, which would put them before typing's and Python's own.
 __all__.remove("Any")
 __all__.remove("map")
 
