@@ -128,7 +128,7 @@ def test_rows_of_a_cache_are_put_where_they_lie(mesh: Any):
     expected, after = weft.jit(follow)(attention, x, lengths)
     batch = jax.device_put(x, NamedSharding(mesh, P("data")))
     for names in (None, {weft.Cache: ("rows", None, "heads", None)}):
-        placed = weft.shard(attention, mesh, {**PRODUCT, "rows": "data"}, names=names)
+        placed = weft.shard(attention, mesh, {**PRODUCT, weft.Maybe("rows"): "data"}, names=names)
         for rows in (lengths, jax.device_put(lengths, NamedSharding(mesh, P("data")))):
             with jax.set_mesh(mesh):
                 y, moved = weft.jit(follow)(placed, batch, rows)

@@ -32,6 +32,7 @@ from .twins_of_flax import FLAX
 OTHER_PROGRAMS = {
     "Conv1d, causal and dilated",  # the convolution pads
     "RMSNorm",  # no mean of zero is subtracted
+    "Embed",  # a negative id is NaN
     "Embed.attend",  # the table is not transposed
     "BatchNorm, training",  # the place of `stop_gradient`
     "LoRA",
@@ -47,7 +48,7 @@ OTHER_PROGRAMS = {
 ONE_PROGRAM = set(FLAX) - OTHER_PROGRAMS
 # What computes in float32 whatever it is given (a table in its own dtype, angles, equinox's softmax), and a state of
 # equinox's that counts in 32 bits.
-NOT_IN_FLOAT64 = {"Embed.attend"} | {
+NOT_IN_FLOAT64 = {"Embed", "Embed.attend"} | {
     f"equinox: {name}" for name in ("Embed", "MultiHeadAttention", "RoPE", "BatchNorm, training")
 }
 
