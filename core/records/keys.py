@@ -199,9 +199,9 @@ def _stream(name: str, seed: Any) -> KeyStream:
     dtype: Any = getattr(seed, "dtype", None)
     if dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key):
         return _fresh(cast(Array, seed))
-    if dtype is not None and jnp.issubdtype(dtype, jnp.integer) and np.ndim(cast(Any, seed)) == 0:
+    if dtype is not None and jnp.issubdtype(dtype, jnp.integer) and cast(Any, seed).ndim == 0:
         return _fresh(jax.random.key(seed))
-    legacy = dtype == jnp.uint32 and np.shape(cast(Any, seed))[-1:] == (2,)
+    legacy = dtype == jnp.uint32 and getattr(seed, "shape", ())[-1:] == (2,)
     what = "a legacy uint32 key" if legacy else f"a {type(seed).__name__}" + ("" if dtype is None else f" of {dtype}")
     raise SeedError(
         f"{what} cannot seed stream {name!r}",

@@ -44,9 +44,11 @@ def closed_over_by(function: Callable[..., Any], depth: int = 3) -> Others:
     for name, value in {**globals_read(function), **closed_over(function)}.items():
         if isinstance(value, FunctionType | MethodType | functools.partial):
             found += closed_over_by(cast("Callable[..., Any]", value), depth - 1) if depth else ()
-        elif isinstance(value, eqx.Module) or (isinstance(value, tuple | list | dict) and len(cast(Any, value)) < 100):
+        elif isinstance(value, eqx.Module) or (
+            isinstance(value, tuple | list | dict) and len(cast("Sequence[Any]", value)) < 100
+        ):
             # Not what holds data: it would be walked through.
-            found.append((f"{name}, which the function closes over", value))
+            found.append((f"{name}, which the function closes over", cast(PyTree, value)))
     return found
 
 

@@ -86,7 +86,7 @@ def content(tree: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _number(value: complex) -> list[str]:
     # Python refuses to write an integer of thousands of digits, but for powers of two.
-    big = type(value) is int and value.bit_length() > 10_000
+    big = isinstance(value, int) and value.bit_length() > 10_000
     return [type(value).__name__, hex(value) if big else repr(value)]
 
 

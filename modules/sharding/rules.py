@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from types import EllipsisType
-from typing import Any
+from typing import Any, cast
 
 from jax.sharding import PartitionSpec
 from weft.core.records.filters import Maybe
@@ -25,7 +25,7 @@ def read_rules(rules: Rules | None) -> Table:
     {'embed': 'data', 'mlp': None}
     """
     pairs: Any = rules.items() if isinstance(rules, Mapping) else rules or ()
-    return {key.filters[0] if isinstance(key, Maybe) else key: axes for key, axes in pairs}
+    return {cast(Any, key.filters[0]) if isinstance(key, Maybe) else key: axes for key, axes in pairs}
 
 
 def optional_names(rules: Rules | None) -> set[Any]:

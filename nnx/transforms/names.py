@@ -70,8 +70,12 @@ class SimpleCondFn:
         functools.update_wrapper(self, f, updated=())
 
     def __call__(self, *operands: Any) -> tuple[Any, Any]:
-        operands = cast("tuple[Any, ...]", untyped_jax.tree.map(lambda leaf: leaf, operands))
+        operands = cast("tuple[Any, ...]", untyped_jax.tree.map(_as_it_is, operands))
         return self.f(*operands), operands
+
+
+def _as_it_is(leaf: Any) -> Any:
+    return leaf
 
 
 # By branch, and by mode: JAX keeps traces by the identity of what it is given.
