@@ -223,3 +223,23 @@ def test_treescope_shows_a_records_fields():
     text = treescope.render_to_text(Printed(3, scale=jnp.ones(2)))
     assert text.startswith("Printed(")
     assert all(part in text for part in ("scale=<jax.Array([1., 1.]", "size=3", "name='a'"))
+
+
+def test_an_arrays_method_on_a_record_tells_of_the_forgotten_successor():
+    class Llama(weft.Module):
+        count: jax.Array
+
+        def __call__(self, x: Any) -> Any:
+            return x, self.replace(count=self.count + 1)
+
+    llama = Llama(jnp.array(0))
+    with pytest.raises(
+        AttributeError, match=r"'Llama' object has no attribute 'argmax'.*y, llama = llama\(x\)"
+    ) as error:
+        llama(jnp.ones(3))[-1].argmax()
+    assert (error.value.name, error.value.obj.count) == ("argmax", 1)
+    y, llama = llama(jnp.ones(3))  # as the error advises
+    assert y.argmax() == 0
+    with pytest.raises(AttributeError, match=r"^'Llama' object has no attribute 'weigth'$"):
+        llama.weigth  # noqa: B018
+    assert not hasattr(llama, "shape")

@@ -45,9 +45,7 @@ def test_a_method_is_not_called_on_a_number_in_an_arrays_place(make: Any, call: 
 
 
 def test_a_scalars_reset_is_caught_too_and_its_advice_holds():
-    with pytest.raises(
-        ContractError, match=r"(?s)Env.count should be Int\[\], and is int 0.*count=jnp.full_like"
-    ):
+    with pytest.raises(ContractError, match=r"(?s)Env.count should be Int\[\], and is int 0.*count=jnp.full_like"):
         ENV.replace(count=0).counted()
     assert ENV.replace(count=jnp.full_like(ENV.count, 0)).counted().count == 1
 
