@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import equinox as eqx
+import jax
 from typing_extensions import dataclass_transform
 from weft.core import hooks
 from weft.core.definitions import note_definition
@@ -123,6 +124,20 @@ class Module(eqx.Module):
                 return value.value
             # Equinox makes a pytree of a bound method. Its own look-up costs twice this one: asked for those only.
             return super().__getattribute__(name) if kind is types.MethodType else value
+
+        def __getattr__(self, name: str) -> Any:
+            cls = type(self)
+            # A property that ends in an AttributeError of its own comes here, too: that error is the one to tell.
+            if hasattr(cls, name):
+                return object.__getattribute__(self, name)
+            text = f"{cls.__name__!r} object has no attribute {name!r}"
+            if not name.startswith("_") and hasattr(jax.Array, name):
+                short = cls.__name__.lower()
+                text += (
+                    f", which arrays have: a call of a stateful record returns (y, successor), and this may be the "
+                    f"successor; take the two apart, y, {short} = {short}(x)"
+                )
+            raise AttributeError(text, name=name, obj=self)
 
         def __setattr__(self, name: str, value: object) -> None:
             cls = type(self)

@@ -153,3 +153,15 @@ def test_filter_eval_shape_and_filter_closures():
     assert weft.jit(lambda net: net(X)[0]).lower(shapes).compile() is not None
     out, pullback = eqx.filter_vjp(weft.jit(lambda net: weft.drop(net(X))[0]), make_net())
     assert pullback(out)[0].linear.weight.shape == (3, 3)
+
+
+def test_what_sets_configuration_in_equinox_has_a_way_of_wefts_own():
+    import weft
+
+    dropout = weft.Dropout(0.5)
+    with pytest.raises(TypeError, match="not a leaf of the pytree"):
+        eqx.nn.inference_mode(dropout)
+    assert weft.inference(dropout).inference
+    with pytest.raises(TypeError, match="not a leaf of the pytree"):
+        eqx.tree_at(lambda layer: layer.rate, dropout, 0.25)
+    assert weft.at(dropout).rate.set(0.25).rate == dropout.replace(rate=0.25).rate == 0.25

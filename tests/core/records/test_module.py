@@ -223,3 +223,33 @@ def test_treescope_shows_a_records_fields():
     text = treescope.render_to_text(Printed(3, scale=jnp.ones(2)))
     assert text.startswith("Printed(")
     assert all(part in text for part in ("scale=<jax.Array([1., 1.]", "size=3", "name='a'"))
+
+
+def test_an_arrays_method_on_a_record_tells_of_the_forgotten_successor():
+    class Llama(weft.Module):
+        count: jax.Array
+
+        def __call__(self, x: Any) -> Any:
+            return x, self.replace(count=self.count + 1)
+
+    llama = Llama(jnp.array(0))
+    with pytest.raises(AttributeError, match=r"no attribute 'argmax'.*y, llama = llama\(x\)") as error:
+        llama(jnp.ones(3))[-1].argmax()
+    assert (error.value.name, error.value.obj.count) == ("argmax", 1)
+    y, llama = llama(jnp.ones(3))  # as the error advises
+    assert y.argmax() == 0
+    with pytest.raises(AttributeError, match=r"^'Llama' object has no attribute 'weigth'$"):
+        llama.weigth  # noqa: B018
+    assert not hasattr(llama, "shape")
+
+
+def test_an_attribute_error_inside_of_a_property_is_told_as_it_is():
+    class Broken(weft.Module):
+        weight: jax.Array
+
+        @property
+        def size(self):
+            return self.weight.no_such_thing
+
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        Broken(jnp.ones(2)).size  # noqa: B018
