@@ -86,8 +86,9 @@ def content(tree: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _number(value: complex) -> list[str]:
     # Python refuses to write an integer of thousands of digits, but for powers of two.
-    big = isinstance(value, int) and value.bit_length() > 10_000
-    return [type(value).__name__, hex(value) if big else repr(value)]
+    if isinstance(value, int) and value.bit_length() > 10_000:
+        return [type(value).__name__, hex(value)]
+    return [type(value).__name__, repr(value)]
 
 
 def _keys_of(path: PathInTree) -> Keys:
