@@ -160,9 +160,10 @@ def stored_in_place(value: PyTree, old: PyTree, where: str = "") -> PyTree:
     """
     if type(value) in NUMBERS:
         return value if type(old) in NUMBERS or (old is not None and is_array(old)) else stored(value, where)
-    if not isinstance(value, _CONTAINERS) or type(opened(old)) is not type(value) or type(old) is Static:
+    kind: type[Any] = type(value)
+    if not issubclass(kind, _CONTAINERS) or type(opened(old)) is not kind or type(old) is Static:
         return stored(value, where)
-    before, now = _level(opened(old)), _level(cast(Any, value))
+    before, now = _level(opened(old)), _level(value)
     if len(before[0]) != len(now[0]) or before[1] != now[1]:
         return stored(value, where)
     kept = old.children if type(old) is Mixed else before[0]
@@ -173,7 +174,7 @@ def stored_in_place(value: PyTree, old: PyTree, where: str = "") -> PyTree:
     if type(old) is Mixed:
         return Mixed(value, children, _one_level(value))
     if all(child is element for child, element in zip(children, now[0], strict=True)):
-        return cast(Any, value)
+        return value
     return stored(value, where)
 
 
