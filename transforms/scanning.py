@@ -10,11 +10,13 @@ The loop is staged, like those of `loops`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeGuard, TypeVar, Unpack, overload
 
 import jax
+from weft.core.edge import trees
 from weft.core.edge.untyped import is_tuple, jnp, lax
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import AxisError
@@ -25,11 +27,12 @@ from weft.core.interpreter.rides import CARRIED, Along, Carried, Carry, Ride, ax
 from weft.core.interpreter.rules import Body, Exit, Lift, Lifted, Rule
 from weft.core.interpreter.values import VALUES
 from weft.core.records.leaves import Leaf
-from weft.core.threads.functions import Transform
+from weft.core.records.statics import Static
+from weft.core.threads.functions import ThreadedFunction, Transform
+from weft.core.threads.proxies import threaded_function
 from weft.transforms._wrap import by_position, decorate, named_like, options_by_name, over_values
 from weft.transforms.carries import agreement_of_carries
 from weft.transforms.keywords import ScanKeywords
-from weft.transforms.parts import scanned
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -222,20 +225,41 @@ def scan(
     """
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
-        options = ScanOptions(in_axes, out_axes, length, reverse, unroll)
+        part = threaded_function(function)
+        options = ScanOptions(in_axes, out_axes, length, reverse, unroll, None if part is None else 0)
         interpreted = interpret(SCAN, VALUES)((function,), options)
 
         def transformed(*args: Any, **kwargs: Any) -> Any:
             if kwargs:
                 args, kwargs = by_position(function, args, kwargs)
-            return interpreted(args, kwargs)
+            return interpreted(args, kwargs) if part is None else _over_stack(part, options, args)
 
         return named_like(function, transformed)
 
-    options = ScanOptions(in_axes, out_axes, length, reverse, unroll, function=0)
+    return decorate(function, wrap, SCAN, in_axes, out_axes, length, reverse, unroll)
 
-    def over_stack(in_axes: Any, out_axes: Any) -> Callable[..., Any]:
-        return over_values(SCAN, replace(options, in_axes=in_axes, out_axes=out_axes))
 
-    over_parts = scanned(over_stack, in_axes, out_axes, DEFAULT_AXES)
-    return decorate(function, wrap, Transform(over_parts, (SCAN, options)))
+def _over_stack(part: ThreadedFunction, options: ScanOptions, args: tuple[Any, ...]) -> Any:
+    """Calls a part, whose record is scanned over; what it returns alone is the carry."""
+    if options.in_axes == DEFAULT_AXES and len(args) == 1:
+        options = replace(options, in_axes=(Carry,))
+    axes = options.in_axes
+    carried = [i for i, axis in enumerate(axes) if axis is Carry] if is_tuple(axes) else []
+    if options.out_axes != DEFAULT_AXES or len(carried) != 1:
+        return over_values(SCAN, options)(part)(*args)
+    pairing = Transform(functools.partial(_with_outputs, carried[0]), ("scan", carried[0]))
+    carry, outputs = over_values(SCAN, options)(part.through(pairing))(*args)
+    return carry if outputs == _NO_OUTPUTS else (carry, outputs)
+
+
+_NO_OUTPUTS = Static("no outputs beside the carry")
+
+
+def _with_outputs(carried: int, part: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        value = part(*args, **kwargs)
+        # A carry may be a pair itself; what tells it from (carry, outputs) is that it is made like the first carry.
+        alone = not (is_tuple(value) and len(value) == 2) or trees.structure(value) == trees.structure(args[carried])
+        return (value, _NO_OUTPUTS) if alone else value
+
+    return run

@@ -46,12 +46,12 @@ from weft.core.interpreter.explain import explain
 from weft.core.interpreter.prefixes import depends_on_leaves, distinct, rides_in
 from weft.core.interpreter.retraces import Traces
 from weft.core.interpreter.rules import Body, Finish, Lift, Lifted, Prepare, Rule
+from weft.core.interpreter.threaded import boundary_of
 from weft.core.memory import Recent, remembered
 from weft.core.records.aliases import Repeats, repeats_of
 from weft.core.records.leaves import Leaf
 from weft.core.records.module import method_watchers
 from weft.core.threads import lost
-from weft.core.threads.proxies import refuse_threaded
 from weft.core.tracebacks import cut
 
 O = TypeVar("O")
@@ -148,7 +148,7 @@ class Interpreted(Generic[O]):
     """Functions under one rule and one boundary, with what is remembered of the calls that they have seen."""
 
     def __init__(self, rule: Rule[O], boundary: AnyBoundary, functions: tuple[Function, ...], options: O):
-        refuse_threaded(functions, rule.name)
+        boundary, functions = boundary_of(boundary, functions, rule.name)
         self.rule = rule
         self.boundary = boundary
         self.options = options

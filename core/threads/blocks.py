@@ -33,6 +33,8 @@ class Block:
 
     def __init__(self, record: eqx.Module):
         self.name = type(record).__qualname__
+        # Where the record is in that of the block around a transform, which paths begin in.
+        self.base: Path = ()
         self.record: eqx.Module | None = record
         self.level = current_level()
         self.closed: str | None = None
@@ -43,6 +45,13 @@ class Block:
         # Records that `peek` gave away, to be called by hand.
         self.peeked: list[PyTree] = []
         self._parts: dict[int, Path] | None = None
+
+    @staticmethod
+    def inside(record: eqx.Module, name: str, base: Path) -> Block:
+        """The block of a record inside of a transform, for the parts of another block: under the names of that."""
+        block = Block(record)
+        block.name, block.base = name, base
+        return block
 
     def format(self, path: Path) -> str:
         """A path as errors call it: `Net.blocks[0].bn`."""
@@ -61,7 +70,7 @@ class Block:
                 fix="use it only between `with thread(...)` and `t.done(...)`",
             )
         value = self.record
-        for part in path:
+        for part in path[len(self.base) :]:
             value = part_of(value, part)
         return value
 
@@ -79,14 +88,14 @@ class Block:
                 f"weft.vmap({self.format_handle(path)})(x) or weft.scan(...), or pass the record through the transform "
                 "as an argument and take its successor from the result",
             )
-        self.record = with_part(self.record, path, successor, lenient=bool(by))
+        self.record = with_part(self.record, path[len(self.base) :], successor, lenient=bool(by))
         if isinstance(old, eqx.Module):
             self.replaced[id(old)] = (old, path)
             self.replaced.pop(id(successor), None)
 
     def finish(self) -> PyTree:
         """The record with every successor in its place; the block is closed by it."""
-        record = self.get(())
+        record = self.get(self.base)
         self.close("done() was called")
         return record
 
