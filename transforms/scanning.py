@@ -24,14 +24,14 @@ from weft.core.interpreter.boundary import Arrival, Call, Groups
 from weft.core.interpreter.interpret import interpret
 from weft.core.interpreter.prefixes import mapped_size
 from weft.core.interpreter.rides import CARRIED, Along, Carried, Carry, Ride, axis_of, read_step, read_step_along
-from weft.core.interpreter.rules import Body, Exit, Lift, Lifted, Rule
+from weft.core.interpreter.rules import Exit, Lift, Lifted, Rule
 from weft.core.interpreter.values import VALUES
 from weft.core.records.leaves import Leaf
 from weft.core.records.statics import Static
 from weft.core.threads.functions import ThreadedFunction, Transform
 from weft.core.threads.proxies import threaded_function
 from weft.transforms._wrap import by_position, decorate, named_like, options_by_name, over_values
-from weft.transforms.carries import agreement_of_carries
+from weft.transforms.carries import agreement_of_carries, carrying_along, values_at, with_values
 from weft.transforms.keywords import ScanKeywords
 
 P = ParamSpec("P")
@@ -82,8 +82,7 @@ def _lift_scan(lift: Lift[ScanOptions]) -> Lifted:
         # JAX scans leading axes alone, so slices are moved there, and what is stacked is moved from there afterwards.
         slices = {i: _moved(groups[i], axis, 0) for i, axis in scanned.items()}
         first = {i: jax.tree.map(_slice_type, leaves) for i, leaves in slices.items()}
-        run, along = _carrying_along(body, tuple(first.get(i, group) for i, group in enumerate(groups)))
-        places = [body.crossing.places[i] for i in along]
+        run, places = carrying_along(body, tuple(first.get(i, group) for i, group in enumerate(groups)))
 
         def step(carry_: tuple[Groups, Groups], slices: dict[int, Any]) -> tuple[tuple[Groups, Groups], Exit]:
             (carried, beside), given = carry_, [slices.get(i, group) for i, group in enumerate(groups)]
@@ -92,14 +91,12 @@ def _lift_scan(lift: Lift[ScanOptions]) -> Lifted:
             given[carry] = carried[0] if carried else ()
             # The last step's values in place of the arguments': each goes where it came from, so the function cannot
             # tell.
-            for (lane, place), value in zip(places, beside[0] if beside else (), strict=True):
-                given[lane] = (*given[lane][:place], value, *given[lane][place + 1 :])
-            out, updates, outcome = run(tuple(given))
+            out, updates, outcome = run(with_values(tuple(given), places, beside[0] if beside else ()))
             on = _going_on(lift.out_lanes, out), _going_on(lift.update_lanes, updates)
             # The outcome is stacked beside them: it has no leaves, and comes out of the loop as it is.
             return on, (_stacked(lift.out_lanes, out), _stacked(lift.update_lanes, updates), outcome)
 
-        beside = tuple(groups[lane][place] for lane, place in places)
+        beside = values_at(groups, places)
         # As JAX sees it, the carry is what the function returns as such, and beside it what is carried along.
         start = (
             tuple(groups[carry] for lane in lift.out_lanes if _goes_on(lane)),
@@ -152,18 +149,6 @@ def _moved(leaves: tuple[Any, ...], source: int, target: int | None) -> tuple[An
 def _slice_type(leaf: Any) -> jax.ShapeDtypeStruct:
     # Not of `leaf[0]`: there may be no slice.
     return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
-
-
-def _carrying_along(body: Body, groups: Groups) -> tuple[Body, list[int]]:
-    """A body that returns what is carried along each time, and which leaves these are: one abstract evaluation tells.
-
-    It has them in one lane of updates, in the order of their positions. What it took out of its arguments is there too,
-    as it was given.
-    """
-    if Along() not in body.departure.update_lanes:
-        return body, []
-    updated, rides = body.learn_updates(groups), body.crossing.rides
-    return body.departing(updated=updated), [i for i in sorted(updated) if isinstance(rides[i].update, Along)]
 
 
 SCAN: Rule[ScanOptions] = Rule(

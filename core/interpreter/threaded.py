@@ -33,7 +33,7 @@ from weft.core.interpreter.boundary import (
     QuickWay,
 )
 from weft.core.interpreter.rides import Read, Ride, Step
-from weft.core.interpreter.values import VALUES, CallOfRecords, Outcome, Values, named_arguments
+from weft.core.interpreter.values import CallOfRecords, Outcome, Values, named_arguments
 from weft.core.memory import Handle, live
 from weft.core.paths import Path, format_path
 from weft.core.records.leaves import Leaf, is_array, iter_leaves
@@ -266,6 +266,13 @@ def _write(entered: Entered, outcome: Outcome, groups: Groups) -> None:
 THREADED = Threaded()
 
 
+def apart(functions: tuple[Function, ...]) -> tuple[tuple[Function, ...], tuple[Block, ...]]:
+    """Functions whose parts are on blocks of their own, and these: what the parts change stays there."""
+    parts = cast(Parts, _entered((functions, (), {})).call[0][0])
+    blocks = parts.blocks()
+    return parts.bound(blocks, functions), blocks
+
+
 def boundary_of(
     boundary: AnyBoundary, functions: tuple[Function, ...], name: str
 ) -> tuple[AnyBoundary, tuple[Function, ...]]:
@@ -280,6 +287,3 @@ def boundary_of(
     if not isinstance(boundary, Values):
         refuse_threaded(functions, name, "its own objects are what it writes to")
     return THREADED, tuple(part or function for part, function in zip(found, functions, strict=True))
-
-
-__all__ = ["THREADED", "VALUES", "Threaded", "boundary_of"]

@@ -168,6 +168,7 @@ class Values:
 
     name = "values"
     has_updates = False
+    has_identity = False
     restructures = False
     typed = True
     shares = True
