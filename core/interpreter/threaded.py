@@ -11,10 +11,9 @@ out as there, on values:
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import equinox as eqx
 import jax.tree_util as jtu
@@ -34,7 +33,6 @@ from weft.core.interpreter.boundary import (
 )
 from weft.core.interpreter.rides import Read, Ride, Step
 from weft.core.interpreter.values import CallOfRecords, Outcome, Values, named_arguments
-from weft.core.memory import Handle, live
 from weft.core.paths import Path, format_path
 from weft.core.records.leaves import Leaf, is_array, iter_leaves
 from weft.core.records.partition import assemble
@@ -45,76 +43,58 @@ from weft.core.threads.lost import note_place
 from weft.core.threads.proxies import refuse_threaded, threaded_function
 
 
-class Place(NamedTuple):
-    """A record that parts of a call are of, or lie in: where it is. Equal for what is called alike."""
-
-    root: str
-    path: Path
-
-
 @dataclass(frozen=True)
 class Parts:
-    """The records of a call's parts, and its first function, in the place of that: a tree.
+    """A call's functions of which some are parts, with the records of these: a tree, in the place of the functions.
 
     Attributes:
         records: none of them inside of another.
-        function: the first function.
-        places: of the records.
+        functions: all of them.
+        places: of the records: what the block is called, and the path in it. Equal for what is called alike.
         owners: for each of the functions which record it is a part of; None: it is no part.
     """
 
     records: tuple[eqx.Module, ...]
-    function: Function
-    places: tuple[Place, ...]
+    functions: tuple[Function, ...]
+    places: tuple[tuple[str, Path], ...]
     owners: tuple[int | None, ...]
 
-    def blocks(self) -> tuple[Block, ...]:
-        """A block inside of the transform for each record."""
-        return tuple(
-            Block.inside(record, place.root, place.path)
-            for record, place in zip(self.records, self.places, strict=True)
-        )
+    def inside(self) -> tuple[tuple[Function, ...], tuple[Block, ...]]:
+        """The functions, the parts among them on blocks inside of the transform, and these."""
+        blocks = tuple(Block.inside(record, *place) for record, place in zip(self.records, self.places, strict=True))
+        pairs = zip(self.functions, self.owners, strict=True)
+        return tuple(f if owner is None else cast("Any", f).on(blocks[owner]) for f, owner in pairs), blocks
 
-    def bound(self, blocks: Sequence[Block], functions: Sequence[Function]) -> tuple[Function, ...]:
-        """A call's functions, the parts among them on these blocks."""
-        return tuple(
-            function if owner is None else cast(ThreadedFunction, function).on(blocks[owner])
-            for function, owner in zip((self.function, *functions[1:]), self.owners, strict=True)
-        )
+    def __getitem__(self, index: int) -> Function:
+        return self.inside()[0][index]
 
-    @property
-    def __signature__(self) -> inspect.Signature:
-        return inspect.signature(live(self.bound(self.blocks(), (self.function,) * len(self.owners))[0]))
+    def held(self) -> list[tuple[Path, PyTree]]:
+        """The records, by what they are called."""
+        return [((root, *path), record) for (root, path), record in zip(self.places, self.records, strict=True)]
 
 
 trees.register_node_with_keys(
     Parts,
     lambda parts: (
-        [(jtu.GetAttrKey("records"), parts.records), (jtu.GetAttrKey("function"), parts.function)],
+        [(jtu.GetAttrKey("records"), parts.records), (jtu.GetAttrKey("functions"), parts.functions)],
         (parts.places, parts.owners),
     ),
     lambda data, children: Parts(*children, *data),
-    lambda parts: ([parts.records, parts.function], (parts.places, parts.owners)),
+    lambda parts: ([parts.records, parts.functions], (parts.places, parts.owners)),
 )
 
 
 class CallOfParts(CallOfRecords):
     """A call of functions of which some are parts of threaded records."""
 
-    def trees_of_functions(self, functions: tuple[Any, ...]) -> list[tuple[Path, PyTree]]:
-        """The records, by what they are called."""
-        parts: Parts = functions[0]
-        records = [((root, *path), record) for (root, path), record in zip(parts.places, parts.records, strict=True)]
-        plain = (parts.function, *functions[1:])
-        return [*records, *((("self",), f) for f in plain if not isinstance(f, Handle | ThreadedFunction))]
+    def trees_of_functions(self, functions: Any) -> list[tuple[Path, PyTree]]:
+        """The records, and what functions hold that are no parts."""
+        plain = [f for f, owner in zip(functions.functions, functions.owners, strict=True) if owner is None]
+        return [*functions.held(), *super().trees_of_functions(tuple(plain))]
 
 
-class Entered(NamedTuple):
-    """What is known of the caller's side: the call as it went in, and for each record where it is put back."""
-
-    call: Call
-    blocks: tuple[Block, ...]
-    by: str
+# The call as it goes in, and for each of its records the block that it is put back into.
+Entered = tuple[tuple[Parts, tuple[PyTree, ...], Mapping[str, PyTree]], tuple[Block, ...]]
 
 
 class Threaded(Values):
@@ -129,17 +109,18 @@ class Threaded(Values):
     def enter(self, call: Call) -> tuple[CallOfParts, list[Leaf], Entered]:
         """Takes a call apart: its structure, its dynamic leaves, the records' first, and what it came from."""
         entered = _entered(call)
-        functions = entered.call[0]
-        parts = cast(Parts, functions[0])
+        parts: Any = entered[0][0]
+        for (root, path), record in zip(parts.places, parts.records, strict=True):
+            note_place(record, root, path)
         fields: list[object] = []
         leaves: list[Leaf] = []
-        for block, (root, path), record in zip(entered.blocks, parts.places, parts.records, strict=True):
-            note_place(record, block.name, path)
-            leaves += iter_leaves(record, (root, *path), fields=fields)
-        leaves += iter_leaves((parts.function, *functions[1:]), ("<function>",), fields=fields)
-        for path, argument in named_arguments(entered.call):
-            leaves += iter_leaves(argument, path, fields=fields)
-        structure, dynamic = assemble(CallOfParts, Make(trees.structure(entered.call), tuple(fields)), leaves)
+        for path, tree in [
+            *parts.held(),
+            (("<function>",), parts.functions),
+            *named_arguments((parts, *entered[0][1:])),
+        ]:
+            leaves += iter_leaves(tree, path, fields=fields)
+        structure, dynamic = assemble(CallOfParts, Make(trees.structure(entered[0]), tuple(fields)), leaves)
         return structure, dynamic, entered
 
     def may_update(self, crossing: Crossing[CallOfRecords]) -> bool:
@@ -150,17 +131,17 @@ class Threaded(Values):
         self, prefix: Arrival, call: Call, entered: Any, leaves: Sequence[Leaf], read: Read, what: str
     ) -> list[Ride]:
         """The ride of each leaf; what changes of records that are the same at every step is carried along."""
-        rides = super().rides(prefix, entered.call, None, leaves, read, what)
-        count = _count(entered.call[0][0].records)
-        return [replace(r, along=True) if isinstance(r, Step) and r.axis is None else r for r in rides[:count]] + rides[
-            count:
-        ]
+        rides, parts = super().rides(prefix, entered[0], None, leaves, read, what), entered[0][0]
+        for i in range(sum(map(is_array, trees.flatten(parts.records)[0]))):
+            ride = rides[i]
+            rides[i] = replace(ride, along=True) if isinstance(ride, Step) and ride.axis is None else ride
+        return rides
 
     def rebuild(self, crossing: Crossing[CallOfRecords], values: Sequence[PyTree]) -> tuple[Call, Any]:
         """The live call, whose parts are those of blocks inside of the transform."""
-        functions, args, kwargs = crossing.structure.build(values)
-        blocks = functions[0].blocks()
-        return (functions[0].bound(blocks, functions), args, kwargs), blocks
+        parts, args, kwargs = cast("Any", crossing.structure.build(values))
+        functions, blocks = parts.inside()
+        return (functions, args, kwargs), blocks
 
     def leave(
         self,
@@ -198,16 +179,16 @@ class Threaded(Values):
 
     def quick_way(self, crossing: Crossing[CallOfRecords], entered: Any, call: Call) -> QuickWay | None:
         """Generated code for calls of this make, as they go in."""
-        quick = super().quick_way(crossing, None, entered.call)
+        quick = super().quick_way(crossing, None, entered[0])
         if quick is None:
             return None
 
         def extract(call: Call) -> tuple[Any, Sequence[PyTree], Groups] | None:
-            # The memory may be that of a record too that is called without a block.
+            # The memory is also that of the records that are called without a block.
             if not any(isinstance(function, ThreadedFunction) for function in call[0]):
                 return None
             entered = _entered(call)
-            found = quick.extract(entered.call)
+            found = quick.extract(entered[0])
             return None if found is None else ((entered, found[0]), *found[1:])
 
         def hand_over(both: Any, outcome: Outcome, values: Sequence[PyTree], groups: Groups) -> PyTree:
@@ -218,49 +199,38 @@ class Threaded(Values):
 
 
 def _entered(call: Call) -> Entered:
-    """A call with the records of its parts in front, and where these are."""
+    """A call with the records of its parts in front, and where these are put back."""
     functions, args, kwargs = call
-    found = [(f.block, f.path) for f in functions if isinstance(f, ThreadedFunction)]
-    distinct = {(id(block), path): (block, path) for block, path in found}.values()
-    outermost = [one for one in distinct if not any(_holds(other, one) for other in distinct if other is not one)]
+    found = {(id(f.block), f.path): (f.block, f.path) for f in functions if isinstance(f, ThreadedFunction)}.values()
+    outermost = [one for one in found if not any(_holds(other, one) for other in found if other is not one)]
     owners = tuple(
         next(i for i, place in enumerate(outermost) if _holds(place, (f.block, f.path)))
         if isinstance(f, ThreadedFunction)
         else None
         for f in functions
     )
-    parts = Parts(
-        tuple(block.get(path) for block, path in outermost),
-        functions[0],
-        tuple(Place(block.name, path) for block, path in outermost),
-        owners,
-    )
+    records = tuple(block.get(path) for block, path in outermost)
+    parts = Parts(records, functions, tuple((block.name, path) for block, path in outermost), owners)
     args, kwargs = tuple(map(value_of, args)), {name: value_of(value) for name, value in kwargs.items()}
-    by = next(f.suffix() for f in functions if isinstance(f, ThreadedFunction)) if len(functions) == 1 else "(...)"
-    return Entered(((parts, *functions[1:]), args, kwargs), tuple(block for block, _ in outermost), by)
+    return (parts, args, kwargs), tuple(block for block, _ in outermost)
 
 
 def _holds(outer: tuple[Block, Path], inner: tuple[Block, Path]) -> bool:
     return outer[0] is inner[0] and inner[1][: len(outer[1])] == outer[1]
 
 
-def _count(records: PyTree) -> int:
-    return sum(map(is_array, trees.flatten(records)[0]))
-
-
 def _write(entered: Entered, outcome: Outcome, groups: Groups) -> None:
-    if not outcome.updates:
-        return
-    new: Mapping[int, PyTree] = {position: groups[lane][place] for position, lane, place in outcome.updates}
-    parts, start = cast(Parts, entered.call[0][0]), 0
-    for block, (_, path), record in zip(entered.blocks, parts.places, parts.records, strict=True):
+    """Puts the records with their changed leaves into the blocks that they come from."""
+    new = {position: groups[lane][place] for position, lane, place in outcome.updates}
+    parts, start = entered[0][0], 0
+    by = cast("Any", parts.functions[0]).suffix() if len(parts.functions) == 1 else "(...)"
+    for block, (_, path), record in zip(entered[1], parts.places, parts.records, strict=True):
         leaves, structure = trees.flatten(record)
         places = [i for i, leaf in enumerate(leaves) if is_array(leaf)]
         changed = {i: new[start + n] for n, i in enumerate(places) if start + n in new}
         start += len(places)
         if changed:
-            after = structure.unflatten([changed.get(i, leaf) for i, leaf in enumerate(leaves)])
-            block.put(path, after, by=entered.by)
+            block.put(path, structure.unflatten([changed.get(i, leaf) for i, leaf in enumerate(leaves)]), by=by)
 
 
 THREADED = Threaded()
@@ -268,9 +238,7 @@ THREADED = Threaded()
 
 def apart(functions: tuple[Function, ...]) -> tuple[tuple[Function, ...], tuple[Block, ...]]:
     """Functions whose parts are on blocks of their own, and these: what the parts change stays there."""
-    parts = cast(Parts, _entered((functions, (), {})).call[0][0])
-    blocks = parts.blocks()
-    return parts.bound(blocks, functions), blocks
+    return _entered((functions, (), {}))[0][0].inside()
 
 
 def boundary_of(
