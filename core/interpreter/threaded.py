@@ -114,11 +114,8 @@ class Threaded(Values):
             note_place(record, root, path)
         fields: list[object] = []
         leaves: list[Leaf] = []
-        for path, tree in [
-            *parts.held(),
-            (("<function>",), parts.functions),
-            *named_arguments((parts, *entered[0][1:])),
-        ]:
+        named = named_arguments((parts, *entered[0][1:]))
+        for path, tree in [*parts.held(), (("<function>",), parts.functions), *named]:
             leaves += iter_leaves(tree, path, fields=fields)
         structure, dynamic = assemble(CallOfParts, Make(trees.structure(entered[0]), tuple(fields)), leaves)
         return structure, dynamic, entered
