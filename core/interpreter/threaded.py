@@ -176,7 +176,7 @@ class Threaded(Values):
 
     def quick_way(self, crossing: Crossing[CallOfRecords], entered: Any, call: Call) -> QuickWay | None:
         """Generated code for calls of this make, as they go in."""
-        quick = super().quick_way(crossing, None, entered[0])
+        quick = super().quick_way(crossing, None, cast("Any", entered[0]))
         if quick is None:
             return None
 

@@ -103,6 +103,12 @@ def _children(tree: PyTree) -> Iterator[tuple[Any, Any]]:
         yield from () if level is None else ((key_part(key), child) for key, child in level[0])
 
 
+def is_usual_pair(record: PyTree, result: PyTree) -> bool:
+    """Whether a call returned what most do, `(array, successor)`: nothing that would have to be searched."""
+    row: Any = result
+    return type(row) is tuple and len(row) == 2 and type(row[1]) is type(record) and is_array(row[0])
+
+
 def take_successor(
     record: PyTree, result: PyTree, where: str, *, method: Any = None, by_hand: tuple[str, str] | None = None
 ) -> tuple[PyTree, eqx.Module | None]:
@@ -131,9 +137,7 @@ def take_successor(
     # Of the tuple type itself: a named tuple is a value with a meaning of its own.
     row: tuple[Any, ...] = cast("tuple[Any, ...]", result) if cast(Any, type(result)) is tuple else ()
     last = (len(row) - 1,)
-    # What is mostly returned, (array, successor), is not searched.
-    common = len(row) == 2 and type(row[1]) is cls and is_array(row[0])
-    found = {last: row[1]} if common else dict(find_records(cls, result))
+    found = dict(find_records(cls, result))
     if not found:
         return result, None
     # Even one is refused elsewhere: to take it for the successor or for a value would both be guesses.
@@ -193,8 +197,6 @@ def check_successor(old: PyTree, new: PyTree, where: str) -> None:
     Raises:
         SuccessorError: naming every path that differs, before and after.
     """
-    if _is_alike(old, new):
-        return
     if type(old) is not type(new) and not (is_array(old) and is_array(new)):
         found = cast("type[Any]", type(new))
         # A notebook's cell that was run again makes another class of the same name, and the message would read as
@@ -217,7 +219,7 @@ def check_successor(old: PyTree, new: PyTree, where: str) -> None:
         )
 
 
-def _is_alike(old: PyTree, new: PyTree) -> bool:
+def is_alike(old: PyTree, new: PyTree) -> bool:
     """Whether a successor surely has the structure of what it follows; what it shares with that is not looked at."""
     if old is new:
         return True
@@ -227,9 +229,9 @@ def _is_alike(old: PyTree, new: PyTree) -> bool:
     if is_array(old):
         return jax.typeof(old) == jax.typeof(new)
     if kind is list or kind is tuple:
-        return len(old) == len(new) and all(map(_is_alike, old, new))
+        return len(old) == len(new) and all(map(is_alike, old, new))
     # Not equinox's own records: their static fields are to be looked at, which tell 1 from True.
     if not keeps_numbers(kind):
         return False
     was, now = object.__getattribute__(old, "__dict__"), object.__getattribute__(new, "__dict__")
-    return was.keys() == now.keys() and all(_is_alike(was[name], now[name]) for name in was)
+    return was.keys() == now.keys() and all(is_alike(was[name], now[name]) for name in was)

@@ -15,8 +15,9 @@ from typing import Any, cast
 import equinox as eqx
 from weft.core.edge.trees import PyTree
 from weft.core.paths import Path
+from weft.core.records.leaves import is_array
 from weft.core.records.origins import arguments_by_name, check_origin
-from weft.core.records.successors import check_successor, take_successor
+from weft.core.records.successors import check_successor, is_usual_pair, take_successor
 from weft.core.threads.blocks import Block, unguarded
 from weft.core.threads.lost import note_place
 
@@ -135,6 +136,8 @@ class ThreadedFunction:
     ) -> tuple[PyTree, eqx.Module | None]:
         """Calls the method of a record: the value and the successor, or None, of what it returned."""
         result = self.bound(record)(*args, **kwargs)
+        if is_usual_pair(record, result) and all(map(is_array, (*args, *kwargs.values()))):
+            return result
         handle, suffix = self.block.format_handle(self.path), self.suffix()
         method = getattr(cast("type[Any]", type(record)), self.name, None)
         where = self.block.format(self.path) + suffix
