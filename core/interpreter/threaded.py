@@ -136,7 +136,7 @@ class Threaded(Values):
 
     def rebuild(self, crossing: Crossing[CallOfRecords], values: Sequence[PyTree]) -> tuple[Call, Any]:
         """The live call, whose parts are those of blocks inside of the transform."""
-        parts, args, kwargs = cast("Any", crossing.structure.build(values))
+        parts, args, kwargs = crossing.structure.build(values)
         functions, blocks = parts.inside()
         return (functions, args, kwargs), blocks
 
@@ -176,7 +176,7 @@ class Threaded(Values):
 
     def quick_way(self, crossing: Crossing[CallOfRecords], entered: Any, call: Call) -> QuickWay | None:
         """Generated code for calls of this make, as they go in."""
-        quick = super().quick_way(crossing, None, cast("Any", entered[0]))
+        quick = super().quick_way(crossing, None, entered[0])
         if quick is None:
             return None
 
@@ -185,7 +185,7 @@ class Threaded(Values):
             if not any(isinstance(function, ThreadedFunction) for function in call[0]):
                 return None
             entered = _entered(call)
-            found = quick.extract(entered[0])
+            found = quick.extract(cast(Any, entered[0]))
             return None if found is None else ((entered, found[0]), *found[1:])
 
         def hand_over(both: Any, outcome: Outcome, values: Sequence[PyTree], groups: Groups) -> PyTree:

@@ -105,8 +105,9 @@ def _children(tree: PyTree) -> Iterator[tuple[Any, Any]]:
 
 def is_usual_pair(record: PyTree, result: PyTree) -> bool:
     """Whether a call returned what most do, `(array, successor)`: nothing that would have to be searched."""
-    row: Any = result
-    return type(row) is tuple and len(row) == 2 and type(row[1]) is type(record) and is_array(row[0])
+    if type(result) is not tuple or len(row := cast("tuple[Any, ...]", result)) != 2:
+        return False
+    return type(row[1]) is type(record) and is_array(row[0])
 
 
 def take_successor(
