@@ -49,7 +49,7 @@ class Parts:
 
     Attributes:
         records: none of them inside of another.
-        functions: all of them.
+        functions: all of them; the parts on no block, as what is kept of a call must not keep what is in one.
         places: of the records: what the block is called, and the path in it. Equal for what is called alike.
         owners: for each of the functions which record it is a part of; None: it is no part.
     """
@@ -207,7 +207,10 @@ def _entered(call: Call) -> Entered:
         for f in functions
     )
     records = tuple(block.get(path) for block, path in outermost)
-    parts = Parts(records, functions, tuple((block.name, path) for block, path in outermost), owners)
+    named = tuple(
+        f.on(Block.inside(None, f.block.name, ())) if isinstance(f, ThreadedFunction) else f for f in functions
+    )
+    parts = Parts(records, named, tuple((block.name, path) for block, path in outermost), owners)
     args, kwargs = tuple(map(value_of, args)), {name: value_of(value) for name, value in kwargs.items()}
     return (parts, args, kwargs), tuple(block for block, _ in outermost)
 

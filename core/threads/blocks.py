@@ -31,7 +31,7 @@ from weft.core.records.successors import check_successor, find_records, is_alike
 class Block:
     """An open block: the record as it is now, and the records that were replaced on the way."""
 
-    def __init__(self, record: eqx.Module):
+    def __init__(self, record: eqx.Module | None):
         self.name = type(record).__qualname__
         # Where the record is in that of the block around a transform, which paths begin in.
         self.base: Path = ()
@@ -47,8 +47,11 @@ class Block:
         self._parts: dict[int, Path] | None = None
 
     @staticmethod
-    def inside(record: eqx.Module, name: str, base: Path) -> Block:
-        """The block of a record inside of a transform, for the parts of another block: under the names of that."""
+    def inside(record: eqx.Module | None, name: str, base: Path) -> Block:
+        """The block of a record inside of a transform, for the parts of another block: under the names of that.
+
+        Without a record it is a name alone.
+        """
         block = Block(record)
         block.name, block.base = name, base
         return block

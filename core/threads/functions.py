@@ -127,6 +127,10 @@ class ThreadedFunction:
         """This function of another block."""
         return ThreadedFunction(block, self.path, self.name, self.transforms)
 
+    def named(self) -> ThreadedFunction:
+        """This function of no block, to be kept."""
+        return self.on(Block.inside(None, self.block.name, ()))
+
     def bound(self, record: eqx.Module) -> Callable[..., PyTree]:
         """The method of a record."""
         return cast("Callable[..., PyTree]", record) if self.name == "__call__" else getattr(record, self.name)

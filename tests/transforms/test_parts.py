@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Annotated, Any
 
 import jax
@@ -13,6 +14,7 @@ from jax.experimental import checkify
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float
 from weft import AxisError, BatchStat, Carry, SuccessorError, TraceLevelError
+from weft.core.threads import blocks
 
 
 class Block(weft.Module):
@@ -633,6 +635,20 @@ def test_a_successor_that_is_lost_inside_of_a_part_is_found():
         with pytest.raises(SuccessorError, match=r"a successor is lost(.|\n)*Forgetting.part.norm"):
             weft.vmap(t.part, axis_name="batch")(xs)
         t.done(None)
+
+
+def open_blocks() -> list[Any]:
+    gc.collect()
+    return [one for one in gc.get_objects() if type(one) is blocks.Block and one.record is not None]
+
+
+def test_what_is_kept_of_a_call_that_failed_holds_no_record():
+    before = {id(one) for one in open_blocks()}
+    with weft.thread(net()) as t:
+        with pytest.raises(SuccessorError, match=r"Net.norm.grow"):
+            weft.jit(weft.jit(t.norm.grow))(jnp.stack([X]))
+        t.done(None)
+    assert [one for one in open_blocks() if id(one) not in before] == []
 
 
 def test_parts_of_two_blocks_are_written_into_each():
