@@ -28,15 +28,13 @@ O = TypeVar("O")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def decorate(
-    function: Callable[..., Any] | None, wrap: Callable[[Callable[..., Any]], Any], part: Transform | None = None
-) -> Any:
+def decorate(function: Callable[..., Any] | None, wrap: Callable[[Callable[..., Any]], Any], *key: object) -> Any:
     """`wrap(function)`, or the decorator `wrap` if no function was given.
 
     Args:
         function: the user's function, or a part of a threaded record; or None.
         wrap: what the transform does to a function.
-        part: what it does to a part; see `parts`.
+        key: what tells this transform of a part from others, if parts go through it: its rule and options.
 
     Raises:
         TypeError: if what was given is not callable.
@@ -44,8 +42,8 @@ def decorate(
 
     def transform(function: Callable[..., Any]) -> Any:
         threaded = threaded_function(function)
-        if threaded is not None and part is not None:
-            return threaded.through(part)
+        if threaded is not None and key:
+            return threaded.through(Transform(wrap, key))
         if not callable(function):
             raise TypeError(f"expected a function, got {type(function).__name__}: {function!r}")
         return wrap(function)
@@ -88,11 +86,6 @@ def over_values(rule: Rule[O], options: O) -> Callable[[Callable[..., Any]], Any
         return named_like(function, transformed)
 
     return wrap
-
-
-def of_parts(rule: Rule[O], options: O) -> Transform:
-    """What a rule and its options do to parts of threaded records."""
-    return Transform(over_values(rule, options), (rule, options))
 
 
 def call_over_values(

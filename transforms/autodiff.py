@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 import jax
@@ -14,7 +13,6 @@ from weft.core.interpreter.boundary import AnyBoundary, AnyCrossing, Call
 from weft.core.interpreter.interpret import interpret
 from weft.core.interpreter.rules import Finish, Lift, Lifted
 from weft.core.interpreter.values import VALUES
-from weft.core.threads.functions import Transform
 from weft.transforms._wrap import decorate, options_by_name, over_values
 from weft.transforms.differentiation import (
     DIFFERENTIATED,
@@ -29,7 +27,6 @@ from weft.transforms.differentiation import (
     type_of,
 )
 from weft.transforms.keywords import ReverseKeywords
-from weft.transforms.parts import differentiated
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -215,7 +212,7 @@ def grad(
     (24.0, None)
     """
     options = diff_options("grad", argnums, wrt, has_aux, holomorphic, allow_int)
-    return decorate(function, over_values(GRAD, options), _of_parts(options))
+    return decorate(function, over_values(GRAD, options), GRAD, options)
 
 
 @overload
@@ -248,13 +245,7 @@ def value_and_grad(
     (9.0, 6.0)
     """
     options = diff_options("value_and_grad", argnums, wrt, has_aux, holomorphic, allow_int, with_value=True)
-    return decorate(function, over_values(GRAD, options), _of_parts(options))
-
-
-def _of_parts(options: DiffOptions) -> Transform:
-    transform = over_values(GRAD, replace(options, has_aux=True))
-    apply = differentiated(transform, has_aux=options.has_aux, with_value=options.with_value)
-    return Transform(apply, (GRAD, options))
+    return decorate(function, over_values(GRAD, options), GRAD, options)
 
 
 def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False, wrt: Any = None) -> Any:

@@ -18,7 +18,6 @@ from weft.core.interpreter.rides import Role
 from weft.core.interpreter.rules import Body, Exit, Lift, Lifted, OutcomeNode, Rule
 from weft.core.records.agree import Described, differences, how_to_lie_alike
 from weft.transforms._wrap import call_over_values, check_scalar
-from weft.transforms.parts import choose_among_parts, has_parts
 
 
 @dataclass(frozen=True)
@@ -133,12 +132,6 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
     2
     """
     check_predicate(pred)
-    if has_parts((true_fun, false_fun)):
-
-        def either(functions: Sequence[Callable[..., Any]], *operands: Any) -> Any:
-            return cond(pred, functions[0], functions[1], *operands)
-
-        return choose_among_parts(either, (true_fun, false_fun), operands)
     return call_over_values(COND, (true_fun, false_fun), COND_OPTIONS, *operands, extra=pred)
 
 
@@ -161,8 +154,6 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
     if not branches:
         raise BranchError("switch needs at least one branch", fix="pass functions in `branches`")
     check_index(index)
-    if has_parts(branches):
-        return choose_among_parts(functools.partial(switch, index), branches, operands)
     return call_over_values(SWITCH, tuple(branches), switch_options(branches), *operands, extra=index)
 
 

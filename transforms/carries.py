@@ -11,10 +11,10 @@ from typing import Any, TypeVar, cast
 
 import jax
 from weft.core.errors import CarryError
-from weft.core.interpreter.boundary import AnyBoundary, Arrival, Call, Departure, Groups, parameter_names
+from weft.core.interpreter.boundary import AnyBoundary, Arrival, Call, Departure, Groups, Place, parameter_names
 from weft.core.interpreter.prefixes import subtrees
-from weft.core.interpreter.rides import CARRIED, Carry, Read, Ride, read_step
-from weft.core.interpreter.rules import Agreement, Lift, Lifted, Rule, no_check, no_details
+from weft.core.interpreter.rides import CARRIED, Along, Carry, Read, Ride, read_step
+from weft.core.interpreter.rules import Agreement, Body, Lift, Lifted, Rule, no_check, no_details
 from weft.core.memory import live as of_handle
 from weft.core.paths import format_path
 from weft.core.records.agree import differences, how_to_lie_alike
@@ -31,7 +31,7 @@ def agreement_of_carries(name: str, arrives: Callable[[Call], Arrival], *, shape
     def agreement(boundary: AnyBoundary, live: Call, departure: Departure) -> Callable[[Any], None]:
         carried = _alone(subtrees(arrives(live), live, departure.read, CARRIED))
         before = boundary.describe(carried, "carry")
-        others: Others = [] if boundary.has_updates else _not_carried(live, carried)
+        others: Others = [] if boundary.has_identity else _not_carried(live, carried)
 
         def check(out: Any) -> None:
             _check_arity(name, departure.prefix, out)
@@ -41,7 +41,7 @@ def agreement_of_carries(name: str, arrives: Callable[[Call], Arrival], *, shape
             found = differences(before, after, shapes=shapes, promotes=shapes)
             if found:
                 # What users of NNX search for; of values there is no other one.
-                moved = boundary.has_updates and any(" -> another " in place for place in found)
+                moved = boundary.has_identity and any(" -> another " in place for place in found)
                 rule = (
                     ": Carry references must be the same between iterations, and "
                     f"{name} Variable identity must be preserved across iterations"
@@ -98,6 +98,32 @@ def _check_arity(name: str, prefix: Any, out: Any) -> None:
 def _alone(parts: list[Any]) -> Any:
     # A single carry is described as itself, so that its paths start at `carry`.
     return parts[0] if len(parts) == 1 else tuple(parts)
+
+
+def carrying_along(body: Body, groups: Groups, *before: Any) -> tuple[Body, list[Place]]:
+    """A body that returns what is carried along each time, and where these leaves lie: one abstract evaluation tells.
+
+    It has them in one lane of updates, in the order of their positions. What it took out of its arguments is there too,
+    as it was given.
+    """
+    if Along() not in body.departure.update_lanes:
+        return body, []
+    updated, crossing = body.learn_updates(groups, *before), body.crossing
+    along = [i for i in sorted(updated) if isinstance(crossing.rides[i].update, Along)]
+    return body.departing(updated=updated), [crossing.places[i] for i in along]
+
+
+def values_at(groups: Groups, places: Sequence[Place]) -> tuple[Any, ...]:
+    """The leaves of lanes at some places."""
+    return tuple(groups[lane][place] for lane, place in places)
+
+
+def with_values(groups: Groups, places: Sequence[Place], values: Sequence[Any]) -> Groups:
+    """Lanes with other leaves at some places."""
+    given = list(groups)
+    for (lane, place), value in zip(places, values, strict=True):
+        given[lane] = (*given[lane][:place], value, *given[lane][place + 1 :])
+    return tuple(given)
 
 
 def everything_carried(call: Call) -> Arrival:

@@ -26,10 +26,8 @@ from weft.core.interpreter.rules import Exit, Lift, Rule
 from weft.core.interpreter.values import VALUES
 from weft.core.records.partition import take_apart
 from weft.core.records.statics import Bound, Static
-from weft.core.threads.functions import Returned, Transform
 from weft.transforms._wrap import decorate, named_like, numbers_and_names, titled, with_statics
 from weft.transforms.keywords import CompilerKeywords
-from weft.transforms.parts import call_part
 from weft.transforms.stages import Arguments, Stage, StaticArguments, refuse_statics, refuse_writes, without_statics
 
 P = ParamSpec("P")
@@ -339,34 +337,5 @@ def jit(
         )
         return JitFunction(function, options)
 
-    def wrap_part(part: Any) -> Callable[..., Any]:
-        # The part is one more argument, so that what is compiled for it is found again at the next call.
-        static_numbers, static_names = numbers_and_names(part, static_argnums, static_argnames)
-        donated_numbers, donated_names = numbers_and_names(part, donate_argnums, donate_argnames)
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            shardings = in_shardings
-            if shardings is not None:
-                traced = [i for i in range(len(args)) if i not in static_numbers]
-                several = is_tuple(shardings) and not is_sharding(shardings)
-                shardings = (None, *(shardings if several else (shardings,) * len(traced)))
-            options = JitOptions(
-                _shifted(static_numbers),
-                static_names,
-                _shifted(donated_numbers),
-                donated_names,
-                shardings,
-                None if out_shardings is None else Returned(out_shardings, None),
-                jax_options,
-            )
-            return JitFunction(cast("Callable[..., Any]", call_part), options)(part, *args, **kwargs)
-
-        return run
-
     statics, donated = (static_argnums, static_argnames), (donate_argnums, donate_argnames)
-    key = (JIT, in_shardings, out_shardings, statics, donated, jax_options)
-    return decorate(function, wrap, Transform(wrap_part, key))
-
-
-def _shifted(numbers: frozenset[int]) -> frozenset[int]:
-    return frozenset(number + 1 for number in numbers)
+    return decorate(function, wrap, JIT, in_shardings, out_shardings, statics, donated, jax_options)

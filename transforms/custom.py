@@ -27,6 +27,7 @@ from weft.core.paths import format_path
 from weft.core.records.filters import All, OfValue
 from weft.core.records.leaves import NUMBERS
 from weft.core.records.statics import Static, given
+from weft.core.threads.proxies import threaded_function
 from weft.transforms._wrap import by_position, named_like
 from weft.transforms.differentiation import CLOSED, PRIMAL
 
@@ -150,7 +151,7 @@ def interleave(argnums: Sequence[int], nondiff: Sequence[Any], rest: Sequence[An
 
 def guarded(body: Body, groups: Groups, name: str) -> Groups:
     """The lanes, where a derivative in what is closed over is an error: it would be lost, for the rule has none."""
-    if body.boundary.has_updates:  # NNX's rule: parts of an object that are not differentiated have none
+    if body.boundary.has_identity:  # NNX's rule: parts of an object that are not differentiated have none
         return groups
     values = body.crossing.ungroup(groups)
     for i, (ride, value) in enumerate(zip(body.crossing.rides, values, strict=True)):
@@ -186,7 +187,7 @@ class CustomFunction(Generic[P, R]):
     """What `custom_vjp` and `custom_jvp` functions share."""
 
     def __init__(self, function: Callable[P, R], nondiff_argnums: tuple[int, ...]):
-        self.function = function
+        self.function = threaded_function(function) or function
         self.nondiff_argnums = nondiff_argnums
         self._run: Callable[..., Any] | None = None
         named_like(function, self)

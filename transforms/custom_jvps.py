@@ -13,6 +13,7 @@ from weft.core.frames import open_frame
 from weft.core.interpreter.interpret import interpret
 from weft.core.interpreter.rules import Lift, Lifted, OutcomeNode
 from weft.core.interpreter.values import VALUES
+from weft.core.threads.proxies import refuse_threaded
 from weft.transforms._wrap import as_tuple, decorate, titled
 from weft.transforms.custom import (
     CustomFunction,
@@ -134,4 +135,11 @@ def custom_jvp(function: Callable[..., Any] | None = None, /, *, nondiff_argnums
     >>> float(jax.grad(f, argnums=1)({"w": 2.0}, 5.0))
     10.0
     """
-    return decorate(function, lambda f: CustomJvp(f, as_tuple(nondiff_argnums)))
+
+    def wrap(function: Callable[..., Any]) -> CustomJvp[Any, Any]:
+        refuse_threaded(
+            (function,), "custom_jvp", "JAX asks for a tangent of all that leaves, and a successor has none"
+        )
+        return CustomJvp(function, as_tuple(nondiff_argnums))
+
+    return decorate(function, wrap)

@@ -10,7 +10,7 @@ import jax
 from weft.core.edge import trees
 from weft.core.edge.untyped import is_tuple
 from weft.core.edge.untyped import jax as untyped_jax
-from weft.core.errors import DifferentiationError, StructureError
+from weft.core.errors import DifferentiationError, StructureError, SuccessorError
 from weft.core.frames import open_frame
 from weft.core.interpreter.boundary import Groups, Outcome
 from weft.core.interpreter.interpret import interpret
@@ -18,6 +18,8 @@ from weft.core.interpreter.rules import Body, Lift, Lifted, OutcomeNode
 from weft.core.interpreter.values import VALUES
 from weft.core.records.agree import Described, differences
 from weft.core.records.statics import Static
+from weft.core.threads.functions import ThreadedFunction, Transform
+from weft.core.threads.proxies import threaded_function
 from weft.transforms._wrap import as_tuple, decorate, named_like, titled
 from weft.transforms.custom import (
     CustomFunction,
@@ -175,18 +177,29 @@ class CustomVjp(CustomFunction[P, R]):
         residuals = Residuals()
         options = CustomOptions("custom_vjp", self.nondiff_argnums, backward, symbolic_zeros, residuals)
 
-        def keeping_residuals(*args: Any, **kwargs: Any) -> Any:
-            result = forward(*args, **kwargs)
-            if not is_tuple(result) or len(result) != 2:
-                raise DifferentiationError(
-                    f"the forward function of custom_vjp must return (output, residuals), not {type(result).__name__}",
-                    fix="return a tuple of two",
-                )
-            residuals.value = result[1]
-            return result[0]
+        def keeping(forward: Callable[..., Any]) -> Callable[..., Any]:
+            def keeping_residuals(*args: Any, **kwargs: Any) -> Any:
+                result = forward(*args, **kwargs)
+                if not is_tuple(result) or len(result) != 2:
+                    raise DifferentiationError(
+                        "the forward function of custom_vjp must return (output, residuals), not "
+                        f"{type(result).__name__}",
+                        fix="return a tuple of two",
+                    )
+                residuals.value = result[1]
+                return result[0]
 
-        functions = (self.function, named_like(forward, keeping_residuals))
-        self._run = self._interpret(functions, options)
+            return named_like(forward, keeping_residuals)
+
+        part = threaded_function(forward)
+        if part is None and isinstance(self.function, ThreadedFunction):
+            raise SuccessorError(
+                "the forward function of a threaded part would lose its successor where it is differentiated",
+                at=self.function.describe(),
+                fix="give a method of the part as the forward function: it returns (output, residuals, successor)",
+            )
+        kept = keeping(forward) if part is None else part.through(Transform(keeping, (residuals,)))
+        self._run = self._interpret((self.function, kept), options)
 
     def _interpret(self, functions: tuple[Callable[..., Any], ...], options: CustomOptions) -> Callable[..., Any]:
         return interpret(CUSTOM_VJP, VALUES)(functions, options)

@@ -76,7 +76,8 @@ def jacfwd(
     >>> jacfwd(lambda x: x**2)(jnp.array([1.0, 2.0])).tolist()
     [[2.0, 0.0], [0.0, 4.0]]
     """
-    return decorate(function, over_values(JACFWD, diff_options("jacfwd", argnums, wrt, has_aux, holomorphic, False)))
+    options = diff_options("jacfwd", argnums, wrt, has_aux, holomorphic, False)
+    return decorate(function, over_values(JACFWD, options), JACFWD, options)
 
 
 @overload
@@ -106,7 +107,7 @@ def jacrev(
     [2.0, 4.0]
     """
     options = diff_options("jacrev", argnums, wrt, has_aux, holomorphic, allow_int)
-    return decorate(function, over_values(JACREV, options))
+    return decorate(function, over_values(JACREV, options), JACREV, options)
 
 
 @overload
@@ -139,4 +140,5 @@ def hessian(
         options: dict[str, Any] = {"wrt": wrt, "argnums": argnums, "has_aux": has_aux, "holomorphic": holomorphic}
         return jacfwd(jacrev(function, **options), **options)
 
-    return decorate(function, wrap)
+    # As keywords are: what is written in a call is the key.
+    return decorate(function, wrap, "hessian", wrt, argnums, has_aux, holomorphic)

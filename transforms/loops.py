@@ -18,10 +18,7 @@ from weft.core.interpreter.rides import CARRIED, Carry, Ride, Role, read_role, r
 from weft.core.interpreter.rules import Lift, Lifted, OutcomeNode, Rule
 from weft.transforms._wrap import call_over_values, check_scalar
 from weft.transforms.bounded import bounded_while
-from weft.transforms.carries import rule_of_a_carry
-
-# What changes in a carry is the carry.
-_NO_UPDATES: Groups = ()
+from weft.transforms.carries import carrying_along, rule_of_a_carry, values_at, with_values
 
 
 @dataclass(frozen=True)
@@ -44,9 +41,12 @@ def _lift_while(lift: Lift[WhileOptions]) -> Lifted:
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
         outcomes: list[OutcomeNode] = []
+        run, places = carrying_along(body, groups)
+        # What changes in a carry is the carry; what it would change beside it would be lost.
+        ask = condition.departing(updated=frozenset[int]()) if lift.update_lanes else condition
 
         def go_on(carried: Any) -> Any:
-            out, _, _ = condition(_with_carry(carried))
+            out, _, _ = ask(_with_carry(*carried))
             if len(out[predicate]) != 1 or jnp.shape(out[predicate][0]) != ():
                 shapes = ", ".join(str(jax.typeof(leaf)) for leaf in out[predicate])
                 raise CarryError(
@@ -56,24 +56,25 @@ def _lift_while(lift: Lift[WhileOptions]) -> Lifted:
             return out[predicate][0]
 
         def step(carried: Any) -> Any:
-            out, _, outcome = body(_with_carry(carried))
+            out, updates, outcome = run(_with_carry(*carried))
             outcomes.append(outcome)
-            return out[carry]
+            return out[carry], updates
 
-        def _with_carry(carried: Any) -> Groups:
-            # Arrays of a record that is the function are the same at every step, and not part of the carry.
-            return (carried, *groups[1:])
+        def _with_carry(carried: Any, beside: Groups) -> Groups:
+            # Arrays of a record that is the function are the same at every step, and not part of the carry, but what
+            # changes of a threaded one.
+            return with_values((carried, *groups[1:]), places, beside[0] if beside else ())
 
         # The condition is traced for the same crossing, but what it returns is no part of the outcome: the body's is,
         # last traced, for JAX may trace it again where weak types widen.
-        most = lift.options.max_steps
+        most, start = lift.options.max_steps, (groups[0], tuple(values_at(groups, places) for _ in lift.update_lanes))
         if most is None:
-            carried = lax.while_loop(go_on, step, groups[0])
+            carried, updates = lax.while_loop(go_on, step, start)
         else:
-            carried = bounded_while(go_on, step, groups[0], most)
+            carried, updates = bounded_while(go_on, step, start, most)
         out: list[tuple[Any, ...]] = [() for _ in lift.out_lanes]
         out[carry] = carried
-        return tuple(out), _NO_UPDATES, outcomes[-1]
+        return tuple(out), updates, outcomes[-1]
 
     return lifted
 
@@ -131,20 +132,24 @@ def _lift_fori(lift: Lift[ForiOptions]) -> Lifted:
 
     def lifted(bounds: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
         outcomes: list[OutcomeNode] = []
-
-        def step(i: Any, carried: Any) -> Any:
-            out, _, outcome = body((carried, *groups[1:]), i)
-            outcomes.append(outcome)
-            return out[carry]
-
         # As Python numbers where they are known, since JAX differentiates only a loop whose trip count it can read.
         lower, upper = options.bounds or bounds
-        carried = lax.fori_loop(lower, upper, step, groups[0], unroll=options.unroll)
+        run, places = carrying_along(body, groups, jnp.asarray(lower))
+
+        def step(i: Any, state: Any) -> Any:
+            carried, beside = state
+            given = with_values((carried, *groups[1:]), places, beside[0] if beside else ())
+            out, updates, outcome = run(given, i)
+            outcomes.append(outcome)
+            return out[carry], updates
+
+        start = (groups[0], tuple(values_at(groups, places) for _ in lift.update_lanes))
+        carried, updates = lax.fori_loop(lower, upper, step, start, unroll=options.unroll)
         if not outcomes:  # no iteration, and known not to be one: the carry is what it was, made as it would be
-            step(jnp.asarray(lower), groups[0])
+            step(jnp.asarray(lower), start)
         out: list[tuple[Any, ...]] = [() for _ in lift.out_lanes]
         out[carry] = carried
-        return tuple(out), _NO_UPDATES, outcomes[-1]
+        return tuple(out), updates, outcomes[-1]
 
     return lifted
 

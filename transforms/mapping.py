@@ -10,7 +10,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar, Unpack, cast, overload
 
 import jax
@@ -27,8 +27,7 @@ from weft.core.interpreter.rules import Lift, Rule
 from weft.core.interpreter.values import VALUES
 from weft.core.memory import live
 from weft.core.records.leaves import Leaf
-from weft.core.threads.functions import Returned
-from weft.transforms._wrap import decorate, named_like, of_parts, options_by_name, titled
+from weft.transforms._wrap import decorate, named_like, options_by_name, titled
 from weft.transforms.keywords import PmapKeywords, VmapKeywords
 from weft.transforms.stages import Arguments, Stage
 
@@ -45,11 +44,6 @@ class MapOptions:
     axis_name: Any
     axis_size: int | None
     jax_options: Mapping[str, Any]
-
-
-def _with_successor(options: MapOptions) -> MapOptions:
-    # A threaded record is not mapped, and so its successor is not either.
-    return replace(options, out_axes=Returned(options.out_axes, None))
 
 
 def _arrive(options: MapOptions, call: Call) -> Arrival:
@@ -248,7 +242,7 @@ def vmap(
     """
     more = {} if spmd_axis_name is None else {"spmd_axis_name": spmd_axis_name}
     options = MapOptions(in_axes, out_axes, axis_name, axis_size, more)
-    return decorate(function, lambda f: MapFunction(VMAP, f, options), of_parts(VMAP, _with_successor(options)))
+    return decorate(function, lambda f: MapFunction(VMAP, f, options), VMAP, options)
 
 
 @overload
@@ -292,4 +286,4 @@ def pmap(
     # JAX's others number its own arguments, which are lanes here: a buffer that no one named would be donated.
     more: dict[str, Any] = {"devices": devices, "backend": backend}
     options = MapOptions(in_axes, out_axes, axis_name, axis_size, more)
-    return decorate(function, lambda f: PmapFunction(PMAP, f, options), of_parts(PMAP, _with_successor(options)))
+    return decorate(function, lambda f: PmapFunction(PMAP, f, options), PMAP, options)

@@ -10,11 +10,13 @@ The loop is staged, like those of `loops`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeGuard, TypeVar, Unpack, overload
 
 import jax
+from weft.core.edge import trees
 from weft.core.edge.untyped import is_tuple, jnp, lax
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import AxisError
@@ -22,14 +24,15 @@ from weft.core.interpreter.boundary import Arrival, Call, Groups
 from weft.core.interpreter.interpret import interpret
 from weft.core.interpreter.prefixes import mapped_size
 from weft.core.interpreter.rides import CARRIED, Along, Carried, Carry, Ride, axis_of, read_step, read_step_along
-from weft.core.interpreter.rules import Body, Exit, Lift, Lifted, Rule
+from weft.core.interpreter.rules import Exit, Lift, Lifted, Rule
 from weft.core.interpreter.values import VALUES
 from weft.core.records.leaves import Leaf
-from weft.core.threads.functions import Transform
+from weft.core.records.statics import Static
+from weft.core.threads.functions import ThreadedFunction, Transform
+from weft.core.threads.proxies import threaded_function
 from weft.transforms._wrap import by_position, decorate, named_like, options_by_name, over_values
-from weft.transforms.carries import agreement_of_carries
+from weft.transforms.carries import agreement_of_carries, carrying_along, values_at, with_values
 from weft.transforms.keywords import ScanKeywords
-from weft.transforms.parts import scanned
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -79,8 +82,7 @@ def _lift_scan(lift: Lift[ScanOptions]) -> Lifted:
         # JAX scans leading axes alone, so slices are moved there, and what is stacked is moved from there afterwards.
         slices = {i: _moved(groups[i], axis, 0) for i, axis in scanned.items()}
         first = {i: jax.tree.map(_slice_type, leaves) for i, leaves in slices.items()}
-        run, along = _carrying_along(body, tuple(first.get(i, group) for i, group in enumerate(groups)))
-        places = [body.crossing.places[i] for i in along]
+        run, places = carrying_along(body, tuple(first.get(i, group) for i, group in enumerate(groups)))
 
         def step(carry_: tuple[Groups, Groups], slices: dict[int, Any]) -> tuple[tuple[Groups, Groups], Exit]:
             (carried, beside), given = carry_, [slices.get(i, group) for i, group in enumerate(groups)]
@@ -89,14 +91,12 @@ def _lift_scan(lift: Lift[ScanOptions]) -> Lifted:
             given[carry] = carried[0] if carried else ()
             # The last step's values in place of the arguments': each goes where it came from, so the function cannot
             # tell.
-            for (lane, place), value in zip(places, beside[0] if beside else (), strict=True):
-                given[lane] = (*given[lane][:place], value, *given[lane][place + 1 :])
-            out, updates, outcome = run(tuple(given))
+            out, updates, outcome = run(with_values(tuple(given), places, beside[0] if beside else ()))
             on = _going_on(lift.out_lanes, out), _going_on(lift.update_lanes, updates)
             # The outcome is stacked beside them: it has no leaves, and comes out of the loop as it is.
             return on, (_stacked(lift.out_lanes, out), _stacked(lift.update_lanes, updates), outcome)
 
-        beside = tuple(groups[lane][place] for lane, place in places)
+        beside = values_at(groups, places)
         # As JAX sees it, the carry is what the function returns as such, and beside it what is carried along.
         start = (
             tuple(groups[carry] for lane in lift.out_lanes if _goes_on(lane)),
@@ -149,18 +149,6 @@ def _moved(leaves: tuple[Any, ...], source: int, target: int | None) -> tuple[An
 def _slice_type(leaf: Any) -> jax.ShapeDtypeStruct:
     # Not of `leaf[0]`: there may be no slice.
     return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
-
-
-def _carrying_along(body: Body, groups: Groups) -> tuple[Body, list[int]]:
-    """A body that returns what is carried along each time, and which leaves these are: one abstract evaluation tells.
-
-    It has them in one lane of updates, in the order of their positions. What it took out of its arguments is there too,
-    as it was given.
-    """
-    if Along() not in body.departure.update_lanes:
-        return body, []
-    updated, rides = body.learn_updates(groups), body.crossing.rides
-    return body.departing(updated=updated), [i for i in sorted(updated) if isinstance(rides[i].update, Along)]
 
 
 SCAN: Rule[ScanOptions] = Rule(
@@ -222,20 +210,41 @@ def scan(
     """
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
-        options = ScanOptions(in_axes, out_axes, length, reverse, unroll)
+        part = threaded_function(function)
+        options = ScanOptions(in_axes, out_axes, length, reverse, unroll, None if part is None else 0)
         interpreted = interpret(SCAN, VALUES)((function,), options)
 
         def transformed(*args: Any, **kwargs: Any) -> Any:
             if kwargs:
                 args, kwargs = by_position(function, args, kwargs)
-            return interpreted(args, kwargs)
+            return interpreted(args, kwargs) if part is None else _over_stack(part, options, args)
 
         return named_like(function, transformed)
 
-    options = ScanOptions(in_axes, out_axes, length, reverse, unroll, function=0)
+    return decorate(function, wrap, SCAN, in_axes, out_axes, length, reverse, unroll)
 
-    def over_stack(in_axes: Any, out_axes: Any) -> Callable[..., Any]:
-        return over_values(SCAN, replace(options, in_axes=in_axes, out_axes=out_axes))
 
-    over_parts = scanned(over_stack, in_axes, out_axes, DEFAULT_AXES)
-    return decorate(function, wrap, Transform(over_parts, (SCAN, options)))
+def _over_stack(part: ThreadedFunction, options: ScanOptions, args: tuple[Any, ...]) -> Any:
+    """Calls a part, whose record is scanned over; what it returns alone is the carry."""
+    if options.in_axes == DEFAULT_AXES and len(args) == 1:
+        options = replace(options, in_axes=(Carry,))
+    axes = options.in_axes
+    carried = [i for i, axis in enumerate(axes) if axis is Carry] if is_tuple(axes) else []
+    if options.out_axes != DEFAULT_AXES or len(carried) != 1:
+        return over_values(SCAN, options)(part)(*args)
+    pairing = Transform(functools.partial(_with_outputs, carried[0]), ("scan", carried[0]))
+    carry, outputs = over_values(SCAN, options)(part.through(pairing))(*args)
+    return carry if outputs == _NO_OUTPUTS else (carry, outputs)
+
+
+_NO_OUTPUTS = Static("no outputs beside the carry")
+
+
+def _with_outputs(carried: int, part: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        value = part(*args, **kwargs)
+        # A carry may be a pair itself; what tells it from (carry, outputs) is that it is made like the first carry.
+        alone = not (is_tuple(value) and len(value) == 2) or trees.structure(value) == trees.structure(args[carried])
+        return (value, _NO_OUTPUTS) if alone else value
+
+    return run

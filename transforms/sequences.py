@@ -9,16 +9,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.edge.untyped import lax
-from weft.core.errors import AxisError
+from weft.core.errors import AxisError, SuccessorError
 from weft.core.interpreter.boundary import Call
 from weft.core.interpreter.prefixes import mapped_size
-from weft.core.interpreter.rides import Ride, Step, axis_of, read_step
+from weft.core.interpreter.rides import Along, Ride, Step, axis_of, read_step
 from weft.core.interpreter.rules import Lift, Lifted, OutcomeNode, Rule
+from weft.core.paths import format_path
 from weft.core.records.leaves import Leaf
+from weft.core.threads.proxies import refuse_threaded
 from weft.transforms._wrap import call_over_values
-from weft.transforms.carries import rule_of_a_carry
+from weft.transforms.carries import carrying_along, rule_of_a_carry, values_at, with_values
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,24 @@ def _lift_map(lift: Lift[MapOverOptions]) -> Lifted:
         def on_one(one: Any) -> Any:
             return body((one, *rest))
 
-        return lax.map(on_one, slices, batch_size=options.batch_size)
+        first = tuple(jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in jax.tree.leaves(slices))
+        run, places = carrying_along(body, (first, *rest))
+        if not places:
+            return lax.map(on_one, slices, batch_size=options.batch_size)
+        if options.batch_size is not None:
+            raise SuccessorError(
+                "map with batch_size runs several slices at once, and one record cannot follow all of them",
+                at=format_path(body.crossing.structure.path_of(0)),
+                fix="leave out batch_size; or use vmap, inside of which what changes is reduced over a named axis",
+            )
+
+        def step(beside: tuple[Any, ...], one: Any) -> tuple[Any, Any]:
+            out, updates, outcome = run(with_values((one, *rest), places, beside))
+            return updates[along], (out, outcome)
+
+        along = lift.update_lanes.index(Along())
+        last, (out, outcome) = lax.scan(step, values_at(groups, places), slices)
+        return out, tuple(last if i == along else () for i in range(len(lift.update_lanes))), outcome
 
     return lifted
 
@@ -148,4 +168,5 @@ def associative_scan(function: Callable[[Any, Any], Any], elems: Any, *, reverse
     >>> associative_scan(lambda a, b: {"x": a["x"] + b["x"]}, {"x": jnp.arange(4)})["x"].tolist()
     [0, 1, 3, 6]
     """
+    refuse_threaded((function,), "associative_scan", "it combines elements in no order, so that no record is the last")
     return call_over_values(ASSOCIATIVE_SCAN, (function,), AssociativeOptions(reverse, axis), elems)

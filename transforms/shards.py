@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 import jax
@@ -13,8 +13,7 @@ from weft.core.errors import AxisError
 from weft.core.interpreter.boundary import Arrival, Call, Groups
 from weft.core.interpreter.rides import Ride, is_spec, read_spec
 from weft.core.interpreter.rules import Lift, Lifted, Rule
-from weft.core.threads.functions import Returned
-from weft.transforms._wrap import decorate, of_parts, over_values
+from weft.transforms._wrap import decorate, over_values
 from weft.transforms.keywords import ShardMapKeywords
 
 P = ParamSpec("P")
@@ -126,5 +125,4 @@ def shard_map(
     Source: `jax.shard_map`.
     """
     options = ShardMapOptions(mesh, in_specs, out_specs, jax_options)
-    with_successor = replace(options, out_specs=Returned(out_specs, PartitionSpec()))
-    return decorate(function, over_values(SHARD_MAP, options), of_parts(SHARD_MAP, with_successor))
+    return decorate(function, over_values(SHARD_MAP, options), SHARD_MAP, options)

@@ -16,7 +16,6 @@ from weft.core.interpreter.prefixes import resolve_nodes
 from weft.core.interpreter.rides import Role, axis_of, read_axis
 from weft.core.interpreter.rules import Finish, Lift, Lifted, Rule
 from weft.core.interpreter.values import VALUES
-from weft.core.threads.functions import Transform
 from weft.transforms._wrap import decorate, named_like, numbers_and_names, over_values, with_statics
 from weft.transforms.keywords import RematKeywords
 from weft.transforms.layouts import shapes_with_layouts
@@ -139,7 +138,11 @@ def make_jaxpr(
     { lambda ; a:f32[]. let b:f32[] = mul a 2.0:f32[] in (b,) }
     """
     options = JaxprOptions(return_shape)
-    return decorate(function, lambda f: static_arguments(f, static_argnums, over_values(MAKE_JAXPR, options)(f)))
+
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        return static_arguments(function, static_argnums, over_values(MAKE_JAXPR, options)(function))
+
+    return decorate(function, wrap, MAKE_JAXPR, options, static_argnums)
 
 
 @dataclass(frozen=True)
@@ -195,7 +198,7 @@ def remat(
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
         return static_arguments(function, static_argnums, over_values(REMAT, options)(function))
 
-    return decorate(function, wrap, Transform(wrap, (REMAT, options, static_argnums)))
+    return decorate(function, wrap, REMAT, options, static_argnums)
 
 
 def static_arguments(function: Callable[..., Any], argnums: Any, transformed: Callable[..., Any]) -> Callable[..., Any]:
@@ -253,7 +256,8 @@ def checkify(function: Callable[..., Any] | None = None, /, *, errors: Any = jax
     >>> error.get().startswith("division by zero")
     True
     """
-    return decorate(function, over_values(CHECKIFY, CheckifyOptions(frozenset(errors))))
+    options = CheckifyOptions(frozenset(errors))
+    return decorate(function, over_values(CHECKIFY, options), CHECKIFY, options)
 
 
 @runtime_checkable

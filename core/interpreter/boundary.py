@@ -294,11 +294,13 @@ class QuickWay(NamedTuple):
 
 
 class Boundary(Protocol[S, R, E, M]):
-    """How values cross into a transform and out again. There are two: values and references."""
+    """How values cross into a transform and out again. There are three: values, threaded parts, references."""
 
     name: str
     # Whether arguments can be updated at all.
     has_updates: bool
+    # Whether arguments are objects that are told apart by identity, rather than records.
+    has_identity: bool
     # Whether annotations are contracts even where they name no shape; see `hooks.ContractHook.call`.
     typed: bool
     # Whether what is learned of a function in one transformed form serves in another; see `memory`.

@@ -29,6 +29,7 @@ from typing import Any, Generic, TypeVar
 import equinox as eqx
 from weft.core.caches import Table, register
 from weft.core.call_stack import call_with_room
+from weft.core.edge.levels import EAGER, current_level
 from weft.core.edge.trees import PyTree
 from weft.core.edge.untyped import INLINED, jax
 from weft.core.frames import open_frame
@@ -46,12 +47,12 @@ from weft.core.interpreter.explain import explain
 from weft.core.interpreter.prefixes import depends_on_leaves, distinct, rides_in
 from weft.core.interpreter.retraces import Traces
 from weft.core.interpreter.rules import Body, Finish, Lift, Lifted, Prepare, Rule
+from weft.core.interpreter.threaded import apart, boundary_of
 from weft.core.memory import Recent, remembered
 from weft.core.records.aliases import Repeats, repeats_of
 from weft.core.records.leaves import Leaf
 from weft.core.records.module import method_watchers
 from weft.core.threads import lost
-from weft.core.threads.proxies import refuse_threaded
 from weft.core.tracebacks import cut
 
 O = TypeVar("O")
@@ -148,7 +149,7 @@ class Interpreted(Generic[O]):
     """Functions under one rule and one boundary, with what is remembered of the calls that they have seen."""
 
     def __init__(self, rule: Rule[O], boundary: AnyBoundary, functions: tuple[Function, ...], options: O):
-        refuse_threaded(functions, rule.name)
+        boundary, functions = boundary_of(boundary, functions, rule.name)
         self.rule = rule
         self.boundary = boundary
         self.options = options
@@ -175,7 +176,7 @@ class Interpreted(Generic[O]):
         """
         __tracebackhide__ = True
         try:
-            if method_watchers and self.rule.evaluates and not self.boundary.has_updates and lost.is_outermost():
+            if method_watchers and self.rule.evaluates and not self.boundary.has_identity and lost.is_outermost():
                 return self._watched(args, kwargs, extra, prepare)
             call = (self.functions, args, kwargs)
             # What is below has no closure: variables that one shares cost more at each call than the call of it.
@@ -196,7 +197,12 @@ class Interpreted(Generic[O]):
         """
 
         def run(*args: PyTree, **kwargs: PyTree) -> PyTree:
-            return self(args, kwargs, extra=extra, prepare=prepare)
+            if current_level() == EAGER or not self.boundary.has_updates:
+                return self(args, kwargs, extra=extra, prepare=prepare)
+            # Traced once more, to look at: what parts change leaves too, and not into the caller's block.
+            functions, blocks = apart(self.functions)
+            again = Interpreted(self.rule, self.boundary, functions, self.options)
+            return again(args, kwargs, extra=extra, prepare=prepare), [block.finish() for block in blocks]
 
         return lost.check_evaluation(self.rule.name, run, args, kwargs)
 
@@ -362,7 +368,7 @@ class Interpreted(Generic[O]):
 
 
 def interpret(rule: Rule[O], boundary: AnyBoundary) -> Callable[[tuple[Function, ...], O], Interpreted[O]]:
-    """Gives a rule one of its two semantics.
+    """Gives a rule one of its semantics. That of parts of threaded records goes by the functions: it is theirs.
 
     Returns:
         A function from the user's functions and the rule's options to what can be called with arguments.

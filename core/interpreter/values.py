@@ -68,15 +68,19 @@ class CallOfRecords(Structure):
         # Anything will do in the places of arrays: what is told of here stands in the others.
         skeleton = self.build([jax.ShapeDtypeStruct((), jnp.float32)] * len(self.dynamic_positions))
         # Which function it is, is no argument; a record that is one, is.
-        places = [*_named_arguments(skeleton), *((("self",), f) for f in skeleton[0] if type(f) is not Handle)]
+        places = [*named_arguments(skeleton), *self.trees_of_functions(skeleton[0])]
         statics = tuple((path, Fixed(value)) for place, one in places for path, value in iter_configuration(one, place))
         nodes = {path: kind for place, one in places for path, kind in iter_kinds(one, place)}
         return Described("arguments", self.make, statics, lambda: nodes)
 
+    def trees_of_functions(self, functions: tuple[Any, ...]) -> list[tuple[Path, PyTree]]:
+        """What functions hold that is told of, with the path that it starts with."""
+        return [(("self",), function) for function in functions if type(function) is not Handle]
+
     def meant(self) -> frozenset[Path]:
         """The arguments that the user has said to be static as a whole."""
         skeleton = self.build([None] * len(self.dynamic_positions))
-        return frozenset(path for path, one in _named_arguments(skeleton) if type(one) is Static)
+        return frozenset(path for path, one in named_arguments(skeleton) if type(one) is Static)
 
     def loose_statics(self) -> Mapping[Path, object]:
         """The static leaves that no record holds."""
@@ -114,17 +118,21 @@ class Outcome:
     Attributes:
         structure: of the output.
         sources: where each dynamic leaf comes from: (lane, place in it), or (FORWARDED, position in the arguments).
+        updates: of threaded records; values are not updated.
     """
 
     structure: Structure
     sources: tuple[tuple[int, int], ...]
-    # Values are not updated.
-    updates: ClassVar[tuple[tuple[int, int, int], ...]] = ()
-    updated: ClassVar[frozenset[int]] = frozenset()
+    updates: tuple[tuple[int, int, int], ...] = ()
     replaced: ClassVar[frozenset[int]] = frozenset()
 
     def __hash__(self) -> int:
         return hash(self.sources)
+
+    @property
+    def updated(self) -> frozenset[int]:
+        """The positions of the leaves that are updated."""
+        return frozenset(position for position, _, _ in self.updates)
 
     @functools.cached_property
     def builder(self) -> Builder:
@@ -160,6 +168,7 @@ class Values:
 
     name = "values"
     has_updates = False
+    has_identity = False
     restructures = False
     typed = True
     shares = True
@@ -167,11 +176,11 @@ class Values:
     def __reduce__(self) -> str:
         return "VALUES"
 
-    def enter(self, call: Call) -> tuple[CallOfRecords, list[Leaf], None]:
+    def enter(self, call: Call) -> tuple[CallOfRecords, list[Leaf], Any]:
         """Takes a call apart: its structure and its dynamic leaves, whose paths start at the parameter's name."""
         fields: list[object] = []
         leaves = list(iter_leaves(call[0], ("<function>",), fields=fields))
-        for path, argument in _named_arguments(call):
+        for path, argument in named_arguments(call):
             leaves += iter_leaves(argument, path, fields=fields)
         structure, dynamic = assemble(CallOfRecords, Make(trees.structure(call), tuple(fields)), leaves)
         return structure, dynamic, None
@@ -181,12 +190,12 @@ class Values:
         return False
 
     def rides(
-        self, prefix: Arrival, call: Call, entered: None, leaves: Sequence[Leaf], read: Read, what: str
+        self, prefix: Arrival, call: Call, entered: Any, leaves: Sequence[Leaf], read: Read, what: str
     ) -> list[Ride]:
         """The ride of each leaf, by a prefix of the call."""
         return resolve(prefix, call, leaves, read, what=what, depth=2)
 
-    def rebuild(self, crossing: Crossing[CallOfRecords], values: Sequence[PyTree]) -> tuple[Call, None]:
+    def rebuild(self, crossing: Crossing[CallOfRecords], values: Sequence[PyTree]) -> tuple[Call, Any]:
         """The live call, with the values that the transform gives."""
         return crossing.structure.build(values), None
 
@@ -218,11 +227,24 @@ class Values:
         crossing: Crossing[CallOfRecords],
         values: Sequence[PyTree],
         live: Call,
-        memory: None,
+        memory: Any,
         out: PyTree,
         departure: Departure,
     ) -> tuple[Groups, Groups, Outcome]:
         """Takes an output apart into lanes, without the leaves that can be forwarded."""
+        lanes = OutLanes(departure)
+        outcome = self.outcome(crossing, values, out, departure, lanes)
+        return *lanes.finished(), outcome
+
+    def outcome(
+        self,
+        crossing: Crossing[CallOfRecords],
+        values: Sequence[PyTree],
+        out: PyTree,
+        departure: Departure,
+        lanes: OutLanes,
+    ) -> Outcome:
+        """What was returned, whose arrays are put into lanes unless they can be forwarded."""
         # A function may return what `eval_shape` gave it: as static values these cross in the structure, as they are.
         out = _with_abstract_as_static(out)
         structure, leaves = take_apart(out)
@@ -231,7 +253,7 @@ class Values:
         refuse_hidden_tracers((format_path(paths[i], "output"), value) for i, _, value in structure.statics)
         rides = resolve(departure.prefix, out, leaves, departure.read, what=departure.option)
         # By identity, which decides it while tracing: the numbers are not there to be compared.
-        inputs, lanes = {id(value): i for i, value in enumerate(values)}, OutLanes(departure)
+        inputs = {id(value): i for i, value in enumerate(values)}
         sources: list[tuple[int, int]] = []
         for leaf, ride in zip(leaves, rides, strict=True):
             origin = inputs.get(id(leaf.value))
@@ -240,15 +262,15 @@ class Values:
                 sources.append((FORWARDED, origin))
             else:
                 sources.append(lanes.output(ride, leaf.value, lambda leaf=leaf: format_path(leaf.path, "output")))
-        return *lanes.finished(), Outcome(structure, tuple(sources))
+        return Outcome(structure, tuple(sources))
 
-    def hand_over(self, entered: None, outcome: Outcome, values: Sequence[PyTree], groups: Groups) -> PyTree:
+    def hand_over(self, entered: Any, outcome: Outcome, values: Sequence[PyTree], groups: Groups) -> PyTree:
         """The output, from what came out of the transform and what was forwarded."""
         return outcome.structure.build(
             [as_array(values[place]) if lane == FORWARDED else groups[lane][place] for lane, place in outcome.sources]
         )
 
-    def quick_way(self, crossing: Crossing[CallOfRecords], entered: None, call: Call) -> QuickWay | None:
+    def quick_way(self, crossing: Crossing[CallOfRecords], entered: Any, call: Call) -> QuickWay | None:
         """Generated code that takes calls of this make apart, and builds what comes out."""
         extract = make_extractor(crossing.structure, crossing.places, len(crossing.lanes), crossing.repeats)
         return None if extract is None else QuickWay(extract, _build)
@@ -282,7 +304,7 @@ def _unwrapped(static: Placed) -> Placed:
     return (position, jax.ShapeDtypeStruct, value.value) if isinstance(value, _Abstract) else static
 
 
-def _named_arguments(call: Call) -> list[tuple[Path, PyTree]]:
+def named_arguments(call: Call) -> list[tuple[Path, PyTree]]:
     """A call's arguments, each with the path that its leaves' paths start with."""
     functions, args, kwargs = call
     names = parameter_names(functions[0])

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
 
 import equinox as eqx
+import jax
 from weft.core.definitions import REDEFINED, another, same_name
 from weft.core.edge import trees
 from weft.core.edge.trees import PyTree
@@ -20,7 +21,7 @@ from weft.core.errors import SuccessorError
 from weft.core.paths import Path, format_path, key_part
 from weft.core.records import module
 from weft.core.records.agree import describe, differences
-from weft.core.records.leaves import is_array
+from weft.core.records.leaves import is_array, keeps_numbers
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -102,6 +103,13 @@ def _children(tree: PyTree) -> Iterator[tuple[Any, Any]]:
         yield from () if level is None else ((key_part(key), child) for key, child in level[0])
 
 
+def is_usual_pair(record: PyTree, result: PyTree) -> bool:
+    """Whether a call returned what most do, `(array, successor)`: nothing that would have to be searched."""
+    if type(result) is not tuple or len(row := cast("tuple[Any, ...]", result)) != 2:
+        return False
+    return type(row[1]) is type(record) and is_array(row[0])
+
+
 def take_successor(
     record: PyTree, result: PyTree, where: str, *, method: Any = None, by_hand: tuple[str, str] | None = None
 ) -> tuple[PyTree, eqx.Module | None]:
@@ -127,10 +135,10 @@ def take_successor(
     if type(result) is cls:
         return None, result
     # Of exactly its type: a record of another class, or of a subclass, is a value like any other.
-    found = dict(find_records(cls, result))
     # Of the tuple type itself: a named tuple is a value with a meaning of its own.
     row: tuple[Any, ...] = cast("tuple[Any, ...]", result) if cast(Any, type(result)) is tuple else ()
     last = (len(row) - 1,)
+    found = dict(find_records(cls, result))
     if not found:
         return result, None
     # Even one is refused elsewhere: to take it for the successor or for a value would both be guesses.
@@ -159,14 +167,19 @@ def part_of(parent: PyTree, part: Any) -> PyTree:
 def with_part(parent: PyTree, path: Path, value: PyTree, *, lenient: bool = False) -> PyTree:
     """A tree of records and containers with another value at a path; everything off the path is shared.
 
-    `lenient` is for what the user has not written down; see `module.with_fields`.
+    `lenient` is for what the user has not written down (see `module.with_fields`): a successor, which is checked to be
+    made like what it follows, so that the contracts of the records around it hold as they did.
     """
     if not path:
         return value
     part: Any = path[0]
     child = with_part(part_of(parent, part), path[1:], value, lenient=lenient)
     if isinstance(parent, eqx.Module):
-        return module.replaced(parent, {part: child}, lenient=lenient)
+        return (
+            module.with_fields(parent, {part: child}, lenient=True)
+            if lenient
+            else module.replaced(parent, {part: child})
+        )
     if isinstance(parent, dict):
         items = {**cast("dict[Any, Any]", parent), part: child}
         return items if type(cast(Any, parent)) is dict else type(cast(Any, parent))(items)
@@ -205,3 +218,21 @@ def check_successor(old: PyTree, new: PyTree, where: str) -> None:
             at=differing,
             fix="keep shapes, dtypes and configuration; make a new record where they must change",
         )
+
+
+def is_alike(old: PyTree, new: PyTree) -> bool:
+    """Whether a successor surely has the structure of what it follows; what it shares with that is not looked at."""
+    if old is new:
+        return True
+    kind = cast("type[Any]", type(old))
+    if kind is not type(new):
+        return False
+    if is_array(old):
+        return jax.typeof(old) == jax.typeof(new)
+    if kind is list or kind is tuple:
+        return len(old) == len(new) and all(map(is_alike, old, new))
+    # Not equinox's own records: their static fields are to be looked at, which tell 1 from True.
+    if not keeps_numbers(kind):
+        return False
+    was, now = object.__getattribute__(old, "__dict__"), object.__getattribute__(new, "__dict__")
+    return was.keys() == now.keys() and all(is_alike(was[name], now[name]) for name in was)

@@ -25,14 +25,16 @@ from weft.core.edge.trees import PyTree
 from weft.core.errors import SuccessorError, TraceLevelError
 from weft.core.paths import Path, format_path
 from weft.core.records import module
-from weft.core.records.successors import check_successor, find_records, part_of, records_in, with_part
+from weft.core.records.successors import check_successor, find_records, is_alike, part_of, records_in, with_part
 
 
 class Block:
     """An open block: the record as it is now, and the records that were replaced on the way."""
 
-    def __init__(self, record: eqx.Module):
+    def __init__(self, record: eqx.Module | None):
         self.name = type(record).__qualname__
+        # Where the record is in that of the block around a transform, which paths begin in.
+        self.base: Path = ()
         self.record: eqx.Module | None = record
         self.level = current_level()
         self.closed: str | None = None
@@ -43,6 +45,16 @@ class Block:
         # Records that `peek` gave away, to be called by hand.
         self.peeked: list[PyTree] = []
         self._parts: dict[int, Path] | None = None
+
+    @staticmethod
+    def inside(record: eqx.Module | None, name: str, base: Path) -> Block:
+        """The block of a record inside of a transform, for the parts of another block: under the names of that.
+
+        Without a record it is a name alone.
+        """
+        block = Block(record)
+        block.name, block.base = name, base
+        return block
 
     def format(self, path: Path) -> str:
         """A path as errors call it: `Net.blocks[0].bn`."""
@@ -61,7 +73,7 @@ class Block:
                 fix="use it only between `with thread(...)` and `t.done(...)`",
             )
         value = self.record
-        for part in path:
+        for part in path[len(self.base) :]:
             value = part_of(value, part)
         return value
 
@@ -70,7 +82,8 @@ class Block:
         old = self.get(path)
         if successor is old:
             return
-        check_successor(old, successor, self.format(path) + by)
+        if not is_alike(old, successor):
+            check_successor(old, successor, self.format(path) + by)
         if current_level() != self.level:
             raise TraceLevelError(
                 "a successor was taken inside another transform than its thread block was opened in",
@@ -79,14 +92,14 @@ class Block:
                 f"weft.vmap({self.format_handle(path)})(x) or weft.scan(...), or pass the record through the transform "
                 "as an argument and take its successor from the result",
             )
-        self.record = with_part(self.record, path, successor, lenient=bool(by))
+        self.record = with_part(self.record, path[len(self.base) :], successor, lenient=bool(by))
         if isinstance(old, eqx.Module):
             self.replaced[id(old)] = (old, path)
             self.replaced.pop(id(successor), None)
 
     def finish(self) -> PyTree:
         """The record with every successor in its place; the block is closed by it."""
-        record = self.get(())
+        record = self.get(self.base)
         self.close("done() was called")
         return record
 

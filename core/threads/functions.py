@@ -1,9 +1,8 @@
 """Threaded functions: the parts of a threaded record that can be called, as what transforms take for a function.
 
-A transform makes another threaded function of one (`through`), and so on, until it is called. Then the record as it is
-now goes in as an argument of all of these transforms, never closed over: as what is called, `Part(record, ...)`, which
-is a tree. Out comes `(value, changes)`, where the changes are the sparse updates that make the successor, so that
-nothing leaves a transform but what changed; they are written back when the outermost transform has returned.
+A transform makes another threaded function of one (`through`), and so on, until it is called. What it then means that a
+part crosses into a transform is a boundary, `core/interpreter/threaded.py`: the record as it is now goes in as an
+argument, never closed over, and what changes of it is written back when the transform has returned.
 """
 
 from __future__ import annotations
@@ -11,17 +10,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import equinox as eqx
-import jax.tree_util as jtu
-from weft.core.edge import trees
 from weft.core.edge.trees import PyTree
-from weft.core.errors import WeftError
 from weft.core.paths import Path
+from weft.core.records.leaves import is_array
 from weft.core.records.origins import arguments_by_name, check_origin
-from weft.core.records.partition import changes, update
-from weft.core.records.successors import check_successor, take_successor
+from weft.core.records.successors import check_successor, is_usual_pair, take_successor
 from weft.core.threads.blocks import Block, unguarded
 from weft.core.threads.lost import note_place
 
@@ -59,7 +55,7 @@ def value_of(value: PyTree) -> PyTree:
 
 @dataclass(frozen=True, eq=False)
 class Transform:
-    """What a transform does to a part: from a function that returns `Returned` to another one.
+    """What a transform does to a function, here to a part.
 
     Attributes:
         apply: does it.
@@ -77,56 +73,13 @@ class Transform:
         return 0  # options need not be hashable
 
 
-class Returned(NamedTuple):
-    """What a part returns inside of transforms: its value, and the sparse changes of its record or None."""
-
-    value: PyTree
-    successor: PyTree
-
-
-class Part:
-    """A record and what is to be done with it, as a function of the other arguments.
-
-    A tree that holds the record: that is how it goes into a transform.
-    """
-
-    def __init__(self, record: eqx.Module, function: ThreadedFunction):
-        self.record = record
-        self.function = function
-
-    def __call__(self, *args: PyTree, **kwargs: PyTree) -> Returned:
-        return self.function.pure(self.record, args, kwargs)
-
-    @property
-    def remembered_by(self) -> eqx.Module:
-        """Whose what a transform learns of this part is; see `memory`."""
-        return self.record
-
-    @property
-    def __signature__(self) -> inspect.Signature:
-        return inspect.signature(self.function.bound(self.record))
-
-    @property
-    def __name__(self) -> str:
-        return self.function.describe()
-
-
-trees.register_node_with_keys(
-    Part,
-    lambda part: ([(jtu.GetAttrKey("record"), part.record)], part.function),
-    lambda function, children: Part(next(iter(children)), function),
-    lambda part: ([part.record], part.function),
-)
-
-
 class ThreadedFunction:
     """A method of a threaded record, or what transforms made of it; a call writes the successor back.
 
     Attributes:
         block, path: where the record is.
         name: of the method.
-        transforms: what is done to it, the innermost first: each takes a `Part` and makes a function that returns
-            what one returns.
+        transforms: what is done to it, the innermost first.
     """
 
     def __init__(self, block: Block, path: Path, name: str, transforms: tuple[Transform, ...] = ()):
@@ -145,16 +98,38 @@ class ThreadedFunction:
     def __repr__(self) -> str:
         return f"<threaded {self.describe()}>"
 
+    @property
+    def __name__(self) -> str:
+        return self.describe()
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self.bound(self.block.get(self.path)))
+
+    @property
+    def remembered_by(self) -> eqx.Module:
+        """Whose what a transform learns of this part is; see `memory`."""
+        return self.block.get(self.path)
+
     def describe(self) -> str:
         """The function as errors call it: `Net.bn`, `Net.attention.decode`."""
-        return self.block.format(self.path) + self._suffix("")
+        return self.block.format(self.path) + self.suffix("")
 
-    def _suffix(self, call: str = "(...)") -> str:
+    def suffix(self, call: str = "(...)") -> str:
+        """What follows the record's path where it is called: `(...)`, `.decode(...)`."""
         return call if self.name == "__call__" else f".{self.name}{call}"
 
     def through(self, transform: Transform) -> ThreadedFunction:
         """This function under one more transform."""
         return ThreadedFunction(self.block, self.path, self.name, (*self.transforms, transform))
+
+    def on(self, block: Block) -> ThreadedFunction:
+        """This function of another block."""
+        return ThreadedFunction(block, self.path, self.name, self.transforms)
+
+    def named(self) -> ThreadedFunction:
+        """This function of no block, to be kept."""
+        return self.on(Block.inside(None, self.block.name, ()))
 
     def bound(self, record: eqx.Module) -> Callable[..., PyTree]:
         """The method of a record."""
@@ -165,7 +140,9 @@ class ThreadedFunction:
     ) -> tuple[PyTree, eqx.Module | None]:
         """Calls the method of a record: the value and the successor, or None, of what it returned."""
         result = self.bound(record)(*args, **kwargs)
-        handle, suffix = self.block.format_handle(self.path), self._suffix()
+        if is_usual_pair(record, result) and all(map(is_array, (*args, *kwargs.values()))):
+            return result
+        handle, suffix = self.block.format_handle(self.path), self.suffix()
         method = getattr(cast("type[Any]", type(record)), self.name, None)
         where = self.block.format(self.path) + suffix
         value, successor = take_successor(
@@ -179,40 +156,15 @@ class ThreadedFunction:
             check_origin(record, successor, arguments_by_name(args, kwargs), where)
         return value, successor
 
-    def pure(self, record: eqx.Module, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]) -> Returned:
-        """The function as one of the record too."""
-        note_place(record, self.block.name, self.path)
-        if self.transforms:
-            inner = ThreadedFunction(self.block, self.path, self.name, self.transforms[:-1])
-            return self.transforms[-1].apply(Part(record, inner))(*args, **kwargs)
-        value, successor = self.take(record, args, kwargs)
-        if successor is None or successor is record:
-            return Returned(value, None)
-        check_successor(record, successor, self.block.format(self.path) + self._suffix())
-        return Returned(value, changes(record, successor))
-
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         __tracebackhide__ = True
-        record = self.block.get(self.path)
-        note_place(record, self.block.name, self.path)
         args, kwargs = tuple(map(value_of, args)), {name: value_of(value) for name, value in kwargs.items()}
         if self.transforms:
-            value, changed = unguarded(lambda: self._transformed(record, args, kwargs))
-            successor = None if changed is None else update(record, changed)
-        else:
-            value, successor = unguarded(lambda: self.take(record, args, kwargs))
+            inner = ThreadedFunction(self.block, self.path, self.name, self.transforms[:-1])
+            return unguarded(lambda: self.transforms[-1].apply(inner)(*args, **kwargs))
+        record = self.block.get(self.path)
+        note_place(record, self.block.name, self.path)
+        value, successor = unguarded(lambda: self.take(record, args, kwargs))
         if successor is not None:
-            self.block.put(self.path, successor, by=self._suffix())
+            self.block.put(self.path, successor, by=self.suffix())
         return value
-
-    def _transformed(self, record: eqx.Module, args: tuple[PyTree, ...], kwargs: dict[str, PyTree]) -> Returned:
-        try:
-            return self.pure(record, args, kwargs)
-        except WeftError as error:
-            # A transform knows the record as what it calls, and its changes as a part of what that returns.
-            error.rename(dict.fromkeys(_NAMES_IN_TRANSFORMS, self.block.format(self.path)))
-            raise
-
-
-# How a transform's errors call the record of a part, on its way in and out.
-_NAMES_IN_TRANSFORMS = ("<function>[0].record", "output.successor")

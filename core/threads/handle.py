@@ -56,17 +56,21 @@ def thread(record: R) -> Thread[R]:
 
     **Setting.** `t.count = value`, `t.layers[0] = record`, `t.table["a"] = record`, under the same conditions.
 
-    **Transforms** take a part, or its method, for a function: `weft.jit`, `remat`, `vmap`, `pmap`, `shard_map`, `scan`,
-    `cond`, `switch`, `grad`, `value_and_grad`, and any of them on another. The record goes in as an argument, and its
-    successor is written back. Options such as `in_axes` are those of your arguments and of the value; the record rides
+    **Transforms** take a part, or its method, for a function, all but `associative_scan` and `custom_jvp`, and any of
+    them on another. The record goes in as an argument, and its successor is written back. Options such as `in_axes` are
+    those of your arguments and of the value; the record rides
 
-    - in `jit`, `remat`, `grad`, `value_and_grad`: as it is (gradients are those of your arguments);
+    - in `jit`, `remat`, `checkify` and whatever differentiates: as it is (derivatives are those of your arguments);
     - in `scan`: on the leading axis, which all of its arrays have: it is a stack, one record a step, and the successors
       are stacked. By default the first argument is carried and the second, if any, is scanned over: `x =
       scan(t.blocks)(x)`, or `x, ys = scan(t.blocks)(x, xs)` with what the block returns beside the carry in `ys`;
     - in `vmap`, `pmap`, `shard_map`: unmapped, one record for all examples. What changes in it must come out unmapped
       too, as statistics do that are reduced over the named axis;
-    - in `cond` and `switch`: as an operand. A branch that is not taken leaves it as it is.
+    - in `cond` and `switch`: as an operand. A branch that is not taken leaves it as it is;
+    - in `map`, `while_loop`, `fori_loop`: from one step to the next, beside what these carry;
+    - in `custom_vjp`: closed over, without a derivative. The forward function is a method of the part, too, and returns
+      `(output, residuals, successor)`;
+    - in `eval_shape` and `make_jaxpr`: in alone. Nothing is computed, and the record stays what it is.
 
     **By hand.** `peek(t.part)` is the record itself, for code that has to have it: to pass it through another
     transform, to call a pure method that returns records of its own type, to sort out what a call returns in another

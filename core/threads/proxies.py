@@ -212,8 +212,8 @@ def threaded_function(function: object) -> ThreadedFunction | None:
     return None
 
 
-def refuse_threaded(functions: Sequence[object], transform: str) -> None:
-    """Refuses threaded functions where a transform has no way to hand their successors back.
+def refuse_threaded(functions: Sequence[object], transform: str, why: str) -> None:
+    """Refuses threaded functions where a transform has no way to hand their successors back, and says why.
 
     Raises:
         SuccessorError: naming the part, and how to pass its record by hand.
@@ -224,7 +224,7 @@ def refuse_threaded(functions: Sequence[object], transform: str) -> None:
             handle = threaded.block.format_handle(threaded.path)
             raise SuccessorError(
                 f"{transform} cannot take a part of a threaded record for a function, as it could not hand its "
-                "successor back",
+                f"successor back: {why}",
                 at=threaded.describe(),
                 fix=f"pass the record as an argument, {transform}(lambda part, ...: ...) of peek({handle}), and put "
                 f"what it returns in place: {handle} = ...",

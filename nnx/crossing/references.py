@@ -59,6 +59,7 @@ class References:
 
     name = "references"
     has_updates = True
+    has_identity = True
     typed = False
     # A function may close over objects that have changed: flax traces it again when it is transformed again.
     shares = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Annotated, Any
 
 import jax
@@ -9,9 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import weft
+from jax.experimental import checkify
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float
 from weft import AxisError, BatchStat, Carry, SuccessorError, TraceLevelError
+from weft.core.threads import blocks
 
 
 class Block(weft.Module):
@@ -391,22 +394,272 @@ def test_parts_among_the_arguments_are_their_records():
     close(y, record.block.pure(X))
 
 
-REFUSED = [
-    ("vjp", lambda t: weft.vjp(t.block, X)),
-    ("eval_shape", lambda t: weft.eval_shape(t.block, X)),
-    ("jacfwd", lambda t: weft.jacfwd(t.block)(X)),
-    ("map", lambda t: weft.map(t.block, X)),
-    ("checkify", lambda t: weft.checkify(t.block)(X)),
+def changed_once(record: Net, after: Net) -> None:
+    close(after.block.seen, record.block(X)[1].seen)
+    assert after.block.weight is record.block.weight
+    assert after.blocks is record.blocks
+
+
+def test_vjp_jvp_and_linearize_differentiate_the_arguments_and_write_the_successor_back():
+    record = net()
+
+    def by_hand(x: Any) -> Any:
+        return record.block(x)[0]
+
+    (y, gradient), after = run(lambda t: pulled(weft.vjp(t.block, X)), record)
+    expected, pullback = jax.vjp(by_hand, X)
+    close((y, gradient), (expected, pullback(jnp.ones(N))))
+    changed_once(record, after)
+    pushed, after = run(lambda t: weft.jvp(t.block, [X], [jnp.ones(N)]), record)
+    close(pushed, jax.jvp(by_hand, (X,), (jnp.ones(N),)))
+    changed_once(record, after)
+    (y, push), after = run(lambda t: weft.linearize(t.block, X), record)
+    close((y, push(jnp.ones(N))), jax.jvp(by_hand, (X,), (jnp.ones(N),)))
+    changed_once(record, after)
+
+
+def pulled(result: Any) -> Any:
+    y, pullback = result
+    return y, pullback(jnp.ones(N))
+
+
+def test_vjp_of_a_part_takes_auxiliary_output():
+    record = net()
+    (loss, pullback, aux), after = run(lambda t: weft.vjp(t.block.loss_and_aux, X, has_aux=True), record)
+    close(pullback(jnp.array(1.0)), jax.vjp(lambda x: record.block.loss(x)[0], X)[1](jnp.array(1.0)))
+    close((loss, aux["x"]), (record.block.loss(X)[0], X))
+    changed_once(record, after)
+
+
+JACOBIANS = [
+    ("jacfwd", weft.jacfwd, lambda block: jax.jacfwd(lambda x: block(x)[0])),
+    ("jacrev", weft.jacrev, lambda block: jax.jacrev(lambda x: block(x)[0])),
+    ("hessian", weft.hessian, lambda block: jax.hessian(lambda x: block(x)[0])),
+    ("jit of jacrev", lambda part: weft.jit(weft.jacrev(part)), lambda block: jax.jacrev(lambda x: block(x)[0])),
 ]
 
 
-@pytest.mark.parametrize(("name", "call"), REFUSED, ids=[name for name, _ in REFUSED])
-def test_a_transform_that_cannot_hand_a_successor_back_says_so(name: str, call: Any):
+@pytest.mark.parametrize(("name", "of_part", "by_hand"), JACOBIANS, ids=[name for name, _, _ in JACOBIANS])
+def test_jacobians_are_those_of_the_arguments_and_the_successor_is_written_back(name: str, of_part: Any, by_hand: Any):
+    record = net()
+    jacobian, after = run(lambda t: of_part(t.block)(X), record)
+    close(jacobian, by_hand(record.block)(X))
+    changed_once(record, after)
+
+
+def test_map_gives_each_slice_the_record_that_the_one_before_left():
+    xs, record = jnp.stack([X, X + 2, X - 1]), net(axis=None)
+    ys, after = run(lambda t: weft.map(t.norm, xs), record)
+    close(ys, xs - xs)
+    assert after.norm.count == 3
+    close(after.norm.mean, xs[-1])
+    ys, after = run(lambda t: weft.map(t.block.pure, xs, batch_size=2), record)
+    close(ys, xs @ record.block.weight)
+    assert after is record
+
+
+def test_map_of_several_slices_at_once_cannot_have_one_record_follow_all():
+    with weft.thread(net(axis=None)) as t:
+        with pytest.raises(SuccessorError, match=r"map with batch_size(.|\n)*Net.norm(.|\n)*vmap"):
+            weft.map(t.norm, jnp.stack([X, X]), batch_size=2)
+        t.done(None)
+
+
+class Walk(weft.Module):
+    steps: jax.Array
+
+    def __call__(self, x: Any) -> Any:
+        return x * 2 + self.steps, self.replace(steps=self.steps + 1)
+
+    def at(self, i: Any, x: Any) -> Any:
+        return x + i * self.steps, self.replace(steps=self.steps + 1)
+
+    def goes_on(self, x: Any) -> Any:
+        return (x < 20) & (self.steps < 4)
+
+    def counts(self, x: Any) -> Any:
+        return x < 20, self.replace(steps=self.steps + 1)
+
+
+class Walker(weft.Module):
+    walk: Walk
+
+
+def walked(x: int, steps: int, most: int) -> tuple[int, int]:
+    while x < 20 and steps < most:
+        x, steps = x * 2 + steps, steps + 1
+    return x, steps
+
+
+@pytest.mark.parametrize("options", [{}, {"max_steps": 8}])
+def test_while_loop_carries_along_what_changes_of_a_part(options: Any):
+    record = Walker(Walk(jnp.array(0)))
+    one = jnp.array(1)
+    x, after = run(lambda t: weft.while_loop(lambda x: x < 20, t.walk, one, **options), record)
+    assert (int(x), int(after.walk.steps)) == walked(1, 0, 99)
+    x, after = run(lambda t: weft.while_loop(t.walk.goes_on, t.walk, one, **options), record)
+    assert (int(x), int(after.walk.steps)) == walked(1, 0, 4)
+    x, after = weft.jit(lambda r: run(lambda t: weft.while_loop(t.walk.goes_on, lambda x: x + 7, one), r))(record)
+    assert (int(x), int(after.walk.steps)) == (22, 0)
+
+
+def test_the_condition_of_a_loop_has_no_successor():
+    with weft.thread(Walker(Walk(jnp.array(0)))) as t:
+        with pytest.raises(SuccessorError, match=r"has no way out(.|\n)*Walker.walk.steps"):
+            weft.while_loop(t.walk.counts, t.walk, jnp.array(1))
+        t.done(None)
+
+
+@pytest.mark.parametrize("upper", [4, jnp.array(4)], ids=["known", "traced"])
+def test_fori_loop_carries_along_what_changes_of_a_part(upper: Any):
+    record = Walker(Walk(jnp.array(2)))
+    x, after = run(lambda t: weft.fori_loop(0, upper, t.walk.at, jnp.array(0)), record)
+    assert int(x) == sum(i * (2 + i) for i in range(4))
+    assert after.walk.steps == 6
+    x, after = run(lambda t: weft.fori_loop(3, upper - 4, t.walk.at, jnp.array(5)), record)
+    assert (int(x), int(after.walk.steps)) == (5, 2)
+
+
+def test_checkify_gives_the_error_and_writes_the_successor_back():
+    record = net()
+    (error, y), after = run(lambda t: weft.checkify(t.block)(X), record)
+    error.throw()
+    close(y, record.block(X)[0])
+    changed_once(record, after)
+    (error, _), _ = run(lambda t: weft.jit(weft.checkify(t.block, errors=checkify.float_checks))(X * jnp.nan), record)
+    assert "nan generated" in error.get()
+
+
+def test_pmap_has_one_record_for_all_devices():
+    xs, record = jnp.stack([X, X + 2]), net()
+    y, after = run(lambda t: weft.pmap(t.norm, axis_name="batch")(xs), record)
+    close(y, xs - xs.mean(0))
+    close(after.norm.mean, xs.mean(0))
+
+
+def test_what_is_only_looked_at_leaves_the_record_as_it_is():
+    record = net()
+    shape, after = run(lambda t: weft.eval_shape(t.block, X), record)
+    assert (shape.shape, shape.dtype) == (X.shape, X.dtype)
+    assert after is record
+    (jaxpr, _), after = run(lambda t: weft.make_jaxpr(t.block, return_shape=True)(X), record)
+    assert "tanh" in str(jaxpr)
+    assert after is record
+
+
+class Clipped(weft.Module):
+    weight: jax.Array
+    calls: Annotated[jax.Array, BatchStat]
+
+    def __call__(self, x: Any) -> Any:
+        return x * self.weight, self.replace(calls=self.calls + 1)
+
+    def forward(self, x: Any) -> Any:
+        y, after = self(x)
+        return y, x, after
+
+
+class OfClipped(weft.Module):
+    part: Clipped
+
+    def loss(self, x: Any) -> Any:
+        with weft.thread(self) as t:
+            function = weft.custom_vjp(t.part)
+            function.defvjp(t.part.forward, lambda x, g: (10 * g,))
+            return t.done(function(x))
+
+
+def test_custom_vjp_of_a_part_has_a_method_as_its_forward_function():
+    record = OfClipped(Clipped(jnp.array(3.0), jnp.array(0)))
+    y, after = record.loss(2.0)
+    assert (float(y), int(after.part.calls)) == (6.0, 1)
+    (y, after), gradient = weft.value_and_grad(OfClipped.loss, argnums=1, has_aux=True)(record, 2.0)
+    assert (float(y), int(after.part.calls), float(gradient)) == (6.0, 1, 10.0)
+
+
+def test_custom_vjp_of_a_part_has_no_derivative_in_its_record_and_says_so():
+    record = OfClipped(Clipped(jnp.array(3.0), jnp.array(0)))
+    with pytest.raises(weft.DifferentiationError, match=r"does not differentiate(.|\n)*OfClipped.part.weight"):
+        weft.grad(OfClipped.loss, has_aux=True)(record, 2.0)
+
+
+def test_a_forward_function_that_is_no_method_of_the_part_is_refused():
+    with weft.thread(OfClipped(Clipped(jnp.array(3.0), jnp.array(0)))) as t:
+        with pytest.raises(SuccessorError, match=r"would lose its successor(.|\n)*OfClipped.part"):
+            weft.custom_vjp(t.part).defvjp(lambda x: (x, x), lambda x, g: (g,))
+        t.done(None)
+
+
+REFUSED = [
+    ("associative_scan", "in no order", lambda t: weft.associative_scan(t.block, X)),
+    ("custom_jvp", "a successor has none", lambda t: weft.custom_jvp(t.block)),
+    ("jit", "objects", lambda t: weft.nnx.jit(t.block)(X)),
+]
+
+
+@pytest.mark.parametrize(("name", "why", "call"), REFUSED, ids=[name for name, _, _ in REFUSED])
+def test_a_transform_that_cannot_hand_a_successor_back_says_why(name: str, why: str, call: Any):
     with weft.thread(net()) as t:
-        with pytest.raises(SuccessorError, match=f"{name} cannot take a part of a threaded record") as error:
+        with pytest.raises(SuccessorError, match=f"{name} cannot take a part of a threaded rec(.|\n)*{why}") as error:
             call(t)
         assert "peek(t.block)" in str(error.value)
         t.done(None)
+
+
+def test_a_call_that_fails_leaves_the_block_as_it_was():
+    record = net()
+    with weft.thread(record) as t:
+        for call in (lambda: weft.jit(t.block)(X[:2]), lambda: weft.grad(t.block)(X)):
+            with pytest.raises((TypeError, weft.DifferentiationError)):
+                call()
+        _, after = t.done(None)
+    assert after is record
+
+
+class Forgetful(weft.Module):
+    norm: Norm
+
+    def __call__(self, x: Any) -> Any:
+        y, _ = self.norm(x)
+        return y, self.replace(norm=self.norm.replace(mean=self.norm.mean * 2))
+
+
+class Forgetting(weft.Module):
+    part: Forgetful
+
+
+def test_a_successor_that_is_lost_inside_of_a_part_is_found():
+    xs = jnp.stack([X, X + 2])
+    with weft.thread(Forgetting(Forgetful(net().norm))) as t, weft.debug_successors():
+        weft.vmap(t.part.norm, axis_name="batch")(xs)
+        with pytest.raises(SuccessorError, match=r"a successor is lost(.|\n)*Forgetting.part.norm"):
+            weft.vmap(t.part, axis_name="batch")(xs)
+        t.done(None)
+
+
+def open_blocks() -> list[Any]:
+    gc.collect()
+    return [one for one in gc.get_objects() if type(one) is blocks.Block and one.record is not None]
+
+
+def test_what_is_kept_of_a_call_that_failed_holds_no_record():
+    before = {id(one) for one in open_blocks()}
+    with weft.thread(net()) as t:
+        with pytest.raises(SuccessorError, match=r"Net.norm.grow"):
+            weft.jit(weft.jit(t.norm.grow))(jnp.stack([X]))
+        t.done(None)
+    assert [one for one in open_blocks() if id(one) not in before] == []
+
+
+def test_parts_of_two_blocks_are_written_into_each():
+    record, other = net(), net()
+    with weft.thread(record) as t, weft.thread(other) as u:
+        for flag in (True, False):
+            weft.cond(flag, t.block, u.row[0], X)
+        _, after = t.done(None)
+        _, also = u.done(None)
+    close(after.block.seen, record.block(X)[1].seen)
+    close(also.row[0].seen, other.row[0](X)[1].seen)
 
 
 def test_a_list_of_records_is_no_function_and_the_error_says_to_stack_them():

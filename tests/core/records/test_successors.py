@@ -1,7 +1,7 @@
 """Successors: what may follow what, and how it is put in place."""
 
 from collections import OrderedDict
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 from weft.core import Module, SuccessorError
 from weft.core.records.leaves import iter_leaves
-from weft.core.records.successors import check_successor, with_part
+from weft.core.records.successors import check_successor, is_alike, with_part
 
 
 class Point(NamedTuple):
@@ -66,3 +66,39 @@ def test_arrays_follow_arrays_of_the_same_shape_and_dtype(value):
 def test_a_missing_array_is_named():
     with pytest.raises(SuccessorError, match=r"p.y: float32\[2\] -> nothing"):
         check_successor(Point(jnp.zeros(1), jnp.zeros(2)), Point(jnp.zeros(1), None), "p")
+
+
+class Foreign(eqx.Module):
+    weight: jax.Array
+    size: int = eqx.field(static=True, default=1)
+
+
+class Around(Module):
+    weight: jax.Array
+    rows: Any
+    foreign: Foreign
+    rate: float = 0.5
+
+
+ALIKE = [
+    ("other numbers", {"weight": jnp.zeros(2)}, True),
+    ("another array in a list", {"rows": [jnp.ones(3), jnp.ones(())]}, True),
+    ("another shape", {"weight": jnp.zeros(3)}, False),
+    ("another dtype", {"weight": jnp.zeros(2, int)}, False),
+    ("a shorter list", {"rows": [jnp.ones(3)]}, False),
+    ("a tuple for a list", {"rows": (jnp.ones(3), jnp.ones(()))}, False),
+    ("another configuration", {"rate": 0.25}, False),
+    ("a static field that is equal and of another type", {"foreign": Foreign(jnp.ones(1), True)}, False),
+]
+
+
+@pytest.mark.parametrize(("changes", "alike"), [row[1:] for row in ALIKE], ids=[row[0] for row in ALIKE])
+def test_what_is_told_to_be_alike_at_a_glance_is_what_may_follow(changes, alike):
+    before = Around(jnp.ones(2), [jnp.zeros(3), jnp.zeros(())], Foreign(jnp.ones(1)))
+    after = before.replace(**changes)
+    assert is_alike(before, after) is alike
+    if alike:
+        check_successor(before, after, "here")
+    else:
+        with pytest.raises(SuccessorError):
+            check_successor(before, after, "here")
