@@ -160,7 +160,7 @@ def stored_in_place(value: PyTree, old: PyTree, where: str = "") -> PyTree:
     """
     if type(value) in NUMBERS:
         return value if type(old) in NUMBERS or (old is not None and is_array(old)) else stored(value, where)
-    kind: type[Any] = type(value)
+    kind = cast("type[Any]", type(value))
     if not issubclass(kind, _CONTAINERS) or type(opened(old)) is not kind or type(old) is Static:
         return stored(value, where)
     before, now = _level(opened(old)), _level(value)
