@@ -26,6 +26,8 @@ ASKING = frozenset((
 RESHAPING = frozenset(("reshape", "_reshape"))
 # Parts of the names of the files that hold reductions, and indexing.
 REDUCTIONS_FILE, INDEXING_FILE = "reductions.py", "indexing"
+# The file of JAX's initialisers. Since 0.11 they ask whether a product of sizes is 0 before they divide by it.
+INITIALISERS_FILE = "jax/_src/nn/initializers.py"
 # How the functions begin that only pass a method of a tracer on.
 FORWARDING = "_forward_"
 # The function in which JAX asks a value for numbers, and its locals that say by what, and of what.

@@ -92,7 +92,7 @@ def names_of(module: ModuleType) -> list[str]:
     """The public names, of which modules are no entries of their own."""
     if hasattr(module, "__all__"):
         # `weft.Any` and `weft.map` are public, though not for `from weft import *`.
-        names = {*module.__all__, *(("Any", "map") if module is weft else ())}
+        names = {*module.__all__, *(("Any", "map") if module.__name__ == "weft" else ())}
         return sorted(name for name in names if not inspect.ismodule(getattr(module, name)))
     # A package gathers what its files hold; a file's own names are those that it defines.
     home = "weft." if hasattr(module, "__path__") else module.__name__
