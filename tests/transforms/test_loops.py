@@ -330,7 +330,6 @@ DRIFTS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "function": (lambda c: c.replace(activation=jnp.sin), "carry.activation: static tanh -> static sin"),
     "number": (lambda c: c.replace(rate=c.rate + 1), "carry.rate: static 0.5 -> static 1.5"),
     "static to array": (lambda c: c.replace(rate=c.state), "carry.rate: static 0.5 -> float32[]"),
-    "array to static": (lambda c: c.replace(state=1.0), "carry.state: float32[] -> static 1.0"),
     "structure": (lambda c: c.replace(state=[c.state]), "carry.state: float32[] -> list"),
     "lost": (lambda c: c.replace(state=None), "carry.state: float32[] -> nothing"),
 }
