@@ -30,7 +30,8 @@ class Newton(weft.Module):
 def root(square: Any, max_steps: int | None = None, tolerance: float = 1e-6) -> Any:
     def step(carry: Any) -> Any:
         x, _, newton = carry
-        return (*newton(x)[:1], x, newton(x)[1])
+        y, newton = newton(x)
+        return y, x, newton
 
     start = (square, 2 * square, Newton(square, jnp.array(0)))
     x, _, newton = weft.while_loop(

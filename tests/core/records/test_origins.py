@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -62,6 +63,13 @@ def distil(student: Net, teacher: Net, x: Any) -> Any:
 def own(student: Net, teacher: Net, x: Any) -> Any:
     p, student = student(x)
     return jnp.mean((p - teacher(x * 10)[0]) ** 2), student
+
+
+@pytest.fixture(autouse=True)
+def lose_successors() -> Iterator[None]:
+    """The losses here drop a successor, as the mistakes do that they show."""
+    with weft.debug_successors(False):
+        yield
 
 
 @pytest.mark.parametrize("wrap", [lambda step: step, weft.jit], ids=["eager", "jit"])
