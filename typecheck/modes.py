@@ -8,7 +8,7 @@
 
 The mode in force is that of the innermost `with mode(...)` of this thread or task, else the one that `set_mode` gave
 the process, else `WEFT_TYPECHECK` in the environment, else `on`. A mode holds while tracing: what was compiled under
-another mode is not looked at again.
+one mode is traced again under another (see `core.ambient`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from contextvars import ContextVar
 from typing import Literal, cast
 
 from weft.core import hooks
+from weft.core.ambient import Ambient
 from weft.core.switches import is_on
 from weft.core.tracebacks import VERBOSE
 from weft.typecheck.errors import ModeError
@@ -27,8 +27,8 @@ from weft.typecheck.errors import ModeError
 Mode = Literal["off", "on", "strict"]
 MODES: tuple[Mode, ...] = ("off", "on", "strict")
 
-_local: ContextVar[Mode | None] = ContextVar("weft_typecheck_mode", default=None)
-_process: Mode | None = None
+# What the environment says is read as a mode when it is first asked for: `import weft` does not fail.
+_mode = Ambient[str]("weft_typecheck_mode", os.environ.get("WEFT_TYPECHECK") or "on")
 
 
 def read_mode(name: str, source: str = "mode") -> Mode:
@@ -52,10 +52,7 @@ def current_mode() -> Mode:
     ...     current_mode()
     'strict'
     """
-    local = _local.get()
-    if local is not None:
-        return local
-    return _process if _process is not None else set_mode(os.environ.get("WEFT_TYPECHECK") or "on", "WEFT_TYPECHECK")
+    return read_mode(_mode.value, "WEFT_TYPECHECK")
 
 
 def set_mode(name: str, source: str = "mode") -> Mode:
@@ -74,9 +71,8 @@ def set_mode(name: str, source: str = "mode") -> Mode:
     >>> set_mode(before) == before
     True
     """
-    global _process
     chosen = read_mode(name, source)
-    _process = chosen
+    _mode.set(chosen)
     _ensure_installed(chosen)
     return chosen
 
@@ -103,11 +99,8 @@ def mode(name: str) -> Iterator[Mode]:
     """
     chosen = read_mode(name)
     _ensure_installed(chosen)
-    token = _local.set(chosen)
-    try:
+    with _mode.scope(chosen):
         yield chosen
-    finally:
-        _local.reset(token)
 
 
 def verbose() -> bool:

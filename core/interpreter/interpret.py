@@ -60,7 +60,7 @@ O = TypeVar("O")
 
 @dataclass(eq=False)
 class Plan:
-    """What is kept of a crossing: the lifted function, and the generated way in once it has paid to make one."""
+    """What is kept of a crossing: the lifted function, and how often it was looked up."""
 
     crossing: AnyCrossing
     lifted: Lifted

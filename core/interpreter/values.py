@@ -32,7 +32,8 @@ from weft.core.interpreter.boundary import (
     QuickWay,
     parameter_names,
 )
-from weft.core.interpreter.codegen import FORWARDED, Builder, as_array, make_builder, make_extractor
+from weft.core.interpreter.building import FORWARDED, Builder, as_array, make_builder
+from weft.core.interpreter.extracting import make_extractor
 from weft.core.interpreter.hidden import refuse_hidden_tracers
 from weft.core.interpreter.prefixes import resolve
 from weft.core.interpreter.rides import Read, Ride

@@ -33,6 +33,7 @@ from weft.core.records.cached import SLOT, keep_beside
 from weft.core.records.computed import computed_again, computed_fields
 from weft.core.records.configuration import Mixed, opened, stored, stored_in_place, stored_static
 from weft.core.records.exporting import exportable
+from weft.core.records.pending import PENDING, Pending, fields_of, read_dict
 from weft.core.records.printing import printed
 from weft.core.records.statics import Static
 from weft.core.tracebacks import cut
@@ -118,10 +119,16 @@ class Module(eqx.Module):
     if not TYPE_CHECKING:
 
         def __getattribute__(self, name: str) -> Any:
+            if name == "__dict__":  # what JAX asks for, twice for each record that it flattens
+                fields = read_dict(self)
+                return fields_of(self) if PENDING in fields else fields
             value = object.__getattribute__(self, name)
             kind = type(value)
             if kind is Static or kind is Mixed:
                 return value.value
+            if kind is Pending:
+                fields_of(self)
+                return self.__getattribute__(name)
             # Equinox makes a pytree of a bound method. Its own look-up costs twice this one: asked for those only.
             return super().__getattribute__(name) if kind is types.MethodType else value
 
@@ -151,7 +158,7 @@ class Module(eqx.Module):
 
     def __check_init__(self) -> None:
         # Once the record is made, so that a constructor may build its lists step by step.
-        values: dict[str, Any] = object.__getattribute__(self, "__dict__")
+        values = read_dict(self)
         for name, field in type(self).__dataclass_fields__.items():
             if name in values:
                 values[name] = _kept(type(self), field, values[name])
@@ -163,10 +170,10 @@ class Module(eqx.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         # The fields alone: what a cached property computed is computed again by a copy.
-        return dict(object.__getattribute__(self, "__dict__"))
+        return dict(fields_of(self))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        object.__getattribute__(self, "__dict__").update(state)
+        read_dict(self).update(state)
         # cloudpickle makes a class of `__main__` empty first and fills it later; equinox has then told JAX that it has
         # no fields, and every array would be lost at the first transform.
         known = len(tuple(cast(Any, trees.children_of(self))[0]))
@@ -226,8 +233,8 @@ def with_fields(record: E, changes: Mapping[str, Any], *, lenient: bool = False)
     cls = type(record)
     fields = cls.__dataclass_fields__
     copy = object.__new__(cls)
-    values: dict[str, Any] = object.__getattribute__(copy, "__dict__")
-    values.update(object.__getattribute__(record, "__dict__"))
+    values = read_dict(copy)
+    values.update(fields_of(record))
     # What the user or a decorator put beside the fields is about the record before.
     if len(values) != len(fields):
         for name in values.keys() - fields.keys() - _NAMES_OF_WRAPPERS:

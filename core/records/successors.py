@@ -22,6 +22,7 @@ from weft.core.paths import Path, format_path, key_part
 from weft.core.records import module
 from weft.core.records.agree import describe, differences
 from weft.core.records.leaves import is_array, keeps_numbers
+from weft.core.records.pending import fields_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -234,5 +235,5 @@ def is_alike(old: PyTree, new: PyTree) -> bool:
     # Not equinox's own records: their static fields are to be looked at, which tell 1 from True.
     if not keeps_numbers(kind):
         return False
-    was, now = object.__getattribute__(old, "__dict__"), object.__getattribute__(new, "__dict__")
+    was, now = fields_of(old), fields_of(new)
     return was.keys() == now.keys() and all(is_alike(was[name], now[name]) for name in was)
