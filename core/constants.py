@@ -20,8 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from weft.core.callers import owner_of
-from weft.core.closures import closed_over, globals_read, names_read
 from weft.core.edge.untyped import jax as untyped_jax
+from weft.core.makeup import closed_over, globals_read, names_read
 
 Key = tuple[Hashable, ...]
 

@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from weft.core.closures import closed_over, globals_read, names_read
+from weft.core.makeup import closed_over, globals_read, names_read
 
 _MODULES = (jnp, lax, jax.nn, jax.nn.initializers, jax.random, jax)
 # How far down texts of JAX's own are followed: far enough for `lax.dot_general` under `jnp.einsum` and its like. All
