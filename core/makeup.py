@@ -192,6 +192,15 @@ def compares_by_identity(kind: type) -> bool:
     return kind.__eq__ is object.__eq__
 
 
+def has_hash(value: Any) -> bool:
+    """Whether a value can be a key."""
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
 # --- functions --------------------------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from weft.core.makeup import Makeup, compares_by_identity, fold, is_all_attributes, makeup_of
+from weft.core.makeup import Makeup, compares_by_identity, fold, has_hash, is_all_attributes, makeup_of
 from weft.nnx.objects.attributes import HashableMapping
 
 _ATOMS = frozenset(
@@ -61,24 +61,14 @@ def _look_at_stable(value: Any) -> bool | Makeup:
         return has_hash(value)  # from Python 3.12 on
     if isinstance(value, types.MethodType):
         return compares_by_identity(type(value.__self__))
-    if isinstance(value, tuple | frozenset) or kind is HashableMapping:
-        return makeup_of(value)
-    if compared_fields(kind) is not None and kind.__dataclass_params__.frozen:
+    is_frozen = is_compared_by_fields(kind) and kind.__dataclass_params__.frozen
+    if is_frozen or isinstance(value, tuple | frozenset) or kind is HashableMapping:
         return makeup_of(value)
     return compares_by_identity(kind)
 
 
 def _all_are_stable(value: Any, makeup: Makeup, stable: list[bool]) -> bool:
     return all(stable) and (makeup.sort != "mapping" or all(map(is_stable, makeup.names)))
-
-
-def has_hash(value: Any) -> bool:
-    """Whether a value can be a key."""
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
 
 
 # --- what has no hash -------------------------------------------------------------------------------------------------
@@ -99,10 +89,8 @@ def _look_at_watchable(value: Any) -> bool | Makeup:
 
 def _inside(value: Any) -> Makeup | None:
     """What a value without a hash is made of, if that is all that its `==` looks at."""
-    if isinstance(value, _CONTAINERS):
-        return makeup_of(value)
     kind = type(value)
-    if compared_fields(kind) is not None:
+    if isinstance(value, _CONTAINERS) or is_compared_by_fields(kind):
         return makeup_of(value)
     # What says itself what it equals may look at all of it. Of arrays `==` gives an array.
     is_all = is_all_attributes(kind) and not hasattr(kind, "__array__")
@@ -138,7 +126,7 @@ def _look_at_now(value: Any) -> Any:
 @functools.cache
 def _has_own_equality(kind: type) -> bool:
     """Whether a class, or a base of it, says in Python what its objects equal."""
-    return isinstance(kind.__eq__, types.FunctionType) and compared_fields(kind) is None
+    return isinstance(kind.__eq__, types.FunctionType) and not is_compared_by_fields(kind)
 
 
 def _as_it_is(value: Any, makeup: Makeup, parts: list[Any]) -> Any:
@@ -177,18 +165,14 @@ def still_is(value: Any, seen: Any) -> bool:
 
 
 @functools.cache
-def compared_fields(kind: type) -> tuple[str, ...] | None:
-    """The fields that the `==` of a dataclass looks at, if `dataclasses` wrote it.
+def is_compared_by_fields(kind: type) -> bool:
+    """Whether a class is of dataclasses whose `==` was written by `dataclasses`, and so comes from no file.
 
     >>> @dataclasses.dataclass
     ... class Config:
     ...     width: int
-    ...     memo: dict = dataclasses.field(compare=False)
-    >>> compared_fields(Config)
-    ('width',)
+    >>> is_compared_by_fields(Config), is_compared_by_fields(dict)
+    (True, False)
     """
-    # What `dataclasses` writes comes from no file.
     written = getattr(kind.__eq__, "__code__", None)
-    if not dataclasses.is_dataclass(kind) or written is None or not written.co_filename.startswith("<"):
-        return None
-    return tuple(field.name for field in dataclasses.fields(kind) if field.compare)
+    return dataclasses.is_dataclass(kind) and written is not None and written.co_filename.startswith("<")
