@@ -12,7 +12,9 @@ It is JSON, and nothing that is read is executed but for such imports.
 from __future__ import annotations
 
 import base64
+import contextlib
 import enum
+import importlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,17 +27,14 @@ from weft.core.edge import trees
 from weft.core.edge._nodes import definition_of
 from weft.core.edge.trees import TreeDef
 from weft.core.errors import StaticError
+from weft.core.makeup import NOTHING, compares_by_identity, is_all_attributes, makeup_of, named
 from weft.core.records.statics import Static
 from weft.core.records.unnamed import (
     DEFINITION,
-    NOTHING,
     Unnamed,
     Unwritable,
-    attributes_of,
-    is_compared_by_content,
     make_up,
     name_of,
-    named,
 )
 
 
@@ -137,7 +136,8 @@ def _encode(value: Any, where: str) -> list[Any]:
         return ["name", name]
     if isinstance(value, tuple):
         return ["namedtuple", [_encode_class(kind, where), parts(cast("tuple[Any, ...]", value))]]
-    if is_compared_by_content(kind) and (attributes := attributes_of(value)) is not None:
+    if is_all_attributes(kind) and not compares_by_identity(kind):
+        attributes = dict(zip(*makeup_of(value, compared=False)[1:], strict=True))
         return ["object", [_encode_class(kind, where), _encode(attributes, where)]]
     try:
         return ["unnamed", make_up(value)]
@@ -195,6 +195,8 @@ def _decode_all(pairs: Sequence[Any]) -> list[Any]:
 
 
 def _decode_name(path: Sequence[str]) -> Any:
+    with contextlib.suppress(ImportError):
+        importlib.import_module(path[0])
     found = named(*path)
     if found is NOTHING:
         raise StaticError(

@@ -29,12 +29,13 @@ import weakref
 from collections.abc import Sequence
 from typing import Any, cast
 
+from weft.core.makeup import has_hash
 from weft.core.paths import Path, format_path
 from weft.nnx.errors import TraceContextError
 from weft.nnx.graphs.definitions import GraphDef, MutableStatic, RefMap, Static
 from weft.nnx.graphs.flattening import Flattener
 from weft.nnx.objects.objects import OBJECT, Slots, attributes_of
-from weft.nnx.objects.stability import has_hash, is_stable, is_watchable, snapshot, still_is
+from weft.nnx.objects.stability import is_stable, is_watchable, snapshot, still_is
 from weft.nnx.states.states import State
 from weft.nnx.variable.refs import is_array_ref
 from weft.nnx.variable.tracers import TraceState, current_trace_state

@@ -25,6 +25,21 @@ class Model(nnx.Module):
         self.w = nnx.Param(jnp.ones(2))
 
 
+class Slots:
+    """Equal by a slot, and without a hash."""
+
+    __slots__ = ("width",)
+
+    def __init__(self, width):
+        self.width = width
+
+    def __eq__(self, other):
+        return isinstance(other, Slots) and self.width == other.width
+
+    def __repr__(self):
+        return f"Slots({self.width})"
+
+
 STATICS = {
     "dataclass": (Config, lambda c: setattr(c, "width", 5)),
     "inside of a dataclass": (Config, lambda c: c.layers.append(5)),
@@ -35,6 +50,8 @@ STATICS = {
     "tuple of lists": (lambda: ([3],), lambda c: c[0].append(5)),
     "namespace": (lambda: types.SimpleNamespace(width=3), lambda c: setattr(c, "width", 5)),
     "dict of slices": (lambda: {"width": slice(3)}, lambda c: c.update(width=slice(5))),
+    "list in a slice": (lambda: slice([3]), lambda c: c.stop.append(5)),
+    "slots": (lambda: Slots(3), lambda c: setattr(c, "width", 5)),
     "arguments": (lambda: argparse.Namespace(width=3), lambda c: setattr(c, "width", 5)),
 }
 
@@ -105,9 +122,10 @@ class Log(collections.deque):
         ({"a": [1]}, True),
         (Config(), True),
         (types.SimpleNamespace(a=1), True),
+        (Slots(1), True),
         (slice(1, 2), True),
         ((slice(None), 3), True),
-        (slice([1]), False),
+        (slice([1]), True),
         (Log([1]), False),
         ([bytearray(1)], False),
     ],
