@@ -7,10 +7,9 @@ goes through generated code (see `core.codegen`). Arguments ride by their shardi
 from __future__ import annotations
 
 import functools
-import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, TypeVar, Unpack, cast, overload
+from typing import Any, ParamSpec, TypeVar, Unpack, cast, overload
 
 import jax
 from weft.core.call_stack import call_with_room
@@ -26,9 +25,10 @@ from weft.core.interpreter.rules import Exit, Lift, Rule
 from weft.core.interpreter.values import VALUES
 from weft.core.records.partition import take_apart
 from weft.core.records.statics import Bound, Static
-from weft.transforms._wrap import decorate, named_like, numbers_and_names, titled, with_statics
+from weft.transforms._wrap import decorate, numbers_and_names, titled, with_statics
 from weft.transforms.keywords import CompilerKeywords
 from weft.transforms.stages import Arguments, Stage, StaticArguments, refuse_statics, refuse_writes, without_statics
+from weft.transforms.transformed import Transformed, transform
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -114,8 +114,10 @@ JIT: Rule[JitOptions] = Rule(
 )
 
 
-class JitFunction(Generic[P, R]):
+class JitFunction(Transformed[P, R]):
     """A compiled function of records. Made by `jit`."""
+
+    __weft_method__ = False
 
     def __init__(self, function: Callable[P, R], options: JitOptions, boundary: AnyBoundary = VALUES):
         self._options = options
@@ -124,23 +126,12 @@ class JitFunction(Generic[P, R]):
         self._call = self._interpreted.__call__
         # Asked once and not in each call, where there mostly are none.
         self._has_statics = bool(options.static_numbers or options.static_names)
-        named_like(function, self)
+        super().__init__(function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if self._has_statics:
             return self._interpreted(*self._with_statics(args, kwargs))
         return self._call(args, kwargs)
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else types.MethodType(self, instance)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Not what it has compiled: a step of `__main__` is sent to other processes as its function.
-        interpreted = self._interpreted
-        return JitFunction, (interpreted.held[0], self._options, interpreted.boundary)
-
-    def __repr__(self) -> str:
-        return f"weft.jit({getattr(self, '__qualname__', self._interpreted.held[0])!s})"
 
     def _with_statics(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return with_statics(args, kwargs, self._options.static_numbers, self._options.static_names)
@@ -284,6 +275,7 @@ def bind(argument: Any) -> Bound:
 def jit(function: Callable[P, R], /, **options: Unpack[CompilerKeywords]) -> JitFunction[P, R]: ...
 @overload
 def jit(**options: Unpack[CompilerKeywords]) -> Callable[[Callable[P, R]], JitFunction[P, R]]: ...
+@transform()
 def jit(
     function: Callable[..., Any] | None = None,
     /,

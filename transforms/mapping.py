@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, TypeVar, Unpack, cast, overload
+from typing import Any, ParamSpec, TypeVar, Unpack, cast, overload
 
 import jax
 import numpy as np
@@ -27,9 +26,10 @@ from weft.core.interpreter.rules import Lift, Rule
 from weft.core.interpreter.values import VALUES
 from weft.core.memory import live
 from weft.core.records.leaves import Leaf
-from weft.transforms._wrap import decorate, named_like, options_by_name, titled
+from weft.transforms._wrap import decorate, titled
 from weft.transforms.keywords import PmapKeywords, VmapKeywords
 from weft.transforms.stages import Arguments, Stage
+from weft.transforms.transformed import Transformed, transform
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -97,18 +97,17 @@ def _with_defaults(
 _NO_DEFAULT = inspect.Parameter.empty
 
 
-class MapFunction(Generic[P, R]):
+class MapFunction(Transformed[P, R]):
     """A function over many examples, or many devices. Made by `vmap` and `pmap`."""
+
+    __weft_method__ = False
 
     def __init__(self, rule: Rule[MapOptions], function: Callable[P, R], options: MapOptions):
         self._interpreted = interpret(rule, VALUES)((function,), options)
-        named_like(function, self)
+        super().__init__(function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._interpreted(*self._complete(args, kwargs))
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else types.MethodType(self, instance)
 
     def _complete(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
         return _with_defaults(self._interpreted.held[0], self._interpreted.options.in_axes, args, kwargs)
@@ -204,7 +203,7 @@ PMAP: Rule[MapOptions] = Rule(
 def vmap(function: Callable[P, R], /, **options: Unpack[VmapKeywords]) -> Callable[P, R]: ...
 @overload
 def vmap(**options: Unpack[VmapKeywords]) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
-@options_by_name("in_axes", "out_axes")
+@transform("in_axes", "out_axes")
 def vmap(
     function: Callable[..., Any] | None = None,
     /,
@@ -249,6 +248,7 @@ def vmap(
 def pmap(function: Callable[P, R], /, **options: Unpack[PmapKeywords]) -> PmapFunction[P, R]: ...
 @overload
 def pmap(**options: Unpack[PmapKeywords]) -> Callable[[Callable[P, R]], PmapFunction[P, R]]: ...
+@transform()
 def pmap(
     function: Callable[..., Any] | None = None,
     /,

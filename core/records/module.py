@@ -110,7 +110,8 @@ class Module(eqx.Module):
         # What is annotated is a field, and a function there its default.
         fields = inspect.get_annotations(cls)
         for name, value in list(vars(cls).items()):
-            if inspect.isfunction(value) and name not in fields and (name == "__call__" or not name.startswith("_")):
+            is_method = inspect.isfunction(value) or getattr(type(value), "__weft_method__", False)
+            if is_method and name not in fields and (name == "__call__" or not name.startswith("_")):
                 setattr(cls, name, _dispatched(value))
 
     # Read by `leaves`, which must not know this class.

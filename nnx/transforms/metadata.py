@@ -17,7 +17,7 @@ from weft.nnx.transforms._wrap import boundary_of, decorate
 from weft.nnx.transforms.keywords import MetadataKeywords
 from weft.nnx.variable.sharding import PARTITION_NAME
 from weft.nnx.variable.variable import VARIABLE_TYPES
-from weft.transforms._wrap import named_like
+from weft.transforms.transformed import named_like
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
