@@ -23,7 +23,7 @@ from weft.core.interpreter.rides import Ride, Role, read_role
 from weft.core.interpreter.rules import Exit, Finish, Lift, Lifted, Rule, pair
 from weft.core.paths import Path, format_path
 from weft.core.records.aliases import refuse_aliases
-from weft.core.records.filters import All, Filter, Maybe, format_filter
+from weft.core.records.filters import All, Filter, Maybe, format_filter, probably_meant
 from weft.core.records.kinds import Buffer, Param
 from weft.core.records.leaves import Leaf
 from weft.core.records.origins import arguments_by_name, note_beside
@@ -99,7 +99,8 @@ def _check(
         raise DifferentiationError(
             f"{options.name} has nothing to differentiate: no leaf of argument {options.argnums} is {wanted}",
             at=[f"{format_path(leaf.path)}: {leaf.kind.__name__}, {type_of(leaf.value)}" for leaf in leaves[:20]],
-            fix="choose the leaves with wrt=, or the argument with argnums=; integers have no gradient",
+            fix=f"{probably_meant((options.wrt,), leaves)}choose the leaves with wrt=, or the argument with argnums=; "
+            "integers have no gradient",
         )
     _note_beside(options, call)
     # Where what comes out is applied as an update. A vjp may well be asked for an array in two places: its cotangents
