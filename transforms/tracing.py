@@ -208,7 +208,7 @@ def static_arguments(function: Callable[..., Any], argnums: Any, transformed: Ca
         return transformed
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = with_statics(args, kwargs, numbers, names)
+        args, kwargs = with_statics(function, args, kwargs, numbers, names)
         return transformed(*args, **kwargs)
 
     return named_like(function, wrapped)

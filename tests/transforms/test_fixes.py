@@ -54,3 +54,39 @@ def test_a_tag_that_names_nothing_is_told_of_no_path():
     with pytest.raises(weft.WeftError) as caught:
         weft.select(model(), "tail")
     assert "a string is a tag" not in str(caught.value)
+
+
+def times(x: jax.Array, n: Any) -> jax.Array:
+    return x * jnp.asarray(n)
+
+
+@pytest.mark.parametrize("transform", [weft.jit, weft.nnx.jit, weft.remat, weft.make_jaxpr])
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        (X, r"an array in a static argument: float32\[3\]\n  at: n\n"),
+        ((1, X), r"an array in a static argument: float32\[3\]\n  at: n\[1\]\n"),
+    ],
+)
+def test_an_array_as_a_static_argument_is_told_by_its_name_and_what_to_give(transform: Any, value: Any, what: str):
+    call = transform(times, static_argnums=1)
+    with pytest.raises(weft.StaticError, match=what) as caught:
+        call(X, value)
+    assert "leave the argument out of static_argnums" in caught.value.fix
+    assert "or give numbers: x.item(), or a tuple of x.tolist()" in caught.value.fix
+    transform(times)(X, X)
+    call(X, tuple(X.tolist()))
+    call(X, X[0].item())
+
+
+def test_a_traced_value_as_a_static_argument_is_told_of_the_transform_around():
+    inner = weft.jit(times, static_argnames="n")
+
+    def outer(x: jax.Array, n: Any) -> jax.Array:
+        return inner(x, n=n)
+
+    with pytest.raises(weft.StaticError, match=r"a traced array in a static argument: ~int32\[\]\n  at: n\n") as caught:
+        weft.jit(outer)(X, 2)
+    assert caught.value.fix.endswith("or pass what is static in the transform around this call, too")
+    assert "use a tuple" not in str(caught.value)
+    assert weft.jit(outer, static_argnames="n")(X, 2).tolist() == [2.0] * 3
