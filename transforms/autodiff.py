@@ -24,6 +24,7 @@ from weft.transforms.differentiation import (
     like_output,
     primal_of,
     read_arguments,
+    read_output,
     type_of,
 )
 from weft.transforms.keywords import ReverseKeywords
@@ -121,6 +122,10 @@ def _main_and_rest(out: Any, options: DiffOptions) -> tuple[Any, tuple[Any, ...]
     return (out[0], (out[1],)) if options.has_aux else (out, ())
 
 
+def _as_shapes(types: Any) -> Any:
+    return jax.tree.map(lambda type: jax.ShapeDtypeStruct(type.shape, type.dtype), types)
+
+
 def _zeros(types: Any) -> Any:
     def zero(type: Any) -> Any:
         return jnp.zeros(type.shape, type.dtype)
@@ -137,7 +142,7 @@ def vjp_with(run: Callable[..., Any], primals: tuple[Any, ...]) -> Any:
     def pullback(cotangent: Any) -> tuple[Any, ...]:
         # A tree like the whole output; what is auxiliary has no cotangent.
         given = (cotangent, None) if finish.options.has_aux else cotangent
-        leaves = finish.outcome.read_sparse(given)
+        leaves = read_output(finish.outcome, given, _as_shapes(types), "cotangent")
         (gradient,) = pull(
             tuple(_zeros(type) if leaf is None else leaf for leaf, type in zip(leaves, types, strict=True))
         )

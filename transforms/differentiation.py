@@ -14,14 +14,15 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import jax
+import numpy as np
 from weft.core.edge import trees
 from weft.core.edge.untyped import jnp
-from weft.core.errors import DifferentiationError
-from weft.core.interpreter.boundary import AnyCrossing, Arrival, Call, parameter_names
+from weft.core.errors import DifferentiationError, StructureError
+from weft.core.interpreter.boundary import AnyCrossing, Arrival, Call, Outcome, parameter_names
 from weft.core.interpreter.prefixes import RidesByKind
 from weft.core.interpreter.rides import Ride, Role, read_role
 from weft.core.interpreter.rules import Exit, Finish, Lift, Lifted, Rule, pair
-from weft.core.paths import Path, format_path
+from weft.core.paths import Path, format_path, key_part
 from weft.core.records.aliases import refuse_aliases
 from weft.core.records.filters import All, Filter, Maybe, format_filter, probably_meant
 from weft.core.records.kinds import Buffer, Param
@@ -155,8 +156,12 @@ def _refuse(options: DiffOptions, leaf: Leaf, what: str, fix: str) -> None:
 
 
 def type_of(value: Any) -> str:
-    types = (leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf) for leaf in jax.tree.leaves(value))
-    return ", ".join(map(str, types)) or "no array"
+    return ", ".join(map(_type_of_array, jax.tree.leaves(value))) or "no array"
+
+
+def _type_of_array(value: Any) -> str:
+    is_abstract = isinstance(value, jax.ShapeDtypeStruct)
+    return f"{value.dtype}[{','.join(map(str, value.shape))}]" if is_abstract else str(jax.typeof(value))
 
 
 def _depart(options: DiffOptions, index: int) -> Any:
@@ -203,14 +208,55 @@ def sparse_arguments(crossing: AnyCrossing, values: Sequence[Any]) -> tuple[Any,
     return crossing.structure.sparse(dict(zip(positions, values, strict=True)))[1]
 
 
-def read_arguments(crossing: AnyCrossing, given: Call, primals: Sequence[Any]) -> tuple[Any, ...]:
-    """The inverse of `sparse_arguments`, with zeros like the primals where nothing is given."""
+def read_arguments(
+    crossing: AnyCrossing, given: Call, primals: Sequence[Any], what: str = "tangent"
+) -> tuple[Any, ...]:
+    """The inverse of `sparse_arguments`, with zeros like the primals where nothing is given.
+
+    Raises:
+        StructureError: if `what` is given is of another shape than the argument that it belongs to.
+    """
+    positions = [i for i, ride in enumerate(crossing.rides) if ride == DIFFERENTIATED]
     values = crossing.structure.read_sparse(given)
-    chosen = [value for value, ride in zip(values, crossing.rides, strict=True) if ride == DIFFERENTIATED]
-    return tuple(
-        jax.tree.map(jnp.zeros_like, primal) if value is None else value
-        for value, primal in zip(chosen, primals, strict=True)
+    chosen = tuple(
+        jax.tree.map(jnp.zeros_like, primal) if values[i] is None else values[i]
+        for i, primal in zip(positions, primals, strict=True)
     )
+    refuse_misshapen(what, chosen, primals, lambda i: format_path(crossing.structure.path_of(positions[i])))
+    return chosen
+
+
+def read_output(outcome: Outcome, given: Any, primals: Sequence[Any], what: str) -> tuple[Any, ...]:
+    """What is given for the leaves of the primal output, None where there is nothing.
+
+    Raises:
+        StructureError: if it is of another shape than the output that it belongs to.
+    """
+    values = outcome.read_sparse(given)
+
+    def path_of(position: int) -> str:
+        places = trees.flatten_with_path(outcome.sparse(range(len(primals))))[0]
+        keys = next(keys for keys, value in places if value == position)
+        return format_path(tuple(map(key_part, keys)), "output")
+
+    refuse_misshapen(what, values, primals, path_of)
+    return tuple(values)
+
+
+def refuse_misshapen(what: str, values: Sequence[Any], primals: Sequence[Any], path_of: Callable[[int], str]) -> None:
+    """Refuses tangents or cotangents by the user's name for what they belong to: JAX counts them from 0."""
+    wrong = [
+        f"{path_of(i)}: {type_of(primal)}, its {what}: {type_of(value)}"
+        for i, (value, primal) in enumerate(zip(values, primals, strict=True))
+        if value is not None
+        and list(map(np.shape, jax.tree.leaves(value))) != list(map(np.shape, jax.tree.leaves(primal)))
+    ]
+    if wrong:
+        raise StructureError(
+            f"a {what} must be of the shape of what it belongs to",
+            at=wrong,
+            fix="sum it over the axes along which that was broadcast, or give None where it is zero",
+        )
 
 
 def like_arguments(finish: Finish[DiffOptions], values: Sequence[Any]) -> Any:

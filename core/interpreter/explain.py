@@ -241,13 +241,16 @@ _MOST_FRAMES = 40
 _MOST_PATHS = 5
 
 
-def explain_traced(error: Exception, values: Sequence[PyTree], path_of: Callable[[int], Path]) -> None:
+def explain_traced(
+    error: Exception, values: Sequence[PyTree], path_of: Callable[[int], Path], names_of: Callable[[], Sequence[str]]
+) -> None:
     """Raises a better error in place of one of JAX's about a value that is traced, if an argument explains it.
 
     Args:
         error: what came out of the user's function.
         values: the leaves that the function was given.
         path_of: the path of leaf `i` in the arguments.
+        names_of: gives the names of the function's positional parameters.
 
     Raises:
         TracedValueError: naming the arguments that the value comes from.
@@ -268,11 +271,11 @@ def explain_traced(error: Exception, values: Sequence[PyTree], path_of: Callable
             raise kind(
                 f"Python needs a value that depends on {blamed}, and that is traced: {first}",
                 at=[*at, *_place(error.__traceback__)],
-                fix=_make_static(paths) + advice,
+                fix=_make_static(paths, names_of()) + advice,
             ) from error
 
 
-def _make_static(paths: Sequence[Path]) -> str:
+def _make_static(paths: Sequence[Path], positional: Sequence[str]) -> str:
     """How an argument becomes static in the transform that is being traced, if it can."""
     transform = current_frames()[-1].transform if current_frames() else ""
     if len(paths) != 1 or transform not in ("jit", "remat"):
@@ -280,7 +283,10 @@ def _make_static(paths: Sequence[Path]) -> str:
     name, *below = paths[0]
     if below:
         return f"if few values are meant, make {format_path(paths[0])} an argument of its own, and that static; else "
-    option = f'static_argnames="{name}"' if transform == "jit" else "static_argnums"
+    option = f'static_argnames="{name}"'
+    if transform == "remat":  # it has no static_argnames
+        known = {parameter: place for place, parameter in enumerate(positional)}
+        option = f"static_argnums={known[name]}" if name in known else f"static_argnums, once {name} may be positional"
     return f"if few values are meant, make it static ({transform} with {option}); else "
 
 

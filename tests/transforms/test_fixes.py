@@ -90,3 +90,60 @@ def test_a_traced_value_as_a_static_argument_is_told_of_the_transform_around():
     assert caught.value.fix.endswith("or pass what is static in the transform around this call, too")
     assert "use a tuple" not in str(caught.value)
     assert weft.jit(outer, static_argnames="n")(X, 2).tolist() == [2.0] * 3
+
+
+def test_remat_is_told_the_number_of_what_is_to_be_static():
+    def power(x: jax.Array, n: Any) -> jax.Array:
+        return x**3 if n > 2 else x
+
+    with pytest.raises(weft.TracedBoolError, match=r"make it static \(remat with static_argnums=1\)"):
+        weft.remat(power)(X, jnp.array(3))
+    assert weft.remat(power, static_argnums=1)(X, 3).tolist() == [1.0] * 3
+
+
+def test_remat_is_not_told_to_make_a_keyword_only_argument_static_as_it_is():
+    def power(x: jax.Array, *, n: Any) -> jax.Array:
+        return x**3 if n > 2 else x
+
+    advice = r"make it static \(remat with static_argnums, once n may be positional\)"
+    with pytest.raises(weft.TracedBoolError, match=advice):
+        weft.remat(power)(X, n=jnp.array(3))
+
+
+def scaled(rule: Any) -> Any:
+    @weft.custom_vjp
+    def scale(weights: Any, x: jax.Array) -> jax.Array:
+        return weights["w"] * x
+
+    scale.defvjp(lambda weights, x: (weights["w"] * x, (weights, x)), rule)
+    return lambda w: scale({"w": w}, X).sum()
+
+
+def test_cotangents_of_a_wrong_shape_are_told_by_the_argument_they_belong_to():
+    with pytest.raises(weft.StructureError, match="a cotangent must be of the shape of what it belongs to") as caught:
+        weft.grad(scaled(lambda saved, g: ({"w": g * saved[1]}, g * saved[0]["w"])))(1.0)
+    assert "at: weights.w: float32[], its cotangent: float32[3]" in str(caught.value)
+    assert "sum it over the axes along which that was broadcast" in caught.value.fix
+    assert float(weft.grad(scaled(lambda saved, g: ({"w": (g * saved[1]).sum()}, None)))(1.0)) == 3.0
+
+
+def doubled_jvp() -> Any:
+    double = weft.custom_jvp(lambda x: {"y": 2 * x})
+    double.defjvp(lambda primals, tangents: (double(*primals), {"y": jnp.ones(5)}))
+    return weft.jvp(double, (X,), (X,))
+
+
+@pytest.mark.parametrize(
+    ("call", "place"),
+    [
+        (lambda: weft.jvp(lambda a: a["w"], ({"w": X},), ({"w": jnp.ones(5)},)), "a.w: float32[3], its tangent"),
+        (lambda: weft.linearize(lambda a: 2 * a, X)[1](jnp.ones(5)), "a: float32[3], its tangent"),
+        (lambda: weft.vjp(lambda a: {"y": 2 * a}, X)[1]({"y": jnp.ones(5)}), "output.y: float32[3], its cotangent"),
+        (doubled_jvp, "output.y: float32[3], its tangent"),
+    ],
+    ids=["jvp", "linearize", "vjp", "custom_jvp"],
+)
+def test_derivatives_of_a_wrong_shape_are_told_by_the_users_path(call: Any, place: str):
+    with pytest.raises(weft.StructureError, match="must be of the shape of what it belongs to") as caught:
+        call()
+    assert f"at: {place}: float32[5]" in str(caught.value)
