@@ -25,7 +25,7 @@ from weft.transforms.differentiation import (
     primal_of,
     read_arguments,
     read_output,
-    type_of,
+    types_of,
 )
 from weft.transforms.keywords import ReverseKeywords
 
@@ -41,7 +41,7 @@ def _lift_grad(lift: Lift[DiffOptions]) -> Lifted:
         if len(outputs) != 1 or jnp.shape(outputs[0]) != ():
             raise DifferentiationError(
                 f"{options.name} needs a function that returns one scalar, but this one returned "
-                f"{', '.join(map(type_of, outputs)) or 'no array'}",
+                f"{', '.join(map(types_of, outputs)) or 'no array'}",
                 fix="reduce it (jnp.mean, jnp.sum)"
                 + ("" if options.has_aux else ", or return (loss, aux) with has_aux=True")
                 + "; for a whole Jacobian use jacrev",

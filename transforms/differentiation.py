@@ -26,7 +26,7 @@ from weft.core.paths import Path, format_path, key_part
 from weft.core.records.aliases import refuse_aliases
 from weft.core.records.filters import All, Filter, Maybe, format_filter, probably_meant
 from weft.core.records.kinds import Buffer, Param
-from weft.core.records.leaves import Leaf
+from weft.core.records.leaves import Leaf, type_of
 from weft.core.records.origins import arguments_by_name, note_beside
 
 # What is closed over need not leave; what is differentiated leaves as part of what is differentiated with it.
@@ -99,7 +99,7 @@ def _check(
         wanted = "Param" if options.wrt is None else format_filter(options.wrt)
         raise DifferentiationError(
             f"{options.name} has nothing to differentiate: no leaf of argument {options.argnums} is {wanted}",
-            at=[f"{format_path(leaf.path)}: {leaf.kind.__name__}, {type_of(leaf.value)}" for leaf in leaves[:20]],
+            at=[f"{format_path(leaf.path)}: {leaf.kind.__name__}, {types_of(leaf.value)}" for leaf in leaves[:20]],
             fix=f"{probably_meant((options.wrt,), leaves)}choose the leaves with wrt=, or the argument with argnums=; "
             "integers have no gradient",
         )
@@ -150,18 +150,14 @@ def _position(root: Path, call: Call) -> int:
 def _refuse(options: DiffOptions, leaf: Leaf, what: str, fix: str) -> None:
     raise DifferentiationError(
         f"{options.name} cannot differentiate a leaf that {what}",
-        at=f"{format_path(leaf.path)}: {type_of(leaf.value)}",
+        at=f"{format_path(leaf.path)}: {types_of(leaf.value)}",
         fix=fix,
     )
 
 
-def type_of(value: Any) -> str:
-    return ", ".join(map(_type_of_array, jax.tree.leaves(value))) or "no array"
-
-
-def _type_of_array(value: Any) -> str:
-    is_abstract = isinstance(value, jax.ShapeDtypeStruct)
-    return f"{value.dtype}[{','.join(map(str, value.shape))}]" if is_abstract else str(jax.typeof(value))
+def types_of(value: Any) -> str:
+    """The types of a leaf's arrays: in a graph's Variable there may be a tree of them."""
+    return ", ".join(map(type_of, jax.tree.leaves(value))) or "no array"
 
 
 def _depart(options: DiffOptions, index: int) -> Any:
@@ -246,7 +242,7 @@ def read_output(outcome: Outcome, given: Any, primals: Sequence[Any], what: str)
 def refuse_misshapen(what: str, values: Sequence[Any], primals: Sequence[Any], path_of: Callable[[int], str]) -> None:
     """Refuses tangents or cotangents by the user's name for what they belong to: JAX counts them from 0."""
     wrong = [
-        f"{path_of(i)}: {type_of(primal)}, its {what}: {type_of(value)}"
+        f"{path_of(i)}: {types_of(primal)}, its {what}: {types_of(value)}"
         for i, (value, primal) in enumerate(zip(values, primals, strict=True))
         if value is not None
         and list(map(np.shape, jax.tree.leaves(value))) != list(map(np.shape, jax.tree.leaves(primal)))

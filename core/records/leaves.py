@@ -11,6 +11,7 @@ What a `weft.Module` holds that is no array is none of its leaves: it is configu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -151,6 +152,18 @@ def _makes_of_fields(record: eqx.Module, path: Path) -> Iterator[Any]:
         if field.metadata.get("static", False) and field.name in values:
             refuse_unhashable(values[field.name], lambda field=field: format_path((*path, field.name)))
             yield make_of_static(values[field.name])
+
+
+def type_of(value: Any) -> str:
+    """The type of an array as JAX writes it, also of a mere shape, and of what JAX has no dtype for.
+
+    >>> type_of(np.zeros(2)), type_of(jax.ShapeDtypeStruct((2, 3), "float32")), type_of(np.array(["a"]))
+    ('float32[2]', 'float32[2,3]', '<U1[1]')
+    """
+    if not isinstance(value, jax.ShapeDtypeStruct):
+        with suppress(TypeError):
+            return str(jax.typeof(value))
+    return f"{value.dtype}[{','.join(map(str, value.shape))}]"
 
 
 def refuse_unhashable(value: object, where: Callable[[], str], *, is_argument: bool = False) -> None:
