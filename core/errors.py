@@ -125,15 +125,15 @@ class BranchError(WeftError, TypeError):
     """Branches of one `cond` or `switch` that do not return the same thing."""
 
 
-class DifferentiationError(WeftError, TypeError):
-    """Nothing to differentiate, or an output that cannot be differentiated."""
+class DifferentiationError(WeftError, TypeError, ValueError):
+    """Nothing to differentiate, or what cannot be differentiated: an output, a loop without a bound."""
 
 
-class MissingRuleError(DifferentiationError, ValueError):
+class MissingRuleError(DifferentiationError):
     """A function with a derivative rule of its own that is called before it was given one."""
 
 
-class PairError(DifferentiationError, ValueError):
+class PairError(DifferentiationError):
     """An output that is not the pair that `has_aux` asks for."""
 
 
@@ -146,7 +146,7 @@ class MeshError(WeftError, ValueError):
 
 
 class TraceLevelError(WeftError, TypeError):
-    """A tracer where a value from outside the trace is needed, or the reverse."""
+    """A tracer, or a mere shape, where a value is needed, or the reverse."""
 
 
 class TracedValueError(WeftError, jax.errors.ConcretizationTypeError):

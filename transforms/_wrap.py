@@ -11,7 +11,7 @@ from weft.core import caches
 from weft.core.constants import constants_of
 from weft.core.edge.untyped import jnp
 from weft.core.errors import WeftError
-from weft.core.interpreter.boundary import AnyBoundary
+from weft.core.interpreter.boundary import AnyBoundary, parameter_names
 from weft.core.interpreter.interpret import Interpreted, interpret, name_of
 from weft.core.interpreter.rules import Rule
 from weft.core.interpreter.values import VALUES
@@ -133,22 +133,31 @@ def titled(name: str, lifted: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def with_statics(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any], numbers: frozenset[int], names: frozenset[str]
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    numbers: frozenset[int],
+    names: frozenset[str],
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments with those that are static as a whole wrapped as such.
+    """Arguments of a function with those that are static as a whole wrapped as such.
 
     Raises:
         StaticError: if one cannot be hashed.
     """
 
-    def static(value: Any, name: str) -> Static:
-        refuse_unhashable(value, lambda: name)
+    def static(value: Any, name: str | int) -> Static:
+        refuse_unhashable(value, lambda: _name_of_argument(function, name), is_argument=True)
         return Static(value)
 
     return (
-        tuple(static(value, f"args[{i}]") if i in numbers else value for i, value in enumerate(args)),
+        tuple(static(value, i) if i in numbers else value for i, value in enumerate(args)),
         {name: static(value, name) if name in names else value for name, value in kwargs.items()},
     )
+
+
+def _name_of_argument(function: Callable[..., Any], name: str | int) -> str:
+    known = parameter_names(function)
+    return name if isinstance(name, str) else known[name] if name < len(known) else f"args[{name}]"
 
 
 def as_tuple(value: int | str | Sequence[Any] | None) -> tuple[Any, ...]:

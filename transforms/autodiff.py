@@ -24,7 +24,8 @@ from weft.transforms.differentiation import (
     like_output,
     primal_of,
     read_arguments,
-    type_of,
+    read_output,
+    types_of,
 )
 from weft.transforms.keywords import ReverseKeywords
 from weft.transforms.transformed import transform
@@ -41,7 +42,7 @@ def _lift_grad(lift: Lift[DiffOptions]) -> Lifted:
         if len(outputs) != 1 or jnp.shape(outputs[0]) != ():
             raise DifferentiationError(
                 f"{options.name} needs a function that returns one scalar, but this one returned "
-                f"{', '.join(map(type_of, outputs)) or 'no array'}",
+                f"{', '.join(map(types_of, outputs)) or 'no array'}",
                 fix="reduce it (jnp.mean, jnp.sum)"
                 + ("" if options.has_aux else ", or return (loss, aux) with has_aux=True")
                 + "; for a whole Jacobian use jacrev",
@@ -122,6 +123,10 @@ def _main_and_rest(out: Any, options: DiffOptions) -> tuple[Any, tuple[Any, ...]
     return (out[0], (out[1],)) if options.has_aux else (out, ())
 
 
+def _as_shapes(types: Any) -> Any:
+    return jax.tree.map(lambda type: jax.ShapeDtypeStruct(type.shape, type.dtype), types)
+
+
 def _zeros(types: Any) -> Any:
     def zero(type: Any) -> Any:
         return jnp.zeros(type.shape, type.dtype)
@@ -138,7 +143,7 @@ def vjp_with(run: Callable[..., Any], primals: tuple[Any, ...]) -> Any:
     def pullback(cotangent: Any) -> tuple[Any, ...]:
         # A tree like the whole output; what is auxiliary has no cotangent.
         given = (cotangent, None) if finish.options.has_aux else cotangent
-        leaves = finish.outcome.read_sparse(given)
+        leaves = read_output(finish.outcome, given, _as_shapes(types), "cotangent")
         (gradient,) = pull(
             tuple(_zeros(type) if leaf is None else leaf for leaf, type in zip(leaves, types, strict=True))
         )

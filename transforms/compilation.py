@@ -134,7 +134,8 @@ class JitFunction(Transformed[P, R]):
         return self._call(args, kwargs)
 
     def _with_statics(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return with_statics(args, kwargs, self._options.static_numbers, self._options.static_names)
+        function = self._interpreted.held[0]
+        return with_statics(function, args, kwargs, self._options.static_numbers, self._options.static_names)
 
     def trace(self, *args: P.args, **kwargs: P.kwargs) -> Stage:
         """Traces the function for these arguments (or `ShapeDtypeStruct`s); see `jax.stages.Traced`."""

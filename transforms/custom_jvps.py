@@ -24,7 +24,7 @@ from weft.transforms.custom import (
     interleave,
     part,
 )
-from weft.transforms.differentiation import sparse_arguments
+from weft.transforms.differentiation import read_output, sparse_arguments
 from weft.transforms.transformed import transform
 
 P = ParamSpec("P")
@@ -53,7 +53,7 @@ def _lift_jvp(lift: Lift[CustomOptions]) -> Lifted:
             live, memory = body.boundary.rebuild(body.crossing, values)
             (primals,), _, outcome = body.boundary.leave(body.crossing, values, live, memory, out, body.departure)
             outcomes.append(OutcomeNode(value=outcome))
-            leaves = outcome.read_sparse(tangent)
+            leaves = read_output(outcome, tangent, primals, "tangent")
             return primals, tuple(map(_as_tangent, leaves, primals))
 
         function = untyped_jax.custom_jvp(titled(body.name, primal))

@@ -152,7 +152,7 @@ def _gradients(options: CustomOptions, body: Body, groups: Groups, given: Any) -
         )
     # Read like a call, in which arguments without a derivative are there too.
     given = interleave(options.nondiff_argnums, [None] * len(nondiff), cotangents)
-    return read_arguments(body.crossing, ((), given, {}), groups[0])
+    return read_arguments(body.crossing, ((), given, {}), groups[0], "cotangent")
 
 
 CUSTOM_VJP = custom_rule("custom_vjp", _lift_vjp)

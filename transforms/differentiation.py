@@ -14,18 +14,19 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import jax
+import numpy as np
 from weft.core.edge import trees
 from weft.core.edge.untyped import jnp
-from weft.core.errors import DifferentiationError
-from weft.core.interpreter.boundary import AnyCrossing, Arrival, Call, parameter_names
+from weft.core.errors import DifferentiationError, StructureError
+from weft.core.interpreter.boundary import AnyCrossing, Arrival, Call, Outcome, parameter_names
 from weft.core.interpreter.prefixes import RidesByKind
 from weft.core.interpreter.rides import Ride, Role, read_role
 from weft.core.interpreter.rules import Exit, Finish, Lift, Lifted, Rule, pair
-from weft.core.paths import Path, format_path
+from weft.core.paths import Path, format_path, key_part
 from weft.core.records.aliases import refuse_aliases
-from weft.core.records.filters import All, Filter, Maybe, format_filter
+from weft.core.records.filters import All, Filter, Maybe, format_filter, probably_meant
 from weft.core.records.kinds import Buffer, Param
-from weft.core.records.leaves import Leaf
+from weft.core.records.leaves import Leaf, type_of
 from weft.core.records.origins import arguments_by_name, note_beside
 
 # What is closed over need not leave; what is differentiated leaves as part of what is differentiated with it.
@@ -98,8 +99,9 @@ def _check(
         wanted = "Param" if options.wrt is None else format_filter(options.wrt)
         raise DifferentiationError(
             f"{options.name} has nothing to differentiate: no leaf of argument {options.argnums} is {wanted}",
-            at=[f"{format_path(leaf.path)}: {leaf.kind.__name__}, {type_of(leaf.value)}" for leaf in leaves[:20]],
-            fix="choose the leaves with wrt=, or the argument with argnums=; integers have no gradient",
+            at=[f"{format_path(leaf.path)}: {leaf.kind.__name__}, {types_of(leaf.value)}" for leaf in leaves[:20]],
+            fix=f"{probably_meant((options.wrt,), leaves)}choose the leaves with wrt=, or the argument with argnums=; "
+            "integers have no gradient",
         )
     _note_beside(options, call)
     # Where what comes out is applied as an update. A vjp may well be asked for an array in two places: its cotangents
@@ -148,14 +150,14 @@ def _position(root: Path, call: Call) -> int:
 def _refuse(options: DiffOptions, leaf: Leaf, what: str, fix: str) -> None:
     raise DifferentiationError(
         f"{options.name} cannot differentiate a leaf that {what}",
-        at=f"{format_path(leaf.path)}: {type_of(leaf.value)}",
+        at=f"{format_path(leaf.path)}: {types_of(leaf.value)}",
         fix=fix,
     )
 
 
-def type_of(value: Any) -> str:
-    types = (leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf) for leaf in jax.tree.leaves(value))
-    return ", ".join(map(str, types)) or "no array"
+def types_of(value: Any) -> str:
+    """The types of a leaf's arrays: in a graph's Variable there may be a tree of them."""
+    return ", ".join(map(type_of, jax.tree.leaves(value))) or "no array"
 
 
 def _depart(options: DiffOptions, index: int) -> Any:
@@ -202,14 +204,55 @@ def sparse_arguments(crossing: AnyCrossing, values: Sequence[Any]) -> tuple[Any,
     return crossing.structure.sparse(dict(zip(positions, values, strict=True)))[1]
 
 
-def read_arguments(crossing: AnyCrossing, given: Call, primals: Sequence[Any]) -> tuple[Any, ...]:
-    """The inverse of `sparse_arguments`, with zeros like the primals where nothing is given."""
+def read_arguments(
+    crossing: AnyCrossing, given: Call, primals: Sequence[Any], what: str = "tangent"
+) -> tuple[Any, ...]:
+    """The inverse of `sparse_arguments`, with zeros like the primals where nothing is given.
+
+    Raises:
+        StructureError: if `what` is given is of another shape than the argument that it belongs to.
+    """
+    positions = [i for i, ride in enumerate(crossing.rides) if ride == DIFFERENTIATED]
     values = crossing.structure.read_sparse(given)
-    chosen = [value for value, ride in zip(values, crossing.rides, strict=True) if ride == DIFFERENTIATED]
-    return tuple(
-        jax.tree.map(jnp.zeros_like, primal) if value is None else value
-        for value, primal in zip(chosen, primals, strict=True)
+    chosen = tuple(
+        jax.tree.map(jnp.zeros_like, primal) if values[i] is None else values[i]
+        for i, primal in zip(positions, primals, strict=True)
     )
+    refuse_misshapen(what, chosen, primals, lambda i: format_path(crossing.structure.path_of(positions[i])))
+    return chosen
+
+
+def read_output(outcome: Outcome, given: Any, primals: Sequence[Any], what: str) -> tuple[Any, ...]:
+    """What is given for the leaves of the primal output, None where there is nothing.
+
+    Raises:
+        StructureError: if it is of another shape than the output that it belongs to.
+    """
+    values = outcome.read_sparse(given)
+
+    def path_of(position: int) -> str:
+        places = trees.flatten_with_path(outcome.sparse(range(len(primals))))[0]
+        keys = next(keys for keys, value in places if value == position)
+        return format_path(tuple(map(key_part, keys)), "output")
+
+    refuse_misshapen(what, values, primals, path_of)
+    return tuple(values)
+
+
+def refuse_misshapen(what: str, values: Sequence[Any], primals: Sequence[Any], path_of: Callable[[int], str]) -> None:
+    """Refuses tangents or cotangents by the user's name for what they belong to: JAX counts them from 0."""
+    wrong = [
+        f"{path_of(i)}: {types_of(primal)}, its {what}: {types_of(value)}"
+        for i, (value, primal) in enumerate(zip(values, primals, strict=True))
+        if value is not None
+        and list(map(np.shape, jax.tree.leaves(value))) != list(map(np.shape, jax.tree.leaves(primal)))
+    ]
+    if wrong:
+        raise StructureError(
+            f"a {what} must be of the shape of what it belongs to",
+            at=wrong,
+            fix="sum it over the axes along which that was broadcast, or give None where it is zero",
+        )
 
 
 def like_arguments(finish: Finish[DiffOptions], values: Sequence[Any]) -> Any:

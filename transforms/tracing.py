@@ -211,7 +211,7 @@ def static_arguments(function: Callable[..., Any], argnums: Any, transformed: Ca
         return transformed
 
     def run(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        args, kwargs = with_statics(args, kwargs, numbers, names)
+        args, kwargs = with_statics(function, args, kwargs, numbers, names)
         return transformed(*args, **kwargs)
 
     return Transformed(function, run)

@@ -56,6 +56,10 @@ OUTSIDE_ONLY = "can only be used outside of `jax.jit`"
 NOT_COMPARED, OUTCOME = "Cache keys should be comparable using __eq__", "weft.core.interpreter.rules.OutcomeNode"
 # A leaf that cannot be traced: as an argument of a compiled call, and where a call is eager.
 NOT_ABSTRACT, NOT_OF_JAX = "as an abstract array", "is not a valid JAX array type"
+# A mere shape where a value is needed.
+NO_VALUE = "is not a valid JAX type"
+# A loop whose number of steps is traced, differentiated in reverse.
+NO_REVERSE = "Reverse-mode differentiation does not work for lax.while_loop"
 # An axis by a number that none of an array's has.
 NO_SUCH_AXIS = "out of bounds for array of dimension"
 # Operands of unlike numbers of axes.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import FrameType, TracebackType
 from typing import Any, cast
 
@@ -26,6 +27,7 @@ from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import (
     AliasError,
     CheckError,
+    DifferentiationError,
     DonatedError,
     MeshError,
     StaticError,
@@ -38,10 +40,11 @@ from weft.core.errors import (
     WeftError,
 )
 from weft.core.frames import current_frames
+from weft.core.interpreter.donations import donors_of
 from weft.core.paths import Path, format_path
-from weft.core.records.leaves import Leaf
+from weft.core.records.leaves import Leaf, type_of
 
-AnyArray = np.ndarray[Any, Any]
+_MOST_PATHS = 5
 
 
 def _is_told_elsewhere(record: logging.LogRecord) -> bool:
@@ -59,12 +62,7 @@ def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]]) -> None
     """Raises a better error in place of one of JAX's, if an argument explains it; else returns.
 
     Raises:
-        DonatedError: if arguments were donated to an earlier call.
-        TraceLevelError: if arguments are tracers of a transform that has ended.
-        AliasError: if one array was donated under two paths.
-        MeshError: if arguments lie on an explicit mesh and others on none, or are divided as the transform cannot take
-            them, or JAX cannot tell there where a result lies.
-        StaticError: if arguments are NumPy arrays of what JAX has no dtype for.
+        WeftError: as the table of answers has it.
         CheckError: if `weft.error_if` failed.
         EquinoxRuntimeError: if `eqx.error_if` failed.
         KeyboardInterrupt: if that is what JAX's error came of.
@@ -84,78 +82,83 @@ def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]]) -> None
         if message.startswith(names.OF_ERROR_IF):
             raise CheckError(message.removeprefix(names.OF_ERROR_IF)) from None
         raise eqx.EquinoxRuntimeError(message) from None
-    if isinstance(error, WeftError):
-        return
-    text = str(error)
     if type(error).__name__ == names.CLASS_OF_SHARDINGS:
-        _raise_off_mesh(find_leaves(), error)
-        _raise_open(error)
-    if not isinstance(error, ValueError | RuntimeError | TypeError):
+        raise _off_mesh(find_leaves(), error) or _open(error) from error
+    if isinstance(error, WeftError) or not isinstance(error, ValueError | RuntimeError | TypeError):
         return
-    if names.MAPPED_APART in text or names.SLICED_APART in text:
-        _raise_divided(find_leaves(), error)
-    if isinstance(error, jax.errors.UnexpectedTracerError) or names.A_TRACER in text.lower():
-        escaped = [leaf for leaf in find_leaves() if isinstance(leaf.value, Tracer)]
-        escaped = [leaf for leaf in escaped if is_dead_tracer(leaf.value)]
-        if escaped:
-            raise TraceLevelError(
-                "a tracer escaped from a transform that has ended, into these arguments",
-                at=[f"{format_path(leaf.path)}: {leaf.value.aval}" for leaf in escaped],
-                fix="return the value from the transformed function instead of storing it outside",
-            ) from error
-    if isinstance(error, TypeError) and (names.NOT_ABSTRACT in text or names.NOT_OF_JAX in text):
-        arrays = [(leaf.path, cast("AnyArray", leaf.value)) for leaf in find_leaves() if type(leaf.value) is np.ndarray]
-        foreign = [(path, array) for path, array in arrays if not _is_known(array)]
-        if foreign:
-            raise StaticError(
-                "JAX has no arrays of these dtypes",
-                at=[f"{format_path(path)}: {array.dtype}{list(array.shape)}" for path, array in foreign],
-                fix="keep it as configuration (a tuple: array.tolist()), or compute with numbers that stand for it",
-            ) from error
-    if names.DELETED in text or names.DONATED_TWICE in text:
-        leaves = find_leaves()
-        gone = [leaf for leaf in leaves if isinstance(leaf.value, jax.Array) and _is_deleted(leaf.value)]
-        if names.DONATED_TWICE in text:
-            _raise_aliased(leaves, error)
-        if gone:
-            raise DonatedError(
-                "these arguments were donated to an earlier call, and are gone",
-                at=[format_path(leaf.path) for leaf in gone],
-                fix="use the successor that the call returned, or do not donate",
-            ) from error
+    for words, kind, places, what, fix in _ANSWERS:
+        at = places(find_leaves(), error) if words.lower() in str(error).lower() else None
+        if at is not None:
+            raise kind(what, at=at, fix=fix) from error
 
 
-def _is_known(array: AnyArray) -> bool:
-    """Whether JAX has arrays of the dtype: texts, dates, objects and structures it has not."""
+# Where an error is, or None if the arguments do not explain it.
+Places = Callable[[Sequence[Leaf], Exception], "list[str] | None"]
+
+
+def _blamed(is_blamed: Callable[[Any], bool], leaves: Sequence[Leaf], error: Exception) -> list[str] | None:
+    """The places of the arguments that are to blame."""
+    blamed = [f"{format_path(leaf.path)}: {type_of(leaf.value)}" for leaf in leaves if is_blamed(leaf.value)]
+    return _first(blamed) or None
+
+
+def _first(places: Sequence[str]) -> list[str]:
+    more = [f"and {len(places) - _MOST_PATHS} more"] if places[_MOST_PATHS:] else []
+    return [*places[:_MOST_PATHS], *more]
+
+
+def _is_escaped(value: Any) -> bool:
+    return isinstance(value, Tracer) and is_dead_tracer(value)
+
+
+def _is_foreign(value: Any) -> bool:
+    """Whether JAX has no arrays of the dtype: texts, dates, objects and structures."""
     # bfloat16 and its like are of NumPy's sort of structures.
-    return array.dtype.kind not in "USOmMV" or jnp.issubdtype(array.dtype, np.number)
+    return type(value) is np.ndarray and value.dtype.kind in "USOmMV" and not jnp.issubdtype(value.dtype, np.number)
 
 
-def _is_deleted(value: jax.Array) -> bool:
-    return not isinstance(value, Tracer) and value.is_deleted()
+def _is_deleted(value: Any) -> bool:
+    return isinstance(value, jax.Array) and not isinstance(value, Tracer) and value.is_deleted()
 
 
-def _raise_off_mesh(leaves: Sequence[Leaf], error: Exception) -> None:
-    """Raises if the mesh is known from some arguments alone: from the others JAX cannot tell where results lie."""
+def _deleted(leaves: Sequence[Leaf], error: Exception) -> list[str] | None:
+    places = _blamed(_is_deleted, leaves, error)
+    return places and [*places, *donors_of(leaf.value for leaf in leaves if _is_deleted(leaf.value))]
+
+
+def _aliased(leaves: Sequence[Leaf], error: Exception) -> list[str]:
+    paths: dict[int, list[str]] = {}
+    for leaf in leaves:
+        paths.setdefault(id(leaf.value), []).append(format_path(leaf.path))
+    return [" and ".join(group) for group in paths.values() if len(group) > 1]
+
+
+def _loop(leaves: Sequence[Leaf], error: Exception) -> list[str]:
+    # JAX says there where the loop was written.
+    return [] if error.__cause__ is None else _places(error.__cause__.__traceback__)[0][-1:]
+
+
+def _off_mesh(leaves: Sequence[Leaf], error: Exception) -> MeshError | None:
+    """If the mesh is known from some arguments alone: from the others JAX cannot tell where results lie."""
     if not jax.sharding.get_abstract_mesh().empty:
-        return
-    meshes = [(leaf.path, jax.typeof(leaf.value).sharding.mesh) for leaf in leaves]
+        return None
+    meshes = [(format_path(leaf.path), jax.typeof(leaf.value).sharding.mesh) for leaf in leaves]
     off = [path for path, mesh in meshes if mesh.empty]
     on = [(path, mesh) for path, mesh in meshes if jax.sharding.AxisType.Explicit in mesh.axis_types]
-    if off and on:
-        path, mesh = on[0]
-        axes = ", ".join(f"{name}={size}" for name, size in mesh.shape.items())
-        more = [f"and {len(off) - _MOST_PATHS} more"] if off[_MOST_PATHS:] else []
-        raise MeshError(
-            f"{format_path(path)} lies on an explicit mesh ({axes}), and other arguments on none: JAX cannot tell "
-            f"where results lie: {str(error).partition(chr(10))[0]}",
-            at=[*map(format_path, off[:_MOST_PATHS]), *more],
-            fix="call it inside `with jax.set_mesh(mesh):`, or place them there (weft.shard, jax.device_put)",
-        ) from error
+    if not off or not on:
+        return None
+    path, mesh = on[0]
+    axes = ", ".join(f"{name}={size}" for name, size in mesh.shape.items())
+    return MeshError(
+        f"{path} lies on an explicit mesh ({axes}), and other arguments on none: JAX cannot tell "
+        f"where results lie: {str(error).partition(chr(10))[0]}",
+        at=_first(off),
+        fix="call it inside `with jax.set_mesh(mesh):`, or place them there (weft.shard, jax.device_put)",
+    )
 
 
-def _raise_open(error: Exception) -> None:
-    """Raises about an operation on an explicit mesh whose result could lie in several places, or whose operands differ.
+def _open(error: Exception) -> MeshError:
+    """About an operation on an explicit mesh whose result could lie in several places, or whose operands differ.
 
     It may be in code of others, which nobody can give an `out_sharding`: in a loss or transformation of optax.
     """
@@ -166,11 +169,8 @@ def _raise_open(error: Exception) -> None:
     if jax.sharding.get_abstract_mesh().empty:
         # Since JAX 0.11 derivatives of loops forget the mesh of their operands.
         fix = f"call it inside `with jax.set_mesh(mesh):`; if that does not help, {fix}"
-    raise MeshError(
-        f"JAX cannot tell where a result lies on an explicit mesh: {str(error).partition(chr(10))[0]}",
-        at=place,
-        fix=fix,
-    ) from error
+    what = f"JAX cannot tell where a result lies on an explicit mesh: {str(error).partition(chr(10))[0]}"
+    return MeshError(what, at=place, fix=fix)
 
 
 def _places(traceback: TracebackType | None) -> tuple[list[str], str | None]:
@@ -194,32 +194,37 @@ def _frames(traceback: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
         traceback = traceback.tb_next
 
 
-def _raise_divided(leaves: Sequence[Leaf], error: Exception) -> None:
-    """Raises about the arguments of a transform whose axis is divided over an explicit mesh."""
-    types = [f"{format_path(leaf.path)}: {jax.typeof(leaf.value)}" for leaf in leaves]
-    more = [f"and {len(types) - _MOST_PATHS} more"] if types[_MOST_PATHS:] else []
-    what, fix = (
-        ("a mapped axis is divided over the mesh in some arguments and otherwise in others", "divide it alike in all")
-        if names.MAPPED_APART in str(error)
-        else ("an axis of which a scan takes slices is divided over the mesh", "have it whole on each device")
-    )
-    raise MeshError(
-        what,
-        at=[*types[:_MOST_PATHS], *more],
-        fix=f"{fix} (weft.shard, jax.sharding.reshard), or call it under jax.sharding.auto_axes",
-    ) from error
-
-
-def _raise_aliased(leaves: Sequence[Leaf], error: Exception) -> None:
-    paths: dict[int, list[Path]] = {}
-    for leaf in leaves:
-        paths.setdefault(id(leaf.value), []).append(leaf.path)
-    shared = [" and ".join(map(format_path, group)) for group in paths.values() if len(group) > 1]
-    raise AliasError(
+_DIVIDED = "(weft.shard, jax.sharding.reshard), or call it under jax.sharding.auto_axes"
+_NO_DTYPE = (
+    StaticError, partial(_blamed, _is_foreign), "JAX has no arrays of these dtypes",
+    "keep it as configuration (a tuple: array.tolist()), or compute with numbers that stand for it",
+)  # fmt: skip
+# JAX's words, and what is said in their place: the error, where, what, and what to do. The first with a place counts.
+_ANSWERS: tuple[tuple[str, type[WeftError], Places, str, str], ...] = (
+    (names.MAPPED_APART, MeshError, partial(_blamed, lambda value: True),
+        "a mapped axis is divided over the mesh in some arguments and otherwise in others",
+        f"divide it alike in all {_DIVIDED}"),
+    (names.SLICED_APART, MeshError, partial(_blamed, lambda value: True),
+        "an axis of which a scan takes slices is divided over the mesh",
+        f"have it whole on each device {_DIVIDED}"),
+    (names.A_TRACER, TraceLevelError, partial(_blamed, _is_escaped),
+        "a tracer escaped from a transform that has ended, into these arguments",
+        "return the value from the transformed function instead of storing it outside"),
+    (names.NOT_ABSTRACT, *_NO_DTYPE),
+    (names.NOT_OF_JAX, *_NO_DTYPE),
+    (names.NO_VALUE, TraceLevelError, partial(_blamed, lambda value: isinstance(value, jax.ShapeDtypeStruct)),
+        "a mere shape is computed with, which has no values",
+        "pass arrays; or only trace it: weft.eval_shape(f, ...), weft.jit(f).lower(...)"),
+    (names.DONATED_TWICE, AliasError, _aliased,
         "one array is reached under two paths, so it cannot be donated",
-        at=shared,
-        fix="copy it (jnp.copy) at one of them, or donate neither",
-    ) from error
+        "copy it (jnp.copy) at one of them, or donate neither"),
+    (names.DELETED, DonatedError, _deleted,
+        "these arguments were donated to an earlier call, and are gone",
+        "use the successor that the call returned, or do not donate"),
+    (names.NO_REVERSE, DifferentiationError, _loop,
+        "a loop whose number of steps is known only when it runs has no derivative in reverse",
+        "bound it: weft.while_loop(cond, body, init, max_steps=...); or give fori_loop Python ints; or use weft.scan"),
+)  # fmt: skip
 
 
 # ---- a value that Python needs and a trace does not have -----------------------------------------------------------
@@ -238,16 +243,18 @@ _TRACED: tuple[tuple[type[Exception], type[TracedValueError], str], ...] = (
     (jax.errors.ConcretizationTypeError, TracedValueError, "read it off a shape, or compute with jax.numpy"),
 )
 _MOST_FRAMES = 40
-_MOST_PATHS = 5
 
 
-def explain_traced(error: Exception, values: Sequence[PyTree], path_of: Callable[[int], Path]) -> None:
+def explain_traced(
+    error: Exception, values: Sequence[PyTree], path_of: Callable[[int], Path], names_of: Callable[[], Sequence[str]]
+) -> None:
     """Raises a better error in place of one of JAX's about a value that is traced, if an argument explains it.
 
     Args:
         error: what came out of the user's function.
         values: the leaves that the function was given.
         path_of: the path of leaf `i` in the arguments.
+        names_of: gives the names of the function's positional parameters.
 
     Raises:
         TracedValueError: naming the arguments that the value comes from.
@@ -267,12 +274,12 @@ def explain_traced(error: Exception, values: Sequence[PyTree], path_of: Callable
             at = [f"{format_path(path)}: {jax.typeof(values[i])}" for i, path in zip(found, paths, strict=True)]
             raise kind(
                 f"Python needs a value that depends on {blamed}, and that is traced: {first}",
-                at=[*at, *_place(error.__traceback__)],
-                fix=_make_static(paths) + advice,
+                at=[*at, *_places(error.__traceback__)[0][-1:]],
+                fix=_make_static(paths, names_of()) + advice,
             ) from error
 
 
-def _make_static(paths: Sequence[Path]) -> str:
+def _make_static(paths: Sequence[Path], positional: Sequence[str]) -> str:
     """How an argument becomes static in the transform that is being traced, if it can."""
     transform = current_frames()[-1].transform if current_frames() else ""
     if len(paths) != 1 or transform not in ("jit", "remat"):
@@ -280,7 +287,10 @@ def _make_static(paths: Sequence[Path]) -> str:
     name, *below = paths[0]
     if below:
         return f"if few values are meant, make {format_path(paths[0])} an argument of its own, and that static; else "
-    option = f'static_argnames="{name}"' if transform == "jit" else "static_argnums"
+    option = f'static_argnames="{name}"'
+    if transform == "remat":  # it has no static_argnames
+        known = {parameter: place for place, parameter in enumerate(positional)}
+        option = f"static_argnums={known[name]}" if name in known else f"static_argnums, once {name} may be positional"
     return f"if few values are meant, make it static ({transform} with {option}); else "
 
 
@@ -299,12 +309,3 @@ def _tracers_in(traceback: TracebackType | None, mask: bool) -> list[Tracer[Any]
 
 def _elements(value: object) -> Sequence[object]:
     return cast("Sequence[Any]", value) if isinstance(value, tuple | list) else (value,)
-
-
-def _place(traceback: TracebackType | None) -> list[str]:
-    """The line of the user's code, as one line of an error."""
-    found: list[str] = []
-    for frame, line in _frames(traceback):
-        if is_users(frame):
-            found = [f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}"]
-    return found

@@ -43,6 +43,7 @@ from weft.core.interpreter.boundary import (
     Groups,
     QuickWay,
 )
+from weft.core.interpreter.donations import Donation
 from weft.core.interpreter.explain import explain
 from weft.core.interpreter.prefixes import depends_on_leaves, distinct, rides_in
 from weft.core.interpreter.retraces import Traces
@@ -65,6 +66,7 @@ class Plan:
     crossing: AnyCrossing
     lifted: Lifted
     gives_away: bool = False
+    donation: Donation | None = None
     uses: int = 0
 
 
@@ -241,8 +243,10 @@ class Interpreted(Generic[O]):
         plan = self.memory.plans.get(crossing)
         if plan is None:
             # Where the arguments can be updated, their new values must reach them if the old ones are gone.
-            gives_away = self.boundary.has_updates and any(lane.gives_away for lane in lanes)
-            plan = Plan(crossing, self._lifted(self._lift(crossing)), gives_away)
+            donated = tuple(i for i, lane in enumerate(lanes) if lane.gives_away)
+            gives_away = self.boundary.has_updates and bool(donated)
+            donation = Donation(name_of(self.held[0]), donated) if donated else None
+            plan = Plan(crossing, self._lifted(self._lift(crossing)), gives_away, donation)
             plan = self.memory.plans.add(crossing, plan)
         plan.uses += 1
         # The quick way looks at the structure alone.
@@ -310,6 +314,8 @@ class Interpreted(Generic[O]):
         came: list[tuple[Any, ...]] = []
         try:
             came.extend(itertools.starmap(plan.lifted, ((extra, *groups),)))
+            if plan.donation is not None:
+                plan.donation.note(groups)
             return hand_over(came[0]), came[0]
         except BaseException as error:
             if came:
@@ -320,12 +326,14 @@ class Interpreted(Generic[O]):
 
     def _guarded(self, plan: Plan, extra: PyTree, call: Call, groups: Groups) -> tuple[Any, ...]:
         try:
-            if plan.uses == 1:  # it traces and lowers
-                return call_with_room(plan.lifted, extra, *groups)
-            return plan.lifted(extra, *groups)
+            # The first call traces and lowers.
+            out = call_with_room(plan.lifted, extra, *groups) if plan.uses == 1 else plan.lifted(extra, *groups)
         except Exception as error:
             self.explain(error, call)
             raise
+        if plan.donation is not None:
+            plan.donation.note(groups)
+        return out
 
     def explain(self, error: Exception, call: Call) -> None:
         """Raises a better error than one of JAX's, where an argument of the call is to blame."""
@@ -351,6 +359,8 @@ class Interpreted(Generic[O]):
         except Exception as error:
             self.explain(error, call)
             raise
+        if plan.donation is not None:
+            plan.donation.note(groups)
         return quick.hand_over(entered, outcome.value, values, (*out, *updates))
 
     def _give_away(

@@ -6,6 +6,7 @@ A rule says where things ride, and holds the one call into JAX (`lift`), from th
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,16 @@ from weft.core import hooks
 from weft.core.edge.trees import PyTree
 from weft.core.edge.untyped import is_tuple, jax
 from weft.core.errors import PairError
-from weft.core.interpreter.boundary import AnyBoundary, AnyCrossing, Arrival, Call, Departure, Groups, Outcome
+from weft.core.interpreter.boundary import (
+    AnyBoundary,
+    AnyCrossing,
+    Arrival,
+    Call,
+    Departure,
+    Groups,
+    Outcome,
+    parameter_names,
+)
 from weft.core.interpreter.explain import explain_traced
 from weft.core.interpreter.retraces import Traces
 from weft.core.interpreter.rides import Read, Ride, read_axis
@@ -87,7 +97,8 @@ class Body:
                 out = hooks.call_checked(live(functions[self.index]), (*before, *args), kwargs, self.boundary.typed)
         # What JAX raises where Python needs a traced value derives from one of these two.
         except (TypeError, IndexError) as error:
-            explain_traced(error, values, self.crossing.structure.path_of)
+            names = functools.partial(parameter_names, functions[self.index])
+            explain_traced(error, values, self.crossing.structure.path_of, names)
             raise
         # Before the output meets its prefix: a missing auxiliary output would be reported as a prefix that does not
         # fit.

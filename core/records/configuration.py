@@ -26,12 +26,10 @@ from typing import Any, cast
 
 import equinox as eqx
 import jax
-import numpy as np
 from weft.core.edge import trees
 from weft.core.edge.trees import PyTree, TreeDef
-from weft.core.errors import StaticError
 from weft.core.paths import Path, format_path, key_part
-from weft.core.records.leaves import NUMBERS, is_array, is_dynamic, keeps_numbers, refuse_unhashable
+from weft.core.records.leaves import NUMBERS, is_array, is_dynamic, keeps_numbers, refuse_arrays, refuse_unhashable
 from weft.core.records.pending import fields_of
 from weft.core.records.statics import Static
 
@@ -240,14 +238,7 @@ def stored_static(value: object, where: str) -> Static:
     """
     if type(value) is Static:
         return value
-    for path, leaf in trees.flatten_with_path(value)[0]:
-        if isinstance(leaf, jax.Array | np.ndarray):
-            raise StaticError(
-                f"an array in a static field: {jax.typeof(leaf)}",
-                at=format_path(tuple(map(key_part, path)), where),
-                fix="make it an ordinary field (static fields are part of the structure, and are compared by ==), "
-                "or store a tuple of numbers",
-            )
+    refuse_arrays(value, lambda: where)
     refuse_unhashable(value, lambda: where)
     return Static(value)
 

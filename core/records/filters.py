@@ -404,15 +404,36 @@ def sort_leaves(
     idle = [filter for filter in idle if not may_match_none(filter)]
     if idle and require_used:
         kinds = sorted({leaf.kind.__name__ for leaf in leaves})
-        classes = [one for one in idle if isinstance(one, type) and one in {c for leaf in leaves for c in leaf.owners}]
-        named = f"write InstanceOf({classes[0].__name__}) for what is inside such records; " if classes else ""
         raise FilterError(
             f"these filters match no leaf: {', '.join(map(format_filter, idle))}",
             at=[f"{format_path(leaf.path)}: {leaf.kind.__name__}" for leaf in leaves[:20]],
-            fix=f"{named}drop them, correct them, or mark what may be absent: Maybe({format_filter(idle[0])}); "
-            f"the kinds here are {', '.join(kinds) or 'none'}",
+            fix=f"{probably_meant(idle, leaves)}drop them, correct them, or mark what may be absent: "
+            f"Maybe({format_filter(idle[0])}); the kinds here are {', '.join(kinds) or 'none'}",
         )
     return places
+
+
+def probably_meant(filters: Sequence[Filter], leaves: Sequence[Leaf]) -> str:
+    """How a class of records, or a path, is written that was given for a filter and matches nothing, to begin a fix.
+
+    >>> from weft.core.records.leaves import iter_leaves
+    >>> probably_meant(["head"], list(iter_leaves({"head": {"kernel": 1.0}})))
+    'a string is a tag: for what is there by that name write Inside("head"); '
+    """
+    for filter in filters:
+        if isinstance(filter, type) and builtins.any(filter in leaf.owners for leaf in leaves):
+            return f"write InstanceOf({filter.__name__}) for what is inside such records; "
+        if isinstance(filter, (list, tuple, Any)):
+            parts = filter.filters if isinstance(filter, Any) else cast("Sequence[Filter]", filter)
+            if meant := probably_meant(parts, leaves):
+                return meant
+        text = filter.tag if isinstance(filter, WithTag) else filter
+        if isinstance(text, str):
+            starts = {format_path(leaf.place[:n]) for leaf in leaves for n in range(len(leaf.place) + 1)}
+            written = "Inside" if text in starts else "PathContains"
+            if text in starts or builtins.any(map(PathContains(text), leaves)):
+                return f'a string is a tag: for what is there by that name write {written}("{text}"); '
+    return ""
 
 
 def _check_order(filters: Sequence[Filter]) -> None:

@@ -11,12 +11,14 @@ What a `weft.Module` holds that is no array is none of its leaves: it is configu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
 import equinox as eqx
 import jax
 import numpy as np
+from jax.core import Tracer
 from weft.core.caches import kept_in
 from weft.core.edge import trees
 from weft.core.edge.trees import PyTree
@@ -153,8 +155,25 @@ def _makes_of_fields(record: eqx.Module, path: Path) -> Iterator[Any]:
             yield make_of_static(values[field.name])
 
 
-def refuse_unhashable(value: object, where: Callable[[], str]) -> None:
+def type_of(value: Any) -> str:
+    """The type of an array as JAX writes it, also of a mere shape, and of what JAX has no dtype for.
+
+    >>> type_of(np.zeros(2)), type_of(jax.ShapeDtypeStruct((2, 3), "float32")), type_of(np.array(["a"]))
+    ('float32[2]', 'float32[2,3]', '<U1[1]')
+    """
+    if not isinstance(value, jax.ShapeDtypeStruct):
+        with suppress(TypeError):
+            return str(jax.typeof(value))
+    return f"{value.dtype}[{','.join(map(str, value.shape))}]"
+
+
+def refuse_unhashable(value: object, where: Callable[[], str], *, is_argument: bool = False) -> None:
     """Refuses a static value that cannot be hashed.
+
+    Args:
+        value: a static field, or an argument that is static as a whole.
+        where: its place.
+        is_argument: whether it is an argument.
 
     Raises:
         StaticError: naming its place.
@@ -162,11 +181,36 @@ def refuse_unhashable(value: object, where: Callable[[], str]) -> None:
     try:
         hash(value)
     except TypeError:
+        refuse_arrays(value, where, is_argument=is_argument)
         raise StaticError(
             f"a static value must be hashable, but this {type(value).__name__} is not: {value!r}",
             at=where(),
             fix="use a tuple for a list, a frozenset for a set, a frozen dataclass or a tuple of pairs for a dict",
         ) from None
+
+
+def refuse_arrays(value: PyTree, where: Callable[[], str], *, is_argument: bool = False) -> None:
+    """Refuses a static value that is or holds an array; the arguments are those of `refuse_unhashable`.
+
+    Raises:
+        StaticError: naming the array's path.
+    """
+    owner = "argument" if is_argument else "field"
+    for path, leaf in trees.flatten_with_path(value)[0]:
+        if isinstance(leaf, jax.Array | np.ndarray):
+            kind = "a traced array" if isinstance(leaf, Tracer) else "an array"
+            fix = "make it an ordinary field (static fields are part of the structure, and are compared by ==)"
+            if is_argument:
+                fix = "leave the argument out of static_argnums and static_argnames"
+            if not isinstance(leaf, Tracer):
+                fix += ", or give numbers: x.item(), or a tuple of x.tolist()"
+            elif is_argument:
+                fix += ", or pass what is static in the transform around this call, too"
+            raise StaticError(
+                f"{kind} in a static {owner}: {jax.typeof(leaf)}",
+                at=format_path(tuple(map(key_part, path)), where()),
+                fix=fix,
+            ) from None
 
 
 def record_children(record: eqx.Module) -> Iterator[tuple[str, PyTree]]:

@@ -349,7 +349,7 @@ def test_a_donated_record_used_again_is_named(options: Any):
     for _ in range(3):
         with pytest.raises(DonatedError) as caught:
             step(net, X)
-        assert "at: net.weight\n" in str(caught.value)
+        assert "at: net.weight: float32[2]\n" in str(caught.value)
         assert "use the successor that the call returned" in str(caught.value)
     # Other functions notice it too, whichever way they take.
     read = weft.jit(lambda record: record.weight + 1)

@@ -18,6 +18,7 @@ from weft.core.edge import _tracers, names
 X = jnp.ones((2, 3))
 SCALED = jax.custom_vjp(jnp.multiply, nondiff_argnums=(1,))
 SCALED.defvjp(lambda x, by: (x * by, None), lambda by, _, cotangent: (cotangent * by,))
+SHAPE = jax.ShapeDtypeStruct((), "float32")
 TEXTS = np.array(["a", "b"])
 
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
@@ -128,6 +129,10 @@ def register_twice() -> None:
         )
 
 
+def unbounded() -> None:
+    jax.grad(lambda x: jax.lax.while_loop(lambda y: y < 3, lambda y: x + y, x))(1.0)
+
+
 def convolve_unlike() -> None:
     jax.lax.conv(X[None], X, (1,), "SAME")
 
@@ -164,6 +169,12 @@ WORDS: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
     "a shape is traced": (TypeError, names.TRACED_SHAPE, lambda: jax.jit(jnp.zeros)(3)),
     "texts are given to a program": (TypeError, names.NOT_ABSTRACT, lambda: jax.jit(jnp.sin)(TEXTS)),
     "texts are mapped": (TypeError, names.NOT_OF_JAX, lambda: jax.vmap(jnp.sin)(TEXTS)),
+    "a shape is computed with": (
+        TypeError,
+        names.NO_VALUE,
+        lambda: jax.jit(jnp.sin)(jax.ShapeDtypeStruct((), "float32")),
+    ),
+    "a loop has no bound": (ValueError, names.NO_REVERSE, unbounded),
     "an axis is not there": (NameError, f"{names.UNBOUND_AXIS}rows", lambda: jax.lax.psum(1.0, "rows")),
     "an array has fewer axes": (ValueError, f"{names.NO_SUCH_AXIS} 2", lambda: jnp.sum(X, axis=2)),
     "arrays are of unlike numbers of axes": (TypeError, f"{names.UNLIKE_RANKS}3 and 2", convolve_unlike),

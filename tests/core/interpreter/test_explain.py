@@ -75,7 +75,7 @@ def test_nothing_is_blamed_that_is_in_order():
 def test_a_deleted_array_is_named():
     gone = X + 1
     gone.delete()
-    with pytest.raises(DonatedError, match=r"at: layers\[1\]\.x\n") as caught:
+    with pytest.raises(DonatedError, match=r"at: layers\[1\]\.x: float32\[2\]\n") as caught:
         explain(RuntimeError("Array has been deleted"), leaves_of({"layers": [X, {"x": gone}]}))
     assert "fix: use the successor" in str(caught.value)
     assert isinstance(caught.value.__cause__, RuntimeError)
@@ -116,3 +116,79 @@ def test_an_interrupt_stays_one_where_jax_makes_another_error_of_it():
     error.__cause__ = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         explain(error, list)
+
+
+def test_a_donated_array_is_told_in_which_call_it_went_and_few_of_many_are_listed():
+    @weft.jit(donate_argnums=0)
+    def step(model: Any, x: Any) -> Any:
+        return [array + x for array in model]
+
+    @weft.jit(donate_argnums=0)
+    def other(model: Any) -> Any:
+        return [array * 2 for array in model]
+
+    for _ in range(4):  # by the way of a first call, and the quick one
+        model = [jnp.ones(3) * X[0] for _ in range(30)]
+        successor = step(model, 1.0)
+        other(successor)
+        for use, place in ((model, "step"), (successor, "other")):
+            with pytest.raises(DonatedError) as caught:
+                weft.jit(lambda x: jax.tree.map(jnp.sin, x))({"model": use})
+            lines = str(caught.value).splitlines()
+            assert lines[1:6] == [f"  at: x.model[{i}]: float32[3]" for i in range(5)]
+            assert lines[6] == "  at: and 25 more"
+            code = test_a_donated_array_is_told_in_which_call_it_went_and_few_of_many_are_listed.__code__
+            line = code.co_firstlineno + {"step": 11, "other": 12}[place]
+            assert lines[7] == f"  at: donated to {place}, first called at {__file__}:{line}"
+            assert len(lines) == 9
+
+
+def test_an_array_that_was_given_away_by_others_is_told_of_no_call():
+    gone = X + 1
+    weft.jit(lambda x: x + 1, donate_argnums=0)(X + 2)
+    gone.delete()
+    with pytest.raises(DonatedError) as caught:
+        weft.jit(lambda x: x + 1)(gone)
+    assert "donated to" not in str(caught.value).replace("were donated to an earlier call", "")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda shape: weft.jit(lambda x: x["x"] + 1)({"x": shape}),
+        lambda shape: weft.vmap(lambda x: x["x"] + 1)({"x": shape}),
+        lambda shape: weft.grad(lambda x: (x["y"] * x["x"]).sum())({"x": shape, "y": X}),
+        lambda shape: weft.remat(lambda x: x["x"] + 1)({"x": shape}),
+        lambda shape: weft.scan(lambda carry, x: (carry, carry["x"]))({"x": shape}, X),
+        lambda shape: weft.while_loop(lambda x: False, lambda x: x, {"x": shape}),
+        lambda shape: weft.cond(True, lambda x: x, lambda x: x, {"x": shape}),
+    ],
+    ids=["jit", "vmap", "grad", "remat", "scan", "while_loop", "cond"],
+)
+def test_a_shape_that_is_computed_with_is_told_by_its_path(call: Any):
+    with pytest.raises(TraceLevelError, match="a mere shape is computed with") as caught:
+        call(jax.ShapeDtypeStruct((2,), "float32"))
+    assert ".x: float32[2]\n" in str(caught.value)
+    assert "groups[" not in str(caught.value)
+    assert weft.eval_shape(lambda x: x + 1, jax.ShapeDtypeStruct((2,), "float32")).shape == (2,)
+
+
+def times(x: Any, n: Any) -> Any:
+    return weft.fori_loop(0, n, lambda i, y: x * y, x).sum()
+
+
+def times_bounded(x: Any, n: Any) -> Any:
+    state = weft.while_loop(lambda s: s[0] < n, lambda s: (s[0] + 1, x * s[1]), (0, x), max_steps=8)
+    return state[1].sum()
+
+
+@pytest.mark.parametrize("around", [lambda f: f, weft.jit, weft.remat], ids=["alone", "jit", "remat"])
+def test_a_loop_without_a_bound_in_reverse_is_told_how_to_be_bounded(around: Any):
+    with pytest.raises(
+        weft.DifferentiationError, match="a loop whose number of steps is known only when it runs"
+    ) as caught:
+        weft.grad(around(times))(X, jnp.array(3))
+    assert "weft.while_loop(cond, body, init, max_steps=...)" in caught.value.fix
+    assert isinstance(caught.value, ValueError)
+    assert weft.grad(around(times_bounded))(X, jnp.array(3)).tolist() == (4 * X**3).tolist()
+    assert weft.grad(lambda x: times(x, 3))(X).tolist() == (4 * X**3).tolist()

@@ -98,7 +98,7 @@ def test_what_cannot_be_static_is_refused_by_name(value: Any, fragment: str, pla
 
 
 def test_a_tracer_in_a_static_field_is_refused():
-    with pytest.raises(StaticError, match=r"an array in a static field: float32\[\]"):
+    with pytest.raises(StaticError, match=r"a traced array in a static field: float32\[\]"):
         jax.jit(lambda x: Layer(x, sizes=x))(jnp.float32(1))
 
 

@@ -1,0 +1,149 @@
+"""What errors of transforms advise mends these errors: each fix line is done as it says, on the program that failed."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+import weft
+from weft import All, Inside, Param, PathContains
+
+X = jnp.ones(3)
+
+
+class Model(weft.Module):
+    body: weft.Linear
+    head: weft.Linear
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.head(self.body(x))
+
+
+def model() -> Model:
+    return Model(*(weft.Linear(3, 3, key=jax.random.key(seed)) for seed in (0, 1)))
+
+
+FILTER_USES = [
+    lambda wrt: weft.grad(lambda model: model(X).sum(), wrt=wrt)(model()),
+    lambda wrt: weft.Optimizer(model(), optax.sgd(0.1), wrt=wrt),
+    lambda wrt: weft.select(model(), wrt),
+    lambda wrt: weft.at(model(), wrt).apply(lambda part: part),
+    lambda wrt: weft.jit(lambda model: model, in_shardings=weft.axes({wrt: None, ...: None}))(model()),
+]
+
+
+@pytest.mark.parametrize("use", FILTER_USES, ids=["grad", "Optimizer", "select", "at", "axes"])
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [("head", Inside("head")), ("head.kernel", Inside("head.kernel")), ("kernel", PathContains("kernel"))],
+)
+def test_a_path_given_for_a_tag_is_told_how_a_path_is_written(use: Any, text: str, written: Any):
+    for wrong in (text, All(Param, text), weft.WithTag(text)):
+        with pytest.raises(weft.WeftError, match="a string is a tag: for what is there by that name write ") as caught:
+            use(wrong)
+        advised = re.search(r"write (\w+\(.*?\)); ", caught.value.fix)[1]
+        assert eval(advised) == written
+    use(written)
+
+
+def test_a_tag_that_names_nothing_is_told_of_no_path():
+    with pytest.raises(weft.WeftError) as caught:
+        weft.select(model(), "tail")
+    assert "a string is a tag" not in str(caught.value)
+
+
+def times(x: jax.Array, n: Any) -> jax.Array:
+    return x * jnp.asarray(n)
+
+
+@pytest.mark.parametrize("transform", [weft.jit, weft.nnx.jit, weft.remat, weft.make_jaxpr])
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        (X, r"an array in a static argument: float32\[3\]\n  at: n\n"),
+        ((1, X), r"an array in a static argument: float32\[3\]\n  at: n\[1\]\n"),
+    ],
+)
+def test_an_array_as_a_static_argument_is_told_by_its_name_and_what_to_give(transform: Any, value: Any, what: str):
+    call = transform(times, static_argnums=1)
+    with pytest.raises(weft.StaticError, match=what) as caught:
+        call(X, value)
+    assert "leave the argument out of static_argnums" in caught.value.fix
+    assert "or give numbers: x.item(), or a tuple of x.tolist()" in caught.value.fix
+    transform(times)(X, X)
+    call(X, tuple(X.tolist()))
+    call(X, X[0].item())
+
+
+def test_a_traced_value_as_a_static_argument_is_told_of_the_transform_around():
+    inner = weft.jit(times, static_argnames="n")
+
+    def outer(x: jax.Array, n: Any) -> jax.Array:
+        return inner(x, n=n)
+
+    with pytest.raises(weft.StaticError, match=r"a traced array in a static argument: ~int32\[\]\n  at: n\n") as caught:
+        weft.jit(outer)(X, 2)
+    assert caught.value.fix.endswith("or pass what is static in the transform around this call, too")
+    assert "use a tuple" not in str(caught.value)
+    assert weft.jit(outer, static_argnames="n")(X, 2).tolist() == [2.0] * 3
+
+
+def test_remat_is_told_the_number_of_what_is_to_be_static():
+    def power(x: jax.Array, n: Any) -> jax.Array:
+        return x**3 if n > 2 else x
+
+    with pytest.raises(weft.TracedBoolError, match=r"make it static \(remat with static_argnums=1\)"):
+        weft.remat(power)(X, jnp.array(3))
+    assert weft.remat(power, static_argnums=1)(X, 3).tolist() == [1.0] * 3
+
+
+def test_remat_is_not_told_to_make_a_keyword_only_argument_static_as_it_is():
+    def power(x: jax.Array, *, n: Any) -> jax.Array:
+        return x**3 if n > 2 else x
+
+    advice = r"make it static \(remat with static_argnums, once n may be positional\)"
+    with pytest.raises(weft.TracedBoolError, match=advice):
+        weft.remat(power)(X, n=jnp.array(3))
+
+
+def scaled(rule: Any) -> Any:
+    @weft.custom_vjp
+    def scale(weights: Any, x: jax.Array) -> jax.Array:
+        return weights["w"] * x
+
+    scale.defvjp(lambda weights, x: (weights["w"] * x, (weights, x)), rule)
+    return lambda w: scale({"w": w}, X).sum()
+
+
+def test_cotangents_of_a_wrong_shape_are_told_by_the_argument_they_belong_to():
+    with pytest.raises(weft.StructureError, match="a cotangent must be of the shape of what it belongs to") as caught:
+        weft.grad(scaled(lambda saved, g: ({"w": g * saved[1]}, g * saved[0]["w"])))(1.0)
+    assert "at: weights.w: ~float32[], its cotangent: float32[3]" in str(caught.value)
+    assert "sum it over the axes along which that was broadcast" in caught.value.fix
+    assert float(weft.grad(scaled(lambda saved, g: ({"w": (g * saved[1]).sum()}, None)))(1.0)) == 3.0
+
+
+def doubled_jvp() -> Any:
+    double = weft.custom_jvp(lambda x: {"y": 2 * x})
+    double.defjvp(lambda primals, tangents: (double(*primals), {"y": jnp.ones(5)}))
+    return weft.jvp(double, (X,), (X,))
+
+
+@pytest.mark.parametrize(
+    ("call", "place"),
+    [
+        (lambda: weft.jvp(lambda a: a["w"], ({"w": X},), ({"w": jnp.ones(5)},)), "a.w: float32[3], its tangent"),
+        (lambda: weft.linearize(lambda a: 2 * a, X)[1](jnp.ones(5)), "a: float32[3], its tangent"),
+        (lambda: weft.vjp(lambda a: {"y": 2 * a}, X)[1]({"y": jnp.ones(5)}), "output.y: float32[3], its cotangent"),
+        (doubled_jvp, "output.y: float32[3], its tangent"),
+    ],
+    ids=["jvp", "linearize", "vjp", "custom_jvp"],
+)
+def test_derivatives_of_a_wrong_shape_are_told_by_the_users_path(call: Any, place: str):
+    with pytest.raises(weft.StructureError, match="must be of the shape of what it belongs to") as caught:
+        call()
+    assert f"at: {place}: float32[5]" in str(caught.value)
