@@ -311,7 +311,7 @@ class Leaving:
             sources += [
                 self._out_source(leaf, find(path, leaf), (*base, *path)) for path, leaf in self.look.leaves_of(seen)
             ]
-            if self.mode.updates:
+            if not self.mode.copies:
                 self._check_returned(seen, find, base)
         if not (graph or self.mode.copies):
             self._refuse_sharing(apart)
@@ -395,5 +395,5 @@ class Leaving:
                 raise AliasError(
                     f"Inconsistent aliasing detected: an argument is returned under another {self.departure.option}",
                     at=[f"{self._place(i)}: {mine}", f"{format_path((*base, *path))}: {theirs}"],
-                    fix="return it under the same, or do not return it: its update comes back anyway",
+                    fix="return it under the same, or its value (`variable[...]`), or nothing: its update comes back anyway",
                 )
