@@ -14,21 +14,17 @@ one mode is traced again under another (see `core.ambient`).
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from typing import Literal, cast
 
 from weft.core import hooks
-from weft.core.ambient import Ambient
+from weft.core.hooks import CONTRACT_MODE
 from weft.core.switches import is_on
 from weft.core.tracebacks import VERBOSE
 from weft.typecheck.errors import ModeError
 
 Mode = Literal["off", "on", "strict"]
 MODES: tuple[Mode, ...] = ("off", "on", "strict")
-
-# What the environment says is read as a mode when it is first asked for: `import weft` does not fail.
-_mode = Ambient[str]("weft_typecheck_mode", os.environ.get("WEFT_TYPECHECK") or "on")
 
 
 def read_mode(name: str, source: str = "mode") -> Mode:
@@ -52,7 +48,7 @@ def current_mode() -> Mode:
     ...     current_mode()
     'strict'
     """
-    return read_mode(_mode.value, "WEFT_TYPECHECK")
+    return read_mode(CONTRACT_MODE.value, "WEFT_TYPECHECK")
 
 
 def set_mode(name: str, source: str = "mode") -> Mode:
@@ -72,7 +68,7 @@ def set_mode(name: str, source: str = "mode") -> Mode:
     True
     """
     chosen = read_mode(name, source)
-    _mode.set(chosen)
+    CONTRACT_MODE.set(chosen)
     _ensure_installed(chosen)
     return chosen
 
@@ -99,7 +95,7 @@ def mode(name: str) -> Iterator[Mode]:
     """
     chosen = read_mode(name)
     _ensure_installed(chosen)
-    with _mode.scope(chosen):
+    with CONTRACT_MODE.scope(chosen):
         yield chosen
 
 

@@ -37,7 +37,7 @@ from weft.core.interpreter.extracting import make_extractor
 from weft.core.interpreter.hidden import refuse_hidden_tracers
 from weft.core.interpreter.prefixes import resolve
 from weft.core.interpreter.rides import Read, Ride
-from weft.core.memory import Handle
+from weft.core.memory import Handle, Made
 from weft.core.paths import Path, format_path
 from weft.core.records.agree import Described, Fixed, describe, iter_kinds, parts_of
 from weft.core.records.configuration import Mixed, iter_configuration, opened
@@ -76,7 +76,7 @@ class CallOfRecords(Structure):
 
     def trees_of_functions(self, functions: tuple[Any, ...]) -> list[tuple[Path, PyTree]]:
         """What functions hold that is told of, with the path that it starts with."""
-        return [(("self",), function) for function in functions if type(function) is not Handle]
+        return [(("self",), function) for function in functions if not isinstance(function, Handle | Made)]
 
     def meant(self) -> frozenset[Path]:
         """The arguments that the user has said to be static as a whole."""
