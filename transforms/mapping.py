@@ -11,7 +11,7 @@ import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, cast, overload
 
 import jax
 import numpy as np
@@ -29,7 +29,10 @@ from weft.core.memory import live
 from weft.core.records.leaves import Leaf
 from weft.transforms._wrap import decorate, named_like, options_by_name, titled
 from weft.transforms.keywords import PmapKeywords, VmapKeywords
-from weft.transforms.stages import Arguments, Stage
+
+if TYPE_CHECKING:
+    from weft.transforms.stages import Arguments, Stage
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -119,6 +122,8 @@ class PmapFunction(MapFunction[P, R]):
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Stage:
         """Lowers the function for these arguments; see `jax.stages.Lowered`."""
+        from weft.transforms.stages import Stage
+
         call = (self._interpreted.functions, *self._complete(args, kwargs))
         plan, values, _ = self._interpreted.plan(call)
         mapped = cast(_Mapped, plan.lifted)

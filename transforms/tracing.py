@@ -18,7 +18,6 @@ from weft.core.interpreter.rules import Finish, Lift, Lifted, Rule
 from weft.core.interpreter.values import VALUES
 from weft.transforms._wrap import decorate, named_like, numbers_and_names, over_values, with_statics
 from weft.transforms.keywords import RematKeywords
-from weft.transforms.layouts import shapes_with_layouts
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -30,6 +29,8 @@ class NoOptions:
 
 
 def _lift_eval_shape(lift: Lift[NoOptions]) -> Lifted:
+    from weft.transforms.layouts import shapes_with_layouts
+
     (body,) = lift.bodies
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -16,7 +16,6 @@ from weft.core.edge.trees import PyTree
 from weft.core.edge.untyped import is_tuple, jax
 from weft.core.errors import PairError
 from weft.core.interpreter.boundary import AnyBoundary, AnyCrossing, Arrival, Call, Departure, Groups, Outcome
-from weft.core.interpreter.explain import explain_traced
 from weft.core.interpreter.retraces import Traces
 from weft.core.interpreter.rides import Read, Ride, read_axis
 from weft.core.memory import live
@@ -87,6 +86,8 @@ class Body:
                 out = hooks.call_checked(live(functions[self.index]), (*before, *args), kwargs, self.boundary.typed)
         # What JAX raises where Python needs a traced value derives from one of these two.
         except (TypeError, IndexError) as error:
+            from weft.core.interpreter.explain import explain_traced
+
             explain_traced(error, values, self.crossing.structure.path_of)
             raise
         # Before the output meets its prefix: a missing auxiliary output would be reported as a prefix that does not

@@ -33,7 +33,6 @@ from weft.core.records.cached import SLOT, keep_beside
 from weft.core.records.computed import computed_again, computed_fields
 from weft.core.records.configuration import Mixed, opened, stored, stored_in_place, stored_static
 from weft.core.records.exporting import exportable
-from weft.core.records.printing import printed
 from weft.core.records.statics import Static
 from weft.core.tracebacks import cut
 
@@ -181,6 +180,8 @@ class Module(eqx.Module):
 
     def __pdoc__(self, **options: object) -> Any:
         # `wadler_lindig`'s, by which equinox prints. A subclass's own `__repr__` or `__pdoc__` goes first.
+        from weft.core.records.printing import printed
+
         return printed(self, **options)
 
     def replace(self, **changes: object) -> Self:
