@@ -18,6 +18,8 @@ capture_context: UserContext[tuple[str, ...] | None] = make_user_context(None)
 successors_context: UserContext[bool | None] = make_user_context(True if is_on(DEBUG_SUCCESSORS) else None)
 # A number for each call that `tabulate` records: what was traced for another one would not run again.
 tabulate_context: UserContext[int | None] = make_user_context(None)
+# A number for each trial of a proof, so that none is answered from what JAX keeps of another.
+trial_context: UserContext[int | None] = make_user_context(None)
 
 
 def marking() -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import importlib
 from collections.abc import Generator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -54,7 +55,9 @@ def on_first_use(namespace: dict[str, Any]) -> Generator[None]:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, origin = homes[name]
-        # As the statement would do it: what is imported may be a module of a package.
+        if module == package:
+            return importlib.import_module(f"{package}.{origin}")
+        # As the statement would do it: what is imported may be a module of another package.
         namespace[name] = getattr(builtins.__import__(module, None, None, [origin]), origin)
         return namespace[name]
 
