@@ -5,6 +5,8 @@ and gives their successors back. `weft.nnx` and `weft.typecheck` load when they 
 """
 
 import importlib as _importlib
+import importlib.machinery as _machinery
+import sys as _sys
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from weft import core, modules, transforms
@@ -21,6 +23,33 @@ if _TYPE_CHECKING:
 
 # The core knows of no checker; this package, above both, says where it is.
 _defer_contracts("weft.typecheck.calls.runtime")
+
+# Modules that are API under a shorter name.
+_SHORT_NAMES = {
+    "weft.metrics": "weft.modules.learning.metrics",
+    "weft.ops": "weft.modules.ops",
+    "weft.tree": "weft.modules.learning.tree",
+}
+
+
+class _ShortNames:
+    """Finds the modules of short names: `import weft.tree` works like `from weft import tree`."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return _machinery.ModuleSpec(name, _ShortNames) if name in _SHORT_NAMES else None
+
+    @staticmethod
+    def create_module(spec):
+        return None
+
+    @staticmethod
+    def exec_module(module):
+        # What stands in `sys.modules` after this is what was imported.
+        _sys.modules[module.__name__] = _importlib.import_module(_SHORT_NAMES[module.__name__])
+
+
+_sys.meta_path.append(_ShortNames)
 
 __version__ = "0.2.0"
 
