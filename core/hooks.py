@@ -16,7 +16,6 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar
 
-from weft.core.ambient import Ambient
 from weft.core.edge.trees import PyTree
 
 R = TypeVar("R")
@@ -84,10 +83,6 @@ def object_layer(cls: type) -> str | None:
     """The module that knows of a class, if it is derived from a registered one."""
     return next((_object_layers[base] for base in cls.__mro__ if base in _object_layers), None)
 
-
-# Whether contracts are checked; `typecheck.modes` says more. It is here because the checker is imported late, and JAX
-# traces everything anew once there is another setting.
-CONTRACT_MODE = Ambient[str]("weft_contract_mode", os.environ.get("WEFT_TYPECHECK") or "on")
 
 _checker = ""
 _installed: ContractHook | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, cast, overload
 
 import jax
 from weft.core.call_stack import call_with_room
@@ -27,8 +27,11 @@ from weft.core.records.partition import take_apart
 from weft.core.records.statics import Bound, Static
 from weft.transforms._wrap import decorate, numbers_and_names, titled, with_statics
 from weft.transforms.keywords import CompilerKeywords
-from weft.transforms.stages import Arguments, Stage, StaticArguments, refuse_statics, refuse_writes, without_statics
 from weft.transforms.transformed import Transformed, transform
+
+if TYPE_CHECKING:
+    from weft.transforms.stages import Arguments, Stage
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -139,6 +142,8 @@ class JitFunction(Transformed[P, R]):
 
     def trace(self, *args: P.args, **kwargs: P.kwargs) -> Stage:
         """Traces the function for these arguments (or `ShapeDtypeStruct`s); see `jax.stages.Traced`."""
+        from weft.transforms.stages import Stage, StaticArguments
+
         call = (self._interpreted.functions, *self._with_statics(args, kwargs))
         plan, values, _ = self._interpreted.plan(call)
         jitted: Any = plan.lifted
@@ -168,6 +173,8 @@ class JitFunction(Transformed[P, R]):
         complete: Callable[[tuple[Any, ...], Mapping[str, Any]], Arguments],
     ) -> Any:
         """Traces the function as one of plain pytrees: what is exported is called without weft."""
+        from weft.transforms.stages import refuse_statics, refuse_writes, without_statics
+
         refuse_statics(crossing)
         _, args, kwargs = crossing.structure.rebuilt(shapes)
         writes = self._interpreted.boundary.has_updates

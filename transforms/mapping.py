@@ -10,7 +10,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, cast, overload
 
 import jax
 import numpy as np
@@ -28,8 +28,11 @@ from weft.core.memory import live
 from weft.core.records.leaves import Leaf
 from weft.transforms._wrap import decorate, titled
 from weft.transforms.keywords import PmapKeywords, VmapKeywords
-from weft.transforms.stages import Arguments, Stage
 from weft.transforms.transformed import Transformed, transform
+
+if TYPE_CHECKING:
+    from weft.transforms.stages import Arguments, Stage
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -118,6 +121,8 @@ class PmapFunction(MapFunction[P, R]):
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Stage:
         """Lowers the function for these arguments; see `jax.stages.Lowered`."""
+        from weft.transforms.stages import Stage
+
         call = (self._interpreted.functions, *self._complete(args, kwargs))
         plan, values, _ = self._interpreted.plan(call)
         mapped = cast(_Mapped, plan.lifted)

@@ -18,7 +18,6 @@ from weft.core.interpreter.rules import Finish, Lift, Lifted, Rule
 from weft.core.interpreter.values import VALUES
 from weft.transforms._wrap import decorate, numbers_and_names, over_values, with_statics
 from weft.transforms.keywords import RematKeywords
-from weft.transforms.layouts import shapes_with_layouts
 from weft.transforms.transformed import Transformed, transform
 
 P = ParamSpec("P")
@@ -31,6 +30,8 @@ class NoOptions:
 
 
 def _lift_eval_shape(lift: Lift[NoOptions]) -> Lifted:
+    from weft.transforms.layouts import shapes_with_layouts
+
     (body,) = lift.bodies
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@
 
 The mode in force is that of the innermost `with mode(...)` of this thread or task, else the one that `set_mode` gave
 the process, else `WEFT_TYPECHECK` in the environment, else `on`. A mode holds while tracing: what was compiled under
-one mode is traced again under another (see `core.ambient`).
+one mode is traced again under another (see `core.contexts`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Literal, cast
 
 from weft.core import hooks
-from weft.core.hooks import CONTRACT_MODE
+from weft.core.contexts import contract_mode
 from weft.core.switches import is_on
 from weft.core.tracebacks import VERBOSE
 from weft.typecheck.errors import ModeError
@@ -48,7 +48,7 @@ def current_mode() -> Mode:
     ...     current_mode()
     'strict'
     """
-    return read_mode(CONTRACT_MODE.value, "WEFT_TYPECHECK")
+    return read_mode(contract_mode.value, "WEFT_TYPECHECK")
 
 
 def set_mode(name: str, source: str = "mode") -> Mode:
@@ -68,7 +68,7 @@ def set_mode(name: str, source: str = "mode") -> Mode:
     True
     """
     chosen = read_mode(name, source)
-    CONTRACT_MODE.set(chosen)
+    contract_mode.set(chosen)
     _ensure_installed(chosen)
     return chosen
 
@@ -95,7 +95,7 @@ def mode(name: str) -> Iterator[Mode]:
     """
     chosen = read_mode(name)
     _ensure_installed(chosen)
-    with CONTRACT_MODE.scope(chosen):
+    with contract_mode.scope(chosen):
         yield chosen
 
 

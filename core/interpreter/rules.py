@@ -26,7 +26,6 @@ from weft.core.interpreter.boundary import (
     Outcome,
     parameter_names,
 )
-from weft.core.interpreter.explain import explain_traced
 from weft.core.interpreter.retraces import Traces
 from weft.core.interpreter.rides import Read, Ride, read_axis
 from weft.core.memory import live
@@ -97,6 +96,8 @@ class Body:
                 out = hooks.call_checked(live(functions[self.index]), (*before, *args), kwargs, self.boundary.typed)
         # What JAX raises where Python needs a traced value derives from one of these two.
         except (TypeError, IndexError) as error:
+            from weft.core.interpreter.explain import explain_traced
+
             names = functools.partial(parameter_names, functions[self.index])
             explain_traced(error, values, self.crossing.structure.path_of, names)
             raise

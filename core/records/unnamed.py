@@ -22,6 +22,7 @@ from jax.core import Tracer
 from weft.core.edge import trees
 from weft.core.errors import StaticError
 from weft.core.makeup import Makeup, digest_of, fold, is_all_attributes, makeup_of, named
+from weft.core.records.statics import stand_ins
 
 DEFINITION: Any = cast(Any, jax.tree_util).PyTreeDef
 
@@ -79,6 +80,9 @@ class Unnamed:
             fix="put your own in its place, as in optimizer.replace(transformation=optax.adam(1e-3)), or go on with "
             "the exported function",
         )
+
+
+stand_ins.add(Unnamed)
 
 
 def name_of(value: Any) -> list[str] | None:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import pytest
 import weft
 from jaxtyping import Array, Float
-from weft.core.ambient import Ambient
+from weft.core.contexts import Ambient
 from weft.typecheck import ContractError, current_mode, mode, set_mode
 
 
