@@ -180,9 +180,8 @@ class Module(eqx.Module):
                 fix="define it in a module that both processes import, not in the script or notebook itself",
             )
 
-    def __pdoc__(self, **options: object) -> Any:
-        # `wadler_lindig`'s, by which equinox prints. A subclass's own `__repr__` or `__pdoc__` goes first.
-        return printed(self, **options)
+    # `wadler_lindig`'s, by which equinox prints. A subclass's own `__repr__` or `__pdoc__` goes first.
+    __pdoc__ = printed
 
     def replace(self, **changes: object) -> Self:
         """A copy with other values in the named fields; nothing else is checked or run.
@@ -281,15 +280,24 @@ def _dispatched(function: Callable[..., Any]) -> Callable[..., Any]:
         __tracebackhide__ = True
         if is_call and len(args) == 1 and type(args[0]) is type(self) and _holds_labels(self):
             return self
+        running = None
         try:
             if method_watchers:
                 return _watched(function, self, args, kwargs)
-            if hooks.installed_contracts() is None:
+            contracts = hooks.installed_contracts()
+            if contracts is None:
                 return function(self, *args, **kwargs)
-            return hooks.call_checked(function, (self, *args), kwargs)
+            # As in `call_checked`, without a frame of its own: records call records, hundreds deep.
+            running = contracts.enter(function, (self, *args), kwargs)
+            return running.leave(running.function(self, *args, **kwargs))
         except Exception as error:
+            if running is not None:
+                running.fail(error)
             cut(error)
             raise
+        finally:
+            if running is not None:
+                running.end()
 
     return method
 
