@@ -32,6 +32,7 @@ from weft.core.errors import FrozenError, StructureError
 from weft.core.records.cached import SLOT, keep_beside
 from weft.core.records.computed import computed_again, computed_fields
 from weft.core.records.configuration import Mixed, opened, stored, stored_in_place, stored_static
+from weft.core.records.cycles import refuse_cycles
 from weft.core.records.exporting import exportable
 from weft.core.records.printing import printed
 from weft.core.records.statics import Static
@@ -153,6 +154,7 @@ class Module(eqx.Module):
     def __check_init__(self) -> None:
         # Once the record is made, so that a constructor may build its lists step by step.
         values: dict[str, Any] = object.__getattribute__(self, "__dict__")
+        refuse_cycles(self, values)
         for name, field in type(self).__dataclass_fields__.items():
             if name in values:
                 values[name] = _kept(type(self), field, values[name])

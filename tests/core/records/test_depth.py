@@ -79,3 +79,39 @@ def test_a_records_type_is_learned_without_printing_it():
 
     assert weft.jit(lambda model: model.w)(Loud(jnp.ones(2))).shape == (2,)
     assert printed == []
+
+
+class Holder:
+    it: Any = None
+
+
+class InItself(weft.Module):
+    w: jax.Array
+    part: Any = None
+    kept: Any = weft.static(default=None)
+
+    def __init__(self, how: str):
+        self.w = jnp.ones(2)
+        if how == "field":
+            self.part = self
+        elif how == "object":
+            self.kept = Holder()
+            self.kept.it = [self]
+        else:
+            self.part = [] if how == "list" else {"a": ([],)}
+            (self.part if how == "list" else self.part["a"][0]).append(self)
+
+
+CYCLES = {"field": r"InItself\.part", "list": r"InItself\.part\[0\]", "dict": r"InItself\.part\.a\[0\]\[0\]"}
+
+
+@pytest.mark.parametrize(("how", "path"), [*CYCLES.items(), ("object", r"InItself\.kept\.it\[0\]")])
+def test_a_record_that_is_in_itself_is_refused_when_it_is_made(how: str, path: str):
+    with pytest.raises(weft.StructureError, match=rf"(?s)an InItself that is in itself\n  at: {path}\n"):
+        InItself(how)
+
+
+def test_what_leads_to_one_thing_twice_is_no_cycle():
+    shared, other = [jnp.ones(2)], Holder()
+    other.it = other  # the program's own, of which no record is part
+    assert len(jax.tree.leaves(Wrap([shared, other, {"a": shared}]))) == 2
