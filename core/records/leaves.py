@@ -57,7 +57,8 @@ def is_array(value: object) -> bool:
 def _learn_type(value: object) -> bool:
     # An array's type decides, so one look per type is enough.
     answer = isinstance(value, jax.Array | jax.ShapeDtypeStruct | jax.Ref | np.ndarray | np.number | np.bool_)
-    if not answer and not isinstance(value, type):
+    # Not of a record: what JAX refuses is printed in its message, and that would be the whole model.
+    if not answer and not isinstance(value, type | eqx.Module):
         try:
             jax.typeof(value)
             answer = True

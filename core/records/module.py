@@ -32,6 +32,7 @@ from weft.core.errors import FrozenError, StructureError
 from weft.core.records.cached import SLOT, keep_beside
 from weft.core.records.computed import computed_again, computed_fields
 from weft.core.records.configuration import Mixed, opened, stored, stored_in_place, stored_static
+from weft.core.records.cycles import refuse_cycles
 from weft.core.records.exporting import exportable
 from weft.core.records.pending import PENDING, Pending, fields_of, read_dict
 from weft.core.records.printing import printed
@@ -160,6 +161,7 @@ class Module(eqx.Module):
     def __check_init__(self) -> None:
         # Once the record is made, so that a constructor may build its lists step by step.
         values = read_dict(self)
+        refuse_cycles(self, values)
         for name, field in type(self).__dataclass_fields__.items():
             if name in values:
                 values[name] = _kept(type(self), field, values[name])
@@ -187,9 +189,8 @@ class Module(eqx.Module):
                 fix="define it in a module that both processes import, not in the script or notebook itself",
             )
 
-    def __pdoc__(self, **options: object) -> Any:
-        # `wadler_lindig`'s, by which equinox prints. A subclass's own `__repr__` or `__pdoc__` goes first.
-        return printed(self, **options)
+    # `wadler_lindig`'s, by which equinox prints. A subclass's own `__repr__` or `__pdoc__` goes first.
+    __pdoc__ = printed
 
     def replace(self, **changes: object) -> Self:
         """A copy with other values in the named fields; nothing else is checked or run.
@@ -288,15 +289,24 @@ def _dispatched(function: Callable[..., Any]) -> Callable[..., Any]:
         __tracebackhide__ = True
         if is_call and len(args) == 1 and type(args[0]) is type(self) and _holds_labels(self):
             return self
+        running = None
         try:
             if method_watchers:
                 return _watched(function, self, args, kwargs)
-            if hooks.installed_contracts() is None:
+            contracts = hooks.installed_contracts()
+            if contracts is None:
                 return function(self, *args, **kwargs)
-            return hooks.call_checked(function, (self, *args), kwargs)
+            # As in `call_checked`, without a frame of its own: records call records, hundreds deep.
+            running = contracts.enter(function, (self, *args), kwargs)
+            return running.leave(running.function(self, *args, **kwargs))
         except Exception as error:
+            if running is not None:
+                running.fail(error)
             cut(error)
             raise
+        finally:
+            if running is not None:
+                running.end()
 
     return method
 
