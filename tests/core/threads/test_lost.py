@@ -375,7 +375,7 @@ def test_a_program_that_was_compiled_before_is_looked_at_too():
 def test_the_leaves_that_changed_are_named():
     with (
         debug_successors(),
-        pytest.raises(SuccessorError, match=r"Net\(\.\.\.\) at /.*:\d+: first.mean, second.mean\n"),
+        pytest.raises(SuccessorError, match=r"Net\(...\) at /.*:\d+: first.mean, second.mean\n"),
     ):
         weft.jit(lambda m, x: m(x)[0])(net(), X)
 
