@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
@@ -21,6 +22,7 @@ from weft.core.records.leaves import refuse_unhashable
 from weft.core.records.statics import Static
 from weft.core.threads.functions import Transform
 from weft.core.threads.proxies import threaded_function
+from weft.core.tracebacks import cutting
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -158,7 +160,11 @@ def interpreted_at_once(
 
 
 def named_like(function: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:
-    """The wrapper with the function's name, docstring and signature, also where the function is a record."""
+    """The wrapper with the function's name, docstring and signature, also where the function is a record.
+
+    Of a function that wraps it, errors have no frame.
+    """
+    wrapper = cutting(wrapper) if isinstance(wrapper, types.FunctionType) else wrapper
     assigned = set(functools.WRAPPER_ASSIGNMENTS) - {"__type_params__"}
     return functools.update_wrapper(wrapper, function, assigned=assigned, updated=())
 

@@ -26,6 +26,7 @@ from weft.core.interpreter.rules import Exit, Lift, Rule
 from weft.core.interpreter.values import VALUES
 from weft.core.records.partition import take_apart
 from weft.core.records.statics import Bound, Static
+from weft.core.tracebacks import cut, cutting
 from weft.transforms._wrap import decorate, named_like, numbers_and_names, titled, with_statics
 from weft.transforms.keywords import CompilerKeywords
 from weft.transforms.stages import Arguments, Stage, StaticArguments, refuse_statics, refuse_writes, without_statics
@@ -127,9 +128,14 @@ class JitFunction(Generic[P, R]):
         named_like(function, self)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        if self._has_statics:
-            return self._interpreted(*self._with_statics(args, kwargs))
-        return self._call(args, kwargs)
+        # Not by `cutting`, which would be one more call for each.
+        try:
+            if self._has_statics:
+                return self._interpreted(*self._with_statics(args, kwargs))
+            return self._call(args, kwargs)
+        except Exception as error:
+            cut(error)
+            raise
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -146,6 +152,7 @@ class JitFunction(Generic[P, R]):
         function = self._interpreted.held[0]
         return with_statics(function, args, kwargs, self._options.static_numbers, self._options.static_names)
 
+    @cutting
     def trace(self, *args: P.args, **kwargs: P.kwargs) -> Stage:
         """Traces the function for these arguments (or `ShapeDtypeStruct`s); see `jax.stages.Traced`."""
         call = (self._interpreted.functions, *self._with_statics(args, kwargs))
@@ -222,6 +229,7 @@ class JitFunction(Generic[P, R]):
         """
         return self.trace(*args, **kwargs).load(data)
 
+    @cutting
     def eval_shape(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """The output as `ShapeDtypeStruct`s, without running or compiling anything."""
         call = (self._interpreted.functions, *self._with_statics(args, kwargs))
@@ -268,7 +276,7 @@ class JitFunction(Generic[P, R]):
             rest = self._with_statics(shifted, {})[0][len(args) :]
             return self._interpreted((*bound, *rest), self._with_statics((), kwargs)[1])
 
-        return apply
+        return cutting(apply)
 
 
 def _itself(value: Any) -> Any:

@@ -28,6 +28,7 @@ from weft.core.records.filters import All, OfValue
 from weft.core.records.leaves import NUMBERS
 from weft.core.records.statics import Static, given
 from weft.core.threads.proxies import threaded_function
+from weft.core.tracebacks import cutting
 from weft.transforms._wrap import by_position, named_like
 from weft.transforms.differentiation import CLOSED, PRIMAL
 
@@ -192,6 +193,7 @@ class CustomFunction(Generic[P, R]):
         self._run: Callable[..., Any] | None = None
         named_like(function, self)
 
+    @cutting
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if self._run is None:
             raise MissingRuleError(

@@ -27,6 +27,7 @@ from weft.core.interpreter.rules import Lift, Rule
 from weft.core.interpreter.values import VALUES
 from weft.core.memory import live
 from weft.core.records.leaves import Leaf
+from weft.core.tracebacks import cutting
 from weft.transforms._wrap import decorate, named_like, options_by_name, titled
 from weft.transforms.keywords import PmapKeywords, VmapKeywords
 from weft.transforms.stages import Arguments, Stage
@@ -104,6 +105,7 @@ class MapFunction(Generic[P, R]):
         self._interpreted = interpret(rule, VALUES)((function,), options)
         named_like(function, self)
 
+    @cutting
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._interpreted(*self._complete(args, kwargs))
 
@@ -171,6 +173,7 @@ class _Mapped:
         # JAX's pmap counts None as a leaf, also where it stands for nothing, and mistakes the axes of what follows.
         return lane.as_written if lane in self.rides else 0
 
+    @cutting
     def __call__(self, extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
         size = _size(groups, self.lanes, self.options.axis_size)
         with open_frame(self.name, axis_name=self.options.axis_name, size=size):

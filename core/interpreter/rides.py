@@ -342,7 +342,7 @@ def read_with(read: Read, node: object) -> Ride:
         AxisError: for a function, which other libraries call with each leaf.
     """
     ride = read(node)
-    if ride is None and callable(node):
+    if ride is None and callable(node) and not isinstance(node, type):
         raise AxisError(
             f"a function says how a leaf rides: {node!r}",
             fix="write the axis itself, which what is no array does not ride on; or one for each kind, path or class: "

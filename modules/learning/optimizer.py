@@ -360,7 +360,7 @@ class Optimizer(Module):  # weft: skip(of any model)
             raise StructureError(
                 f"the gradient does not fit what is optimized: {format_filter(self.wrt)}",
                 at=wrong,
-                fix="take apart the pair that has_aux=True, (gradient, aux), or value_and_grad, (value, gradient), gives"
+                fix="take apart the pair that has_aux=True, (gradient, aux), or value_and_grad, (value, gradient), gave"
                 if type(grad) is tuple
                 else "give grad and Optimizer the same wrt, and update the model that was differentiated",
             )
