@@ -128,6 +128,7 @@ class At(Generic[M]):
     def __repr__(self) -> str:
         return f"<at {', '.join(map(self._written, self._places)) or 'nothing'}>"
 
+    @cutting
     def set(self, value: PyTree) -> M:
         """The model with a value in each place."""
         return self.apply(lambda _: value)
