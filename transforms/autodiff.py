@@ -13,6 +13,7 @@ from weft.core.interpreter.boundary import AnyBoundary, AnyCrossing, Call
 from weft.core.interpreter.interpret import interpret
 from weft.core.interpreter.rules import Finish, Lift, Lifted
 from weft.core.interpreter.values import VALUES
+from weft.core.tracebacks import cutting
 from weft.transforms._wrap import decorate, over_values
 from weft.transforms.differentiation import (
     DIFFERENTIATED,
@@ -149,7 +150,7 @@ def vjp_with(run: Callable[..., Any], primals: tuple[Any, ...]) -> Any:
         )
         return like_arguments(finish, gradient)
 
-    return main, pullback, *aux
+    return main, cutting(pullback), *aux
 
 
 def jvp_with(run: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
@@ -175,7 +176,7 @@ def linearize_with(run: Callable[..., Any], primals: tuple[Any, ...]) -> Any:
         given = _tangents(tangents)(finish.boundary, finish.crossing, finish.call, shapes)
         return like_output(finish, finish.more[0](given))
 
-    return main, pushforward, *aux
+    return main, cutting(pushforward), *aux
 
 
 @overload
@@ -254,6 +255,7 @@ def value_and_grad(
     return decorate(function, over_values(GRAD, options), GRAD, options)
 
 
+@cutting
 def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False, wrt: Any = None) -> Any:
     """The output of a function and its pullback.
 
@@ -281,6 +283,7 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False, wrt:
     return vjp_with(interpret(VJP, VALUES)((function,), options), primals)
 
 
+@cutting
 def jvp(
     function: Callable[..., Any],
     primals: Sequence[Any],
@@ -315,6 +318,7 @@ def jvp(
     return jvp_with(interpret(JVP, VALUES)((function,), options), tuple(primals), tuple(tangents))
 
 
+@cutting
 def linearize(function: Callable[..., Any], *primals: Any, has_aux: bool = False, wrt: Any = None) -> Any:
     """The output of a function and its derivative there, as a linear function of tangents.
 

@@ -17,6 +17,7 @@ from weft.core.interpreter.boundary import Groups, Place
 from weft.core.interpreter.rides import Role
 from weft.core.interpreter.rules import Body, Exit, Lift, Lifted, OutcomeNode, Rule
 from weft.core.records.agree import Described, differences, how_to_lie_alike
+from weft.core.tracebacks import cutting
 from weft.transforms._wrap import call_over_values, check_scalar
 
 
@@ -114,6 +115,7 @@ SWITCH = _rule("switch", lax.switch)
 COND_OPTIONS = BranchOptions("cond", ("true_fun", "false_fun"))
 
 
+@cutting
 def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], *operands: Any) -> Any:
     """Calls one of two functions, by a boolean.
 
@@ -135,6 +137,7 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
     return call_over_values(COND, (true_fun, false_fun), COND_OPTIONS, *operands, extra=pred)
 
 
+@cutting
 def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
     """Calls one of several functions, by an index; one out of range is clamped.
 

@@ -25,6 +25,7 @@ from weft.core.interpreter.rules import Exit, Lift, Rule
 from weft.core.interpreter.values import VALUES
 from weft.core.records.partition import take_apart
 from weft.core.records.statics import Bound, Static
+from weft.core.tracebacks import cut, cutting
 from weft.transforms._wrap import decorate, numbers_and_names, titled, with_statics
 from weft.transforms.keywords import CompilerKeywords
 from weft.transforms.transformed import Transformed, transform
@@ -132,14 +133,20 @@ class JitFunction(Transformed[P, R]):
         super().__init__(function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        if self._has_statics:
-            return self._interpreted(*self._with_statics(args, kwargs))
-        return self._call(args, kwargs)
+        # Not by `cutting`, which would be one more call for each.
+        try:
+            if self._has_statics:
+                return self._interpreted(*self._with_statics(args, kwargs))
+            return self._call(args, kwargs)
+        except Exception as error:
+            cut(error)
+            raise
 
     def _with_statics(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         function = self._interpreted.held[0]
         return with_statics(function, args, kwargs, self._options.static_numbers, self._options.static_names)
 
+    @cutting
     def trace(self, *args: P.args, **kwargs: P.kwargs) -> Stage:
         """Traces the function for these arguments (or `ShapeDtypeStruct`s); see `jax.stages.Traced`."""
         from weft.transforms.stages import Stage, StaticArguments
@@ -220,6 +227,7 @@ class JitFunction(Transformed[P, R]):
         """
         return self.trace(*args, **kwargs).load(data)
 
+    @cutting
     def eval_shape(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """The output as `ShapeDtypeStruct`s, without running or compiling anything."""
         call = (self._interpreted.functions, *self._with_statics(args, kwargs))
@@ -266,7 +274,7 @@ class JitFunction(Transformed[P, R]):
             rest = self._with_statics(shifted, {})[0][len(args) :]
             return self._interpreted((*bound, *rest), self._with_statics((), kwargs)[1])
 
-        return apply
+        return cutting(apply)
 
 
 def _itself(value: Any) -> Any:

@@ -27,6 +27,7 @@ from weft.core.records.filters import All, OfValue
 from weft.core.records.leaves import NUMBERS
 from weft.core.records.statics import Static, given
 from weft.core.threads.proxies import threaded_function
+from weft.core.tracebacks import cutting
 from weft.transforms._wrap import by_position
 from weft.transforms.differentiation import CLOSED, PRIMAL
 from weft.transforms.transformed import Transformed
@@ -193,6 +194,7 @@ class CustomFunction(Transformed[P, R]):
         self.nondiff_argnums = nondiff_argnums
         super().__init__(function)
 
+    @cutting
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if self._run is None:
             raise MissingRuleError(

@@ -28,6 +28,7 @@ from weft.core.records.filters import All, Filter, Maybe, format_filter, probabl
 from weft.core.records.kinds import Buffer, Param
 from weft.core.records.leaves import Leaf, type_of
 from weft.core.records.origins import arguments_by_name, note_beside
+from weft.core.records.successors import apart, pair_in_words
 
 # What is closed over need not leave; what is differentiated leaves as part of what is differentiated with it.
 DIFFERENTIATED, CLOSED, PRIMAL = Role("differentiated"), Role("closed over", keeps=True), Role("primal")
@@ -173,7 +174,16 @@ def _returns(options: DiffOptions, out: Any) -> Any:
 
 
 def _refuse_container(options: DiffOptions, value: Any) -> None:
-    """Refuses one number in a container as what is differentiated: JAX refuses it, and so would who reads the value."""
+    """Refuses one number in a container as what is differentiated: JAX refuses it, and so would who reads the value.
+
+    It refuses what a call of a stateful record returns, too: there are several arrays in it.
+    """
+    pair = pair_in_words(value)
+    if pair is not None:
+        raise DifferentiationError(
+            f"{options.name} needs a function that returns one scalar, but this one returned {pair}",
+            fix=f"return the successor beside the loss, with has_aux=True; or {apart(value)}",
+        )
     if trees.children_of(value) is not None and len(jax.tree.leaves(value)) == 1:
         raise DifferentiationError(
             f"{options.name} needs a function that returns one scalar, but this one returned a "

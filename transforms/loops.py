@@ -16,6 +16,7 @@ from weft.core.errors import CarryError
 from weft.core.interpreter.boundary import Groups
 from weft.core.interpreter.rides import CARRIED, Carry, Ride, Role, read_role, read_step
 from weft.core.interpreter.rules import Lift, Lifted, OutcomeNode, Rule
+from weft.core.tracebacks import cutting
 from weft.transforms._wrap import call_over_values, check_scalar
 from weft.transforms.bounded import bounded_while
 from weft.transforms.carries import carrying_along, rule_of_a_carry, values_at, with_values
@@ -87,6 +88,7 @@ WHILE: Rule[WhileOptions] = rule_of_a_carry(
 )
 
 
+@cutting
 def while_loop(
     cond_fun: Callable[[Any], Any], body_fun: Callable[[Any], Any], init: Any, *, max_steps: int | None = None
 ) -> Any:
@@ -162,6 +164,7 @@ def _trips(lift: Lift[ForiOptions], bounds: Any, groups: Groups) -> dict[str, ob
 FORI: Rule[ForiOptions] = rule_of_a_carry("fori_loop", _lift_fori, frame=_trips)
 
 
+@cutting
 def fori_loop(
     lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init: Any, *, unroll: int | bool | None = None
 ) -> Any:

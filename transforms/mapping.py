@@ -26,6 +26,7 @@ from weft.core.interpreter.rules import Lift, Rule
 from weft.core.interpreter.values import VALUES
 from weft.core.memory import live
 from weft.core.records.leaves import Leaf
+from weft.core.tracebacks import cutting
 from weft.transforms._wrap import decorate, titled
 from weft.transforms.keywords import PmapKeywords, VmapKeywords
 from weft.transforms.transformed import Transformed, transform
@@ -109,6 +110,7 @@ class MapFunction(Transformed[P, R]):
         self._interpreted = interpret(rule, VALUES)((function,), options)
         super().__init__(function)
 
+    @cutting
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._interpreted(*self._complete(args, kwargs))
 
@@ -175,6 +177,7 @@ class _Mapped:
         # JAX's pmap counts None as a leaf, also where it stands for nothing, and mistakes the axes of what follows.
         return lane.as_written if lane in self.rides else 0
 
+    @cutting
     def __call__(self, extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
         size = _size(groups, self.lanes, self.options.axis_size)
         with open_frame(self.name, axis_name=self.options.axis_name, size=size):

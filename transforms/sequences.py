@@ -20,6 +20,7 @@ from weft.core.interpreter.rules import Lift, Lifted, OutcomeNode, Rule
 from weft.core.paths import format_path
 from weft.core.records.leaves import Leaf
 from weft.core.threads.proxies import refuse_threaded
+from weft.core.tracebacks import cutting
 from weft.transforms._wrap import call_over_values
 from weft.transforms.carries import carrying_along, rule_of_a_carry, values_at, with_values
 
@@ -81,6 +82,7 @@ MAP: Rule[MapOverOptions] = Rule(
 )
 
 
+@cutting
 def map(function: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> Any:
     """Applies a function to one slice after another, along the leading axis, and stacks the results.
 
@@ -150,6 +152,7 @@ ASSOCIATIVE_SCAN: Rule[AssociativeOptions] = rule_of_a_carry(
 )
 
 
+@cutting
 def associative_scan(function: Callable[[Any, Any], Any], elems: Any, *, reverse: bool = False, axis: int = 0) -> Any:
     """All prefixes of an associative operation, in logarithmic depth.
 

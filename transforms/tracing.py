@@ -16,6 +16,7 @@ from weft.core.interpreter.prefixes import resolve_nodes
 from weft.core.interpreter.rides import Role, axis_of, read_axis
 from weft.core.interpreter.rules import Finish, Lift, Lifted, Rule
 from weft.core.interpreter.values import VALUES
+from weft.core.tracebacks import cutting
 from weft.transforms._wrap import decorate, numbers_and_names, over_values, with_statics
 from weft.transforms.keywords import RematKeywords
 from weft.transforms.transformed import Transformed, transform
@@ -48,6 +49,7 @@ EVAL_SHAPE: Rule[NoOptions] = Rule(
 )
 
 
+@cutting
 def eval_shape(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """The output of a function as `ShapeDtypeStruct`s, without computing anything.
 

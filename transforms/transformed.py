@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Generic, ParamSpec, Self, TypeVar, cast
 
 from weft.core.constants import is_in_its_module
 from weft.core.edge.trees import PyTree
+from weft.core.tracebacks import cut
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -51,7 +52,12 @@ class Transformed(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         __tracebackhide__ = True
-        return self._run(args, kwargs)
+        # Not by `cutting`, which would be one more call for each.
+        try:
+            return self._run(args, kwargs)
+        except Exception as error:
+            cut(error)
+            raise
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)

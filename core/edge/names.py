@@ -58,6 +58,8 @@ NOT_COMPARED, OUTCOME = "Cache keys should be comparable using __eq__", "weft.co
 NOT_ABSTRACT, NOT_OF_JAX = "as an abstract array", "is not a valid JAX array type"
 # A mere shape where a value is needed.
 NO_VALUE = "is not a valid JAX type"
+# A tuple where an array is needed: what Python says, NumPy, and JAX.
+A_TUPLE = "'tuple'", "tuple indices", "fixed-type tuple", "is not a valid JAX array type"
 # A loop whose number of steps is traced, differentiated in reverse.
 NO_REVERSE = "Reverse-mode differentiation does not work for lax.while_loop"
 # An axis by a number that none of an array's has.

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from types import FrameType, TracebackType
+from traceback import walk_tb
+from types import TracebackType
 from typing import Any, cast
 
 import equinox as eqx
@@ -178,7 +179,7 @@ def _places(traceback: TracebackType | None) -> tuple[list[str], str | None]:
     own: list[str] = []
     below: list[str] = []
     asking = None
-    for frame, line in _frames(traceback):
+    for frame, line in walk_tb(traceback):
         owner, code = owner_of(frame.f_code.co_filename), frame.f_code
         place = [f"{code.co_filename}:{line} in {code.co_name}"]
         if owner in ("user", "generated"):
@@ -186,12 +187,6 @@ def _places(traceback: TracebackType | None) -> tuple[list[str], str | None]:
         elif owner == "installed":
             below, asking = place, asking or code.co_name
     return own + below, asking
-
-
-def _frames(traceback: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
-    while traceback is not None:
-        yield traceback.tb_frame, traceback.tb_lineno
-        traceback = traceback.tb_next
 
 
 _DIVIDED = "(weft.shard, jax.sharding.reshard), or call it under jax.sharding.auto_axes"
@@ -296,7 +291,7 @@ def _make_static(paths: Sequence[Path], positional: Sequence[str]) -> str:
 
 def _tracers_in(traceback: TracebackType | None, mask: bool) -> list[Tracer[Any]]:
     """The tracers that JAX had in hand when it raised."""
-    frames = [frame for frame, _ in _frames(traceback)]
+    frames = [frame for frame, _ in walk_tb(traceback)]
     for frame in reversed(frames[-_MOST_FRAMES:]):
         values: Iterator[object] = itertools.chain.from_iterable(map(_elements, frame.f_locals.values()))
         tracers: list[Tracer[Any]] = [one for one in values if isinstance(one, Tracer)]

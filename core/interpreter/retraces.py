@@ -79,7 +79,7 @@ def changes_between(before: Trace, after: Trace) -> list[str]:
         f"static: {format_path(path)}: {' -> '.join(_in_words([before.statics[path], after.statics[path]]))}"
         for path in _changed_statics(before, after)
     ]
-    here, there = ({**trace.arrays, **_fixed(trace.statics)} for trace in (before, after))
+    here, there = ({**_nones(trace), **trace.arrays, **_fixed(trace.statics)} for trace in (before, after))
     for path in dict.fromkeys((*here, *there)):
         was, now = here.get(path), there.get(path)
         if was is None or now is None or isinstance(was, Fixed) != isinstance(now, Fixed):
@@ -112,6 +112,10 @@ def _changed_statics(before: Trace, after: Trace) -> list[Path]:
     return [path for path in both if not same_static(before.statics[path], after.statics[path])]
 
 
+def _nones(trace: Trace) -> dict[Path, Fixed]:
+    return {path: Fixed(None) for path, kind in trace.described.parts().items() if kind == "None"}
+
+
 def _fixed(statics: Mapping[Path, object]) -> dict[Path, Fixed]:
     return {path: Fixed(value) for path, value in statics.items()}
 
@@ -126,7 +130,7 @@ def _aspect(was: object, now: object) -> str:
 def _named(value: object) -> str:
     if value is None:
         return "nothing"
-    text = str(value)
+    text = "None" if value == Fixed(None) else str(value)
     if isinstance(value, Fixed):
         return text
     # JAX marks a weak type with a tilde, which says little to who has not met it.

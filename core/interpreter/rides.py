@@ -333,8 +333,18 @@ Read = Callable[[Any], Ride | None]
 
 
 def read_with(read: Read, node: object) -> Ride:
-    """The ride that a leaf of a prefix means."""
+    """The ride that a leaf of a prefix means.
+
+    Raises:
+        AxisError: for a function, which other libraries call with each leaf.
+    """
     ride = read(node)
+    if ride is None and callable(node) and not isinstance(node, type):
+        raise AxisError(
+            f"a function says how a leaf rides: {node!r}",
+            fix="write the axis itself, which what is no array does not ride on; or one for each kind, path or class: "
+            "weft.axes({filter: axis, ...: axis})",
+        )
     return Unknown(node) if ride is None else ride
 
 

@@ -94,12 +94,14 @@ class Body:
         try:
             with known_as_one(self.crossing.repeats, values):
                 out = hooks.call_checked(live(functions[self.index]), (*before, *args), kwargs, self.boundary.typed)
-        # What JAX raises where Python needs a traced value derives from one of these two.
-        except (TypeError, IndexError) as error:
+        # What JAX raises where Python needs a traced value derives from one of the first two.
+        except (TypeError, IndexError, ValueError, AttributeError) as error:
             from weft.core.interpreter.explain import explain_traced
+            from weft.core.interpreter.forgotten import explain_forgotten
 
             names = functools.partial(parameter_names, functions[self.index])
             explain_traced(error, values, self.crossing.structure.path_of, names)
+            explain_forgotten(error)
             raise
         # Before the output meets its prefix: a missing auxiliary output would be reported as a prefix that does not
         # fit.

@@ -87,7 +87,9 @@ def _abstract(value: Any) -> Any:
 
 
 def iter_kinds(tree: PyTree, path: Path = ()) -> Iterator[tuple[Path, str]]:
-    """What each node of a tree is called, with its path."""
+    """What each node of a tree is called, with its path; None is a node without children."""
+    if tree is None:
+        yield path, "None"
     level = None if tree is None else trees.flatten_one_level(tree)
     if level is not None:
         yield path, type(opened(tree)).__qualname__

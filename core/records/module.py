@@ -81,10 +81,30 @@ def watch_methods(watcher: Watcher, change: int) -> None:
             method_watchers.remove(watcher)
 
 
-# On the class, not on a metaclass derived from equinox's: mypy cannot follow `type(eqx.Module)`, and would check no
-# constructor. Not `frozen_default`, which would refuse a hand-written `__init__` that sets fields.
+if TYPE_CHECKING:
+    # Mypy cannot follow `type(eqx.Module)`, and would check no constructor.
+    _Base = eqx.Module
+else:
+
+    class _Constructing(type(eqx.Module)):
+        """The metaclass of records: errors of constructors have the user's frames alone."""
+
+        def __call__(cls, *args, **kwargs):
+            __tracebackhide__ = True
+            try:
+                return super().__call__(*args, **kwargs)
+            except Exception as error:
+                cut(error)
+                raise
+
+    class _Base(eqx.Module, metaclass=_Constructing):
+        pass
+
+
+# On the class, not on the metaclass, which checkers do not see. Not `frozen_default`, which would refuse a hand-written
+# `__init__` that sets fields.
 @dataclass_transform(field_specifiers=(dataclasses.field, eqx.field, static))
-class Module(eqx.Module):
+class Module(_Base):
     """Base class of records.
 
     Fields are declared as in a dataclass; `__init__` may be written by hand. A method that changes state returns the

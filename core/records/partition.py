@@ -25,6 +25,7 @@ from weft.core.paths import Path, format_path
 from weft.core.records.filters import Filter, sort_leaves
 from weft.core.records.leaves import Leaf, iter_leaves
 from weft.core.records.statics import Make
+from weft.core.tracebacks import cutting
 
 T = TypeVar("T")
 
@@ -139,6 +140,7 @@ def check_hashable(treedef: TreeDef, statics: Sequence[tuple[Path, object]]) -> 
         ) from None
 
 
+@cutting
 def split(tree: PyTree, *filters: Filter) -> tuple[PyTree, ...]:
     """Takes a tree apart: `structure, *parts = split(tree, *filters)`.
 
@@ -175,6 +177,7 @@ def _part(structure: Structure, leaves: Sequence[Leaf], places: Sequence[int | N
     return sparse.build(chosen)
 
 
+@cutting
 def merge(structure: Structure, *parts: PyTree) -> PyTree:
     """Puts together what `split` took apart.
 
@@ -230,6 +233,7 @@ def _leaves_like(treedef: TreeDef, part: PyTree, what: str) -> list[PyTree]:
         ) from None
 
 
+@cutting
 def select(tree: PyTree, *filters: Filter) -> PyTree:
     """The parts of a tree that filters match; what matches none is left out.
 
@@ -250,6 +254,7 @@ def select(tree: PyTree, *filters: Filter) -> PyTree:
     return parts[0] if len(parts) == 1 else parts
 
 
+@cutting
 def update(tree: T, *updates: PyTree) -> T:
     """A tree with the leaves that sparse updates hold; later updates win.
 
@@ -267,6 +272,7 @@ def update(tree: T, *updates: PyTree) -> T:
     return cast(T, treedef.unflatten(leaves))
 
 
+@cutting
 def changes(before: T, after: T) -> PyTree:
     """The sparse updates that turn one tree into another: the leaves that are not the very same object.
 

@@ -220,6 +220,8 @@ def check_successor(old: PyTree, new: PyTree, where: str) -> None:
             at=where,
             fix=REDEFINED
             if again
+            else apart(new)
+            if pair_in_words(new)
             else "a stateful method returns (value, successor of its own record); a pure one that returns a pair with "
             "another record in it is called on the record itself: peek(t.part)(...)",
         )

@@ -38,11 +38,13 @@ from weft.core.records.filters import (
 from weft.core.records.kinds import Kind
 from weft.core.records.leaves import is_array, iter_leaves
 from weft.core.records.module import with_fields
+from weft.core.tracebacks import cutting
 
 M = TypeVar("M")
 Edit = Callable[[Any], Any]
 
 
+@cutting
 def at(model: M, filter: Filter = None, among: Filter = ..., /) -> At[M]:
     """Selects parts of a model, to be replaced: `at(model).blocks[2:5].attn.cache.set(cache)`.
 
@@ -115,19 +117,23 @@ class At(Generic[M]):
         self._model = model
         self._places = places
 
+    @cutting
     def __getattr__(self, name: str) -> At[M]:
         return self._on(lambda place, part: [_named(part, name, lambda: self._written(place))])
 
+    @cutting
     def __getitem__(self, key: Any) -> At[M]:
         return self._on(lambda place, part: _keyed(part, key, lambda: self._written(place)), index=key)
 
     def __repr__(self) -> str:
         return f"<at {', '.join(map(self._written, self._places)) or 'nothing'}>"
 
+    @cutting
     def set(self, value: PyTree) -> M:
         """The model with a value in each place."""
         return self.apply(lambda _: value)
 
+    @cutting
     def apply(self, function: Edit, /) -> M:
         """The model with `function(part)` in the place of each part; of nested parts the inner ones come first."""
         edits = _Edits()
@@ -139,6 +145,7 @@ class At(Generic[M]):
             self._check(path, record)
         return cast(M, result)
 
+    @cutting
     def replace(self, **fields: PyTree) -> M:
         """The model with other values in fields of each record."""
         for place in self._places:

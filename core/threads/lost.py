@@ -99,7 +99,7 @@ def debug_successors(enabled: bool = True) -> Generator[None]:
     Traceback (most recent call last):
     ...
     weft.core.errors.SuccessorError: a successor is lost: nothing that leaves twice uses it
-      at: Counter(...): count, ...
+      at: Counter(...) at ...: count
     """
     if not enabled:
         with successors_context(None):
@@ -243,7 +243,7 @@ def check_program(closed: ClosedJaxpr, name: str) -> None:
 
 
 def _lost(marks: Sequence[Mark], name: str) -> SuccessorError:
-    places = dict.fromkeys(f"{mark.name}: {', '.join(dict.fromkeys(mark.leaves))}, {mark.line}" for mark in marks)
+    places = dict.fromkeys(f"{mark.name} at {mark.line}: {', '.join(dict.fromkeys(mark.leaves))}" for mark in marks)
     several = len(places) > 1
     return SuccessorError(
         f"{f'{len(places)} successors are' if several else 'a successor is'} lost: nothing that leaves {name} uses "

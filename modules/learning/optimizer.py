@@ -37,7 +37,7 @@ from weft.core.records.leaves import Leaf, iter_leaves
 from weft.core.records.module import Module, static
 from weft.core.records.origins import arguments_by_name, check_origin, closed_over_by, seen_beside
 from weft.core.records.partition import only_leaves, with_leaves
-from weft.core.records.successors import check_successor, take_successor
+from weft.core.records.successors import apart, check_successor, pair_in_words, take_successor
 from weft.core.threads.debugging import drop
 from weft.modules.construct import ConfigError
 from weft.modules.explicit import as_given
@@ -341,7 +341,7 @@ class Optimizer(Module):  # weft: skip(of any model)
             raise StructureError(
                 "the model has other parameters than the one that this optimizer was made for",
                 at=_unlike(known, found, "model", "is no parameter there", "was none there"),
-                fix="make a new Optimizer for this model",
+                fix=apart(model) if pair_in_words(model) else "make a new Optimizer for this model",
             )
         refuse_aliases(model, leaves, ("model",), "an optimizer")
         return [leaf.value for leaf in leaves]
@@ -360,7 +360,9 @@ class Optimizer(Module):  # weft: skip(of any model)
             raise StructureError(
                 f"the gradient does not fit what is optimized: {format_filter(self.wrt)}",
                 at=wrong,
-                fix="give grad and Optimizer the same wrt, and update the model that was differentiated",
+                fix="take apart the pair that has_aux=True, (gradient, aux), or value_and_grad, (value, gradient), gave"
+                if type(grad) is tuple
+                else "give grad and Optimizer the same wrt, and update the model that was differentiated",
             )
         return self.layout.parameters.unflatten([found[path] for path in known])
 

@@ -33,6 +33,7 @@ from weft.core.records.filters import Filter, sort_leaves
 from weft.core.records.kinds import Param
 from weft.core.records.leaves import is_array
 from weft.core.records.partition import only_leaves, with_leaves
+from weft.core.tracebacks import cutting
 from weft.modules.construct import ConfigError
 from weft.modules.learning.choosing import PARAMETERS, arrays_at, chosen, is_of
 from weft.modules.learning.comparing import allclose, equal, norm
@@ -325,3 +326,7 @@ def _length(tree: Any, axis: int) -> int:
 
 def _as(value: Any, dtype: Any) -> Any:
     return value if value.dtype == dtype else value.astype(dtype)
+
+
+# All of them are called by users, who have no use for the frames of this file.
+globals().update({name: cutting(globals()[name]) for name in __all__})

@@ -100,6 +100,71 @@ def test_what_an_error_was_raised_from_is_cut_too():
     assert where[-2:] in ([True, False], [False])
 
 
+X = jnp.ones((4, 2))
+MODEL = {"layer": weft.Linear(2, 3, key=KEY), "name": "model"}
+
+
+class Wide(weft.Module):
+    layer: weft.Linear
+
+    def __init__(self):
+        self.layer = weft.Linear(2, 3, key=KEY)
+        self.other = 1
+
+
+def pulled_back():
+    return weft.vjp(lambda x: x * 2, X)[1](jnp.ones(7))
+
+
+ONE_CALL = {
+    "a constructor": lambda: weft.Linear(2, -3, key=KEY),
+    "a constructor of fields": lambda: Inner(3),
+    "a constructor of the user's": Wide,
+    "load_checkpoint": lambda: weft.load_checkpoint(__file__, MODEL),
+    "at": lambda: weft.at(MODEL, "tag"),
+    "at(...).field": lambda: weft.at(MODEL)["layer"].weight,
+    "at(...)[...]": lambda: weft.at(MODEL)["other"],
+    "at(...).replace": lambda: weft.at(MODEL)["layer"].replace(weight=1),
+    "at(...).set": lambda: weft.at(MODEL, weft.Inside("layer.kernel")).set(jnp.ones(7)),
+    "select": lambda: weft.select(MODEL, "tag"),
+    "split": lambda: weft.split(MODEL, weft.BatchStat),
+    "merge": lambda: weft.merge(*weft.split(MODEL, ...), {}),
+    "tree.map": lambda: weft.tree.map(lambda leaf: leaf, MODEL, filter="tag"),
+    "tree.stack": lambda: weft.tree.stack([MODEL["layer"], MODEL]),
+    "tree.size": lambda: weft.tree.size(MODEL, "tag"),
+    "jit": lambda: weft.jit(lambda model, x: model["layer"](x[:, :1]))(MODEL, X),
+    "jit of a static": lambda: weft.jit(lambda x, n: x, static_argnums=1)(X, X),
+    "jit.trace": lambda: weft.jit(lambda x: weft.grad(lambda x: x)(x)).trace(X),
+    "jit.partial": lambda: weft.jit(lambda x, y: weft.grad(lambda x: x)(x)).partial(X)(X),
+    "grad": lambda: weft.grad(lambda model: model["layer"](X))(MODEL),
+    "vjp": lambda: weft.vjp(lambda model: model, 1),
+    "a pullback": pulled_back,
+    "jvp": lambda: weft.jvp(lambda x: x, (X,), (jnp.ones(7),)),
+    "vmap": lambda: weft.vmap(lambda x: x, in_axes=3)(X),
+    "scan": lambda: weft.scan(lambda carry, x: (carry, x, x))(X, X),
+    "remat": lambda: weft.remat(lambda x, n: x, static_argnums=1)(X, X),
+    "cond": lambda: weft.cond(True, lambda x: x, lambda x: [x], X),
+    "while_loop": lambda: weft.while_loop(lambda x: True, lambda x: x[:1], X),
+    "fori_loop": lambda: weft.fori_loop(0, 3, lambda i, x: x[:1], X),
+    "map": lambda: weft.map(lambda x: x, (X, jnp.ones(3))),
+    "eval_shape": lambda: weft.eval_shape(weft.grad(lambda x: x), X),
+    "custom_vjp": lambda: weft.custom_vjp(lambda x: x)(X),
+    "nnx.jit": lambda: nnx.jit(lambda x, n: x, static_argnums=1)(X, X),
+    "nnx.grad": lambda: nnx.grad(lambda x: x)(X),
+    "nnx.vmap": lambda: nnx.vmap(lambda x: x, in_axes=3)(X),
+}
+
+
+@pytest.mark.parametrize("name", ONE_CALL)
+def test_an_error_of_wefts_shows_no_frame_of_wefts(name):
+    with pytest.raises(weft.WeftError) as caught:
+        ONE_CALL[name]()
+    root = Path(weft.__file__).parent
+    files = [Path(frame.filename) for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert [file for file in files if root in file.parents and root / "tests" not in file.parents] == []
+    assert files[0] == Path(__file__)
+
+
 def test_all_frames_can_be_had(outer):
     with whole_tracebacks():
         assert len(frames_of(lambda: loss(outer, jnp.ones((4, 2))))) > 15

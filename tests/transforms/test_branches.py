@@ -102,7 +102,7 @@ DIFFERENT: dict[str, tuple[Callable[[Any], Any], str]] = {
     "type of a number": (lambda net: net.replace(rate=1), "output.rate: static 0.5 -> static 1"),
     "function": (lambda net: net.replace(activation=jnp.sin), "output.activation: static tanh -> static sin"),
     "static to array": (lambda net: net.replace(rate=net.weight), "output.rate: static 0.5 -> float32[2]"),
-    "lost": (lambda net: net.replace(count=None), "output.count: int32[] -> nothing"),
+    "lost": (lambda net: net.replace(count=None), "output.count: int32[] -> None"),
 }
 
 

@@ -85,7 +85,7 @@ BAD: dict[str, tuple[Callable[[], Any], type[WeftError], type[Exception], tuple[
         lambda: weft.cond(True, lambda net: net, lambda net: net.replace(extra=net.mean), make_net()),
         errors.BranchError,
         TypeError,
-        ("at: output.extra: nothing -> float32[2]", "inside: cond"),
+        ("at: output.extra: None -> float32[2]", "inside: cond"),
     ),
     "a gradient of a vector": (
         lambda: weft.jit(weft.grad(lambda net: net.weight))(make_net()),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
@@ -147,3 +148,90 @@ def test_derivatives_of_a_wrong_shape_are_told_by_the_users_path(call: Any, plac
     with pytest.raises(weft.StructureError, match="must be of the shape of what it belongs to") as caught:
         call()
     assert f"at: {place}: float32[5]" in str(caught.value)
+
+
+class Normed(weft.Module):
+    norm: weft.BatchNorm
+
+    def __call__(self, x: jax.Array) -> tuple[jax.Array, Normed]:
+        y, norm = self.norm(x)
+        return y, self.replace(norm=norm)
+
+
+ROWS = jnp.arange(12.0).reshape(4, 3) ** 2
+LABELS = jnp.zeros(4, int)
+
+
+def normed() -> Normed:
+    return Normed(weft.BatchNorm(3))
+
+
+FORGETFUL = [
+    lambda model: optax.softmax_cross_entropy_with_integer_labels(model(ROWS), LABELS).mean(),
+    lambda model: optax.l2_loss(model(ROWS)).mean(),
+    lambda model: jnp.mean(model(ROWS)),
+    lambda model: jax.nn.relu(model(ROWS)).mean(),
+    lambda model: model(ROWS).mean(),
+    lambda model: (y := model(ROWS), y[:, 0].sum())[1],
+]
+
+
+@pytest.mark.parametrize("loss", FORGETFUL, ids=["optax", "l2_loss", "jnp", "nn", "method", "index"])
+@pytest.mark.parametrize("transform", [weft.grad, weft.jit, weft.vjp, lambda f: lambda m: minimize(f, m)])
+def test_a_forgotten_successor_is_told_at_the_users_line(loss: Any, transform: Any):
+    with pytest.raises(weft.SuccessorError) as caught:
+        weft.vjp(loss, normed()) if transform is weft.vjp else transform(loss)(normed())
+    assert "a pair (value, successor of a Normed), as a call of a stateful record returns it" in str(caught.value)
+    assert f"at: {__file__}:{loss.__code__.co_firstlineno} in <lambda>" in str(caught.value)
+    assert "take it apart, y, normed = ..." in caught.value.fix
+
+
+def minimize(loss: Any, model: Any) -> Any:
+    return weft.Optimizer(model, optax.sgd(0.1)).minimize(loss, model)
+
+
+@pytest.mark.parametrize("transform", [weft.grad, weft.value_and_grad])
+def test_a_loss_that_returns_its_successor_without_has_aux_is_told_of_it(transform: Any):
+    def loss(model: Any) -> Any:
+        y, model = model(ROWS)
+        return y.mean(), model
+
+    with pytest.raises(weft.DifferentiationError, match=r"returned a pair \(value, successor of a Normed\)") as caught:
+        transform(loss)(normed())
+    assert caught.value.fix.startswith("return the successor beside the loss, with has_aux=True")
+    transform(loss, has_aux=True)(normed())
+
+
+def test_pairs_that_an_optimizer_is_given_are_told_to_be_taken_apart():
+    model = normed()
+    opt = weft.Optimizer(model, optax.sgd(0.1))
+
+    def loss(model: Any) -> Any:
+        y, model = model(ROWS)
+        return y.mean(), model
+
+    gradient, successor = weft.grad(loss, has_aux=True)(model)
+    for wrong in (lambda: opt.update(model, gradient, state_of=model(ROWS)), lambda: opt.update(model(ROWS), gradient)):
+        with pytest.raises(weft.WeftError, match=r"fix: take it apart, y, normed = \.\.\."):
+            wrong()
+    with pytest.raises(weft.StructureError, match=r"take apart the pair that has_aux=True, \(gradient, aux\)"):
+        opt.update(model, (gradient, successor))
+    opt.update(model, gradient, state_of=successor)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda axes: weft.vmap(lambda model, x: model(x), in_axes=(axes, 0)),
+        lambda axes: weft.vmap(lambda model, x: model(x), in_axes=(None, 0), out_axes=axes or 0),
+        lambda axes: weft.scan(lambda model, x: (model, model(x)), in_axes=(axes or weft.Carry, 0)),
+    ],
+    ids=["in_axes", "out_axes", "scan"],
+)
+def test_a_function_in_the_place_of_an_axis_is_told_of_axes(transform: Any):
+    with pytest.raises(weft.AxisError, match=r"a function says how a leaf rides: if_array\(axis=0\)") as caught:
+        transform(eqx.if_array(0))(model(), jnp.ones((4, 3)))
+    assert "weft.axes({filter: axis, ...: axis})" in caught.value.fix
+    transform(None)(model(), jnp.ones((4, 3)))
+    by_filter = weft.axes({Inside("head"): None, ...: None})
+    weft.vmap(lambda model, x: model(x), in_axes=(by_filter, 0))(model(), jnp.ones((4, 3)))

@@ -331,7 +331,7 @@ DRIFTS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "number": (lambda c: c.replace(rate=c.rate + 1), "carry.rate: static 0.5 -> static 1.5"),
     "static to array": (lambda c: c.replace(rate=c.state), "carry.rate: static 0.5 -> float32[]"),
     "structure": (lambda c: c.replace(state=[c.state]), "carry.state: float32[] -> list"),
-    "lost": (lambda c: c.replace(state=None), "carry.state: float32[] -> nothing"),
+    "lost": (lambda c: c.replace(state=None), "carry.state: float32[] -> None"),
 }
 LOOPS: dict[str, Callable[[Any], Any]] = {
     "scan": lambda f: weft.scan(lambda c, x: (f(c), x))(make_cell(), XS),
@@ -437,7 +437,7 @@ def test_a_part_of_the_carry_that_goes_is_said_once():
     mlp = weft.MLP(2, 2, 2, key=jax.random.key(0))
     with pytest.raises(weft.CarryError) as caught:
         weft.while_loop(lambda carry: False, lambda carry: {"mlp": None}, {"mlp": mlp})
-    assert caught.value.at == ("carry.mlp: MLP -> nothing",)
+    assert caught.value.at == ("carry.mlp: MLP -> None",)
     with pytest.raises(weft.CarryError) as caught:
         weft.while_loop(lambda carry: False, lambda carry: 1, mlp)
     assert caught.value.at == ("carry: MLP -> int32[]",)

@@ -129,7 +129,7 @@ REASONS: dict[str, tuple[Any, Any, str]] = {
     "weak type": (1.0, jnp.float32(1), "weak type: tree: float32[] (weak) -> float32[]"),
     "another leaf": ({"a": X}, {"a": X, "b": X}, "kind of tree: tree.b: nothing -> float32[2]"),
     "list for tuple": ([X], (X,), "kind of tree: tree: list -> tuple"),
-    "None for an array": ({"a": X}, {"a": None}, "kind of tree: tree.a: float32[2] -> nothing"),
+    "None for an array": ({"a": X}, {"a": None}, "kind of tree: tree.a: float32[2] -> None"),
     "static for an array": ({"a": X}, {"a": "x"}, "kind of tree: tree.a: float32[2] -> static 'x'"),
 }
 

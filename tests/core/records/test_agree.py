@@ -26,7 +26,7 @@ def found(before: Any, after: Any, **options: Any) -> list[str]:
         ({"a": jnp.sin}, {"a": jnp.cos}, ["carry.a: static sin -> static cos"]),
         ({"a": 1.0}, {"b": 1.0}, ["carry.a: float32[] -> nothing", "carry.b: nothing -> float32[]"]),
         ([1.0], [1.0, 1.0], ["carry[1]: nothing -> float32[]"]),
-        (None, 1.0, ["carry: nothing -> float32[]"]),
+        (None, 1.0, ["carry: None -> float32[]"]),
     ],
 )
 def test_every_difference_is_listed_by_path(before: Any, after: Any, lines: list[str]):

@@ -64,7 +64,7 @@ def test_arrays_follow_arrays_of_the_same_shape_and_dtype(value):
 
 
 def test_a_missing_array_is_named():
-    with pytest.raises(SuccessorError, match=r"p.y: float32\[2\] -> nothing"):
+    with pytest.raises(SuccessorError, match=r"p.y: float32\[2\] -> None"):
         check_successor(Point(jnp.zeros(1), jnp.zeros(2)), Point(jnp.zeros(1), None), "p")
 
 

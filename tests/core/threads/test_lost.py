@@ -352,11 +352,11 @@ def test_a_lost_successor_is_named_with_its_path_file_and_line(
         program()
     with debug_successors(), pytest.raises(SuccessorError, match=r"lost: nothing that leaves \S+ uses") as error:
         program()
-    found = [re.fullmatch(r"(.*): ([\w., \[\]']+), (/.*:\d+)", place) for place in error.value.at]
+    found = [re.fullmatch(r"(.*) at (/.*:\d+): ([\w., \[\]']+)", place) for place in error.value.at]
     assert [match and match[1] for match in found] == [name for name, _ in places]
     for match, (_, line) in zip(found, places, strict=True):
         assert match is not None
-        assert match[3] == line or not line
+        assert match[2] == line or not line
     assert "weft.drop(successor)" in str(error.value)
 
 
@@ -373,7 +373,10 @@ def test_a_program_that_was_compiled_before_is_looked_at_too():
 
 
 def test_the_leaves_that_changed_are_named():
-    with debug_successors(), pytest.raises(SuccessorError, match=r"Net\(...\): first.mean, second.mean, "):
+    with (
+        debug_successors(),
+        pytest.raises(SuccessorError, match=r"Net\(...\) at /.*:\d+: first.mean, second.mean\n"),
+    ):
         weft.jit(lambda m, x: m(x)[0])(net(), X)
 
 
@@ -404,7 +407,7 @@ def test_the_environment_turns_it_on_for_the_whole_process(value: str):
     environment = {**os.environ, "WEFT_DEBUG_SUCCESSORS": value}
     run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment)
     assert (run.returncode != 0) == (value == "1")
-    assert ("Keys.next(...): streams.default.count, <string>:4" in run.stderr) == (value == "1")
+    assert ("Keys.next(...) at <string>:4: streams.default.count\n" in run.stderr) == (value == "1")
 
 
 SUITE = """

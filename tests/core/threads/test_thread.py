@@ -284,7 +284,7 @@ MISFITS = [
     ("key", r"Holder.bads\[0\]\(...\).state.y: float32\[2\] -> nothing"),
     ("static", r"Holder.bads\[0\]\(...\).mode: static 'train' -> static 'eval'"),
     ("number", r"Holder.bads\[0\]\(...\).size: static 1.0 -> static 2.0"),
-    ("none", r"Holder.bads\[0\]\(...\).state: dict -> nothing"),
+    ("none", r"Holder.bads\[0\]\(...\).state: dict -> None"),
 ]
 
 
