@@ -395,5 +395,5 @@ class Leaving:
                 raise AliasError(
                     f"Inconsistent aliasing detected: an argument is returned under another {self.departure.option}",
                     at=[f"{self._place(i)}: {mine}", f"{format_path((*base, *path))}: {theirs}"],
-                    fix="return it under the same, or its value (`variable[...]`), or nothing: its update comes back anyway",
+                    fix="return it under the same, or its value (`variable[...]`); its update comes back anyway",
                 )

@@ -13,6 +13,7 @@ import dataclasses
 import enum
 import functools
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -95,27 +96,20 @@ def snapshot(value: Any, around: tuple[int, ...] = ()) -> Any:
         return ("again", around.index(id(value)))
     if has_hash(value):
         return value
+    copied = _copied(value)
+    if copied is not None:
+        return copied
     around = (*around, id(value))
     if isinstance(value, dict):
         return type(value), {key: snapshot(part, around) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value), [snapshot(part, around) for part in value]
     if isinstance(value, set):
         return frozenset(value)
-    if isinstance(value, slice):
-        return slice, value.start, value.stop, value.step
-    names = compared_fields(type(value))
-    if names is not None:
-        return type(value), {name: snapshot(getattr(value, name, None), around) for name in names}
-    if _can_be_copied(value, around):
-        return Copied(copy.deepcopy(value))
-    if _is_all_attributes(value):
-        return type(value), snapshot(vars(value), around)
-    return value
+    parts = _parts(value)
+    return value if parts is None else (type(value), [snapshot(part, around) for part in parts])
 
 
 class Copied:
-    """A copy of a value that says itself what it equals."""
+    """A copy of a value, which says itself what it equals: one question to it, in place of a walk over its parts."""
 
     __slots__ = ("value",)
 
@@ -123,9 +117,29 @@ class Copied:
         self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Copied) and bool(self.value == other.value)
+        return isinstance(other, Copied) and type(self.value) is type(other.value) and bool(self.value == other.value)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def _copied(value: Any) -> Copied | None:
+    """A copy that equals the value, if it is plain data that shows whether it still is what it was."""
+    if not is_watchable(value):
+        return None
+    # What has a hash is kept, since a copy of what is compared by identity equals nothing.
+    memo = {id(part): part for part in _parts_with_hash(value, ())}
+    names = compared_fields(type(value))
+    try:
+        if names is None:
+            twin = copy.deepcopy(value, memo)
+        else:
+            twin = object.__new__(type(value))
+            for name in names:
+                object.__setattr__(twin, name, copy.deepcopy(getattr(value, name), memo))
+        # A NaN equals nothing, and what holds itself cannot be compared: these are looked at part by part.
+        return Copied(twin) if value == twin else None
+    except Exception:  # a copy, and an `==`, of the user's own
+        return None
 
 
 def still_is(value: Any, seen: Any) -> bool:
@@ -161,11 +175,6 @@ def compared_fields(kind: type) -> tuple[str, ...] | None:
     return tuple(field.name for field in dataclasses.fields(kind) if field.compare)
 
 
-def _can_be_copied(value: Any, around: tuple[int, ...]) -> bool:
-    """Whether a value has an `==` of its own, and is plain data that a copy may be kept of."""
-    return _is_written_with_equality(type(value)) and hasattr(value, "__dict__") and is_watchable(vars(value), around)
-
-
 @functools.cache
 def _is_written_with_equality(kind: type) -> bool:
     """Whether a class and its bases are Python's, and one of them says what its objects equal."""
@@ -184,21 +193,31 @@ def is_watchable(value: Any, around: tuple[int, ...] = ()) -> bool:
         return True
     if has_hash(value):
         return is_stable(value)
-    around = (*around, id(value))
+    parts = _parts(value)
+    return parts is not None and all(is_watchable(part, (*around, id(value))) for part in parts)
+
+
+def _parts(value: Any) -> list[Any] | None:
+    """What the `==` of a value without a hash looks at, or None if nobody knows."""
     if isinstance(value, dict):
-        return all(map(is_stable, value)) and all(is_watchable(part, around) for part in value.values())
-    if isinstance(value, list | tuple):
-        return all(is_watchable(part, around) for part in value)
-    if isinstance(value, set):
-        return all(map(is_stable, value))
+        return [*value, *value.values()]
+    if isinstance(value, list | tuple | set):
+        return list(value)
     if isinstance(value, slice):
-        return all(map(is_stable, (value.start, value.stop, value.step)))
+        return [value.start, value.stop, value.step]
     names = compared_fields(type(value))
     if names is not None:
-        return all(is_watchable(getattr(value, name, None), around) for name in names)
-    if _can_be_copied(value, around):
-        return True
-    return _is_all_attributes(value) and is_watchable(vars(value), around)
+        return [getattr(value, name, None) for name in names]
+    is_python = hasattr(value, "__dict__") and _is_written_with_equality(type(value))
+    return list(vars(value).values()) if is_python or _is_all_attributes(value) else None
+
+
+def _parts_with_hash(value: Any, around: tuple[int, ...]) -> Iterator[Any]:
+    if has_hash(value):
+        yield value
+    elif id(value) not in around:
+        for part in _parts(value) or ():
+            yield from _parts_with_hash(part, (*around, id(value)))
 
 
 def _is_all_attributes(value: Any) -> bool:
