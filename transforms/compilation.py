@@ -140,7 +140,7 @@ class JitFunction(Generic[P, R]):
         return JitFunction, (interpreted.held[0], self._options, interpreted.boundary)
 
     def __repr__(self) -> str:
-        return f"weft.jit({getattr(self, '__qualname__', self._interpreted.held[0])!s})"
+        return f"{self._interpreted.boundary.layer}.jit({getattr(self, '__qualname__', self._interpreted.held[0])!s})"
 
     def _with_statics(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return with_statics(args, kwargs, self._options.static_numbers, self._options.static_names)

@@ -55,8 +55,13 @@ def _is_told_elsewhere(record: logging.LogRecord) -> bool:
 logging.getLogger(names.LOGGER).addFilter(lambda record: not _is_told_elsewhere(record))
 
 
-def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]]) -> None:
+def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]], layer: str = "weft") -> None:
     """Raises a better error in place of one of JAX's, if an argument explains it; else returns.
+
+    Args:
+        error: JAX's.
+        find_leaves: gives the leaves of the call's arguments.
+        layer: the package whose transform the user called.
 
     Raises:
         DonatedError: if arguments were donated to an earlier call.
@@ -88,12 +93,12 @@ def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]]) -> None
         return
     text = str(error)
     if type(error).__name__ == names.CLASS_OF_SHARDINGS:
-        _raise_off_mesh(find_leaves(), error)
+        _raise_off_mesh(find_leaves(), error, layer)
         _raise_open(error)
     if not isinstance(error, ValueError | RuntimeError | TypeError):
         return
     if names.MAPPED_APART in text or names.SLICED_APART in text:
-        _raise_divided(find_leaves(), error)
+        _raise_divided(find_leaves(), error, layer)
     if isinstance(error, jax.errors.UnexpectedTracerError) or names.A_TRACER in text.lower():
         escaped = [leaf for leaf in find_leaves() if isinstance(leaf.value, Tracer)]
         escaped = [leaf for leaf in escaped if is_dead_tracer(leaf.value)]
@@ -121,8 +126,12 @@ def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]]) -> None
             raise DonatedError(
                 "these arguments were donated to an earlier call, and are gone",
                 at=[format_path(leaf.path) for leaf in gone],
-                fix="use the successor that the call returned, or do not donate",
+                fix=f"use the {'successor' if layer == 'weft' else 'array'} that the call returned, or do not donate",
             ) from error
+
+
+# What moves values to a mesh, beside JAX's own.
+_SHARD = {"weft": "weft.shard, ", "nnx": ""}
 
 
 def _is_known(array: AnyArray) -> bool:
@@ -135,7 +144,7 @@ def _is_deleted(value: jax.Array) -> bool:
     return not isinstance(value, Tracer) and value.is_deleted()
 
 
-def _raise_off_mesh(leaves: Sequence[Leaf], error: Exception) -> None:
+def _raise_off_mesh(leaves: Sequence[Leaf], error: Exception, layer: str) -> None:
     """Raises if the mesh is known from some arguments alone: from the others JAX cannot tell where results lie."""
     if not jax.sharding.get_abstract_mesh().empty:
         return
@@ -150,7 +159,7 @@ def _raise_off_mesh(leaves: Sequence[Leaf], error: Exception) -> None:
             f"{format_path(path)} lies on an explicit mesh ({axes}), and other arguments on none: JAX cannot tell "
             f"where results lie: {str(error).partition(chr(10))[0]}",
             at=[*map(format_path, off[:_MOST_PATHS]), *more],
-            fix="call it inside `with jax.set_mesh(mesh):`, or place them there (weft.shard, jax.device_put)",
+            fix=f"call it inside `with jax.set_mesh(mesh):`, or place them there ({_SHARD[layer]}jax.device_put)",
         ) from error
 
 
@@ -194,7 +203,7 @@ def _frames(traceback: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
         traceback = traceback.tb_next
 
 
-def _raise_divided(leaves: Sequence[Leaf], error: Exception) -> None:
+def _raise_divided(leaves: Sequence[Leaf], error: Exception, layer: str) -> None:
     """Raises about the arguments of a transform whose axis is divided over an explicit mesh."""
     types = [f"{format_path(leaf.path)}: {jax.typeof(leaf.value)}" for leaf in leaves]
     more = [f"and {len(types) - _MOST_PATHS} more"] if types[_MOST_PATHS:] else []
@@ -206,7 +215,7 @@ def _raise_divided(leaves: Sequence[Leaf], error: Exception) -> None:
     raise MeshError(
         what,
         at=[*types[:_MOST_PATHS], *more],
-        fix=f"{fix} (weft.shard, jax.sharding.reshard), or call it under jax.sharding.auto_axes",
+        fix=f"{fix} ({_SHARD[layer]}jax.sharding.reshard), or call it under jax.sharding.auto_axes",
     ) from error
 
 
@@ -224,7 +233,7 @@ def _raise_aliased(leaves: Sequence[Leaf], error: Exception) -> None:
 
 # ---- a value that Python needs and a trace does not have -----------------------------------------------------------
 
-_BY_VALUE = "choose by value with jnp.where or weft.cond"
+_BY_VALUE = "choose by value with jnp.where or {layer}.cond"
 # JAX's error, weft's, and what to do if the value may not be static. Subclasses come before their bases.
 _TRACED: tuple[tuple[type[Exception], type[TracedValueError], str], ...] = (
     (jax.errors.TracerBoolConversionError, TracedBoolError, _BY_VALUE),
@@ -241,13 +250,16 @@ _MOST_FRAMES = 40
 _MOST_PATHS = 5
 
 
-def explain_traced(error: Exception, values: Sequence[PyTree], path_of: Callable[[int], Path]) -> None:
+def explain_traced(
+    error: Exception, values: Sequence[PyTree], path_of: Callable[[int], Path], layer: str = "weft"
+) -> None:
     """Raises a better error in place of one of JAX's about a value that is traced, if an argument explains it.
 
     Args:
         error: what came out of the user's function.
         values: the leaves that the function was given.
         path_of: the path of leaf `i` in the arguments.
+        layer: the package whose transform the user called.
 
     Raises:
         TracedValueError: naming the arguments that the value comes from.
@@ -257,7 +269,7 @@ def explain_traced(error: Exception, values: Sequence[PyTree], path_of: Callable
         known = TracedIntegerError, "read it off the shape of an argument"
     if known is None or isinstance(error, WeftError):
         return
-    kind, advice = known
+    kind, advice = known[0], known[1].format(layer=layer)
     for tracer in _tracers_in(error.__traceback__, kind is TracedMaskError):
         found = traced_from(tracer, values)
         if found:

@@ -330,7 +330,7 @@ class Interpreted(Generic[O]):
     def explain(self, error: Exception, call: Call) -> None:
         """Raises a better error than one of JAX's, where an argument of the call is to blame."""
         # Taken apart once more, and only now: the quick way knows no paths, and most calls need none.
-        explain(error, lambda: self.boundary.enter(call)[1])
+        explain(error, lambda: self.boundary.enter(call)[1], self.boundary.layer)
 
     def _run_quickly(
         self,

@@ -87,7 +87,7 @@ class Body:
                 out = hooks.call_checked(live(functions[self.index]), (*before, *args), kwargs, self.boundary.typed)
         # What JAX raises where Python needs a traced value derives from one of these two.
         except (TypeError, IndexError) as error:
-            explain_traced(error, values, self.crossing.structure.path_of)
+            explain_traced(error, values, self.crossing.structure.path_of, self.boundary.layer)
             raise
         # Before the output meets its prefix: a missing auxiliary output would be reported as a prefix that does not
         # fit.
