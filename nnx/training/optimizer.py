@@ -169,8 +169,8 @@ def _explain_labels(error: ValueError) -> None:
     """Raises a better error in place of JAX's about a State of Variables in the place of one of values."""
     if f"{Variable.__module__.rpartition('.')[0]}." in str(error):
         raise StructureError(
-            "the transformation holds a State of Variables (labels or a mask, as jax.tree.map over nnx.state makes it), and "
-            "an update is given States of plain values",
+            "the transformation holds a State of Variables, and an update is given States of plain values: labels or a "
+            "mask that jax.tree.map has made of nnx.state",
             fix="make it by nnx.map_state(lambda path, variable: ..., nnx.state(model, nnx.Param)), or give the "
             "transformation a function from params to it",
         ) from error
