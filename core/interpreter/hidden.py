@@ -25,11 +25,12 @@ _CLOSED = (str, bytes, int, float, complex, type(None), type, enum.Enum, ModuleT
 _DEEPEST = 4
 
 
-def refuse_hidden_tracers(returned: Iterable[tuple[str, Any]]) -> None:
+def refuse_hidden_tracers(returned: Iterable[tuple[str, Any]], layer: str) -> None:
     """Refuses what a function returns as it is, if it hides arrays of the trace that ends.
 
     Args:
         returned: values, with where they are in the output.
+        layer: the package whose transform the user called.
 
     Raises:
         TraceLevelError: naming the places.
@@ -44,7 +45,8 @@ def refuse_hidden_tracers(returned: Iterable[tuple[str, Any]]) -> None:
         raise TraceLevelError(
             f"the function returned a value of type {found[0][0]}, which is no pytree, with arrays of the trace in it",
             at=[place for _, place in found],
-            fix="return the arrays themselves, or make the class a pytree: a weft.Module, or register it with JAX",
+            fix="return the arrays themselves, or make the class a pytree: derive it from "
+            f"{layer}.Module, or register it with JAX",
         )
 
 

@@ -341,7 +341,7 @@ class Interpreted(Generic[O]):
         # Taken apart once more, and only now: the quick way knows no paths, and most calls need none.
         from weft.core.interpreter.explain import explain
 
-        explain(error, lambda: self.boundary.enter(call)[1])
+        explain(error, lambda: self.boundary.enter(call)[1], self.boundary.layer)
 
     def _run_quickly(
         self,

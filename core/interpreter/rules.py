@@ -100,7 +100,7 @@ class Body:
             from weft.core.interpreter.forgotten import explain_forgotten
 
             names = functools.partial(parameter_names, functions[self.index])
-            explain_traced(error, values, self.crossing.structure.path_of, names)
+            explain_traced(error, values, self.crossing.structure.path_of, names, self.boundary.layer)
             explain_forgotten(error)
             raise
         # Before the output meets its prefix: a missing auxiliary output would be reported as a prefix that does not

@@ -168,6 +168,7 @@ class Values:
     """The boundary of records. It has no state; `VALUES` is the one instance."""
 
     name = "values"
+    layer = "weft"
     has_updates = False
     has_identity = False
     restructures = False
@@ -251,7 +252,8 @@ class Values:
         structure, leaves = take_apart(out)
         structure = replace(structure, statics=tuple(map(_unwrapped, structure.statics)))
         paths = structure.paths
-        refuse_hidden_tracers((format_path(paths[i], "output"), value) for i, _, value in structure.statics)
+        hidden = ((format_path(paths[i], "output"), value) for i, _, value in structure.statics)
+        refuse_hidden_tracers(hidden, self.layer)
         rides = resolve(departure.prefix, out, leaves, departure.read, what=departure.option)
         # By identity, which decides it while tracing: the numbers are not there to be compared.
         inputs = {id(value): i for i, value in enumerate(values)}

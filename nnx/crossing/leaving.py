@@ -95,11 +95,12 @@ class Leaving:
         carried = self._carried(out)
         # Without a plan: the look below is the one walk over it.
         apart = shape_of(mode.graph, out)
-        refuse_hidden_tracers(
+        hidden = [
             (format_path(("output", *base)), value)
             for item, base, value in zip(apart.structure.items, apart.bases, apart.flat, strict=True)
             if isinstance(item, Fixed)
-        )
+        ]
+        refuse_hidden_tracers(hidden, "nnx")
         # Without graph updates nobody asks for the arguments' structure: their Variables are known.
         given = [look.at(root) for root in self.memory.roots] if mode.updates else []
         end = look.here()
@@ -395,5 +396,5 @@ class Leaving:
                 raise AliasError(
                     f"Inconsistent aliasing detected: an argument is returned under another {self.departure.option}",
                     at=[f"{self._place(i)}: {mine}", f"{format_path((*base, *path))}: {theirs}"],
-                    fix="return it under the same, or its value (`variable[...]`), or nothing: its update comes back anyway",
+                    fix="return it under the same, or its value (`variable[...]`); its update comes back anyway",
                 )

@@ -113,20 +113,11 @@ def snapshot(value: Any) -> Any:
 
 
 def _look_at_now(value: Any) -> Any:
-    if type(value) in _WITHOUT_HASH:  # an error that is caught costs as much as all else here
-        return makeup_of(value)
-    if has_hash(value):
+    # An error that is caught costs as much as all else here.
+    if type(value) not in _WITHOUT_HASH and has_hash(value):
         return value
-    found = _inside(value)
-    if found is not None and _has_own_equality(type(value)):
-        found = Copied(copy.deepcopy(value)) if is_watchable(value) else None
+    found = _copied(value) or _inside(value)
     return value if found is None else found
-
-
-@functools.cache
-def _has_own_equality(kind: type) -> bool:
-    """Whether a class, or a base of it, says in Python what its objects equal."""
-    return isinstance(kind.__eq__, types.FunctionType) and not is_compared_by_fields(kind)
 
 
 def _as_it_is(value: Any, makeup: Makeup, parts: list[Any]) -> Any:
@@ -136,7 +127,7 @@ def _as_it_is(value: Any, makeup: Makeup, parts: list[Any]) -> Any:
 
 
 class Copied:
-    """A copy of a value that says itself what it equals."""
+    """A copy of a value, which says itself what it equals: one question to it, in place of a walk over its parts."""
 
     __slots__ = ("value",)
 
@@ -144,9 +135,40 @@ class Copied:
         self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Copied) and bool(self.value == other.value)
+        return isinstance(other, Copied) and type(self.value) is type(other.value) and bool(self.value == other.value)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def _copied(value: Any) -> Copied | None:
+    """A copy that equals the value, if it is plain data that shows whether it still is what it was."""
+    if not is_watchable(value):
+        return None
+    # What has a hash is kept, since a copy of what is compared by identity equals nothing.
+    memo: dict[int, Any] = {}
+
+    def keep(*parts: Any) -> None:
+        memo.update((id(part), part) for part in parts)
+
+    def look(part: Any) -> Makeup | None:
+        return keep(part) if has_hash(part) else _inside(part)
+
+    def combine(_: Any, makeup: Makeup, __: list[None]) -> None:
+        if makeup.sort == "mapping":
+            keep(*makeup.names)
+
+    fold(value, look, combine, lambda level: None)
+    try:
+        if is_compared_by_fields(type(value)):
+            twin, makeup = object.__new__(type(value)), makeup_of(value)
+            for name, part in zip(makeup.names, makeup.values, strict=True):
+                object.__setattr__(twin, name, copy.deepcopy(part, memo))
+        else:
+            twin = copy.deepcopy(value, memo)
+        # A NaN equals nothing, and what holds itself cannot be compared: these are looked at part by part.
+        return Copied(twin) if value == twin else None
+    except Exception:  # a copy, and an `==`, of the user's own
+        return None
 
 
 def still_is(value: Any, seen: Any) -> bool:
