@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, ParamSpec, Self, TypeVar, cast
 
 from weft.core.constants import is_in_its_module
 from weft.core.edge.trees import PyTree
-from weft.core.tracebacks import cut
+from weft.core.tracebacks import cut, cutting
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,7 +28,11 @@ Definitions = tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...]
 
 
 def named_like(function: Callable[..., Any], wrapper: Any) -> Any:
-    """The wrapper with the function's name, docstring and signature, also where the function is a record."""
+    """The wrapper with the function's name, docstring and signature, also where the function is a record.
+
+    Of a function that wraps it, errors have no frame.
+    """
+    wrapper = cutting(wrapper) if isinstance(wrapper, types.FunctionType) else wrapper
     assigned = set(functools.WRAPPER_ASSIGNMENTS) - {"__type_params__"}
     return functools.update_wrapper(wrapper, function, assigned=assigned, updated=())
 

@@ -225,7 +225,8 @@ _ANSWERS: tuple[tuple[str, type[WeftError], Places, str, str], ...] = (
         "use the {successor} that the call returned, or do not donate"),
     (names.NO_REVERSE, DifferentiationError, _loop,
         "a loop whose number of steps is known only when it runs has no derivative in reverse",
-        "bound it: weft.while_loop(cond, body, init, max_steps=...); or give fori_loop Python ints; or use {layer}.scan"),
+        "bound it: weft.while_loop(cond, body, init, max_steps=...); or give fori_loop Python ints; or use "
+        "{layer}.scan"),
 )  # fmt: skip
 
 
