@@ -102,8 +102,8 @@ def _check(
         raise DifferentiationError(
             f"{options.name} has nothing to differentiate: no leaf of argument {options.argnums} is {wanted}",
             at=[f"{format_path(leaf.path)}: {leaf.kind.__name__}, {types_of(leaf.value)}" for leaf in leaves[:20]],
-            fix=f"{probably_meant((options.wrt,), leaves)}choose the leaves with {options.chooses}, or the argument with "
-            "argnums=; integers have no gradient",
+            fix=f"{probably_meant((options.wrt,), leaves)}choose the leaves with {options.chooses}, or the argument "
+            "with argnums=; integers have no gradient",
         )
     _note_beside(options, call)
     # Where what comes out is applied as an update. A vjp may well be asked for an array in two places: its cotangents
