@@ -5,6 +5,7 @@ and gives their successors back. `weft.nnx` and `weft.typecheck` load when they 
 """
 
 import importlib as _importlib
+import importlib.abc as _abc
 import importlib.machinery as _machinery
 import sys as _sys
 from typing import TYPE_CHECKING as _TYPE_CHECKING
@@ -32,24 +33,21 @@ _SHORT_NAMES = {
 }
 
 
-class _ShortNames:
+class _ShortNames(_abc.Loader):
     """Finds the modules of short names: `import weft.tree` works like `from weft import tree`."""
 
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        return _machinery.ModuleSpec(name, _ShortNames) if name in _SHORT_NAMES else None
+    def find_spec(self, name, path=None, target=None):
+        return _machinery.ModuleSpec(name, self) if name in _SHORT_NAMES else None
 
-    @staticmethod
-    def create_module(spec):
+    def create_module(self, spec):
         return None
 
-    @staticmethod
-    def exec_module(module):
+    def exec_module(self, module):
         # What stands in `sys.modules` after this is what was imported.
         _sys.modules[module.__name__] = _importlib.import_module(_SHORT_NAMES[module.__name__])
 
 
-_sys.meta_path.append(_ShortNames)
+_sys.meta_path.append(_ShortNames())
 
 __version__ = "0.2.0"
 

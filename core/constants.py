@@ -196,7 +196,7 @@ def is_in_its_module(value: Any) -> bool:
 def _is_frozen(kind: type) -> bool:
     """Whether objects of a class are frozen, and so what their attributes are; records are for others to change."""
     is_frozen = dataclasses.is_dataclass(kind) and cast(Any, kind).__dataclass_params__.frozen
-    return is_frozen and is_all_attributes(kind) and not issubclass(kind, eqx.Module)
+    return is_frozen and is_all_attributes(cast("type[Any]", kind)) and not issubclass(kind, eqx.Module)
 
 
 def _is_of_library(value: Any) -> bool:

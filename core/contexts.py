@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Hashable, Iterator
+from collections.abc import Generator, Hashable
 from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
 
@@ -62,7 +62,7 @@ class Ambient(Generic[T]):
         self._key.set_global(value)
 
     @contextlib.contextmanager
-    def scope(self, value: T) -> Iterator[None]:
+    def scope(self, value: T) -> Generator[None]:
         """Sets the value for the length of a `with` block, in this thread or task."""
         token = self._local.set(value)
         try:

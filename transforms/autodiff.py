@@ -125,7 +125,10 @@ def _main_and_rest(out: Any, options: DiffOptions) -> tuple[Any, tuple[Any, ...]
 
 
 def _as_shapes(types: Any) -> Any:
-    return jax.tree.map(lambda type: jax.ShapeDtypeStruct(type.shape, type.dtype), types)
+    def shape(type: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(type.shape, type.dtype)
+
+    return jax.tree.map(shape, types)
 
 
 def _zeros(types: Any) -> Any:

@@ -217,7 +217,7 @@ def scan(
 
         def run(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
             if kwargs:
-                args, kwargs = by_position(function, args, kwargs)
+                args, kwargs = by_position(function, args, dict(kwargs))
             return interpreted(args, kwargs) if part is None else _over_stack(part, options, args)
 
         return Transformed(function, run)

@@ -79,7 +79,7 @@ class Transformed(Generic[P, R]):
         if self.__module__ != "__main__" and is_in_its_module(self):
             return cast(Any, self).__qualname__
         if self.recipe is None:
-            return copyreg.__newobj__, (type(self),), vars(self)
+            return cast(Any, copyreg).__newobj__, (type(self),), vars(self)
         return _made_again, (*self.recipe, self.definitions)
 
     def __repr__(self) -> str:
@@ -116,8 +116,8 @@ def transform(*names: str, call: str = "") -> Callable[[F], F]:
                 raise TypeError(f"{taken}: {way}")
             made = function(*args, **options)
             if isinstance(made, Transformed):
-                made.recipe = public, args, options
-                return made
+                cast(Any, made).recipe = public, args, options
+                return cast(Any, made)
             # As a decorator, with options alone.
             return functools.partial(public, **options) if not args or args[0] is None else made
 

@@ -150,9 +150,9 @@ def is_packed(record: eqx.Module, statics: Container[int]) -> bool:
         return False
     around = [treedef]
     for definition in around:  # which grows
-        kind, _ = definition.node_data() or (None, None)
-        is_plain = kind in _PLAIN or (isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"))
-        if not is_plain and not (isinstance(kind, type) and issubclass(kind, Module)):
+        kind: Any = (definition.node_data() or (None, None))[0]
+        bases = cast("tuple[type[Any], ...]", getattr(kind, "__mro__", ()))
+        if kind not in _PLAIN and Module not in bases and not (tuple in bases and hasattr(kind, "_fields")):
             return False
         around += definition.children()
     return type(record).__getattribute__ is Module.__getattribute__

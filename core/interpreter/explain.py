@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from traceback import walk_tb
 from types import TracebackType
@@ -114,7 +114,7 @@ def _first(places: Sequence[str]) -> list[str]:
 
 
 def _is_escaped(value: Any) -> bool:
-    return isinstance(value, Tracer) and is_dead_tracer(value)
+    return isinstance(value, Tracer) and is_dead_tracer(cast("Tracer[Any]", value))
 
 
 def _is_foreign(value: Any) -> bool:
@@ -297,7 +297,7 @@ def _make_static(paths: Sequence[Path], positional: Sequence[str]) -> str:
         return f"if few values are meant, make {format_path(paths[0])} an argument of its own, and that static; else "
     option = f'static_argnames="{name}"'
     if transform == "remat":  # it has no static_argnames
-        known = {parameter: place for place, parameter in enumerate(positional)}
+        known: dict[Any, int] = {parameter: place for place, parameter in enumerate(positional)}
         option = f"static_argnums={known[name]}" if name in known else f"static_argnums, once {name} may be positional"
     return f"if few values are meant, make it static ({transform} with {option}); else "
 

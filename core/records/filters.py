@@ -427,7 +427,7 @@ def probably_meant(filters: Sequence[Filter], leaves: Sequence[Leaf]) -> str:
             parts = filter.filters if isinstance(filter, Any) else cast("Sequence[Filter]", filter)
             if meant := probably_meant(parts, leaves):
                 return meant
-        text = filter.tag if isinstance(filter, WithTag) else filter
+        text = cast(object, filter.tag if isinstance(filter, WithTag) else filter)
         if isinstance(text, str):
             starts = {format_path(leaf.place[:n]) for leaf in leaves for n in range(len(leaf.place) + 1)}
             written = "Inside" if text in starts else "PathContains"

@@ -39,8 +39,8 @@ def printed(record: PyTree, **options: Any) -> wl.AbstractDoc:
 
 def _as_function(custom: Callable[[Any], wl.AbstractDoc | None]) -> Callable[[Any], wl.AbstractDoc | None]:
     # Once: each record passes it on to those inside, and what is wrapped at each level is called through all of them.
-    is_one = isinstance(custom, functools.partial) and cast(Any, custom).func is _show
-    return custom if is_one else functools.partial(_show, custom)
+    shown = cast(Any, custom)
+    return shown if getattr(shown, "func", None) is _show else functools.partial(_show, custom)
 
 
 def _show(custom: Callable[[Any], wl.AbstractDoc | None], value: Any) -> wl.AbstractDoc | None:

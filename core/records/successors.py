@@ -196,7 +196,7 @@ def next_value(old: PyTree, new: PyTree) -> PyTree:
     """
     if type(new) not in NUMBERS or not is_array(old) or not jnp.issubdtype(old.dtype, jnp.number):
         return new
-    return jnp.full_like(old, new) if jnp.result_type(old, new) == old.dtype else new
+    return cast(Any, jnp).full_like(old, new) if jnp.result_type(old, new) == old.dtype else new
 
 
 def check_successor(old: PyTree, new: PyTree, where: str) -> None:

@@ -64,7 +64,7 @@ class Unnamed:
     @property
     def _name(self) -> str:
         kind, place, *_ = json.loads(self.text)
-        return ".".join(place) if isinstance(place, list) else kind
+        return ".".join(cast("list[str]", place)) if isinstance(place, list) else kind
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         self._refuse()
@@ -118,9 +118,10 @@ def _look(value: Any) -> Any:
     if isinstance(value, np.dtype):
         return ["dtype", cast(Any, value).name]
     if isinstance(value, (jax.Array, np.ndarray, np.generic)):
-        if isinstance(value, Tracer) or value.dtype.hasobject:
+        array = cast(Any, value)
+        if isinstance(value, Tracer) or array.dtype.hasobject:
             raise Unwritable
-        return ["array", str(value.dtype), value.shape, digest_of(value)]
+        return ["array", str(array.dtype), array.shape, digest_of(array)]
     if (name := name_of(value)) is not None:
         return ["name", *name]
     if isinstance(value, type):

@@ -57,12 +57,11 @@ _FROM = {
     "weft.nnx.transforms.transforms": "resolve_kwargs",
     "weft.core.paths": "PathParts=Path",
 }
-_ORIGINS = dict(entry.split("=") for entry in _MODULES.split())
+_ORIGINS = {theirs: ours for theirs, _, ours in (entry.partition("=") for entry in _MODULES.split())}
 for _module, _names in _FROM.items():
     for _theirs, _, _ours in (entry.partition("=") for entry in _names.split()):
         _ORIGINS[_theirs] = f"{_module}:{_ours or _theirs}"
 
-_A = TypeVar("_A")
 # Names that only annotations use.
 _ANNOTATIONS: dict[str, Any] = {
     "AxisName": Hashable,
@@ -72,7 +71,7 @@ _ANNOTATIONS: dict[str, Any] = {
     "Leaves": list[Any],
     "LogicalNames": tuple[str | None, ...],
     "Names": Sequence[int],
-    "SetValueFn": Callable[[_A, Any], _A],
+    "SetValueFn": Callable[[Any, Any], Any],
     "Sharding": tuple[Any, ...],
     "StateMapping": Mapping[Any, Any],
 }
@@ -80,8 +79,8 @@ _ALIASES: dict[str, Any] = {
     "AttrType AxesValue AxisFn CollectionFilter FilterLiteral GraphFlatState KeepFn Leaf LeafType NodeDefType": Any,
     "NodeStats OutShardingType Prefix Specs SplitPattern ellipsis": Any,
     "Axis AxisIndex Index Size": int,
-    "CreateValueHook GetValueHook SetValueHook": Callable[[Any, _A], _A],
-    "AddAxisHook RemoveAxisHook": Callable[[_A, int, str | None], None],
+    "CreateValueHook GetValueHook SetValueHook": Callable[[Any, Any], Any],
+    "AddAxisHook RemoveAxisHook": Callable[[Any, int, str | None], None],
 }
 for _names, _alias in _ALIASES.items():
     _ANNOTATIONS.update(dict.fromkeys(_names.split(), _alias))
