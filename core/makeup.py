@@ -6,7 +6,7 @@ Weft asks several questions of values that are no arrays, and each is a use of w
 |---|---|
 | May a kept trace of this function serve another one? | `core/constants.py` |
 | Does what it returns hide a tracer? | `core/interpreter/hidden.py` |
-| Is it the one that an exported function was made with? | `core/records/unnamed.py` |
+| Is it the one that an exported function was made with? | `core/records/written.py` |
 | Is it the one that a checkpoint was saved with? | `modules/checkpoints/configuration.py` |
 | Has it changed since a plan was made? | `nnx/objects/stability.py` |
 | Does it reach something of JAX's that somebody replaced? | `modules/untouched.py` |
@@ -100,8 +100,8 @@ def fold(
         value: anything.
         look: answers about a value by itself, or says what it is made of, to be asked further.
         combine: makes the answer about a value, given its makeup and the answers about its parts.
-        again: the answer about a value that is being looked into: how many levels from the outermost one it is. It is
-            given -1 for a value that lies too deep.
+        again: the answer about a value that holds itself, given how many levels further out it is; 0 for what lies
+            too deep.
         deepest: how many levels are looked into.
 
     >>> fold([1, [2, 3]], lambda x: makeup_of(x) if type(x) is list else x, lambda *x: sum(x[-1]), lambda level: 0)
@@ -115,9 +115,9 @@ def fold(
 def _inside(value: Any, makeup: Makeup, asked: Any, around: tuple[int, ...]) -> Any:
     look, combine, again, deepest = asked
     if id(value) in around:
-        return again(around.index(id(value)))
+        return again(len(around) - around.index(id(value)))
     if len(around) >= deepest:
-        return again(-1)
+        return again(0)
     within = (*around, id(value))
     answers: list[Any] = []
     for part in makeup.values:
@@ -137,7 +137,7 @@ _SORTS: tuple[tuple[Any, str, tuple[str, ...] | None], ...] = (
     ((set, frozenset), "set", None),
     (functools.partial, "partial", ("func", "args", "keywords")),
     (MethodType, "method", ("__func__", "__self__")),
-    ((BuiltinFunctionType, types.MethodWrapperType), "method", ("__self__",)),
+    ((BuiltinFunctionType, types.MethodWrapperType), "method", ("__name__", "__self__")),
     (slice, "object", ("start", "stop", "step")),
 )
 
