@@ -194,6 +194,8 @@ def compares_by_identity(kind: type) -> bool:
 
 def has_hash(value: Any) -> bool:
     """Whether a value can be a key."""
+    if type(value).__hash__ is None:  # an error that is caught costs more than all else here
+        return False
     try:
         hash(value)
     except TypeError:
@@ -248,6 +250,8 @@ def named(module: str, qualname: str) -> Any:
     >>> named("builtins", "str.join") is str.join, named("builtins", "unknown") is NOTHING
     (True, True)
     """
+    if "<" in qualname:  # a lambda, or what a function made
+        return NOTHING
     first, *rest = qualname.split(".")
     try:
         # Not by `getattr`: a package's `__getattr__` may import.

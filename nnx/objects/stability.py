@@ -41,7 +41,6 @@ _IMMUTABLE = (
 
 
 _CONTAINERS = (dict, list, tuple, set, slice)
-_WITHOUT_HASH = frozenset((dict, list))
 
 
 def is_stable(value: Any) -> bool:
@@ -113,8 +112,6 @@ def snapshot(value: Any) -> Any:
 
 
 def _look_at_now(value: Any) -> Any:
-    if type(value) in _WITHOUT_HASH:  # an error that is caught costs as much as all else here
-        return makeup_of(value)
     if has_hash(value):
         return value
     found = _inside(value)
