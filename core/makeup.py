@@ -70,16 +70,18 @@ def makeup_of(value: Any, *, compared: bool = True) -> Makeup:
     >>> makeup_of(["a"])
     Makeup(sort='sequence', names=range(0, 1), values=['a'])
     """
-    sort, attributes = _sort_of(type(value))
+    kind = cast("type[Any]", type(value))
+    sort, attributes = _sort_of(kind)
     if sort in ("sequence", "set"):
         return Makeup(sort, range(len(value)), value)
     if sort == "mapping":
         return Makeup(sort, value, value.values())
     if attributes is not None:
         return Makeup(sort, attributes, [getattr(value, name) for name in attributes])
+    found: dict[str, Any]
     if sort == "function":
         given = {name: part for name in _GIVEN if (part := getattr(value, name))}
-        found = given | closed_over(value) | ({} if compared else vars(value))
+        found = {**given, **closed_over(value), **({} if compared else cast("dict[str, Any]", vars(value)))}
     elif hasattr(value, "__wrapped__"):
         sort, found = "wrapped", {"__wrapped__": value.__wrapped__}
     else:
@@ -148,9 +150,10 @@ def _sort_of(kind: type) -> tuple[str, tuple[str, ...] | None]:
 
 
 def _attributes(value: Any, compared: bool) -> dict[str, Any]:
-    if compared and (names := _fields(type(value))) is not None:
+    kind = cast("type[Any]", type(value))
+    if compared and (names := _fields(kind)) is not None:
         return {name: getattr(value, name, None) for name in names}
-    slots = {name: getattr(value, name) for name in _slots(type(value)) if hasattr(value, name)}
+    slots = {name: getattr(value, name) for name in _slots(kind) if hasattr(value, name)}
     slots.pop("__dict__", None)
     return slots | getattr(value, "__dict__", {})
 

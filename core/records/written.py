@@ -251,7 +251,7 @@ def _encode_definition(definition: TreeDef) -> list[Any] | None:
 
 def _encode_array(value: Any) -> list[Any]:
     if isinstance(value, Tracer) or value.dtype.hasobject:
-        raise _UnwritableError(value)
+        raise _UnwritableError(cast(Any, value))
     return ["array", _place(type(value)), str(value.dtype), list(value.shape), digest_of(value)]
 
 
