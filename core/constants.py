@@ -195,9 +195,9 @@ def _is_in_its_module(value: Any) -> bool:
 
 def _is_frozen(kind: type) -> bool:
     """Whether objects of a class are frozen, and so what their attributes are; records are for others to change."""
-    if not is_all_attributes(kind) or issubclass(kind, eqx.Module):
-        return False
-    return dataclasses.is_dataclass(kind) and cast(Any, kind).__dataclass_params__.frozen
+    parameters: Any = getattr(kind, "__dataclass_params__", None)
+    is_frozen = parameters is not None and bool(parameters.frozen)
+    return is_frozen and is_all_attributes(kind) and not issubclass(kind, eqx.Module)
 
 
 def _is_of_library(value: Any) -> bool:
