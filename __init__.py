@@ -62,14 +62,16 @@ __all__.remove("Any")
 __all__.remove("map")
 
 
-def __getattr__(name: str):
-    if name in _ON_FIRST_USE:
-        return _importlib.import_module(f"weft.{name}")
-    for package in (core, transforms, modules):
-        if name in package.__all__:
-            found = globals()[name] = getattr(package, name)
-            return found
-    raise AttributeError(f"module 'weft' has no attribute {name!r}")
+if not _TYPE_CHECKING:  # a checker would take every misspelt name for one that is there
+
+    def __getattr__(name: str):
+        if name in _ON_FIRST_USE:
+            return _importlib.import_module(f"weft.{name}")
+        for package in (core, transforms, modules):
+            if name in package.__all__:
+                found = globals()[name] = getattr(package, name)
+                return found
+        raise AttributeError(f"module 'weft' has no attribute {name!r}")
 
 
 def load_ipython_extension(shell) -> None:

@@ -62,7 +62,7 @@ from weft.core.threads.handle import peek, thread
 with on_first_use(globals()):
     from weft.core.records.keys import Keys, KeyStream, SeedError, StreamError, debug_keys
     from weft.core.records.surgery import at
-    from weft.core.records.unnamed import LeftBehindError
+    from weft.core.records.written import LeftBehindError
     from weft.core.sowing.capturing import CaptureError, capture, perturb, perturbations, scope, sow
     from weft.core.threads.lost import debug_successors
 

@@ -6,7 +6,7 @@ Weft asks several questions of values that are no arrays, and each is a use of w
 |---|---|
 | May a kept trace of this function serve another one? | `core/constants.py` |
 | Does what it returns hide a tracer? | `core/interpreter/hidden.py` |
-| Is it the one that an exported function was made with? | `core/records/unnamed.py` |
+| Is it the one that an exported function was made with? | `core/records/written.py` |
 | Is it the one that a checkpoint was saved with? | `modules/checkpoints/configuration.py` |
 | Has it changed since a plan was made? | `nnx/objects/stability.py` |
 | Does it reach something of JAX's that somebody replaced? | `modules/untouched.py` |
@@ -70,17 +70,18 @@ def makeup_of(value: Any, *, compared: bool = True) -> Makeup:
     >>> makeup_of(["a"])
     Makeup(sort='sequence', names=range(0, 1), values=['a'])
     """
-    sort, attributes = _sort_of(cast("type[Any]", type(value)))
+    kind = cast("type[Any]", type(value))
+    sort, attributes = _sort_of(kind)
     if sort in ("sequence", "set"):
         return Makeup(sort, range(len(value)), value)
     if sort == "mapping":
         return Makeup(sort, value, value.values())
     if attributes is not None:
         return Makeup(sort, attributes, [getattr(value, name) for name in attributes])
+    found: dict[str, Any]
     if sort == "function":
-        given: dict[str, Any] = {name: part for name in _GIVEN if (part := getattr(value, name))}
-        more: dict[str, Any] = {} if compared else vars(value)
-        found = given | closed_over(value) | more
+        given = {name: part for name in _GIVEN if (part := getattr(value, name))}
+        found = {**given, **closed_over(value), **({} if compared else cast("dict[str, Any]", vars(value)))}
     elif hasattr(value, "__wrapped__"):
         sort, found = "wrapped", {"__wrapped__": value.__wrapped__}
     else:
@@ -101,8 +102,8 @@ def fold(
         value: anything.
         look: answers about a value by itself, or says what it is made of, to be asked further.
         combine: makes the answer about a value, given its makeup and the answers about its parts.
-        again: the answer about a value that is being looked into: how many levels from the outermost one it is. It is
-            given -1 for a value that lies too deep.
+        again: the answer about a value that holds itself, given how many levels further out it is; 0 for what lies
+            too deep.
         deepest: how many levels are looked into.
 
     >>> fold([1, [2, 3]], lambda x: makeup_of(x) if type(x) is list else x, lambda *x: sum(x[-1]), lambda level: 0)
@@ -116,9 +117,9 @@ def fold(
 def _inside(value: Any, makeup: Makeup, asked: Any, around: tuple[int, ...]) -> Any:
     look, combine, again, deepest = asked
     if id(value) in around:
-        return again(around.index(id(value)))
+        return again(len(around) - around.index(id(value)))
     if len(around) >= deepest:
-        return again(-1)
+        return again(0)
     within = (*around, id(value))
     answers: list[Any] = []
     for part in makeup.values:
@@ -138,7 +139,7 @@ _SORTS: tuple[tuple[Any, str, tuple[str, ...] | None], ...] = (
     ((set, frozenset), "set", None),
     (functools.partial, "partial", ("func", "args", "keywords")),
     (MethodType, "method", ("__func__", "__self__")),
-    ((BuiltinFunctionType, types.MethodWrapperType), "method", ("__self__",)),
+    ((BuiltinFunctionType, types.MethodWrapperType), "method", ("__name__", "__self__")),
     (slice, "object", ("start", "stop", "step")),
 )
 
@@ -196,6 +197,8 @@ def compares_by_identity(kind: type) -> bool:
 
 def has_hash(value: Any) -> bool:
     """Whether a value can be a key."""
+    if type(value).__hash__ is None:  # an error that is caught costs more than all else here
+        return False
     try:
         hash(value)
     except TypeError:
@@ -250,6 +253,8 @@ def named(module: str, qualname: str) -> Any:
     >>> named("builtins", "str.join") is str.join, named("builtins", "unknown") is NOTHING
     (True, True)
     """
+    if "<" in qualname:  # a lambda, or what a function made
+        return NOTHING
     first, *rest = qualname.split(".")
     try:
         # Not by `getattr`: a package's `__getattr__` may import.

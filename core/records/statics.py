@@ -71,8 +71,7 @@ def same_static(a: Any, b: Any) -> bool:
     if a is b:
         return True
     if type(a) is not type(b):
-        kinds = map(cast(Any, type), (a, b))
-        return not stand_ins.isdisjoint(kinds) and bool(a == b)
+        return not stand_ins.isdisjoint(map(type, (a, b))) and bool(a == b)
     if isinstance(a, float):
         return (a == b and math.copysign(1, a) == math.copysign(1, b)) or (a != a and b != b)
     if isinstance(a, complex):

@@ -8,7 +8,6 @@ that has the value is planned anew each time.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import enum
 import functools
@@ -41,7 +40,6 @@ _IMMUTABLE = (
 
 
 _CONTAINERS = (dict, list, tuple, set, slice)
-_WITHOUT_HASH = frozenset((dict, list))
 
 
 def is_stable(value: Any) -> bool:
@@ -88,17 +86,18 @@ def _look_at_watchable(value: Any) -> bool | Makeup:
 
 
 def _inside(value: Any) -> Makeup | None:
-    """What a value without a hash is made of, if that is all that its `==` looks at."""
+    """What a value without a hash is made of, if that is all that its `==` can look at."""
     kind = type(value)
-    if isinstance(value, _CONTAINERS) or is_compared_by_fields(kind):
+    if isinstance(value, _CONTAINERS):
         return makeup_of(value)
-    # What says itself what it equals may look at all of it. Of arrays `==` gives an array.
-    is_all = is_all_attributes(kind) and not hasattr(kind, "__array__")
-    return makeup_of(value, compared=False) if is_all else None
+    # Of arrays `==` gives an array.
+    if not is_all_attributes(kind) or hasattr(kind, "__array__"):
+        return None
+    return makeup_of(value, compared=is_compared_by_fields(kind))
 
 
 def snapshot(value: Any) -> Any:
-    """What a value without a hash is like now, as long as it is made of containers and of objects with attributes.
+    """A copy of a value without a hash, as far as it is made of containers and of objects with attributes.
 
     Args:
         value: a list, dict, set, dataclass, namespace, ...
@@ -109,70 +108,35 @@ def snapshot(value: Any) -> Any:
     >>> before == snapshot(config), before == snapshot({"width": [3]})
     (False, True)
     """
-    return fold(value, _look_at_now, _as_it_is, lambda level: ("again", level))
+    return fold(value, _look_at_now, _copy, lambda level: ("again", level))
 
 
 def _look_at_now(value: Any) -> Any:
-    # An error that is caught costs as much as all else here.
-    if type(value) not in _WITHOUT_HASH and has_hash(value):
-        return value
-    found = _copied(value) or _inside(value)
-    return value if found is None else found
+    found = None if has_hash(value) else _inside(value)
+    # An `==` of the program's may ask an array whether it is true, but is not asked where both are one object.
+    own = found is not None and found.sort == "object" and not is_compared_by_fields(type(value))
+    return value if found is None or (own and not is_watchable(value)) else found
 
 
-def _as_it_is(value: Any, makeup: Makeup, parts: list[Any]) -> Any:
+def _copy(value: Any, makeup: Makeup, parts: list[Any]) -> Any:
+    if makeup.sort == "sequence":
+        return tuple(parts) if isinstance(value, tuple) else parts
     if makeup.sort == "set":
-        return frozenset(value)
-    return type(value), parts if makeup.sort == "sequence" else dict(zip(makeup.names, parts, strict=True))
-
-
-class Copied:
-    """A copy of a value, which says itself what it equals: one question to it, in place of a walk over its parts."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any):
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Copied) and type(self.value) is type(other.value) and bool(self.value == other.value)
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def _copied(value: Any) -> Copied | None:
-    """A copy that equals the value, if it is plain data that shows whether it still is what it was."""
-    if not is_watchable(value):
-        return None
-    # What has a hash is kept, since a copy of what is compared by identity equals nothing.
-    memo: dict[int, Any] = {}
-
-    def keep(*parts: Any) -> None:
-        memo.update((id(part), part) for part in parts)
-
-    def look(part: Any) -> Makeup | None:
-        return keep(part) if has_hash(part) else _inside(part)
-
-    def combine(_: Any, makeup: Makeup, __: list[None]) -> None:
-        if makeup.sort == "mapping":
-            keep(*makeup.names)
-
-    fold(value, look, combine, lambda level: None)
-    try:
-        if is_compared_by_fields(type(value)):
-            twin, makeup = object.__new__(type(value)), makeup_of(value)
-            for name, part in zip(makeup.names, makeup.values, strict=True):
-                object.__setattr__(twin, name, copy.deepcopy(part, memo))
-        else:
-            twin = copy.deepcopy(value, memo)
-        # A NaN equals nothing, and what holds itself cannot be compared: these are looked at part by part.
-        return Copied(twin) if value == twin else None
-    except Exception:  # a copy, and an `==`, of the user's own
-        return None
+        return set(value)
+    attributes = dict(zip(makeup.names, parts, strict=True))
+    if makeup.sort == "mapping":
+        return attributes
+    if isinstance(value, slice):
+        return slice(*parts)
+    # Nobody's constructor is run, and what `==` does not look at is left out.
+    copy = (types.SimpleNamespace if isinstance(value, types.SimpleNamespace) else object).__new__(type(value))
+    for name, part in attributes.items():
+        object.__setattr__(copy, name, part)
+    return copy
 
 
 def still_is(value: Any, seen: Any) -> bool:
-    """Whether a value is what it was like when a snapshot of it was made; it is asked by its own `==` if it has one.
+    """Whether a value is what it was like when a snapshot of it was made, by its own `==`.
 
     >>> config = {"width": 3}
     >>> before = snapshot(config)
@@ -180,10 +144,9 @@ def still_is(value: Any, seen: Any) -> bool:
     >>> still_is(config, before)
     False
     """
-    if isinstance(seen, Copied):
-        return bool(value == seen.value)
-    # In tuples, so that the same object is equal whatever its `==` says (an array's says no truth value).
-    return (snapshot(value),) == (seen,)
+    # In tuples, so that the same object is equal whatever its `==` says (an array's says no truth value). What holds
+    # itself equals no copy, but its copies are alike.
+    return (value,) == (seen,) or (snapshot(value),) == (seen,)
 
 
 @functools.cache

@@ -17,7 +17,7 @@ import weft
 from jax import export
 from weft import nnx
 from weft.core import StructureError
-from weft.core.records.unnamed import LeftBehindError
+from weft.core.records.written import LeftBehindError
 
 X, Y = jnp.ones((4, 2)), jnp.zeros((4, 1))
 

@@ -144,6 +144,16 @@ def test_what_cannot_be_watched_is_seen_all_the_same():
     assert nnx.graphdef(model) != before
 
 
+def test_an_equality_that_cannot_compare_arrays_is_not_asked_of_one_object():
+    config = Own(jnp.ones(2))
+    with pytest.raises(ValueError, match="truth value"):
+        bool(config == Own(jnp.ones(2)))
+    model = Model(config)
+    run = nnx.jit(lambda m: m.w * m.config.width)
+    assert run(model).tolist() == run(model).tolist() == [1.0, 1.0]
+    assert nnx.graphdef(model) == nnx.graphdef(model)
+
+
 def test_another_slice_is_another_function():
     model = Model(slice(1))
     run = nnx.jit(lambda m: m.w[m.config])
