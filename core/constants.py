@@ -135,7 +135,7 @@ class _Constants:
             self.meet(value, names)
 
     def _identity(self, value: Any) -> None:
-        if self.lasting and not _is_in_its_module(type(value) if isinstance(value, enum.Enum) else value):
+        if self.lasting and not is_in_its_module(type(value) if isinstance(value, enum.Enum) else value):
             raise _ChangesError
         self.key.append(_Same(value))
 
@@ -173,7 +173,7 @@ class _Constants:
         read = globals_read(function).values() if own else ()
         for found in (*values_given(function), *read):
             self.meet(found, names)
-        if own and not _is_in_its_module(function):
+        if own and not is_in_its_module(function):
             self._all("annotations", [*function.__annotations__, *function.__annotations__.values()], names)
             if any(not name.startswith("__weft_") for name in vars(function)):
                 raise _ChangesError
@@ -186,7 +186,7 @@ def _module_of(value: Any) -> ModuleType | None:
     return sys.modules.get(name) if isinstance(name, str) else None
 
 
-def _is_in_its_module(value: Any) -> bool:
+def is_in_its_module(value: Any) -> bool:
     """Whether a module has a function or class under its own name: then it stays as long as the program."""
     if isinstance(value, np.ufunc):
         return getattr(np, value.__name__, None) is value
@@ -203,7 +203,7 @@ def _is_frozen(kind: type) -> bool:
 def _is_of_library(value: Any) -> bool:
     """Whether a module, or what a module has under its own name, is of a library."""
     module = _module_of(value)
-    if module is None or not (module is value or _is_in_its_module(value)):
+    if module is None or not (module is value or is_in_its_module(value)):
         return False
     file = getattr(module, "__file__", None)
     if file is None:

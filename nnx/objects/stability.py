@@ -108,7 +108,15 @@ def snapshot(value: Any) -> Any:
     >>> before == snapshot(config), before == snapshot({"width": [3]})
     (False, True)
     """
-    return fold(value, _look_at_now, _copy, lambda level: ("again", level))
+    copy = fold(value, _look_at_now, _copy, lambda level: ("again", level))
+    # What holds itself, or a NaN, equals no copy: it is told by what it is made of.
+    return copy if (value,) == (copy,) else _parts(value)
+
+
+def _parts(value: Any) -> Any:
+    return fold(
+        value, _look_at_now, lambda value, makeup, parts: (type(value), *makeup.names, *parts), lambda level: level
+    )
 
 
 def _look_at_now(value: Any) -> Any:
@@ -144,9 +152,8 @@ def still_is(value: Any, seen: Any) -> bool:
     >>> still_is(config, before)
     False
     """
-    # In tuples, so that the same object is equal whatever its `==` says (an array's says no truth value). What holds
-    # itself equals no copy, but its copies are alike.
-    return (value,) == (seen,) or (snapshot(value),) == (seen,)
+    # In tuples, so that the same object is equal whatever its `==` says (an array's says no truth value).
+    return (value,) == (seen,) or (type(seen) is tuple and _parts(value) == seen)
 
 
 @functools.cache
