@@ -240,6 +240,8 @@ class Writer:
         frozen: str | None = None  # the mode of what freezes
         for depth, name in enumerate(self.names()):
             mode = self.random.choice(list(MODES)) if self.chance(0.1) and not self.features.refs else self.mode
+            if name == "named_vmap":  # of which flax loses, and refuses, much with graph updates
+                mode = self.mode
             if frozen is not None and name == "shard_map":  # with updates it lays every Variable out anew
                 mode = frozen
             axes = self.choose_axes(name, mode) if name in AXES else Axes("", ())
