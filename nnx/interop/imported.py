@@ -57,12 +57,14 @@ _FROM = {
     "weft.nnx.transforms.transforms": "resolve_kwargs",
     "weft.core.paths": "PathParts=Path",
 }
-_ORIGINS = dict(entry.split("=") for entry in _MODULES.split())
+_ORIGINS: dict[str, str] = {}
+for _theirs, _, _ours in (entry.partition("=") for entry in _MODULES.split()):
+    _ORIGINS[_theirs] = _ours
 for _module, _names in _FROM.items():
     for _theirs, _, _ours in (entry.partition("=") for entry in _names.split()):
         _ORIGINS[_theirs] = f"{_module}:{_ours or _theirs}"
 
-_A = TypeVar("_A")
+_A: Any = TypeVar("_A")
 # Names that only annotations use.
 _ANNOTATIONS: dict[str, Any] = {
     "AxisName": Hashable,

@@ -44,7 +44,7 @@ def _grad(name: str, f: Any, argnums: Any, graph: bool | None, graph_updates: bo
     checked_prefix(boundary, argnums, "argnums", "DiffState")
     numbers, filters = argnums_and_filters(argnums)
     # Nothing to differentiate is an empty State with graph updates, as in NNX; otherwise it is an error.
-    more = {"filters": filters, "chooses": "nnx.DiffState", "may_be_none": boundary.updates, **options}
+    more: dict[str, Any] = {"filters": filters, "chooses": "nnx.DiffState", "may_be_none": boundary.updates, **options}
     settings = DiffOptions(name, numbers, _default(boundary), **more)
     # As in NNX, which binds a call to the signature where there are graph updates: `grad(loss)(model=model)`.
     reaches = max(as_tuple(numbers), default=-1) + 1
