@@ -95,11 +95,8 @@ class Leaving:
         carried = self._carried(out)
         # Without a plan: the look below is the one walk over it.
         apart = shape_of(mode.graph, out)
-        hidden = [
-            (format_path(("output", *base)), value)
-            for item, base, value in zip(apart.structure.items, apart.bases, apart.flat, strict=True)
-            if isinstance(item, Fixed)
-        ]
+        rows = zip(apart.structure.items, apart.bases, apart.flat, strict=True)
+        hidden = ((format_path(("output", *base)), value) for item, base, value in rows if isinstance(item, Fixed))
         refuse_hidden_tracers(hidden, "nnx")
         # Without graph updates nobody asks for the arguments' structure: their Variables are known.
         given = [look.at(root) for root in self.memory.roots] if mode.updates else []

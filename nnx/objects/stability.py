@@ -110,7 +110,7 @@ def snapshot(value: Any) -> Any:
     """
     copy = fold(value, _look_at_now, _copy, lambda level: ("again", level))
     # What holds itself, or a NaN, equals no copy: it is told by what it is made of.
-    return copy if (value,) == (copy,) else _parts(value)
+    return copy if not is_watchable(value) or (value,) == (copy,) else _parts(value)
 
 
 def _parts(value: Any) -> Any:

@@ -113,14 +113,19 @@ def compare(text: str) -> tuple[str, str | None]:
 def _compare(text: str) -> tuple[str, str | None]:
     from flax import nnx as flax_nnx
     from weft import nnx as weft_nnx
+    from weft.nnx.config import config
 
     program = program_of(text)
+    before = config.nnx_flax_faults
     with _quick_compilation():
         theirs = agreement.run(program, flax_nnx)
         try:
+            config.update("nnx_flax_faults", True)  # what flax does to the weights in a WeightNorm
             ours = agreement.run(program, weft_nnx)
         except PartialWriteError as error:
             return "partial write", f"an exception left changes behind: {error}"
+        finally:
+            config.update("nnx_flax_faults", before)
     if _is_among(theirs, CRASHES):
         return "flax crashes", None
     if not isinstance(theirs, Exception) and _is_among(ours, WEFT_REFUSES):

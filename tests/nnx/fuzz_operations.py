@@ -17,6 +17,8 @@ class Features:
         raw: whether m has an array as an attribute.
         dropout: whether m has a Dropout.
         array_refs: whether m has a JAX ref as an attribute.
+        config: whether the models have a static attribute with an `==` of its own and no hash.
+        named: whether a Variable of m names an axis.
         layer: how the layer that m has is called, or nothing.
         containers: those of "list", "dict" and "plain" that m has.
     """
@@ -27,6 +29,8 @@ class Features:
     raw: bool = False
     dropout: bool = False
     array_refs: bool = False
+    config: bool = False
+    named: bool = False
     layer: str = ""
     containers: set[str] = dataclasses.field(default_factory=set)
 
@@ -116,6 +120,12 @@ _REFS = [
     ("m.k2 = nnx.BatchStat(jnp.full(m.w.shape, {number}), ref=True)", 0.3, True),
 ]
 _ARRAY_REFS = [("m.q[...] += {number}", 2.0, False), ("m.q[...] = m.q[...] * {number}", 0.5, False)]
+_CONFIG = [
+    ("{owner}.config.memo['{name}'] = {count}", 1.0, False),
+    ("x = x * {owner}.config.width", 2.0, False),
+    ("{where}.config = Config({count})", 1.0, True),
+    ("{where}.config = Config({owner}.config.width)", 1.0, True),
+]
 _SOWN = [
     ("m.sow(nnx.Intermediate, 'h', {variable}[...] * {number})", 1.5, True),
     ("{where}.sow(nnx.Intermediate, 'h', jnp.full({where}.w.shape, {number}))", 0.7, True),
@@ -135,6 +145,7 @@ def _rows(features: Features, names: Mapping[str, str]) -> list[tuple[str, float
         *(_LAYER if names["heard"] else ()),
         *(_REFS if features.refs else ()),
         *(_ARRAY_REFS if features.array_refs else ()),
+        *(_CONFIG if features.config else ()),
         *(_SOWN if features.sown else ()),
     ]
 

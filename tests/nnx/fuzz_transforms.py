@@ -57,6 +57,7 @@ AXES: dict[str, list[Axes]] = {
         Axes("in_axes=(0, 0, 0), out_axes=-1", (0, 1, 2), streams="split"),
         Axes("in_axes=(1, -1, 0)", (0, 1, 2)),
     ],
+    "named_vmap": _MAPPED[:4],
     "pmap": [dataclasses.replace(axes, text=f"{axes.text}, devices=devices") for axes in _MAPPED[:7]],
     "shard_map": [
         Axes(_SPECS.format("P()", "P()"), (2,)),
@@ -66,6 +67,7 @@ AXES: dict[str, list[Axes]] = {
     ],
     "scan": [
         Axes("in_axes=(nnx.Carry, None, 0), out_axes=(nnx.Carry, 0)", (2,)),
+        Axes("in_axes=(None, nnx.Carry, 0), out_axes=(nnx.Carry, 0)", (2,)),
         Axes("in_axes=(0, None, nnx.Carry), out_axes=(nnx.Carry, 0)", (0,), streams="split"),
         Axes("in_axes=(None, None, 0), out_axes=0", (2,)),
         Axes("in_axes=(0, 0, 0), out_axes=0", (0, 1, 2), streams="split"),
@@ -97,6 +99,11 @@ def _direct(name: str) -> Callable[[str, str, str], str]:
     return text
 
 
+def _named(f: str, keywords: str, mode: str) -> str:
+    inner = keywords.replace(", graph_updates=False", "")
+    return f"nnx.vmap(nnx.transform_metadata({f}{inner}, partition='layers'){keywords})"
+
+
 def _custom(f: str, keywords: str, mode: str) -> str:
     maker = "custom_vjp_updates" if mode == "updates" else "custom_vjp_plain"
     return f"{maker}(nnx, {f}, dict({keywords[2:]}))"
@@ -105,6 +112,7 @@ def _custom(f: str, keywords: str, mode: str) -> str:
 # For each transform, the text of a function of m, n and x, from that of the function (or the two) it transforms.
 WRAPS: dict[str, Callable[[str, str, str], str]] = {
     **{name: _direct(name) for name in ("jit", "remat", "vmap", "scan", "grad", "value_and_grad", "pmap", "shard_map")},
+    "named_vmap": _named,
     "checkify": lambda f, keywords, mode: f"lambda m, n, x: nnx.checkify({f}{keywords})(m, n, x)[1]",
     "cond": lambda f, keywords, mode: f"lambda m, n, x: nnx.cond(x.sum() > 2.0, {f}, {f}_other, m, n, x{keywords})",
     "switch": lambda f, keywords, mode: f"lambda m, n, x: nnx.switch(1, [{f}, {f}_other], m, n, x{keywords})",
@@ -122,13 +130,21 @@ WRAPS: dict[str, Callable[[str, str, str], str]] = {
     "vjp": lambda f, keywords, mode: f"lambda m, n, x: pulled_back(nnx.vjp({f}, m, n, x, has_aux=True{keywords}))",
     "jvp": lambda f, keywords, mode: f"lambda m, n, x: nnx.jvp({f}, (m, n, x), nnx.clone((m, n, x)){keywords})",
 }
-# Chosen less often than the others; the first four only as the outermost.
-RARE = {"pmap": 0.7, "cached_partial": 0.5, "jit_partial": 0.5, "eval_shape": 0.3, "vjp": 0.8, "jvp": 0.6}
+# Chosen less often than the others.
+RARE = {
+    "named_vmap": 0.5,
+    "pmap": 0.7,
+    "cached_partial": 0.5,
+    "jit_partial": 0.9,
+    "eval_shape": 0.3,
+    "vjp": 0.8,
+    "jvp": 0.6,
+}
 OUTERMOST = ("pmap", "cached_partial", "jit_partial", "eval_shape")
 # What must be around what JAX would otherwise run step by step, compiling each.
 COMPILED = ("jit", "jit_partial", "cached_partial", "pmap")
 # Those in which flax has no graph updates (weft has), and the one that needs them.
-WITHOUT_UPDATES = ("jit_partial", "vjp", "jvp")
+WITHOUT_UPDATES = ("jit_partial", "vjp", "jvp", "named_vmap")
 WITH_UPDATES = ("cached_partial",)
 # Those in which flax loses what happens to metadata under graph updates, and those in which refs work in each mode: JAX
 # has none in what is differentiated or carried, and flax loses what happens to them (see docs/differences.md).
@@ -141,7 +157,8 @@ OF_WHOLE_TREES = ("custom_vjp", "vjp", "jvp")
 
 def carry_of(axes: str) -> str:
     """What a scan's function returns first."""
-    return "m" if "in_axes=(nnx.Carry" in axes else "x" if "nnx.Carry)," in axes else ""
+    places = {"in_axes=(nnx.Carry": "m", "(None, nnx.Carry, 0)": "n", "nnx.Carry),": "x"}
+    return next((carried for place, carried in places.items() if place in axes), "")
 
 
 LOSS = "(m.w[...] ** 2).sum() + (n.w[...] * 2.0).sum() + (x * m.b[...].sum()).sum()"

@@ -34,6 +34,11 @@ class Node(nnx.Module):
         self.w = nnx.Param(jnp.full(like.shape, value))
         self.b = nnx.BatchStat(jnp.full(like.shape, value / 2))
         self.tag = 0
+class Config:
+    def __init__(self, width):
+        self.width, self.memo = width, {}
+    def __eq__(self, other):
+        return isinstance(other, Config) and self.width == other.width
 """
 _EMPTY: frozenset[int] = frozenset()
 # How options begin that take the first axis of all of m.
@@ -81,7 +86,11 @@ class Writer:
         self.variables = {"m": ["m.w", "m.b"], "n": ["n.w", "n.b"]}
         self.objects = {"m": ["m"], "n": ["n"]}
         self.features = Features(
-            streams=self.chance(0.3), refs=self.chance(0.06), sown=self.chance(0.25), raw=self.chance(0.2)
+            streams=self.chance(0.3),
+            refs=self.chance(0.06),
+            sown=self.chance(0.25),
+            raw=self.chance(0.2),
+            config=self.chance(0.35),
         )
         self.shares = True
         self.peels: int | None = 0  # how many axes m's Variables lose in all; None: not all of them lose them
@@ -145,6 +154,11 @@ class Writer:
         if self.chance(0.2):
             lines.append("m.p = nnx.data([nnx.Param(jnp.ones((2, 2, 2))), {'k': Node(6.0, x)}])")
             self._has("m", ["m.p[0]", "m.p[1]['k'].b"], ["m.p[1]['k']"], "plain")
+        if self.features.config:
+            lines.append("m.config, n.config = Config(2), Config(2)")
+            lines += [f"{at}.config = m.config" for at in self.objects["m"][1:] if self.chance(0.5)]
+        if self.features.named:
+            lines.append("m.w.set_metadata(out_sharding=('layers', None, None))")
         if self.features.raw:
             lines.append("m.raw = jnp.ones((2, 2, 2))")
         if self.features.streams:
@@ -226,12 +240,16 @@ class Writer:
         frozen: str | None = None  # the mode of what freezes
         for depth, name in enumerate(self.names()):
             mode = self.random.choice(list(MODES)) if self.chance(0.1) and not self.features.refs else self.mode
+            if name == "named_vmap":  # of which flax loses, and refuses, much with graph updates
+                mode = self.mode
             if frozen is not None and name == "shard_map":  # with updates it lays every Variable out anew
                 mode = frozen
             axes = self.choose_axes(name, mode) if name in AXES else Axes("", ())
             if "donate" in axes.text and depth:  # what JAX runs step by step around it would still want the arrays
                 axes = Axes("", ())
-            if name in ("vmap", "pmap", "shard_map"):
+            # In tree mode, where nothing is shared: flax names the axis of a shared Variable once for each path.
+            self.features.named |= name == "named_vmap" and mode == "tree" and self.chance(0.8)
+            if name in ("vmap", "named_vmap", "pmap", "shard_map"):
                 mapped = [s | {depth} if i in axes.mapped else s for i, s in enumerate(mapped)]
                 sure = tuple(i for i in axes.mapped if i or not axes.partly)
                 surely = [s | {depth} if i in sure else s for i, s in enumerate(surely)]
@@ -240,7 +258,7 @@ class Writer:
                 if axes.partly or name == "shard_map" or not axes.text.startswith(PEELS):
                     self.peels = None
             fixed = fixed or name in ("cond", "switch", "while", "fori", "cached_partial")
-            fixed = fixed or (name == "scan" and "Carry, None" in axes.text)
+            fixed = fixed or (name == "scan" and ("Carry, None" in axes.text or "None, nnx.Carry" in axes.text))
             if name == "custom_vjp" and mode != "updates":
                 frozen = mode
             broadcasts = name == "scan" and mode == "updates" and not set(axes.mapped) >= {0, 1}

@@ -25,13 +25,14 @@ CONTENTS = {
     **dict.fromkeys(("nnx.jit(", "nnx.scan(", "nnx.cond(", "nnx.vmap(", "nnx.shard_map(", "nnx.checkify("), 30),
     **dict.fromkeys(("nnx.switch(", "nnx.value_and_grad(", "nnx.remat(", "nnx.grad("), 30),
     **dict.fromkeys(("nnx.while_loop(", "nnx.fori_loop(", "nnx.pmap(", "nnx.split_rngs(", "nnx.StateAxes("), 20),
-    **dict.fromkeys(("nnx.cached_partial(", "nnx.jit_partial(", "custom_vjp_updates(nnx", "custom_vjp_plain(nnx"), 8),
-    **dict.fromkeys(("nnx.vjp(", "nnx.jvp(", "nnx.eval_shape(", "nnx.capture(", "nnx.prefix(", "m.drop("), 8),
+    **dict.fromkeys(("nnx.cached_partial(", "nnx.jit_partial(", "custom_vjp_updates(nnx", "custom_vjp_plain(nnx"), 6),
+    **dict.fromkeys(("nnx.vjp(", "nnx.jvp(", "nnx.eval_shape(", "nnx.capture(", "m.drop("), 8),
     **dict.fromkeys(("nnx.Rngs(", "m.r.", "nnx.List("), 50),
     **dict.fromkeys((".sow(", "nnx.reseed(", "ref=True", "nnx.StateSharding(", "nnx.DiffState(", "donate_argnums"), 10),
     **dict.fromkeys(("jax.new_ref(", ".set_metadata(", "nnx.pop(", ".perturb("), 3),
     **dict.fromkeys(fuzz.MODES.values(), 40),
-    **dict.fromkeys(("stacked(", "fed("), 40),
+    **dict.fromkeys(("stacked(", "fed(", ".config.", "= Config("), 40),
+    **dict.fromkeys(("nnx.transform_metadata(", "(None, nnx.Carry, 0)", "out_sharding=", "nnx.prefix("), 2),
     **dict.fromkeys(fuzz.LAYERS, 1),
 }
 
