@@ -50,6 +50,7 @@ from weft.core.interpreter.rules import Body, Finish, Lift, Lifted, Prepare, Rul
 from weft.core.interpreter.threaded import apart, boundary_of
 from weft.core.memory import Recent, remembered
 from weft.core.records.aliases import Repeats, repeats_of
+from weft.core.records.draws import enter_draws, ledger
 from weft.core.records.leaves import Leaf
 from weft.core.records.module import method_watchers
 from weft.core.threads import lost
@@ -176,9 +177,12 @@ class Interpreted(Generic[O]):
         """
         __tracebackhide__ = True
         try:
-            if method_watchers and self.rule.evaluates and not self.boundary.has_identity and lost.is_outermost():
-                return self._watched(args, kwargs, extra, prepare)
             call = (self.functions, args, kwargs)
+            if method_watchers:
+                if self.rule.evaluates and not self.boundary.has_identity and lost.is_outermost():
+                    return self._watched(args, kwargs, extra, prepare)
+                if ledger() is not None:
+                    return self._call(call, extra, prepare)
             # What is below has no closure: variables that one shares cost more at each call than the call of it.
             for plan, quick in self.memory.quick:
                 found = quick.extract(call)
@@ -217,6 +221,8 @@ class Interpreted(Generic[O]):
             return self.boundary.hand_over(entered, result[2].value, values, (*result[0], *result[1]))
 
         out, (_, _, outcome, *more) = self._run(plan, extra, call, plan.crossing.group(values), hand_over)
+        if self.rule.runs:
+            enter_draws(plan.crossing.draws, values)
         if self.rule.finish is None:
             return out
         return self.rule.finish(
