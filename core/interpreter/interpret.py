@@ -182,7 +182,7 @@ class Interpreted(Generic[O]):
                 if self.rule.evaluates and not self.boundary.has_identity and lost.is_outermost():
                     return self._watched(args, kwargs, extra, prepare)
                 if ledger() is not None:
-                    return self._call(call, extra, prepare)
+                    return self._noting_draws(call, extra, prepare)
             # What is below has no closure: variables that one shares cost more at each call than the call of it.
             for plan, quick in self.memory.quick:
                 found = quick.extract(call)
@@ -192,6 +192,17 @@ class Interpreted(Generic[O]):
         except Exception as error:
             cut(error)
             raise
+
+    def _noting_draws(self, call: Call, extra: PyTree, prepare: Prepare | None) -> PyTree:
+        """A call under `debug_keys`: what its program draws is entered at each call of it."""
+        __tracebackhide__ = True
+        for plan, quick in self.memory.quick:
+            found = quick.extract(call)
+            if found is not None:
+                out = self._run_quickly(plan, quick, call, found)
+                enter_draws(plan.crossing.draws, found[1])
+                return out
+        return self._call(call, extra, prepare)
 
     def _watched(self, args: PyTree, kwargs: Mapping[str, PyTree], extra: PyTree, prepare: Prepare | None) -> PyTree:
         """Calls the functions in the mode that looks for lost successors.
