@@ -74,6 +74,14 @@ def is_of_running_trace(tracer: Tracer[Any]) -> bool:
     return trace_ctx.trace is tracer._trace
 
 
+def is_of_program(tracer: Tracer[Any]) -> bool:
+    """Whether a tracer belongs to the innermost program that is being staged, or to a trace inside of that."""
+    trace = trace_ctx.trace
+    while trace is not None and trace is not tracer._trace and not hasattr(trace, "frame"):
+        trace = getattr(trace, "parent_trace", None)
+    return trace is tracer._trace
+
+
 def running_trace() -> object:
     """A token of the innermost running trace: the same object as long as that runs.
 

@@ -22,6 +22,7 @@ from weft.core.memory import live
 from weft.core.paths import Path
 from weft.core.records.agree import Described
 from weft.core.records.aliases import Repeats
+from weft.core.records.draws import Kept
 
 Function = Callable[..., PyTree]
 Call = tuple[tuple[Function, ...], tuple[PyTree, ...], Mapping[str, PyTree]]
@@ -148,6 +149,11 @@ class Crossing(Generic[S]):
             places.append((lane, sizes[lane]))
             sizes[lane] += 1
         return tuple(places)
+
+    @functools.cached_property
+    def draws(self) -> Kept:
+        """What its traces draw from outside, under `debug_keys`."""
+        return {}
 
     def group(self, values: Sequence[PyTree]) -> Groups:
         """Leaf values, by lane."""

@@ -50,6 +50,7 @@ from weft.core.interpreter.rules import Body, Finish, Lift, Lifted, Prepare, Rul
 from weft.core.interpreter.threaded import apart, boundary_of
 from weft.core.memory import Recent, remembered
 from weft.core.records.aliases import Repeats, repeats_of
+from weft.core.records.draws import enter_draws, ledger
 from weft.core.records.leaves import Leaf
 from weft.core.records.module import method_watchers
 from weft.core.threads.debugging import is_outermost_evaluation
@@ -177,9 +178,12 @@ class Interpreted(Generic[O]):
         """
         __tracebackhide__ = True
         try:
-            if method_watchers and self.rule.evaluates and not self.boundary.has_identity and is_outermost_evaluation():
-                return self._watched(args, kwargs, extra, prepare)
             call = (self.functions, args, kwargs)
+            if method_watchers:
+                if self.rule.evaluates and not self.boundary.has_identity and is_outermost_evaluation():
+                    return self._watched(args, kwargs, extra, prepare)
+                if ledger() is not None:
+                    return self._noting_draws(call, extra, prepare)
             # What is below has no closure: variables that one shares cost more at each call than the call of it.
             for plan, quick in self.memory.quick:
                 found = quick.extract(call)
@@ -189,6 +193,17 @@ class Interpreted(Generic[O]):
         except Exception as error:
             cut(error)
             raise
+
+    def _noting_draws(self, call: Call, extra: PyTree, prepare: Prepare | None) -> PyTree:
+        """A call under `debug_keys`: what its program draws is entered at each call of it."""
+        __tracebackhide__ = True
+        for plan, quick in self.memory.quick:
+            found = quick.extract(call)
+            if found is not None:
+                out = self._run_quickly(plan, quick, call, found)
+                enter_draws(plan.crossing.draws, found[1])
+                return out
+        return self._call(call, extra, prepare)
 
     def _watched(self, args: PyTree, kwargs: Mapping[str, PyTree], extra: PyTree, prepare: Prepare | None) -> PyTree:
         """Calls the functions in the mode that looks for lost successors.
@@ -220,6 +235,8 @@ class Interpreted(Generic[O]):
             return self.boundary.hand_over(entered, result[2].value, values, (*result[0], *result[1]))
 
         out, (_, _, outcome, *more) = self._run(plan, extra, call, plan.crossing.group(values), hand_over)
+        if self.rule.runs:
+            enter_draws(plan.crossing.draws, values)
         if self.rule.finish is None:
             return out
         return self.rule.finish(

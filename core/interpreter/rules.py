@@ -27,9 +27,10 @@ from weft.core.interpreter.boundary import (
     parameter_names,
 )
 from weft.core.interpreter.retraces import Traces
-from weft.core.interpreter.rides import Read, Ride, read_axis
+from weft.core.interpreter.rides import Carried, Read, Ride, read_axis
 from weft.core.memory import live
 from weft.core.records.aliases import known_as_one
+from weft.core.records.draws import noted_draws
 from weft.core.records.leaves import Leaf, is_array
 from weft.core.records.statics import given
 
@@ -92,8 +93,13 @@ class Body:
         # What was static as a whole, or taken apart beforehand, is itself again for the function.
         args, kwargs = map(given, args), {name: given(value) for name, value in kwargs.items()}
         try:
-            with known_as_one(self.crossing.repeats, values):
+            carried = [isinstance(ride, Carried) for ride in self.crossing.rides]
+            with (
+                known_as_one(self.crossing.repeats, values),
+                noted_draws(self.crossing.draws, values, carried) as returned,
+            ):
                 out = hooks.call_checked(live(functions[self.index]), (*before, *args), kwargs, self.boundary.typed)
+                returned(out)
         # What JAX raises where Python needs a traced value derives from one of the first two.
         except (TypeError, IndexError, ValueError, AttributeError) as error:
             from weft.core.interpreter.explain import explain_traced
@@ -252,6 +258,11 @@ class Rule(Generic[O]):
     returns: Callable[[O, PyTree], PyTree] = as_it_is
     quick: bool = False
     shares: Literal["always", "outside", "never"] = "outside"
+
+    @property
+    def runs(self) -> bool:
+        """Whether a call computes what its functions say, which `eval_shape` and `make_jaxpr` do not."""
+        return self.quick or not self.compiles
 
     @property
     def evaluates(self) -> bool:

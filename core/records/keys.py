@@ -13,27 +13,22 @@ Forgetting the successor repeats a draw. `debug_keys()` (or `WEFT_DEBUG_KEYS=1`)
 
 from __future__ import annotations
 
-import contextlib
 import operator
-import weakref
-from collections.abc import Generator, Mapping
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from types import EllipsisType
 from typing import Annotated, Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Key, UInt32
-from weft.core.callers import calling_line
-from weft.core.edge.levels import EAGER, current_level
-from weft.core.errors import AxisError, KeyReuseError, WeftError
+from weft.core.errors import AxisError, WeftError
+from weft.core.records.draws import debug_keys, draw
 from weft.core.records.kinds import RngCount, RngKey
 from weft.core.records.module import Module
 from weft.core.records.successors import successor_last
-from weft.core.switches import is_on
+
+__all__ = ["KeyStream", "Keys", "SeedError", "StreamError", "debug_keys"]
 
 DEFAULT = "default"
 
@@ -121,9 +116,7 @@ class Keys(Module):
                 at=f"Keys.streams[{name!r}].key",
                 fix="draw inside a vmap over the forked Keys",
             )
-        ledger = _ledger.get()
-        if ledger is not None:
-            ledger.record(name, stream)
+        draw(name, stream.key, stream.count)
         key = jax.random.fold_in(stream.key, stream.count)
         successor = KeyStream(stream.key, stream.count + 1)
         return key, self.replace(streams={**self.streams, name: successor})
@@ -213,83 +206,3 @@ def _stream(name: str, seed: Any) -> KeyStream:
 
 def _fresh(key: Array) -> KeyStream:
     return KeyStream(key, jnp.zeros(key.shape, jnp.uint32))  # pyright: ignore[reportUnknownMemberType]
-
-
-# --- debugging mode: every draw is entered in a ledger, and the same entry twice is an error -------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Draw:
-    """A draw that was made: weak references to what it was made from, at which level, and by which line."""
-
-    arrays: tuple[weakref.ref[Any], weakref.ref[Any]]
-    level: object
-    where: str
-
-    def made_from(self, stream: KeyStream) -> bool:
-        key, count = self.arrays
-        return key() is stream.key and count() is stream.count
-
-
-@dataclass(frozen=True, slots=True)
-class _Ledger:
-    """The draws of one debugging session, by the identity of the stream's arrays.
-
-    A draw is repeated if the same arrays were drawn from before at the same level, or eagerly. The same
-    arrays at *another* level are no repetition: JAX may trace one function several times.
-    """
-
-    draws: dict[tuple[int, int], list[_Draw]] = field(default_factory=dict[tuple[int, int], list[_Draw]])
-
-    def record(self, name: str, stream: KeyStream) -> None:
-        level = current_level()
-        entry = (id(stream.key), id(stream.count))
-        # Asked again by the arrays themselves, as an entry may outlive one of its two for a moment.
-        earlier = [draw for draw in self.draws.get(entry, ()) if draw.made_from(stream)]
-        for draw in earlier:
-            if draw.level in (level, EAGER):
-                count = "traced" if isinstance(stream.count, Tracer) else int(stream.count)
-                raise KeyReuseError(
-                    f"the same key of stream {name!r} is drawn twice",
-                    at=[f"Keys.streams[{name!r}].count: {count}", f"first drawn at {draw.where}"],
-                    fix="go on with the successor: key, keys = keys.next(...)",
-                )
-
-        # An identity is given out anew once its array is gone, and its draws are no longer about it.
-        def forget(_: Any) -> None:
-            self.draws.pop(entry, None)
-
-        arrays = (weakref.ref(stream.key, forget), weakref.ref(stream.count, forget))
-        draw = _Draw(arrays, level, calling_line())
-        self.draws[entry] = [*earlier, draw]
-
-
-_ledger: ContextVar[_Ledger | None] = ContextVar(
-    "weft_key_ledger", default=_Ledger() if is_on("WEFT_DEBUG_KEYS") else None
-)
-
-
-@contextlib.contextmanager
-def debug_keys(enabled: bool = True) -> Generator[None]:
-    """Debugging mode: drawing twice from the same `Keys` record, instead of from its successor, is an error.
-
-    It sees draws as Python makes them, eager ones and traced ones; a compiled function that is called again does not
-    draw in Python. `WEFT_DEBUG_KEYS=1` in the environment turns it on for the whole process.
-
-    Args:
-        enabled: `False` turns it off inside.
-
-    >>> keys = Keys(0)
-    >>> with debug_keys():
-    ...     a, _ = keys.next()
-    ...     b, _ = keys.next()
-    Traceback (most recent call last):
-    ...
-    weft.core.errors.KeyReuseError: the same key of stream 'default' is drawn twice
-    ...
-    """
-    token = _ledger.set(_Ledger() if enabled else None)
-    try:
-        yield
-    finally:
-        _ledger.reset(token)

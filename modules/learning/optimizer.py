@@ -17,7 +17,6 @@ would bring the model's configuration and its fields' kinds along, so that a swi
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, cast
@@ -41,6 +40,7 @@ from weft.core.records.successors import apart, check_successor, pair_in_words, 
 from weft.core.threads.debugging import drop
 from weft.modules.construct import ConfigError
 from weft.modules.explicit import as_given
+from weft.modules.learning.offered import taken
 from weft.modules.op import hashable
 from weft.transforms.autodiff import value_and_grad
 
@@ -48,9 +48,6 @@ if TYPE_CHECKING:
     import optax
 
 M = TypeVar("M")
-
-# What `minimize` gives to transformations that take it.
-OFFERED = frozenset({"value", "grad", "value_fn", "grad_fn"})
 
 
 class Layout:
@@ -402,19 +399,8 @@ def _update(transformation: Any, updates: Any, state: Any, params: Any, extra: M
     # What is no `GradientTransformation` (MultiSteps, PerFilter) takes extra arguments, and hands them on.
     if isinstance(transformation, optax.GradientTransformation):
         transformation = optax.with_extra_args_support(transformation)
-    taken = extra if isinstance(transformation, PerFilter) else _taken(transformation.update, extra)
-    return as_given(transformation.update, updates, state, params, like=(updates, state), **taken)
-
-
-def _taken(update: Callable[..., Any], extra: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Those of the extra arguments that a transformation takes, by its signature."""
-    try:
-        parameters = inspect.signature(update).parameters
-    except (TypeError, ValueError):  # a built-in function may have none
-        return extra
-    # What takes any name passes them on, and optax's line searches refuse those that the loss does not take.
-    offered = {"grad_fn"} if any(one.kind is one.VAR_KEYWORD for one in parameters.values()) else OFFERED
-    return {name: value for name, value in extra.items() if name in parameters or name not in offered}
+    given = extra if isinstance(transformation, PerFilter) else taken(transformation.update, extra)
+    return as_given(transformation.update, updates, state, params, like=(updates, state), **given)
 
 
 def _owned(state: Any, model: Any) -> Any:

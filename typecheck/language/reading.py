@@ -13,7 +13,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ForwardRef, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ForwardRef, Literal, TypeVar, Union, cast, get_args, get_origin
 
 import jax
 import jaxtyping
@@ -198,7 +198,9 @@ def _read_generic(hint: Any, origin: type, arguments: tuple[Any, ...], scope: Sc
     if origin is tuple:
         if len(arguments) == 2 and arguments[1] is ...:
             return SequenceOf(tuple, read(arguments[0], scope))
-        return TupleOf(tuple(read(argument, scope) for argument in arguments if argument != ()))
+        return _read_tuple(arguments, scope)
+    if origin is np.ndarray:  # `NDArray[np.float64]`, whose dtype a transform may make another one
+        return _read_class(origin, scope)
     if origin is abc.Callable:
         parameters, returns = arguments if len(arguments) == 2 else (..., Any)
         listed = tuple(read(one, scope) for one in parameters) if isinstance(parameters, list) else None
@@ -213,6 +215,28 @@ def _read_generic(hint: Any, origin: type, arguments: tuple[Any, ...], scope: Sc
             return build(origin, given)
     whole = _read_class(origin, scope)
     return dataclasses.replace(whole, given=tuple(given)) if isinstance(whole, Instance) else whole
+
+
+def _read_tuple(arguments: tuple[Any, ...], scope: Scope) -> Annotation:
+    """A tuple of a fixed length; where one of any length is unpacked in it, a tuple of items that are any of these."""
+    items: list[Annotation] = []
+    is_fixed = True
+    for argument in arguments:
+        unpacked = getattr(argument, "__unpacked__", False) or get_origin(argument) in _UNPACKS
+        if not unpacked:
+            items += [read(argument, scope)] if argument != () else []
+            continue
+        inner = get_args(argument)[0] if get_origin(argument) in _UNPACKS else argument.__origin__[argument.__args__]
+        whole = read(inner, scope) if get_origin(inner) is tuple else SequenceOf(tuple, ANYTHING)  # of a TypeVarTuple
+        is_fixed &= isinstance(whole, TupleOf)
+        items += whole.items if isinstance(whole, TupleOf) else (cast(SequenceOf, whole).item,)
+    if is_fixed:
+        return TupleOf(tuple(items))
+    kinds = tuple(dict.fromkeys(items))
+    return SequenceOf(tuple, ANYTHING if ANYTHING in kinds else OneOf(kinds) if len(kinds) > 1 else kinds[0])
+
+
+_UNPACKS = (typing.Unpack, typing_extensions.Unpack)
 
 
 def _stream(origin: type, given: list[Annotation]) -> Annotation:

@@ -84,6 +84,8 @@ def _class_test(array_type: Any) -> Callable[[Any], bool]:
         return test
     if array_type is Any:
         return lambda value: hasattr(value, "shape") and hasattr(value, "dtype")
+    if array_type is np.ndarray:  # a transform makes an array of JAX's of it
+        array_type = np.ndarray | jax.Array | jax.ShapeDtypeStruct
     return lambda value: isinstance(value, array_type)
 
 

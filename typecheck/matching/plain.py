@@ -35,7 +35,7 @@ def plain_check(annotation: Annotation) -> Check | None:
 
 def _instance(spec: Instance) -> Check:
     cls: Any = spec.cls
-    number = _NUMBERS.get(cls)
+    number = ((), np.generic) if issubclass(cls, np.generic) else _NUMBERS.get(cls)
     if issubclass(cls, jaxtyping.AbstractDtype):  # `key: Key`, which jaxtyping refuses to look at: any shape is meant
         cls = cls[Any, "..."]
 

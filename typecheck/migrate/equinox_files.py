@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 import libcst as cst
 
@@ -23,14 +23,14 @@ class Around:
         tied: what needs equinox's own transforms; empty for nothing.
         kinds: whether there may be kinds of weft's.
         stacks: whether modules may be stacked.
-        numpy: whether there may be NumPy's arrays.
+        numpy: the names that are called in files that have NumPy's arrays, with the file of each.
         bases: names of classes that others derive from.
     """
 
     tied: str = ""
     kinds: bool = False
     stacks: bool = False
-    numpy: bool = False
+    numpy: Mapping[str, str] = field(default_factory=dict[str, str])
     bases: Collection[str] = ()
 
 
@@ -42,6 +42,8 @@ def hazards(reader: Reader) -> list[str]:
             continue
         for name in reader.imported(node):
             last = name.split(".")
+            if is_plain_error_if(reader, node):
+                continue
             if last[0] == "equinox" and (set(last[1:3]) & set(_STATEFUL) or set(last[1:2]) & set(_RAISING)):
                 found.add(name.replace("equinox.", "eqx.", 1))
     return sorted(found)
@@ -79,9 +81,19 @@ def stacks(known: Known) -> bool:
     )
 
 
-def uses_numpy(reader: Reader) -> bool:
-    """Whether a file has arrays of NumPy, which no field that is annotated with `Array` takes."""
-    return any(name.split(".")[0] == "numpy" for node in reader.nodes for name in reader.imported(node))
+def called_beside_numpy(reader: Reader) -> set[str]:
+    """What a file that has arrays of NumPy calls: a class, with an array that no field annotated with `Array` takes."""
+    if not any(name.split(".")[0] == "numpy" for node in reader.nodes for name in reader.imported(node)):
+        return set()
+    return {dotted(node.func).rpartition(".")[2] for node in reader.nodes if isinstance(node, cst.Call)}
+
+
+def is_plain_error_if(reader: Reader, node: cst.CSTNode) -> bool:
+    """Whether a use of `equinox.error_if` is a call with a value, a condition and a message, as weft's takes them."""
+    call = reader.parent(node)
+    if not isinstance(call, cst.Call) or call.func is not node or reader.means(node) != "equinox.error_if":
+        return False
+    return len(call.args) == 3 and not any(one.keyword or one.star for one in call.args)
 
 
 def bases_in(reader: Reader) -> set[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from .equinox_files import Around, called
+from .equinox_files import Around, called, is_plain_error_if
 from .findings import Changes, Left, written
 from .imports import replace_statement
 from .known import ARRAY, NUMBER, TREE, UNKNOWN, Known
@@ -89,6 +89,11 @@ class _EquinoxFile:
                 raise _Doubt("the name may mean something else, too")
             if name in _MOVED:
                 self._transform(node, name)
+            elif is_plain_error_if(self.reader, node):
+                self._check_names()
+                if self.around.tied:
+                    raise _Doubt(f"{self.around.tied} needs equinox's own transforms")
+                self._move(node, name, [], [])
             elif name == "equinox.Module":
                 self._class(node)
             elif name.split(".")[1:2] and name.split(".")[1] in _BY_HAND and name not in self.said:
@@ -209,7 +214,7 @@ class _EquinoxFile:
 
     def _move(self, node: cst.Name | cst.Attribute, name: str, args: list[cst.Arg], static: list[str]) -> None:
         self.moved.add(node)
-        new = as_node(_MOVED.get(name, "weft.Module"))
+        new = as_node(_MOVED.get(name) or f"weft.{name.rpartition('.')[2]}")
         if not static:
             self.changes.edits[node] = lambda old: new
             return
@@ -243,8 +248,9 @@ class _EquinoxFile:
             raise _Doubt(
                 "modules are stacked, which contracts tell from one", "weft.Module, and Batched[...] for stacks"
             )
-        if self.around.numpy:
-            raise _Doubt("there are arrays of NumPy, which a field annotated with Array does not take", "weft.Module")
+        if (file := self.around.numpy.get(definition.name.value)) is not None:
+            why = f"{file} makes it and has arrays of NumPy, which a field annotated with Array does not take"
+            raise _Doubt(why, "weft.Module, where it is made with jax.numpy's")
         if definition.name.value in self.around.bases:
             raise _Doubt("other classes derive from it")
         fields = 0

@@ -177,13 +177,25 @@ class Known:
     def makes_modules(self, node: cst.CSTNode) -> bool:
         """Whether a function that is mapped over may return modules."""
         if isinstance(node, cst.Lambda):
-            return any(self._has_module(child) for child in node.body.children) or isinstance(node.body, cst.Call)
+            body = node.body
+            calls_maker = isinstance(body, cst.Call) and self._makes(body.func)
+            return calls_maker or any(self._has_module(child) for child in body.children)
         if not isinstance(node, cst.Name):
             return False  # a method or a layer
         if node.value in self.functions:
             return self.returned(self.functions[node.value]) != ARRAY
         # What is no function or class of the file is a parameter or a variable, and a model as a rule.
         return self.is_module(node) or self._elsewhere(self._means(node)) or bool(self._means(node))
+
+    def _makes(self, called: cst.BaseExpression) -> bool:
+        """Whether what a lambda calls may return modules; a model that it calls, and a library's function, do not."""
+        if isinstance(called, cst.Name):
+            return self.makes_modules(called)
+        if self._means(called):
+            return self._means(called).split(".")[0] not in ("jax", "numpy", "math", "jaxtyping")
+        methods = [one for one in self.reader.nodes if isinstance(one, cst.FunctionDef) and self._is_method(one)]
+        name = dotted(called).rpartition(".")[2]
+        return any(self.returned(one) != ARRAY for one in methods if one.name.value == name)
 
     def _is_method(self, function: cst.FunctionDef) -> bool:
         around = self.reader.around(function)

@@ -48,11 +48,19 @@ def migrated(project: Project, libraries: Collection[str] = ("nnx", "equinox")) 
             moved.edits = {**more.edits, **moved.edits}
     for source in project.sources:
         data = source.data
-        if source in changes and source.asked:
+        if source in changes and source.asked and changes[source].edits:
             data = edited(readers[source].module, changes[source]).bytes
             # Cells may await at their top level.
             flags = 0 if source.notebook is None else ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-            compile(data, str(source.path), "exec", flags=flags, dont_inherit=True)
+            try:
+                compile(data, str(source.path), "exec", flags=flags, dont_inherit=True)
+            except SyntaxError as error:  # libcst reads more than this Python does
+                why = f"line {error.lineno}: this Python cannot parse it: {error.msg}"
+                fix = "run weft migrate with the Python that it is written for, or leave it out"
+                # Files over flax move together or not at all; those over equinox by themselves.
+                stays = done.unreadable if source.mentions("flax") else done.left
+                stays.append(Left(source.path, 1, "the file", why, fix, True))
+                continue
         if data != source.data:
             done.files[source.path] = (source.original, source.written(data))
     return done
@@ -129,7 +137,7 @@ def _over_equinox(project: Project, readers: dict[Source, Reader], done: Migrate
             tied=hazards[0] if hazards else "a file that cannot be parsed" if unread else "",
             kinds=any(equinox_files.has_kinds(readers[one]) for one in group),
             stacks=any(equinox_files.stacks(known[one]) for one in group),
-            numpy=any(equinox_files.uses_numpy(readers[one]) for one in group),
+            numpy={name: one.path.name for one in group for name in equinox_files.called_beside_numpy(readers[one])},
             bases={name for reader in readers.values() for name in equinox_files.bases_in(reader)},
         )
         found[source] = from_equinox.changes_of(known[source], around)

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import weft
 from flax import nnx
 from hypothesis import given
 from weft.core import AxisError, KeyReuseError, RngCount, RngKey, drop, merge, select, split
@@ -185,3 +186,162 @@ def test_debugging_is_off_outside_and_can_be_turned_off_inside():
 def test_debugging_keeps_no_tracer_alive(checking_leaks):
     with checking_leaks(), debug_keys():
         jax.jit(lambda keys: keys.next())(Keys(0))
+
+
+# --- programs that use a key again, each with its twin that does not -------------------------------------------------
+
+
+class Noisy(weft.Module):
+    keys: Keys
+
+    def __call__(self, x):
+        key, keys = self.keys.next()
+        return x + noise(key), self.replace(keys=keys)
+
+
+def noise(key):
+    return jax.random.normal(key)
+
+
+def drawn(keys):
+    key, keys = keys.next()
+    return noise(key), keys
+
+
+XS = jnp.ones(3)
+
+
+def _twice(step):
+    """Called twice with the same keys, and twin: with the successor."""
+
+    def program(keys):
+        step(keys), step(keys)
+
+    def twin(keys):
+        _, keys = step(keys)
+        step(keys)
+
+    return program, twin
+
+
+def _keys_of(pair):
+    return pair[0], pair[1].keys
+
+
+def _in_a_loop(run):
+    """`run(step, keys)` loops: over a step that draws from the same keys, and twin: that carries them."""
+
+    def program(keys):
+        run(lambda _, x: (drop(drawn(keys))[0] + x, _), keys)
+
+    def twin(keys):
+        run(lambda keys, x: (lambda y, keys: (y + x, keys))(*drawn(keys)), keys)
+
+    return program, twin
+
+
+def _scanned(scan):
+    def run(step, keys):
+        return scan(lambda carry, x: step(carry, x)[::-1])(keys, XS)
+
+    return run
+
+
+def _while(step, keys):
+    return weft.while_loop(lambda c: c[1] < 2, lambda c: (step(c[0], c[1])[1], c[1] + 1), (keys, 0))
+
+
+PROGRAMS = {
+    "eagerly": _twice(drawn),
+    "jit, called twice": _twice(weft.jit(drawn)),
+    "jit of vmap, called twice": _twice(weft.jit(weft.vmap(drawn, in_axes=None, out_axes=(0, None), axis_size=2))),
+    "grad, called twice": _twice(lambda keys: weft.value_and_grad(lambda w, k: drawn(k), has_aux=True)(1.0, keys)[0]),
+    "remat, called twice": _twice(weft.remat(drawn)),
+    "cond, called twice": _twice(lambda keys: weft.cond(True, drawn, drawn, keys)),
+    "scan, called twice": _twice(
+        lambda keys: weft.scan(lambda k, x: drawn(k)[::-1], in_axes=(weft.Carry, 0))(keys, XS)[::-1]
+    ),
+    "a method, called twice": _twice(lambda keys: _keys_of(weft.jit(Noisy.__call__)(Noisy(keys), 1.0))),
+    "a record, called twice": _twice(lambda keys: _keys_of(weft.jit(Noisy(keys))(1.0))),
+    "jit, then eagerly": (
+        lambda keys: (weft.jit(drawn)(keys), keys.next()),
+        lambda keys: weft.jit(drawn)(keys)[1].next(),
+    ),
+    "eagerly, then in jit": (
+        lambda keys: (keys.next(), weft.jit(drawn)(keys)),
+        lambda keys: weft.jit(drawn)(keys.next()[1]),
+    ),
+    "closed over by scan": _in_a_loop(_scanned(weft.scan)),
+    "closed over by jax.lax.scan": _in_a_loop(_scanned(lambda step: lambda keys, xs: jax.lax.scan(step, keys, xs))),
+    "closed over by scan in jit": _in_a_loop(lambda step, keys: weft.jit(lambda k: _scanned(weft.scan)(step, k))(keys)),
+    "closed over by jit in scan": _in_a_loop(lambda step, keys: _scanned(weft.scan)(weft.jit(step), keys)),
+    "closed over by vmap in scan": _in_a_loop(
+        lambda step, keys: _scanned(weft.scan)(
+            lambda k, x: weft.vmap(step, in_axes=(None, 0), out_axes=(0, None))(k, jnp.ones(2) * x), keys
+        )
+    ),
+    "closed over by fori_loop": _in_a_loop(lambda step, keys: weft.fori_loop(0, 3, lambda i, k: step(k, i)[1], keys)),
+    "closed over by while_loop": _in_a_loop(_while),
+    "closed over by cond in fori_loop": _in_a_loop(
+        lambda step, keys: weft.fori_loop(
+            0, 3, lambda i, k: weft.cond(i > 0, lambda k: step(k, i)[1], lambda k: drawn(k)[1], k), keys
+        )
+    ),
+    "closed over by a compiled function": (
+        lambda keys: [weft.jit(lambda x: x + drop(drawn(keys))[0])(x) for x in (1.0, 2.0)],
+        lambda keys: [weft.jit(lambda x, k: x + drawn(k)[0])(x, Keys(i)) for i, x in enumerate((1.0, 2.0))],
+    ),
+    "closed over by a compiled function that is called twice": (
+        lambda keys: (lambda f: (f(1.0), f(2.0)))(weft.jit(lambda x: x + drop(drawn(keys))[0])),
+        lambda keys: (lambda f: (f(1.0, keys), f(2.0, Keys(1))))(weft.jit(lambda x, k: x + drawn(k)[0])),
+    ),
+    "the same for all steps of scan": (
+        lambda keys: weft.scan(lambda c, k: (drawn(k)[0], c), in_axes=(weft.Carry, None), length=3)(0.0, keys),
+        lambda keys: weft.scan(lambda c, k: (drawn(k)[0], c))(0.0, keys.fork(3)[0]),
+    ),
+    "carried as it was": (
+        lambda keys: weft.scan(lambda k, x: (k, drawn(k)[0]))(keys, XS),
+        lambda keys: weft.scan(lambda k, x: drawn(k)[::-1])(keys, XS),
+    ),
+    "split, then drawn from": (
+        lambda keys: (keys.split(3), keys.next()),
+        lambda keys: keys.split(3)[1].next(),
+    ),
+    "forked, then drawn from": (
+        lambda keys: (weft.vmap(drawn)(keys.fork(2)[0]), keys.next()),
+        lambda keys: (lambda forked, keys: (weft.vmap(drawn)(forked), keys.next()))(*keys.fork(2)),
+    ),
+    "forks, mapped over twice": (
+        lambda keys: (lambda forked: (weft.vmap(drawn)(forked), weft.vmap(drawn)(forked)))(keys.fork(2)[0]),
+        lambda keys: weft.vmap(drawn)(weft.vmap(drawn)(keys.fork(2)[0])[1]),
+    ),
+    "a copy": (
+        lambda keys: (keys.next(), jax.tree.map(lambda leaf: leaf, keys).next()),
+        lambda keys: (keys.next()[1]).next(),
+    ),
+    "a key that two samplers take": (
+        lambda keys: (lambda key: (noise(key), jax.random.uniform(key)))(keys.next()[0]),
+        lambda keys: (lambda a, b: (noise(a), jax.random.uniform(b)))(*jax.random.split(keys.next()[0])),
+    ),
+    "a key that is split and sampled from": (
+        lambda keys: (lambda key: (jax.random.split(key), noise(key)))(keys.next()[0]),
+        lambda keys: (lambda a, b: (jax.random.split(a), noise(b)))(*jax.random.split(keys.next()[0])),
+    ),
+    "a key that a loop closes over": (
+        lambda keys: (lambda key: weft.scan(lambda c, x: (c, noise(key)))(0.0, XS))(keys.next()[0]),
+        lambda keys: (lambda keys: weft.scan(lambda c, key: (c, noise(key)))(0.0, keys))(keys.split(3)[0]),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_debugging_finds_every_key_that_is_used_again_and_none_that_is_not(name):
+    wrong, right = PROGRAMS[name]
+    with debug_keys(enabled=False):
+        right(Keys(0))  # traced before, without the ledger
+        wrong(Keys(3))
+    with debug_keys():
+        right(Keys(0))
+        right(Keys(1))
+        with pytest.raises((KeyReuseError, jax.errors.KeyReuseError)):
+            wrong(Keys(2))

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import jax
 import jax.numpy as jnp
 import optax
+import optax.contrib
 import pytest
 import weft
 
@@ -85,6 +86,37 @@ def test_minimize_gives_the_loss_to_what_looks_at_it(transformation: Any, debug:
     assert after < before
     # Once a step, whatever a search has tried.
     assert (int(model.first.count), int(model.second.count)) == (2, 2)
+
+
+def sam(opaque: bool) -> Any:
+    adversary = optax.chain(optax.contrib.normalize(), optax.sgd(0.05))
+    return optax.contrib.sam(optax.sgd(0.1), adversary, opaque_mode=opaque)
+
+
+@pytest.mark.parametrize("opaque", [False, True], ids=["sam", "opaque sam"])
+@pytest.mark.parametrize(
+    "around",
+    [
+        optax.chain,
+        lambda inner: optax.chain(optax.identity(), optax.chain(inner)),
+        lambda inner: optax.named_chain(("first", optax.identity()), ("second", inner)),
+        lambda inner: optax.MultiSteps(inner, 1),
+        lambda inner: {weft.Param: optax.chain(inner)},
+    ],
+    ids=["chain", "chain of chains", "named_chain", "MultiSteps", "by filter"],
+)
+def test_what_takes_no_value_inside_of_what_hands_one_on_is_not_given_it(around: Any, opaque: bool):
+    def run(transformation: Any) -> Any:
+        model = weft.Linear(3, 1, key=jax.random.key(0))
+        opt = weft.Optimizer(model, transformation)
+        step = weft.jit(lambda opt, model, x: opt.minimize(lambda m, x: jnp.mean((m(x) - 1) ** 2), model, x))
+        for _ in range(4):
+            _, model, opt = step(opt, model, jnp.eye(3))
+        return model
+
+    alone, inside = run(sam(opaque)), run(around(sam(opaque)))
+    assert jnp.allclose(alone.kernel, inside.kernel, atol=1e-6)
+    assert not jnp.allclose(alone.kernel, weft.Linear(3, 1, key=jax.random.key(0)).kernel)
 
 
 def test_minimize_names_what_is_no_scalar_and_what_may_be_the_successor():

@@ -72,9 +72,12 @@ class Net({base}.Module):
         ("class A(eqx.Module):\n    rate: float\n", "the field `rate` may hold a number or a function"),
         ("class A(eqx.Module):\n    w: Array\n    def replace(self): ...\n", "have a `replace` of their own"),
         ("class A(eqx.Module):\n    w: Array\nclass B(A):\n    v: int\n", "other classes derive from it"),
-        ("import numpy\nx = numpy.ones(2)\nclass A(eqx.Module):\n    w: Array\n", "there are arrays of NumPy"),
         (
-            "@eqx.filter_jit\ndef f(x: Array): return eqx.error_if(x, x < 0, 'below')\n",
+            "import numpy\nclass A(eqx.Module):\n    w: Array\na = A(numpy.ones(2))\n",
+            "a.py makes it and has arrays of NumPy",
+        ),
+        (
+            "@eqx.filter_jit\ndef f(x: Array): return eqx.error_if(x, x < 0, 'below', on_error='nan')\n",
             "eqx.error_if (a.py) needs equinox's own transforms",
         ),
         (
@@ -91,3 +94,42 @@ def test_what_is_in_doubt_is_left_with_its_reason(migrate: Migrate, text: str, w
     assert why in report
     # What is in doubt stays; another use in the same file may move.
     assert after["a.py"].replace("import weft\n", "").replace("@weft.vmap", "@eqx.filter_vmap") == HEAD + text
+
+
+MODEL = "class A(eqx.Module):\n    w: Array\n    def __call__(self, x: Array) -> Array: return self.w * x\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def loss(model: A, xs: Array) -> Array: return jax.vmap(lambda x: model(x))(xs).sum()\n",
+        "def loss(model, xs: Array, keys: Array): return jax.vmap(lambda x, k: model(x))(xs, keys).sum()\n",
+        "def norms(xs: Array): return jax.vmap(lambda x: jax.numpy.sum(x))(xs)\n",
+        "import numpy\ntable = numpy.ones(2)\n",
+    ],
+)
+def test_a_model_that_is_mapped_and_numpy_elsewhere_hold_no_class_back(migrate: Migrate, text: str):
+    after, _ = migrate({"a.py": HEAD + MODEL + text})
+    assert "class A(weft.Module):" in after["a.py"]
+
+
+@pytest.mark.parametrize("text", ["models = jax.vmap(lambda k: A(k))(keys)\n", "models = jax.vmap(A)(keys)\n"])
+def test_a_lambda_that_makes_modules_stacks_them(migrate: Migrate, text: str):
+    after, report = migrate({"a.py": HEAD + MODEL + text})
+    assert "modules are stacked" in report
+    assert "class A(eqx.Module):" in after["a.py"]
+
+
+def test_a_check_of_values_is_wefts(migrate: Migrate):
+    text = "@eqx.filter_jit\ndef f(x: Array) -> Array: return eqx.error_if(x, x < 0, 'below')\n"
+    after, _ = migrate({"a.py": HEAD + text})
+    assert "@weft.jit\ndef f(x: Array) -> Array: return weft.error_if(x, x < 0, 'below')\n" in after["a.py"]
+
+
+def test_a_file_that_this_python_cannot_parse_is_said_and_the_others_move(migrate: Migrate):
+    newer = HEAD + MODEL + "x = 1\ndef f():\n    print(x)\n    global x\n"
+    after, report = migrate({"a.py": newer, "b.py": HEAD + MODEL})
+    assert "a.py:1: the file: line " in report
+    assert "this Python cannot parse it" in report
+    assert after["a.py"] == newer
+    assert "class A(weft.Module):" in after["b.py"]
