@@ -252,10 +252,10 @@ def read_output(outcome: Outcome, given: Any, primals: Sequence[Any], what: str)
 def refuse_misshapen(what: str, values: Sequence[Any], primals: Sequence[Any], path_of: Callable[[int], str]) -> None:
     """Refuses tangents or cotangents by the user's name for what they belong to: JAX counts them from 0."""
     wrong = [
-        f"{path_of(i)}: {types_of(primal)}, its {what}: {types_of(value)}"
+        f"{path_of(i)}: {types_of(primal)}, its {what}: "
+        + (types_of(value) if jax.tree.structure(value) == jax.tree.structure(primal) else type(value).__name__)
         for i, (value, primal) in enumerate(zip(values, primals, strict=True))
-        if value is not None
-        and list(map(np.shape, jax.tree.leaves(value))) != list(map(np.shape, jax.tree.leaves(primal)))
+        if value is not None and jax.tree.map(np.shape, value) != jax.tree.map(np.shape, primal)
     ]
     if wrong:
         raise StructureError(
