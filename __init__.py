@@ -5,26 +5,51 @@ and gives their successors back. `weft.nnx` and `weft.typecheck` load when they 
 """
 
 import importlib as _importlib
+import importlib.machinery as _machinery
 import sys as _sys
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from weft import core, modules, transforms
-from weft.core import *
-from weft.core import Any as Any
 from weft.core.hooks import defer_contracts as _defer_contracts
-from weft.modules import *
-from weft.transforms import *
-from weft.transforms import map as map
 
 if _TYPE_CHECKING:
     from weft import nnx as nnx
     from weft import typecheck as typecheck
+    from weft.core import *
+    from weft.core import Any as Any
+    from weft.modules import *
+    from weft.transforms import *
+    from weft.transforms import map as map
 
 # The core knows of no checker; this package, above both, says where it is.
 _defer_contracts("weft.typecheck.calls.runtime")
 
-# Modules that are API under a shorter name: `import weft.tree` works like `from weft import tree`.
-_sys.modules |= {"weft.metrics": modules.metrics, "weft.ops": modules.ops, "weft.tree": modules.tree}
+# Modules that are API under a shorter name.
+_SHORT_NAMES = {
+    "weft.metrics": "weft.modules.learning.metrics",
+    "weft.ops": "weft.modules.ops",
+    "weft.tree": "weft.modules.learning.tree",
+}
+
+
+class _ShortNames:
+    """Finds the modules of short names: `import weft.tree` works like `from weft import tree`."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return _machinery.ModuleSpec(name, _ShortNames) if name in _SHORT_NAMES else None
+
+    @staticmethod
+    def create_module(spec):
+        return None
+
+    @staticmethod
+    def exec_module(module):
+        # What stands in `sys.modules` after this is what was imported.
+        _sys.modules[module.__name__] = _importlib.import_module(_SHORT_NAMES[module.__name__])
+
+
+_sys.meta_path.append(_ShortNames)
 
 __version__ = "0.2.0"
 
@@ -42,6 +67,10 @@ __all__.remove("map")
 def __getattr__(name: str):
     if name in _ON_FIRST_USE:
         return _importlib.import_module(f"weft.{name}")
+    for package in (core, transforms, modules):
+        if name in package.__all__:
+            found = globals()[name] = getattr(package, name)
+            return found
     raise AttributeError(f"module 'weft' has no attribute {name!r}")
 
 
@@ -60,4 +89,4 @@ def unload_ipython_extension(shell) -> None:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_ON_FIRST_USE])
+    return sorted({*globals(), *__all__, *_ON_FIRST_USE, "Any", "map"})

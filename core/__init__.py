@@ -1,6 +1,9 @@
 """Records, kinds, filters, split and merge, keys, the transform interpreter, capture."""
 
+from importlib import import_module
+
 from weft.core.caches import clear_caches
+from weft.core.contexts import DEBUG_SUCCESSORS
 from weft.core.errors import (
     AliasError,
     AxisError,
@@ -29,11 +32,11 @@ from weft.core.errors import (
     TraceLevelError,
     WeftError,
 )
+from weft.core.first_use import on_first_use
 from weft.core.interpreter.retraces import RetraceWarning, explain_retraces
 from weft.core.records.axis_names import Sharded
 from weft.core.records.exporting import exportable
 from weft.core.records.filters import All, Any, Filter, Inside, InstanceOf, Maybe, Not, PathContains, WithTag
-from weft.core.records.keys import Keys, KeyStream, SeedError, StreamError, debug_keys
 from weft.core.records.kinds import (
     BatchStat,
     Buffer,
@@ -52,11 +55,19 @@ from weft.core.records.kinds import (
 )
 from weft.core.records.module import Module, static
 from weft.core.records.partition import Structure, changes, merge, select, split, update
-from weft.core.records.surgery import at
-from weft.core.records.unnamed import LeftBehindError
-from weft.core.sowing.capturing import CaptureError, capture, perturb, perturbations, scope, sow
+from weft.core.switches import is_on
+from weft.core.threads.debugging import drop
 from weft.core.threads.handle import peek, thread
-from weft.core.threads.lost import debug_successors, drop
+
+with on_first_use(globals()):
+    from weft.core.records.keys import Keys, KeyStream, SeedError, StreamError, debug_keys
+    from weft.core.records.surgery import at
+    from weft.core.records.unnamed import LeftBehindError
+    from weft.core.sowing.capturing import CaptureError, capture, perturb, perturbations, scope, sow
+    from weft.core.threads.lost import debug_successors
+
+if is_on(DEBUG_SUCCESSORS):
+    import_module("weft.core.threads.lost")  # from the first call on
 
 __all__ = [
     "AliasError",

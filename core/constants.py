@@ -16,12 +16,13 @@ from collections.abc import Collection, Hashable
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, cast
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from weft.core.callers import owner_of
-from weft.core.closures import closed_over, globals_read, names_read
 from weft.core.edge.untyped import jax as untyped_jax
+from weft.core.makeup import globals_read, is_all_attributes, makeup_of, named, names_read, values_given
 
 Key = tuple[Hashable, ...]
 
@@ -58,8 +59,8 @@ def constants_of(function: Any, *, lasting: bool = False) -> Key | None:
     """All that a function finds outside of itself, as a key, if nothing of it may change.
 
     Arrays, objects, lists and the like may: they can be replaced or written to where the function finds them. Numbers,
-    strings, functions and classes cannot, and where another one takes the place of one of them, the key differs. Two
-    functions with one key do the same.
+    strings, functions, classes and frozen dataclasses of them cannot, and where another one takes the place of one of
+    them, the key differs. Two functions with one key do the same.
 
     Args:
         function: the function; a partial application is one too.
@@ -111,16 +112,20 @@ class _Constants:
         self._met[id(value)] = len(self._met)
         if isinstance(value, FunctionType):
             self._function(value)
-        elif isinstance(value, functools.partial):
-            self._all("partial", (value.func, *value.args, *value.keywords, *value.keywords.values()), names)
         elif isinstance(value, _GROUPS):
             self._all(_Same(kind), value, names)
+        elif isinstance(value, functools.partial):
+            self._all("partial", (value.func, *value.args, *value.keywords, *value.keywords.values()), names)
         elif isinstance(value, ModuleType):
             self._module(value, names)
         elif isinstance(value, type):
             self._class(value, names)
         elif isinstance(value, _TEXTS) and isinstance(getattr(value, "__self__", None), ModuleType | type | None):
             self._identity(value)
+        elif _is_frozen(kind):
+            self._class(kind, names)
+            _, attributes, parts = makeup_of(value, compared=False)
+            self._all(tuple(attributes), parts, names)
         else:
             raise _ChangesError
 
@@ -130,7 +135,7 @@ class _Constants:
             self.meet(value, names)
 
     def _identity(self, value: Any) -> None:
-        if self.lasting and not _is_in_its_module(type(value) if isinstance(value, enum.Enum) else value):
+        if self.lasting and not is_in_its_module(type(value) if isinstance(value, enum.Enum) else value):
             raise _ChangesError
         self.key.append(_Same(value))
 
@@ -166,10 +171,9 @@ class _Constants:
         names = frozenset(names_read(code))
         # A library's functions keep no state of the program's, but for what it gave them to close over.
         read = globals_read(function).values() if own else ()
-        given = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
-        for found in (*closed_over(function).values(), *given, *read):
+        for found in (*values_given(function), *read):
             self.meet(found, names)
-        if own and not _is_in_its_module(function):
+        if own and not is_in_its_module(function):
             self._all("annotations", [*function.__annotations__, *function.__annotations__.values()], names)
             if any(not name.startswith("__weft_") for name in vars(function)):
                 raise _ChangesError
@@ -182,20 +186,23 @@ def _module_of(value: Any) -> ModuleType | None:
     return sys.modules.get(name) if isinstance(name, str) else None
 
 
-def _is_in_its_module(value: Any) -> bool:
+def is_in_its_module(value: Any) -> bool:
     """Whether a module has a function or class under its own name: then it stays as long as the program."""
-    found: Any = _module_of(value)
     if isinstance(value, np.ufunc):
         return getattr(np, value.__name__, None) is value
-    for name in getattr(value, "__qualname__", "<locals>").split("."):
-        found = getattr(found, name, None)
-    return found is value
+    return named(str(getattr(value, "__module__", None)), getattr(value, "__qualname__", "<locals>")) is value
+
+
+def _is_frozen(kind: type) -> bool:
+    """Whether objects of a class are frozen, and so what their attributes are; records are for others to change."""
+    is_frozen = dataclasses.is_dataclass(kind) and cast(Any, kind).__dataclass_params__.frozen
+    return is_frozen and is_all_attributes(kind) and not issubclass(kind, eqx.Module)
 
 
 def _is_of_library(value: Any) -> bool:
     """Whether a module, or what a module has under its own name, is of a library."""
     module = _module_of(value)
-    if module is None or not (module is value or _is_in_its_module(value)):
+    if module is None or not (module is value or is_in_its_module(value)):
         return False
     file = getattr(module, "__file__", None)
     if file is None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Mapping
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from weft.core.edge.trees import PyTree
 
@@ -30,10 +30,10 @@ class ContractHook(Protocol):
     def replaced(self, record: object) -> None:
         """Called for a copy with other fields: of a stacked record too, and of one that lacks some of its leaves."""
 
-    def call(
+    def enter(
         self, function: Callable[..., R], args: tuple[PyTree, ...], kwargs: Mapping[str, PyTree], typed: bool = True
-    ) -> R:
-        """Calls a public method (`args[0]` is the record) or a function given to a transform, checking around it.
+    ) -> Running:
+        """Begins a call of a public method (`args[0]` is the record) or of a function given to a transform.
 
         Where it is not `typed` code, as a program is that comes from elsewhere, a function that names no shape and no
         dtype has no contract: its annotations may be notes that nobody ever held it to.
@@ -42,6 +42,24 @@ class ContractHook(Protocol):
         example, a carry and a slice, the operands of a branch. Records among them have just been rebuilt.
         """
         ...
+
+
+class Running(Protocol):
+    """A call whose arguments were checked. Who began it calls its function, and ends it, whatever happens."""
+
+    function: Callable[..., Any]
+    args: tuple[PyTree, ...]
+    kwargs: Mapping[str, PyTree]
+
+    def leave(self, result: PyTree) -> PyTree:
+        """Checks what the function returned, and gives it back."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """Adds to an error what is known of the call."""
+
+    def end(self) -> None:
+        """Called once, at last."""
 
 
 class Deferred:
@@ -53,10 +71,10 @@ class Deferred:
     def replaced(self, record: object) -> None:
         load_contracts().replaced(record)
 
-    def call(
+    def enter(
         self, function: Callable[..., R], args: tuple[PyTree, ...], kwargs: Mapping[str, PyTree], typed: bool = True
-    ) -> R:
-        return load_contracts().call(function, args, kwargs, typed)
+    ) -> Running:
+        return load_contracts().enter(function, args, kwargs, typed)
 
 
 def load_contracts() -> ContractHook:
@@ -111,8 +129,15 @@ def installed_contracts() -> ContractHook | None:
 def call_checked(
     function: Callable[..., R], args: tuple[PyTree, ...], kwargs: Mapping[str, PyTree], typed: bool = True
 ) -> R:
-    """Calls a user's function, under contract if there is a hook; see `ContractHook.call`."""
+    """Calls a user's function, under contract if there is a hook; see `ContractHook.enter`."""
     __tracebackhide__ = True
     if _installed is None:
         return function(*args, **kwargs)
-    return _installed.call(function, args, kwargs, typed)
+    running = _installed.enter(function, args, kwargs, typed)
+    try:
+        return cast("R", running.leave(running.function(*running.args, **running.kwargs)))
+    except Exception as error:
+        running.fail(error)
+        raise
+    finally:
+        running.end()

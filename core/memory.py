@@ -11,7 +11,9 @@ of its class, so that `weft.jit(model)` of a successor is compiled no more than 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import itertools
 import types
 import weakref
@@ -105,12 +107,60 @@ _handles: dict[int, Handle] = {}
 _memories: Recent[Key, Any] = Recent(listed=("weft.core.memory", "rule, options and functions"))
 
 
-def handle_of(function: Any) -> Handle:
+class Made:
+    """A handle of what a transform made of a function: equal for all that it made in one way of one function.
+
+    `weft.jit(weft.grad(f))` that is written anew in each call is compiled once. The function in it is made again where
+    it is traced, since the one that was first known may be gone.
+    """
+
+    __slots__ = ("_args", "_function", "_key", "_options", "_transform")
+
+    def __init__(self, function: Handle | Made, transform: Function, args: tuple[Any, ...], options: dict[str, Any]):
+        self._function, self._transform, self._args, self._options = function, transform, args, options
+        self._key = (function, transform, _key_of(args), _key_of(options))
+
+    @property
+    def keys(self) -> set[Key]:
+        """The memories that end with the function."""
+        return self._function.keys
+
+    def __call__(self) -> Any:
+        function = self._function()
+        return None if function is None else self._transform(function, *self._args, **self._options)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Made) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+_SMALL = {type(None), bool, int, float, complex, str}
+
+
+def _recipe(function: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+    """The transform that made a function, and what it was given, the function that it was made of first."""
+    if type(function) is functools.partial:
+        # With what is small and never changes: all else would be kept as long as the function is.
+        is_small = all(type(value) in _SMALL for value in (*function.args, *function.keywords.values()))
+        return (functools.partial, (function.func, *function.args), function.keywords) if is_small else None
+    # What a transform made says so; not asked of other objects, which may be proxies.
+    made = hasattr(cast("type[Any]", type(function)), "__weft_method__") and not function.definitions
+    return function.recipe if made else None
+
+
+def handle_of(function: Any) -> Handle | Made:
     """The one handle of a function (or of a class).
 
     Raises:
         TypeError: if it cannot be known weakly.
     """
+    recipe = _recipe(function)
+    if recipe is not None and recipe[1]:
+        transform, (inner, *args), options = recipe
+        with contextlib.suppress(TypeError):  # options that cannot be told apart
+            return Made(handle_of(inner), transform, tuple(args), options)
     found = _handles.get(id(function))
     # One whose function has died may still be here while its callback waits.
     if found is None or found() is not function:
@@ -133,7 +183,7 @@ def _end(handle: Handle, handles: dict[int, Handle] = _handles, memories: Recent
 
 def live(function: Any) -> Any:
     """The function that a handle stands for; anything else as it is."""
-    return function() if type(function) is Handle else function
+    return function() if isinstance(function, Handle | Made) else function
 
 
 def remembered(

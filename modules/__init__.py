@@ -28,56 +28,64 @@ from jax.nn import (
     swish,
     tanh,
 )
-from weft.modules import ops
-from weft.modules.activations import PReLU
-from weft.modules.attention.kv_cache import CacheError, KeyValueCache, rewind
-from weft.modules.attention.multi_head import MultiHeadAttention
-from weft.modules.attention.positions import ALiBi, LearnedPositions, RoPE, SinusoidalPositions, sinusoidal
-from weft.modules.attention.transformer import TransformerBlock
-from weft.modules.checkpoints.checkpoint import load_checkpoint, save_checkpoint
-from weft.modules.checkpoints.fitting import LoadReport
-from weft.modules.checkpoints.folders import Checkpoints, load_orbax
-from weft.modules.checkpoints.format import CheckpointError
-from weft.modules.checkpoints.importing import import_weights
-from weft.modules.combinators.ensemble import Ensemble
-from weft.modules.combinators.mixture import MoE
-from weft.modules.combinators.parallel import Parallel, StatefulParallel
-from weft.modules.combinators.sequential import Sequential, StatefulSequential
-from weft.modules.combinators.shared import Shared
-from weft.modules.combinators.stack import Stack
-from weft.modules.combinators.wrappers import Frozen, Lambda, Residual
-from weft.modules.construct import ConfigError
-from weft.modules.convolutions.conv import Conv, Conv1d, Conv2d, Conv3d
-from weft.modules.convolutions.conv_transpose import ConvTranspose, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
-from weft.modules.convolutions.pooling import adaptive_avg_pool, adaptive_max_pool, avg_pool, max_pool, min_pool
-from weft.modules.convolutions.pooling_layers import AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, MaxPool, MinPool
-from weft.modules.convolutions.resizing import PixelShuffle, Upsample
-from weft.modules.convolutions.windows import PaddingError
-from weft.modules.dense.gated import GatedMLP
-from weft.modules.dense.general import Einsum, LinearGeneral
-from weft.modules.dense.linear import Embed, Linear
-from weft.modules.dense.low_rank import LoRA, lora
-from weft.modules.dense.mlp import MLP
-from weft.modules.dense.quantized import QuantizedLinear, quantize
-from weft.modules.dropout import Dropout, DropPath
-from weft.modules.initialising import init
-from weft.modules.learning import metrics, tree
-from weft.modules.learning.metrics import MetricError
-from weft.modules.learning.optimizer import Optimizer
-from weft.modules.learning.policy import Policy
-from weft.modules.learning.scaling import LossScale
-from weft.modules.modes import inference, training
-from weft.modules.norms.group_norm import GroupNorm, InstanceNorm
-from weft.modules.norms.moments import UnboundAxisError
-from weft.modules.norms.norm import BatchNorm, LayerNorm, RMSNorm
-from weft.modules.norms.weight_norms import SpectralNorm, WeightNorm
-from weft.modules.recurrence.cells import GRUCell, LSTMCell, OptimizedLSTMCell, RecurrentCell, SimpleCell
-from weft.modules.recurrence.rnn import RNN, Bidirectional
-from weft.modules.recurrence.state_space import DiagonalSSM
-from weft.modules.shaping import Flatten, Identity
-from weft.modules.sharding.placing import named_shardings, shard
-from weft.modules.sharding.unnamed import ReplicatedWarning
-from weft.modules.summary import tabulate
+from weft.core.first_use import on_first_use
+
+with on_first_use(globals()):
+    from weft.modules import ops
+    from weft.modules.activations import PReLU
+    from weft.modules.attention.kv_cache import CacheError, KeyValueCache, rewind
+    from weft.modules.attention.multi_head import MultiHeadAttention
+    from weft.modules.attention.positions import ALiBi, LearnedPositions, RoPE, SinusoidalPositions, sinusoidal
+    from weft.modules.attention.transformer import TransformerBlock
+    from weft.modules.checkpoints.checkpoint import load_checkpoint, save_checkpoint
+    from weft.modules.checkpoints.fitting import LoadReport
+    from weft.modules.checkpoints.folders import Checkpoints, load_orbax
+    from weft.modules.checkpoints.format import CheckpointError
+    from weft.modules.checkpoints.importing import import_weights
+    from weft.modules.combinators.ensemble import Ensemble
+    from weft.modules.combinators.mixture import MoE
+    from weft.modules.combinators.parallel import Parallel, StatefulParallel
+    from weft.modules.combinators.sequential import Sequential, StatefulSequential
+    from weft.modules.combinators.shared import Shared
+    from weft.modules.combinators.stack import Stack
+    from weft.modules.combinators.wrappers import Frozen, Lambda, Residual
+    from weft.modules.construct import ConfigError
+    from weft.modules.convolutions.conv import Conv, Conv1d, Conv2d, Conv3d
+    from weft.modules.convolutions.conv_transpose import (
+        ConvTranspose,
+        ConvTranspose1d,
+        ConvTranspose2d,
+        ConvTranspose3d,
+    )
+    from weft.modules.convolutions.pooling import adaptive_avg_pool, adaptive_max_pool, avg_pool, max_pool, min_pool
+    from weft.modules.convolutions.pooling_layers import AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, MaxPool, MinPool
+    from weft.modules.convolutions.resizing import PixelShuffle, Upsample
+    from weft.modules.convolutions.windows import PaddingError
+    from weft.modules.dense.gated import GatedMLP
+    from weft.modules.dense.general import Einsum, LinearGeneral
+    from weft.modules.dense.linear import Embed, Linear
+    from weft.modules.dense.low_rank import LoRA, lora
+    from weft.modules.dense.mlp import MLP
+    from weft.modules.dense.quantized import QuantizedLinear, quantize
+    from weft.modules.dropout import Dropout, DropPath
+    from weft.modules.initialising import init
+    from weft.modules.learning import metrics, tree
+    from weft.modules.learning.metrics import MetricError
+    from weft.modules.learning.optimizer import Optimizer
+    from weft.modules.learning.policy import Policy
+    from weft.modules.learning.scaling import LossScale
+    from weft.modules.modes import inference, training
+    from weft.modules.norms.group_norm import GroupNorm, InstanceNorm
+    from weft.modules.norms.moments import UnboundAxisError
+    from weft.modules.norms.norm import BatchNorm, LayerNorm, RMSNorm
+    from weft.modules.norms.weight_norms import SpectralNorm, WeightNorm
+    from weft.modules.recurrence.cells import GRUCell, LSTMCell, OptimizedLSTMCell, RecurrentCell, SimpleCell
+    from weft.modules.recurrence.rnn import RNN, Bidirectional
+    from weft.modules.recurrence.state_space import DiagonalSSM
+    from weft.modules.shaping import Flatten, Identity
+    from weft.modules.sharding.placing import named_shardings, shard
+    from weft.modules.sharding.unnamed import ReplicatedWarning
+    from weft.modules.summary import tabulate
 
 __all__ = [
     "MLP",

@@ -20,6 +20,7 @@ from jax.core import Tracer
 from jax.nn.initializers import ones, variance_scaling, zeros
 from weft.core.caches import kept
 from weft.core.edge.untyped import INLINED
+from weft.core.makeup import closed_over, has_hash
 from weft.modules.construct import Initializer, KeyLike, check_key
 from weft.modules.untouched import watch
 
@@ -44,26 +45,13 @@ def make_of(init: Any) -> Hashable | None:
         return init
     if getattr(init, "__code__", None) is not _scaling_code or _scaling_code.co_freevars != _SCALING:
         return None
-    cells: Any = getattr(init, "__closure__", ())
-    values = tuple(_as_key(cell.cell_contents) for cell in cells)
-    return values if values[_SCALING.index("distribution")] in _SAME_BITS and _has_hash(values) else None
+    values = tuple(tuple(value) if isinstance(value, list) else value for value in closed_over(init).values())
+    return values if values[_SCALING.index("distribution")] in _SAME_BITS and has_hash(values) else None
 
 
 def of_make(make: Any) -> Initializer:
     """An initialiser of this make."""
     return make if make is zeros or make is ones else variance_scaling(**dict(zip(_SCALING, make, strict=True)))
-
-
-def _as_key(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _has_hash(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
 
 
 def has_same_bits(shape: Sequence[int], dtype: Any) -> bool:

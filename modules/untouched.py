@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from weft.core.closures import closed_over, globals_read, names_read
+from weft.core.makeup import globals_read, names_read, values_given
 
 _MODULES = (jnp, lax, jax.nn, jax.nn.initializers, jax.random, jax)
 # How far down texts of JAX's own are followed: far enough for `lax.dot_general` under `jnp.einsum` and its like. All
@@ -92,10 +92,9 @@ class _Reached:
             self.meet(value, depth if ours else depth - 1)
 
     def _read(self, text: FunctionType, ours: bool) -> list[Any]:
-        """What a text reads: globals, what it closes over, defaults, and attributes of the modules among these."""
+        """What a text reads: globals, what it was given, and attributes of the modules among these."""
         names = set(names_read(_codes.get(text, text.__code__)))
-        read = [*globals_read(text).values(), *closed_over(text).values()]
-        read += [*(text.__defaults__ or ()), *(text.__kwdefaults__ or {}).values()]
+        read = [*globals_read(text).values(), *values_given(text)]
         # A name of any module among them counts for each: too much is watched rather than too little.
         for module in read:
             if isinstance(module, ModuleType) and module.__name__.partition(".")[0] == "jax":

@@ -359,6 +359,90 @@ def test_importing_weft_leaves_the_rest_for_first_use():
     assert run.stdout.strip() == "[]"
 
 
+# What `import weft`, records, contracts, `jit`, `grad`, `vmap`, `scan` and `cond` do without.
+OPTIONAL_ROOMS = (
+    "weft.core.interpreter.explain",
+    "weft.core.records.keys",
+    "weft.core.records.surgery",
+    "weft.core.records.unnamed",
+    "weft.core.records.written",
+    "weft.core.sowing",
+    "weft.core.threads.dataflow",
+    "weft.core.threads.lost",
+    "weft.core.threads.marks",
+    "weft.core.edge._jax",
+    "weft.core.edge.derivatives",
+    "weft.core.edge.equations",
+    "weft.core.edge.executables",
+    "weft.core.edge.hijax",
+    "weft.modules.",
+    "weft.nnx",
+    "weft.transforms.custom",
+    "weft.transforms.jacobians",
+    "weft.transforms.layouts",
+    "weft.transforms.shards",
+    "weft.transforms.stages",
+    "weft.transforms.tracing",
+    "weft.typecheck.proofs",
+)
+FIRST_STEP = """
+import jax, jax.numpy as jnp
+from jaxtyping import Array, Float
+
+class Net(weft.Module):
+    w: Float[Array, "n n"]
+
+    def __call__(self, x: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
+        return jnp.tanh(x @ self.w)
+
+@weft.jit
+def step(net, x):
+    loss, gradient = weft.value_and_grad(lambda net: net(x).sum())(net)
+    return loss, jax.tree.map(lambda w, g: w - g, net, gradient)
+
+net, x = Net(jnp.ones((2, 2))), jnp.ones((3, 2))
+for _ in range(4):
+    _, net = step(net, x)
+weft.vmap(net)(x), weft.cond(True, net, lambda x: x, x)
+weft.scan(lambda net, x: (net, net(x)), in_axes=(weft.Carry, 0), out_axes=(weft.Carry, 0))(net, x)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("used", ["", FIRST_STEP], ids=["imported", "first step"])
+def test_what_is_optional_is_not_loaded_by_a_program_that_does_not_use_it(used: str):
+    program = f"import sys, weft\n{used}\nprint([n for n in sys.modules if n.startswith({OPTIONAL_ROOMS!r})])"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert run.stdout.strip() == "[]", run.stderr
+
+
+@pytest.mark.slow
+def test_what_loads_on_first_use_makes_jax_forget_no_trace():
+    program = """
+import sys, jax, weft
+traces = []
+double = jax.jit(lambda x: traces.append(x) or 2 * x)
+double(1.0)
+weft.capture, weft.debug_successors, weft.tabulate, weft.typecheck.verify
+import weft.typecheck.proofs.trial
+double(1.0)
+print(len(traces), "weft.core.sowing.tags" in sys.modules, "weft.modules.summary.calls" in sys.modules)
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert run.stdout.split() == ["1", "True", "True"], run.stderr
+
+
+def test_names_that_load_on_first_use_are_listed_and_the_same_wherever_they_are_found():
+    import weft
+
+    assert {*weft.__all__, "Any", "map"} <= {*dir(weft)}
+    for package in (weft.core, weft.transforms, weft.modules):
+        assert {*package.__all__} <= {*dir(package)}
+        assert [n for n in package.__all__ if getattr(weft, n) is not getattr(package, n)] == []
+    with pytest.raises(AttributeError, match=r"module 'weft\.modules' has no attribute 'nonsense'"):
+        _ = weft.modules.nonsense
+
+
 @pytest.mark.slow
 def test_subpackages_load_on_first_use():
     program = "import sys, weft; weft.nnx; weft.typecheck; print('weft.nnx' in sys.modules, 'nnx' in dir(weft))"

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import operator
-import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from weft.core import caches
 from weft.core.constants import constants_of
@@ -22,7 +20,7 @@ from weft.core.records.leaves import refuse_unhashable
 from weft.core.records.statics import Static
 from weft.core.threads.functions import Transform
 from weft.core.threads.proxies import threaded_function
-from weft.core.tracebacks import cutting
+from weft.transforms.transformed import Transformed
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -53,41 +51,10 @@ def decorate(function: Callable[..., Any] | None, wrap: Callable[[Callable[..., 
     return transform if function is None else transform(function)
 
 
-def options_by_name(*names: str, call: str = "") -> Callable[[F], F]:
-    """Says how a transform is called to who gives it more than a function by position, as JAX's own take it.
-
-    Args:
-        names: the options that JAX takes by position, in its order.
-        call: how it is called, if more than options were given.
-    """
-
-    def decorate(transform: F) -> F:
-        @functools.wraps(transform)
-        def checked(*args: Any, **options: Any) -> Any:
-            if len(args) > 1:
-                known = [f"{name}={value!r}"[:60] for name, value in zip(names, args[1:], strict=False)]
-                way = call or f"{transform.__name__}(function, {', '.join(known)})"
-                taken = f"{transform.__name__} takes only the function by position, not {len(args)} arguments"
-                raise TypeError(f"{taken}: {way}")
-            return transform(*args, **options)
-
-        return cast("F", checked)
-
-    return decorate
-
-
 def over_values(rule: Rule[O], options: O) -> Callable[[Callable[..., Any]], Any]:
     """The decorator that a rule and its options make over records."""
 
-    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
-        interpreted = interpret(rule, VALUES)((function,), options)
-
-        def transformed(*args: Any, **kwargs: Any) -> Any:
-            return interpreted(args, kwargs)
-
-        return named_like(function, transformed)
-
-    return wrap
+    return lambda function: Transformed(function, interpret(rule, VALUES)((function,), options))
 
 
 def call_over_values(
@@ -157,16 +124,6 @@ def interpreted_at_once(
         made = _at_once.add(key, made)
     _same_again.forget(by_identity)
     return _same_again.add(by_identity, _SameAgain(made, functions, constants))
-
-
-def named_like(function: Callable[..., Any], wrapper: Callable[..., Any]) -> Callable[..., Any]:
-    """The wrapper with the function's name, docstring and signature, also where the function is a record.
-
-    Of a function that wraps it, errors have no frame.
-    """
-    wrapper = cutting(wrapper) if isinstance(wrapper, types.FunctionType) else wrapper
-    assigned = set(functools.WRAPPER_ASSIGNMENTS) - {"__type_params__"}
-    return functools.update_wrapper(wrapper, function, assigned=assigned, updated=())
 
 
 def titled(name: str, lifted: Callable[..., Any]) -> Callable[..., Any]:

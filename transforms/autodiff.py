@@ -14,7 +14,7 @@ from weft.core.interpreter.interpret import interpret
 from weft.core.interpreter.rules import Finish, Lift, Lifted
 from weft.core.interpreter.values import VALUES
 from weft.core.tracebacks import cutting
-from weft.transforms._wrap import decorate, options_by_name, over_values
+from weft.transforms._wrap import decorate, over_values
 from weft.transforms.differentiation import (
     DIFFERENTIATED,
     DiffOptions,
@@ -29,6 +29,7 @@ from weft.transforms.differentiation import (
     types_of,
 )
 from weft.transforms.keywords import ReverseKeywords
+from weft.transforms.transformed import transform
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -182,7 +183,7 @@ def linearize_with(run: Callable[..., Any], primals: tuple[Any, ...]) -> Any:
 def grad(function: Callable[P, Any], /, **options: Unpack[ReverseKeywords]) -> Callable[P, Any]: ...
 @overload
 def grad(**options: Unpack[ReverseKeywords]) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
-@options_by_name("argnums", "has_aux")
+@transform("argnums", "has_aux")
 def grad(
     function: Callable[..., Any] | None = None,
     /,
@@ -225,7 +226,7 @@ def grad(
 def value_and_grad(function: Callable[P, R], /, **options: Unpack[ReverseKeywords]) -> Callable[P, tuple[R, Any]]: ...
 @overload
 def value_and_grad(**options: Unpack[ReverseKeywords]) -> Callable[[Callable[P, R]], Callable[P, tuple[R, Any]]]: ...
-@options_by_name("argnums", "has_aux")
+@transform("argnums", "has_aux")
 def value_and_grad(
     function: Callable[..., Any] | None = None,
     /,

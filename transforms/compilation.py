@@ -7,10 +7,9 @@ goes through generated code (see `core.codegen`). Arguments ride by their shardi
 from __future__ import annotations
 
 import functools
-import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, cast, overload
 
 import jax
 from weft.core.call_stack import call_with_room
@@ -27,9 +26,13 @@ from weft.core.interpreter.values import VALUES
 from weft.core.records.partition import take_apart
 from weft.core.records.statics import Bound, Static
 from weft.core.tracebacks import cut, cutting
-from weft.transforms._wrap import decorate, named_like, numbers_and_names, titled, with_statics
+from weft.transforms._wrap import decorate, numbers_and_names, titled, with_statics
 from weft.transforms.keywords import CompilerKeywords
-from weft.transforms.stages import Arguments, Stage, StaticArguments, refuse_statics, refuse_writes, without_statics
+from weft.transforms.transformed import Transformed, transform
+
+if TYPE_CHECKING:
+    from weft.transforms.stages import Arguments, Stage
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -115,8 +118,10 @@ JIT: Rule[JitOptions] = Rule(
 )
 
 
-class JitFunction(Generic[P, R]):
+class JitFunction(Transformed[P, R]):
     """A compiled function of records. Made by `jit`."""
+
+    __weft_method__ = False
 
     def __init__(self, function: Callable[P, R], options: JitOptions, boundary: AnyBoundary = VALUES):
         self._options = options
@@ -125,7 +130,7 @@ class JitFunction(Generic[P, R]):
         self._call = self._interpreted.__call__
         # Asked once and not in each call, where there mostly are none.
         self._has_statics = bool(options.static_numbers or options.static_names)
-        named_like(function, self)
+        super().__init__(function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         # Not by `cutting`, which would be one more call for each.
@@ -137,16 +142,8 @@ class JitFunction(Generic[P, R]):
             cut(error)
             raise
 
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else types.MethodType(self, instance)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Not what it has compiled: a step of `__main__` is sent to other processes as its function.
-        interpreted = self._interpreted
-        return JitFunction, (interpreted.held[0], self._options, interpreted.boundary)
-
     def __repr__(self) -> str:
-        return f"weft.jit({getattr(self, '__qualname__', self._interpreted.held[0])!s})"
+        return f"{self._interpreted.boundary.layer}.jit({getattr(self, '__qualname__', self._interpreted.held[0])!s})"
 
     def _with_statics(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         function = self._interpreted.held[0]
@@ -155,6 +152,8 @@ class JitFunction(Generic[P, R]):
     @cutting
     def trace(self, *args: P.args, **kwargs: P.kwargs) -> Stage:
         """Traces the function for these arguments (or `ShapeDtypeStruct`s); see `jax.stages.Traced`."""
+        from weft.transforms.stages import Stage, StaticArguments
+
         call = (self._interpreted.functions, *self._with_statics(args, kwargs))
         plan, values, _ = self._interpreted.plan(call)
         jitted: Any = plan.lifted
@@ -184,6 +183,8 @@ class JitFunction(Generic[P, R]):
         complete: Callable[[tuple[Any, ...], Mapping[str, Any]], Arguments],
     ) -> Any:
         """Traces the function as one of plain pytrees: what is exported is called without weft."""
+        from weft.transforms.stages import refuse_statics, refuse_writes, without_statics
+
         refuse_statics(crossing)
         _, args, kwargs = crossing.structure.rebuilt(shapes)
         writes = self._interpreted.boundary.has_updates
@@ -293,6 +294,7 @@ def bind(argument: Any) -> Bound:
 def jit(function: Callable[P, R], /, **options: Unpack[CompilerKeywords]) -> JitFunction[P, R]: ...
 @overload
 def jit(**options: Unpack[CompilerKeywords]) -> Callable[[Callable[P, R]], JitFunction[P, R]]: ...
+@transform()
 def jit(
     function: Callable[..., Any] | None = None,
     /,

@@ -8,10 +8,9 @@ tangent of an argument has its structure, with `None` at the leaves that have no
 from __future__ import annotations
 
 import threading
-import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 from jax.core import Tracer
@@ -29,8 +28,9 @@ from weft.core.records.leaves import NUMBERS
 from weft.core.records.statics import Static, given
 from weft.core.threads.proxies import threaded_function
 from weft.core.tracebacks import cutting
-from weft.transforms._wrap import by_position, named_like
+from weft.transforms._wrap import by_position
 from weft.transforms.differentiation import CLOSED, PRIMAL
+from weft.transforms.transformed import Transformed
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -184,14 +184,15 @@ def _not_differentiated(name: str, path: str) -> Callable[[Any], Any]:
     return identity
 
 
-class CustomFunction(Generic[P, R]):
+class CustomFunction(Transformed[P, R]):
     """What `custom_vjp` and `custom_jvp` functions share."""
+
+    __weft_method__ = False
 
     def __init__(self, function: Callable[P, R], nondiff_argnums: tuple[int, ...]):
         self.function = threaded_function(function) or function
         self.nondiff_argnums = nondiff_argnums
-        self._run: Callable[..., Any] | None = None
-        named_like(function, self)
+        super().__init__(function)
 
     @cutting
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -208,8 +209,5 @@ class CustomFunction(Generic[P, R]):
             Static(value) if i in nondiff and type(value) in NUMBERS else value for i, value in enumerate(positional)
         )
         return self._run(tuple(fixed), named)
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else types.MethodType(self, instance)
 
     _definer = "defvjp"

@@ -25,6 +25,7 @@ from weft.transforms.custom import (
     part,
 )
 from weft.transforms.differentiation import read_output, sparse_arguments
+from weft.transforms.transformed import transform
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -88,6 +89,7 @@ class CustomJvp(CustomFunction[P, R]):
         Returns:
             The rule, so that this can be used as a decorator.
         """
+        self.definitions = (("defjvp", (rule,), {"symbolic_zeros": symbolic_zeros}),)
         options = CustomOptions("custom_jvp", self.nondiff_argnums, rule, symbolic_zeros)
         self._run = interpret(CUSTOM_JVP, VALUES)((self.function,), options)
         return rule
@@ -109,12 +111,14 @@ class CustomJvp(CustomFunction[P, R]):
             return out, jax.tree.map(lambda *parts: sum(parts[1:], parts[0]), *terms)
 
         self.defjvp(rule)
+        self.definitions = (("defjvps", rules, {}),)
 
 
 @overload
 def custom_jvp(function: Callable[P, R], /, *, nondiff_argnums: int | Sequence[int] = ()) -> CustomJvp[P, R]: ...
 @overload
 def custom_jvp(*, nondiff_argnums: int | Sequence[int] = ()) -> Callable[[Callable[P, R]], CustomJvp[P, R]]: ...
+@transform()
 def custom_jvp(function: Callable[..., Any] | None = None, /, *, nondiff_argnums: int | Sequence[int] = ()) -> Any:
     """A function with its own forward-mode derivative, given by `defjvp`.
 

@@ -20,7 +20,7 @@ from weft.core.records.agree import Described, differences
 from weft.core.records.statics import Static
 from weft.core.threads.functions import ThreadedFunction, Transform
 from weft.core.threads.proxies import threaded_function
-from weft.transforms._wrap import as_tuple, decorate, named_like, titled
+from weft.transforms._wrap import as_tuple, decorate, titled
 from weft.transforms.custom import (
     CustomFunction,
     CustomOptions,
@@ -33,6 +33,7 @@ from weft.transforms.custom import (
     with_updates,
 )
 from weft.transforms.differentiation import read_arguments
+from weft.transforms.transformed import named_like, transform
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -174,6 +175,7 @@ class CustomVjp(CustomFunction[P, R]):
             symbolic_zeros: whether leaves given to `forward` are `CustomVJPPrimal`s and zero cotangents are
                 `SymbolicZero`s, as in `jax.custom_vjp`.
         """
+        self.definitions = (("defvjp", (forward, backward), {"symbolic_zeros": symbolic_zeros}),)
         residuals = Residuals()
         options = CustomOptions("custom_vjp", self.nondiff_argnums, backward, symbolic_zeros, residuals)
 
@@ -209,6 +211,7 @@ class CustomVjp(CustomFunction[P, R]):
 def custom_vjp(function: Callable[P, R], /, *, nondiff_argnums: int | Sequence[int] = ()) -> CustomVjp[P, R]: ...
 @overload
 def custom_vjp(*, nondiff_argnums: int | Sequence[int] = ()) -> Callable[[Callable[P, R]], CustomVjp[P, R]]: ...
+@transform()
 def custom_vjp(function: Callable[..., Any] | None = None, /, *, nondiff_argnums: int | Sequence[int] = ()) -> Any:
     """A function with its own reverse-mode derivative, given by `defvjp`.
 

@@ -46,6 +46,7 @@ class DiffOptions:
     allow_int: bool = False
     with_value: bool = False
     filters: tuple[tuple[int, Any], ...] = ()
+    chooses: str = "wrt="  # what says which leaves, as users write it
     may_be_none: bool = False  # whether there may be nothing to differentiate, and the gradient is empty
 
     @property
@@ -101,8 +102,8 @@ def _check(
         raise DifferentiationError(
             f"{options.name} has nothing to differentiate: no leaf of argument {options.argnums} is {wanted}",
             at=[f"{format_path(leaf.path)}: {leaf.kind.__name__}, {types_of(leaf.value)}" for leaf in leaves[:20]],
-            fix=f"{probably_meant((options.wrt,), leaves)}choose the leaves with wrt=, or the argument with argnums=; "
-            "integers have no gradient",
+            fix=f"{probably_meant((options.wrt,), leaves)}choose the leaves with {options.chooses}, or the argument "
+            "with argnums=; integers have no gradient",
         )
     _note_beside(options, call)
     # Where what comes out is applied as an update. A vjp may well be asked for an array in two places: its cotangents
@@ -114,9 +115,7 @@ def _check(
         dtype = jnp.result_type(leaf.value)
         complex_, inexact = jnp.issubdtype(dtype, jnp.complexfloating), jnp.issubdtype(dtype, jnp.inexact)
         if not (inexact or options.allow_int):
-            _refuse(
-                options, leaf, "is not inexact", "leave it out (wrt=, in NNX nnx.DiffState), or pass allow_int=True"
-            )
+            _refuse(options, leaf, "is not inexact", f"leave it out ({options.chooses}), or pass allow_int=True")
         if options.holomorphic and not complex_:
             _refuse(options, leaf, "is not complex, but holomorphic=True", "make it complex, or drop holomorphic")
         if forward and complex_ and not options.holomorphic:

@@ -7,7 +7,7 @@ from typing import Any, ParamSpec, Unpack, overload
 
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.interpreter.rules import Finish, Lift, Lifted
-from weft.transforms._wrap import decorate, options_by_name, over_values
+from weft.transforms._wrap import decorate, over_values
 from weft.transforms.differentiation import (
     DiffOptions,
     diff_options,
@@ -17,6 +17,7 @@ from weft.transforms.differentiation import (
     primal_of,
 )
 from weft.transforms.keywords import DiffKeywords, ReverseKeywords
+from weft.transforms.transformed import transform
 
 P = ParamSpec("P")
 
@@ -51,7 +52,7 @@ JACREV = differentiation("jacrev", _lift_jacobian(untyped_jax.jacrev), _finish_j
 def jacfwd(function: Callable[P, Any], /, **options: Unpack[DiffKeywords]) -> Callable[P, Any]: ...
 @overload
 def jacfwd(**options: Unpack[DiffKeywords]) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
-@options_by_name("argnums", "has_aux")
+@transform("argnums", "has_aux")
 def jacfwd(
     function: Callable[..., Any] | None = None,
     /,
@@ -84,7 +85,7 @@ def jacfwd(
 def jacrev(function: Callable[P, Any], /, **options: Unpack[ReverseKeywords]) -> Callable[P, Any]: ...
 @overload
 def jacrev(**options: Unpack[ReverseKeywords]) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
-@options_by_name("argnums", "has_aux")
+@transform("argnums", "has_aux")
 def jacrev(
     function: Callable[..., Any] | None = None,
     /,
@@ -114,7 +115,7 @@ def jacrev(
 def hessian(function: Callable[P, Any], /, **options: Unpack[DiffKeywords]) -> Callable[P, Any]: ...
 @overload
 def hessian(**options: Unpack[DiffKeywords]) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
-@options_by_name("argnums", "has_aux")
+@transform("argnums", "has_aux")
 def hessian(
     function: Callable[..., Any] | None = None,
     /,

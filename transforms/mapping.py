@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, cast, overload
 
 import jax
 import numpy as np
@@ -28,9 +27,13 @@ from weft.core.interpreter.values import VALUES
 from weft.core.memory import live
 from weft.core.records.leaves import Leaf
 from weft.core.tracebacks import cutting
-from weft.transforms._wrap import decorate, named_like, options_by_name, titled
+from weft.transforms._wrap import decorate, titled
 from weft.transforms.keywords import PmapKeywords, VmapKeywords
-from weft.transforms.stages import Arguments, Stage
+from weft.transforms.transformed import Transformed, transform
+
+if TYPE_CHECKING:
+    from weft.transforms.stages import Arguments, Stage
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -98,19 +101,18 @@ def _with_defaults(
 _NO_DEFAULT = inspect.Parameter.empty
 
 
-class MapFunction(Generic[P, R]):
+class MapFunction(Transformed[P, R]):
     """A function over many examples, or many devices. Made by `vmap` and `pmap`."""
+
+    __weft_method__ = False
 
     def __init__(self, rule: Rule[MapOptions], function: Callable[P, R], options: MapOptions):
         self._interpreted = interpret(rule, VALUES)((function,), options)
-        named_like(function, self)
+        super().__init__(function)
 
     @cutting
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._interpreted(*self._complete(args, kwargs))
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else types.MethodType(self, instance)
 
     def _complete(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
         return _with_defaults(self._interpreted.held[0], self._interpreted.options.in_axes, args, kwargs)
@@ -121,6 +123,8 @@ class PmapFunction(MapFunction[P, R]):
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Stage:
         """Lowers the function for these arguments; see `jax.stages.Lowered`."""
+        from weft.transforms.stages import Stage
+
         call = (self._interpreted.functions, *self._complete(args, kwargs))
         plan, values, _ = self._interpreted.plan(call)
         mapped = cast(_Mapped, plan.lifted)
@@ -207,7 +211,7 @@ PMAP: Rule[MapOptions] = Rule(
 def vmap(function: Callable[P, R], /, **options: Unpack[VmapKeywords]) -> Callable[P, R]: ...
 @overload
 def vmap(**options: Unpack[VmapKeywords]) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
-@options_by_name("in_axes", "out_axes")
+@transform("in_axes", "out_axes")
 def vmap(
     function: Callable[..., Any] | None = None,
     /,
@@ -252,6 +256,7 @@ def vmap(
 def pmap(function: Callable[P, R], /, **options: Unpack[PmapKeywords]) -> PmapFunction[P, R]: ...
 @overload
 def pmap(**options: Unpack[PmapKeywords]) -> Callable[[Callable[P, R]], PmapFunction[P, R]]: ...
+@transform()
 def pmap(
     function: Callable[..., Any] | None = None,
     /,

@@ -11,7 +11,7 @@ The loop is staged, like those of `loops`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeGuard, TypeVar, Unpack, overload
 
@@ -30,9 +30,10 @@ from weft.core.records.leaves import Leaf
 from weft.core.records.statics import Static
 from weft.core.threads.functions import ThreadedFunction, Transform
 from weft.core.threads.proxies import threaded_function
-from weft.transforms._wrap import by_position, decorate, named_like, options_by_name, over_values
+from weft.transforms._wrap import by_position, decorate, over_values
 from weft.transforms.carries import agreement_of_carries, carrying_along, values_at, with_values
 from weft.transforms.keywords import ScanKeywords
+from weft.transforms.transformed import Transformed, transform
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -171,7 +172,7 @@ SCAN_ALONG: Rule[ScanOptions] = replace(SCAN, read=read_step_along)
 def scan(function: Callable[P, R], /, **options: Unpack[ScanKeywords]) -> Callable[P, R]: ...
 @overload
 def scan(**options: Unpack[ScanKeywords]) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
-@options_by_name(call="it returns a function of the first carry and the sequences, scan(step)(init, xs)")
+@transform(call="it returns a function of the first carry and the sequences, scan(step)(init, xs)")
 def scan(
     function: Callable[..., Any] | None = None,
     /,
@@ -214,12 +215,12 @@ def scan(
         options = ScanOptions(in_axes, out_axes, length, reverse, unroll, None if part is None else 0)
         interpreted = interpret(SCAN, VALUES)((function,), options)
 
-        def transformed(*args: Any, **kwargs: Any) -> Any:
+        def run(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
             if kwargs:
                 args, kwargs = by_position(function, args, kwargs)
             return interpreted(args, kwargs) if part is None else _over_stack(part, options, args)
 
-        return named_like(function, transformed)
+        return Transformed(function, run)
 
     return decorate(function, wrap, SCAN, in_axes, out_axes, length, reverse, unroll)
 

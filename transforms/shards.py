@@ -15,6 +15,7 @@ from weft.core.interpreter.rides import Ride, is_spec, read_spec
 from weft.core.interpreter.rules import Lift, Lifted, Rule
 from weft.transforms._wrap import decorate, over_values
 from weft.transforms.keywords import ShardMapKeywords
+from weft.transforms.transformed import transform
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -93,6 +94,7 @@ def shard_map(
 def shard_map(
     *, mesh: Any = None, in_specs: Any, out_specs: Any, **options: Unpack[ShardMapKeywords]
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+@transform()
 def shard_map(
     function: Callable[..., Any] | None = None,
     /,

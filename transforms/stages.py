@@ -177,7 +177,7 @@ class Stage:
             raise StructureError(
                 "the arguments are of another structure than those that this was compiled for",
                 at=[f"compiled for {self._crossing.structure!r}", f"called with {plan.crossing.structure!r}"],
-                fix="compile it for these arguments, or pass records of the same structure",
+                fix="compile it for these arguments, or pass arguments of the same structure",
             )
         out, updates, outcome = self.stage(*self._before, *plan.crossing.group(values))
         return interpreted.boundary.hand_over(entered, outcome.value, values, (*out, *updates))
@@ -202,9 +202,9 @@ def refuse_statics(crossing: AnyCrossing) -> None:
     found = [f"{format_path(path)}: {value}" for path, value in crossing.structure.loose_statics().items()]
     if found:
         raise StaticError(
-            "a function cannot be exported for arguments that hold something static outside of records",
+            "a function cannot be exported for arguments that hold something static outside of a Module",
             at=found,
-            fix="put it into a record, or name the argument in static_argnames",
+            fix="put it into a Module, or name the argument in static_argnames",
         )
 
 
@@ -243,8 +243,8 @@ def without_statics(out: Any) -> Any:
     found = [leaf for leaf in iter_leaves(out, ("output",)) if not leaf.dynamic]
     if found:
         raise StaticError(
-            "a function cannot be exported that returns something static outside of records",
+            "a function cannot be exported that returns something static outside of a Module",
             at=[f"{format_path(leaf.path)}: {leaf.value!r:.80}" for leaf in found],
-            fix="return it in a record, or not at all",
+            fix="return it in a Module, or not at all",
         )
     return out

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, cast, overload, runtime_checkable
 
@@ -17,9 +17,9 @@ from weft.core.interpreter.rides import Role, axis_of, read_axis
 from weft.core.interpreter.rules import Finish, Lift, Lifted, Rule
 from weft.core.interpreter.values import VALUES
 from weft.core.tracebacks import cutting
-from weft.transforms._wrap import decorate, named_like, numbers_and_names, over_values, with_statics
+from weft.transforms._wrap import decorate, numbers_and_names, over_values, with_statics
 from weft.transforms.keywords import RematKeywords
-from weft.transforms.layouts import shapes_with_layouts
+from weft.transforms.transformed import Transformed, transform
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -31,6 +31,8 @@ class NoOptions:
 
 
 def _lift_eval_shape(lift: Lift[NoOptions]) -> Lifted:
+    from weft.transforms.layouts import shapes_with_layouts
+
     (body,) = lift.bodies
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -117,6 +119,7 @@ def make_jaxpr(
 def make_jaxpr(
     *, static_argnums: int | Sequence[int] | None = None, return_shape: bool = False
 ) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
+@transform()
 def make_jaxpr(
     function: Callable[..., Any] | None = None,
     /,
@@ -172,6 +175,7 @@ REMAT: Rule[RematOptions] = Rule("remat", _lift_remat)
 def remat(function: Callable[P, R], /, **options: Unpack[RematKeywords]) -> Callable[P, R]: ...
 @overload
 def remat(**options: Unpack[RematKeywords]) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+@transform()
 def remat(
     function: Callable[..., Any] | None = None,
     /,
@@ -209,11 +213,11 @@ def static_arguments(function: Callable[..., Any], argnums: Any, transformed: Ca
     if not numbers:
         return transformed
 
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
+    def run(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         args, kwargs = with_statics(function, args, kwargs, numbers, names)
         return transformed(*args, **kwargs)
 
-    return named_like(function, wrapped)
+    return Transformed(function, run)
 
 
 @dataclass(frozen=True)
@@ -240,6 +244,7 @@ CHECKIFY: Rule[CheckifyOptions] = Rule("checkify", _lift_checkify, finish=lambda
 def checkify(function: Callable[P, R], /, *, errors: Any = jax_checkify.user_checks) -> Callable[P, tuple[Any, R]]: ...
 @overload
 def checkify(*, errors: Any = jax_checkify.user_checks) -> Callable[[Callable[P, R]], Callable[P, tuple[Any, R]]]: ...
+@transform()
 def checkify(function: Callable[..., Any] | None = None, /, *, errors: Any = jax_checkify.user_checks) -> Any:
     """Makes the checks inside a function part of its output.
 
@@ -283,6 +288,7 @@ def transform_metadata(
 def transform_metadata(
     *, in_axes: Any = 0, out_axes: Any = 0, **metadata: Any
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+@transform()
 def transform_metadata(
     function: Callable[..., Any] | None = None,
     /,
@@ -318,11 +324,11 @@ def transform_metadata(
     """
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
-        def transformed(*args: Any, **kwargs: Any) -> Any:
+        def run(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
             args = _with_axis("remove_axis", in_axes, args, metadata)
             return _with_axis("add_axis", out_axes, function(*args, **kwargs), metadata)
 
-        return named_like(function, transformed)
+        return Transformed(function, run)
 
     return decorate(function, wrap)
 

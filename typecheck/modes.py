@@ -8,27 +8,23 @@
 
 The mode in force is that of the innermost `with mode(...)` of this thread or task, else the one that `set_mode` gave
 the process, else `WEFT_TYPECHECK` in the environment, else `on`. A mode holds while tracing: what was compiled under
-another mode is not looked at again.
+one mode is traced again under another (see `core.contexts`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
-from contextvars import ContextVar
 from typing import Literal, cast
 
 from weft.core import hooks
+from weft.core.contexts import contract_mode
 from weft.core.switches import is_on
 from weft.core.tracebacks import VERBOSE
 from weft.typecheck.errors import ModeError
 
 Mode = Literal["off", "on", "strict"]
 MODES: tuple[Mode, ...] = ("off", "on", "strict")
-
-_local: ContextVar[Mode | None] = ContextVar("weft_typecheck_mode", default=None)
-_process: Mode | None = None
 
 
 def read_mode(name: str, source: str = "mode") -> Mode:
@@ -52,10 +48,7 @@ def current_mode() -> Mode:
     ...     current_mode()
     'strict'
     """
-    local = _local.get()
-    if local is not None:
-        return local
-    return _process if _process is not None else set_mode(os.environ.get("WEFT_TYPECHECK") or "on", "WEFT_TYPECHECK")
+    return read_mode(contract_mode.value, "WEFT_TYPECHECK")
 
 
 def set_mode(name: str, source: str = "mode") -> Mode:
@@ -74,9 +67,8 @@ def set_mode(name: str, source: str = "mode") -> Mode:
     >>> set_mode(before) == before
     True
     """
-    global _process
     chosen = read_mode(name, source)
-    _process = chosen
+    contract_mode.set(chosen)
     _ensure_installed(chosen)
     return chosen
 
@@ -103,11 +95,8 @@ def mode(name: str) -> Iterator[Mode]:
     """
     chosen = read_mode(name)
     _ensure_installed(chosen)
-    token = _local.set(chosen)
-    try:
+    with contract_mode.scope(chosen):
         yield chosen
-    finally:
-        _local.reset(token)
 
 
 def verbose() -> bool:

@@ -16,7 +16,6 @@ import functools
 import threading
 import weakref
 from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, TypeVar, cast
 
 import jax
@@ -29,7 +28,6 @@ from weft.core.edge.moved import MissingNameError, Names
 from weft.core.edge.trees import PyTree
 
 _SOWING = "what `capture` and `debug_successors` build on"
-_context = Names("jax", _SOWING, "make_user_context")
 _lu = Names("jax.extend.linear_util", _SOWING, "wrap_init")
 _source_info = Names("jax.extend.source_info_util", _SOWING, "current_name_stack", "user_context")
 _core = Names("jax.extend.core", _SOWING, "jaxpr_as_fun")
@@ -83,38 +81,6 @@ class Axis(Protocol):
 
     @property
     def explicit_mesh_axis(self) -> object: ...
-
-
-class UserContext(Protocol[C]):
-    """What `jax.make_user_context` makes: a setting that is part of the key of JAX's trace caches."""
-
-    @property
-    def value(self) -> C: ...
-
-    def __call__(self, value: object, /) -> AbstractContextManager[None]: ...
-
-
-def make_user_context(default: T) -> UserContext[T]:
-    """`jax.make_user_context`, typed; contexts are made when weft is imported, so a missing name is told at use."""
-    try:
-        return _context.make_user_context(default)
-    except MissingNameError as error:
-        return _NoContext(default, error)
-
-
-class _NoContext(UserContext[T]):
-    """A context that keeps its default, and says why when it is entered."""
-
-    def __init__(self, default: T, error: MissingNameError):
-        self._default = default
-        self._error = error
-
-    @property
-    def value(self) -> T:
-        return self._default
-
-    def __call__(self, value: object, /) -> AbstractContextManager[None]:
-        raise self._error
 
 
 def new_primitive(name: str, *, multiple_results: bool = False) -> Primitive:

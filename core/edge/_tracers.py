@@ -24,7 +24,6 @@ from typing import Any, cast
 import jax
 from jax.core import Tracer
 from weft.core.edge import names
-from weft.core.edge._jax import ClosedJaxpr
 from weft.core.edge.moved import Names
 
 # The innermost running trace; JAX exports nothing that tells whether a tracer is still alive.
@@ -126,6 +125,8 @@ def own_functions_traced(within: Callable[[], AbstractContextManager[Any]]) -> G
     Args:
         within: makes the context, of those that are part of the key of a trace.
     """
+    from weft.core.edge._jax import ClosedJaxpr
+
     thread = threading.get_ident()
 
     def inferring(infer: Callable[..., Any]) -> Callable[..., Any]:

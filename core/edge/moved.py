@@ -21,7 +21,9 @@ What moved, and where weft looks at it (each by what is there, never by a versio
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -98,6 +100,13 @@ class Names:
 DECLARED: list[Names] = []
 
 
+def declared() -> list[Names]:
+    """All that is declared in this room, by what has not been used yet too."""
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        importlib.import_module(f"{__package__}.{module.name}")
+    return DECLARED
+
+
 def missing() -> list[str]:
     """The names that the installed JAX lacks and what each turns off, one line a name."""
-    return [line for names in DECLARED for line in names.missing()]
+    return [line for names in declared() for line in names.missing()]

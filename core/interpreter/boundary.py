@@ -297,6 +297,8 @@ class Boundary(Protocol[S, R, E, M]):
     """How values cross into a transform and out again. There are three: values, threaded parts, references."""
 
     name: str
+    # The package whose transform the user called, in whose words errors speak: `weft`, or `nnx`.
+    layer: str
     # Whether arguments can be updated at all.
     has_updates: bool
     # Whether arguments are objects that are told apart by identity, rather than records.

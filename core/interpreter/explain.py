@@ -59,8 +59,13 @@ def _is_told_elsewhere(record: logging.LogRecord) -> bool:
 logging.getLogger(names.LOGGER).addFilter(lambda record: not _is_told_elsewhere(record))
 
 
-def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]]) -> None:
+def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]], layer: str = "weft") -> None:
     """Raises a better error in place of one of JAX's, if an argument explains it; else returns.
+
+    Args:
+        error: JAX's.
+        find_leaves: gives the leaves of the call's arguments.
+        layer: the package whose transform the user called.
 
     Raises:
         WeftError: as the table of answers has it.
@@ -84,13 +89,13 @@ def explain(error: Exception, find_leaves: Callable[[], Sequence[Leaf]]) -> None
             raise CheckError(message.removeprefix(names.OF_ERROR_IF)) from None
         raise eqx.EquinoxRuntimeError(message) from None
     if type(error).__name__ == names.CLASS_OF_SHARDINGS:
-        raise _off_mesh(find_leaves(), error) or _open(error) from error
+        raise _off_mesh(find_leaves(), error, layer) or _open(error) from error
     if isinstance(error, WeftError) or not isinstance(error, ValueError | RuntimeError | TypeError):
         return
     for words, kind, places, what, fix in _ANSWERS:
         at = places(find_leaves(), error) if words.lower() in str(error).lower() else None
         if at is not None:
-            raise kind(what, at=at, fix=fix) from error
+            raise kind(what, at=at, fix=fix.format(**_WORDS[layer], layer=layer)) from error
 
 
 # Where an error is, or None if the arguments do not explain it.
@@ -139,7 +144,7 @@ def _loop(leaves: Sequence[Leaf], error: Exception) -> list[str]:
     return [] if error.__cause__ is None else _places(error.__cause__.__traceback__)[0][-1:]
 
 
-def _off_mesh(leaves: Sequence[Leaf], error: Exception) -> MeshError | None:
+def _off_mesh(leaves: Sequence[Leaf], error: Exception, layer: str) -> MeshError | None:
     """If the mesh is known from some arguments alone: from the others JAX cannot tell where results lie."""
     if not jax.sharding.get_abstract_mesh().empty:
         return None
@@ -154,7 +159,7 @@ def _off_mesh(leaves: Sequence[Leaf], error: Exception) -> MeshError | None:
         f"{path} lies on an explicit mesh ({axes}), and other arguments on none: JAX cannot tell "
         f"where results lie: {str(error).partition(chr(10))[0]}",
         at=_first(off),
-        fix="call it inside `with jax.set_mesh(mesh):`, or place them there (weft.shard, jax.device_put)",
+        fix=f"call it inside `with jax.set_mesh(mesh):`, or place them there ({_WORDS[layer]['shard']}jax.device_put)",
     )
 
 
@@ -189,7 +194,9 @@ def _places(traceback: TracebackType | None) -> tuple[list[str], str | None]:
     return own + below, asking
 
 
-_DIVIDED = "(weft.shard, jax.sharding.reshard), or call it under jax.sharding.auto_axes"
+# What users of a layer call things.
+_WORDS = {"weft": {"shard": "weft.shard, ", "successor": "successor"}, "nnx": {"shard": "", "successor": "array"}}
+_DIVIDED = "({shard}jax.sharding.reshard), or call it under jax.sharding.auto_axes"
 _NO_DTYPE = (
     StaticError, partial(_blamed, _is_foreign), "JAX has no arrays of these dtypes",
     "keep it as configuration (a tuple: array.tolist()), or compute with numbers that stand for it",
@@ -209,7 +216,7 @@ _ANSWERS: tuple[tuple[str, type[WeftError], Places, str, str], ...] = (
     (names.NOT_OF_JAX, *_NO_DTYPE),
     (names.NO_VALUE, TraceLevelError, partial(_blamed, lambda value: isinstance(value, jax.ShapeDtypeStruct)),
         "a mere shape is computed with, which has no values",
-        "pass arrays; or only trace it: weft.eval_shape(f, ...), weft.jit(f).lower(...)"),
+        "pass arrays; or only trace it: {layer}.eval_shape(f, ...), {layer}.jit(f).lower(...)"),
     (names.UNFIT_SHARDING, MeshError, lambda leaves, error: [str(error).rpartition(names.UNFIT_SHARDING)[2]],
         "an array cannot lie as in_shardings or out_shardings say",
         "give a sharding that fits the axes of each array, or None"),
@@ -218,16 +225,17 @@ _ANSWERS: tuple[tuple[str, type[WeftError], Places, str, str], ...] = (
         "copy it (jnp.copy) at one of them, or donate neither"),
     (names.DELETED, DonatedError, _deleted,
         "these arguments were donated to an earlier call, and are gone",
-        "use the successor that the call returned, or do not donate"),
+        "use the {successor} that the call returned, or do not donate"),
     (names.NO_REVERSE, DifferentiationError, _loop,
         "a loop whose number of steps is known only when it runs has no derivative in reverse",
-        "bound it: weft.while_loop(cond, body, init, max_steps=...); or give fori_loop Python ints; or use weft.scan"),
+        "bound it: weft.while_loop(cond, body, init, max_steps=...); or give fori_loop Python ints; or use "
+        "{layer}.scan"),
 )  # fmt: skip
 
 
 # ---- a value that Python needs and a trace does not have -----------------------------------------------------------
 
-_BY_VALUE = "choose by value with jnp.where or weft.cond"
+_BY_VALUE = "choose by value with jnp.where or {layer}.cond"
 # JAX's error, weft's, and what to do if the value may not be static. Subclasses come before their bases.
 _TRACED: tuple[tuple[type[Exception], type[TracedValueError], str], ...] = (
     (jax.errors.TracerBoolConversionError, TracedBoolError, _BY_VALUE),
@@ -244,7 +252,11 @@ _MOST_FRAMES = 40
 
 
 def explain_traced(
-    error: Exception, values: Sequence[PyTree], path_of: Callable[[int], Path], names_of: Callable[[], Sequence[str]]
+    error: Exception,
+    values: Sequence[PyTree],
+    path_of: Callable[[int], Path],
+    names_of: Callable[[], Sequence[str]],
+    layer: str = "weft",
 ) -> None:
     """Raises a better error in place of one of JAX's about a value that is traced, if an argument explains it.
 
@@ -253,6 +265,7 @@ def explain_traced(
         values: the leaves that the function was given.
         path_of: the path of leaf `i` in the arguments.
         names_of: gives the names of the function's positional parameters.
+        layer: the package whose transform the user called.
 
     Raises:
         TracedValueError: naming the arguments that the value comes from.
@@ -262,7 +275,7 @@ def explain_traced(
         known = TracedIntegerError, "read it off the shape of an argument"
     if known is None or isinstance(error, WeftError):
         return
-    kind, advice = known
+    kind, advice = known[0], known[1].format(layer=layer)
     for tracer in _tracers_in(error.__traceback__, kind is TracedMaskError):
         found = traced_from(tracer, values)
         if found:

@@ -44,7 +44,6 @@ from weft.core.interpreter.boundary import (
     QuickWay,
 )
 from weft.core.interpreter.donations import Donation
-from weft.core.interpreter.explain import explain
 from weft.core.interpreter.prefixes import depends_on_leaves, distinct, rides_in
 from weft.core.interpreter.retraces import Traces
 from weft.core.interpreter.rules import Body, Finish, Lift, Lifted, Prepare, Rule
@@ -53,7 +52,7 @@ from weft.core.memory import Recent, remembered
 from weft.core.records.aliases import Repeats, repeats_of
 from weft.core.records.leaves import Leaf
 from weft.core.records.module import method_watchers
-from weft.core.threads import lost
+from weft.core.threads.debugging import is_outermost_evaluation
 from weft.core.tracebacks import cut
 
 O = TypeVar("O")
@@ -61,7 +60,7 @@ O = TypeVar("O")
 
 @dataclass(eq=False)
 class Plan:
-    """What is kept of a crossing: the lifted function, and the generated way in once it has paid to make one."""
+    """What is kept of a crossing: the lifted function, and how often it was looked up."""
 
     crossing: AnyCrossing
     lifted: Lifted
@@ -178,7 +177,7 @@ class Interpreted(Generic[O]):
         """
         __tracebackhide__ = True
         try:
-            if method_watchers and self.rule.evaluates and not self.boundary.has_identity and lost.is_outermost():
+            if method_watchers and self.rule.evaluates and not self.boundary.has_identity and is_outermost_evaluation():
                 return self._watched(args, kwargs, extra, prepare)
             call = (self.functions, args, kwargs)
             # What is below has no closure: variables that one shares cost more at each call than the call of it.
@@ -206,7 +205,9 @@ class Interpreted(Generic[O]):
             again = Interpreted(self.rule, self.boundary, functions, self.options)
             return again(args, kwargs, extra=extra, prepare=prepare), [block.finish() for block in blocks]
 
-        return lost.check_evaluation(self.rule.name, run, args, kwargs)
+        from weft.core.threads.lost import check_evaluation
+
+        return check_evaluation(self.rule.name, run, args, kwargs)
 
     def _call(self, call: Call, extra: PyTree, prepare: Prepare | None) -> PyTree:
         """A call of a make that the quick way does not know."""
@@ -338,7 +339,9 @@ class Interpreted(Generic[O]):
     def explain(self, error: Exception, call: Call) -> None:
         """Raises a better error than one of JAX's, where an argument of the call is to blame."""
         # Taken apart once more, and only now: the quick way knows no paths, and most calls need none.
-        explain(error, lambda: self.boundary.enter(call)[1])
+        from weft.core.interpreter.explain import explain
+
+        explain(error, lambda: self.boundary.enter(call)[1], self.boundary.layer)
 
     def _run_quickly(
         self,

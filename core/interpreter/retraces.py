@@ -199,7 +199,8 @@ class Traces:
             reasons = ["what was traced before is not remembered any more"]
         else:
             reasons = [_MADE_ANEW if trace.made_anew else "the first trace of this function"]
-        header = f"weft.jit({self.name}), trace {trace.number}, called at {trace.place or 'no line of yours'}"
+        place = trace.place or "no line of yours"
+        header = f"{trace.boundary.layer}.jit({self.name}), trace {trace.number}, called at {place}"
         return "\n  ".join([header, *reasons])
 
     def _warn(self, earlier: Sequence[Trace], trace: Trace, level: int) -> None:
@@ -219,7 +220,7 @@ class Traces:
                 f"  at: {format_path(path)}: {', '.join(_in_words(values[path]))}" for path in sorted(paths, key=str)
             ]
             warnings.warn(
-                f"weft.jit({self.name}) is traced and compiled again for each value of a static: "
+                f"{trace.boundary.layer}.jit({self.name}) is traced and compiled again for each value of a static: "
                 f"{len(others) + 1} times so far\n"
                 + "\n".join(lines)
                 + f"\n  fix: {_fix([value for row in values.values() for value in row])}",
@@ -287,20 +288,20 @@ def explain_retraces(function: object, /, *, file: TextIO | None = None) -> list
 def explain_retraces(
     function: object = None, /, *, file: TextIO | None = None
 ) -> AbstractContextManager[list[str]] | list[str]:
-    """Prints why functions under `weft.jit` are traced: what differs from the trace before that is nearest.
+    """Prints why `weft.jit` or `nnx.jit` traces functions: what differs from the trace before that is nearest.
 
     Without a function it is a context manager, that tells of each trace made inside; with one, it tells of the traces
     that this function has had (the last sixteen).
 
     Args:
-        function: what `weft.jit` returned.
+        function: what `weft.jit` or `nnx.jit` returned.
         file: where to print; `sys.stdout` by default.
 
     Returns:
         The explanations, one for each trace: a list that grows while the context is open.
 
     Raises:
-        TypeError: if the function is not one that `weft.jit` returned.
+        TypeError: if the function is another.
 
     >>> import jax.numpy as jnp, weft
     >>> step = weft.jit(lambda x, name: x + len(name))
@@ -317,7 +318,7 @@ def explain_retraces(
         return _telling(file)
     traces = getattr(getattr(getattr(function, "_interpreted", None), "memory", None), "traces", None)
     if not isinstance(traces, Traces):
-        raise TypeError(f"expected a function that weft.jit returned, got {function!r}")
+        raise TypeError(f"expected a function that weft.jit or nnx.jit returned, got {function!r}")
     told = traces.explained()
     for text in told:
         print(text, file=file)

@@ -201,9 +201,6 @@ class Carried(Ride):
     def update(self) -> Ride | None:
         return None
 
-    def may_return_on(self, ride: Ride) -> bool:
-        return True
-
 
 @dataclass(frozen=True)
 class Along(Ride):

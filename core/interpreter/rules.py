@@ -26,8 +26,6 @@ from weft.core.interpreter.boundary import (
     Outcome,
     parameter_names,
 )
-from weft.core.interpreter.explain import explain_traced
-from weft.core.interpreter.forgotten import explain_forgotten
 from weft.core.interpreter.retraces import Traces
 from weft.core.interpreter.rides import Read, Ride, read_axis
 from weft.core.memory import live
@@ -98,8 +96,11 @@ class Body:
                 out = hooks.call_checked(live(functions[self.index]), (*before, *args), kwargs, self.boundary.typed)
         # What JAX raises where Python needs a traced value derives from one of the first two.
         except (TypeError, IndexError, ValueError, AttributeError) as error:
+            from weft.core.interpreter.explain import explain_traced
+            from weft.core.interpreter.forgotten import explain_forgotten
+
             names = functools.partial(parameter_names, functions[self.index])
-            explain_traced(error, values, self.crossing.structure.path_of, names)
+            explain_traced(error, values, self.crossing.structure.path_of, names, self.boundary.layer)
             explain_forgotten(error)
             raise
         # Before the output meets its prefix: a missing auxiliary output would be reported as a prefix that does not

@@ -38,8 +38,8 @@ from weft.core.records.leaves import Leaf, is_array, iter_leaves
 from weft.core.records.partition import assemble
 from weft.core.records.statics import Make
 from weft.core.threads.blocks import Block
+from weft.core.threads.debugging import note_place
 from weft.core.threads.functions import ThreadedFunction, value_of
-from weft.core.threads.lost import note_place
 from weft.core.threads.proxies import refuse_threaded, threaded_function
 
 

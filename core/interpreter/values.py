@@ -32,11 +32,12 @@ from weft.core.interpreter.boundary import (
     QuickWay,
     parameter_names,
 )
-from weft.core.interpreter.codegen import FORWARDED, Builder, as_array, make_builder, make_extractor
+from weft.core.interpreter.building import FORWARDED, Builder, as_array, make_builder
+from weft.core.interpreter.extracting import make_extractor
 from weft.core.interpreter.hidden import refuse_hidden_tracers
 from weft.core.interpreter.prefixes import resolve
 from weft.core.interpreter.rides import Read, Ride
-from weft.core.memory import Handle
+from weft.core.memory import Handle, Made
 from weft.core.paths import Path, format_path
 from weft.core.records.agree import Described, Fixed, describe, iter_kinds, parts_of
 from weft.core.records.configuration import Mixed, iter_configuration, opened
@@ -75,7 +76,7 @@ class CallOfRecords(Structure):
 
     def trees_of_functions(self, functions: tuple[Any, ...]) -> list[tuple[Path, PyTree]]:
         """What functions hold that is told of, with the path that it starts with."""
-        return [(("self",), function) for function in functions if type(function) is not Handle]
+        return [(("self",), function) for function in functions if not isinstance(function, Handle | Made)]
 
     def meant(self) -> frozenset[Path]:
         """The arguments that the user has said to be static as a whole."""
@@ -167,6 +168,7 @@ class Values:
     """The boundary of records. It has no state; `VALUES` is the one instance."""
 
     name = "values"
+    layer = "weft"
     has_updates = False
     has_identity = False
     restructures = False
@@ -250,7 +252,8 @@ class Values:
         structure, leaves = take_apart(out)
         structure = replace(structure, statics=tuple(map(_unwrapped, structure.statics)))
         paths = structure.paths
-        refuse_hidden_tracers((format_path(paths[i], "output"), value) for i, _, value in structure.statics)
+        hidden = ((format_path(paths[i], "output"), value) for i, _, value in structure.statics)
+        refuse_hidden_tracers(hidden, self.layer)
         rides = resolve(departure.prefix, out, leaves, departure.read, what=departure.option)
         # By identity, which decides it while tracing: the numbers are not there to be compared.
         inputs = {id(value): i for i, value in enumerate(values)}

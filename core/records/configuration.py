@@ -30,6 +30,7 @@ from weft.core.edge import trees
 from weft.core.edge.trees import PyTree, TreeDef
 from weft.core.paths import Path, format_path, key_part
 from weft.core.records.leaves import NUMBERS, is_array, is_dynamic, keeps_numbers, refuse_arrays, refuse_unhashable
+from weft.core.records.pending import fields_of
 from weft.core.records.statics import Static
 
 _UNKNOWN: Any = object()
@@ -244,7 +245,7 @@ def stored_static(value: object, where: str) -> Static:
 
 def field_values(record: eqx.Module) -> dict[str, PyTree]:
     """The values of a record's fields that are set, by name, as the user sees them."""
-    values = cast("dict[str, Any]", object.__getattribute__(record, "__dict__"))
+    values = fields_of(record)
     return {name: opened(value) for name, value in values.items()}
 
 
@@ -267,7 +268,7 @@ def _configuration(node: PyTree, path: Path, in_record: bool) -> Iterator[tuple[
         yield path, node.value
     elif isinstance(node, eqx.Module):
         in_record = not keeps_numbers(type(node))
-        values = cast("dict[str, Any]", object.__getattribute__(node, "__dict__"))
+        values = fields_of(node)
         # In the order of the fields, not in which they were set: equal records are listed alike.
         for name, field in node.__dataclass_fields__.items():
             if name in values and field.metadata.get("static", False):

@@ -21,8 +21,8 @@ from weft.core.edge import names, trees
 from weft.core.edge._nodes import definition_of, is_exported, node_of, register_exported_node, write_instead
 from weft.core.edge.trees import TreeDef
 from weft.core.records.configuration import Mixed
+from weft.core.records.nodes import Node, nodes_by_class, nodes_by_name
 from weft.core.records.statics import Static
-from weft.core.records.written import name_nodes, read_node, read_text, write_node, write_text
 
 C = TypeVar("C", bound=type)
 
@@ -68,9 +68,13 @@ def _register_node(
     cls: type, name: str, plain: Callable[[Any], object] = _itself, back: Callable[[Any], object] = _itself
 ) -> None:
     def write(data: object) -> bytes:
+        from weft.core.records.written import write_text
+
         return write_text(plain(data), cls.__qualname__)
 
     def read(text: bytes) -> object:
+        from weft.core.records.written import read_text
+
         return back(read_text(text))
 
     # One name may stand for several classes: a notebook's cell that was run again, a class that a function makes. The
@@ -89,7 +93,7 @@ def _register_node(
             if names.NAME_OF_EXPORTS not in str(error):
                 raise
         else:
-            name_nodes(cls, numbered, plain, back)
+            nodes_by_class[cls] = nodes_by_name[numbered] = Node(cls, numbered, plain, back)
             return
 
 
@@ -109,7 +113,15 @@ def _read_other(node: tuple[type, Any], children: Any) -> Any:
 
 
 def _write_other(node: tuple[type, Any]) -> bytes:
+    from weft.core.records.written import write_node
+
     return write_node(*node)
+
+
+def _read_other_data(text: bytes) -> tuple[type, Any]:
+    from weft.core.records.written import read_node
+
+    return read_node(text)
 
 
 trees.register_node(_Other, lambda node: ((), None), lambda data, children: _Other())
@@ -117,7 +129,7 @@ register_exported_node(
     _Other,
     serialized_name="weft.node",
     serialize_auxdata=_write_other,
-    deserialize_auxdata=read_node,
+    deserialize_auxdata=_read_other_data,
     from_children=_read_other,
 )
 

@@ -25,6 +25,7 @@ from weft.core.edge.trees import PyTree
 from weft.core.errors import StaticError
 from weft.core.paths import Path, format_path, key_part
 from weft.core.records.kinds import NO_ROLE, Kind, Role, field_roles
+from weft.core.records.pending import fields_of
 from weft.core.records.statics import make_of_static
 
 NUMBERS = (bool, int, float, complex)
@@ -56,7 +57,8 @@ def is_array(value: object) -> bool:
 def _learn_type(value: object) -> bool:
     # An array's type decides, so one look per type is enough.
     answer = isinstance(value, jax.Array | jax.ShapeDtypeStruct | jax.Ref | np.ndarray | np.number | np.bool_)
-    if not answer and not isinstance(value, type):
+    # Not of a record: what JAX refuses is printed in its message, and that would be the whole model.
+    if not answer and not isinstance(value, type | eqx.Module):
         try:
             jax.typeof(value)
             answer = True
@@ -147,7 +149,7 @@ def _visit(node: Any, path: Path, role: Role, owners: tuple[type, ...], root: in
 def _makes_of_fields(record: eqx.Module, path: Path) -> Iterator[Any]:
     # Mutable ones are refused: a list that were changed in place would be the same list, and what was compiled for it
     # would be used again.
-    values = object.__getattribute__(record, "__dict__")
+    values = fields_of(record)
     for field in record.__dataclass_fields__.values():
         if field.metadata.get("static", False) and field.name in values:
             refuse_unhashable(values[field.name], lambda field=field: format_path((*path, field.name)))
@@ -214,7 +216,7 @@ def refuse_arrays(value: PyTree, where: Callable[[], str], *, is_argument: bool 
 
 def record_children(record: eqx.Module) -> Iterator[tuple[str, PyTree]]:
     """The dynamic fields of a record that are set, as (name, value), in field order."""
-    values = object.__getattribute__(record, "__dict__")
+    values = fields_of(record)
     for field in record.__dataclass_fields__.values():
         if not field.metadata.get("static", False):
             value = values.get(field.name, MISSING)

@@ -32,7 +32,9 @@ from weft.core.errors import FrozenError, StructureError
 from weft.core.records.cached import SLOT, keep_beside
 from weft.core.records.computed import computed_again, computed_fields
 from weft.core.records.configuration import Mixed, opened, stored, stored_in_place, stored_static
+from weft.core.records.cycles import refuse_cycles
 from weft.core.records.exporting import exportable
+from weft.core.records.pending import PENDING, Pending, fields_of, read_dict
 from weft.core.records.printing import printed
 from weft.core.records.statics import Static
 from weft.core.tracebacks import cut
@@ -129,7 +131,8 @@ class Module(_Base):
         # What is annotated is a field, and a function there its default.
         fields = inspect.get_annotations(cls)
         for name, value in list(vars(cls).items()):
-            if inspect.isfunction(value) and name not in fields and (name == "__call__" or not name.startswith("_")):
+            is_method = inspect.isfunction(value) or getattr(type(value), "__weft_method__", False)
+            if is_method and name not in fields and (name == "__call__" or not name.startswith("_")):
                 setattr(cls, name, _dispatched(value))
 
     # Read by `leaves`, which must not know this class.
@@ -138,10 +141,16 @@ class Module(_Base):
     if not TYPE_CHECKING:
 
         def __getattribute__(self, name: str) -> Any:
+            if name == "__dict__":  # what JAX asks for, twice for each record that it flattens
+                fields = read_dict(self)
+                return fields_of(self) if PENDING in fields else fields
             value = object.__getattribute__(self, name)
             kind = type(value)
             if kind is Static or kind is Mixed:
                 return value.value
+            if kind is Pending:
+                fields_of(self)
+                return self.__getattribute__(name)
             # Equinox makes a pytree of a bound method. Its own look-up costs twice this one: asked for those only.
             return super().__getattribute__(name) if kind is types.MethodType else value
 
@@ -171,7 +180,8 @@ class Module(_Base):
 
     def __check_init__(self) -> None:
         # Once the record is made, so that a constructor may build its lists step by step.
-        values: dict[str, Any] = object.__getattribute__(self, "__dict__")
+        values = read_dict(self)
+        refuse_cycles(self, values)
         for name, field in type(self).__dataclass_fields__.items():
             if name in values:
                 values[name] = _kept(type(self), field, values[name])
@@ -183,10 +193,10 @@ class Module(_Base):
 
     def __getstate__(self) -> dict[str, Any]:
         # The fields alone: what a cached property computed is computed again by a copy.
-        return dict(object.__getattribute__(self, "__dict__"))
+        return dict(fields_of(self))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        object.__getattribute__(self, "__dict__").update(state)
+        read_dict(self).update(state)
         # cloudpickle makes a class of `__main__` empty first and fills it later; equinox has then told JAX that it has
         # no fields, and every array would be lost at the first transform.
         known = len(tuple(cast(Any, trees.children_of(self))[0]))
@@ -199,9 +209,8 @@ class Module(_Base):
                 fix="define it in a module that both processes import, not in the script or notebook itself",
             )
 
-    def __pdoc__(self, **options: object) -> Any:
-        # `wadler_lindig`'s, by which equinox prints. A subclass's own `__repr__` or `__pdoc__` goes first.
-        return printed(self, **options)
+    # `wadler_lindig`'s, by which equinox prints. A subclass's own `__repr__` or `__pdoc__` goes first.
+    __pdoc__ = printed
 
     def replace(self, **changes: object) -> Self:
         """A copy with other values in the named fields; nothing else is checked or run.
@@ -246,8 +255,8 @@ def with_fields(record: E, changes: Mapping[str, Any], *, lenient: bool = False)
     cls = type(record)
     fields = cls.__dataclass_fields__
     copy = object.__new__(cls)
-    values: dict[str, Any] = object.__getattribute__(copy, "__dict__")
-    values.update(object.__getattribute__(record, "__dict__"))
+    values = read_dict(copy)
+    values.update(fields_of(record))
     # What the user or a decorator put beside the fields is about the record before.
     if len(values) != len(fields):
         for name in values.keys() - fields.keys() - _NAMES_OF_WRAPPERS:
@@ -300,15 +309,24 @@ def _dispatched(function: Callable[..., Any]) -> Callable[..., Any]:
         __tracebackhide__ = True
         if is_call and len(args) == 1 and type(args[0]) is type(self) and _holds_labels(self):
             return self
+        running = None
         try:
             if method_watchers:
                 return _watched(function, self, args, kwargs)
-            if hooks.installed_contracts() is None:
+            contracts = hooks.installed_contracts()
+            if contracts is None:
                 return function(self, *args, **kwargs)
-            return hooks.call_checked(function, (self, *args), kwargs)
+            # As in `call_checked`, without a frame of its own: records call records, hundreds deep.
+            running = contracts.enter(function, (self, *args), kwargs)
+            return running.leave(running.function(self, *args, **kwargs))
         except Exception as error:
+            if running is not None:
+                running.fail(error)
             cut(error)
             raise
+        finally:
+            if running is not None:
+                running.end()
 
     return method
 

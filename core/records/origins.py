@@ -15,9 +15,9 @@ from typing import Any, cast
 
 import equinox as eqx
 from weft.core.caches import kept_in
-from weft.core.closures import closed_over, globals_read
 from weft.core.edge.trees import PyTree
 from weft.core.errors import SuccessorError
+from weft.core.makeup import closed_over, globals_read
 from weft.core.records.kinds import FrozenParam, Param
 from weft.core.records.leaves import iter_leaves
 from weft.core.records.successors import records_in

@@ -7,6 +7,7 @@ says as little: there is no cache, no norm. Compiled functions are printed as fu
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any, cast
@@ -37,13 +38,16 @@ def printed(record: PyTree, **options: Any) -> wl.AbstractDoc:
 
 
 def _as_function(custom: Callable[[Any], wl.AbstractDoc | None]) -> Callable[[Any], wl.AbstractDoc | None]:
-    def show(value: Any) -> wl.AbstractDoc | None:
-        # Jitted or with a derivative of its own, it is an object that knows which function it stands for.
-        if callable(value) and hasattr(value, "__wrapped__") and not inspect.isfunction(value):
-            return wl.TextDoc(f"<function {getattr(value, '__name__', type(value).__name__)}>")
-        return custom(value)
+    # Once: each record passes it on to those inside, and what is wrapped at each level is called through all of them.
+    is_one = isinstance(custom, functools.partial) and cast(Any, custom).func is _show
+    return custom if is_one else functools.partial(_show, custom)
 
-    return show
+
+def _show(custom: Callable[[Any], wl.AbstractDoc | None], value: Any) -> wl.AbstractDoc | None:
+    # Jitted or with a derivative of its own, it is an object that knows which function it stands for.
+    if callable(value) and hasattr(value, "__wrapped__") and not inspect.isfunction(value):
+        return wl.TextDoc(f"<function {getattr(value, '__name__', type(value).__name__)}>")
+    return custom(value)
 
 
 def _is_default(value: object, default: object) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from weft.core.definitions import REDEFINED, another, same_name
 from weft.core.edge import trees
 from weft.core.edge.trees import PyTree
@@ -21,7 +22,8 @@ from weft.core.errors import SuccessorError
 from weft.core.paths import Path, format_path, key_part
 from weft.core.records import module
 from weft.core.records.agree import describe, differences
-from weft.core.records.leaves import is_array, keeps_numbers
+from weft.core.records.leaves import NUMBERS, is_array, keeps_numbers
+from weft.core.records.pending import fields_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -187,6 +189,16 @@ def with_part(parent: PyTree, path: Path, value: PyTree, *, lenient: bool = Fals
     return type(parent)(*row) if hasattr(parent, "_fields") else type(parent)(row)
 
 
+def next_value(old: PyTree, new: PyTree) -> PyTree:
+    """What follows an array where a number is put in its place: after `t.count = 0` zeros of its shape and dtype.
+
+    A number that the dtype cannot hold stays itself, to be refused: 0.5 in the place of an integer.
+    """
+    if type(new) not in NUMBERS or not is_array(old) or not jnp.issubdtype(old.dtype, jnp.number):
+        return new
+    return jnp.full_like(old, new) if jnp.result_type(old, new) == old.dtype else new
+
+
 def check_successor(old: PyTree, new: PyTree, where: str) -> None:
     """Refuses a successor of another type or structure.
 
@@ -236,5 +248,5 @@ def is_alike(old: PyTree, new: PyTree) -> bool:
     # Not equinox's own records: their static fields are to be looked at, which tell 1 from True.
     if not keeps_numbers(kind):
         return False
-    was, now = object.__getattribute__(old, "__dict__"), object.__getattribute__(new, "__dict__")
+    was, now = fields_of(old), fields_of(new)
     return was.keys() == now.keys() and all(is_alike(was[name], now[name]) for name in was)

@@ -11,23 +11,19 @@ compared, as that of a function with a name is not.
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import importlib
 import json
-import sys
-from collections.abc import Iterable, Mapping
-from types import CodeType, FunctionType, MethodType
+from collections.abc import Iterable
+from types import CodeType
 from typing import Any, NoReturn, cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from weft.core.edge import trees
 from weft.core.errors import StaticError
+from weft.core.makeup import Makeup, digest_of, fold, is_all_attributes, makeup_of, named
+from weft.core.records.statics import stand_ins
 
-_HEAP_TYPE = 1 << 9
 DEFINITION: Any = cast(Any, jax.tree_util).PyTreeDef
 
 
@@ -67,8 +63,8 @@ class Unnamed:
 
     @property
     def _name(self) -> str:
-        kind, *parts = json.loads(self.text)
-        return ".".join(parts[0]) if kind in ("function", "object") else kind
+        kind, place, *_ = json.loads(self.text)
+        return ".".join(place) if isinstance(place, list) else kind
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         self._refuse()
@@ -86,6 +82,9 @@ class Unnamed:
         )
 
 
+stand_ins.add(Unnamed)
+
+
 def name_of(value: Any) -> list[str] | None:
     """The module and name that lead to a function or class, if one does."""
     name: Any = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
@@ -93,37 +92,10 @@ def name_of(value: Any) -> list[str] | None:
         return None
     home: Any = getattr(value, "__module__", None) or "builtins"
     # What users name is often made elsewhere: `jax.nn.relu`.
-    public = ("jax.nn", "jax.numpy", "jax.lax", "jax.random", "jax")
-    for module in (home, *(module for module in public if module in sys.modules)):
+    for module in (home, "jax.nn", "jax.numpy", "jax.lax", "jax.random", "jax"):
         if named(module, name) is value:
             return [module, name]
     return None
-
-
-def named(module: str, name: str) -> Any:
-    """What a name leads to; `NOTHING` if it leads nowhere."""
-    try:
-        return functools.reduce(getattr, name.split("."), cast(Any, importlib.import_module(module)))
-    except (ImportError, AttributeError):
-        return NOTHING
-
-
-NOTHING = object()
-
-
-def attributes_of(value: Any) -> dict[str, Any] | None:
-    """What an instance of a class that is written in Python holds; None for what holds something else."""
-    cls = cast("type[Any]", type(value))
-    if cls is object or not all(base.__flags__ & _HEAP_TYPE for base in cls.__mro__[:-1]):
-        return None
-    slots = [name for base in cls.__mro__ for name in cast("Iterable[str]", vars(base).get("__slots__", ()))]
-    held = {name: getattr(value, name) for name in slots if name[:2] != "__" and hasattr(value, name)}
-    return {**held, **getattr(value, "__dict__", {})}
-
-
-def is_compared_by_content(cls: type) -> bool:
-    """Whether instances of a class are equal by what they hold, so that another can be made elsewhere."""
-    return cls.__eq__ is not object.__eq__
 
 
 def make_up(value: Any) -> str:
@@ -132,81 +104,56 @@ def make_up(value: Any) -> str:
     Raises:
         Unwritable: if it cannot be told.
     """
-    return json.dumps(_made_of(value, []))
+    return json.dumps(fold(value, _look, _combine, lambda level: ["again", level]))
 
 
-def _made_of(value: Any, around: list[Any]) -> Any:
+def _look(value: Any) -> Any:
+    kind = cast("type[Any]", type(value))
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, (int, float, complex, bytes)):
-        return [type(value).__name__, repr(value)]
-    if type(value) is Unnamed:
+        return [kind.__name__, repr(value)]
+    if kind is Unnamed:
         return json.loads(value.text)
     if isinstance(value, np.dtype):
         return ["dtype", cast(Any, value).name]
     if isinstance(value, (jax.Array, np.ndarray, np.generic)):
-        return _array(value)
+        if isinstance(value, Tracer) or value.dtype.hasobject:
+            raise Unwritable
+        return ["array", str(value.dtype), value.shape, digest_of(value)]
     if (name := name_of(value)) is not None:
         return ["name", *name]
-    for depth, outer in enumerate(around):
-        if outer is value:
-            return ["again", depth]
-
-    def each(values: Iterable[Any]) -> list[Any]:
-        return [_made_of(part, [*around, value]) for part in values]
-
-    if isinstance(value, FunctionType):
-        cells = [_content(cell) for cell in value.__closure__ or ()]
-        given = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-        return [
-            "function",
-            [value.__module__, value.__qualname__],
-            _code(value.__code__, value.__doc__),
-            each(given),
-            each(cells),
-        ]
-    if isinstance(value, MethodType):
-        return ["method", *each((value.__func__, value.__self__))]
-    if isinstance(value, functools.partial):
-        return ["partial", *each((value.func, value.args, value.keywords))]
-    if hasattr(value, "__wrapped__"):
-        return ["wrapped", *each((cast("type[Any]", type(value)), value.__wrapped__))]
-    if isinstance(value, Mapping):
-        return ["mapping", *each(cast("Mapping[Any, Any]", value).items())]
-    if isinstance(value, (set, frozenset)):
-        return ["set", *sorted(each(cast("Iterable[Any]", value)), key=json.dumps)]
-    if isinstance(value, (tuple, list)):
-        return [type(cast(Any, value)).__name__, *each(cast("Iterable[Any]", value))]
     if isinstance(value, type):
-        return ["class", *_place(cast("type[Any]", value))]
+        return ["class", _place(value)]
     if isinstance(value, DEFINITION):
-        return ["definition", *each((*(value.node_data() or ()), *value.children()))]
+        return Makeup("definition", (), (*(value.node_data() or ()), *value.children()))
+    makeup = makeup_of(value)
+    if makeup.sort != "object":
+        return makeup
     if (level := trees.children_of(value)) is not None:
-        return ["node", _place(cast("type[Any]", type(value))), *each((level[1], *level[0]))]
-    attributes = attributes_of(value)
-    if attributes is None:
+        return Makeup("node", (), (level[1], *level[0]))
+    if not is_all_attributes(kind):
         raise Unwritable
-    return ["object", _place(cast("type[Any]", type(value))), each(sorted(attributes.items()))]
+    return makeup
 
 
-def _place(cls: type) -> list[str]:
-    return [cls.__module__, cls.__qualname__]
+def _combine(value: Any, makeup: Makeup, parts: list[Any]) -> list[Any]:
+    place = _place(value if makeup.sort == "function" else type(value))
+    if makeup.sort == "function":
+        parts = [_code(value.__code__, value.__doc__), *parts]
+    elif makeup.sort == "mapping":
+        parts = [
+            [fold(name, _look, _combine, lambda level: None), part] for name, part in zip(value, parts, strict=True)
+        ]
+    elif makeup.sort == "set":
+        parts.sort(key=json.dumps)
+    elif makeup.sort == "object":
+        parts = sorted([name, part] for name, part in zip(makeup.names, parts, strict=True))
+    return [makeup.sort, place, *parts]
 
 
-def _array(value: Any) -> Any:
-    if isinstance(value, Tracer) or jnp.issubdtype(value.dtype, jax.dtypes.extended):
-        raise Unwritable
-    numbers = np.asarray(value)
-    if numbers.dtype.hasobject:
-        raise Unwritable
-    return ["array", str(numbers.dtype), numbers.shape, hashlib.sha256(numbers.tobytes()).hexdigest()]
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # nothing was put into it yet
-        return None
+def _place(value: Any) -> list[str]:
+    return [value.__module__, value.__qualname__]
 
 
 def _code(code: CodeType, doc: str | None) -> Any:

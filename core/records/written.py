@@ -12,10 +12,11 @@ It is JSON, and nothing that is read is executed but for such imports.
 from __future__ import annotations
 
 import base64
+import contextlib
 import enum
+import importlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import equinox as eqx
@@ -25,17 +26,15 @@ from weft.core.edge import trees
 from weft.core.edge._nodes import definition_of
 from weft.core.edge.trees import TreeDef
 from weft.core.errors import StaticError
+from weft.core.makeup import NOTHING, compares_by_identity, is_all_attributes, makeup_of, named
+from weft.core.records.nodes import nodes_by_class, nodes_by_name
 from weft.core.records.statics import Static
 from weft.core.records.unnamed import (
     DEFINITION,
-    NOTHING,
     Unnamed,
     Unwritable,
-    attributes_of,
-    is_compared_by_content,
     make_up,
     name_of,
-    named,
 )
 
 
@@ -44,25 +43,6 @@ class _Empty(eqx.Module):
 
 
 (_MISSING,) = cast("tuple[Any, tuple[Any, ...]]", trees.structure(_Empty()).node_data())[1]
-
-
-@dataclass(frozen=True)
-class _Node:
-    """How a class of nodes is written: under which name, and its own data as what can be written, and back."""
-
-    cls: type
-    name: str
-    plain: Callable[[Any], object]
-    back: Callable[[Any], object]
-
-
-_by_class: dict[type, _Node] = {}
-_by_name: dict[str, _Node] = {}
-
-
-def name_nodes(cls: type, name: str, plain: Callable[[Any], object], back: Callable[[Any], object]) -> None:
-    """Says how the nodes of a class are written, and under which name: one may be made where no name leads to it."""
-    _by_class[cls] = _by_name[name] = _Node(cls, name, plain, back)
 
 
 def write_text(value: Any, where: str) -> bytes:
@@ -137,7 +117,8 @@ def _encode(value: Any, where: str) -> list[Any]:
         return ["name", name]
     if isinstance(value, tuple):
         return ["namedtuple", [_encode_class(kind, where), parts(cast("tuple[Any, ...]", value))]]
-    if is_compared_by_content(kind) and (attributes := attributes_of(value)) is not None:
+    if is_all_attributes(kind) and not compares_by_identity(kind):
+        attributes = dict(zip(*makeup_of(value, compared=False)[1:], strict=True))
         return ["object", [_encode_class(kind, where), _encode(attributes, where)]]
     try:
         return ["unnamed", make_up(value)]
@@ -148,14 +129,14 @@ def _encode(value: Any, where: str) -> list[Any]:
 def _encode_class(cls: type, where: str) -> list[Any]:
     if cls is type(None):
         return ["type of None", None]
-    node = _by_class.get(cls)
+    node = nodes_by_class.get(cls)
     if node is not None and name_of(cls) is None:
         return ["class", node.name]
     return ["name", _named(cls, where)]
 
 
 def _encode_node(cls: type, data: Any, where: str) -> list[Any]:
-    known = _by_class.get(cls)
+    known = nodes_by_class.get(cls)
     return [_encode_class(cls, where), _encode(data if known is None else known.plain(data), where)]
 
 
@@ -195,6 +176,8 @@ def _decode_all(pairs: Sequence[Any]) -> list[Any]:
 
 
 def _decode_name(path: Sequence[str]) -> Any:
+    with contextlib.suppress(ImportError):
+        importlib.import_module(path[0])
     found = named(*path)
     if found is NOTHING:
         raise StaticError(
@@ -205,17 +188,17 @@ def _decode_name(path: Sequence[str]) -> Any:
 
 
 def _decode_class(name: str) -> type:
-    if name not in _by_name:
+    if name not in nodes_by_name:
         raise StaticError(
             f"what was exported holds records or objects of {name}, a class that this process has not defined",
             fix="define it before reading, as the process did that exported it",
         )
-    return _by_name[name].cls
+    return nodes_by_name[name].cls
 
 
 def _decode_node(pair: Sequence[Any]) -> tuple[type, Any]:
     cls, data = map(_decode, pair)
-    known = _by_class.get(cls)
+    known = nodes_by_class.get(cls)
     return cls, data if known is None else known.back(data)
 
 

@@ -16,15 +16,13 @@ from dataclasses import dataclass
 from itertools import chain
 
 import jax
+from weft.core.contexts import capture_context
 from weft.core.edge import _jax, equations, trees
 from weft.core.edge._jax import AnyJaxpr, Params
 from weft.core.edge.trees import PyTree, TreeDef
 from weft.core.errors import WeftError
 from weft.core.records.kinds import Kind
 from weft.core.records.leaves import is_array
-
-# None outside every capture; inside, the names of the open scopes.
-_CONTEXT: _jax.UserContext[tuple[str, ...] | None] = _jax.make_user_context(None)
 
 # What to do at a tag: takes the tag and its values, and returns the values to go on with.
 Handler = Callable[["Tag", Sequence[jax.Array]], Sequence[jax.Array]]
@@ -36,17 +34,17 @@ class CaptureError(WeftError, ValueError):
 
 def capturing() -> bool:
     """Whether the running code is being traced by a capture."""
-    return _CONTEXT.value is not None
+    return capture_context.value is not None
 
 
 def current_scope() -> tuple[str, ...]:
     """The names of the open scopes, outermost first; empty outside captures."""
-    return _CONTEXT.value or ()
+    return capture_context.value or ()
 
 
 def tag_context(scope: tuple[str, ...] | None) -> AbstractContextManager[None]:
-    """A `with` block with these open scopes; with `None`, one in which nothing is captured."""
-    return _CONTEXT(scope)
+    """A `with` block with these open scopes; with `None`, one in which nothing is capture_context."""
+    return capture_context(scope)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,15 @@ from weft.core.edge.trees import PyTree
 from weft.core.errors import SuccessorError, TraceLevelError
 from weft.core.paths import Path, format_path
 from weft.core.records import module
-from weft.core.records.successors import check_successor, find_records, is_alike, part_of, records_in, with_part
+from weft.core.records.successors import (
+    check_successor,
+    find_records,
+    is_alike,
+    next_value,
+    part_of,
+    records_in,
+    with_part,
+)
 
 
 class Block:
@@ -82,6 +90,7 @@ class Block:
         old = self.get(path)
         if successor is old:
             return
+        successor = next_value(old, successor)
         if not is_alike(old, successor):
             check_successor(old, successor, self.format(path) + by)
         if current_level() != self.level:

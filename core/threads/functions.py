@@ -19,7 +19,7 @@ from weft.core.records.leaves import is_array
 from weft.core.records.origins import arguments_by_name, check_origin
 from weft.core.records.successors import check_successor, is_usual_pair, take_successor
 from weft.core.threads.blocks import Block, unguarded
-from weft.core.threads.lost import note_place
+from weft.core.threads.debugging import note_place
 
 
 class Proxy:

@@ -36,6 +36,7 @@ import equinox as eqx
 import jax
 import numpy as np
 from weft.core.callers import calling_line
+from weft.core.contexts import marking, successors_context
 from weft.core.edge import _jax, trees
 from weft.core.edge._jax import ClosedJaxpr
 from weft.core.edge.levels import EAGER, current_level
@@ -51,11 +52,9 @@ from weft.core.threads.marks import (
     bind_drop,
     bind_mark,
     comes_from_outside,
-    context,
     drops_in,
     is_told,
     last_of,
-    marking,
     marks_in,
     touched_in,
     watch_programs,
@@ -103,41 +102,24 @@ def debug_successors(enabled: bool = True) -> Generator[None]:
       at: Counter(...) at ...: count
     """
     if not enabled:
-        with context(None):
+        with successors_context(None):
             yield
         return
     _install()
     watch_methods(_watch, 1)
     try:
-        with context(True):
+        with successors_context(True):
             yield
     finally:
         watch_methods(_watch, -1)
 
 
-def drop(successor: T) -> T:
-    """Says that a successor is lost on purpose: `debug_successors` lets it pass. It is given back as it is.
-
-    Args:
-        successor: a record, or any tree of them; what a call returned as a whole, too.
-
-    >>> import jax, jax.numpy as jnp
-    >>> from weft.core.records.keys import Keys
-    >>> @jax.jit
-    ... def noise(keys):
-    ...     key, keys = keys.next()
-    ...     drop(keys)
-    ...     return jax.random.normal(key)
-    >>> with debug_successors():
-    ...     noise(Keys(0)).shape
-    ()
-    """
-    if marking():
-        leaves = list(filter(_can_be_marked, take_arrays(successor)[0]))
-        for mark in filter(None, map(_marked.get, leaves)):
-            mark.dropped = True  # also where JAX drops an equation that nothing reads before the program is looked at
-        bind_drop(leaves)
-    return successor
+def note_drop(successor: PyTree) -> None:
+    """See `drop`."""
+    leaves = list(filter(_can_be_marked, take_arrays(successor)[0]))
+    for mark in filter(None, map(_marked.get, leaves)):
+        mark.dropped = True  # also where JAX drops an equation that nothing reads before the program is looked at
+    bind_drop(leaves)
 
 
 # --- marking what methods return -------------------------------------------------------------------------------------
@@ -180,8 +162,7 @@ def _note_constructed(record: object) -> None:
 
 def note_place(record: object, root: str, path: Path) -> None:
     """Says where a record belongs, for errors: it may have been rebuilt, and not be found in its owner by identity."""
-    if marking():
-        _places.put(record, (root, path))
+    _places.put(record, (root, path))
 
 
 def _name_of(record: object) -> str:
@@ -274,13 +255,13 @@ def _lost(marks: Sequence[Mark], name: str) -> SuccessorError:
 
 
 def _look(closed: ClosedJaxpr, name: str) -> None:
-    if context.value is not None and _met.get() is None and current_level() == EAGER:
+    if successors_context.value is not None and _met.get() is None and current_level() == EAGER:
         check_program(closed, name)
 
 
 def is_outermost() -> bool:
     """Whether a transform that is called now is an evaluation of its own, which nothing else looks at."""
-    return context.value is not None and _met.get() is None and current_level() == EAGER
+    return successors_context.value is not None and _met.get() is None and current_level() == EAGER
 
 
 def check_evaluation(name: str, run: Callable[..., R], args: tuple[PyTree, ...], kwargs: Mapping[str, PyTree]) -> R:
@@ -317,6 +298,6 @@ def _install() -> None:
         construction_watchers.append(_note_constructed)
 
 
-if context.value is not None:
+if successors_context.value is not None:
     _install()
     watch_methods(_watch, 1)

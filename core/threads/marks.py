@@ -19,19 +19,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+from weft.core.contexts import marking
 from weft.core.edge import _jax, equations
 from weft.core.edge._jax import AnyJaxpr, ClosedJaxpr, Params, Primitive
-from weft.core.edge.levels import EAGER, current_level
-from weft.core.switches import is_on
 from weft.core.threads.dataflow import Graph, Node, has_equations, without_identities
-
-VARIABLE = "WEFT_DEBUG_SUCCESSORS"
-context: _jax.UserContext[bool | None] = _jax.make_user_context(True if is_on(VARIABLE) else None)
-
-
-def marking() -> bool:
-    """Whether the running code is traced with marks."""
-    return context.value is not None and current_level() != EAGER
 
 
 @dataclass(eq=False)

@@ -24,12 +24,11 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import functools
 import hashlib
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -39,6 +38,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from weft.core.edge import trees
+from weft.core.makeup import NOTHING, Makeup, digest_of, fold, makeup_of, named
 from weft.core.paths import Path, format_path, key_part, parse_path
 from weft.core.records.configuration import Mixed, iter_configuration
 from weft.core.records.leaves import is_array, record_children
@@ -94,18 +94,14 @@ def _nodes(node: Any, path: Path) -> Iterator[tuple[Path, Description]]:
 # --- descriptions ----------------------------------------------------------------------------------------------------
 
 
-def describe(value: Any, outer: tuple[int, ...] = ()) -> Description:
-    """What can be said of a value in another process too.
+def describe(value: Any) -> Description:
+    """What can be said of a value in another process too."""
+    return fold(value, _look, _combine, lambda level: "...", _DEEPEST)
 
-    Args:
-        value: anything.
-        outer: the identities of what it is described in, which may hold themselves.
-    """
+
+def _look(value: Any) -> Description | Makeup:
     if type(value) in _ATOMS:
         return repr(value)
-    if id(value) in outer or len(outer) > _DEEPEST:
-        return "..."
-    within = (*outer, id(value))
     dtype = _dtype(value)
     if dtype is not None:
         return f"dtype {dtype}"
@@ -113,16 +109,30 @@ def describe(value: Any, outer: tuple[int, ...] = ()) -> Description:
         return _array(value)
     if isinstance(value, enum.Enum) and value.name is not None:
         return {"name": f"{_name(type(value))}.{value.name}"}
-    if isinstance(value, (tuple, list, set, frozenset, Mapping)):
-        return _collection(value, within)
     if isinstance(value, type | ModuleType):
         return {"name": _name(value)}
-    if isinstance(value, functools.partial):
-        parts = {"func": value.func, "args": value.args, "keywords": value.keywords}
-        return _of_type(value, _parts(parts, within))
+    makeup = makeup_of(value)
+    if makeup.sort in ("sequence", "mapping", "set", "partial"):
+        return makeup
     if callable(value) and isinstance(_qualname(value), str):
-        return _function(value, within)
-    return _object(value, within)
+        return _look_at_function(value)
+    if type(value).__repr__ is not object.__repr__ and not dataclasses.is_dataclass(value):
+        return _of_type(value, {"repr": re.sub(r"\b0x[0-9a-fA-F]{4,}", "0x", repr(value))})
+    return makeup
+
+
+def _combine(value: Any, makeup: Makeup, parts: list[Description]) -> Description:
+    names: Iterable[Any] = makeup.names
+    if makeup.sort == "mapping":
+        names = [show(describe(name)) for name in names]
+    elif makeup.sort == "set":
+        parts.sort(key=lambda part: json.dumps(part, sort_keys=True))
+    elif type(value) is tuple and all(isinstance(part, str) for part in parts):
+        return f"({', '.join(map(str, parts))}{',' if len(parts) == 1 else ''})"
+    described = dict(zip(map(str, names), parts, strict=True))
+    if makeup.sort not in ("function", "method"):
+        return _of_type(value, described)
+    return {"name": _name(value)} | (_code(_underlying(value)) if makeup.sort == "function" else {}) | _parts(described)
 
 
 def _dtype(value: Any) -> np.dtype[Any] | None:
@@ -133,40 +143,16 @@ def _dtype(value: Any) -> np.dtype[Any] | None:
 
 def _array(value: Any) -> Description:
     what = f"{value.dtype}[{','.join(map(str, value.shape))}]"
-    if isinstance(value, Tracer | jax.ShapeDtypeStruct | jax.Ref):
-        return what
-    data = jax.random.key_data(value) if jnp.issubdtype(value.dtype, jax.dtypes.prng_key) else value
-    return f"{what} {hashlib.sha256(np.ascontiguousarray(data).tobytes()).hexdigest()[:16]}"
-
-
-def _collection(value: Any, outer: tuple[int, ...]) -> Description:
-    if isinstance(value, Mapping):
-        return _of_type(value, {show(describe(k, outer)): describe(v, outer) for k, v in value.items()})
-    parts = [describe(part, outer) for part in value]
-    if isinstance(value, set | frozenset):
-        parts.sort(key=lambda part: json.dumps(part, sort_keys=True))
-    if type(value) is tuple and all(isinstance(part, str) for part in parts):
-        return f"({', '.join(map(str, parts))}{',' if len(parts) == 1 else ''})"
-    return _of_type(value, {str(i): part for i, part in enumerate(parts)})
-
-
-def _object(value: Any, outer: tuple[int, ...]) -> Description:
-    if dataclasses.is_dataclass(value):
-        fields = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value) if field.compare}
-        return _of_type(value, _parts(fields, outer))
-    if type(value).__repr__ is not object.__repr__:
-        return _of_type(value, {"repr": re.sub(r"\b0x[0-9a-fA-F]{4,}", "0x", repr(value))})
-    slots = [slot for cls in type(value).__mro__ for slot in np.atleast_1d(vars(cls).get("__slots__", ())).tolist()]
-    attributes = {name: getattr(value, name) for name in slots if hasattr(value, name) and name != "__weakref__"}
-    return _of_type(value, _parts({**attributes, **getattr(value, "__dict__", {})}, outer))
+    is_data = not isinstance(value, Tracer | jax.ShapeDtypeStruct | jax.Ref)
+    return f"{what} {digest_of(value)[:16]}" if is_data else what
 
 
 def _of_type(value: Any, parts: Mapping[str, Description] | None = None) -> Description:
-    return {"name": _name(type(value)), **({"parts": dict(parts)} if parts else {})}
+    return {"name": _name(type(value))} | _parts(parts)
 
 
-def _parts(values: Mapping[str, Any], outer: tuple[int, ...]) -> dict[str, Description]:
-    return {name: describe(value, outer) for name, value in values.items()}
+def _parts(parts: Mapping[str, Description] | None) -> dict[str, Any]:
+    return {"parts": dict(parts)} if parts else {}
 
 
 # --- functions and classes -------------------------------------------------------------------------------------------
@@ -184,30 +170,24 @@ def _name(value: Any) -> str:
         return f":{qualname}"
     # The outermost package that offers it: `weft:Linear` stays when `weft.modules.dense.linear` is cut in two.
     packages = [module[:i] for i, letter in enumerate(module) if letter == "."]
-    offering = (package for package in packages if _found(f"{package}:{qualname}") is value)
+    offering = (package for package in packages if named(package, qualname) is value)
     return f"{next(offering, module)}:{qualname}"
 
 
 def _found(name: str) -> Any:
-    """What a name leads to in this process, without importing anything, which a package's `__getattr__` may do."""
     module, _, qualname = name.partition(":")
-    first, *rest = qualname.split(".")
-    try:
-        return functools.reduce(getattr, rest, vars(sys.modules[module])[first])
-    except (AttributeError, KeyError):
-        return None
+    return named(module, qualname)
 
 
-def _function(value: Any, outer: tuple[int, ...]) -> Description:
+def _look_at_function(value: Any) -> Description | Makeup:
     owner = getattr(value, "__self__", None)
     if owner is not None and not isinstance(owner, ModuleType):
-        return {"name": _name(value), "parts": {"self": describe(owner, outer)}}
+        return Makeup("method", ("self",), (owner,))
     name = _name(value)
     found, made = _found(name), _underlying(value)
     # A function that was defined again, as notebooks do, is not found under its name, but one with its code is.
-    if found is value or (found is not None and made is not None and _code_of(_underlying(found)) == _code_of(made)):
-        return {"name": name}
-    return {"name": name} if made is None else {"name": name, **_make(made, outer)}
+    is_same = found is value or (found is not NOTHING and made is not None and _code_of(found) == made.__code__)
+    return {"name": name} if is_same or made is None else makeup_of(made)
 
 
 def _underlying(value: Any) -> Any:
@@ -219,25 +199,14 @@ def _underlying(value: Any) -> Any:
     return None
 
 
-def _code_of(function: Any) -> CodeType | None:
-    return getattr(function, "__code__", None)
+def _code_of(value: Any) -> CodeType | None:
+    return getattr(_underlying(value), "__code__", None)
 
 
-def _make(function: Any, outer: tuple[int, ...]) -> dict[str, Any]:
-    closed_over: dict[str, Any] = {}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            closed_over[name] = cell.cell_contents
-        except ValueError:  # a name that its owner has not set yet
-            continue
-    defaults = {"__defaults__": function.__defaults__, "__kwdefaults__": function.__kwdefaults__}
-    parts = _parts({**{name: value for name, value in defaults.items() if value}, **closed_over}, outer)
+def _code(function: Any) -> dict[str, Any]:
     package = sys.modules.get(str(function.__module__).partition(".")[0])
     versions = f"{sys.implementation.cache_tag} {vars(package).get('__version__', '') if package else ''}"
-    return {
-        "code": f"{versions} {_hash_code(function.__code__).hexdigest()[:16]}",
-        **({"parts": parts} if parts else {}),
-    }
+    return {"code": f"{versions} {_hash_code(function.__code__).hexdigest()[:16]}"}
 
 
 def _hash_code(code: CodeType) -> Any:
@@ -310,13 +279,13 @@ def _names_agree(saved: str, here: str) -> bool:
     if saved == here:
         return True
     found = _found(saved)
-    if found is not None and found is _found(here):
+    if found is not NOTHING and found is _found(here):
         return True
     (module, _, qualname), (own, _, own_qualname) = saved.partition(":"), here.partition(":")
     if qualname != own_qualname:
         return False
     one_package = module.partition(".")[0] == own.partition(".")[0]
-    return "__main__" in (module, own) or (found is None and one_package and "._" in module + own)
+    return "__main__" in (module, own) or (found is NOTHING and one_package and "._" in module + own)
 
 
 def _codes_agree(saved: str | None, here: str | None) -> bool:

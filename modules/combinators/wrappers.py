@@ -12,8 +12,8 @@ from typing import Annotated, Any, Generic, Self, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from weft.core.closures import closed_over
 from weft.core.errors import AxisError
+from weft.core.makeup import closed_over
 from weft.core.records.kinds import FrozenParam
 from weft.core.records.leaves import is_array
 from weft.core.records.module import Module, static

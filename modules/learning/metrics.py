@@ -25,6 +25,7 @@ from jaxtyping import Array, Float, UInt32
 from weft.core.errors import WeftError
 from weft.core.records.kinds import MetricState
 from weft.core.records.module import Module, static
+from weft.core.records.pending import fields_of
 from weft.modules.learning.exact import (
     add_counts,
     add_sums,
@@ -350,7 +351,7 @@ class MultiMetric(Metric):  # weft: skip(the names of arguments are given at run
 
     def __getattr__(self, name: str) -> Metric:
         # Only names that are no fields get here; while a record is being made, there is no dict yet.
-        metrics = {} if name.startswith("__") else object.__getattribute__(self, "__dict__").get("metrics", {})
+        metrics = {} if name.startswith("__") else fields_of(self).get("metrics", {})
         if name in metrics:
             return self.metrics[name]
         raise AttributeError(f"MultiMetric has no metric {name!r}; it has {', '.join(metrics) or 'none'}")

@@ -38,7 +38,7 @@ from weft.core.records.module import Module, static
 from weft.core.records.origins import arguments_by_name, check_origin, closed_over_by, seen_beside
 from weft.core.records.partition import only_leaves, with_leaves
 from weft.core.records.successors import apart, check_successor, pair_in_words, take_successor
-from weft.core.threads.lost import drop
+from weft.core.threads.debugging import drop
 from weft.modules.construct import ConfigError
 from weft.modules.explicit import as_given
 from weft.modules.op import hashable

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-from weft.core.edge import _jax, trees
+from weft.core.contexts import tabulate_context
+from weft.core.edge import trees
 from weft.core.edge._jax import ClosedJaxpr
 from weft.core.paths import Path, format_path
 from weft.core.records.keys import Keys
@@ -69,8 +70,6 @@ class Recording:
 
 
 _recording: ContextVar[Recording | None] = ContextVar("weft_tabulate_records", default=None)
-# Of JAX's trace caches each recorded call has a part of its own: what was traced for another would not run again.
-_own_traces: Any = _jax.make_user_context(None)
 _numbers = itertools.count(1)
 
 
@@ -133,7 +132,7 @@ def _recorded(
         call.depth = len({place, *(one.place for one in recording.running)}) - 1
     recording.running.append(running)
     try:
-        with _own_traces(next(_numbers)):
+        with tabulate_context(next(_numbers)):
             result = method(record, *given[0], **given[1]) if proceed is None else proceed()
     finally:
         recording.running.pop()
@@ -187,7 +186,7 @@ def _traced(method: Callable[..., Any], skeleton: Any, avals: list[Any]) -> Clos
 
     token = _recording.set(None)
     try:
-        with _own_traces(next(_numbers)):
+        with tabulate_context(next(_numbers)):
             return jax.make_jaxpr(run)(*avals)
     finally:
         _recording.reset(token)

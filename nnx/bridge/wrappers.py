@@ -229,13 +229,16 @@ def lazy_init(fn: Module | Callable[..., Any], *args: Any, **kwargs: Any) -> Any
 def _initializing(module: Module) -> Iterator[None]:
     marked = _modules_in(module)
     try:
-        for one in marked:
-            setattr(one, INITIALIZING, True)
+        _set_initializing(module, True)
         yield
     finally:
-        for one in {id(one): one for one in (*marked, *_modules_in(module))}.values():
-            if INITIALIZING in attributes_of(one):
-                delattr(one, INITIALIZING)
+        for one in (*marked, module):
+            _set_initializing(one, False)
+
+
+def _set_initializing(module: Module, initializing: bool) -> None:
+    for one in _modules_in(module):
+        one._pytree__state._initializing = initializing
 
 
 def _modules_in(module: Module) -> list[Module]:
@@ -299,7 +302,7 @@ class ToLinen(linen.Module):
         making = self.is_initializing() and not self.variables
         keys = {} if self.skip_rng else {"rngs": Rngs(**linen_rngs_dict(self, add_default=not making))}
         module = self.nnx_class(*self.args, **{**self.kwargs, **keys})
-        method = _method_of(module, nnx_method)
+        method = _get_module_method(module, nnx_method)
         if making:
             # What the first call changes is no part of the initial variables, as in Linen's own layers.
             _store(self, module)
@@ -317,7 +320,7 @@ class ToLinen(linen.Module):
         return super().__getattr__(name)
 
 
-def _method_of(module: Module, method: Method) -> Callable[..., Any]:
+def _get_module_method(module: Module, method: Method) -> Callable[..., Any]:
     if method is None:
         return type(module).__call__
     function = getattr(type(module), method) if isinstance(method, str) else method

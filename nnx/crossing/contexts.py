@@ -319,8 +319,8 @@ def cached_partial(
         before = [(variable, variable.get_raw_value(), variable._nnx_metadata) for variable in variables]
         out = f(*own_args, *args, **kwargs)
         # The usual answer, and one comparison of numbers. A plan that is not valid may be so for changes that were
-        # taken back; then structures are compared.
-        if plan.is_valid():
+        # taken back; then structures are compared. Static values were asked when the call began.
+        if plan.is_valid(statics=False):
             return out
         for i, (node, was) in enumerate(zip(nodes, expected, strict=True)):
             now = _structure_and_things(node)

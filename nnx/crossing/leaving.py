@@ -95,11 +95,12 @@ class Leaving:
         carried = self._carried(out)
         # Without a plan: the look below is the one walk over it.
         apart = shape_of(mode.graph, out)
-        refuse_hidden_tracers(
+        hidden = [
             (format_path(("output", *base)), value)
             for item, base, value in zip(apart.structure.items, apart.bases, apart.flat, strict=True)
             if isinstance(item, Fixed)
-        )
+        ]
+        refuse_hidden_tracers(hidden, "nnx")
         # Without graph updates nobody asks for the arguments' structure: their Variables are known.
         given = [look.at(root) for root in self.memory.roots] if mode.updates else []
         end = look.here()
@@ -311,7 +312,7 @@ class Leaving:
             sources += [
                 self._out_source(leaf, find(path, leaf), (*base, *path)) for path, leaf in self.look.leaves_of(seen)
             ]
-            if self.mode.updates:
+            if not self.mode.copies:
                 self._check_returned(seen, find, base)
         if not (graph or self.mode.copies):
             self._refuse_sharing(apart)
@@ -395,5 +396,5 @@ class Leaving:
                 raise AliasError(
                     f"Inconsistent aliasing detected: an argument is returned under another {self.departure.option}",
                     at=[f"{self._place(i)}: {mine}", f"{format_path((*base, *path))}: {theirs}"],
-                    fix="return it under the same, or do not return it: its update comes back anyway",
+                    fix="return it under the same, or its value (`variable[...]`); its update comes back anyway",
                 )

@@ -58,6 +58,7 @@ class References:
     """
 
     name = "references"
+    layer = "nnx"
     has_updates = True
     has_identity = True
     typed = False

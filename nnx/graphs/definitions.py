@@ -161,11 +161,19 @@ def renumbered(definition: Any, outer_index: Any) -> Any:
 
 
 @jtu.register_static
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Static(Generic[HA]):
     """A static attribute's value; to JAX, a node without leaves."""
 
     value: HA
+
+    def __eq__(self, other: object) -> bool:
+        # In tuples, so that the same object is equal and is not asked: its `==` may be slow, and a NaN's says no. What
+        # `dataclasses` writes asks from Python 3.13 on.
+        return (self.value,) == (other.value,) if type(other) is Static else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((self.value,))
 
 
 @jtu.register_static
@@ -182,7 +190,11 @@ class MutableStatic(Static[HA]):
     def __eq__(self, other: object) -> bool:
         # In tuples, so that the same object is equal whatever its `==` says (an array's says no truth value).
         if isinstance(other, MutableStatic):
-            return (self.seen,) == (other.seen,)
+            if (self.seen,) != (other.seen,):
+                return False
+            # Found equal once, they are the same ever after, and values are not asked again.
+            object.__setattr__(other, "seen", self.seen)
+            return True
         return (self.value,) == (other.value,) if isinstance(other, Static) else NotImplemented
 
     def __hash__(self) -> int:

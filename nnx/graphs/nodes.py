@@ -16,7 +16,7 @@ import jax
 import jax.tree_util as jtu
 import numpy as np
 from weft.core.caches import kept_in
-from weft.core.paths import key_part
+from weft.core.paths import Path, key_part
 from weft.nnx.errors import StructureError
 from weft.nnx.foreign import refuse_foreign
 from weft.nnx.objects.attributes import GRAPH_TYPES, HashableMapping
@@ -161,6 +161,24 @@ def get_node_impl(value: Any) -> NodeImpl | None:
 def impl_of_type(kind: type) -> NodeImpl | None:
     """The same for the type that a definition names."""
     return GENERIC if kind is GenericPytree else GRAPH_TYPES.get(kind) or CONTAINER_TYPES.get(kind)
+
+
+def is_node_type(kind: type) -> bool:
+    """Whether values of a type have children by registration: those of objects' classes, and registered containers.
+
+    >>> is_node_type(dict), is_node_type(int)
+    (True, False)
+    """
+    return impl_of_type(kind) is not None
+
+
+def jax_to_nnx_path(path: tuple[Any, ...], /) -> Path:
+    """A path of JAX's keys as one of ours.
+
+    >>> jax_to_nnx_path((jtu.DictKey("layers"), jtu.SequenceKey(0), jtu.GetAttrKey("kernel")))
+    ('layers', 0, 'kernel')
+    """
+    return tuple(map(key_part, path))
 
 
 def is_pytree_node(value: Any, *, check_graph_registry: bool = True) -> bool:

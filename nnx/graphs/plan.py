@@ -34,7 +34,7 @@ from weft.nnx.errors import TraceContextError
 from weft.nnx.graphs.definitions import GraphDef, MutableStatic, RefMap, Static
 from weft.nnx.graphs.flattening import Flattener
 from weft.nnx.objects.objects import OBJECT, Slots, attributes_of
-from weft.nnx.objects.stability import has_hash, is_stable, is_watchable, snapshot, still_is
+from weft.nnx.objects.stability import is_stable, is_watchable, snapshot, still_is
 from weft.nnx.states.states import State
 from weft.nnx.variable.refs import is_array_ref
 from weft.nnx.variable.tracers import TraceState, current_trace_state
@@ -73,8 +73,10 @@ def _is_frozen(node: Any) -> bool:
 class Recorder(Flattener):
     """A flattener that also records what a plan must watch."""
 
-    def __init__(self, ref_index: RefMap) -> None:
+    def __init__(self, ref_index: RefMap, marks: Sequence[MutableStatic[Any]] = ()) -> None:
         super().__init__(ref_index, None, True)
+        # Of an earlier walk over the same roots: one that still holds is the same mark, and equal without a question.
+        self.earlier = {id(mark.value): mark for mark in marks}
         self.objects: list[Any] = []
         self.versions: list[int] = []
         self.guards: list[Guard] = []
@@ -101,10 +103,18 @@ class Recorder(Flattener):
         met = self.watched.get(id(value))
         if met is not None:
             return met
-        if has_hash(value):
-            self.hashes[id(value)] = (value, hash(value))
-            return Static(value)
-        mark = self.watched[id(value)] = MutableStatic(value, snapshot(value))
+        try:
+            # Each once: a hash of the user's own may be slow.
+            self.hashes[id(value)] = self.hashes.get(id(value)) or (value, hash(value))
+        except TypeError:
+            return self._marked(value)
+        return Static(value)
+
+    def _marked(self, value: Any) -> MutableStatic[Any]:
+        mark = self.earlier.get(id(value))
+        if mark is None or not still_is(value, mark.seen):
+            mark = MutableStatic(value, snapshot(value))
+        self.watched[id(value)] = mark
         if not is_watchable(value):
             self.volatile = True
         return mark
@@ -146,11 +156,11 @@ class Plan:
         "repeat_starts", "repeats", "starts", "variables", "volatile",
     )  # fmt: skip
 
-    def __init__(self, roots: Sequence[Any]):
+    def __init__(self, roots: Sequence[Any], earlier: Plan | None = None):
         # Read before the walk: what is mutated while it goes on has a newer number, and the plan is looked at again.
         self._epoch = structure_epoch.now
         numbers = RefMap()
-        walk = Recorder(numbers)
+        walk = Recorder(numbers, earlier._watched if earlier is not None else ())
         self.starts: list[int] = []
         self.repeat_starts: list[int] = []
         for root in roots:
@@ -209,8 +219,8 @@ class Plan:
         """Whether versions tell all that can change in the roots."""
         return not (self.volatile or self._guards or self._watched or self._hashes)
 
-    def is_valid(self) -> bool:
-        """Whether the roots still have this structure."""
+    def is_valid(self, statics: bool = True) -> bool:
+        """Whether the roots still have this structure; without `statics`, static values are not asked for theirs."""
         if self.volatile:
             return False
         now = structure_epoch.now
@@ -223,9 +233,10 @@ class Plan:
         # Most plans watch nothing, and are asked at each call.
         if not (self._guards or self._watched or self._hashes):
             return True
-        return (
-            guards_hold(self._guards)
-            and all(still_is(mark.value, mark.seen) for mark in self._watched)
+        if not guards_hold(self._guards):
+            return False
+        return not statics or (
+            all(still_is(mark.value, mark.seen) for mark in self._watched)
             and all(hash(value) == known for value, known in self._hashes)
         )
 
@@ -323,7 +334,7 @@ def plan_of(roots: Sequence[Any], key: Any = None) -> Plan:
     # The roots of a valid plan are alive, so that the identities in its name are still theirs.
     if plan is not None and plan.is_valid():
         return plan
-    plan = Plan(roots)
+    plan = Plan(roots, plan)
     if plans is None:
         plans = {}
         _store(first, "_pytree__plans", plans)

@@ -29,6 +29,7 @@ from weft.core.errors import WeftError
 from weft.nnx.config import config
 from weft.nnx.errors import ImmutableVariableError, TraceContextError
 from weft.nnx.foreign import real_nnx
+from weft.nnx.interop.imported import offer_imports
 from weft.nnx.interop.names import IN_ROOMS, SUBMODULES, NamesModule
 
 NNX = "flax.nnx"
@@ -66,6 +67,9 @@ class _Alias(Loader):
     def exec_module(self, module: types.ModuleType) -> None:
         sys.modules[module.__name__] = self._module
         if module.__name__ == NNX:
+            for name, loaded in list(sys.modules.items()):
+                if name.startswith(tuple(f"{OURS}.{part}." for part in SAME_NAME)):
+                    offer_imports(loaded)
             _join_flax(sys.modules["flax"])
 
 
@@ -137,11 +141,11 @@ def twin_module(fullname: str) -> types.ModuleType:
     if not path:
         return package
     if path in SUBMODULES or path in IN_ROOMS:
-        return getattr(package, path)
+        return offer_imports(getattr(package, path))
     if path in OTHERWISE:
         return NamesModule(OURS, path, OTHERWISE[path])
     if path.split(".")[0] in SAME_NAME and _exists(f"{OURS}.{path}"):
-        return importlib.import_module(f"{OURS}.{path}")
+        return offer_imports(importlib.import_module(f"{OURS}.{path}"))
     raise NoCounterpartError(
         f"No module named {fullname!r}: weft.nnx has no counterpart of it",
         fix="import what you need from flax.nnx itself, if it is there",

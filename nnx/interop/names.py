@@ -10,6 +10,8 @@ import importlib
 import types
 from typing import Any
 
+from weft.nnx.interop.imported import imported
+
 _GRAPH = tuple(
     f"graphs.{file}"
     for file in ("graph", "definitions", "graphstate", "nodes", "splitting", "updating", "walk", "trees")
@@ -51,7 +53,7 @@ class NamesModule(types.ModuleType):
                 if value is not _ABSENT:
                     self.__dict__[name] = value
                     return value
-        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        return imported(self.__name__, name)
 
     def __dir__(self) -> list[str]:
         files = map(importlib.import_module, self.__dict__["_files"])

@@ -37,7 +37,7 @@ from weft.nnx.graphs.nodes import child_items, is_graph_node
 from weft.nnx.graphs.plan import is_object
 from weft.nnx.variable.refs import is_array_ref
 from weft.nnx.variable.variable import Variable
-from weft.transforms._wrap import named_like
+from weft.transforms.transformed import named_like
 
 
 class VariableKind(kinds.Kind):

@@ -1,11 +1,14 @@
-"""`WeightNorm` and `SpectralNorm`: layers whose weights are normalised before each call.
+"""`WeightNorm` and `SpectralNorm`: layers that are called with normalised weights.
 
-The weights are written back, so between calls a layer holds the normalised ones.
+The layer has the normalised weights while it is called. Afterwards its Params are what they were: what an optimizer
+trains is what the norm normalises. flax leaves the normalised ones in the Params, which the switch `nnx_flax_faults`
+does too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -13,6 +16,7 @@ import jax.numpy as jnp
 from weft.core.paths import Path, format_path
 from weft.modules import ops
 from weft.modules.construct import ConfigError
+from weft.nnx.config import config
 from weft.nnx.errors import StructureError
 from weft.nnx.graphs.splitting import state
 from weft.nnx.modules.module import Module
@@ -25,6 +29,7 @@ from weft.nnx.states.filters import Filter, PathContains, to_predicate
 from weft.nnx.states.states import to_flat_state
 from weft.nnx.streams.rngs import Rngs
 from weft.nnx.variable.kinds import BatchStat, Param
+from weft.nnx.variable.refs import is_array_ref
 from weft.nnx.variable.variable import Variable
 
 _KERNELS = PathContains("kernel")
@@ -58,8 +63,7 @@ class WeightNorm(Module):
 
     >>> from weft import nnx
     >>> layer = WeightNorm(nnx.Linear(8, 4, rngs=nnx.Rngs(0)), rngs=nnx.Rngs(0))
-    >>> y = layer(jnp.ones((5, 8)))
-    >>> jnp.linalg.norm(layer.layer_instance.kernel[...], axis=0).round(4).tolist()
+    >>> jnp.linalg.norm(layer(jnp.eye(8)), axis=0).round(4).tolist()
     [1.0, 1.0, 1.0, 1.0]
 
     Source: Salimans and Kingma, "Weight Normalization", 2016.
@@ -99,7 +103,7 @@ class WeightNorm(Module):
             self.scales = data({path: Param(_scale(self, stream, weight)) for path, weight in chosen})
 
     def __call__(self, x: jax.Array, *args: Any, **kwargs: Any) -> Any:
-        """Normalises the weights, and calls the layer.
+        """Calls the layer with normalised weights.
 
         Args:
             x: the layer's first argument.
@@ -115,10 +119,27 @@ class WeightNorm(Module):
         normed = [
             (weight, _normed(self, path, weight)) for path, weight in weights if self.variable_filter(path, weight)
         ]
-        # All are computed before the first is written, so that an error leaves none changed.
-        for weight, value in normed:
-            weight.set_value(value)
-        return self.layer_instance(x, *args, **kwargs)
+        with _weights_as(normed):
+            return self.layer_instance(x, *args, **kwargs)
+
+
+@contextlib.contextmanager
+def _weights_as(normed: Sequence[tuple[Variable[Any], Any]]) -> Iterator[None]:
+    """Weights have other values within; a weight that somebody else writes within keeps what was written."""
+    before = [(raw := weight.get_raw_value(), raw[...] if is_array_ref(raw) else raw) for weight, _ in normed]
+    for weight, value in normed:
+        weight.set_value(value)
+    within = [weight.get_raw_value() for weight, _ in normed]
+    try:
+        yield
+    finally:
+        for (weight, _), (raw, value), written in zip(normed, before, within, strict=True):
+            if config.nnx_flax_faults or weight.get_raw_value() is not written:
+                continue
+            if is_array_ref(raw):
+                raw[...] = value
+            else:
+                weight.set_raw_value(value)
 
 
 def _scale(norm: WeightNorm, stream: Any, weight: Variable[Any]) -> Any:
@@ -165,8 +186,7 @@ class SpectralNorm(Module):
 
     >>> from weft import nnx
     >>> layer = SpectralNorm(nnx.Linear(4, 5, rngs=nnx.Rngs(0)), n_steps=50, rngs=nnx.Rngs(0))
-    >>> y = layer(jnp.ones((3, 4)))
-    >>> round(float(jnp.linalg.norm(layer.layer_instance.kernel[...], 2)), 3)
+    >>> round(float(jnp.linalg.norm(layer(jnp.eye(4)), 2)), 3)
     1.0
 
     Source: Miyato et al., "Spectral Normalization for Generative Adversarial Networks", 2018.
@@ -202,7 +222,7 @@ class SpectralNorm(Module):
         self.batch_stats = data(stats)
 
     def __call__(self, x: jax.Array, update_stats: bool | None = None) -> Any:
-        """Normalises the weights, and calls the layer.
+        """Calls the layer with normalised weights.
 
         Args:
             x: the layer's argument.
@@ -220,6 +240,7 @@ class SpectralNorm(Module):
         for path, _ in matrices:
             if (*path, "u") not in self.batch_stats or (*path, "sigma") not in self.batch_stats:
                 raise _lost(self, "singular vector", path)
+        normed: list[tuple[Variable[Any], jax.Array]] = []
         # A power iteration carries what rounding leaves from call to call: fused, it would drift away from flax's.
         with ops.op_by_op():
             for path, weight in matrices:
@@ -228,8 +249,9 @@ class SpectralNorm(Module):
                 if update_stats:
                     kept_u[...], kept_sigma[...] = u.astype(kept_u.dtype), sigma.astype(kept_sigma.dtype)
                 dtype = dtypes.canonicalize_dtype(value, u, sigma, dtype=self.dtype)
-                weight[...] = value.astype(dtype).astype(weight.dtype)
-            return self.layer_instance(x)
+                normed.append((weight, value.astype(dtype).astype(weight.dtype)))
+            with _weights_as(normed):
+                return self.layer_instance(x)
 
 
 def _matrices(norm: SpectralNorm) -> list[tuple[Path, Variable[Any]]]:

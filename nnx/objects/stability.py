@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from weft.core.makeup import Makeup, compares_by_identity, fold, has_hash, is_all_attributes, makeup_of
 from weft.nnx.objects.attributes import HashableMapping
 
 _ATOMS = frozenset(
@@ -39,10 +40,8 @@ _IMMUTABLE = (
 )
 
 
-# The flag of types that a program makes, by a class statement.
-_HEAP_TYPE = 1 << 9
-# What an object takes that has a `__dict__`, may be referred to weakly, and nothing else.
-_PLAIN = type("_Plain", (), {}).__basicsize__
+_CONTAINERS = (dict, list, tuple, set, slice)
+_WITHOUT_HASH = frozenset((dict, list))
 
 
 def is_stable(value: Any) -> bool:
@@ -51,39 +50,58 @@ def is_stable(value: Any) -> bool:
     >>> is_stable(("relu", 3)), is_stable([3]), is_stable(print)
     (True, False, True)
     """
+    return fold(value, _look_at_stable, _all_are_stable, lambda level: True)
+
+
+def _look_at_stable(value: Any) -> bool | Makeup:
     kind = type(value)
     if kind in _ATOMS or isinstance(value, _IMMUTABLE):
         return True
     if kind is slice:
         return has_hash(value)  # from Python 3.12 on
-    if isinstance(value, tuple | frozenset):
-        return all(map(is_stable, value))
-    if kind is HashableMapping:
-        return all(is_stable(part) for item in value.items() for part in item)
     if isinstance(value, types.MethodType):
-        return kind_compares_by_identity(type(value.__self__))
-    if kind_compares_by_identity(kind):
-        return True
-    if dataclasses.is_dataclass(value) and kind.__dataclass_params__.frozen:
-        return all(is_stable(getattr(value, field.name, None)) for field in dataclasses.fields(value))
-    return False
+        return compares_by_identity(type(value.__self__))
+    is_frozen = is_compared_by_fields(kind) and kind.__dataclass_params__.frozen
+    if is_frozen or isinstance(value, tuple | frozenset) or kind is HashableMapping:
+        return makeup_of(value)
+    return compares_by_identity(kind)
 
 
-def has_hash(value: Any) -> bool:
-    """Whether a value can be a key."""
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
+def _all_are_stable(value: Any, makeup: Makeup, stable: list[bool]) -> bool:
+    return all(stable) and (makeup.sort != "mapping" or all(map(is_stable, makeup.names)))
 
 
-def snapshot(value: Any, around: tuple[int, ...] = ()) -> Any:
-    """What a value without a hash is like now, as long as it is made of containers and of objects with a `__dict__`.
+# --- what has no hash -------------------------------------------------------------------------------------------------
+
+
+def is_watchable(value: Any) -> bool:
+    """Whether a snapshot says all there is to say of a value without a hash: what it is made of is stable.
+
+    >>> is_watchable({"sizes": [3]}), is_watchable([np.zeros(2)])
+    (True, False)
+    """
+    return fold(value, _look_at_watchable, _all_are_stable, lambda level: True)
+
+
+def _look_at_watchable(value: Any) -> bool | Makeup:
+    return is_stable(value) if has_hash(value) else _inside(value) or False
+
+
+def _inside(value: Any) -> Makeup | None:
+    """What a value without a hash is made of, if that is all that its `==` looks at."""
+    kind = type(value)
+    if isinstance(value, _CONTAINERS) or is_compared_by_fields(kind):
+        return makeup_of(value)
+    # What says itself what it equals may look at all of it. Of arrays `==` gives an array.
+    is_all = is_all_attributes(kind) and not hasattr(kind, "__array__")
+    return makeup_of(value, compared=False) if is_all else None
+
+
+def snapshot(value: Any) -> Any:
+    """What a value without a hash is like now, as long as it is made of containers and of objects with attributes.
 
     Args:
         value: a list, dict, set, dataclass, namespace, ...
-        around: the identities of what it is in, since it may hold itself.
 
     >>> config = {"width": [3]}
     >>> before = snapshot(config)
@@ -91,31 +109,25 @@ def snapshot(value: Any, around: tuple[int, ...] = ()) -> Any:
     >>> before == snapshot(config), before == snapshot({"width": [3]})
     (False, True)
     """
-    if id(value) in around:
-        return ("again", around.index(id(value)))
-    if has_hash(value):
+    return fold(value, _look_at_now, _as_it_is, lambda level: ("again", level))
+
+
+def _look_at_now(value: Any) -> Any:
+    # An error that is caught costs as much as all else here.
+    if type(value) not in _WITHOUT_HASH and has_hash(value):
         return value
-    around = (*around, id(value))
-    if isinstance(value, dict):
-        return type(value), {key: snapshot(part, around) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value), [snapshot(part, around) for part in value]
-    if isinstance(value, set):
+    found = _copied(value) or _inside(value)
+    return value if found is None else found
+
+
+def _as_it_is(value: Any, makeup: Makeup, parts: list[Any]) -> Any:
+    if makeup.sort == "set":
         return frozenset(value)
-    if isinstance(value, slice):
-        return slice, value.start, value.stop, value.step
-    names = compared_fields(type(value))
-    if names is not None:
-        return type(value), {name: snapshot(getattr(value, name, None), around) for name in names}
-    if _can_be_copied(value, around):
-        return Copied(copy.deepcopy(value))
-    if _is_all_attributes(value):
-        return type(value), snapshot(vars(value), around)
-    return value
+    return type(value), parts if makeup.sort == "sequence" else dict(zip(makeup.names, parts, strict=True))
 
 
 class Copied:
-    """A copy of a value that says itself what it equals."""
+    """A copy of a value, which says itself what it equals: one question to it, in place of a walk over its parts."""
 
     __slots__ = ("value",)
 
@@ -123,9 +135,40 @@ class Copied:
         self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Copied) and bool(self.value == other.value)
+        return isinstance(other, Copied) and type(self.value) is type(other.value) and bool(self.value == other.value)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def _copied(value: Any) -> Copied | None:
+    """A copy that equals the value, if it is plain data that shows whether it still is what it was."""
+    if not is_watchable(value):
+        return None
+    # What has a hash is kept, since a copy of what is compared by identity equals nothing.
+    memo: dict[int, Any] = {}
+
+    def keep(*parts: Any) -> None:
+        memo.update((id(part), part) for part in parts)
+
+    def look(part: Any) -> Makeup | None:
+        return keep(part) if has_hash(part) else _inside(part)
+
+    def combine(_: Any, makeup: Makeup, __: list[None]) -> None:
+        if makeup.sort == "mapping":
+            keep(*makeup.names)
+
+    fold(value, look, combine, lambda level: None)
+    try:
+        if is_compared_by_fields(type(value)):
+            twin, makeup = object.__new__(type(value)), makeup_of(value)
+            for name, part in zip(makeup.names, makeup.values, strict=True):
+                object.__setattr__(twin, name, copy.deepcopy(part, memo))
+        else:
+            twin = copy.deepcopy(value, memo)
+        # A NaN equals nothing, and what holds itself cannot be compared: these are looked at part by part.
+        return Copied(twin) if value == twin else None
+    except Exception:  # a copy, and an `==`, of the user's own
+        return None
 
 
 def still_is(value: Any, seen: Any) -> bool:
@@ -144,74 +187,14 @@ def still_is(value: Any, seen: Any) -> bool:
 
 
 @functools.cache
-def compared_fields(kind: type) -> tuple[str, ...] | None:
-    """The fields that the `==` of a dataclass looks at, if `dataclasses` wrote it.
+def is_compared_by_fields(kind: type) -> bool:
+    """Whether a class is of dataclasses whose `==` was written by `dataclasses`, and so comes from no file.
 
     >>> @dataclasses.dataclass
     ... class Config:
     ...     width: int
-    ...     memo: dict = dataclasses.field(compare=False)
-    >>> compared_fields(Config)
-    ('width',)
-    """
-    # What `dataclasses` writes comes from no file.
-    written = getattr(kind.__eq__, "__code__", None)
-    if not dataclasses.is_dataclass(kind) or written is None or not written.co_filename.startswith("<"):
-        return None
-    return tuple(field.name for field in dataclasses.fields(kind) if field.compare)
-
-
-def _can_be_copied(value: Any, around: tuple[int, ...]) -> bool:
-    """Whether a value has an `==` of its own, and is plain data that a copy may be kept of."""
-    return _is_written_with_equality(type(value)) and hasattr(value, "__dict__") and is_watchable(vars(value), around)
-
-
-@functools.cache
-def _is_written_with_equality(kind: type) -> bool:
-    """Whether a class and its bases are Python's, and one of them says what its objects equal."""
-    is_python = all(base is object or base.__flags__ & _HEAP_TYPE for base in kind.__mro__)
-    # Of arrays `==` gives an array.
-    return is_python and isinstance(kind.__eq__, types.FunctionType) and not hasattr(kind, "__array__")
-
-
-def is_watchable(value: Any, around: tuple[int, ...] = ()) -> bool:
-    """Whether a snapshot says all there is to say of a value without a hash: what it is made of is stable.
-
-    >>> is_watchable({"sizes": [3]}), is_watchable([np.zeros(2)])
+    >>> is_compared_by_fields(Config), is_compared_by_fields(dict)
     (True, False)
     """
-    if id(value) in around:
-        return True
-    if has_hash(value):
-        return is_stable(value)
-    around = (*around, id(value))
-    if isinstance(value, dict):
-        return all(map(is_stable, value)) and all(is_watchable(part, around) for part in value.values())
-    if isinstance(value, list | tuple):
-        return all(is_watchable(part, around) for part in value)
-    if isinstance(value, set):
-        return all(map(is_stable, value))
-    if isinstance(value, slice):
-        return all(map(is_stable, (value.start, value.stop, value.step)))
-    names = compared_fields(type(value))
-    if names is not None:
-        return all(is_watchable(getattr(value, name, None), around) for name in names)
-    if _can_be_copied(value, around):
-        return True
-    return _is_all_attributes(value) and is_watchable(vars(value), around)
-
-
-def _is_all_attributes(value: Any) -> bool:
-    """Whether an object is nothing but its `__dict__`: it has no slots, and no base that is written in C."""
-    kind = type(value)
-    if not hasattr(value, "__dict__") or hasattr(kind, "__slots__"):
-        return False
-    # By size: a base that is written in C keeps what it has in the object itself, and from Python 3.12 on nothing else
-    # tells it from a class of Python's. A namespace's own field is its `__dict__`.
-    own = types.SimpleNamespace.__basicsize__ - object.__basicsize__ if isinstance(value, types.SimpleNamespace) else 0
-    return kind.__basicsize__ <= _PLAIN + own and not kind.__itemsize__
-
-
-def kind_compares_by_identity(kind: type) -> bool:
-    """Whether values of a type equal nothing but themselves."""
-    return kind.__eq__ is object.__eq__
+    written = getattr(kind.__eq__, "__code__", None)
+    return dataclasses.is_dataclass(kind) and written is not None and written.co_filename.startswith("<")

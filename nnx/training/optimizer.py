@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from weft.core.records import kinds
 from weft.modules.explicit import as_given
+from weft.nnx.errors import StructureError
 from weft.nnx.graphs.splitting import as_pure, state
 from weft.nnx.graphs.updating import update
 from weft.nnx.missing import MISSING
@@ -151,13 +152,28 @@ class Optimizer(Pytree, Generic[M]):
         pure_state = functools.partial(state, graph=self.graph)
         params, gradients = as_pure(pure_state(model, self.wrt)), as_pure(pure_state(grads, self.wrt))
         before = as_pure(self.opt_state)
-        updates, opt_state = as_given(
-            self.tx.update, gradients, before, params, like=(gradients, before), **as_pure(kwargs)
-        )
+        try:
+            updates, opt_state = as_given(
+                self.tx.update, gradients, before, params, like=(gradients, before), **as_pure(kwargs)
+            )
+        except ValueError as error:
+            _explain_labels(error)
+            raise
         update(model, optax.apply_updates(params, updates))
         update(self.opt_state, pure_state(opt_state))
         self.step[...] += 1
         return updates
+
+
+def _explain_labels(error: ValueError) -> None:
+    """Raises a better error in place of JAX's about a State of Variables in the place of one of values."""
+    if f"{Variable.__module__.rpartition('.')[0]}." in str(error):
+        raise StructureError(
+            "the transformation holds a State of Variables, and an update is given States of plain values: labels or a "
+            "mask that jax.tree.map has made of nnx.state",
+            fix="make it by nnx.map_state(lambda path, variable: ..., nnx.state(model, nnx.Param)), or give the "
+            "transformation a function from params to it",
+        ) from error
 
 
 class ModelAndOptimizer(Optimizer[M]):

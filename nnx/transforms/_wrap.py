@@ -19,7 +19,8 @@ from weft.nnx.graphs.nodes import is_graph_node
 from weft.nnx.missing import Missing
 from weft.nnx.variable.sharding import get_logical_axis_rules
 from weft.nnx.variable.variable import Variable
-from weft.transforms._wrap import as_tuple, by_position, named_like
+from weft.transforms._wrap import as_tuple, by_position
+from weft.transforms.transformed import named_like
 
 O = TypeVar("O")
 

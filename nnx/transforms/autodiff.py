@@ -25,9 +25,10 @@ from weft.nnx.transforms.keywords import ModeKeywords, PullbackKeywords, RematKe
 from weft.nnx.transforms.names import _raise_bound_method_error as _raise_bound_method_error
 from weft.nnx.transforms.names import _resolve_bound_callable as _resolve_bound_callable
 from weft.nnx.variable.kinds import Param
-from weft.transforms._wrap import as_tuple, named_like
+from weft.transforms._wrap import as_tuple
 from weft.transforms.autodiff import GRAD, JVP, VJP, DiffOptions, jvp_with, vjp_with
 from weft.transforms.tracing import REMAT, RematOptions, static_arguments
+from weft.transforms.transformed import named_like
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
@@ -44,7 +45,8 @@ def _grad(name: str, f: Any, argnums: Any, graph: bool | None, graph_updates: bo
     checked_prefix(boundary, argnums, "argnums", "DiffState")
     numbers, filters = argnums_and_filters(argnums)
     # Nothing to differentiate is an empty State with graph updates, as in NNX; otherwise it is an error.
-    settings = DiffOptions(name, numbers, _default(boundary), filters=filters, may_be_none=boundary.updates, **options)
+    more = {"filters": filters, "chooses": "nnx.DiffState", "may_be_none": boundary.updates, **options}
+    settings = DiffOptions(name, numbers, _default(boundary), **more)
     # As in NNX, which binds a call to the signature where there are graph updates: `grad(loss)(model=model)`.
     reaches = max(as_tuple(numbers), default=-1) + 1
     return decorate(f, over(GRAD, boundary, settings, by_signature=boundary.updates, reaches=reaches))

@@ -21,11 +21,12 @@ from weft.nnx.transforms._wrap import boundary_of, checked_prefix, decorate, ove
 from weft.nnx.transforms.keywords import JitKeywords, ShardMapKeywords
 from weft.nnx.transforms.names import _raise_bound_method_error as _raise_bound_method_error
 from weft.nnx.transforms.names import _resolve_bound_callable as _resolve_bound_callable
-from weft.transforms._wrap import named_like, numbers_and_names
+from weft.transforms._wrap import numbers_and_names
 from weft.transforms.compilation import JitFunction, JitOptions
 from weft.transforms.shards import SHARD_MAP, ShardMapOptions
 from weft.transforms.stages import Stage
 from weft.transforms.tracing import EVAL_SHAPE, NoOptions
+from weft.transforms.transformed import named_like, transform
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
@@ -89,6 +90,7 @@ def _options(
 def jit(fun: Callable[P, R], **options: Unpack[JitKeywords]) -> JitWrapped[P, R]: ...
 @overload
 def jit(**options: Unpack[JitKeywords]) -> Callable[[Callable[P, R]], JitWrapped[P, R]]: ...
+@transform()
 def jit(
     fun: Any = MISSING,
     *,

@@ -22,10 +22,10 @@ from weft.nnx.missing import MISSING
 from weft.nnx.transforms._wrap import boundary_of, checked_prefix, decorate, refuse_bound_method
 from weft.nnx.transforms.keywords import CustomVjpKeywords
 from weft.nnx.variable.variable import Variable
-from weft.transforms._wrap import named_like
 from weft.transforms.custom import CustomOptions
 from weft.transforms.custom_vjps import CUSTOM_VJP, CUSTOM_VJP_WITH_UPDATES
 from weft.transforms.custom_vjps import CustomVjp as CustomVjpOverValues
+from weft.transforms.transformed import named_like, transform
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -80,6 +80,7 @@ def _with_updates_alone(backward: Callable[..., Any]) -> Callable[..., Any]:
 def custom_vjp(fun: Callable[P, R], **options: Unpack[CustomVjpKeywords]) -> CustomVjp[P, R]: ...
 @overload
 def custom_vjp(**options: Unpack[CustomVjpKeywords]) -> Callable[[Callable[P, R]], CustomVjp[P, R]]: ...
+@transform()
 def custom_vjp(
     fun: Any = MISSING,
     *,

@@ -17,7 +17,7 @@ from weft.nnx.transforms._wrap import boundary_of, decorate
 from weft.nnx.transforms.keywords import MetadataKeywords
 from weft.nnx.variable.sharding import PARTITION_NAME
 from weft.nnx.variable.variable import VARIABLE_TYPES
-from weft.transforms._wrap import named_like
+from weft.transforms.transformed import named_like
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -72,10 +72,14 @@ def with_metadata_axes(
         return function
 
     def transformed(*args: Any, **kwargs: Any) -> Any:
-        _each(boundary, in_axes, args, lambda variable, axis: _without_axis(variable, axis, metadata))
+        entered = _each(boundary, in_axes, args, lambda variable, axis: _without_axis(variable, axis, metadata), {})
         out = function(*args, **kwargs)
         # Put back after the function: inside, the Variables have one axis less, and so have their names.
-        done = _each(boundary, in_axes, args, lambda variable, axis: _with_axis(variable, axis, metadata))
+        done = _each(boundary, in_axes, args, lambda variable, axis: _with_axis(variable, axis, metadata), {})
+        # What the function put another Variable in the place of is the caller's still, unless updates reach it.
+        for number, (variable, axis) in entered.items():
+            if axis is not None and number not in done:
+                _with_axis(variable, axis, metadata)
         # An argument that is returned too has its axis by now.
         _each(boundary, out_axes, out, lambda variable, axis: _with_axis(variable, axis, metadata), done)
         return out
@@ -175,12 +179,16 @@ def _names(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _each(
-    boundary: References, axes: Any, tree: Any, apply: Callable[[Any, int], None], done: frozenset[int] = frozenset()
-) -> frozenset[int]:
-    """Applies a hook to each Variable that has an axis, once."""
+    boundary: References, axes: Any, tree: Any, apply: Callable[[Any, int], None], done: Mapping[int, Any]
+) -> dict[int, tuple[Any, int | None]]:
+    """Applies a hook to each Variable that has an axis, once; gives those of the tree with their axes, by identity."""
     apart = take_apart(boundary.graph, tree)
     rides = map(axis_of, rides_of(boundary.graph, axes, apart, read_step, "axes"))
-    for leaf, axis in zip(apart.leaves, rides, strict=True):
-        if type(leaf.holder) in VARIABLE_TYPES and axis is not None and id(leaf.holder) not in done:
-            apply(leaf.holder, axis)
-    return done | {id(leaf.holder) for leaf in apart.leaves if leaf.holder is not None}
+    reached: dict[int, Any] = {
+        id(leaf.holder): (leaf.holder, axis) for leaf, axis in zip(apart.leaves, rides, strict=True)
+    }
+    reached = {number: pair for number, pair in reached.items() if type(pair[0]) in VARIABLE_TYPES}
+    for number, (variable, axis) in reached.items():
+        if axis is not None and number not in done:
+            apply(variable, axis)
+    return reached

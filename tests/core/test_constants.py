@@ -66,6 +66,15 @@ def jitted(x: Any) -> Any:
     return x
 
 
+@dataclasses.dataclass(frozen=True)
+class Scaled:
+    rate: Any = 0.1
+    note: Any = dataclasses.field(default=None, compare=False)
+
+    def scaled(self) -> Any:
+        return self.rate * FACTOR
+
+
 def with_default(n: Any) -> Callable[..., Any]:
     return lambda x, n=n: x + n
 
@@ -86,7 +95,7 @@ MAKERS = [with_default, with_closure, with_keyword]
 
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize(
-    "n", [1, 1.5, "a", (1, ("b", None)), jnp.float32, np.float32(3), Color.RED, by_factor, math.pi]
+    "n", [1, 1.5, "a", (1, ("b", None)), jnp.float32, np.float32(3), Color.RED, by_factor, math.pi, Scaled(2)]
 )
 def test_two_functions_of_one_text_and_equal_constants_have_one_key(make: Callable[[Any], Any], n: Any):
     key = constants_of(make(n), lasting=True)
@@ -98,7 +107,18 @@ def test_two_functions_of_one_text_and_equal_constants_have_one_key(make: Callab
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize(
     ("one", "other"),
-    [(1, 2), (1, 1.0), (1, True), (0.0, -0.0), ("a", b"a"), ((1,), (2,)), (jnp.sin, jnp.cos)],
+    [
+        (1, 2),
+        (1, 1.0),
+        (1, True),
+        (0.0, -0.0),
+        ("a", b"a"),
+        ((1,), (2,)),
+        (jnp.sin, jnp.cos),
+        (Scaled(1), Scaled(2)),
+        (Scaled(1), Settings(1)),
+        (Scaled(1, "a"), Scaled(1, "b")),
+    ],
 )
 def test_functions_of_other_constants_have_other_keys(make: Callable[[Any], Any], one: Any, other: Any):
     assert constants_of(make(one)) != constants_of(make(other))
@@ -106,7 +126,7 @@ def test_functions_of_other_constants_have_other_keys(make: Callable[[Any], Any]
 
 @pytest.mark.parametrize(
     "thing",
-    [jnp.ones(2), np.ones(2), [1], {"a": 1}, {1}, Plain(), LINEAR, STEPS.append, (1, [2])],
+    [jnp.ones(2), np.ones(2), [1], {"a": 1}, {1}, Plain(), LINEAR, STEPS.append, (1, [2]), Scaled([1]), Scaled(TABLE)],
     ids=lambda thing: type(thing).__name__,
 )
 @pytest.mark.parametrize("make", MAKERS)
@@ -130,7 +150,8 @@ def test_what_may_change_is_found_through_functions_and_classes(function: Callab
 
 
 def test_a_global_number_that_is_bound_anew_changes_the_key(monkeypatch: pytest.MonkeyPatch):
-    functions = [by_factor, lambda x: by_factor(x), lambda x: Plain().twice()]
+    scaled = Scaled()
+    functions = [by_factor, lambda x: by_factor(x), lambda x: Plain().twice(), lambda x: x * scaled.scaled()]
     before = [constants_of(function, lasting=True) for function in functions]
     monkeypatch.setitem(globals(), "FACTOR", 3)
     after = [constants_of(function, lasting=True) for function in functions]
@@ -167,7 +188,8 @@ def test_what_is_freed_while_the_program_runs_is_not_lasting():
         pass
 
     inner = jax.jit(lambda x: x)
-    for function in (lambda x: Local, lambda x: inner(x), lambda x: Pair(1, Local)):
+    frozen = dataclasses.make_dataclass("Frozen", [("rate", int)], frozen=True)(1)
+    for function in (lambda x: Local, lambda x: inner(x), lambda x: Pair(1, Local), lambda x: frozen.rate):
         assert constants_of(function) is not None
         assert constants_of(function, lasting=True) is None
     # With what a module has it is another matter: that stays as long as the program.

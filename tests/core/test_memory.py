@@ -177,3 +177,59 @@ def test_an_object_that_cannot_be_known_weakly_is_transformed_all_the_same():
     assert float(weft.jit(Slotted())(1.0)) == 2.0
     assert float(weft.vmap(Unhashable().__call__)(jnp.ones(1))[0]) == 2.0
     assert float(weft.jit(functools.partial(ADD_ONE))(1.0)) == 2.0
+
+
+def squared(x: jax.Array) -> jax.Array:
+    TRACES.append(1)
+    return (x**2).sum()
+
+
+TRACES: list[int] = []
+ANEW: dict[str, Callable[[], Callable[..., Any]]] = {
+    "grad": lambda: weft.grad(squared),
+    "value_and_grad": lambda: weft.value_and_grad(squared),
+    "vmap": lambda: weft.vmap(squared, in_axes=(0,)),
+    "grad of vmap": lambda: weft.vmap(weft.grad(squared)),
+    "remat": lambda: weft.remat(squared),
+    "partial": lambda: functools.partial(squared),
+    "partial of grad": lambda: functools.partial(weft.grad(squared)),
+}
+
+
+@pytest.mark.parametrize("name", ANEW)
+def test_what_a_transform_makes_anew_of_one_function_is_compiled_once(name: str) -> None:
+    TRACES.clear()
+    for _ in range(3):
+        weft.jit(ANEW[name]())(jnp.ones((2, 3)))
+    once = len(TRACES)
+    weft.jit(ANEW[name]())(jnp.ones((2, 3)))
+    assert once == len(TRACES) == 1
+
+
+def test_other_options_and_other_functions_are_other_programs() -> None:
+    pair = jnp.float32(2.0), jnp.float32(3.0)
+    found = [float(weft.jit(weft.grad(lambda x, y: x * y, argnums=i))(*pair)) for i in (0, 1, 0)]
+    assert found == [3.0, 2.0, 3.0]
+    assert [float(weft.jit(functools.partial(jnp.add, one))(1.0)) for one in (1, 1.0, 2)] == [2.0, 2.0, 3.0]
+    assert weft.jit(functools.partial(jnp.add, 1))(1).dtype != weft.jit(functools.partial(jnp.add, 1.0))(1).dtype
+
+
+def test_what_is_remembered_of_a_transformed_function_ends_with_the_function() -> None:
+    def made() -> weakref.ref[Any]:
+        big = jnp.ones(3)
+
+        def closed(x: jax.Array) -> jax.Array:
+            return (x * big).sum()
+
+        weft.jit(weft.grad(closed))(jnp.ones(3))
+        return weakref.ref(closed)
+
+    function = made()
+    gc.collect()
+    assert function() is None
+
+
+def test_arrays_in_a_partial_are_told_apart() -> None:
+    one, two = (weft.jit(functools.partial(jnp.add, jnp.full(2, value)))(jnp.zeros(2)) for value in (1.0, 2.0))
+    assert one[0] == 1
+    assert two[0] == 2

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
+import jax
 import jax.numpy as jnp
 import pytest
 import weft
+from jax.sharding import PartitionSpec
+from weft import nnx
 from weft.core.errors import StructureError
 
 # A program of the user's, whose functions and classes cloudpickle sends by value.
@@ -77,3 +83,111 @@ def test_a_step_over_records_of_a_module_goes_to_another_process_and_back():
     expected = step(linear, jnp.ones(2))
     again, model = cloudpickle.loads(cloudpickle.dumps((step, linear)))
     assert jnp.array_equal(again(model, jnp.ones(2)), expected)
+
+
+def total(x: Any, power: int = 2) -> Any:
+    return (x**power).sum()
+
+
+def both(x: Any, y: Any) -> Any:
+    return x + y, x * y
+
+
+def clipped(x: Any) -> Any:
+    return x * 2
+
+
+def clipped_forward(x: Any) -> Any:
+    return x * 2, None
+
+
+def clipped_backward(_: Any, g: Any) -> Any:
+    return (g * 10,)
+
+
+def clipped_tangent(primals: Any, tangents: Any) -> Any:
+    return primals[0] * 2, tangents[0] * 10
+
+
+def clipped_term(t: Any, out: Any, x: Any) -> Any:
+    return t * 10
+
+
+def _defined(custom: Any, name: str, *rules: Any) -> Any:
+    getattr(custom, name)(*rules)
+    return weft.vmap(weft.grad(custom))
+
+
+MESH = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+XS = jnp.arange(4.0)
+TRANSFORMED: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "jit": (weft.jit(total, static_argnums=1), (XS, 3)),
+    "grad": (weft.grad(total), (XS,)),
+    "grad of jit": (weft.grad(weft.jit(total)), (XS,)),
+    "value_and_grad": (weft.value_and_grad(total), (XS,)),
+    "grad with a filter": (weft.grad(both, wrt=weft.Any(weft.Param, ...), has_aux=True), (jnp.array(1.0), 2.0)),
+    "grad, as a decorator": (weft.grad(argnums=(0,))(total), (XS,)),
+    "vmap": (weft.vmap(both, in_axes=(0, None)), (XS, 2.0)),
+    "pmap": (weft.pmap(both), (XS[None], XS[None])),
+    "scan": (weft.scan(both, reverse=True), (jnp.array(0.0), XS)),
+    "remat": (weft.remat(total), (XS,)),
+    "remat, static": (weft.remat(total, static_argnums=1), (XS, 3)),
+    "jacfwd": (weft.jacfwd(both), (XS, XS)),
+    "jacrev": (weft.jacrev(both, argnums=1), (XS, XS)),
+    "hessian": (weft.hessian(total), (XS,)),
+    "checkify": (weft.checkify(total), (XS,)),
+    "make_jaxpr": (weft.make_jaxpr(total), (XS,)),
+    "transform_metadata": (weft.vmap(weft.transform_metadata(both)), (XS, XS)),
+    "shard_map": (
+        weft.shard_map(clipped, in_specs=PartitionSpec("data"), out_specs=PartitionSpec("data")),
+        (XS,),
+    ),
+    "custom_vjp": (_defined(weft.custom_vjp(clipped), "defvjp", clipped_forward, clipped_backward), (XS,)),
+    "custom_jvp": (_defined(weft.custom_jvp(clipped), "defjvp", clipped_tangent), (XS,)),
+    "custom_jvp by arguments": (_defined(weft.custom_jvp(clipped), "defjvps", clipped_term), (XS,)),
+    "nnx.jit": (nnx.jit(total, static_argnames="power"), (XS,)),
+}
+
+
+@pytest.mark.parametrize("how", [pickle, cloudpickle], ids=["pickle", "cloudpickle"])
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_what_every_transform_makes_is_pickled_after_it_was_called(name: str, how: Any):
+    function, args = TRANSFORMED[name]
+    # Without a mesh it is the one in context. JAX's meshes are of devices, which are not pickled.
+    with jax.set_mesh(MESH) if name == "shard_map" else contextlib.nullcontext():
+        expected = function(*args)
+        again = pickle.loads(how.dumps(function))
+        assert str(again(*args)) == str(expected)
+    assert again is not function
+    assert type(again) is type(function)
+    assert repr(again) == repr(function)
+
+
+class Doubled(weft.Module):
+    w: jax.Array
+
+    @weft.jit
+    def step(self, x: Any) -> Any:
+        return self.w * x
+
+    @weft.grad
+    def slope(self, x: Any) -> Any:
+        return (self.w * x).sum()
+
+
+@weft.value_and_grad(argnums=1)
+def decorated(w: Any, x: Any) -> Any:
+    return (w * x).sum()
+
+
+@pytest.mark.parametrize("how", [pickle, cloudpickle], ids=["pickle", "cloudpickle"])
+def test_what_a_transform_decorates_in_a_module_is_pickled_by_its_name(how: Any):
+    assert pickle.loads(how.dumps((decorated, Doubled.step))) == (decorated, Doubled.step)
+    model, step = pickle.loads(how.dumps((Doubled(XS), Doubled.slope)))
+    assert jnp.array_equal(step(model, XS).w, XS)
+
+
+def test_what_a_transform_made_is_shared_by_copies_as_a_function_is():
+    function = weft.grad(total)
+    assert copy.copy(function) is function
+    assert copy.deepcopy([function])[0] is function

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.wide
 # example: why it cannot agree
 EXCEPTIONS = {
     "module.view_info": "prints the text of the layers' docstrings, and weft's layers have their own",
+    "nn.normalization.WeightNorm": "finds the normalised weights in the Params; here only with `nnx_flax_faults`",
 }
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")

@@ -25,8 +25,25 @@ def dtype_of_an_adapted_layer(library):
     return str(layer(jnp.ones((2, 4))).dtype)
 
 
+def largest_weight_after_a_call(norm):
+    def program(library):
+        inner = library.Linear(2, 2, kernel_init=lambda *_: jnp.diag(jnp.array([4.0, 8.0])), rngs=library.Rngs(0))
+        layer = getattr(library, norm)(inner, rngs=library.Rngs(0))
+        layer.eval()
+        library.jit(lambda layer: layer(jnp.ones(2)[None]))(layer)
+        return round(float(inner.kernel[...].max()), 3)
+
+    return program
+
+
 # program: what is right
-FAULTS = {masked_average: 1.0, masked_accuracy: 1.0, dtype_of_an_adapted_layer: "bfloat16"}
+FAULTS = {
+    masked_average: 1.0,
+    masked_accuracy: 1.0,
+    dtype_of_an_adapted_layer: "bfloat16",
+    largest_weight_after_a_call("WeightNorm"): 8.0,
+    largest_weight_after_a_call("SpectralNorm"): 8.0,
+}
 
 
 @pytest.mark.parametrize(("program", "right"), FAULTS.items(), ids=lambda one: getattr(one, "__name__", str(one)))

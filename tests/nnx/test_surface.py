@@ -2,12 +2,18 @@
 
 import importlib
 import inspect
+import pkgutil
+import re
 import types
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
 from flax import nnx as flax_nnx
 from weft import nnx
+from weft.nnx.interop.installing import twin_module
+
+from .agreement import followed
 
 NAMES = sorted(name for name in dir(flax_nnx) if not name.startswith("_"))
 BRIDGE = ["bridge", *(f"bridge.{name}" for name in ("interop", "module", "variables", "wrappers"))]
@@ -37,6 +43,43 @@ def test_names_of_modules_are_where_other_code_imports_them_from(name):
     names = OF_MODULES[name].split()
     assert [one for one in names if not hasattr(theirs, one)] == []
     assert [one for one in names if not hasattr(ours, one)] == []
+
+
+MODULES = ["flax.nnx", *(module.name for module in pkgutil.walk_packages(flax_nnx.__path__, "flax.nnx."))]
+
+
+@pytest.fixture(scope="module")
+def left_out():
+    """The names that docs/differences.md says are left out, by module."""
+    text = (Path(__file__).parents[2] / "docs" / "differences.md").read_text()
+    section = text.partition("## Names of flax's modules that are not here")[2].partition("\n## ")[0]
+    entries = re.findall(r"`([a-z_.]+): ([^`]*)`", section)
+    return {
+        module: {name for of, names in entries if of == module for name in names.split()}
+        for module in (full.removeprefix("flax.nnx.").replace("flax.nnx", "nnx") for full in MODULES)
+    }
+
+
+@followed
+@pytest.mark.parametrize("full", MODULES)
+def test_a_module_has_what_flaxs_has_but_for_what_is_listed(full, left_out):
+    theirs, ours = importlib.import_module(full), twin_module(full)
+    names = {name for name in vars(theirs) if not re.fullmatch("__.*__", name)}
+    # Submodules are there once they are imported, and which ones are is up to the other tests of this process.
+    names -= {name for name in names if f"{full}.{name}" in MODULES}
+    listed = left_out[full.removeprefix("flax.nnx.").replace("flax.nnx", "nnx")]
+    assert sorted(name for name in names - listed if not hasattr(ours, name)) == []
+    assert sorted(name for name in listed if hasattr(ours, name)) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["nnx.nn.linear.MappingProxyType", "nnx.graphlib.tp", "nnx.transforms.iteration.struct"]
+)
+def test_what_flaxs_modules_import_is_there_where_it_is_installed(name):
+    module, _, attribute = name.rpartition(".")
+    assert getattr(twin_module(f"flax.{module}"), attribute) is getattr(
+        importlib.import_module(f"flax.{module}"), attribute
+    )
 
 
 @pytest.mark.parametrize("name", BRIDGE)

@@ -6,7 +6,8 @@
 
 Compared are x and every array of the record after each of two calls, that configuration is what it was, that a leaf
 which no statement writes is the very array that was passed in, that the caller's record is as it was, and that of a
-donated record everything that came out is alive.
+donated record everything that came out is alive. Then both calls are run again, from the start: nobody looks at the
+record between them, but for what `Program.between` does with it.
 """
 
 from __future__ import annotations
@@ -122,7 +123,16 @@ def _run_and_compare(program: Program, weft: dict[str, Any], theirs: list[Any]) 
             _difference(_at(old, leaf.path), value) for leaf, value in zip(leaves(program.record), given, strict=True)
         ):
             return "the caller's record changed"
-    return None
+    return _run_unseen(program, weft, *theirs[-1])
+
+
+def _run_unseen(program: Program, weft: dict[str, Any], expected_x: Any, expected: dict[str, Any]) -> str | None:
+    m, x = weft["made"]()
+    x, m = weft["run"](m, x)
+    x, m = weft["run"](weft["between"](m), x)
+    found = [("x", x, expected_x), *((path, _at(m, path), value) for path, value in expected.items())]
+    wrong = [f"{path}: {_difference(ours, value)}" for path, ours, value in found if _difference(ours, value)]
+    return f"after {program.between!r} between two calls, {wrong[0]}" if wrong else None
 
 
 def _at(record: Any, path: str) -> Any:

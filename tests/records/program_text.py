@@ -19,10 +19,10 @@ from random_programs import (
     statements_of,
 )
 from random_records import Array, Leaf, Schema, construct, leaves, schemas
-from random_statements import Code, Statement
+from random_statements import Code, Statement, chain
 
 PRELUDE = """
-import functools
+import copy, dataclasses, functools, pickle
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -41,10 +41,20 @@ def mean_over(names, v): return jax.lax.pmean(v, names) if names else v
 def draw(key, x): return jax.random.uniform(key.reshape(-1)[0], x.shape)
 def next_key(key): return jax.random.wrap_key_data(jax.random.key_data(key) + 1, impl=jax.random.key_impl(key))
 def total(tree): return sum((jnp.tanh(v.sum()) for v in jax.tree.leaves(tree)), jnp.float32(0))
+def reset(v): return 0 if jnp.ndim(v) == 0 else jnp.zeros_like(v)
+def seen(w): return jnp.sin(w.sum() + 0.137)  # not tanh: 1 at large sums, where rounding decides what is clipped
+def doubled(tree): return jax.tree.map(lambda v: v * 2 if jnp.issubdtype(v.dtype, jnp.floating) else v, tree)
 def is_float(path, kind, leaf): return jnp.issubdtype(leaf.dtype, jnp.floating)
 def floats(seed, shape): return jnp.asarray(np.random.RandomState(seed).randint(-6, 7, shape) / 4, jnp.float32)
 def ints(seed, shape): return jnp.asarray(np.random.RandomState(seed).randint(0, 4, shape), jnp.int32)
 def keys(seed, shape): return jax.random.split(jax.random.key(seed), shape) if shape else jax.random.key(seed)
+@dataclasses.dataclass(frozen=True)
+class Own:  # equal whatever it remembers
+    factor: float
+    reads: list = dataclasses.field(default_factory=list, compare=False)
+    def read(self):
+        self.reads.append(1)
+        return self.factor
 """
 WEFT = """
 import weft
@@ -52,6 +62,10 @@ from weft.core.threads.handle import peek
 
 class Slow(weft.Param): pass
 class Momentum(weft.BatchStat): pass
+class Box(weft.Module):
+    inner: weft.Module
+    note: Any
+def reassembled(m): return m.replace(**{f.name: getattr(m, f.name) for f in dataclasses.fields(m)})
 """
 MAKERS = {"f": "floats", "i": "ints", "key": "keys"}
 
@@ -67,9 +81,9 @@ def weft_text(program: Program) -> str:
         leaf = next(leaf for leaf in leaves(program.record) if leaf.parts == parts)
         return _array(program, leaf)
 
-    lines.append(f"m = {construct(program.record, array)}")
-    lines.append(f"x = floats(7, {shape_of_x(program)})")
-    lines.append(f"run = f{program.levels[0].number}")
+    lines.append(f"def made(): return {construct(program.record, array)}, floats(7, {shape_of_x(program)})")
+    lines.append(f"m, x = made()\nrun = f{program.levels[0].number}")
+    lines.append(f"def between(m):\n    {program.between}\n    return m")
     return "\n".join(lines)
 
 
@@ -95,6 +109,8 @@ def _class(schema: Schema) -> list[str]:
         annotation = f"Annotated[{', '.join([declared.annotation, *extras])}]" if extras else declared.annotation
         lines.append(f"    {declared.name}: {annotation}{' = weft.static()' if declared.static else ''}")
     record = schema.instance(random.Random(0))
+    if schema.caches:
+        lines += ["    @functools.cached_property", "    def seen(self): return seen(self.w)"]
     lines.append("    def __call__(self, x, axes=()):")
     code = Code("self", "", record, axes=lambda paths: "axes", indent=" " * 8)
     if schema.stateful and schema.threaded:
@@ -205,6 +221,19 @@ def _weft_grad(program: Program, i: int, level: Level, inner: str) -> list[str]:
     return lines
 
 
+def _weft_jvp(program: Program, i: int, level: Level, inner: str) -> list[str]:
+    text, paths = level.wrt
+    lines = ["moves = m"]
+    if level.options == "replace":  # None, by hand, where nothing moves
+        for leaf in leaves(program.record):
+            if leaf.path not in paths:
+                lines.append(f"moves = {chain('moves', program.record, leaf.parts, 0, 'None')}")
+    else:
+        lines = [f"moves = weft.select(m, {text})"]
+    call = f"weft.jvp({inner}, (m, x), (moves, jnp.ones_like(x)), has_aux=True, wrt={_both(text)})"
+    return [*lines, f"x, dx, m = {call}", "x = settle(x + 0.25 * dx)"]
+
+
 def _both(text: str) -> str:
     return f"weft.Any({text}, lambda path, kind, leaf: path == ())"
 
@@ -225,6 +254,7 @@ WEFT_CALLS: Calls = {
     "while_loop": lambda p, i, level, inner: [
         f"m, x, _ = weft.while_loop(lambda c: c[2] < 2, lambda c: (*{inner}(c[0], c[1])[::-1], c[2] + 1), (m, x, 0))"
     ],
+    "jvp": _weft_jvp,
     **dict.fromkeys(("grad", "value_and_grad", "vjp"), _weft_grad),
 }
 
@@ -284,6 +314,15 @@ def _plain_grad(program: Program, i: int, level: Level, inner: str) -> list[str]
     return lines
 
 
+def _plain_jvp(program: Program, i: int, level: Level, inner: str) -> list[str]:
+    return [
+        f"chosen = {{k: m[k] for k in {list(level.wrt[1])}}}",
+        f"moved = lambda chosen, x: {inner}({{**m, **chosen}}, x)",
+        "x, dx, m = jax.jvp(moved, (chosen, x), (chosen, jnp.ones_like(x)), has_aux=True)",
+        "x = settle(x + 0.25 * dx)",
+    ]
+
+
 PLAIN_CALLS: Calls = {
     "jit": lambda p, i, level, inner: [f"x, m = jax.jit({inner})(m, x)"],
     "plain_jit": lambda p, i, level, inner: [f"x, m = jax.jit({inner})(m, x)"],
@@ -301,5 +340,6 @@ PLAIN_CALLS: Calls = {
         f"step = lambda c: (*{inner}(c[0], c[1])[::-1], c[2] + 1)",
         "m, x, _ = jax.lax.while_loop(lambda c: c[2] < 2, step, (m, x, 0))",
     ],
+    "jvp": _plain_jvp,
     **dict.fromkeys(("grad", "value_and_grad", "vjp"), _plain_grad),
 }

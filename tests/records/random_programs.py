@@ -11,8 +11,9 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from random_copies import random_between, random_copy, random_value_statement
 from random_records import KINDS, TAGS, WIDTH, Leaf, Record, leaves, random_root, schemas
-from random_statements import Call, Scale, Statement, Whole, random_statements
+from random_statements import Call, Custom, Scale, Statement, Whole, random_statements
 
 CARRY = "weft.Carry"
 
@@ -54,13 +55,14 @@ class Level:
 class Program:
     record: Record
     levels: list[Level]
+    between: str = "pass"  # done with `m` between two calls
 
 
 # --- drawing ---------------------------------------------------------------------------------------------------------
 
 TRANSFORMS = ["jit", "vmap", "scan", "cond", "switch", "fori_loop", "while_loop", "grad", "value_and_grad", "remat"]
-TRANSFORMS += ["vmap", "scan", "jit", "plain_jit", "plain_vmap", "vjp"]
-WEIGHTS = [4, 4, 4, 2, 1, 1.5, 1.5, 2, 3, 1.5, 2, 2, 2, 1.5, 1.5, 1]
+TRANSFORMS += ["vmap", "scan", "jit", "plain_jit", "plain_vmap", "vjp", "jvp"]
+WEIGHTS = [4, 4, 4, 2, 1, 1.5, 1.5, 2, 3, 1.5, 2, 2, 2, 1.5, 1.5, 1, 1.5]
 
 
 def random_program(seed: int) -> Program:
@@ -68,7 +70,7 @@ def random_program(seed: int) -> Program:
     record = random_root(rng)
     for schema in schemas(record):
         instance = schema.instance(random.Random(0))
-        schema.body = random_statements(rng, instance, rng.choice([1, 2, 3]), schema.stateful)
+        schema.body = _statements(rng, instance, rng.choice([1, 2, 3]), schema.stateful)
     depth = rng.choice([1, 1, 2, 2, 3])
     levels: list[Level] = []
     for number in range(depth):
@@ -76,7 +78,20 @@ def random_program(seed: int) -> Program:
     if levels[0].transform in ("jit", "plain_jit") and rng.random() < 0.5:
         levels[0].options = "donate_argnums=0"
     levels.append(Level(_block(rng, record, rng.choice([2, 3, 4])), threaded=rng.random() < 0.5, number=depth))
-    return Program(record, levels)
+    program = Program(record, levels, random_between(rng, record))
+    return _without_jvp(program) if _has_custom(program) else program
+
+
+def _has_custom(program: Program) -> bool:
+    blocks = [schema.body for schema in schemas(program.record)]
+    blocks += [block for level in program.levels for block in (level.before, level.after, *level.others)]
+    return any(isinstance(statement, Custom) for block in blocks for statement in block)
+
+
+def _without_jvp(program: Program) -> Program:
+    """The program in which nothing is differentiated in forward mode, which `custom_vjp` refuses."""
+    levels = [replace(level, transform="remat") if level.transform == "jvp" else level for level in program.levels]
+    return replace(program, levels=levels)
 
 
 def _level(rng: random.Random, record: Record, number: int) -> Level:
@@ -90,6 +105,9 @@ def _level(rng: random.Random, record: Record, number: int) -> Level:
     elif transform in ("grad", "value_and_grad", "vjp"):
         level.wrt = _wrt(rng, record)
         level.options = rng.choice(["", "", "argnums=(0, 1)"])
+    elif transform == "jvp":
+        level.wrt = _wrt(rng, record)
+        level.options = rng.choice(["select", "replace"])
     return level
 
 
@@ -115,10 +133,16 @@ def _fitting(level: Level, around: list[Level]) -> Level:
 
 
 def _block(rng: random.Random, record: Record, count: int) -> list[Statement]:
-    found = random_statements(rng, record, count, stateful=True)
+    found = _statements(rng, record, count, stateful=True)
     if count and rng.random() < 0.35:
-        found.insert(rng.randrange(count + 1), _whole(rng, record))
+        whole = random_copy(rng) if rng.random() < 0.4 else _whole(rng, record)
+        found.insert(rng.randrange(count + 1), whole)
     return found
+
+
+def _statements(rng: random.Random, record: Record, count: int, stateful: bool) -> list[Statement]:
+    found = random_statements(rng, record, count, stateful)
+    return [(rng.random() < 0.25 and random_value_statement(rng, record, stateful)) or one for one in found]
 
 
 def _whole(rng: random.Random, record: Record) -> Statement:
@@ -300,6 +324,8 @@ def written(program: Program) -> set[str]:
 
 def smaller(program: Program) -> Iterator[Program]:
     """The programs that one step makes smaller: without a level, or without a statement."""
+    if program.between != "pass":
+        yield replace(program, between="pass")
     for i in range(len(program.levels) - 1):
         yield replace(program, levels=[*program.levels[:i], *program.levels[i + 1 :]])
     for i, level in enumerate(program.levels):

@@ -37,8 +37,10 @@ CONFIGURATION = {
     "tuple": ["(0.5, 2)", "(1, 'a', jnp.tanh)", "(1.5,)", "(True, (2, 'b'))"],
     "dtype": ["jnp.float32", "jnp.dtype('float32')", "np.float32"],
     "maybe": ["None", "0.75"],
+    "own": ["Own(0.5)", "Own(2.0)", "Own(0.5, [1])"],
 }
 ANNOTATION = {"number": "float", "string": "str", "function": "Any", "tuple": "tuple", "dtype": "Any", "maybe": "Any"}
+ANNOTATION["own"] = "Any"
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ class Schema:
     body: list[Any] = field(default_factory=list)
     stateful: bool = True
     threaded: bool = False
+    caches: bool = False
 
     def instance(self, rng: random.Random) -> Record:
         return Record(self, tuple(field.make(rng) for field in self.fields))
@@ -235,7 +238,7 @@ def _schema(rng: random.Random, name: str, parts: list[Schema]) -> Schema:
     if parts:
         fields += [_part_field(rng, f"p{i}", parts) for i in range(rng.choice([1, 2]))]
     rng.shuffle(fields)
-    return Schema(name, fields, stateful=rng.random() < 0.75, threaded=rng.random() < 0.5)
+    return Schema(name, fields, stateful=rng.random() < 0.75, threaded=rng.random() < 0.5, caches=rng.random() < 0.5)
 
 
 def _array_field(rng: random.Random, name: str, dtype: str) -> Field:

@@ -22,6 +22,7 @@ USES = {
     "tuple": "x + {c}[0]",
     "dtype": "x.astype({c}) - 0.25",
     "maybe": "scaled({c}, x)",
+    "own": "x * {c}.read()",
 }
 OPERATIONS = ["x * {leaf} + 0.5", "x - {leaf}", "jnp.tanh(x) * {leaf}", "jnp.maximum(x, {leaf})", "x + 0.5 * {leaf}"]
 # What a leaf becomes, before it is averaged over the axes that it is not mapped on.
@@ -250,10 +251,10 @@ def assignment(code: Code, parts: tuple[str, ...], new: str, style: str) -> str:
     """The statement that puts a new value where `parts` lead, with whatever lies around it as it was."""
     if code.threaded:
         whole = _whole_containers(code.record, parts)
-        return f"t{''.join(parts[:whole])} = {_chain('t' + ''.join(parts[:whole]), code.record, parts, whole, new)}"
+        return f"t{''.join(parts[:whole])} = {chain('t' + ''.join(parts[:whole]), code.record, parts, whole, new)}"
     if style == "tree_at":
         return f"{code.root} = eqx.tree_at(lambda r: r{''.join(parts)}, {code.root}, {new})"
-    return f"{code.root} = {_chain(code.root, code.record, parts, 0, new)}"
+    return f"{code.root} = {chain(code.root, code.record, parts, 0, new)}"
 
 
 def _whole_containers(record: Any, parts: tuple[str, ...]) -> int:
@@ -275,14 +276,14 @@ def _inside(value: Any, part: str) -> Any:
     return dict(value.values)[eval(part)[0]]
 
 
-def _chain(text: str, record: Any, parts: tuple[str, ...], start: int, new: str) -> str:
+def chain(text: str, record: Any, parts: tuple[str, ...], start: int, new: str) -> str:
     value = record
     for part in parts[:start]:
         value = _inside(value, part)
     if start == len(parts):
         return new
     part = parts[start]
-    inner = _chain(f"{text}{part}", record, parts, start + 1, new)
+    inner = chain(f"{text}{part}", record, parts, start + 1, new)
     if isinstance(value, Record):
         return f"{text}.replace({part[1:]}={inner})"
     if isinstance(value, Mapping):

@@ -28,9 +28,12 @@ CONTENTS = {
     **dict.fromkeys(("weft.cond(", "weft.fori_loop(", "weft.value_and_grad(", "wrt="), 5),
     **dict.fromkeys(("weft.grad(", "weft.vjp(", "weft.remat(", "weft.while_loop(", "jax.jit(", "jax.vmap("), 2),
     "weft.switch(": 1,
+    "def layer(x, part)": 5,
     **dict.fromkeys(("weft.custom_vjp", "eqx.tree_at(", "weft.split(", "weft.select(", "donate_argnums"), 5),
     **dict.fromkeys(("weft.PathContains(", "weft.All(", "weft.Not(", "lambda path, kind, leaf"), 5),
-    **dict.fromkeys(("next_key(", "def layer(x, part)", ".mixed", "(True, (2, 'b'))"), 10),
+    **dict.fromkeys(("next_key(", ".mixed", "(True, (2, 'b'))"), 10),
+    **dict.fromkeys((".seen)", "def pair", "reset(r", "Own(", "reassembled(m)", "copy.copy(m)"), 5),
+    **dict.fromkeys(("weft.jvp(", "moves = weft.select(", "=None)", "pickle.loads(", "Box(m", "weft.at("), 2),
 }
 
 
@@ -53,18 +56,30 @@ WRONG = {
 
 @pytest.mark.parametrize("message", WRONG)
 def test_a_difference_is_found(message, monkeypatch):
-    ours, theirs = WRONG[message]
+    found = _compared(*WRONG[message], "m", monkeypatch)
+    assert found is not None
+    assert re.search(message, found)
+
+
+def test_a_difference_after_what_happens_between_two_calls_is_found(monkeypatch):
+    same = "x, m", "x, m"
+    assert _compared(*same, "m", monkeypatch) is None
+    found = _compared(*same, "m.replace(w=m.w + 1)", monkeypatch)
+    assert found is not None
+    assert re.search("between two calls, \\.w: \\[", found)
+
+
+def _compared(ours, theirs, between, monkeypatch):
     record = fuzz.records.Record(
         fuzz.records.Schema("M", [fuzz.records.Field("w", "", None), fuzz.records.Field("c", "", None)]),
         (fuzz.records.Array("f", 1), fuzz.records.Configuration("number", "0.5")),
     )
     program = fuzz.Program(record, [fuzz.Level([])])
     body = "\nx = floats(0, (3,))\ndef run(m, x): return "
-    monkeypatch.setattr(fuzz, "weft_text", lambda program: CLASS + body + ours)
+    rest = f"\ndef made(): return m, x\ndef between(m): return {between}"
+    monkeypatch.setattr(fuzz, "weft_text", lambda program: CLASS + body + ours + rest)
     monkeypatch.setattr(fuzz, "plain_text", lambda program: "m = {'.w': floats(1, (3,))}" + body + theirs)
-    found = fuzz.compare(program)
-    assert found is not None
-    assert re.search(message, found)
+    return fuzz.compare(program)
 
 
 def test_a_program_that_differs_is_made_smaller(monkeypatch):

@@ -93,11 +93,11 @@ def test_what_was_traced_is_lowered_as_before_without_export():
     [
         (
             lambda: jax.export.export(weft.jit(lambda d: d["w"]))({"w": X, "name": "d"}),
-            ["arguments that hold something static outside of records", "at: d.name: static 'd'", "static_argnames"],
+            ["arguments that hold something static outside of a Module", "at: d.name: static 'd'", "static_argnames"],
         ),
         (
             lambda: jax.export.export(weft.jit(lambda x: (x, "y")))(X),
-            ["returns something static outside of records", "at: output[1]: 'y'"],
+            ["returns something static outside of a Module", "at: output[1]: 'y'"],
         ),
         (
             lambda: written(make().replace(after=object())),

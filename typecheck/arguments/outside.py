@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 from jax.core import Tracer
-from weft.core.closures import closed_over, globals_read
+from weft.core.makeup import closed_over, globals_read
 from weft.typecheck.arguments.abstract_copies import abstract_copy
 from weft.typecheck.arguments.builder import Builder, Scope
 from weft.typecheck.errors import AnnotationError

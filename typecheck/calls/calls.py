@@ -14,6 +14,7 @@ import functools
 import inspect
 import itertools
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import nullcontext
 from types import FunctionType, MethodType
 from typing import Any, cast
 
@@ -37,42 +38,97 @@ from weft.typecheck.messages.running import enter_record, leave_record, module_p
 from weft.typecheck.modes import current_mode
 
 
-def call(
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    typed: bool = True,
-) -> Any:
-    """Calls a function under contract; see `weft.core.hooks.ContractHook.call`."""
+class Running:
+    """A call under contract, from the check of its arguments on; see `weft.core.hooks.Running`.
+
+    Attributes:
+        function, args, kwargs: what is called, with what.
+        plan: the function's, if it has something to check.
+        bindings: the scope of the call, if it has a plan.
+        token: of the record whose method it is.
+    """
+
+    __slots__ = ("args", "bindings", "function", "kwargs", "plan", "token")
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]):
+        self.function, self.args, self.kwargs = function, args, kwargs
+        self.plan: FunctionPlan | None = None
+        self.bindings: Any = None
+        self.token: Any = None
+
+    def leave(self, result: Any) -> Any:
+        __tracebackhide__ = True
+        plan = self.plan
+        return result if plan is None else _leave(plan, self.bindings, result)
+
+    def fail(self, error: Exception) -> None:
+        if not isinstance(error, WeftError):
+            return
+        if self.plan is not None:
+            cut(error)
+            error.__cause__ = None  # as `from None` does
+        # The layer does not know where it is.
+        if self.token is not None and error.of_layer and not any(place.startswith("in ") for place in error.at):
+            error.also_at(module_path())
+
+    def end(self) -> None:
+        if self.token is not None:
+            leave_record(self.token)
+
+
+def enter(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], typed: bool = True
+) -> Running:
+    """Begins a call of a function under contract; see `weft.core.hooks.ContractHook.enter`."""
     __tracebackhide__ = True
+    if type(function) is not FunctionType:
+        function, args, kwargs = _plain(function, args, kwargs)
+    plan = plan_of(function, args)
+    if plan is not None and not (typed or plan.names_shapes):
+        return Running(function, args, kwargs)
+    if plan is None:
+        function = cast(Callable[..., Any], wrapper_of(function, args) or function)
+    running = Running(function, args, kwargs)
+    try:
+        if (plan is not None and plan.is_method) or _is_dispatched(function, args):
+            running.token = enter_record(args[0])
+            _check_numbers(args[0])
+        else:
+            _check_rebuilt(plan, args, kwargs)
+        if plan is not None:
+            running.bindings = _enter(plan, args, kwargs, False)
+            running.plan = plan
+            if current_mode() == "strict" and plan.signature.flavour == "function":
+                running.function = _strictly(function)
+    except BaseException as error:
+        if isinstance(error, Exception):
+            running.fail(error)
+        running.end()
+        raise
+    return running
+
+
+def _plain(
+    function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[Any, tuple[Any, ...], Mapping[str, Any]]:
+    """The Python function that a partial application, a method or an object with a `__call__` runs."""
     if isinstance(function, functools.partial):
-        return call(function.func, (*function.args, *args), {**function.keywords, **kwargs}, typed)
+        return _plain(function.func, (*function.args, *args), {**function.keywords, **kwargs})
     if isinstance(function, MethodType) and not isinstance(function.__self__, eqx.Module):
-        return call(function.__func__, (function.__self__, *args), kwargs, typed)
+        return _plain(function.__func__, (function.__self__, *args), kwargs)
     if not isinstance(function, FunctionType | eqx.Module | type):
         method = getattr(type(function), "__call__", None)  # noqa: B004  (the function itself is wanted)
         if isinstance(method, FunctionType) and not hasattr(function, "__wrapped__"):
-            return call(method, (function, *args), kwargs, typed)
-    plan = plan_of(function, args)
-    if plan is not None and not (typed or plan.names_shapes):
-        return _run_if_planned(None, function, args, kwargs)
-    if plan is None:
-        function = cast(Callable[..., Any], wrapper_of(function, args) or function)
-    is_method = plan is not None and plan.is_method
-    if is_method or _is_dispatched(function, args):
-        token = enter_record(args[0])
-        try:
-            _check_numbers(args[0])
-            return _run_if_planned(plan, function, args, kwargs)
-        except WeftError as error:
-            # The layer does not know where it is.
-            if error.of_layer and not any(place.startswith("in ") for place in error.at):
-                error.also_at(module_path())
-            raise
-        finally:
-            leave_record(token)
-    _check_rebuilt(plan, args, kwargs)
-    return _run_if_planned(plan, function, args, kwargs)
+            return method, (function, *args), kwargs
+    return function, args, kwargs
+
+
+def _strictly(function: Callable[..., Any]) -> Callable[..., Any]:
+    def strictly(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        return call_strictly(function, args, kwargs)
+
+    return strictly
 
 
 def _check_numbers(record: Any) -> None:
@@ -88,13 +144,6 @@ def _check_numbers(record: Any) -> None:
 
 def _is_dispatched(function: Any, args: Sequence[Any]) -> bool:
     return bool(args) and isinstance(args[0], eqx.Module) and owner_of(function, args) is not None
-
-
-def _run_if_planned(plan: FunctionPlan | None, function: Any, args: Any, kwargs: Any) -> Any:
-    __tracebackhide__ = True
-    if plan is None:
-        return function(*args, **kwargs)
-    return run(plan, function, args, kwargs)
 
 
 def _check_rebuilt(plan: FunctionPlan | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -132,21 +181,20 @@ def run(
     """
     __tracebackhide__ = True
     bindings = _enter(plan, args, kwargs, lenient)
-    if plan.signature.flavour != "function":
-        return _WRAPPERS[plan.signature.flavour](plan, bindings, function(*args, **kwargs))
-    if asking:
-        with told(bindings):
-            return _run_in_scope(plan, bindings, function, args, kwargs)
-    return _run_in_scope(plan, bindings, function, args, kwargs)
+    strict = current_mode() == "strict" and plan.signature.flavour == "function"
+    with told(bindings) if asking and plan.signature.flavour == "function" else nullcontext():
+        try:
+            result = call_strictly(function, args, kwargs) if strict else function(*args, **kwargs)
+        except WeftError as error:
+            raise cut(error) from None
+        return _leave(plan, bindings, result)
 
 
-def _run_in_scope(plan: FunctionPlan, bindings: Bindings, function: Any, args: Any, kwargs: Any) -> Any:
+def _leave(plan: FunctionPlan, bindings: Bindings, result: Any) -> Any:
+    """What a function returned, checked in the scope of its call; a generator or coroutine is checked as it runs."""
     __tracebackhide__ = True
-    try:
-        strict = current_mode() == "strict"
-        result = call_strictly(function, args, kwargs) if strict else function(*args, **kwargs)
-    except WeftError as error:
-        raise cut(error) from None
+    if plan.signature.flavour != "function":
+        return _WRAPPERS[plan.signature.flavour](plan, bindings, result)
     if plan.returns is not None:
         _check_one(plan.returns, result, bindings)
     if bindings.pending:

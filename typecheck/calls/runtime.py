@@ -53,17 +53,18 @@ class Contracts:
         except Mismatch:
             _refuse_unless_stack(record, plan)
 
-    def call(
+    def enter(
         self,
         function: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         typed: bool = True,
-    ) -> Any:
+    ) -> calls.Running:
         __tracebackhide__ = True
-        if current_mode() == "off":
-            return function(*args, **kwargs)
-        return calls.call(function, args, kwargs, typed or current_mode() == "strict")
+        mode = current_mode()
+        if mode == "off":
+            return calls.Running(function, args, kwargs)
+        return calls.enter(function, args, kwargs, typed or mode == "strict")
 
 
 def _refuse_unless_stack(record: Any, plan: RecordPlan, *, sparse: bool = True, shares: bool = True) -> None:

@@ -23,6 +23,7 @@ from weft.core.records.configuration import field_values, stored
 from weft.core.records.kinds import Role, field_roles
 from weft.core.records.leaves import keeps_numbers
 from weft.core.records.module import standing_for
+from weft.core.records.pending import fields_of
 from weft.typecheck.language import objects
 
 # (name, static, required, default) of a field; `...` is no default.
@@ -129,7 +130,7 @@ def _make_module(cls: Any, values: Mapping[str, Any]) -> Any:
     record = object.__new__(cls)
     values = {**_defaults(cls, values), **values}
     kept = {name: stored(value) for name, value in values.items()} if keeps_numbers(cls) else values
-    object.__getattribute__(record, "__dict__").update(kept)
+    fields_of(record).update(kept)
     return record
 
 

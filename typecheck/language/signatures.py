@@ -14,10 +14,11 @@ import sys
 from collections import ChainMap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any, Literal
 
 from weft.core.caches import kept_with_class
+from weft.core.makeup import closed_over
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import ANYTHING, NONE, Annotation, Anything, OneOf, Unresolved, members_of
 from weft.typecheck.language.forms import form_of
@@ -166,22 +167,11 @@ def _names_of_function(function: Any, owner: type | None, names: Mapping[str, An
     if not getattr(function, "__annotations__", None):
         return {}
     maps: list[Mapping[str, Any]] = [dict(names)] if names else []
-    maps.append(_closure(function))
+    maps.append(closed_over(function) if isinstance(function, FunctionType) else {})
     if owner is not None:
         maps += [{owner.__name__: owner}, vars(owner)]
     maps += _enclosing_locals(getattr(function, "__qualname__", ""), getattr(function, "__module__", ""))
     return ChainMap(*(dict(one) for one in maps))
-
-
-def _closure(function: Any) -> dict[str, Any]:
-    cells = getattr(function, "__closure__", None) or ()
-    found: dict[str, Any] = {}
-    for name, cell in zip(function.__code__.co_freevars if cells else (), cells, strict=True):
-        try:
-            found[name] = cell.cell_contents
-        except ValueError:  # not assigned yet
-            continue
-    return found
 
 
 def _enclosing_locals(qualname: str, module: str) -> list[Mapping[str, Any]]:
@@ -241,7 +231,8 @@ def attributes_of(cls: type) -> dict[str, Annotation]:
 
 def _read_field(cls: type, name: str, base: type, hint: Any) -> Annotation:
     names: list[Mapping[str, Any]] = [{base.__name__: base, cls.__name__: cls}, dict(vars(base))]
-    names += [_closure(inspect.unwrap(value)) for value in vars(base).values() if inspect.isfunction(value)]
+    methods = [inspect.unwrap(value) for value in vars(base).values() if inspect.isfunction(value)]
+    names += [closed_over(method) for method in methods if isinstance(method, FunctionType)]
     names += _enclosing_locals(base.__qualname__, base.__module__)
     module = sys.modules.get(base.__module__)
     scope = Scope(vars(module) if module else {}, ChainMap(*(dict(one) for one in names)), cls)

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from weft.core.edge import _jax, _tracers
+from weft.core.contexts import trial_context
+from weft.core.edge import _tracers
 from weft.core.tracebacks import whole_tracebacks
 from weft.typecheck.arguments.builder import Assignment, Builder, Unbuildable
 from weft.typecheck.language import objects
@@ -34,10 +35,8 @@ from weft.typecheck.proofs.whose import file_of, is_users
 
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
-# Part of the key of every trace that JAX keeps: each trial has a number of its own, so that none is answered from
-# another's. All have one for the arguments, and for JAX's own functions: these would take most of the time, traced
+# All trials have one number for the arguments, and for JAX's own functions: these would take most of the time, traced
 # again in each trial.
-_trace_context = _jax.make_user_context(None)
 _SHARED = 0
 _numbers = itertools.count(1)
 
@@ -303,7 +302,7 @@ _MAPPINGS = ("originals", "ranks", "options", "open_keys", "classes", "values", 
 @contextlib.contextmanager
 def _of_jaxs_own() -> Iterator[None]:
     """In which JAX's own functions are traced: for all trials, and with nobody looking on."""
-    with among_jaxs_own(), _trace_context(_SHARED):
+    with among_jaxs_own(), trial_context(_SHARED):
         yield
 
 
@@ -321,7 +320,7 @@ class _Run:
 def _run(target: Target, builder: Builder, watch: Watch, passing: Passing) -> _Run:
     ran = _Run()
     try:
-        with _trace_context(_SHARED):
+        with trial_context(_SHARED):
             function, args, kwargs = target.prepare(builder)
         if not watch.violations:  # what was found while constructing must be found each time
             target.made.update(builder.made)
@@ -335,7 +334,7 @@ def _run(target: Target, builder: Builder, watch: Watch, passing: Passing) -> _R
             given = {type(one).__name__ for one in (*args, *kwargs.values())}
             ran.held = frozenset(type(one).__name__ for one in records) - given
             ran.empty = _empty_fields([*records, *(made for made, *_ in builder.calls)])
-        with _trace_context(next(_numbers)):
+        with trial_context(next(_numbers)):
             ran.jaxpr = trace(function, args, kwargs, lambda *given: _around(target, watch, *given), target.axes)
     except Unbuildable:
         raise

@@ -13,7 +13,7 @@ import weft.nnx  # noqa: F401 (declares names of its own)
 from weft.core.edge import moved
 from weft.core.edge.moved import MissingNameError, Names
 
-NAMES = sorted({(names._module, name) for names in moved.DECLARED for name in names.present})
+NAMES = sorted({(names._module, name) for names in moved.declared() for name in names.present})
 # What the interpreter itself needs, so that without it weft is not imported.
 NEEDED = {
     ("jax._src.core", "trace_ctx"),

@@ -16,8 +16,9 @@ import weft
 from hypothesis import given
 from hypothesis import strategies as st
 from jax.experimental.sparse import BCOO
-from weft.core.interpreter import codegen
-from weft.core.interpreter.codegen import FORWARDED, make_builder, make_extractor
+from weft.core.interpreter import extracting
+from weft.core.interpreter.building import FORWARDED, make_builder
+from weft.core.interpreter.extracting import make_extractor
 from weft.core.records.partition import take_apart
 
 ARRAYS = [jnp.ones(2), jnp.arange(3), np.zeros(1), np.float32(2)]
@@ -269,7 +270,7 @@ def test_nodes_of_other_libraries_go_through_jit(node: Any):
 
 
 def test_structures_too_large_to_pay_are_left_to_the_registry(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(codegen, "MOST_LEAVES", 3)
+    monkeypatch.setattr(extracting, "MOST_LEAVES", 3)
     assert extractor_of([1, 2, 3, 4]) is None
     step = weft.jit(lambda xs: [x + 1 for x in xs])
     for _ in range(4):

@@ -28,12 +28,40 @@ class Slotted:
         self.held = held
 
 
+class Private:
+    __slots__ = "__held"  # one slot, given as a text
+
+    def __init__(self, held: Any):
+        self.__held = held
+
+
+def with_keyword(x: Any) -> Callable[..., Any]:
+    def function(y: Any, *, by: Any = x) -> Any:
+        return y + by
+
+    return function
+
+
+def remembering(x: Any) -> Callable[..., Any]:
+    def function(y: Any) -> Any:
+        return y
+
+    function.memo = x  # pyright: ignore[reportFunctionMemberAccess]
+    return function
+
+
 HIDING: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a dataclass": (Box, "output.held: float32[2]"),
     "slots": (Slotted, "output.held"),
     "a container in it": (lambda x: Box({"a": [x]}), "output.held['a'][0]"),
     "a closure": (lambda x: lambda y: x + y, "output closes over x"),
     "a partial": (lambda x: functools.partial(jnp.add, x), "output.args[0]"),
+    "a default": (lambda x: lambda y, x=x: x + y, "output.__defaults__[0]"),
+    "a keyword's default": (lambda x: with_keyword(x), "output.__kwdefaults__['by']"),
+    "an attribute of a function": (lambda x: remembering(x), "output.memo"),
+    "what a jitted function closes over": (lambda x: jax.jit(lambda y: x + y), "output.__wrapped__ closes over x"),
+    "a slot that is private": (Private, "output._Private__held"),
+    "a bound method of a list": (lambda x: [x].append, "output.__self__[0]"),
     "a method": (lambda x: Box(x).__repr__, "output.__self__.held"),
     "beside an array": (lambda x: (x, Box(x)), "output[1].held"),
 }

@@ -141,7 +141,8 @@ def test_an_argument_is_returned_as_it_came_or_in_a_role():
     assert not Axis(0).may_return_on(Axis(None))
     assert Axis(0).may_return_on(Role("primal"))
     assert Placement(CPU, donated=True).may_return_on(Placement(CPU))
-    assert CARRIED.may_return_on(Step(0))
+    assert CARRIED.may_return_on(CARRIED)
+    assert not CARRIED.may_return_on(Step(0))
     assert not Step(0).may_return_on(CARRIED)
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import weft
+from jaxtyping import Int
 from weft.core import Module, SuccessorError, TraceLevelError, static
 from weft.core.records import module as module_core
 from weft.core.records.keys import Keys
@@ -292,6 +293,35 @@ def test_a_successor_that_does_not_fit_is_named_before_and_after(how, message):
     record = Holder([Bad({"x": jnp.zeros(2), "y": jnp.zeros(2)})])
     with pytest.raises(SuccessorError, match=message):
         run(lambda t: t.bads[0](how), record)
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, weft.jit, weft.vmap], ids=["eager", "jit", "vmap"])
+def test_a_number_in_an_arrays_place_is_its_next_value(transform):
+    class Env(Module):
+        time: Int[jax.Array, "env"]
+
+        def reset(self, x):
+            with thread(self) as t:
+                t.time = 0
+                return t.done(x + t.time)
+
+    x, env = transform(Env.reset)(Env(jnp.ones((2, 3), jnp.int16)), jnp.zeros((2, 3)))
+    assert env.time.dtype == jnp.int16
+    np.testing.assert_array_equal(env.time, jnp.zeros((2, 3)))
+    np.testing.assert_array_equal(x, jnp.zeros((2, 3)))
+
+
+@pytest.mark.parametrize("number", [0.5, 1j])
+def test_a_number_that_an_array_cannot_hold_is_refused(number):
+    with pytest.raises(SuccessorError, match=r"(?s)the successor of an ArrayImpl is a (float|complex).*Net.total"):
+        run(lambda t: setattr(t, "total", number))
+
+
+def test_a_number_in_the_place_of_a_key_is_refused():
+    with thread(Shift(jax.random.key(0))) as t:
+        with pytest.raises(SuccessorError, match=r"(?s)the successor of a PRNGKeyArray is a int.*Shift.by"):
+            t.by = 0
+        t.done(None)
 
 
 def test_replacement_that_does_not_fit_is_refused_and_nothing_changes():

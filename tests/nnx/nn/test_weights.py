@@ -1,4 +1,4 @@
-"""LoRA, LoRALinear, WeightNorm and SpectralNorm are flax's: state, outputs, gradients, weights after calls."""
+"""LoRA, LoRALinear, WeightNorm and SpectralNorm are flax's: state, outputs, gradients, weights after calls if asked."""
 
 import inspect
 
@@ -8,6 +8,7 @@ import pytest
 from flax import nnx as flax_nnx
 from jax.nn import initializers
 from weft import nnx
+from weft.nnx.config import config
 from weft.nnx.interop.installing import twin_module
 from weft.nnx.objects.attributes import is_data
 from weft.nnx.objects.stability import is_stable
@@ -178,6 +179,12 @@ NORMS = [
 ]
 
 
+@pytest.fixture
+def faults(monkeypatch):
+    """Weights are written into the Params, as flax writes them."""
+    monkeypatch.setattr(config, "nnx_flax_faults", True)
+
+
 def norms(name, inner, options):
     def make(library):
         rngs = library.Rngs(3)
@@ -199,7 +206,7 @@ def input_of(inner):
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(("name", "inner", "options"), NORMS)
-def test_weights_are_normalised_like_flaxs(name, inner, options):
+def test_weights_are_normalised_like_flaxs(name, inner, options, faults):
     skip_other_scales(name, options)
     theirs, ours = norms(name, inner, options)
     assert_same_state(theirs, ours, 1e-6)
@@ -214,7 +221,7 @@ def test_weights_are_normalised_like_flaxs(name, inner, options):
 
 
 @pytest.mark.parametrize(("name", "inner"), [("WeightNorm", linear), ("SpectralNorm", linear), ("SpectralNorm", conv)])
-def test_compiled_steps_and_gradients_are_flaxs(name, inner):
+def test_compiled_steps_and_gradients_are_flaxs(name, inner, faults):
     skip_other_scales(name, {})
     theirs, ours = norms(name, inner, {})
     x = input_of(inner)
@@ -227,7 +234,7 @@ def test_compiled_steps_and_gradients_are_flaxs(name, inner):
         assert_same_state(theirs, ours, 1e-5)
 
 
-def test_train_and_eval_switch_spectral_norm():
+def test_train_and_eval_switch_spectral_norm(faults):
     theirs, ours = norms("SpectralNorm", linear, {})
     x = x_of(2, 4)
     for act in (lambda m: m.eval(), lambda m: m(x), lambda m: m.train(), lambda m: m(x), lambda m: m(x, False)):
@@ -238,11 +245,35 @@ def test_train_and_eval_switch_spectral_norm():
 
 def test_a_normalised_weight_has_length_or_largest_singular_value_one():
     _, weight = norms("WeightNorm", linear, {})
-    weight(x_of(2, 4))
-    assert_equal(jnp.ones(5), jnp.linalg.norm(weight.layer_instance.kernel[...], axis=0), 1e-5)
+    assert_equal(jnp.ones(5), jnp.linalg.norm(weight(jnp.eye(4)), axis=0), 1e-5)
     _, spectral = norms("SpectralNorm", linear, {"n_steps": 100})
-    spectral(x_of(2, 4))
-    assert_equal(jnp.ones(()), jnp.linalg.norm(spectral.layer_instance.kernel[...], 2), 1e-4)
+    assert_equal(jnp.ones(()), jnp.linalg.norm(spectral(jnp.eye(4)), 2), 1e-4)
+
+
+@pytest.mark.parametrize("options", [{"ref": False}, {"ref": True}, {"hijax": True}], ids=str)
+@pytest.mark.parametrize("name", ["WeightNorm", "SpectralNorm"])
+def test_a_call_leaves_the_weights_what_they_were(name, options):
+    with nnx.var_defaults(**options):
+        layer = getattr(nnx, name)(linear(nnx), rngs=nnx.Rngs(0))
+    before = jnp.asarray(layer.layer_instance.kernel[...])
+    first = layer(x_of(2, 4))
+    assert (layer.layer_instance.kernel[...] == before).all()
+    with pytest.raises(TypeError):
+        layer(jnp.ones((2, 3)))
+    assert (layer.layer_instance.kernel[...] == before).all()
+    assert not (first == layer.layer_instance(x_of(2, 4))).all()
+
+
+def test_what_the_layer_writes_into_its_weight_itself_stays():
+    class Clipped(nnx.Linear):
+        def __call__(self, x):
+            y = super().__call__(x)
+            self.kernel[...] = jnp.zeros((4, 5))
+            return y
+
+    layer = nnx.WeightNorm(Clipped(4, 5, rngs=nnx.Rngs(0)), rngs=nnx.Rngs(0))
+    layer(x_of(2, 4))
+    assert not layer.layer_instance.kernel[...].any()
 
 
 def test_a_scale_may_be_drawn_by_an_initializer_of_jax():

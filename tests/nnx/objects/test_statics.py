@@ -25,6 +25,21 @@ class Model(nnx.Module):
         self.w = nnx.Param(jnp.ones(2))
 
 
+class Slots:
+    """Equal by a slot, and without a hash."""
+
+    __slots__ = ("width",)
+
+    def __init__(self, width):
+        self.width = width
+
+    def __eq__(self, other):
+        return isinstance(other, Slots) and self.width == other.width
+
+    def __repr__(self):
+        return f"Slots({self.width})"
+
+
 STATICS = {
     "dataclass": (Config, lambda c: setattr(c, "width", 5)),
     "inside of a dataclass": (Config, lambda c: c.layers.append(5)),
@@ -35,6 +50,8 @@ STATICS = {
     "tuple of lists": (lambda: ([3],), lambda c: c[0].append(5)),
     "namespace": (lambda: types.SimpleNamespace(width=3), lambda c: setattr(c, "width", 5)),
     "dict of slices": (lambda: {"width": slice(3)}, lambda c: c.update(width=slice(5))),
+    "list in a slice": (lambda: slice([3]), lambda c: c.stop.append(5)),
+    "slots": (lambda: Slots(3), lambda c: setattr(c, "width", 5)),
     "arguments": (lambda: argparse.Namespace(width=3), lambda c: setattr(c, "width", 5)),
 }
 
@@ -105,9 +122,10 @@ class Log(collections.deque):
         ({"a": [1]}, True),
         (Config(), True),
         (types.SimpleNamespace(a=1), True),
+        (Slots(1), True),
         (slice(1, 2), True),
         ((slice(None), 3), True),
-        (slice([1]), False),
+        (slice([1]), True),
         (Log([1]), False),
         ([bytearray(1)], False),
     ],
@@ -203,3 +221,94 @@ def test_graphdefs_of_equal_linen_modules_are_equal():
 
     assert model_of(3) == model_of(3)
     assert model_of(3) != model_of(4)
+
+
+class Asked:
+    """A configuration that counts how often it is asked whether it is equal, or for its hash."""
+
+    def __init__(self):
+        self.width, self.act, self.eqs, self.hashes = 3, Activation(), 0, 0
+
+    def __eq__(self, other):
+        self.eqs += 1
+        return isinstance(other, Asked) and (self.width, self.act) == (other.width, other.act)
+
+    __hash__ = None
+
+
+class AskedForHash(Asked):
+    def __hash__(self):
+        self.hashes += 1
+        return hash(self.width)
+
+
+class Activation:
+    """Equal to itself alone, and so no copy of it is."""
+
+
+def asked_at(call, config, warm=6):
+    for _ in range(warm):
+        call()
+    before = config.eqs + config.hashes
+    call()
+    return config.eqs + config.hashes - before
+
+
+CALLS = {
+    **{name: (lambda transform: lambda m: lambda: transform(m))(make(total)) for name, make in TRANSFORMS.items()},
+    "cached_partial": lambda m: nnx.cached_partial(nnx.jit(total), m),
+    "split": lambda m: lambda: nnx.split(m),
+    "jax.jit": lambda m: (lambda f: lambda: f(*nnx.split(m)))(jax.jit(lambda graphdef, state: state)),
+}
+
+
+@pytest.mark.parametrize("kind", [Asked, AskedForHash])
+@pytest.mark.parametrize("name", CALLS)
+def test_a_value_is_asked_once_a_call_however_many_attributes_it_is(name, kind):
+    model = Model(kind())
+    model.parts = nnx.List([Model(model.config), Model(model.config)])
+    assert asked_at(CALLS[name](model), model.config) == 1
+
+
+def test_a_value_is_asked_once_when_something_else_of_the_structure_has_changed():
+    model = Model(Asked())
+    f = nnx.jit(total)
+
+    def call():
+        model.flag = True
+        f(model)
+
+    assert asked_at(call, model.config) == 1
+
+
+def test_a_value_that_holds_what_equals_itself_alone_is_traced_once():
+    traced = []
+    f = nnx.jit(lambda m: traced.append(m))
+    model = Model(Asked())
+    for _ in range(4):
+        f(model)
+    assert len(traced) == 1
+    model.config.width = 4
+    f(model)
+    assert len(traced) == 2
+
+
+@pytest.mark.parametrize("static", [float("nan"), [float("nan")], Config(float("nan"))], ids=repr)
+def test_a_static_that_is_no_number_is_traced_once(static):
+    traced = []
+    f = nnx.jit(lambda m: traced.append(m))
+    for _ in range(3):
+        f(Model(static))
+    assert len(traced) == 1
+
+
+@pytest.mark.parametrize("kind", [Asked, AskedForHash])
+def test_a_value_is_asked_once_a_call_when_models_of_one_make_take_turns(kind):
+    models = [Model(kind()), Model(kind())]
+    f = nnx.jit(total)
+
+    def call():
+        for model in models:
+            f(model)
+
+    assert [asked_at(call, model.config) for model in models] == [1, 1]

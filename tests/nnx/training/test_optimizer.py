@@ -238,3 +238,26 @@ def test_a_train_state_makes_the_same_steps():
         return library.to_pure_dict(state.params), state.step
 
     assert_equal(*twins(train), 1e-5)
+
+
+def trained_by(transformation):
+    model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, transformation(nnx.state(model, nnx.Param)), wrt=nnx.Param)
+    optimizer.update(model, nnx.grad(lambda m: m(jnp.ones(2)).sum())(model))
+    return model
+
+
+LABELLED = {
+    "labels": lambda labels: optax.multi_transform({"a": optax.sgd(0.1)}, labels),
+    "a mask": lambda mask: optax.adamw(0.1, mask=mask),
+}
+
+
+@pytest.mark.parametrize("transformation", LABELLED.values(), ids=LABELLED)
+def test_labels_in_variables_are_refused_with_what_makes_them_of_plain_values(transformation):
+    with pytest.raises(ValueError, match="holds a State of Variables") as error:
+        trained_by(lambda params: transformation(jax.tree.map(lambda value: "a", params)))
+    assert "nnx.map_state(lambda path, variable: ..., nnx.state(model, nnx.Param))" in str(error.value)
+    # As it says:
+    trained_by(lambda params: transformation(nnx.map_state(lambda path, variable: "a", params)))
+    trained_by(lambda params: transformation(lambda params: jax.tree.map(lambda value: "a", params)))

@@ -1,0 +1,53 @@
+"""What is said to `debug_successors`, which loads when somebody debugs: by programs, and by weft itself."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from weft.core.contexts import marking, successors_context
+from weft.core.edge.trees import PyTree
+from weft.core.paths import Path
+
+T = TypeVar("T")
+
+
+def drop(successor: T) -> T:
+    """Says that a successor is lost on purpose: `debug_successors` lets it pass. It is given back as it is.
+
+    Args:
+        successor: a record, or any tree of them; what a call returned as a whole, too.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from weft.core.threads.lost import debug_successors
+    >>> from weft.core.records.keys import Keys
+    >>> @jax.jit
+    ... def noise(keys):
+    ...     key, keys = keys.next()
+    ...     drop(keys)
+    ...     return jax.random.normal(key)
+    >>> with debug_successors():
+    ...     noise(Keys(0)).shape
+    ()
+    """
+    if marking():
+        from weft.core.threads.lost import note_drop
+
+        note_drop(successor)
+    return successor
+
+
+def note_place(record: PyTree, root: str, path: Path) -> None:
+    """Says where a record belongs, for errors: it may have been rebuilt, and not be found in its owner by identity."""
+    if marking():
+        from weft.core.threads import lost
+
+        lost.note_place(record, root, path)
+
+
+def is_outermost_evaluation() -> bool:
+    """Whether a transform that is called now is to be looked at as a whole, and not as a part of another one."""
+    if successors_context.value is None:
+        return False
+    from weft.core.threads.lost import is_outermost
+
+    return is_outermost()
