@@ -72,7 +72,7 @@ class Ambient(Generic[T]):
             self._local.reset(token)
 
 
-DEBUG_SUCCESSORS = "WEFT_DEBUG_SUCCESSORS"
+DEBUG_SUCCESSORS, DEBUG_KEYS = "WEFT_DEBUG_SUCCESSORS", "WEFT_DEBUG_KEYS"
 
 # Whether contracts are checked, and how strictly; see `typecheck.modes`.
 contract_mode = Ambient[str]("weft_contract_mode", os.environ.get("WEFT_TYPECHECK") or "on")
@@ -80,6 +80,8 @@ contract_mode = Ambient[str]("weft_contract_mode", os.environ.get("WEFT_TYPECHEC
 capture_context: UserContext[tuple[str, ...] | None] = make_user_context(None)
 # Whether successors are marked, for `debug_successors`.
 successors_context: UserContext[bool | None] = make_user_context(True if is_on(DEBUG_SUCCESSORS) else None)
+# Whether draws are entered in a ledger, for `debug_keys`.
+keys_context: UserContext[bool | None] = make_user_context(True if is_on(DEBUG_KEYS) else None)
 # A number for each call that `tabulate` records: what was traced for another one would not run again.
 tabulate_context: UserContext[int | None] = make_user_context(None)
 # A number for each trial of a proof, so that none is answered from what JAX keeps of another.

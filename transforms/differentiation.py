@@ -255,9 +255,17 @@ def _shapes(tree: Any) -> list[tuple[int, ...]]:
 def refuse_misshapen(what: str, values: Sequence[Any], primals: Sequence[Any], path_of: Callable[[int], str]) -> None:
     """Refuses tangents or cotangents by the user's name for what they belong to: JAX counts them from 0."""
     wrong = [
-        f"{path_of(i)}: {types_of(primal)}, its {what}: {types_of(value)}"
+        f"{path_of(i)}: {types_of(primal)}, its {what}: "
+        + (
+            types_of(value)
+            if jax.tree_util.all_leaves([value]) == jax.tree_util.all_leaves([primal])
+            else type(value).__name__
+        )
         for i, (value, primal) in enumerate(zip(values, primals, strict=True))
-        if value is not None and _shapes(value) != _shapes(primal)
+        if value is not None
+        and (
+            _shapes(value) != _shapes(primal) or jax.tree_util.all_leaves([value]) != jax.tree_util.all_leaves([primal])
+        )
     ]
     if wrong:
         raise StructureError(

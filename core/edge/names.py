@@ -56,6 +56,8 @@ OUTSIDE_ONLY = "can only be used outside of `jax.jit`"
 NOT_COMPARED, OUTCOME = "Cache keys should be comparable using __eq__", "weft.core.interpreter.rules.OutcomeNode"
 # A leaf that cannot be traced: as an argument of a compiled call, and where a call is eager.
 NOT_ABSTRACT, NOT_OF_JAX = "as an abstract array", "is not a valid JAX array type"
+# An array that cannot lie as it shall; what comes after says why.
+UNFIT_SHARDING = "is incompatible with its sharding annotation "
 # A mere shape where a value is needed.
 NO_VALUE = "is not a valid JAX type"
 # A tuple where an array is needed: what Python says, NumPy, and JAX.

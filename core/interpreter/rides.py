@@ -146,7 +146,8 @@ class Axis(Ride):
                 raise AxisError(
                     "something mapped leaves under None: by out_axes, or by the in_axes of an argument that changes",
                     at=f"{path()}: {jax.typeof(mapped[0])} for each index",
-                    fix="give it an axis, or reduce it over the mapped one (mean, sum, psum)",
+                    fix="give it an axis, or reduce it over the mapped one (mean, sum, psum): statistics of a "
+                    "BatchNorm by axis_name=, which the vmap is given too",
                 )
 
 

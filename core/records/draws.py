@@ -24,7 +24,7 @@ from typing import Any
 import jax
 from jax.core import Tracer
 from weft.core.callers import calling_line
-from weft.core.edge import _jax
+from weft.core.contexts import DEBUG_KEYS, keys_context
 from weft.core.edge._tracers import is_of_program
 from weft.core.edge.levels import EAGER, current_level
 from weft.core.errors import KeyReuseError
@@ -105,13 +105,9 @@ def _in_loop() -> bool:
 # JAX's files between the one that traces and the one whose function is traced.
 _ON_THE_WAY = {"partial_eval.py", "common.py", "linear_util.py", "profiler.py", "util.py", "api_util.py"}
 
-_ledger: ContextVar[Ledger | None] = ContextVar(
-    "weft_key_ledger", default=Ledger() if is_on("WEFT_DEBUG_KEYS") else None
-)
+_ledger: ContextVar[Ledger | None] = ContextVar("weft_key_ledger", default=Ledger() if is_on(DEBUG_KEYS) else None)
 # What the transform that is traced now has drawn, with its arrays; they are let go with the trace.
 _noting: ContextVar[list[tuple[str, Any, Any, str]] | None] = ContextVar("weft_noted_draws", default=None)
-# Part of the key of JAX's caches: what was traced without the ledger is traced again with it.
-_traced_so = _jax.make_user_context(True if is_on("WEFT_DEBUG_KEYS") else None)
 
 
 def ledger() -> Ledger | None:
@@ -202,12 +198,12 @@ def debug_keys(enabled: bool = True) -> Generator[None]:
     token = _ledger.set(Ledger() if enabled else None)
     watch_methods(_proceed, 1 if enabled else 0)  # so that transforms look whether there is a ledger
     try:
-        with _traced_so(enabled or None), jax.debug_key_reuse(enabled):
+        with keys_context(enabled or None), jax.debug_key_reuse(enabled):
             yield
     finally:
         watch_methods(_proceed, -1 if enabled else 0)
         _ledger.reset(token)
 
 
-if is_on("WEFT_DEBUG_KEYS"):
+if is_on(DEBUG_KEYS):
     watch_methods(_proceed, 1)

@@ -22,6 +22,7 @@ from weft.core.edge import trees
 from weft.core.edge.trees import PyTree, TreeDef
 from weft.core.errors import StaticError, StructureError
 from weft.core.paths import Path, format_path
+from weft.core.records.agree import changes_of_parts, lines, parts_of
 from weft.core.records.filters import Filter, sort_leaves
 from weft.core.records.leaves import Leaf, iter_leaves
 from weft.core.records.statics import Make
@@ -226,9 +227,12 @@ def _leaves_like(treedef: TreeDef, part: PyTree, what: str) -> list[PyTree]:
                 at=format_path(path, what),
                 fix=REDEFINED,
             ) from None
+        # JAX's words are about the nodes in which records keep configuration.
+        wanted, found = parts_of(treedef, ()), parts_of(trees.structure(part), ())
+        changes = {path: texts for path, texts in changes_of_parts(wanted, found).items() if path in wanted}
         raise StructureError(
-            f"{what} is not of this structure: {error}",
-            at=f"{what}: {type(part).__name__}",
+            f"{what} is not of this structure" + ("" if changes else f": {error}"),
+            at=lines(changes, what) or f"{what}: {type(part).__name__}",
             fix="pass a sparse tree from `split`, `select` or `changes` on a tree of the same make",
         ) from None
 

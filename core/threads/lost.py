@@ -99,7 +99,7 @@ def debug_successors(enabled: bool = True) -> Generator[None]:
     Traceback (most recent call last):
     ...
     weft.core.errors.SuccessorError: a successor is lost: nothing that leaves twice uses it
-      at: Counter(...) at ...: count
+      at: Counter(...) at ...: count...
     """
     if not enabled:
         with successors_context(None):

@@ -146,7 +146,10 @@ def fit(offer: Offer, wanted: Mapping[str, Any], here: Mapping[str, Description]
     entries = {path: entry for entry in offer.entries if (path := chosen[entry.name]) is not None}
     lines: list[str] = []
     if options.strict and offer.told:
-        lines += differing_configuration(offer.told, here, paths, options.partial or options.rename is not None)
+        # An array where the other has configuration, such as None, is said once, below.
+        told = {name: one for name, one in offer.told.items() if paths[name] not in wanted}
+        other = {path: one for path, one in here.items() if path not in entries}
+        lines += differing_configuration(told, other, paths, options.partial or options.rename is not None)
     targets: dict[str, Target] = {}
     for name in sorted({*wanted, *entries}):
         both = name in wanted and name in entries
@@ -154,19 +157,19 @@ def fit(offer: Offer, wanted: Mapping[str, Any], here: Mapping[str, Description]
         if target is not None:
             targets[name] = target
         elif both or not options.partial:
-            lines.append(f"{name}: {_show_entry(entries.get(name), name)}, not {_show_like(wanted, name)}")
+            lines.append(f"{name}: {_show_entry(entries.get(name), name, offer)}, not {_show_like(wanted, name, here)}")
     left_over = sorted(name for name, path in chosen.items() if path not in wanted)
     return Fit(targets, lines, tuple(left_over))
 
 
-def _show_entry(entry: Entry | None, name: str) -> str:
+def _show_entry(entry: Entry | None, name: str, offer: Offer) -> str:
     if entry is None:
-        return "nothing"
+        return _show(offer.told.get(name))
     return show_type(entry.kind, entry.shape) + ("" if entry.name == name else f" (in the file: {entry.name})")
 
 
-def _show_like(wanted: Mapping[str, Any], name: str) -> str:
-    return show_type(kind_of(wanted[name]), np.shape(wanted[name])) if name in wanted else "nothing"
+def _show_like(wanted: Mapping[str, Any], name: str, here: Mapping[str, Description]) -> str:
+    return show_type(kind_of(wanted[name]), np.shape(wanted[name])) if name in wanted else _show(here.get(name))
 
 
 def differing_configuration(

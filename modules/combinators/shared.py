@@ -15,20 +15,21 @@ moment, and a file holds it once.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar, cast
 
 import equinox as eqx
 import jax
-from weft.core.errors import AliasError, StructureError, SuccessorError
+from weft.core.errors import AliasError, StructureError, SuccessorError, SurgeryError
 from weft.core.paths import Path, format_path
 from weft.core.records.agree import describe, differences
 from weft.core.records.filters import Inside
 from weft.core.records.leaves import is_array, iter_leaves
 from weft.core.records.module import Module, static
 from weft.core.records.partition import with_leaves
-from weft.core.records.surgery import part_at, with_parts
+from weft.core.records.surgery import at, part_at, with_parts
 
 M = TypeVar("M", bound=eqx.Module)
 
@@ -192,6 +193,11 @@ def _leaf_ties(model: Any, place: Path, source: Path, function: Callable[[Any], 
     try:
         there, here = part_at(model, place), part_at(model, source)
     except KeyError as error:
+        for path in (place, source):
+            try:
+                functools.reduce(operator.getitem, path, at(model))
+            except SurgeryError as missing:  # which lists what is there
+                raise StructureError(missing.what, at=missing.at, fix=missing.fix) from None
         raise StructureError(
             f"nothing is at {error.args[0]!r}",
             at=f"{format_path(place)}: {format_path(source)}",
@@ -201,10 +207,13 @@ def _leaf_ties(model: Any, place: Path, source: Path, function: Callable[[Any], 
         here = jax.eval_shape(function, here)
     wrong = differences(describe(there, ""), describe(here, ""), root=format_path(place))
     if wrong:
+        transposed = function is None and is_array(there) and is_array(here) and there.shape == here.shape[::-1]
         raise StructureError(
             f"what is at {format_path(source)} does not fit",
             at=wrong,
-            fix="tie things of one structure, or give a function",
+            fix=f'give a function, which turns it: {{"{format_path(place)}": ("{format_path(source)}", jnp.transpose)}}'
+            if transposed
+            else "tie things of one structure, or give a function that makes the one of the other",
         )
     leaves = [leaf.path for leaf in iter_leaves(there) if leaf.dynamic]
     return [Tie((*place, *path), (*source, *path), function) for path in leaves]

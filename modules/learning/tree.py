@@ -140,9 +140,9 @@ def stack(models: Sequence[T], axis: int = 0) -> T:
     models = list(models)
     if not models:
         raise StructureError("nothing to stack", fix="pass at least one model")
-    first = describe(models[0], "models[0]")
+    first = describe(models[0], "")
     for i, model in enumerate(models[1:], 1):
-        wrong = differences(first, describe(model, "models[0]"))
+        wrong = differences(first, describe(model, ""), root="models[0]")
         if wrong:
             raise StructureError(
                 f"models[{i}] is not like models[0]", at=wrong, fix="stack what differs in the values of arrays only"

@@ -235,3 +235,30 @@ def test_a_function_in_the_place_of_an_axis_is_told_of_axes(transform: Any):
     transform(None)(model(), jnp.ones((4, 3)))
     by_filter = weft.axes({Inside("head"): None, ...: None})
     weft.vmap(lambda model, x: model(x), in_axes=(by_filter, 0))(model(), jnp.ones((4, 3)))
+
+
+def test_a_tangent_that_is_a_tree_where_an_array_is_is_told_by_the_users_path():
+    with pytest.raises(weft.StructureError, match=r"at: a\.w: float32\[3\], its tangent: tuple\n"):
+        weft.jvp(lambda a: a["w"], ({"w": X},), ({"w": (X,)},))
+
+
+class Configured(weft.Module):
+    weight: jax.Array
+    sizes: Any = (1, None)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda one, other: weft.merge(weft.split(one, ...)[0], other),
+        lambda one, other: weft.update(one, other),
+        lambda one, other: weft.tree.stack([one, other]),
+        lambda one, other: weft.cond(True, lambda: one, lambda: other),
+        lambda one, other: weft.scan(lambda carry, x: (other, x))(one, X),
+    ],
+    ids=["merge", "update", "stack", "cond", "scan"],
+)
+def test_the_nodes_in_which_records_keep_configuration_are_told_as_it(call: Any):
+    with pytest.raises(weft.WeftError, match=r"\.sizes: static \(1, None\) -> tuple") as caught:
+        call(Configured(X), Configured(X, sizes=(1, X)))
+    assert not re.search("Static|Mixed", str(caught.value))

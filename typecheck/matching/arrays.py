@@ -14,7 +14,7 @@ from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import ArrayOf
 from weft.typecheck.language.dims import AnyDim, Dim, FixedDim, NamedDim, SymbolicDim, UnboundDim, VariadicDim
 from weft.typecheck.language.objects import unboxed
-from weft.typecheck.matching.bindings import Bindings, Mismatch, Origin, Pending, Variadic
+from weft.typecheck.matching.bindings import Bindings, Mismatch, Origin, Pending, PendingStructure, Variadic
 from weft.typecheck.matching.compiling import CASES, Check
 from weft.typecheck.matching.policies import Policy
 from weft.typecheck.matching.words import dtype_name
@@ -189,10 +189,14 @@ def settle(bindings: Bindings, *, finally_: bool) -> None:
                 bindings.pending.append(one)
     if finally_ and bindings.pending:
         one = bindings.pending[0]
+        if isinstance(one, PendingStructure):
+            raise AnnotationError(one.unbound, fix='give one argument a structure of that name alone: PyTree[..., "T"]')
         one.dim.evaluate(bindings.sizes, bindings.arguments())
 
 
-def _settle_one(one: Pending, bindings: Bindings) -> bool:
+def _settle_one(one: Pending | PendingStructure, bindings: Bindings) -> bool:
+    if isinstance(one, PendingStructure):
+        return one.check()
     try:
         expected = one.dim.evaluate(bindings.sizes, bindings.arguments())
     except UnboundDim as unbound:

@@ -62,6 +62,21 @@ class Pending:
     origin: Origin
 
 
+@dataclass(slots=True)
+class PendingStructure:
+    """A structure made of several names, which were not all bound when it was met.
+
+    Attributes:
+        unbound: what to say if they never are.
+        check: checks it, and says whether it could.
+        origin: where it was met.
+    """
+
+    unbound: str
+    check: Callable[[], bool]
+    origin: Origin
+
+
 class Bindings:
     """The names of one scope.
 
@@ -70,7 +85,7 @@ class Bindings:
         variadics: the axes of each `*name`.
         structures: the tree definition of each structure name.
         origins: where each name (with its `*`, if any) was bound.
-        pending: expressions still to be checked.
+        pending: expressions and structures still to be checked.
         arguments: gives what the holes of expressions may read: the arguments by name, `self` for a record.
         slot: what is being checked now.
         path: where inside its value.
@@ -91,7 +106,7 @@ class Bindings:
         self.variadics: dict[str, Variadic] = {}
         self.structures: dict[str, Any] = {}
         self.origins: dict[str, Origin] = {}
-        self.pending: list[Pending] = []
+        self.pending: list[Pending | PendingStructure] = []
         self.arguments = arguments
         self.slot = slot
         self.path: Path = ()

@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 from weft.core.paths import key_part
-from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import (
     Annotation,
     BoxOf,
@@ -26,7 +25,7 @@ from weft.typecheck.language.annotations import (
     TupleOf,
 )
 from weft.typecheck.language.forms import TYPEDDICT
-from weft.typecheck.matching.bindings import Bindings, Mismatch, Origin
+from weft.typecheck.matching.bindings import Bindings, Mismatch, Origin, PendingStructure
 from weft.typecheck.matching.compiling import CASES, Check, check_of
 from weft.typecheck.matching.policies import Policy
 
@@ -105,9 +104,23 @@ def _check_structure(spec: TreeOf, found: Any, value: Any, bindings: Bindings) -
             raise Mismatch("structure", spec, value, bindings, expected=known, detail=name)
         return
     names = [piece for piece in spec.structure if piece != "..."]
-    for name in names:
-        if name not in bindings.structures:
-            raise AnnotationError(f"cannot check {spec}: nothing binds the structure {name!r}")
+    unbound = next((name for name in names if name not in bindings.structures), None)
+    if unbound is not None:
+        # A later argument may bind it, as it may bind a dim.
+        slot, path = bindings.slot, bindings.path
+
+        def check() -> bool:
+            kept = bindings.slot, bindings.path, len(bindings.pending)
+            bindings.slot, bindings.path = slot, path
+            _check_structure(spec, found, value, bindings)
+            bindings.slot, bindings.path, before = kept
+            waits = len(bindings.pending) > before
+            del bindings.pending[before:]
+            return not waits
+
+        what = f"cannot check {spec}: nothing binds the structure {unbound!r}"
+        bindings.pending.append(PendingStructure(what, check, Origin(slot, path, None, value)))
+        return
     expected = _compose([bindings.structures[name] for name in names])
     if spec.structure[-1] == "...":
         fits = _begins_with(found, expected)

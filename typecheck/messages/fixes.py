@@ -191,6 +191,18 @@ def _transposed(miss: Mismatch) -> str | None:
     return _transposed_origin(miss, shape)
 
 
+def _channels_first(miss: Mismatch) -> str | None:
+    """The size of the last axis, of which alone the annotation says something, in another one: images as NCHW."""
+    found = _array(miss)
+    if found is None or miss.reason != "size" or miss.annotation.shape.variadic != 0 or len(found[0]) != 1:
+        return None
+    places = [axis for axis, size in enumerate(found[1][:-1]) if size == miss.expected]
+    if len(places) != 1 or miss.slot.role != "argument":
+        return None
+    moved = f"jnp.moveaxis({_name(miss)}, {places[0]}, -1)"
+    return f"axis {places[0]} is of that size: if its channels or features come first, put them last, {moved}"
+
+
 def _without_own(miss: Mismatch) -> Bindings:
     """The scope without what this very value bound before it failed."""
     known = Bindings(miss.slot, miss.bindings.arguments)
@@ -336,6 +348,7 @@ SLIPS: tuple[Slip, ...] = (
     _missing_axis,
     _sharded,
     _transposed,
+    _channels_first,
     _keepdims,
     _successor,
 )

@@ -129,6 +129,11 @@ def register_twice() -> None:
         )
 
 
+def lie_unfit() -> None:
+    mesh = jax.make_mesh((1,), ("data",), devices=jax.devices()[:1])
+    jax.jit(jnp.sin, out_shardings=jax.NamedSharding(mesh, jax.P(None, "data")))(jnp.ones(2))
+
+
 def unbounded() -> None:
     jax.grad(lambda x: jax.lax.while_loop(lambda y: y < 3, lambda y: x + y, x))(1.0)
 
@@ -174,6 +179,7 @@ WORDS: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
         names.NO_VALUE,
         lambda: jax.jit(jnp.sin)(jax.ShapeDtypeStruct((), "float32")),
     ),
+    "a sharding has more axes than its array": (ValueError, names.UNFIT_SHARDING, lie_unfit),
     "a loop has no bound": (ValueError, names.NO_REVERSE, unbounded),
     "an axis is not there": (NameError, f"{names.UNBOUND_AXIS}rows", lambda: jax.lax.psum(1.0, "rows")),
     "an array has fewer axes": (ValueError, f"{names.NO_SUCH_AXIS} 2", lambda: jnp.sum(X, axis=2)),

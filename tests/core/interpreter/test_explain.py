@@ -192,3 +192,14 @@ def test_a_loop_without_a_bound_in_reverse_is_told_how_to_be_bounded(around: Any
     assert isinstance(caught.value, ValueError)
     assert weft.grad(around(times_bounded))(X, jnp.array(3)).tolist() == (4 * X**3).tolist()
     assert weft.grad(lambda x: times(x, 3))(X).tolist() == (4 * X**3).tolist()
+
+
+@pytest.mark.parametrize("option", ["in_shardings", "out_shardings"])
+def test_a_sharding_that_does_not_fit_is_told_without_lanes(option: str):
+    mesh = jax.make_mesh((1,), ("data",), devices=jax.devices()[:1])
+    options = {option: jax.NamedSharding(mesh, jax.P(None, "data"))}
+    with pytest.raises(weft.MeshError, match="an array cannot lie as in_shardings or out_shardings say") as caught:
+        weft.jit(lambda x: {"y": x["x"] + 1}, **options)({"x": X})
+    assert "rank at least 2, but was applied to a value of rank 1" in caught.value.at[0]
+    assert "[0]" not in str(caught.value)
+    weft.jit(lambda x: {"y": x["x"] + 1}, **{option: None})({"x": X})

@@ -20,6 +20,7 @@ from weft import CheckpointError, Checkpoints, Linear, load_checkpoint, load_orb
 from weft.modules.checkpoints import format as form
 
 KEY = jax.random.key(0)
+X = jnp.ones(2)
 
 
 def trained(rate: Any) -> dict[str, Any]:
@@ -49,6 +50,7 @@ MISFITS: dict[str, tuple[Any, Any, str, dict[str, Any]]] = {
         'pass strict=False, which .*, and dtype="like", which',
         {"strict": False, "dtype": "like"},
     ),
+    "an array for None": ({"w": X, "b": X}, {"w": X, "b": None}, "pass partial=True, which", {"partial": True}),
     "another name": (
         {"encoder": Linear(2, 3, key=KEY)},
         {"body": Linear(2, 3, key=KEY)},
@@ -362,3 +364,16 @@ def test_every_fix_line_of_the_room_is_tried():
     ]
     assert len(fixes) > 25
     assert [fix for fix in fixes if fix and " ".join(re.split(r"[:,(;]", fix)[0].split()[:4]) not in tests] == []
+
+
+def test_an_array_where_the_other_has_none_is_said_once(tmp_path: Path):
+    for saved, like, line in (
+        ({"w": X}, {"w": None}, "w: float32[2], not None"),
+        ({"w": None}, {"w": X}, "w: None, not float32[2]"),
+        ({"w": X}, {"w": "text"}, "w: float32[2], not 'text'"),
+        ({"w": X}, {"v": X}, "v: nothing, not float32[2]"),
+    ):
+        save_checkpoint(tmp_path / "file", saved)
+        with pytest.raises(CheckpointError) as caught:
+            load_checkpoint(tmp_path / "file", like)
+        assert [place for place in caught.value.at if place.startswith(line[:2])] == [line]

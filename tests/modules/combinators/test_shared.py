@@ -210,7 +210,7 @@ def test_ties_that_make_no_sense_are_refused():
     model = Model(*parts(), Linear(3, 5, key=THIRD))
     cases: list[tuple[Any, str]] = [
         ({"head.kernel": "embed.embedding"}, r"head.kernel: float32\[3,5\] -> float32\[5,3\]"),
-        ({"head.kernal": "embed.embedding"}, "nothing is at 'kernal'"),
+        ({"head.kernal": "embed.embedding"}, "a Linear has no field 'kernal'"),
         ({"head": "hidden"}, "does not fit"),
         ({"hidden.bias": "hidden.bias"}, "hidden.bias is held nowhere: it is tied itself"),
         ({"hidden.bias": "head.bias", "head.bias": "hidden.bias"}, "does not fit"),
@@ -227,3 +227,27 @@ def test_modes_and_casts_reach_it():
     assert model.head.kernel.dtype == jnp.bfloat16
     assert weft.inference(shared()).ties == shared().ties
     assert len(jax.tree.leaves(weft.select(shared(), Param))) == 3
+
+
+def test_what_belongs_transposed_is_told_how_to_be_turned():
+    model = Sequential(Linear(2, 3, key=FIRST), Linear(3, 2, key=SECOND))
+    with pytest.raises(weft.StructureError, match=r"layers\[1\].kernel: float32\[3,2\] -> float32\[2,3\]") as caught:
+        Shared(model, {"layers[1].kernel": "layers[0].kernel"})
+    ties = caught.value.fix.partition("which turns it: ")[2]
+    assert Shared(model, eval(ties, {"jnp": jnp}))(jnp.ones(2)).shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("place", "at", "fix"),
+    [
+        ("layers[1].weight", "Sequential.layers[1]", "its fields are kernel, bias"),
+        ("layer[1].kernel", "Sequential", "its fields are layers"),
+    ],
+)
+def test_a_path_that_leads_nowhere_lists_what_is_there(place: str, at: str, fix: str):
+    model = Sequential(Linear(2, 3, key=FIRST), Linear(2, 3, key=SECOND))
+    for ties in ({place: "layers[0].kernel"}, {"layers[0].kernel": place}):
+        with pytest.raises(weft.StructureError) as caught:
+            Shared(model, ties)
+        assert caught.value.at == (at,)
+        assert caught.value.fix.startswith(fix)

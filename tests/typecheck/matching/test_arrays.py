@@ -116,13 +116,25 @@ def test_dims_may_differ_from_leaf_to_leaf():
         ("S ...", (1, 2), False),
     ],
 )
-def test_structures_compose(structure, tree, fits):
-    def function(s: PyTree[int, "S"], t: PyTree[int, "T"], tree): ...
+@pytest.mark.parametrize("is_first", [False, True])
+def test_structures_compose_in_any_order(structure, tree, fits, is_first):
+    def last(s: PyTree[int, "S"], t: PyTree[int, "T"], tree): ...
+    def first(tree, s: PyTree[int, "S"], t: PyTree[int, "T"]): ...
 
+    function = first if is_first else last
     function.__annotations__["tree"] = PyTree[int, structure]
-    checked = contract(function)
+    given = {"s": [1, 2], "t": {"x": 1}}
     if fits:
-        checked([1, 2], {"x": 1}, tree)
+        contract(function)(tree=tree, **given)
     else:
-        with pytest.raises(ContractError):
-            checked([1, 2], {"x": 1}, tree)
+        with pytest.raises(ContractError, match=f"argument tree of {function.__name__} should have the structure"):
+            contract(function)(tree=tree, **given)
+
+
+def test_a_structure_that_nothing_binds_is_told_how_it_is_bound():
+    @contract
+    def function(tree: PyTree[int, "... T"]): ...
+
+    with pytest.raises(AnnotationError, match="nothing binds the structure 'T'") as caught:
+        function(([1],))
+    assert 'give one argument a structure of that name alone: PyTree[..., "T"]' in caught.value.fix

@@ -1,0 +1,52 @@
+"""What errors of layers advise mends these errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+import weft
+
+KEY = jax.random.key(0)
+IMAGES = jnp.arange(2.0 * 3 * 8 * 8).reshape(2, 3, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("layer", "x", "advice"),
+    [
+        (weft.Conv2d(3, 4, (3, 3), key=KEY), IMAGES, "jnp.moveaxis(x, 1, -1)"),
+        (weft.Conv2d(3, 4, (3, 3), key=KEY), IMAGES[0], "jnp.moveaxis(x, 0, -1)"),
+        (weft.Conv1d(3, 4, 3, key=KEY), IMAGES[0], "jnp.moveaxis(x, 0, -1)"),
+        (weft.ConvTranspose2d(3, 4, (3, 3), key=KEY), IMAGES, "jnp.moveaxis(x, 1, -1)"),
+        (weft.BatchNorm(3), IMAGES, "jnp.moveaxis(x, 1, -1)"),
+        (weft.LayerNorm(3), IMAGES[0], "jnp.moveaxis(x, 0, -1)"),
+        (weft.Linear(3, 2, key=KEY), IMAGES[0, :, 0], "jnp.moveaxis(x, 0, -1)"),
+    ],
+    ids=["Conv2d", "Conv2d of one", "Conv1d", "ConvTranspose2d", "BatchNorm", "LayerNorm", "Linear"],
+)
+def test_channels_that_come_first_are_told_to_be_put_last(layer: Any, x: Any, advice: str):
+    with pytest.raises(weft.typecheck.ContractError) as caught:
+        layer(x)
+    assert caught.value.fix.endswith(f"if its channels or features come first, put them last, {advice}")
+    layer(eval(advice, {"jnp": jnp, "x": x}))
+
+
+def test_no_axis_is_told_to_be_moved_where_none_fits_or_several_do():
+    for x in (jnp.ones((2, 5, 8)), jnp.ones((3, 3, 8))):
+        with pytest.raises(weft.typecheck.ContractError) as caught:
+            weft.BatchNorm(3)(x)
+        assert "moveaxis" not in str(caught.value)
+
+
+def test_statistics_under_none_are_told_of_the_axis_name():
+    x = jnp.arange(24.0).reshape(4, 2, 3) ** 2
+
+    def run(norm: weft.BatchNorm, **options: Any) -> Any:
+        return weft.vmap(lambda norm, x: norm(x), in_axes=(None, 0), out_axes=(0, None), **options)(norm, x)
+
+    with pytest.raises(weft.AxisError, match="something mapped leaves under None") as caught:
+        run(weft.BatchNorm(3))
+    assert "statistics of a BatchNorm by axis_name=, which the vmap is given too" in caught.value.fix
+    assert run(weft.BatchNorm(3, axis_name="batch"), axis_name="batch")[1].mean.shape == (3,)
