@@ -1,6 +1,7 @@
 """Records, kinds, filters, split and merge, keys, the transform interpreter, capture."""
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from weft.core.caches import clear_caches
 from weft.core.contexts import DEBUG_SUCCESSORS
@@ -32,7 +33,7 @@ from weft.core.errors import (
     TraceLevelError,
     WeftError,
 )
-from weft.core.first_use import on_first_use
+from weft.core.first_use import first_use
 from weft.core.interpreter.retraces import RetraceWarning, explain_retraces
 from weft.core.records.axis_names import Sharded
 from weft.core.records.exporting import exportable
@@ -59,12 +60,22 @@ from weft.core.switches import is_on
 from weft.core.threads.debugging import drop
 from weft.core.threads.handle import peek, thread
 
-with on_first_use(globals()):
+if TYPE_CHECKING:
     from weft.core.records.keys import Keys, KeyStream, SeedError, StreamError, debug_keys
     from weft.core.records.surgery import at
     from weft.core.records.written import LeftBehindError
     from weft.core.sowing.capturing import CaptureError, capture, perturb, perturbations, scope, sow
     from weft.core.threads.lost import debug_successors
+
+# Where each of them comes from; a test holds the two lists together.
+_HOMES = {
+    "weft.core.records.keys": "Keys KeyStream SeedError StreamError debug_keys",
+    "weft.core.records.surgery": "at",
+    "weft.core.records.written": "LeftBehindError",
+    "weft.core.sowing.capturing": "CaptureError capture perturb perturbations scope sow",
+    "weft.core.threads.lost": "debug_successors",
+}
+__getattr__, __dir__ = first_use(globals(), _HOMES)
 
 if is_on(DEBUG_SUCCESSORS):
     import_module("weft.core.threads.lost")  # from the first call on

@@ -1,5 +1,7 @@
 """Layers as records, and the pure ops that they share with `weft.nnx`."""
 
+from typing import TYPE_CHECKING
+
 from jax.nn import (
     celu,
     elu,
@@ -28,9 +30,9 @@ from jax.nn import (
     swish,
     tanh,
 )
-from weft.core.first_use import on_first_use
+from weft.core.first_use import first_use
 
-with on_first_use(globals()):
+if TYPE_CHECKING:
     from weft.modules import ops
     from weft.modules.activations import PReLU
     from weft.modules.attention.kv_cache import CacheError, KeyValueCache, rewind
@@ -86,6 +88,61 @@ with on_first_use(globals()):
     from weft.modules.sharding.placing import named_shardings, shard
     from weft.modules.sharding.unnamed import ReplicatedWarning
     from weft.modules.summary import tabulate
+
+# Where each of them comes from; a test holds the two lists together.
+_HOMES = {
+    "weft.modules": "ops",
+    "weft.modules.activations": "PReLU",
+    "weft.modules.attention.kv_cache": "CacheError KeyValueCache rewind",
+    "weft.modules.attention.multi_head": "MultiHeadAttention",
+    "weft.modules.attention.positions": "ALiBi LearnedPositions RoPE SinusoidalPositions sinusoidal",
+    "weft.modules.attention.transformer": "TransformerBlock",
+    "weft.modules.checkpoints.checkpoint": "load_checkpoint save_checkpoint",
+    "weft.modules.checkpoints.fitting": "LoadReport",
+    "weft.modules.checkpoints.folders": "Checkpoints load_orbax",
+    "weft.modules.checkpoints.format": "CheckpointError",
+    "weft.modules.checkpoints.importing": "import_weights",
+    "weft.modules.combinators.ensemble": "Ensemble",
+    "weft.modules.combinators.mixture": "MoE",
+    "weft.modules.combinators.parallel": "Parallel StatefulParallel",
+    "weft.modules.combinators.sequential": "Sequential StatefulSequential",
+    "weft.modules.combinators.shared": "Shared",
+    "weft.modules.combinators.stack": "Stack",
+    "weft.modules.combinators.wrappers": "Frozen Lambda Residual",
+    "weft.modules.construct": "ConfigError",
+    "weft.modules.convolutions.conv": "Conv Conv1d Conv2d Conv3d",
+    "weft.modules.convolutions.conv_transpose": "ConvTranspose ConvTranspose1d ConvTranspose2d ConvTranspose3d",
+    "weft.modules.convolutions.pooling": "adaptive_avg_pool adaptive_max_pool avg_pool max_pool min_pool",
+    "weft.modules.convolutions.pooling_layers": "AdaptiveAvgPool AdaptiveMaxPool AvgPool MaxPool MinPool",
+    "weft.modules.convolutions.resizing": "PixelShuffle Upsample",
+    "weft.modules.convolutions.windows": "PaddingError",
+    "weft.modules.dense.gated": "GatedMLP",
+    "weft.modules.dense.general": "Einsum LinearGeneral",
+    "weft.modules.dense.linear": "Embed Linear",
+    "weft.modules.dense.low_rank": "LoRA lora",
+    "weft.modules.dense.mlp": "MLP",
+    "weft.modules.dense.quantized": "QuantizedLinear quantize",
+    "weft.modules.dropout": "Dropout DropPath",
+    "weft.modules.initialising": "init",
+    "weft.modules.learning": "metrics tree",
+    "weft.modules.learning.metrics": "MetricError",
+    "weft.modules.learning.optimizer": "Optimizer",
+    "weft.modules.learning.policy": "Policy",
+    "weft.modules.learning.scaling": "LossScale",
+    "weft.modules.modes": "inference training",
+    "weft.modules.norms.group_norm": "GroupNorm InstanceNorm",
+    "weft.modules.norms.moments": "UnboundAxisError",
+    "weft.modules.norms.norm": "BatchNorm LayerNorm RMSNorm",
+    "weft.modules.norms.weight_norms": "SpectralNorm WeightNorm",
+    "weft.modules.recurrence.cells": "GRUCell LSTMCell OptimizedLSTMCell RecurrentCell SimpleCell",
+    "weft.modules.recurrence.rnn": "RNN Bidirectional",
+    "weft.modules.recurrence.state_space": "DiagonalSSM",
+    "weft.modules.shaping": "Flatten Identity",
+    "weft.modules.sharding.placing": "named_shardings shard",
+    "weft.modules.sharding.unnamed": "ReplicatedWarning",
+    "weft.modules.summary": "tabulate",
+}
+__getattr__, __dir__ = first_use(globals(), _HOMES)
 
 __all__ = [
     "MLP",

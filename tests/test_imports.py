@@ -497,3 +497,15 @@ def test_a_short_namespace_lists_its_own_names_alone(name: str):
     assert listed
     assert not {"jax", "jnp", "np", "math", "annotations", "Any", "Callable", "TypeVar", "T"} & {*listed}
     assert all(getattr(getattr(weft, name), one).__module__.startswith("weft.") for one in listed)
+
+
+@pytest.mark.parametrize("package", ["core", "transforms", "modules"])
+def test_what_checkers_read_is_what_is_imported_on_first_use(package: str):
+    import ast
+
+    module = import_module(f"weft.{package}")
+    tree = ast.parse(Path(module.__file__).read_text())
+    (block,) = [one for one in tree.body if isinstance(one, ast.If)]
+    read = {(one.module, name.name, name.asname or name.name) for one in block.body for name in one.names}
+    entries = [(home, *one.partition("=")) for home, names in module._HOMES.items() for one in names.split()]
+    assert read == {(home, origin, name or origin) for home, origin, _, name in entries}

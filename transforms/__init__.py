@@ -1,6 +1,8 @@
 """Every JAX transform over records, each declared once as a rule of the interpreter."""
 
-from weft.core.first_use import on_first_use
+from typing import TYPE_CHECKING
+
+from weft.core.first_use import first_use
 from weft.core.interpreter.prefixes import axes
 from weft.core.interpreter.rides import Carry
 from weft.transforms.autodiff import grad, value_and_grad
@@ -9,7 +11,7 @@ from weft.transforms.compilation import jit
 from weft.transforms.mapping import pmap, vmap
 from weft.transforms.scanning import scan
 
-with on_first_use(globals()):
+if TYPE_CHECKING:
     from weft.transforms.autodiff import jvp, linearize, vjp
     from weft.transforms.checks import error_if
     from weft.transforms.custom_jvps import custom_jvp
@@ -19,6 +21,20 @@ with on_first_use(globals()):
     from weft.transforms.sequences import associative_scan, map
     from weft.transforms.shards import shard_map
     from weft.transforms.tracing import checkify, eval_shape, make_jaxpr, remat, transform_metadata
+
+# Where each of them comes from; a test holds the two lists together.
+_HOMES = {
+    "weft.transforms.autodiff": "jvp linearize vjp",
+    "weft.transforms.checks": "error_if",
+    "weft.transforms.custom_jvps": "custom_jvp",
+    "weft.transforms.custom_vjps": "custom_vjp",
+    "weft.transforms.jacobians": "hessian jacfwd jacrev",
+    "weft.transforms.loops": "fori_loop while_loop",
+    "weft.transforms.sequences": "associative_scan map",
+    "weft.transforms.shards": "shard_map",
+    "weft.transforms.tracing": "checkify eval_shape make_jaxpr remat transform_metadata",
+}
+__getattr__, __dir__ = first_use(globals(), _HOMES)
 
 __all__ = [
     "Carry",

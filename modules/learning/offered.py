@@ -8,7 +8,7 @@ from types import FunctionType
 from typing import Any
 
 import jax
-from weft.core.closures import closed_over
+from weft.core.makeup import closed_over
 
 # What `minimize` gives to transformations that take it.
 OFFERED = frozenset({"value", "grad", "value_fn", "grad_fn"})
