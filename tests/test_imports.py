@@ -501,11 +501,10 @@ def test_a_short_namespace_lists_its_own_names_alone(name: str):
 
 @pytest.mark.parametrize("package", ["core", "transforms", "modules"])
 def test_what_checkers_read_is_what_is_imported_on_first_use(package: str):
-    import ast
-
     module = import_module(f"weft.{package}")
     tree = ast.parse(Path(module.__file__).read_text())
-    (block,) = [one for one in tree.body if isinstance(one, ast.If)]
-    read = {(one.module, name.name, name.asname or name.name) for one in block.body for name in one.names}
+    blocks = [one.body for one in tree.body if isinstance(one, ast.If) and ast.unparse(one.test) == "TYPE_CHECKING"]
+    imports = [one for block in blocks for one in block if isinstance(one, ast.ImportFrom)]
+    read = {(one.module, name.name, name.asname or name.name) for one in imports for name in one.names}
     entries = [(home, *one.partition("=")) for home, names in module._HOMES.items() for one in names.split()]
     assert read == {(home, origin, name or origin) for home, origin, _, name in entries}

@@ -68,7 +68,7 @@ def test_two_classes_of_different_names_are_not_taken_for_one():
     assert not same_name(FIRST["Block"], SECOND["Net"])
     assert not same_name(FIRST["Block"], FIRST["Block"])
     assert same_name(FIRST["Block"], SECOND["Block"])
-    with pytest.raises(StructureError, match="Custom node type mismatch"):
+    with pytest.raises(StructureError, match="the tree after: Block -> Net"):
         weft.changes(OLD, FIRST["Net"](OLD))
 
 

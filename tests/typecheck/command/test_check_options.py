@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from weft.core.contexts import contract_mode
 from weft.typecheck.command.front import main as command
 from weft.typecheck.command.linter import judge_here
 
@@ -131,7 +132,8 @@ def test_a_dim_expression_that_cannot_be_solved_is_one_line(tmp_path: Path, caps
 def test_an_unknown_mode_is_one_line_and_the_rest_is_checked(
     project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr("weft.typecheck.modes._process", None)
+    # As the environment gives it, which is read as weft is imported.
+    monkeypatch.setattr(contract_mode, "_process", "fast")
     monkeypatch.setenv("WEFT_TYPECHECK", "fast")
     assert main(["check", "--only", "right", str(project(False))]) == 2
     printed = capsys.readouterr()

@@ -48,11 +48,15 @@ def kept(state: PyTree[Array, "S T"], params: PyTree[Array, "T"], ones: PyTree[A
     return jax.tree.map(lambda leaf: leaf * 2, state)
 
 
+def unbound(state: PyTree[Array, "S T"], params: PyTree[Array, "T"]) -> PyTree[Array, "S T"]:
+    return jax.tree.map(lambda leaf: leaf * 2, state)
+
+
 def doubled(tables: PyTree[dict[str, Float[Array, "n"]]]) -> PyTree[dict[str, Float[Array, "n"]]]:
     return jax.tree.map(lambda leaf: leaf * 2, tables)
 
 
-@pytest.mark.parametrize("function", [total, halved, doubled, paired, moments], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("function", [total, halved, doubled, paired, moments, kept], ids=lambda one: one.__name__)
 def test_right_programs_hold(function):
     report = verify(function)
     assert report.ok, str(report)
@@ -75,4 +79,4 @@ def test_wrong_programs_are_found(function, message):
 
 def test_a_structure_that_nothing_binds_is_said_in_one_line():
     with pytest.raises(AnnotationError, match="nothing binds the structure 'S'"):
-        verify(kept)
+        verify(unbound)
