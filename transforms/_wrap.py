@@ -83,7 +83,7 @@ class _SameAgain(Generic[O]):
 # array hangs on; those of them that were used last.
 _at_once: Recent[Any, Interpreted[Any]] = Recent(256)
 caches.register(
-    caches.Table("transforms._wrap", "rule, mode, options and texts", 256, lambda: len(_at_once), _at_once.clear)
+    caches.Table("weft.transforms._wrap", "rule, mode, options and texts", 256, lambda: len(_at_once), _at_once.clear)
 )
 
 
@@ -92,7 +92,7 @@ caches.register(
 _same_again: Recent[Any, _SameAgain[Any]] = Recent(64)
 caches.register(
     caches.Table(
-        "transforms._wrap", "rule, mode, options and functions", 64, lambda: len(_same_again), _same_again.clear
+        "weft.transforms._wrap", "rule, mode, options and functions", 64, lambda: len(_same_again), _same_again.clear
     )
 )
 
