@@ -1,7 +1,8 @@
 """jit: compile, with records in and successors out.
 
 Static leaves are static by themselves; leaves that did not change do not leave the trace; dispatch is asynchronous and
-goes through generated code (see `core.interpreter.codegen`). Arguments ride by their sharding and by whether they are donated.
+goes through generated code (see `core.interpreter.codegen`). Arguments ride by their sharding and by whether they are
+donated.
 """
 
 from __future__ import annotations
