@@ -19,7 +19,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 from jax.core import Tracer
@@ -63,7 +63,7 @@ class Ledger:
         Raises:
             KeyReuseError: if it was made before, or is made again by the loop that it is traced in.
         """
-        if _in_loop() and not any(isinstance(one, Tracer) and is_of_program(one) for one in (key, count)):
+        if _in_loop() and _outside(key) is not None and _outside(count) is not None:
             raise _reuse(name, count, "in each iteration of a loop", f"drawn at {where}")
         level, entry = current_level(), (id(key), id(count))
         # Asked again by the arrays themselves, as an entry may outlive one of its two for a moment.
@@ -94,7 +94,7 @@ def _reuse(name: str, count: Any, how: str, place: str) -> KeyReuseError:
 
 def _in_loop() -> bool:
     """Whether the innermost program that JAX traces is the body of a loop: its public ways do not say."""
-    frame = sys._getframe(1)
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None and not frame.f_code.co_name.startswith("trace_to_jaxpr"):
         frame = frame.f_back
     while frame is not None and Path(frame.f_code.co_filename).name in _ON_THE_WAY:
@@ -149,20 +149,26 @@ def noted_draws(kept: Kept, values: Sequence[Any], carried: Sequence[bool]) -> G
     finally:
         _noting.reset(token)
     places = {id(value): i for i, value in enumerate(values)}
-    for name, *arrays, where in drawn:
-        sources = [places.get(id(array), _outside(array)) for array in arrays]
+    for name, key, count, where in drawn:
+        sources = [places.get(id(array), _outside(array)) for array in (key, count)]
         if None not in sources:
-            kept[name, *(one if isinstance(one, int) else id(one()) for one in sources)] = (name, *sources, where)
+            identities = [
+                one if isinstance(one, int) else id(array) for one, array in zip(sources, (key, count), strict=True)
+            ]
+            kept[name, identities[0], identities[1]] = name, sources[0], sources[1], where
 
 
 def _outside(array: Any) -> Reference | None:
-    return None if isinstance(array, Tracer) and is_of_program(array) else weakref.ref(array)
+    is_inside = isinstance(array, Tracer) and is_of_program(cast("Tracer[Any]", array))
+    return None if is_inside else weakref.ref(cast(Any, array))
 
 
 def enter_draws(kept: Kept, values: Sequence[Any]) -> None:
     """Enters what a transform that was called has drawn, from its arguments' leaves and from what it closes over."""
     entered = _ledger.get()
-    for name, *sources, where in kept.values() if entered is not None else ():
+    if entered is None:
+        return
+    for name, *sources, where in kept.values():
         key, count = (values[one] if isinstance(one, int) else one() for one in sources)
         if key is not None and count is not None:
             entered.enter(name, key, count, where)

@@ -130,9 +130,8 @@ class Module(_Base):
         keep_beside(cls)
         # What is annotated is a field, and a function there its default.
         fields = inspect.get_annotations(cls)
-        members = cast("list[tuple[str, Any]]", list(vars(cls).items()))
-        for name, value in members:
-            is_method = inspect.isfunction(value) or getattr(type(value), "__weft_method__", False)
+        for name, value in list(vars(cls).items()):
+            is_method = inspect.isfunction(value) or getattr(cast(Any, type(value)), "__weft_method__", False)
             if is_method and name not in fields and (name == "__call__" or not name.startswith("_")):
                 setattr(cls, name, _dispatched(value))
 

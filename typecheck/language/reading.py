@@ -232,8 +232,8 @@ def _read_tuple(arguments: tuple[Any, ...], scope: Scope) -> Annotation:
         items += whole.items if isinstance(whole, TupleOf) else (cast(SequenceOf, whole).item,)
     if is_fixed:
         return TupleOf(tuple(items))
-    kinds = tuple(dict.fromkeys(items))
-    return SequenceOf(tuple, ANYTHING if ANYTHING in kinds else OneOf(kinds) if len(kinds) > 1 else kinds[0])
+    kinds: list[Any] = list(dict.fromkeys(items))
+    return SequenceOf(tuple, ANYTHING if ANYTHING in kinds else OneOf(tuple(kinds)) if len(kinds) > 1 else kinds[0])
 
 
 _UNPACKS = (typing.Unpack, typing_extensions.Unpack)

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import pytest
 import weft
 from jaxtyping import Array, Float
+from weft.core.contexts import DEBUG_KEYS, DEBUG_SUCCESSORS
+from weft.core.switches import is_on
 
 
 class Wrap(weft.Module):
@@ -54,6 +56,7 @@ def in_a_thread(function: Callable[[], Any]) -> Any:
     return results
 
 
+@pytest.mark.skipif(is_on(DEBUG_SUCCESSORS) or is_on(DEBUG_KEYS), reason="what debugs has frames at each call")
 @pytest.mark.parametrize("wrap", [Wrap, Typed])
 @pytest.mark.parametrize("how", [lambda f: f, weft.jit], ids=["eager", "jit"])
 def test_calls_of_records_reach_three_hundred_levels(wrap: type[Any], how: Any):

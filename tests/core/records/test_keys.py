@@ -12,6 +12,13 @@ from weft.core import AxisError, KeyReuseError, RngCount, RngKey, drop, merge, s
 from weft.core.records.keys import Keys, KeyStream, SeedError, StreamError, debug_keys
 
 
+@pytest.fixture(autouse=True)
+def successors_may_be_lost():
+    """These are about keys, and forget their streams' successors on purpose."""
+    with weft.debug_successors(False):
+        yield
+
+
 def data(key):
     return np.asarray(jax.random.key_data(key)).tolist()
 
