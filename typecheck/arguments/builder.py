@@ -22,6 +22,7 @@ from weft.core.caches import kept
 from weft.typecheck.language.annotations import Annotation
 from weft.typecheck.language.dims import AnyDim, Dim, FixedDim, NamedDim, Shape, SymbolicDim, UnboundDim, VariadicDim
 from weft.typecheck.language.names import names_of_class
+from weft.typecheck.sizes.dim import is_same
 
 PRIMES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109)
 
@@ -219,7 +220,7 @@ class Builder:
     def used(self, size: Any, scope: Scope, name: str = "") -> None:
         """Notes that a scope names what has this size already."""
         for key, known in self.sizes.items():
-            if known is size or (isinstance(known, int) and known == size):
+            if is_same(known, size):
                 self.scopes.setdefault(key, set()).add(scope.contract_of(name))
 
     @property
@@ -230,8 +231,7 @@ class Builder:
         return frozenset(
             key
             for key in self.numbers
-            if key.rpartition(".")[2] not in named
-            and not any(one is self.sizes[key] or one == self.sizes[key] for one in self.shaped)
+            if key.rpartition(".")[2] not in named and not any(is_same(one, self.sizes[key]) for one in self.shaped)
         )
 
     @property
@@ -333,7 +333,7 @@ class Builder:
         self.has_shapes |= bool(shape.dims)
         axes = [self.dim(dim, f"{place}[{number}]", scope) for number, dim in enumerate(shape.dims)]
         if scope.contract == "" and len(axes) > 1 and axes[0]:
-            self.leading |= {key for key, size in self.sizes.items() if size is axes[0][0] or size == axes[0][0]}
+            self.leading |= {key for key, size in self.sizes.items() if is_same(size, axes[0][0])}
         return scope.lead + tuple(size for part in axes for size in part)
 
     def _alone(self, name: str, scope: Scope) -> Scope:

@@ -18,6 +18,7 @@ from weft.typecheck.language.annotations import Anything, CallableOf, Variable
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Slot, Variadic
 from weft.typecheck.matching.compiling import check_of
 from weft.typecheck.matching.policies import PROOF
+from weft.typecheck.sizes.dim import is_same
 
 
 def any_callable(builder: Builder, place: str, scope: Scope) -> Any:
@@ -62,7 +63,7 @@ def _made_of(arrays: list[Any], like: Any) -> Any:
         return value
     for array in arrays if len(arrays) <= 4 else ():
         for axis, size in enumerate(like.shape):
-            same = [one for one, other in enumerate(array.shape) if other is size or other == size]
+            same = [one for one, other in enumerate(array.shape) if is_same(other, size)]
             if len(same) == 1 and jnp.issubdtype(array.dtype, jnp.number):
                 others = tuple(one for one in range(array.ndim) if one != same[0])
                 along = jnp.sum(array, axis=others).astype(like.dtype)

@@ -21,6 +21,7 @@ from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import Annotation, Instance, Opaque, members_of
 from weft.typecheck.language.objects import is_foreign_class, layer_of
 from weft.typecheck.language.reading import read
+from weft.typecheck.sizes.dim import is_same
 
 
 def is_made_of_its_own(cls: type) -> bool:
@@ -108,7 +109,7 @@ def _integer(builder: Builder, place: str, scope: Scope) -> Any:
 def integer(builder: Builder, name: str, scope: Scope) -> Any:
     """A size that is given as an integer."""
     size = builder.size(name, scope)
-    builder.numbers |= {key for key, known in builder.sizes.items() if known is size or known == size}
+    builder.numbers |= {key for key, known in builder.sizes.items() if is_same(known, size)}
     return size
 
 

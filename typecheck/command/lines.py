@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 # Verdicts by the words of `proofs.report.Verdict`, and two that the command adds: what its owner has accepted.
-PROVED, HOLDS, FAILS, UNDECIDED = "proved", "holds on the sizes tried", "fails", "undecided"
+PROVED, HOLDS, FAILS, UNDECIDED = "proved", "holds", "fails", "undecided"
 IGNORED, KNOWN = "ignored", "in the baseline"
 
 # Of each level, what a summary calls it; the order is that of the summary.
@@ -88,7 +88,7 @@ class Checked:
         counts = {verdict: self.verdicts.count(verdict) for verdict in set(self.verdicts)}
         parts = [
             f"{counts.get(PROVED, 0)} proved",
-            f"{counts.get(HOLDS, 0)} hold on the sizes tried",
+            f"{counts.get(HOLDS, 0)} hold",
             f"{counts.get(FAILS, 0)} fail",
             *(f"{counts[verdict]} {verdict}" for verdict in (UNDECIDED, IGNORED, KNOWN) if counts.get(verdict)),
             *(f"{self.count(level)} {words}" for level, words in _COUNTED.items() if self.count(level)),

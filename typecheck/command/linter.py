@@ -302,7 +302,8 @@ def _part(contract: Contract, strict: bool) -> Checked:
     else:
         told = verdict.value
     where = f"{shown(contract.file)}:{contract.line}: {contract.name}"
-    assumptions = tuple(f"{where}: holds when {what}" for what in contract.assumptions)
+    when = "given" if contract.failures else "holds when"  # what fails does so where these are met
+    assumptions = tuple(f"{where}: {when} {what}" for what in contract.assumptions)
     # What ended with its time may have more of it on another machine; what ended with its trials does so everywhere.
     return Checked(tuple(lines), (told,), assumptions, marks=tuple(marks), lasting=contract.cause is not Cause.SECONDS)
 

@@ -138,9 +138,9 @@ def sizes_of_object(value: Any) -> dict[str, Any]:
 
 def is_size(value: Any) -> bool:
     """Whether a value can be the size of a dim."""
-    from weft.typecheck.language.symbolic import is_symbolic
+    from weft.typecheck.sizes.dim import Dim
 
-    return type(value) is int or is_symbolic(value)
+    return type(value) in (int, Dim)
 
 
 def note_sizes(value: Any, sizes: Mapping[str, Any]) -> None:

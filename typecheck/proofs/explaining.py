@@ -106,7 +106,7 @@ class Explainer:
         stuck: the last of them.
         unbuilt: why no arguments could be made where a need was tried, if so.
         beyond: the first trial that passed a guard without joining sizes, with its needs.
-        at_end: the first trial that ran to its end once axes were as many, or shapes without names one, as it asks.
+        at_end: the first trial that ran to its end, and returned something else than it says, at sizes that it takes.
         pending: the failure that an explanation is being looked for.
         in_vain: where, and with which words, a class failed that nothing made hold.
         refused: by place, the first trial in which a guard refused the class there, where it had refused no other.
@@ -146,6 +146,15 @@ class Explainer:
             if self._endless == _MOST_ENDLESS and self._meter is not None:
                 raise Exhausted(f"{_MOST_ENDLESS} trials with a recursion that has no end")
         return self._known[key]
+
+    def spend(self) -> None:
+        """Pays for a trial that is not to be kept.
+
+        Raises:
+            Exhausted: if the budget has no more.
+        """
+        if self._meter is not None:
+            self._meter.spend()
 
     @property
     def keys(self) -> set[str]:
@@ -269,7 +278,7 @@ class Explainer:
                 if found.ok:
                     return self.weaken(trial, candidate, deal, first)
                 step.see(found, candidate)
-                if found.error is None and not found.joins_dims and candidate.only_of_axes:
+                if found.error is None and not found.joins_dims and candidate.of_many_sizes:
                     self.at_end = self.at_end or found
                 # What ran to its end is past the guard, whatever is wrong with its result.
                 further = found.progress > trial.progress or found.error is None

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weft.typecheck.arguments.builder import ITEMS, PRIMES, Assignment
+from weft.typecheck.sizes.clauses import Clause
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Needs:
         counts: pairs (key, place) where a key is the number of items of a collection; it is in `equal`, too, with the
             number that they were found at.
         items: pairs (place, other) of collections of which the first has as many items as the other.
+        asked: what guards ask of sizes, and what raises without one; see `questions`.
     """
 
     multiples: tuple[tuple[str, str | int], ...] = ()
@@ -60,6 +62,7 @@ class Needs:
     guards: tuple[tuple[str, str], ...] = ()
     counts: tuple[tuple[str, str], ...] = ()
     items: tuple[tuple[str, str], ...] = ()
+    asked: tuple[Clause, ...] = ()
 
     def plus(self, **more: Any) -> Needs:
         """These and one more: `needs.plus(order=("k", "n", 1))`."""
@@ -96,6 +99,7 @@ class Needs:
             *(f"{key} is a square" for key in self.squares if key not in unknown),
             *(f"{key} >= {number}" for key, number in self.least if key not in unknown),
             *self._refused_in_words(unknown),
+            *map(str, self.asked),
             *(f"{key} is among the sizes tried: {', '.join(map(str, sizes))}" for key, sizes in self.among),
         )
 
@@ -129,9 +133,9 @@ class Needs:
         return bool(self.alike) and {*self.alike} <= {*self.merged}
 
     @property
-    def only_of_axes(self) -> bool:
-        """Whether no more is asked than numbers of axes, and which sizes are one."""
-        return self == Needs(merged=self.merged, alike=self.alike, ranks=self.ranks)
+    def of_many_sizes(self) -> bool:
+        """Whether each key may still be of many sizes: none is a number, a square, or one that was tried."""
+        return not (self.equal or self.among or self.squares)
 
     def _refused_in_words(self, unknown: Collection[str]) -> Iterator[str]:
         """What guards refuse of keys of which more is known than the sizes that were tried."""
@@ -187,6 +191,7 @@ class Needs:
             and all(key not in sizes or sizes[key] in known for key, known in self.among)
             and all(is_square(sizes.get(key, 1)) for key in self.squares)
             and all(self.admits(key, size) for key, size in sizes.items())
+            and all(clause.allows(sizes) for clause in self.asked)
         )
 
 
@@ -286,9 +291,11 @@ class Dealer:
     primes: list[int]
     sizes: dict[str, int] = field(default_factory=dict)
     used: set[int] = field(default_factory=set)
+    reserved: set[int] = field(default_factory=set)
 
     def deal(self) -> dict[str, int]:
         """The sizes of all keys."""
+        self.reserved = {number for key, number in self.needs.equal if key in self.keys}
         for key in self.keys:
             self._size(key, ())
         return self.sizes
@@ -310,7 +317,7 @@ class Dealer:
             further = itertools.chain(factors, (one for one in PRIMES if one > prime), itertools.count(200))
             power = 2 if key in self.needs.squares else 1
             candidates = ((unit * factor) ** power for factor in further)
-            taken = set(self.sizes.values())
+            taken = self.reserved.union(self.sizes.values())
             ceiling = self.needs.ceiling(key)
             if ceiling is not None:
                 small = (unit * one for one in PRIMES if unit * one <= ceiling)

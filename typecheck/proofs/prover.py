@@ -34,7 +34,6 @@ from weft.typecheck.proofs.programs import program_of
 from weft.typecheck.proofs.report import Cause, Contract, Finding, Report, Verdict
 from weft.typecheck.proofs.search import Outcome, Search
 from weft.typecheck.proofs.shown import findings_of, shown
-from weft.typecheck.proofs.symbolic import symbolically
 from weft.typecheck.proofs.targets import names_taken, targets_of
 from weft.typecheck.proofs.trial import Target, Trial, one_at_a_time
 from weft.typecheck.proofs.violations import first_line
@@ -159,14 +158,20 @@ def prove(target: Target, dims: Mapping[str, Any], budget: Budget, met: set[str]
         return _failed(target, search, outcome)
     if outcome.ended is not None:
         return _ended(target, outcome)
-    symbolic, sampled, reason = symbolically(target, outcome, dims)
+    answers = outcome.answers
+    sampled, reason = tuple(dict.fromkeys((*answers.sampled, *dict(outcome.needs.among)))), ""
+    if answers.open:
+        reason = f"only one answer was tried to {', '.join(answers.open)}"
+    elif sampled:
+        reason = "; ".join(dict.fromkeys(filter(None, answers.sampled.values())))
+    assumptions = _assumptions(target, outcome)
     return _contract(
         target,
-        Verdict.HOLDS if sampled or reason else Verdict.PROVED,
-        symbolic=symbolic,
+        Verdict.HOLDS if sampled or reason or assumptions else Verdict.PROVED,
+        symbolic=tuple(answers.free),
         sampled=sampled,
         tried=_tried(outcome),
-        assumptions=_assumptions(target, outcome),
+        assumptions=assumptions,
         warnings=tuple(_warnings(target, search, outcome)),
         reason=reason,
     )

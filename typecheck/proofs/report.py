@@ -13,12 +13,13 @@ from weft.typecheck.proofs.needs import spelled
 class Verdict(enum.Enum):
     """What is known of a function's contract.
 
-    `UNDECIDED` is what the search for a verdict ended without: nothing that it knows shows that the contract holds, nor
-    that it fails.
+    `PROVED` is said of what holds for all sizes, whatever they are. `HOLDS` is what has conditions, or sizes of which
+    only some could be tried; which of the two, the report says beside it. `UNDECIDED` is what the search for a verdict
+    ended without: nothing that it knows shows that the contract holds, nor that it fails.
     """
 
     PROVED = "proved"
-    HOLDS = "holds on the sizes tried"
+    HOLDS = "holds"
     FAILS = "fails"
     UNDECIDED = "undecided"
     SKIPPED = "not checked"
@@ -102,7 +103,8 @@ class Contract:
 
     def __str__(self) -> str:
         lines = [f"{self.name}: {self.verdict.value}{self._way()}"]
-        lines += [f"  holds when {one}" for one in self.assumptions]
+        # What fails does so where these are met.
+        lines += [f"  {'given' if self.verdict is Verdict.FAILS else 'holds when'} {one}" for one in self.assumptions]
         lines += [f"  {one.rule}: {one}" for one in self.failures]
         lines += [f"  warning, {one.rule}: {one}" for one in self.warnings]
         if self.reason:
@@ -110,12 +112,11 @@ class Contract:
         return "\n".join(lines)
 
     def _way(self) -> str:
-        if self.verdict is Verdict.PROVED:
-            return f" for all {', '.join(map(spelled, self.symbolic))}" if self.symbolic else ""
+        all_of = f" for all {', '.join(map(spelled, self.symbolic))}" if self.symbolic else ""
+        if self.verdict is Verdict.PROVED or (self.verdict is Verdict.HOLDS and not self.sampled):
+            return all_of
         if self.verdict is Verdict.HOLDS:
-            ways = [f"symbolic: {', '.join(map(spelled, self.symbolic))}"] if self.symbolic else []
-            ways += [f"sampled: {', '.join(map(spelled, self.sampled))}"] if self.sampled else []
-            return f" ({len(self.tried)} assignments; {'; '.join(ways)})" if ways else ""
+            return f"{all_of}; on the sizes tried of {', '.join(map(spelled, self.sampled))}"
         return ""
 
 

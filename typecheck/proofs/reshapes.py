@@ -17,12 +17,12 @@ def impossible_reshape(closed: Any, own: frozenset[str]) -> tuple[Exception, tup
     """The error of the first reshape in a jaxpr that changes the number of elements, and the user's file and line.
 
     Args:
-        closed: a closed jaxpr; sizes that are symbolic are taken to be right.
+        closed: a closed jaxpr.
         own: files that count as the user's.
     """
     for eqn in _reshapes(closed.jaxpr):
         old, new = shape_of(eqn.invars[0]), shape_of(eqn.outvars[0])
-        if all(isinstance(size, int) for size in (*old, *new)) and math.prod(old) != math.prod(new):
+        if math.prod(old) != math.prod(new):
             at = next(((file, line) for file, _, line in frames(eqn) if is_users(file, own)), ("", 0))
             return TypeError(f"{REFUSED} of shape {old} into shape {new}"), at
     return None

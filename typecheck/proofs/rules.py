@@ -36,7 +36,7 @@ def candidates(trial: Trial, needs: Needs, constants: frozenset[int], whole: boo
         yield from ranks_needed(trial, needs, near)  # it takes a fixed number of axes, or of items
         return
     of_ranks = speaks_of_rank(trial) or is_about_kinds(trial) or names.NO_SUCH_AXIS in str(trial.error)
-    for rule in _OF_RANKS if of_ranks else _RULES:
+    for rule in _OF_RANKS if of_ranks else _OF_PROMISES if trial.breaks_promise else _RULES:
         if whole and rule in _OF_PARTS:
             continue
         yield from rule(trial, needs, near)
@@ -360,6 +360,13 @@ _RULES: tuple[Rule, ...] = (
     _halves,
     _numbers_of_all,
 )
+
+# Those for a result that is not what the annotations say. What raises asks something of its sizes, and refuses others;
+# what returns another shape than it says is wrong at these sizes, and is not made right by forbidding them. It may only
+# be that what annotations cannot link is one: dims of two records, a number of items, an array from outside.
+_OF_PROMISES: tuple[Rule, ...] = (
+    _joined_numbers, _counts, same_dots, same_shapes, _merges, _as_recorded, _items, ranks_needed, _constants,
+)  # fmt: skip
 
 # Those by which a part of a size (its half, its root) comes out even. Two whole sizes disagree as before then.
 _OF_PARTS: tuple[Rule, ...] = (_numbers, _numbers_of_all, _squares, _halves)

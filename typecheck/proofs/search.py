@@ -1,15 +1,16 @@
 """The search of a proof: several assignments of sizes, and, where one fails, what would have made it hold.
 
-First a trial that holds is looked for, by needs (`explaining`) and by options taken otherwise; then sizes are dealt in
-other ways; then all else is varied (`variations`); at last each need is tried at its edge (`conditions`).
+First a trial that holds is looked for, by needs (`explaining`) and by options taken otherwise; then all else is varied
+(`variations`), and each need is tried at its edge (`conditions`); at last each question that the program asks of its
+sizes is answered both ways (`questions`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from weft.typecheck.arguments.builder import Assignment, Unbuildable
@@ -17,7 +18,7 @@ from weft.typecheck.errors import AnnotationError
 from weft.typecheck.proofs.budget import Budget, Exhausted
 from weft.typecheck.proofs.conditions import confirmed
 from weft.typecheck.proofs.explaining import Explainer
-from weft.typecheck.proofs.needs import DEALS, Needs, ascending
+from weft.typecheck.proofs.needs import DEALS, Deal, Needs, ascending
 from weft.typecheck.proofs.options import (
     argument_of,
     at_guard,
@@ -27,8 +28,8 @@ from weft.typecheck.proofs.options import (
     without_option,
 )
 from weft.typecheck.proofs.pairs import vary_pairs
+from weft.typecheck.proofs.questions import Answers, answer
 from weft.typecheck.proofs.ranks import vary_ranks
-from weft.typecheck.proofs.sizes import vary_compared, vary_ones, vary_remainders
 from weft.typecheck.proofs.trial import Target, Trial
 from weft.typecheck.proofs.variations import (
     Found,
@@ -51,6 +52,7 @@ class Outcome:
         doubtful: the trials that fail for a class that may stand for an abstract one, and by no choice of that class.
         ended: what ended the search before it had decided, if something did.
         pending: the failure that it was looking for an explanation of when it ended.
+        answers: what is known of the questions that the program asks of its sizes.
     """
 
     passed: tuple[Trial, ...]
@@ -60,6 +62,7 @@ class Outcome:
     ended: Exhausted | None = None
     pending: Trial | None = None
     doubtful: tuple[Trial, ...] = ()
+    answers: Answers = field(default_factory=Answers)
 
 
 def _is_about_texts(trial: Trial) -> bool:
@@ -79,6 +82,7 @@ class Search(Explainer):
     def __init__(self, target: Target, dims: Mapping[str, Any], budget: Budget):
         super().__init__(target, dims, budget)
         self.found = Found()
+        self.answers = Answers()
 
     def begin(self) -> tuple[Trial, Needs]:
         """The first trial that holds, with what it needs; one that fails, if nothing is found within the budget.
@@ -106,7 +110,7 @@ class Search(Explainer):
         self._meter = None
         passed, notes = (one for one in found.passed if one.ok), dict.fromkeys(found.notes)
         lists = tuple(passed), tuple(found.failed), found.needs, tuple(notes)
-        return Outcome(*lists, ended, self.pending, tuple(found.doubtful))
+        return Outcome(*lists, ended, self.pending, tuple(found.doubtful), self.answers)
 
     def _decide(self) -> None:
         """Looks for needs under which every deal of sizes holds, then varies what else may vary."""
@@ -118,19 +122,20 @@ class Search(Explainer):
             self.found.failed.append(base)
             return
         started = (base, Needs()) if base.ok else self._started(base)
-        if started is None or not self._dealt(*started):
+        # Needs are found at a few sizes, of which some may be one by chance.
+        if started is None or not self._dealt(*started, DEALS[: 1 if base.ok else None]):
             return
         found = self.found
-        for vary in (vary_classes, vary_options, vary_ranks, vary_pairs, vary_ones):
+        for vary in (vary_classes, vary_options, vary_ranks, vary_pairs):
             if not found.failed:
                 vary(self, found)
         self._confirm()
-        for vary in (vary_remainders, vary_compared):
-            needs = found.needs
-            if not found.failed:
-                vary(self, found)
-            if found.needs is not needs:
-                self._confirm()
+        if not found.failed:
+            needs, self.answers = found.needs, answer(self, found)
+            if self.answers.sampled and not found.failed:
+                self._dealt(found.passed[0], found.needs, DEALS[1:])
+            if (found.needs.least, found.needs.unlike) != (needs.least, needs.unlike):
+                self._confirm()  # a size that is at least 2 may have to be larger yet
 
     def _confirm(self) -> None:
         found = self.found
@@ -200,10 +205,10 @@ class Search(Explainer):
                 return usual if usual.ok else other
         return other
 
-    def _dealt(self, base: Trial, needs: Needs) -> bool:
+    def _dealt(self, base: Trial, needs: Needs, deals: Iterable[Deal]) -> bool:
         """Whether it holds however sizes are dealt, under these needs or more."""
         self.found.needs = needs
-        for deal in DEALS:
+        for deal in deals:
             trial = self.with_needs(base, needs, deal)
             if not trial.ok:
                 more = self.explain(trial, needs, deal)

@@ -32,6 +32,8 @@ from weft.typecheck.proofs.tracing import trace
 from weft.typecheck.proofs.violations import Violation, clashing
 from weft.typecheck.proofs.watch import Watch
 from weft.typecheck.proofs.whose import file_of, is_users
+from weft.typecheck.sizes.dim import known_to_python
+from weft.typecheck.sizes.space import Space
 
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
@@ -179,6 +181,13 @@ class Trial:
         return self.error is None and not self.violations
 
     @property
+    def breaks_promise(self) -> bool:
+        """Whether what a function returned, or a record holds, is not what its annotation says, which makes sense."""
+        if not self.violations or self.violations[0].where.startswith("argument"):
+            return False
+        return min(self.violations[0].sizes, default=0) >= 0  # no axis is of size -1
+
+    @property
     def joins_dims(self) -> bool:
         """Whether two dims are one size in it of which annotations name one: axes without a name are no dims."""
         keys = (*self.assignment.merged, *self.assignment.merged.values())
@@ -231,6 +240,7 @@ def run_trial(
     assignment: Assignment,
     dims: Mapping[str, Any] | None = None,
     watching: Callable[..., Watch] = Watch,
+    space: Space | None = None,
 ) -> Trial:
     """Traces a target under an assignment.
 
@@ -239,6 +249,8 @@ def run_trial(
         assignment: sizes, ranks and options.
         dims: sizes that are kept fixed.
         watching: makes what follows the trace, given what a `Watch` is.
+        space: what sizes that know themselves belong to. JAX's own functions are then traced with the rest, for what
+            they ask of these sizes is asked once.
 
     Raises:
         Unbuildable: if its arguments cannot be built.
@@ -253,10 +265,10 @@ def run_trial(
         watching(target.own, apart=assignment.apart, about=(target.file, target.line)) as watch,
         warnings.catch_warnings(),
         passing.going_on(),
-        _tracers.own_functions_traced(_of_jaxs_own),
+        known_to_python() if space is not None else _tracers.own_functions_traced(_of_jaxs_own),
     ):
         warnings.simplefilter("ignore")
-        ran = _run(target, builder, watch, passing)
+        ran = _run(target, builder, watch, passing, next(_numbers) if space is not None else _SHARED)
     # A program that catches the end of a recursion goes on unwatched, so what it returns shows nothing.
     error, at, guard = watch.endless or ran.error or watch.unreadable, ("", 0), ""
     if error is not None:
@@ -317,10 +329,10 @@ class _Run:
     empty: frozenset[str] = frozenset()
 
 
-def _run(target: Target, builder: Builder, watch: Watch, passing: Passing) -> _Run:
+def _run(target: Target, builder: Builder, watch: Watch, passing: Passing, shared: int) -> _Run:
     ran = _Run()
     try:
-        with trial_context(_SHARED):
+        with trial_context(shared):
             function, args, kwargs = target.prepare(builder)
         if not watch.violations:  # what was found while constructing must be found each time
             target.made.update(builder.made)

@@ -1,8 +1,8 @@
 """Reading a function: the traces that it takes, and what they show of it and of what it calls in its file.
 
-The arguments are those of a proof. If the function traces at symbolic sizes, that one trace says everything; else it is
-traced at integers, dealt in three ways. Where it holds under needs only, these are said with it; what nothing makes
-hold is shown as far as it comes.
+The arguments are those of a proof. If the function traces over sizes that know themselves, that one trace says
+everything; else it is traced at integers, dealt in three ways. Where it holds under needs only, these are said with it;
+what nothing makes hold is shown as far as it comes.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for
 from weft.typecheck.proofs.prover import reason_beyond, target_instead
 from weft.typecheck.proofs.search import Search
 from weft.typecheck.proofs.shown import findings_of
-from weft.typecheck.proofs.symbolic import symbols, with_symbols
 from weft.typecheck.proofs.trial import Target, Trial, run_trial
+from weft.typecheck.proofs.under_needs import written_under
 from weft.typecheck.shapes.notes import Note, Shapes
 from weft.typecheck.shapes.reader import Reader
 from weft.typecheck.shapes.sizes import Names
 from weft.typecheck.shapes.statements import Assigned, Function, Statements
 from weft.typecheck.shapes.values import alike, in_text
+from weft.typecheck.sizes.space import Space
 
 # How many options are taken otherwise, for lines that the usual ones do not come to.
 _MOST_OPTIONS = 6
@@ -80,7 +81,9 @@ def _found(target: Target, trial: Trial) -> str:
     return f"line {first.line}: {first}" if first.file == target.file else str(first)
 
 
-def _traced(target: Target, source: Statements, assignment: Assignment, dims: Mapping[str, Any]) -> _Trace:
+def _traced(
+    target: Target, source: Statements, assignment: Assignment, dims: Mapping[str, Any], space: Space | None = None
+) -> _Trace:
     made: list[Reader] = []
 
     def reading(own: frozenset[str], *, apart: bool, about: tuple[str, int]) -> Reader:
@@ -88,24 +91,27 @@ def _traced(target: Target, source: Statements, assignment: Assignment, dims: Ma
         return made[-1]
 
     # Records are made anew, so that their constructors are read too.
-    return run_trial(dataclasses.replace(target, made={}), assignment, dims, reading), made[-1]
+    return run_trial(dataclasses.replace(target, made={}), assignment, dims, reading, space), made[-1]
 
 
-def _symbolic(target: Target, source: Statements, trial: Trial, needs: Needs, dims: Mapping[str, Any]) -> _Trace | None:
-    free = [key for key in trial.assignment.sizes if key not in dims and key not in dict(needs.equal)]
+def _for_all(target: Target, source: Statements, trial: Trial, needs: Needs, dims: Mapping[str, Any]) -> _Trace | None:
+    """The trace over sizes that know themselves, if it holds and takes none of them for a number."""
+    written = written_under(needs, trial.assignment.sizes, dims)
+    space, sizes = written.dims(written.numbers)
+    assignment = dataclasses.replace(trial.assignment, sizes={**trial.assignment.sizes, **sizes})
     try:
-        found = _traced(target, source, with_symbols(trial, symbols(needs, free)), dims)
-    except (Unbuildable, AnnotationError, ValueError, TypeError):  # as a proof has it, which then holds for integers
+        found = _traced(target, source, assignment, dims, space)
+    except (Unbuildable, AnnotationError, ValueError, TypeError):  # which then holds for integers
         return None
-    return found if found[0].ok else None
+    return found if found[0].ok and not space.pinned else None
 
 
 def _traces(
     target: Target, source: Statements, trial: Trial, needs: Needs, dims: Mapping[str, Any]
 ) -> Sequence[_Trace]:
-    symbolic = _symbolic(target, source, trial, needs, dims) if trial.ok else None
-    if symbolic is not None:
-        return [symbolic]
+    for_all = _for_all(target, source, trial, needs, dims) if trial.ok else None
+    if for_all is not None:
+        return [for_all]
     first = _traced(target, source, trial.assignment, dims)
     found = [first]
     for deal in DEALS[:3]:
@@ -142,7 +148,7 @@ def _other_options(
     for place in [*trial.options][:_MOST_OPTIONS] if not places <= notes.keys() else ():
         taken = {**trial.assignment.options, place: 1}
         other = dataclasses.replace(trial, assignment=dataclasses.replace(trial.assignment, options=taken))
-        found = _symbolic(target, source, other, needs, dims)
+        found = _for_all(target, source, other, needs, dims)
         if found is not None:
             yield found
 

@@ -1,20 +1,20 @@
 """Sizes in the names of dims: `2*d`, `h*w`, `(n-3)//2+1`.
 
-A size of a symbolic trace is an expression of JAX's symbols, which is written anew with the dims' own names. One of
+A size that knows itself is a polynomial over free dims, which is written anew with the names of the dims. One of
 traces at integers is seen in several, at sizes dealt in different ways; an expression of the dims that is right in all
 of them is looked for among small ones. Where there is none, `?` stands.
 """
 
 from __future__ import annotations
 
-import ast
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from typing import Any, NamedTuple
 
-from weft.typecheck.language.symbolic import is_symbolic
+from weft.typecheck.sizes.dim import Dim, is_same
+from weft.typecheck.sizes.polynomials import Atom, Monomial, Terms
 
 UNKNOWN = "?"
 
@@ -50,17 +50,18 @@ class Names:
 
     def size(self, sizes: tuple[Any, ...]) -> str:
         """A size, given as it was in each trace."""
-        if len(sizes) == 1 and is_symbolic(sizes[0]):
-            return self._symbolic(sizes[0])
+        if len(sizes) == 1 and type(sizes[0]) is Dim:
+            return self._known(sizes[0])
         return self._integer(sizes)
 
-    def _symbolic(self, size: Any) -> str:
-        exact = next((name for name, (one,) in self.sizes if is_symbolic(one) and str(one) == str(size)), None)
+    def _known(self, size: Dim) -> str:
+        of_one_trace = [(name, one) for name, (one,) in self.sizes if type(one) is Dim]
+        exact = next((name for name, one in of_one_trace if is_same(one, size)), None)
         if exact is not None:
             return exact
-        products = [(name, _product(_parsed(str(one)))) for name, (one,) in self.sizes if is_symbolic(one)]
-        known = [_Dim(name, *one) for name, one in products if one is not None]
-        return _Writer(known, self.orders).write(_parsed(str(size)))
+        products = [(name, _product(one.terms)) for name, one in of_one_trace]
+        known = [_Named(name, *one) for name, one in products if one is not None]
+        return _Writer(known, self.orders).write(size.terms)
 
     def _integer(self, sizes: tuple[Any, ...]) -> str:
         if not sizes or not all(isinstance(one, int) for one in sizes):
@@ -117,85 +118,56 @@ def _candidates(known: dict[str, tuple[int, ...]]) -> Iterator[tuple[str, tuple[
         yield "*".join(name for name, _ in three), tuple(a * b * c for a, b, c in values)
 
 
-def _parsed(text: str) -> ast.expr:
-    """An expression as JAX prints it."""
-    return ast.parse(text.strip().replace("^", "**"), mode="eval").body
-
-
-class _Dim(NamedTuple):
-    """A dim whose size is the product of a number and symbols."""
+class _Named(NamedTuple):
+    """A dim whose size is the product of a number and free dims."""
 
     name: str
     number: int
     symbols: Counter[str]
 
 
-def _product(node: ast.expr) -> tuple[int, Counter[str]] | None:
-    match node:
-        case ast.Name(id=name):
-            return 1, Counter([name])
-        case ast.Constant(value=int(value)):
-            return value, Counter()
-        case ast.BinOp(left=ast.Name(id=name), op=ast.Pow(), right=ast.Constant(value=int(power))):
-            return 1, Counter({name: power})
-        case ast.BinOp(left=left, op=ast.Mult(), right=right):
-            one, other = _product(left), _product(right)
-            return None if one is None or other is None else (one[0] * other[0], one[1] + other[1])
-        case _:
-            return None
+def _product(terms: Terms) -> tuple[int, Counter[str]] | None:
+    (monomial, number), *more = terms.items()
+    return None if more or any(isinstance(one, Atom) for one in monomial) else (number, Counter(monomial))
 
 
 class _Writer:
-    """Writes JAX's expressions in the names of dims.
+    """Writes sizes in the names of dims.
 
     Args:
         dims: what counts most first.
         orders: products of names as they are to be written.
     """
 
-    def __init__(self, dims: Sequence[_Dim], orders: Sequence[tuple[str, ...]] = ()):
+    def __init__(self, dims: Sequence[_Named], orders: Sequence[tuple[str, ...]] = ()):
         self.orders = orders
         # A dim that is a product takes its factors' place where it can.
         self.dims = sorted(dims, key=lambda one: (-one.symbols.total(), -one.number))
         self.order = {one.name: place for place, one in enumerate(dims)}
 
-    def write(self, node: ast.expr) -> str:
-        terms = [*self._terms(node, 1)]
-        positive, negative = ([text for sign, text in terms if sign == one] for one in (1, -1))
+    def write(self, terms: Terms) -> str:
+        ordered = sorted(terms.items(), key=lambda term: (-len(term[0]), *map(str, term[0])))
+        positive, negative = (
+            [self._term(monomial, abs(number)) for monomial, number in ordered if (number < 0) is below]
+            for below in (False, True)
+        )
         return "+".join(positive) + "".join(f"-{text}" for text in negative)
 
-    def _terms(self, node: ast.expr, sign: int) -> Iterator[tuple[int, str]]:
-        match node:
-            case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as op, right=right):
-                yield from self._terms(left, sign)
-                yield from self._terms(right, sign if isinstance(op, ast.Add) else -sign)
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                yield from self._terms(operand, -sign)
-            case _:
-                yield sign, self._factor(node)
+    def _term(self, monomial: Monomial, number: int) -> str:
+        atoms = [one for one in monomial if isinstance(one, Atom)]
+        symbols = Counter(one for one in monomial if isinstance(one, str))
+        words = [self._atom(one) for one in atoms]
+        if not words or symbols or number != 1:
+            return "*".join([self._named(number, symbols), *(f"({one})" for one in words)])
+        return words[0] if len(words) == 1 else "*".join(f"({one})" for one in words)
 
-    def _factor(self, node: ast.expr) -> str:
-        product = _product(node)
-        if product is not None:
-            return self._named(*product)
-        match node:
-            case ast.BinOp(left=left, op=ast.Mult(), right=right):
-                return f"{self._closed(left)}*{self._closed(right)}"
-            case ast.BinOp(left=left, op=ast.Pow(), right=right):
-                return f"{self._closed(left)}**{self._closed(right)}"
-            case ast.Call(func=ast.Name(id="floordiv"), args=[one, other]):
-                return f"{self._closed(one)}//{self._closed(other)}"
-            case ast.Call(func=ast.Name(id="mod"), args=[one, other]):
-                return f"{self._closed(one)}%{self._closed(other)}"
-            case ast.Call(func=ast.Name(id=name), args=arguments):
-                return f"{name}({','.join(map(self.write, arguments))})"
-            case _:
-                return ast.unparse(node)
+    def _atom(self, atom: Atom) -> str:
+        left, right = (self._closed(dict(side)) for side in (atom.left, atom.right))
+        return f"{left}{atom.op}{right}"
 
-    def _closed(self, node: ast.expr) -> str:
-        text = self.write(node)
-        is_one = text.replace("_", "a").isalnum() or (text.endswith(")") and text[:1].isalpha())
-        return text if is_one else f"({text})"
+    def _closed(self, terms: Terms) -> str:
+        text = self.write(terms)
+        return text if text.replace("_", "a").isalnum() else f"({text})"
 
     def _named(self, number: int, symbols: Counter[str]) -> str:
         left, words = Counter(symbols), list[str]()

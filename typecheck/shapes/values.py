@@ -1,6 +1,6 @@
 """Values as they are kept from a trace: dtypes and shapes, and the classes of records; no arrays.
 
-Sizes stay what they were in the trace, symbols or integers; `sizes` says them in the names of dims.
+Sizes stay what they were in the trace; `sizes` says them in the names of dims.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 from weft.typecheck.language.forms import form_of_value
-from weft.typecheck.language.symbolic import is_symbolic
 from weft.typecheck.matching.words import short_dtype
+from weft.typecheck.sizes.dim import Dim
 
 # How many items of a container are told, and how deep.
 _MOST = 4
@@ -58,7 +58,7 @@ Value = Shaped | Size | Group | Named
 
 def value_of(given: Any, depth: int = 0) -> Value | None:
     """What is told of a value; None if there is nothing to tell."""
-    if is_symbolic(given):
+    if type(given) is Dim:
         return Size(given)
     if isinstance(given, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct):
         return Shaped(short_dtype(given.dtype), tuple(given.shape))

@@ -1,8 +1,8 @@
 """Every form of annotation means the same at run time and in a proof.
 
-The run-time checker looks at arrays as they are, a proof at abstract ones, whose sizes may be symbolic. Each row below
-is one annotation and one value, made in three *worlds*: concrete, abstract and symbolic. Both checkers must come to one
-verdict, and bind the same names to the same sizes. Where they differ by decision (see `policies`), a test says so.
+The run-time checker looks at arrays as they are, a proof at abstract ones, whose sizes may know themselves. Each row
+below is one annotation and one value, made in three *worlds*: concrete, abstract and known. Both checkers must come to
+one verdict, and bind the same names to the same sizes. Where they differ by decision (see `policies`), a test says so.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from jaxtyping import Array, Float, Float32, Int, Key, PyTree, Shaped
 from weft import Module, nnx
 from weft.typecheck import Batched, Dims, mode
 from weft.typecheck.language.reading import Scope, read
-from weft.typecheck.language.symbolic import symbolic_sizes
 from weft.typecheck.matching.arrays import settle
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Slot
 from weft.typecheck.matching.compiling import check_of
 from weft.typecheck.matching.policies import PROOF, RUN_TIME, Policy
+from weft.typecheck.sizes.dim import Dim
+from weft.typecheck.sizes.space import Space
 
 from ..layers import Linear
 
@@ -61,8 +62,8 @@ def concrete_array(shape: tuple[Any, ...], dtype: Any) -> Array:
 N, M = 3, 5
 CONCRETE = World(N, M, concrete_array)
 ABSTRACT = World(N, M, jax.ShapeDtypeStruct)
-_symbols = symbolic_sizes(["n", "m"], {})
-SYMBOLIC = World(_symbols["n"], _symbols["m"], jax.ShapeDtypeStruct)
+_space = Space({"n": N, "m": M})
+KNOWN = World(Dim(_space, {("n",): 1}), Dim(_space, {("m",): 1}), jax.ShapeDtypeStruct)
 
 
 class Pair(NamedTuple):
@@ -369,8 +370,8 @@ def seen(row: Row, world: World, policy: Policy) -> Seen:
 
 
 def number(size: Any) -> int:
-    """A size as a number; symbolic ones have those of the concrete world."""
-    return size if isinstance(size, int) else eval(str(size), {}, {"n": N, "m": M})
+    """A size as a number; those that know themselves have that of the concrete world."""
+    return size.number if type(size) is Dim else size
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
@@ -386,7 +387,7 @@ def test_both_checkers_agree_on_what_is_inside_of_others(row: Row):
 def agree(row: Row) -> None:
     runs = seen(row, CONCRETE, RUN_TIME)
     assert row.fits in (None, not runs.reason)
-    for world in (CONCRETE, ABSTRACT, SYMBOLIC):
+    for world in (CONCRETE, ABSTRACT, KNOWN):
         proves = seen(row, world, PROOF)
         assert proves.reason == runs.reason
         if not row.shares:

@@ -141,7 +141,7 @@ def no_scalars(x: Float[Array, "n"] | Float[Array, ""]) -> Float[Array, "n"]:
     ("function", "words"),
     [
         (not_of_threes, "3 does not divide n"),
-        (not_both_even, "not all of n, d are multiples of 2"),
+        (not_both_even, "2 does not divide d or 2 does not divide n"),
         (no_scalars, 'x is not a Float[Array, ""]'),
     ],
     ids=["a remainder of one size", "a remainder of all sizes", "a member of a union"],
@@ -175,7 +175,7 @@ def one_of_two(a: Float[Array, "n"] | None = None, b: Float[Array, "n"] | None =
 
 def test_exactly_one_of_two_optional_arguments_is_a_condition_with_its_guard():
     report = verify(one_of_two)
-    assert report.proved
+    assert report.verdict is Verdict.HOLDS
     at = f"test_conditions.py:{line_of(one_of_two, 2)}"
     assert report.assumptions == (f"exactly one of a and b is given (guard at {at})",)
 
@@ -270,7 +270,7 @@ def test_every_condition_of_one_size_is_exact():
             return jax.nn.relu(x)
 
         expected = [f"{step} divides n"] * (step > 1) + [f"n >= {least}"] * (least > step)
-        assert list(verify(guarded).assumptions) == expected
+        assert [one.partition(" (guard")[0] for one in verify(guarded).assumptions] == expected
 
 
 class Tried(NamedTuple):

@@ -1,4 +1,4 @@
-"""Needs: sizes that respect them, and the symbolic dimensions made from them."""
+"""Needs: sizes that respect them, and those that know themselves, written so that they do."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from weft.typecheck.arguments.builder import Assignment
-from weft.typecheck.language.symbolic import is_symbolic, symbolic_sizes
 from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for
+from weft.typecheck.proofs.under_needs import written_under
+from weft.typecheck.sizes.polynomials import dims_of
 
 KEYS = ["a", "b", "c", "d"]
 
@@ -54,16 +55,23 @@ def test_needs_are_said_in_words(wanted: Needs, words: str):
     assert wanted.words() == (words,)
 
 
-def test_symbolic_sizes_of_multiples_divide():
-    sizes = symbolic_sizes(["m", "heads"], {"m": ["heads", 2]})
-    assert all(map(is_symbolic, sizes.values()))
-    assert sizes["m"] % sizes["heads"] == 0
-    assert sizes["m"] % 2 == 0
+@given(needs())
+def test_sizes_that_know_themselves_meet_the_needs_whatever_they_are(wanted: Needs):
+    sizes = assignment_for(KEYS, wanted, DEALS[0], Assignment()).sizes
+    written = written_under(wanted, sizes, ())
+    assert written.at(written.numbers) == sizes
+    multiples = tuple(one for one in wanted.multiples if dims_of(written.terms[one[0]]))
+    for more in (1, 2, 5):
+        other = written.at({name: number + more for name, number in written.numbers.items()})
+        assert Needs(multiples=multiples).allows(other)
 
 
-def test_any_key_can_be_symbolic():
-    sizes = symbolic_sizes(["layers[0].width", "batch.0", "mod"], {})
-    assert len({str(size) for size in sizes.values()}) == 3
+def test_a_divisor_is_asked_nothing_of():
+    space, sizes = written_under(Needs(multiples=(("m", "heads"), ("m", 2))), {"heads": 5, "m": 30}, ()).dims(
+        {"heads": 5, "m'": 3}
+    )
+    assert sizes["m"] % sizes["heads"] == 0 == sizes["m"] % 2
+    assert not space.asked
 
 
 def test_the_largest_size_of_a_key_bounds_what_it_is_at_least_as_large_as():

@@ -57,7 +57,7 @@ def by_call(x: Vector) -> Vector:
 @pytest.mark.parametrize("function", [by_if, by_else, by_assert, by_chain, by_call], ids=lambda one: one.__name__)
 def test_what_passes_a_guard_on_its_numbers_is_proved(function: Callable[..., Any]):
     (contract,) = verify(function).contracts
-    assert contract.verdict is Verdict.PROVED, contract
+    assert contract.verdict is Verdict.HOLDS, contract
     assert all(one.startswith("the numbers pass the guard at test_passing.py:") for one in contract.assumptions)
 
 
@@ -99,7 +99,7 @@ class Knots(eqx.Module):
 
 def test_a_guard_of_a_constructor_is_passed_in_each_method():
     report = verify(Knots)
-    assert [contract.verdict for contract in report.contracts] == [Verdict.PROVED] * 2
+    assert [contract.verdict for contract in report.contracts] == [Verdict.HOLDS] * 2
     assert all("if wrong" in contract.assumptions[-1] for contract in report.contracts)
 
 

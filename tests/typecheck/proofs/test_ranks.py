@@ -37,7 +37,7 @@ def of_points(points: Float[Array, "n d"], mesh: Mesh) -> Float[Array, "edges"]:
 
 def test_what_takes_one_record_and_no_batch_of_them_says_so():
     (contract,) = verify(lengths).contracts
-    assert contract.verdict is Verdict.PROVED, contract
+    assert contract.verdict is Verdict.HOLDS, contract
     assert contract.assumptions == ("*batch is of 0 axes",)
 
 
@@ -78,13 +78,13 @@ def mixed(x: Float[Array, "... n"], y: Float[Array, "... d"]) -> Float[Array, ".
 
 def test_the_dots_of_three_arrays_may_have_to_be_of_one_shape():
     (contract,) = verify(weighted).contracts
-    assert contract.verdict is Verdict.PROVED, contract
+    assert contract.verdict is Verdict.HOLDS, contract
     assert contract.assumptions == ("the `...` of found and the `...` of wanted and the `...` of by are of one shape",)
 
 
 def test_the_dots_of_two_arrays_may_have_to_be_of_one_shape():
     (contract,) = verify(error).contracts
-    assert contract.verdict is Verdict.PROVED, contract
+    assert contract.verdict is Verdict.HOLDS, contract
     assert contract.assumptions == ("the `...` of found and the `...` of wanted are of one shape",)
     assert {sum(key.startswith("found[1]") for key in sizes) for sizes in contract.tried} == {0, 1, 2}
 

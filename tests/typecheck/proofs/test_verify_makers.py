@@ -57,13 +57,13 @@ def test_behind_a_guard_too():
 
 def test_a_record_is_made_by_what_its_class_has_for_that_where_its_fields_alone_do_not_agree():
     total, mixed, sideways = verify(Table).contracts[:3]
-    assert total.verdict is Verdict.PROVED
+    assert total.verdict is Verdict.HOLDS
     assert "self is made by Table.of_sizes" in total.assumptions
     # What is wrong whoever makes it stays wrong, and is told of the class itself.
     assert mixed.verdict is sideways.verdict is Verdict.FAILS
     assert "made by" not in str(mixed.failures[0])
     (contract,) = verify(totals).contracts
-    assert contract.verdict is Verdict.PROVED
+    assert contract.verdict is Verdict.HOLDS
     assert "table is made by Table.of_sizes" in contract.assumptions
 
 
@@ -118,7 +118,7 @@ def added(pair: Pair) -> Float[Array, "n"]:
 
 def test_a_function_beside_a_class_makes_it_too():
     (contract,) = verify(added).contracts
-    assert contract.verdict is Verdict.PROVED
+    assert contract.verdict is Verdict.HOLDS
     assert contract.assumptions == ("pair is made by pair_of",)
 
 
@@ -212,7 +212,7 @@ def weighed(order: int, x: Float[Array, "n"]) -> Float[Array, "n"]:
 def test_a_power_is_not_multiplied(function, name):
     (contract,) = verify(function).contracts
     assert contract.verdict in (Verdict.HOLDS, Verdict.PROVED)
-    assert any(one.startswith(f"{name} is among the sizes tried") for one in contract.assumptions)
+    assert name in contract.sampled
 
 
 class Sizes:

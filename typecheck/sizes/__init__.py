@@ -1,0 +1,1 @@
+"""Sizes that know themselves: what they are in terms of the dims, and what was asked of them; see README.md."""

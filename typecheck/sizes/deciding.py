@@ -1,0 +1,259 @@
+"""Questions of sizes: whether the answer is one for all sizes, and at which sizes it is the other one.
+
+Every comparison of sizes is `d = 0` or `d < 0` for a polynomial `d`. Quotients and remainders by numbers vanish when
+each dim is written as `period * t + rest`, once for each rest; what is left is a polynomial in the `t`s, which are 0 or
+more: it is 0 everywhere only if it has no terms, and of one sign where all its coefficients are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from weft.typecheck.sizes.polynomials import (
+    Atom,
+    Monomial,
+    Terms,
+    atoms_of,
+    constant,
+    dims_of,
+    frozen,
+    period,
+    plus,
+    product,
+    replaced,
+    value,
+    written,
+)
+
+# Rests that are gone through at most, of all dims of a question together.
+_MOST_RESTS = 600
+# Sizes of one dim among which those are looked for at which the answer is another.
+_LARGEST = 400
+# No axis is larger: what JAX asks beyond, as whether an index takes 64 bits, is no matter of shapes.
+_LARGEST_TRACED = 1 << 20
+# The same of each of two dims.
+_LARGEST_OF_TWO = 30
+# Before the name of what stands for a quotient.
+_QUOTIENT = "\0"
+# The same of each of several, and how many.
+_LARGEST_OF_MANY, _MOST_TOGETHER = 8, 4
+# How many of them are looked at for one that is no other dim's size.
+_FEW = 8
+
+
+@dataclass(frozen=True)
+class Question:
+    """`terms = 0` or `terms < 0`, asked of sizes.
+
+    Attributes:
+        is_order: whether it is `< 0` that was asked.
+        terms: the polynomial, frozen.
+    """
+
+    is_order: bool
+    terms: tuple[tuple[Monomial, int], ...]
+
+    @property
+    def dims(self) -> set[str]:
+        """The dims that it is about."""
+        return dims_of(dict(self.terms))
+
+    def answer(self, sizes: Mapping[str, int]) -> bool | None:
+        """The answer at some sizes; None where it makes no sense."""
+        try:
+            found = value(dict(self.terms), sizes)
+        except ZeroDivisionError:
+            return None
+        return found < 0 if self.is_order else found == 0
+
+    def said(self, answer: bool) -> str:
+        """The answer in words, as the end of "holds when": what is added on one side, what is taken off on the other.
+
+        >>> Question(True, frozen({("k",): 1, ("n",): -1, (): -1})).said(True)
+        'k <= n'
+        >>> Question(False, frozen({(Atom("%", frozen({("n",): 1}), frozen({(): 3})),): 1})).said(False)
+        '3 does not divide n'
+        """
+        terms = dict(self.terms)
+        left = {one: number for one, number in terms.items() if number > 0}
+        right = {one: -number for one, number in terms.items() if number < 0}
+        op = ("<" if answer else ">=") if self.is_order else ("=" if answer else "!=")
+        (monomial, number), *rest = terms.items()
+        atom = monomial[0] if len(monomial) == 1 and number == 1 and not rest else None
+        if not self.is_order and isinstance(atom, Atom) and atom.op == "%":
+            does = "divides" if answer else "does not divide"
+            return f"{written(dict(atom.right))} {does} {written(dict(atom.left))}"
+        if not left or (left.keys() == {()} and right):
+            left, right, op = right, left, {"<": ">", ">=": "<="}.get(op, op)
+        # Of integers: `n < 6` is `n <= 5`, and `k < n + 1` is `k <= n`.
+        closer = {"<": ("<=", right, -1), ">": (">=", right, 1)}.get(op)
+        if closer is not None and (right.keys() <= {()} or right.get((), 0) == -closer[2]):
+            op, right = closer[0], plus(right, constant(closer[2]))
+        elif op == ">=" and right.get(()) == 1 and len(right) > 1:
+            op, right = ">", plus(right, constant(-1))
+        if op in (">", ">=") and right.keys() - {()}:
+            left, right, op = right, left, {">": "<", ">=": "<="}[op]
+        return f"{written(left)} {op} {written(right)}"
+
+
+def question_of(is_order: bool, terms: Terms) -> Question:
+    """The question, an equation the same one whichever of its sides came first, and an order without a quotient.
+
+    `x // c < y` is `x < c * y`, for no size is negative.
+    """
+    if is_order:
+        terms = _without_quotient(terms)
+    ordered = frozen(terms)
+    if not is_order and ordered[-1][1] < 0:
+        ordered = tuple((monomial, -coefficient) for monomial, coefficient in ordered)
+    return Question(is_order, ordered)
+
+
+def _without_quotient(terms: Terms) -> Terms:
+    for monomial, coefficient in terms.items():
+        atom = monomial[0] if len(monomial) == 1 and abs(coefficient) == 1 else None
+        if isinstance(atom, Atom) and atom.op == "//" and all(number > 0 for _, number in atom.right):
+            divisor, rest = dict(atom.right), {one: number for one, number in terms.items() if one != monomial}
+            if coefficient == 1:
+                return plus(dict(atom.left), product(divisor, rest))
+            return plus(plus(product(divisor, plus(rest, constant(1))), dict(atom.left), -1), constant(-1))
+    return terms
+
+
+def decided(question: Question, least: Mapping[str, int]) -> bool | None:
+    """The answer to a question, if it is the same for all sizes.
+
+    Args:
+        question: what is asked.
+        least: the smallest size that each dim has.
+
+    >>> half = frozen({("n",): 1}), frozen({(): 2})
+    >>> halved = {("n",): -1, (Atom("//", *half),): 2, (Atom("%", *half),): 1}
+    >>> decided(Question(False, frozen(halved)), {"n": 1})
+    True
+    """
+    terms = dict(question.terms)
+    names = sorted(dims_of(terms))
+    step = period(terms)
+    if question.is_order and abs(terms.get((), 0)) > _LARGEST_TRACED:
+        return terms[()] < 0
+    if step is None:
+        answers = {_sign_of(question, _beyond(one, least)) for one in _without_atoms(terms)}
+    elif step ** len(names) <= _MOST_RESTS:
+        answers = set[bool | None]()
+        for rests in itertools.product(range(step), repeat=len(names)):
+            starts = (least.get(name, 1) + rest for name, rest in zip(names, rests, strict=True))
+            steps = {name: plus(constant(start), {(name,): step}) for name, start in zip(names, starts, strict=True)}
+            answers.add(_sign_of(question, replaced(terms, steps.get)))
+            if len(answers) > 1:
+                break
+    else:
+        return None
+    return answers.pop() if len(answers) == 1 else None
+
+
+def _beyond(terms: Terms, least: Mapping[str, int]) -> Terms:
+    """The polynomial over what the dims have beyond their smallest size."""
+    smallest = {name: 0 if name.startswith(_QUOTIENT) else least.get(name, 1) for name in dims_of(terms)}
+    return replaced(terms, lambda name: plus(constant(smallest[name]), {(name,): 1}))
+
+
+def _without_atoms(terms: Terms) -> Iterator[Terms]:
+    """What a polynomial is at the least and the most that each remainder may be; a quotient is any number from 0 on.
+
+    It is linear in each, so what has one sign at both ends has it between them.
+    """
+    atom = next((one for monomial in terms for one in monomial if isinstance(one, Atom)), None)
+    if atom is None:
+        yield terms
+        return
+    divisor, positive = dict(atom.right), all(number > 0 for _, number in atom.left)
+    if atom.op == "//" and not positive:
+        return
+    ends: list[Terms] = [{}, plus(divisor, constant(-1))] if atom.op == "%" else [{(_QUOTIENT + atom.key,): 1}]
+    for end in ends:
+        yield from _without_atoms(_with(terms, atom, end))
+
+
+def _with(terms: Terms, atom: Atom, end: Terms) -> Terms:
+    """A polynomial with another one in place of an atom."""
+    total: Terms = {}
+    for monomial, coefficient in terms.items():
+        part: Terms = {tuple(one for one in monomial if one != atom): coefficient}
+        for _ in range(monomial.count(atom)):
+            part = product(part, end)
+        total = plus(total, part)
+    return total
+
+
+def _sign_of(question: Question, terms: Terms) -> bool | None:
+    """The answer for a polynomial over what is 0 or more; None if it is not the same everywhere."""
+    if not terms:
+        return not question.is_order
+    positive = all(coefficient > 0 for coefficient in terms.values())
+    negative = all(coefficient < 0 for coefficient in terms.values())
+    if question.is_order:
+        if positive:
+            return False
+        return True if negative and () in terms else None
+    if () not in terms:
+        return None
+    step = math.gcd(*(coefficient for monomial, coefficient in terms.items() if monomial))
+    return False if positive or negative or (step and terms[()] % step) else None
+
+
+def otherwise(
+    asked: Sequence[tuple[Question, bool]], sizes: Mapping[str, int], least: Mapping[str, int]
+) -> Iterator[dict[str, int]]:
+    """Sizes at which a question has the other answer, and those that were asked before it the same.
+
+    Args:
+        asked: the questions of a trace with their answers, up to the one that is to be answered otherwise.
+        sizes: of all dims in that trace.
+        least: the smallest size that each dim has.
+
+    Yields:
+        Sizes that differ in one dim first, then in two; of each, those that are no other dim's size, too.
+    """
+    (question, now), before = asked[-1], asked[:-1]
+    names, taken = sorted(question.dims), set(sizes.values())
+
+    def is_otherwise(changed: dict[str, int]) -> bool:
+        there = {**sizes, **changed}
+        return question.answer(there) is (not now) and all(one.answer(there) is answer for one, answer in before)
+
+    for name in names:
+        found = ({name: size} for size in _candidates(question, name, sizes) if size >= least.get(name, 1))
+        first = list(itertools.islice(filter(is_otherwise, found), _FEW if not question.is_order else None))
+        # What is another dim's size, too, would be another coincidence beside the one that is asked about. Of an order,
+        # what is nearest to its edge is tried: beyond, further questions may decide.
+        first.sort(key=lambda one: question.is_order and abs(value(dict(question.terms), {**sizes, **one})))
+        first.sort(key=lambda one: one[name] in taken)
+        yield from ({**sizes, **one} for one in first[:1])
+    others = sorted({name for one, _ in before for name in one.dims}.difference(names))
+    for one, other in [*itertools.combinations(names, 2), *itertools.product(names, others)]:
+        ranges = (range(least.get(name, 1), _LARGEST_OF_TWO) for name in (one, other))
+        both = ({one: a, other: b} for a, b in itertools.product(*ranges))
+        yield from ({**sizes, **changed} for changed in itertools.islice(filter(is_otherwise, both), 1))
+    several = (*names, *others)[:_MOST_TOGETHER]
+    if len(several) > 2:
+        small = (range(least.get(name, 1), least.get(name, 1) + _LARGEST_OF_MANY) for name in several)
+        changes = (dict(zip(several, changed, strict=True)) for changed in itertools.product(*small))
+        yield from ({**sizes, **changed} for changed in itertools.islice(filter(is_otherwise, changes), 1))
+
+
+def _candidates(question: Question, name: str, sizes: Mapping[str, int]) -> Iterator[int]:
+    """Sizes of a dim at which the answer may be another: small ones, and those about where a linear question turns."""
+    yield from range(_LARGEST)
+    terms = dict(question.terms)
+    slope = terms.get((name,), 0)
+    rest = {monomial: coefficient for monomial, coefficient in terms.items() if monomial != (name,)}
+    numbers = {abs(number) for atom in atoms_of(terms) for _, number in (*atom.left, *atom.right)}
+    if slope and name not in dims_of(rest):
+        root = -value(rest, sizes) // slope
+        yield from range(max(root - 1, 0), min(root + 3, _LARGEST_TRACED))
+    elif (largest := max((*numbers, *map(abs, terms.values())))) > _LARGEST // 4:
+        yield from range(_LARGEST, min(4 * largest, _LARGEST_TRACED))

@@ -1,0 +1,564 @@
+"""`Dim`: a size that JAX takes for a symbolic dimension, and Python's own functions for an integer.
+
+It is a polynomial over the dims of a `Space`. Arithmetic gives further ones. A comparison is answered by the numbers
+that the dims have, and noted: the space then has every question that the trace asked of its sizes. Where Python must
+have an integer (`range`, a list's index, a name), it gets the number, and the dims are *pinned*.
+
+`Real` is what a division or a root of one gives: a float that goes on knowing where it comes from, so that a scale
+`1 / sqrt(d)` says nothing of `d`, and a comparison of it pins.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import functools
+import math
+import operator
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+from weft.core.edge import sizes as edge
+from weft.typecheck.sizes import polynomials
+from weft.typecheck.sizes.polynomials import Terms, constant, divided, frozen, plus
+from weft.typecheck.sizes.space import Place, Space
+
+_CHECKER = __file__.partition("sizes")[0]
+_ROOT = Path(__file__).parents[2]
+_OWN = tuple(f"{_ROOT / room}{os.sep}" for room in ("core", "transforms", "modules", "nnx"))
+
+
+def _is_silent(frame: FrameType) -> bool:
+    """Whether a frame runs code of JAX, of NumPy or of weft: what it does with a size is not the program's doing."""
+    frame = edge.caller(frame)
+    return edge.is_library(frame) or frame.f_code.co_filename.startswith((_CHECKER, *_OWN))
+
+
+def _at(depth: int = 2) -> Place:
+    """The line that asked, beyond those of libraries that serve arrays."""
+    frame = sys._getframe(depth)
+    while frame.f_back is not None and _is_silent(frame):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+def _is_own(depth: int) -> bool:
+    """Whether a program itself asked, and no library on its behalf."""
+    frame = sys._getframe(depth)
+    while frame.f_back is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    return not _is_silent(frame)
+
+
+def _is_number(value: Any) -> bool:
+    return (isinstance(value, int | np.integer) or type(value) is Dim) and not isinstance(value, bool)
+
+
+def _terms(value: Any) -> Terms:
+    return value.terms if type(value) is Dim else constant(int(value))
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two sizes are one for all sizes of the dims; nothing is asked."""
+    if type(one) is Dim and type(other) is Dim:
+        return one.terms == other.terms
+    return type(one) is not Dim and type(other) is not Dim and one == other
+
+
+class Dim:
+    """A size of a trace.
+
+    Attributes:
+        space: what it belongs to.
+        terms: the polynomial that it is.
+
+    >>> n = Dim(Space({"n": 6}), {("n",): 1})
+    >>> 2 * n + 1, n * n // n, (n + 1) // 2
+    (2*n + 1, n, ((n + 1) // 2))
+    >>> n % 4 == 2, [question.said(True) for question in n.space.asked]
+    (True, ['(n % 4) = 2'])
+    """
+
+    __slots__ = ("_number", "space", "terms")
+
+    def __init__(self, space: Space, terms: Terms):
+        self.space, self.terms = space, terms
+        self._number: int | None = None
+
+    @property
+    def number(self) -> int:
+        """The number that it has in its trace."""
+        if self._number is None:
+            self._number = polynomials.value(self.terms, self.space.numbers)
+        return self._number
+
+    def _made(self, terms: Terms) -> Any:
+        return Dim(self.space, terms) if terms.keys() - {()} else terms.get((), 0)
+
+    # ---- arithmetic ----------------------------------------------------------------------------------------------
+
+    def _with(self, other: Any, combine: Callable[[Terms, Terms], Terms], plain: Callable[[Any, Any], Any]) -> Any:
+        if _is_number(other):
+            return self._made(combine(self.terms, _terms(other)))
+        if isinstance(other, float):
+            return plain(self.real(), other)
+        if isinstance(other, str | tuple | list):
+            return plain(self._pinned(), other)
+        return NotImplemented
+
+    def __add__(self, other: Any) -> Any:
+        return self._with(other, plus, operator.add)
+
+    def __sub__(self, other: Any) -> Any:
+        return self._with(other, lambda a, b: plus(a, b, -1), operator.sub)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self._with(other, lambda a, b: plus(b, a, -1), lambda a, b: b - a)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._with(other, polynomials.product, operator.mul)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __floordiv__(self, other: Any) -> Any:
+        self._refuse_zero(other)
+        return self._with(other, polynomials.quotient, operator.floordiv)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        self._refuse_zero(self)
+        return self._with(other, lambda a, b: polynomials.quotient(b, a), lambda a, b: b // a)
+
+    def __mod__(self, other: Any) -> Any:
+        self._refuse_zero(other)
+        return self._with(other, polynomials.remainder, operator.mod)
+
+    def __rmod__(self, other: Any) -> Any:
+        self._refuse_zero(self)
+        return self._with(other, lambda a, b: polynomials.remainder(b, a), lambda a, b: b % a)
+
+    def _refuse_zero(self, divisor: Any) -> None:
+        if _is_number(divisor) and divisor == 0:
+            raise ZeroDivisionError("integer division or modulo by zero")
+
+    def __lshift__(self, other: Any) -> Any:
+        return self * 2**other if type(other) is int else self._pinned() << other
+
+    def __rshift__(self, other: Any) -> Any:
+        return self // 2**other if type(other) is int else self._pinned() >> other
+
+    def __and__(self, other: Any) -> Any:
+        if type(other) is int and other >= 0 and other & (other + 1) == 0:
+            return self % (other + 1)
+        return self._pinned() & other
+
+    __rand__ = __and__
+
+    def __or__(self, other: Any) -> Any:
+        return self._pinned() | other
+
+    def __xor__(self, other: Any) -> Any:
+        return self._pinned() ^ other
+
+    def __invert__(self) -> Any:
+        return -self - 1
+
+    __ror__, __rxor__ = __or__, __xor__
+
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return other // self, other % self
+
+    def __pow__(self, other: Any) -> Any:
+        if type(other) is int and other >= 0:
+            return math.prod([self] * other)
+        return self.real() ** other
+
+    def __rpow__(self, other: Any) -> Any:
+        return other ** (self._pinned() if isinstance(other, int) else self.real())
+
+    def __truediv__(self, other: Any) -> Any:
+        return self.real() / other if _is_number(other) or isinstance(other, float) else NotImplemented
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return other / self.real() if _is_number(other) or isinstance(other, float) else NotImplemented
+
+    def __neg__(self) -> Any:
+        return self._made({monomial: -number for monomial, number in self.terms.items()})
+
+    def __pos__(self) -> Any:
+        return self
+
+    def __abs__(self) -> Any:
+        return self if self >= 0 else -self
+
+    def __round__(self, digits: Any = None) -> Any:
+        return self
+
+    __trunc__ = __floor__ = __ceil__ = __round__
+
+    def real(self) -> Real:
+        """It as a float."""
+        return Real(float(self.number), self.space, self.terms, 1)
+
+    # ---- questions -----------------------------------------------------------------------------------------------
+
+    def _asks(self, is_order: bool, terms: Terms) -> bool:
+        return self.space.ask(is_order, terms, _at(3), own=_is_own(2))
+
+    def __eq__(self, other: object) -> Any:
+        if isinstance(other, float) and other.is_integer():
+            other = int(other)
+        if type(other) is Dim and other.space is not self.space:
+            return False
+        if not _is_number(other):
+            return NotImplemented
+        return self.terms == _terms(other) or self._asks(False, plus(self.terms, _terms(other), -1))
+
+    def __ne__(self, other: object) -> Any:
+        found = self.__eq__(other)
+        return found if found is NotImplemented else not found
+
+    def __lt__(self, other: Any) -> Any:
+        if isinstance(other, float):
+            other = math.ceil(other) if math.isfinite(other) else sys.maxsize * (1 if other > 0 else -1)
+        return self._asks(True, plus(self.terms, _terms(other), -1)) if _is_number(other) else NotImplemented
+
+    def __ge__(self, other: Any) -> Any:
+        found = self.__lt__(other)
+        return found if found is NotImplemented else not found
+
+    def __le__(self, other: Any) -> Any:
+        if isinstance(other, float):
+            other = math.floor(other) if math.isfinite(other) else sys.maxsize * (1 if other > 0 else -1)
+        return self.__lt__(other + 1) if _is_number(other) else NotImplemented
+
+    def __gt__(self, other: Any) -> Any:
+        found = self.__le__(other)
+        return found if found is NotImplemented else not found
+
+    def __bool__(self) -> bool:
+        return not self._asks(False, self.terms)
+
+    def max(self, other: Any) -> Any:
+        """The larger of two, as JAX asks for it."""
+        return self if self >= other else other
+
+    def min(self, other: Any) -> Any:
+        """The smaller of two, as JAX asks for it."""
+        return self if self <= other else other
+
+    rmax, rmin = max, min
+
+    # ---- where Python must have an integer -----------------------------------------------------------------------
+
+    def _pinned(self) -> int:
+        self.space.pin(self.terms, _at(3))
+        return self.number
+
+    def __index__(self) -> int:
+        if edge.looks_for_symbols(sys._getframe(1)):
+            raise TypeError(f"the size {self!r} is symbolic")
+        return self._pinned()
+
+    __int__ = __index__
+
+    def __float__(self) -> float:
+        return float(self.number if _is_silent(sys._getframe(1)) else self._pinned())
+
+    def __hash__(self) -> int:
+        if _is_silent(sys._getframe(1)):
+            return hash((self.space.number, frozen(self.terms)))  # as another one than its number, in JAX's own caches
+        return hash(self._pinned())
+
+    def __str__(self) -> str:
+        return repr(self) if _is_silent(sys._getframe(1)) else str(self._pinned())
+
+    def __format__(self, how: str) -> str:
+        return repr(self) if _is_silent(sys._getframe(1)) else format(self._pinned(), how)
+
+    def __repr__(self) -> str:
+        return polynomials.written(self.terms)
+
+    @property
+    def __class__(self) -> type:  # `isinstance(n, int)` in a program is about what it would have been
+        frame = sys._getframe(1)
+        own = edge.is_library(frame) or edge.caller(frame).f_code.co_filename.startswith(_CHECKER)
+        return Dim if own and not edge.takes_for_integer(frame) else int
+
+    @__class__.setter
+    def __class__(self, value: type) -> None:  # pragma: no cover: Python wants it beside the getter
+        raise TypeError("the class of a size cannot be changed")
+
+    # ---- JAX and NumPy -------------------------------------------------------------------------------------------
+
+    def dimension_as_value(self) -> Any:
+        """It as an array of the running trace: JAX's word for what marks a symbolic dimension."""
+        return edge.value_of(self.number)
+
+    def __jax_array__(self) -> Any:
+        return edge.value_of(self.number)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        return _of_ufunc(ufunc, method, inputs, options)
+
+
+class Real(float):
+    """A float that was computed from sizes, and goes on knowing of which.
+
+    Attributes:
+        space: what they belong to.
+        terms: what it was computed from.
+        over: what `terms` are divided by, if that is all that was done to them; 0 for another function of them.
+
+    >>> n = Dim(Space({"n": 6}), {("n",): 1})
+    >>> float.__repr__(n**-0.5), math.floor(0.75 * n)
+    ('0.408248290463863', (3*n // 4))
+    """
+
+    space: Space
+    terms: Terms
+    over: int
+
+    def __new__(cls, number: float, space: Space, terms: Terms, over: int = 0) -> Real:
+        """A float of some dims."""
+        made = super().__new__(cls, number)
+        made.space, made.terms, made.over = space, terms, over
+        return made
+
+    def _computed(self, number: Any, *others: Any) -> Any:
+        """A number that was computed from this one and others, by a function that nothing is known of."""
+        if not isinstance(number, float):
+            return number
+        terms = {**self.terms, **{one: 1 for other in others for one in getattr(other, "terms", {})}}
+        return Real(number, self.space, terms)
+
+    def _is(self, number: float, terms: Terms, over: int) -> Any:
+        """A number that is a polynomial over an integer."""
+        common = math.gcd(over, *terms.values())
+        terms = {monomial: coefficient // common for monomial, coefficient in terms.items()}
+        return Real(number, self.space, terms, over // common) if terms.keys() - {()} else number
+
+    def _asks(self, is_order: bool, other: Any, closed: bool = False) -> Any:
+        """Whether it is equal to, or less than, another number; None where the numbers themselves have to say so.
+
+        Of integers, `a <= b` is `a < b + 1`.
+        """
+        fraction = _fraction(other)
+        if not self.over or fraction is None:
+            return None
+        terms = plus(_times(self.terms, fraction[1]), _times(fraction[0], self.over), -1)
+        return self.space.ask(is_order, plus(terms, constant(int(closed)), -1), _at(3), own=_is_own(3))
+
+    def _pinned(self) -> float:
+        self.space.pin(self.terms, _at(3))
+        return float.__add__(self, 0.0)
+
+    def _whole(self, taken: Callable[[float], int]) -> Any:
+        if self.over and float.__ge__(self, 0.0):
+            terms = polynomials.quotient(self.terms, constant(self.over))
+            return Dim(self.space, terms) if terms.keys() - {()} else terms.get((), 0)
+        return taken(self._pinned())
+
+    def __int__(self) -> Any:
+        return self._whole(int).__index__()
+
+    def __floor__(self) -> Any:
+        return self._whole(math.floor)
+
+    def __trunc__(self) -> Any:
+        return self._whole(math.trunc)
+
+    def __ceil__(self) -> Any:
+        if self.over:
+            return -Real(-_plain(self), self.space, _times(self.terms, -1), self.over)._rounded_down()
+        return math.ceil(self._pinned())
+
+    def _rounded_down(self) -> Any:
+        return Dim(self.space, polynomials.quotient(self.terms, constant(self.over)))
+
+    def __round__(self, digits: Any = None) -> Any:
+        return round(self._pinned()) if digits is None else round(self._pinned(), digits)
+
+    def __float__(self) -> float:
+        return _plain(self) if _is_silent(sys._getframe(1)) else self._pinned()
+
+    def is_integer(self) -> bool:
+        """Whether it is a whole number."""
+        return self.over == 1 or self._pinned().is_integer()
+
+    def __bool__(self) -> bool:
+        return self != 0
+
+    def __hash__(self) -> int:
+        return hash(self._pinned())
+
+    def __str__(self) -> str:
+        return str(self._pinned())
+
+    def __jax_array__(self) -> Any:
+        return edge.value_of(_plain(self))
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        return _of_ufunc(ufunc, method, inputs, options)
+
+
+def _times(terms: Terms, number: int) -> Terms:
+    return {monomial: number * coefficient for monomial, coefficient in terms.items() if number}
+
+
+def _fraction(value: Any) -> tuple[Terms, int] | None:
+    """A number as a polynomial over an integer, if it is one; of floats, those that people write: 0.5, 2.0."""
+    if type(value) is Dim:
+        return value.terms, 1
+    if isinstance(value, Real):
+        return (value.terms, value.over) if value.over else None
+    if isinstance(value, int | float | np.integer) and math.isfinite(value):
+        number, over = value.as_integer_ratio()
+        return (constant(number), over) if over <= _LARGEST_WRITTEN else None
+    return None
+
+
+# What a float is divided by that somebody has written.
+_LARGEST_WRITTEN = 64
+
+
+def _plain(value: Any) -> Any:
+    """A number without what it was computed from; nothing is pinned."""
+    if type(value) is Dim:
+        return value.number
+    return float.__add__(value, 0.0) if isinstance(value, Real) else value
+
+
+def _arithmetic(name: str, exactly: Callable[[Any, Any], tuple[Terms, int] | None]) -> Callable[[Real, Any], Any]:
+    plain = getattr(float, name)
+
+    def method(self: Real, *others: Any) -> Any:
+        numbers = (float(_plain(one)) if isinstance(one, int | float | Dim) else one for one in others)
+        found = plain(_plain(self), *numbers)
+        fractions = [_fraction(one) for one in (self, *others)]
+        exact = None if None in fractions or not isinstance(found, float) else exactly(*fractions)
+        return self._computed(found, *others) if exact is None else self._is(found, *exact)
+
+    return method
+
+
+def _sum(one: Any, other: Any, sign: int = 1) -> tuple[Terms, int]:
+    return plus(_times(one[0], other[1]), _times(other[0], one[1]), sign), one[1] * other[1]
+
+
+def _ratio(one: Any, other: Any) -> tuple[Terms, int] | None:
+    """A quotient, if it is a polynomial over an integer."""
+    numerator, divisor = _times(one[0], other[1]), other[0]
+    if divisor.keys() == {()}:
+        number = divisor[()] * one[1]
+        return (numerator, number) if number > 0 else (_times(numerator, -1), -number)
+    whole, rest = divided(numerator, divisor)
+    return None if rest else (whole, one[1])
+
+
+def _nothing_known(*_: Any) -> None:
+    return None
+
+
+_EXACTLY: dict[str, Callable[..., Any]] = {
+    "add": _sum, "radd": _sum,
+    "sub": lambda a, b: _sum(a, b, -1), "rsub": lambda a, b: _sum(b, a, -1),
+    "mul": lambda a, b: (polynomials.product(a[0], b[0]), a[1] * b[1]),
+    "rmul": lambda a, b: (polynomials.product(a[0], b[0]), a[1] * b[1]),
+    "truediv": _ratio, "rtruediv": lambda a, b: _ratio(b, a),
+    "neg": lambda a: (_times(a[0], -1), a[1]), "pos": lambda a: a,
+    "pow": _nothing_known, "rpow": _nothing_known, "abs": _nothing_known,
+}  # fmt: skip
+for _name, _exact in _EXACTLY.items():
+    setattr(Real, f"__{_name}__", _arithmetic(f"__{_name}__", _exact))
+
+
+def _by_numbers(name: str) -> Callable[[Real, Any], Any]:
+    plain = getattr(float, name)
+
+    def method(self: Real, other: Any) -> Any:
+        return plain(self._pinned(), other._pinned() if isinstance(other, Real | Dim) else other)
+
+    return method
+
+
+def _comparison(name: str, is_order: bool, closed: bool, wanted: bool) -> Callable[[Real, Any], Any]:
+    by_numbers = _by_numbers(name)
+
+    def method(self: Real, other: Any) -> Any:
+        found = self._asks(is_order, other, closed)
+        return by_numbers(self, other) if found is None else found is wanted
+
+    return method
+
+
+for _name in ("floordiv", "rfloordiv", "mod", "rmod", "divmod", "rdivmod"):
+    setattr(Real, f"__{_name}__", _by_numbers(f"__{_name}__"))
+for _name, *_how in (
+    ("eq", False, False, True), ("ne", False, False, False),
+    ("lt", True, False, True), ("ge", True, False, False), ("le", True, True, True), ("gt", True, True, False),
+):  # fmt: skip
+    setattr(Real, f"__{_name}__", _comparison(f"__{_name}__", *_how))
+
+# NumPy's names for what Python has an operator for.
+_OPERATORS = {
+    "add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "floor_divide": operator.floordiv,
+    "remainder": operator.mod, "divide": operator.truediv, "power": operator.pow, "negative": operator.neg,
+    "equal": operator.eq, "not_equal": operator.ne, "less": operator.lt, "less_equal": operator.le,
+    "greater": operator.gt, "greater_equal": operator.ge, "maximum": max, "minimum": min,
+}  # fmt: skip
+
+
+def _of_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], options: Any) -> Any:
+    """What a function of NumPy's makes of sizes: another size, or a float that knows where it comes from."""
+    known = [one for one in inputs if isinstance(one, Real) or type(one) is Dim]
+    if method != "__call__" or options or any(isinstance(one, np.ndarray) and one.ndim for one in inputs):
+        return getattr(ufunc, method)(*map(_plain, inputs), **options)
+    if ufunc.__name__ in _OPERATORS:
+        return _OPERATORS[ufunc.__name__](*(one.item() if isinstance(one, np.generic) else one for one in inputs))
+    first = known[0].real() if type(known[0]) is Dim else known[0]
+    return first._computed(float(ufunc(*map(_plain, inputs))), *known[1:])
+
+
+# Functions of floats, through which it stays known where they come from.
+_FUNCTIONS = ("sqrt", "cbrt", "log", "log2", "log10", "log1p", "exp", "exp2", "pow")
+
+
+@contextlib.contextmanager
+def known_to_python() -> Iterator[None]:
+    """In which Python's functions of floats, and `len` of an array, give sizes; they change for the whole process."""
+    changed = [(math, name, _of_floats(getattr(math, name))) for name in _FUNCTIONS if hasattr(math, name)]
+    changed.append((builtins, "len", _length))
+    plain = [(module, name, getattr(module, name)) for module, name, _ in changed]
+    try:
+        for module, name, function in changed:
+            setattr(module, name, function)
+        yield
+    finally:
+        for module, name, function in plain:
+            setattr(module, name, function)
+
+
+def _length(of: Any, /, plain: Callable[[Any], int] = len) -> Any:
+    if isinstance(of, edge.Tracer) and of.shape and type(of.shape[0]) is Dim:
+        return of.shape[0]
+    return plain(of)
+
+
+def _of_floats(plain: Callable[..., float]) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def function(*given: Any) -> Any:
+        of_sizes = [one.real() if type(one) is Dim else one for one in given if type(one) in (Dim, Real)]
+        return of_sizes[0]._computed(plain(*map(_plain, given)), *of_sizes[1:]) if of_sizes else plain(*given)
+
+    return function
+
+
+edge.register(Dim, Real, _plain)

@@ -1,0 +1,201 @@
+"""Polynomials over dims, with integer quotients and remainders: the arithmetic of sizes.
+
+A polynomial is a mapping from monomials to coefficients; a monomial is a sorted tuple of factors: names of dims, and
+`Atom`s. Two that have equal mappings are equal for all sizes; `deciding` finds out about the others.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Monomial = tuple[Any, ...]
+Terms = Mapping[Monomial, int]
+
+ONE: Terms = {(): 1}
+
+
+@dataclass(frozen=True)
+class Atom:
+    """`left // right` or `left % right`: one factor of a monomial."""
+
+    op: str
+    left: tuple[tuple[Monomial, int], ...]
+    right: tuple[tuple[Monomial, int], ...]
+    key: str = field(init=False, compare=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "key", f"({_side(self.left)} {self.op} {_side(self.right)})")
+
+    def __str__(self) -> str:
+        return self.key
+
+
+def _side(terms: tuple[tuple[Monomial, int], ...]) -> str:
+    text = written(dict(terms))
+    return f"({text})" if len(terms) > 1 else text
+
+
+def constant(number: int) -> Terms:
+    """A number as a polynomial."""
+    return {(): number} if number else {}
+
+
+def frozen(terms: Terms) -> tuple[tuple[Monomial, int], ...]:
+    """A polynomial as something to compare and to hash, whatever the order of its terms."""
+    return tuple(sorted(terms.items(), key=lambda term: (len(term[0]), *map(str, term[0]))))
+
+
+def plus(left: Terms, right: Terms, times: int = 1) -> Terms:
+    """`left + times * right`."""
+    total = dict(left)
+    for monomial, coefficient in right.items():
+        total[monomial] = total.get(monomial, 0) + times * coefficient
+    return {monomial: coefficient for monomial, coefficient in total.items() if coefficient}
+
+
+def product(left: Terms, right: Terms) -> Terms:
+    """`left * right`."""
+    total: dict[Monomial, int] = {}
+    for (one, a), (other, b) in itertools.product(left.items(), right.items()):
+        monomial = tuple(sorted(one + other, key=str))
+        total[monomial] = total.get(monomial, 0) + a * b
+    return {monomial: coefficient for monomial, coefficient in total.items() if coefficient}
+
+
+def divided(left: Terms, right: Terms) -> tuple[Terms, Terms]:
+    """The terms of `left` that `right` divides, divided by it, and the other terms.
+
+    `(q, r)` with `left == q * right + r`, so that `left // right == q + r // right` and `left % right == r % right`.
+
+    >>> divided({("b", "s"): 2, ("s",): 3, (): 1}, {("s",): 1})
+    ({('b',): 2, (): 3}, {(): 1})
+    """
+    if left == right:
+        return ONE, {}
+    if len(right) != 1:
+        return {}, left
+    (divisor, factor), whole, rest = next(iter(right.items())), dict[Monomial, int](), dict[Monomial, int]()
+    for monomial, coefficient in left.items():
+        remaining = _without(monomial, divisor)
+        if remaining is None or (divisor and coefficient % factor):
+            rest[monomial] = coefficient
+        else:
+            quotient, left_over = divmod(coefficient, factor)
+            if quotient:
+                whole[remaining] = quotient
+            if left_over:
+                rest[monomial] = left_over
+    return whole, rest
+
+
+def _without(monomial: Monomial, divisor: Monomial) -> Monomial | None:
+    remaining = list(monomial)
+    for factor in divisor:
+        if factor not in remaining:
+            return None
+        remaining.remove(factor)
+    return tuple(remaining)
+
+
+def quotient(left: Terms, right: Terms) -> Terms:
+    """`left // right`, rounded down as Python does."""
+    whole, rest = divided(left, right)
+    if not rest or _is_small(rest, right):
+        return whole
+    return plus(whole, {(Atom("//", frozen(rest), frozen(right)),): 1})
+
+
+def remainder(left: Terms, right: Terms) -> Terms:
+    """`left % right`."""
+    rest = divided(left, right)[1]
+    return rest if not rest or _is_small(rest, right) else {(Atom("%", frozen(rest), frozen(right)),): 1}
+
+
+def _is_small(rest: Terms, divisor: Terms) -> bool:
+    """Whether a rest is a number between 0 and the divisor, which is one, too: it is the remainder itself."""
+    return rest.keys() == {()} and divisor.keys() == {()} and 0 <= rest[()] < divisor[()]
+
+
+def dims_of(terms: Terms) -> set[str]:
+    """The names of the dims that a polynomial is over."""
+    found: set[str] = set()
+    for monomial in terms:
+        for factor in monomial:
+            found |= {factor} if isinstance(factor, str) else dims_of(dict(factor.left)) | dims_of(dict(factor.right))
+    return found
+
+
+def atoms_of(terms: Terms) -> Iterator[Atom]:
+    """The quotients and remainders in a polynomial, also those within others."""
+    for monomial in terms:
+        for factor in monomial:
+            if isinstance(factor, Atom):
+                yield factor
+                yield from atoms_of(dict(factor.left))
+                yield from atoms_of(dict(factor.right))
+
+
+def value(terms: Terms, sizes: Mapping[str, int]) -> int:
+    """The number that a polynomial is at some sizes.
+
+    Raises:
+        ZeroDivisionError: if it divides by what is 0 there.
+    """
+    total = 0
+    for monomial, coefficient in terms.items():
+        for factor in monomial:
+            if isinstance(factor, str):
+                coefficient *= sizes[factor]
+            else:
+                left, right = value(dict(factor.left), sizes), value(dict(factor.right), sizes)
+                coefficient *= left // right if factor.op == "//" else left % right
+        total += coefficient
+    return total
+
+
+def replaced(terms: Terms, replace: Callable[[str], Terms | None]) -> Terms:
+    """A polynomial with other polynomials in place of dims; what divides is worked out again."""
+    total: Terms = {}
+    for monomial, coefficient in terms.items():
+        part = constant(coefficient)
+        for factor in monomial:
+            if isinstance(factor, str):
+                other = replace(factor)
+                part = product(part, {(factor,): 1} if other is None else other)
+            else:
+                left, right = (replaced(dict(side), replace) for side in (factor.left, factor.right))
+                part = product(part, (quotient if factor.op == "//" else remainder)(left, right))
+        total = plus(total, part)
+    return total
+
+
+def written(terms: Terms) -> str:
+    """A polynomial as an annotation would write it.
+
+    >>> written({("h", "w"): 2, (): -1})
+    '2*h*w - 1'
+    """
+    text = ""
+    for monomial, coefficient in sorted(terms.items(), key=lambda term: (-len(term[0]), *map(str, term[0]))):
+        factors = [str(abs(coefficient))] * (abs(coefficient) != 1 or not monomial) + list(map(str, monomial))
+        sign = (" - " if coefficient < 0 else " + ") if text else "-" * (coefficient < 0)
+        text += sign + "*".join(factors)
+    return text or "0"
+
+
+def period(terms: Terms) -> int | None:
+    """What a polynomial repeats its remainders after: the product of the numbers that it divides by, nested ones twice.
+
+    None if it divides by something that is no number.
+    """
+    found = 1
+    for atom in atoms_of(terms):
+        divisor = dict(atom.right)
+        if divisor.keys() != {()} or divisor[()] < 1:
+            return None
+        found = math.lcm(found, divisor[()] * (period(dict(atom.left)) or 1))
+    return found
