@@ -10,12 +10,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import weft
+from weft import nnx
 
 X = jnp.ones(3)
 
 
 def shifted(x: Any) -> Any:
     return x + 1
+
+
+LAYER = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+SHARED = nnx.graphdef(nnx.Sequential(LAYER, LAYER))
+
+
+def normed(state: Any, x: Any) -> Any:
+    norm = nnx.merge(nnx.graphdef(nnx.BatchNorm(3, rngs=nnx.Rngs(0))), state)
+    return norm(x), nnx.state(norm)
 
 
 class Net(weft.Module):
@@ -160,6 +170,7 @@ def test_arguments_that_are_otherwise_configured_are_refused_by_path(net: Any, f
     with pytest.raises(weft.StructureError) as caught:
         exported.call(net, X)
     assert fragment in str(caught.value)
+    assert "fix: make them as the process did that exported it" in str(caught.value)
     assert exported.call(make(), X).tolist() == [2.0] * 3
 
 
@@ -173,9 +184,67 @@ def test_static_values_in_arguments_are_compared():
 # ---- errors -----------------------------------------------------------------------------------------------------
 
 
-def test_a_static_output_is_refused():
-    with pytest.raises(weft.StaticError, match=r"static outside of a Module\n  at: output\[1\]: 'y'"):
-        weft.export(lambda x: (x, "y"))(X)
+class Alike:
+    """A key of a dict that is printed as another one is."""
+
+    def __init__(self, number: int):
+        self.number = number
+
+    def __lt__(self, other: Any) -> bool:
+        return self.number < other.number
+
+    def __repr__(self) -> str:
+        return "Alike"
+
+
+class Named(weft.Module):
+    x: Any
+    name: Any
+
+
+@pytest.mark.parametrize(
+    ("function", "argument", "what", "fix", "mended"),
+    [
+        (
+            lambda x: (x, "y"),
+            X,
+            r"static outside of a Module\n  at: output\[1\]: 'y'",
+            "return it in a Module",
+            (lambda x: Named(x, "y"), X),
+        ),
+        (
+            lambda d: sum(d.values()),
+            {Alike(1): X, Alike(2): X},
+            "two arrays have one path",
+            "rename a key",
+            (lambda d: sum(d.values()), {1: X, 2: X}),
+        ),
+        (
+            nnx.jit(lambda model, x=X[:2]: model(x)),
+            nnx.Sequential(LAYER, LAYER),
+            r"objects that share a Variable\n(.|\n)*layers\[0\]\.kernel\.value and model\.layers\[1\]\.kernel\.value",
+            "split them before, which",
+            (nnx.jit(lambda state, x=X[:2]: nnx.merge(SHARED, state)(x)), nnx.state(nnx.Sequential(LAYER, LAYER))),
+        ),
+        (
+            nnx.jit(lambda norm, x=X[None]: norm(x)),
+            nnx.BatchNorm(3, rngs=nnx.Rngs(0)),
+            r"changes the objects that it is given\n(.|\n)*at: norm\.mean",
+            "split them, and return",
+            (nnx.jit(lambda state, x=X[None]: normed(state, x)), nnx.state(nnx.BatchNorm(3, rngs=nnx.Rngs(0)))),
+        ),
+    ],
+    ids=["static output", "one path", "a shared Variable", "a Variable that is written to"],
+)
+def test_what_cannot_be_exported_is_named_and_can_be_as_the_fix_says(
+    function: Any, argument: Any, what: str, fix: str, mended: Any
+):
+    with pytest.raises(weft.WeftError, match=f"{what}(.|\n)*fix: {fix}"):
+        weft.export(function)(argument)
+    function, argument = mended
+    out = reloaded(weft.export(function)(argument)).call(argument)
+    same = jax.tree.map(jnp.allclose, jax.tree.leaves(out), jax.tree.leaves(function(argument)))
+    assert all(same)
 
 
 def test_one_array_in_two_places_is_an_error_where_it_would_be_split():
@@ -190,8 +259,9 @@ def test_one_array_in_two_places_is_an_error_where_it_would_be_split():
 )
 def test_what_is_no_exported_function_of_wefts_is_refused(change: Any):
     data = weft.export(lambda x: x)(X).serialize()
-    with pytest.raises(weft.StructureError, match=r"no exported function of weft's(.|\n)*jax.export.deserialize reads"):
+    with pytest.raises(weft.StructureError, match=r"no exported function of weft's(.|\n)*pass what weft.export\("):
         weft.load_exported(change(data))
+    assert weft.load_exported(data).call(X).tolist() == [1.0] * 3
 
 
 def test_jax_export_says_who_exports_functions_of_records():
