@@ -8,9 +8,9 @@ exported here takes one dict and returns one dict, whose keys are the paths that
 
 JAX alone can read and call that. `Exported` puts records around it: it takes the caller's arguments apart, compares
 their configuration with what the function was exported for, and rebuilds the output. For this it has *notes*, as JSON:
-the parameters' names, the configuration by path (as checkpoints have it), the random keys of the output, and a *plan*
-of the output: containers, names of arrays, and which records are built like which of the arguments. The notes stand
-behind JAX's own bytes, where JAX does not read on. Nothing is built from them but containers.
+the parameters' names, the configuration by path (as checkpoints have it), the random keys of the output, and its
+*outline*: containers, names of arrays, and which records are built like which of the arguments. The notes stand behind
+JAX's own bytes, where JAX does not read on. Nothing is built from them but containers.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import json
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ParamSpec
 
@@ -29,7 +30,7 @@ from weft.core.edge._jax import key_impl_of
 from weft.core.errors import AliasError, StaticError, StructureError
 from weft.core.interpreter.boundary import parameter_names
 from weft.core.paths import Path, format_path, key_part, parse_path
-from weft.core.records.leaves import iter_leaves
+from weft.core.records.leaves import iter_leaves, type_of
 from weft.core.records.partition import Structure, take_apart
 from weft.core.records.statics import Static
 from weft.core.tracebacks import cutting
@@ -101,7 +102,7 @@ def export(
             out = jitted(*by_position, **by_name)
             _refuse_writes(before, given, out)
             _refuse_statics(out)
-            notes["output"] = _plan(out, (), nodes)
+            notes["output"] = _outline(out, (), nodes)
             _, out, notes["keys"] = _flattened(out)
             return out
 
@@ -147,7 +148,7 @@ class Exported:
         structure, flat, _ = _flattened(arguments)
         known = self._known
         if known is None or known[0] != structure:
-            self._compare(_configuration(arguments, flat))
+            self._compare(flat, _configuration(arguments, flat))
             known = self._known = (structure, list(_nodes(arguments)))
         keys = self._notes["keys"]
         out = {name: _wrapped(value, keys.get(name)) for name, value in self._call(flat).items()}
@@ -174,8 +175,10 @@ class Exported:
         program = bytes(self.program.serialize(vjp_order=vjp_order))
         return b"".join((program, notes, _LENGTH.pack(len(notes)), _MAGIC))
 
-    def _compare(self, here: Mapping[str, Any]) -> None:
-        saved = self._notes["configuration"]
+    def _compare(self, flat: Mapping[str, Any], here: dict[str, Any]) -> None:
+        (wanted,), _ = jax.tree.unflatten(self.program.in_tree, self.program.in_avals)
+        saved: dict[str, Any] = {**self._notes["configuration"], **{p: _type(wanted[p]) for p in wanted if p in here}}
+        here = {**here, **{path: _type(flat[path]) for path in flat if path in saved}}
         if lines := differing_configuration(saved, here, {path: path for path in saved}, False):
             raise StructureError(
                 "the arguments are not those that this function was exported for",
@@ -236,9 +239,14 @@ def _flattened(tree: Any) -> tuple[Structure, dict[str, Any], dict[str, str]]:
     structure, leaves = take_apart(tree)
     flat = {_name(leaf.path): leaf.value for leaf in leaves}
     if len(flat) < len(leaves):
-        raise StructureError("two arrays have one path", at=[_name(leaf.path) for leaf in leaves], fix="rename a key")
+        twice = [name for name, count in Counter(_name(leaf.path) for leaf in leaves).items() if count > 1]
+        raise StructureError("two arrays have one path", at=twice, fix="rename a key")
     keys = {name: key_impl_of(value.dtype) for name, value in flat.items() if is_key(value)}
     return structure, {name: _data(value) if name in keys else value for name, value in flat.items()}, keys
+
+
+def _type(value: Any) -> str:
+    return type_of(jax.eval_shape(lambda value: value, value))
 
 
 def _data(key: Any) -> Any:
@@ -275,7 +283,7 @@ def _nodes(tree: Any) -> Iterator[Structure]:
         yield from _nodes(child)
 
 
-def _plan(node: Any, path: Path, nodes: Mapping[Structure, int]) -> Any:
+def _outline(node: Any, path: Path, nodes: Mapping[Structure, int]) -> Any:
     """How an output is made of a flat dict, as JSON: of the names of its arrays, its containers, and of `nodes`."""
     children = _children(node)
     if node is None or children is None:
@@ -284,15 +292,15 @@ def _plan(node: Any, path: Path, nodes: Mapping[Structure, int]) -> Any:
         structure, leaves = take_apart(node)
         if structure in nodes:
             return ["like", nodes[structure], [_name((*path, *leaf.path)) for leaf in leaves]]
-    parts = [[repr(key), _plan(child, (*path, key), nodes)] for key, child in children]
+    parts = [[repr(key), _outline(child, (*path, key), nodes)] for key, child in children]
     return [type(node).__name__ if type(node) in (tuple, list) else "dict", parts]
 
 
-def _built(plan: Any, flat: Mapping[str, Any], nodes: Sequence[Structure]) -> Any:
-    """The output that a plan is of."""
-    if plan is None or isinstance(plan, str):
-        return plan and flat[plan]
-    kind, *parts = plan
+def _built(outline: Any, flat: Mapping[str, Any], nodes: Sequence[Structure]) -> Any:
+    """The output that an outline is of."""
+    if outline is None or isinstance(outline, str):
+        return outline and flat[outline]
+    kind, *parts = outline
     if kind == "like":
         number, names = parts
         return nodes[number].build([flat[name] for name in names])

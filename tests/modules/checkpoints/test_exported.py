@@ -161,8 +161,9 @@ def test_a_record_that_no_argument_is_like_comes_as_a_dict_or_as_it_is_told():
             make().replace(layers=(jax.nn.gelu, X, {"scale": jnp.ones(()), "kind": "b"})),
             "net.layers[2].kind: 'a', not 'b'",
         ),
-        (make().replace(unset=X), "net.unset: None, not nothing"),
+        (make().replace(unset=X), "net.unset: None, not float32[3]"),
         ({"weight": X}, "net: "),
+        (make().replace(weight=None), "net.weight: float32[3], not None"),
     ],
 )
 def test_arguments_that_are_otherwise_configured_are_refused_by_path(net: Any, fragment: str):
