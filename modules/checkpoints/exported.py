@@ -175,10 +175,10 @@ class Exported:
         program = bytes(self.program.serialize(vjp_order=vjp_order))
         return b"".join((program, notes, _LENGTH.pack(len(notes)), _MAGIC))
 
-    def _compare(self, flat: Mapping[str, Any], here: dict[str, Any]) -> None:
+    def _compare(self, flat: Mapping[str, Any], here: Mapping[str, Any]) -> None:
         (wanted,), _ = jax.tree.unflatten(self.program.in_tree, self.program.in_avals)
-        saved: dict[str, Any] = {**self._notes["configuration"], **{p: _type(wanted[p]) for p in wanted if p in here}}
-        here = {**here, **{path: _type(flat[path]) for path in flat if path in saved}}
+        saved = {**self._notes["configuration"], **{path: _type(wanted[path]) for path in wanted.keys() - flat.keys()}}
+        here = {**here, **{path: _type(flat[path]) for path in flat.keys() - wanted.keys()}}
         if lines := differing_configuration(saved, here, {path: path for path in saved}, False):
             raise StructureError(
                 "the arguments are not those that this function was exported for",
@@ -196,7 +196,7 @@ def load_exported(data: bytes, *, out: Any = None) -> Exported:  # weft: skip(it
             records of another make than those it is called with.
 
     Raises:
-        StructureError: if it is something else, or is cut.
+        StructureError: if it is something else, or is cut, or `out` is not like the output.
 
     >>> import jax.numpy as jnp
     >>> data = export(lambda x: (x, x + 1))(jnp.ones(2)).serialize()
@@ -211,7 +211,15 @@ def load_exported(data: bytes, *, out: Any = None) -> Exported:  # weft: skip(it
     end = len(data) - len(_MAGIC) - _LENGTH.size
     start = end - _LENGTH.unpack_from(data, end)[0]
     program = jax_export.deserialize(bytearray(data[:start]))
-    return Exported(program, json.loads(data[start:end]), None if out is None else take_apart(out)[0])
+    like = None if out is None else take_apart(out)[0]
+    given = jax.tree.unflatten(program.out_tree, program.out_avals)
+    if like is not None and (other := given.keys() ^ set(map(_name, like.paths))):
+        raise StructureError(
+            "`out` is not like what the function returns: these are in one of them",
+            at=sorted(other),
+            fix="pass arrays in the places of these",
+        )
+    return Exported(program, json.loads(data[start:end]), like)
 
 
 # ---- trees and flat dicts -------------------------------------------------------------------------------------------

@@ -150,6 +150,8 @@ def test_a_record_that_no_argument_is_like_comes_as_a_dict_or_as_it_is_told():
     like = jax.eval_shape(lambda: (Result(X), Net(X, heads=4)))
     result, net = reloaded(exported, out=like).call(X)
     assert (type(result), type(net), net.heads) == (Result, Net, 4)
+    with pytest.raises(weft.StructureError, match=r"at: \[0\]\.nothing\n  fix: pass arrays in the places of these"):
+        reloaded(exported, out=(Result(X, X), Net(X)))
 
 
 @pytest.mark.parametrize(
@@ -173,6 +175,14 @@ def test_arguments_that_are_otherwise_configured_are_refused_by_path(net: Any, f
     assert fragment in str(caught.value)
     assert "fix: make them as the process did that exported it" in str(caught.value)
     assert exported.call(make(), X).tolist() == [2.0] * 3
+
+
+def test_arguments_that_are_missing_or_too_many_are_refused_by_path():
+    exported = weft.export(lambda net, x: net.weight * x)(make(), X)
+    with pytest.raises(weft.StructureError, match=r"at: x: float32\[3\], not nothing"):
+        exported.call(make())
+    with pytest.raises(weft.StructureError, match=r"at: y: nothing, not float32\[3\]"):
+        exported.call(make(), X, y=X)
 
 
 def test_static_values_in_arguments_are_compared():
