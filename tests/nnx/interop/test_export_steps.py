@@ -152,8 +152,8 @@ SERVING = """
     folder = sys.argv[1]
     program = jax.export.deserialize(open(f"{folder}/step", "rb").read())
     (avals,), _ = jax.tree.unflatten(program.in_tree, program.in_avals)
-    saved = np.load(f"{folder}/arrays.npz")
-    arrays = {path: saved[path].view(avals[path].dtype) for path in avals}
+    with np.load(f"{folder}/arrays.npz") as saved:
+        arrays = {path: saved[path].view(avals[path].dtype) for path in avals}
     assert all(type(array) is np.ndarray for array in arrays.values())
     step = jax.jit(program.call)
     for _ in range(3):
@@ -208,7 +208,8 @@ def test_a_process_without_weft_trains_on_numpy_arrays_alone(tmp_path: Path):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     np.testing.assert_allclose([float(line) for line in done.stdout.split()], losses, rtol=1e-2)
-    trained = np.load(tmp_path / "trained.npz")
+    with np.load(tmp_path / "trained.npz") as saved:
+        trained = dict(saved)
     here = exported.flatten(net, opt, ema, x, Y)
     assert sorted(trained) == sorted(here)
     for path, array in here.items():
