@@ -62,7 +62,7 @@ def test_an_object_that_is_otherwise_configured_is_refused():
     exported = weft.export(nnx.jit(lambda model, x: model(x)))(
         nnx.BatchNorm(2, rngs=nnx.Rngs(0), use_running_average=True), X
     )
-    with pytest.raises(StructureError, match="at: model, .*1e-05, not 0.5"):
+    with pytest.raises(StructureError, match=r"at: model, .*1e-05, not 0\.5"):
         exported.call(nnx.BatchNorm(2, epsilon=0.5, rngs=nnx.Rngs(0), use_running_average=True), X)
 
 
