@@ -36,7 +36,6 @@ from weft.core.errors import (
 from weft.core.first_use import first_use
 from weft.core.interpreter.retraces import RetraceWarning, explain_retraces
 from weft.core.records.axis_names import Sharded
-from weft.core.records.exporting import exportable
 from weft.core.records.filters import All, Any, Filter, Inside, InstanceOf, Maybe, Not, PathContains, WithTag
 from weft.core.records.kinds import (
     BatchStat,
@@ -63,7 +62,6 @@ from weft.core.threads.handle import peek, thread
 if TYPE_CHECKING:
     from weft.core.records.keys import Keys, KeyStream, SeedError, StreamError, debug_keys
     from weft.core.records.surgery import at
-    from weft.core.records.written import LeftBehindError
     from weft.core.sowing.capturing import CaptureError, capture, perturb, perturbations, scope, sow
     from weft.core.threads.lost import debug_successors
 
@@ -71,7 +69,6 @@ if TYPE_CHECKING:
 _HOMES = {
     "weft.core.records.keys": "Keys KeyStream SeedError StreamError debug_keys",
     "weft.core.records.surgery": "at",
-    "weft.core.records.written": "LeftBehindError",
     "weft.core.sowing.capturing": "CaptureError capture perturb perturbations scope sow",
     "weft.core.threads.lost": "debug_successors",
 }
@@ -106,7 +103,6 @@ __all__ = [
     "KeyStream",
     "Keys",
     "Kind",
-    "LeftBehindError",
     "LoRAParam",
     "Maybe",
     "MeshError",
@@ -148,7 +144,6 @@ __all__ = [
     "debug_successors",
     "drop",
     "explain_retraces",
-    "exportable",
     "merge",
     "peek",
     "perturb",

@@ -6,8 +6,7 @@ Weft asks several questions of values that are no arrays, and each is a use of w
 |---|---|
 | May a kept trace of this function serve another one? | `core/constants.py` |
 | Does what it returns hide a tracer? | `core/interpreter/hidden.py` |
-| Is it the one that an exported function was made with? | `core/records/written.py` |
-| Is it the one that a checkpoint was saved with? | `modules/checkpoints/configuration.py` |
+| Is it the one that a checkpoint was saved, or a function exported with? | `modules/checkpoints/configuration.py` |
 | Has it changed since a plan was made? | `nnx/objects/stability.py` |
 | Does it reach something of JAX's that somebody replaced? | `modules/untouched.py` |
 

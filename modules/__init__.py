@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from weft.modules.attention.positions import ALiBi, LearnedPositions, RoPE, SinusoidalPositions, sinusoidal
     from weft.modules.attention.transformer import TransformerBlock
     from weft.modules.checkpoints.checkpoint import load_checkpoint, save_checkpoint
+    from weft.modules.checkpoints.exported import Exported, export, load_exported
     from weft.modules.checkpoints.fitting import LoadReport
     from weft.modules.checkpoints.folders import Checkpoints, load_orbax
     from weft.modules.checkpoints.format import CheckpointError
@@ -98,6 +99,7 @@ _HOMES = {
     "weft.modules.attention.positions": "ALiBi LearnedPositions RoPE SinusoidalPositions sinusoidal",
     "weft.modules.attention.transformer": "TransformerBlock",
     "weft.modules.checkpoints.checkpoint": "load_checkpoint save_checkpoint",
+    "weft.modules.checkpoints.exported": "Exported export load_exported",
     "weft.modules.checkpoints.fitting": "LoadReport",
     "weft.modules.checkpoints.folders": "Checkpoints load_orbax",
     "weft.modules.checkpoints.format": "CheckpointError",
@@ -171,6 +173,7 @@ __all__ = [
     "Einsum",
     "Embed",
     "Ensemble",
+    "Exported",
     "Flatten",
     "Frozen",
     "GRUCell",
@@ -223,6 +226,7 @@ __all__ = [
     "avg_pool",
     "celu",
     "elu",
+    "export",
     "gelu",
     "glu",
     "hard_sigmoid",
@@ -235,6 +239,7 @@ __all__ = [
     "init",
     "leaky_relu",
     "load_checkpoint",
+    "load_exported",
     "load_orbax",
     "log_sigmoid",
     "log_softmax",

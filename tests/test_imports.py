@@ -364,7 +364,6 @@ OPTIONAL_ROOMS = (
     "weft.core.interpreter.explain",
     "weft.core.records.keys",
     "weft.core.records.surgery",
-    "weft.core.records.written",
     "weft.core.sowing",
     "weft.core.threads.dataflow",
     "weft.core.threads.lost",

@@ -7,7 +7,6 @@ donated.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, cast, overload
@@ -18,8 +17,8 @@ from weft.core.edge.untyped import is_tuple
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import StructureError
 from weft.core.frames import open_frame
-from weft.core.interpreter.boundary import AnyBoundary, AnyCrossing, Arrival, Call
-from weft.core.interpreter.interpret import Interpreted, interpret, name_of
+from weft.core.interpreter.boundary import AnyBoundary, Arrival, Call
+from weft.core.interpreter.interpret import Interpreted, interpret
 from weft.core.interpreter.prefixes import RidesByKind
 from weft.core.interpreter.rides import Placement, as_written, is_sharding, read_placement
 from weft.core.interpreter.rules import Exit, Lift, Rule
@@ -32,7 +31,7 @@ from weft.transforms.keywords import CompilerKeywords
 from weft.transforms.transformed import Transformed, transform
 
 if TYPE_CHECKING:
-    from weft.transforms.stages import Arguments, Stage
+    from weft.transforms.stages import Arguments, Stage, StaticArguments
 
 
 P = ParamSpec("P")
@@ -153,17 +152,12 @@ class JitFunction(Transformed[P, R]):
     @cutting
     def trace(self, *args: P.args, **kwargs: P.kwargs) -> Stage:
         """Traces the function for these arguments (or `ShapeDtypeStruct`s); see `jax.stages.Traced`."""
-        from weft.transforms.stages import Stage, StaticArguments
+        from weft.transforms.stages import Stage
 
         call = (self._interpreted.functions, *self._with_statics(args, kwargs))
         plan, values, _ = self._interpreted.plan(call)
         jitted: Any = plan.lifted
-        numbers, names = self._options.static_numbers, self._options.static_names
-        # As values: a compiled function is called without them, and they go back into its calls to find the same
-        # crossing.
-        by_number = {i: value for i, value in enumerate(args) if i in numbers}
-        by_name = {name: value for name, value in kwargs.items() if name in names}
-        statics = StaticArguments(len(args), by_number, by_name)
+        statics = self.static_arguments(args, kwargs)
 
         def complete(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
             return self._with_statics(*statics.complete(args, kwargs))
@@ -173,36 +167,24 @@ class JitFunction(Transformed[P, R]):
         except Exception as error:
             self._interpreted.explain(error, call)
             raise
-        shapes = untyped_jax.eval_shape(_itself, values)  # in one trace: there may be thousands
-        export = functools.partial(self._trace_for_export, plan.crossing, shapes, complete)
-        return Stage(traced, self._interpreted, plan.crossing, complete, export=export)
+        return Stage(traced, self._interpreted, plan.crossing, complete)
 
-    def _trace_for_export(
-        self,
-        crossing: AnyCrossing,
-        shapes: Sequence[Any],
-        complete: Callable[[tuple[Any, ...], Mapping[str, Any]], Arguments],
-    ) -> Any:
-        """Traces the function as one of plain pytrees: what is exported is called without weft."""
-        from weft.transforms.stages import refuse_statics, refuse_writes, without_statics
+    def static_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> StaticArguments:
+        """Those of these arguments that are static as a whole.
 
-        refuse_statics(crossing)
-        _, args, kwargs = crossing.structure.rebuilt(shapes)
-        writes = self._interpreted.boundary.has_updates
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            # The arguments of the exported function are objects of its own trace, which nobody sees again: what is
-            # written into them would be lost, so that it is refused.
-            before: list[Any] = untyped_jax.tree.leaves((args, kwargs)) if writes else []
-            out = self._interpreted(*complete(args, kwargs))
-            if writes:
-                refuse_writes(before, (args, kwargs), out)
-            return without_statics(out)
+        As values: a compiled function is called without them, and they go back into its calls to find the same
+        crossing.
+        """
+        from weft.transforms.stages import StaticArguments
 
         numbers, names = self._options.static_numbers, self._options.static_names
-        args = tuple(argument for i, argument in enumerate(args) if i not in numbers)
-        kwargs = {name: argument for name, argument in kwargs.items() if name not in names}
-        return untyped_jax.jit(titled(name_of(self._interpreted.held[0]), run)).trace(*args, **kwargs)
+        by_number = {i: value for i, value in enumerate(args) if i in numbers}
+        return StaticArguments(len(args), by_number, {name: kwargs[name] for name in kwargs if name in names})
+
+    @property
+    def writes_into_arguments(self) -> bool:
+        """Whether the function changes the objects that it is given, as those of NNX do."""
+        return self._interpreted.boundary.has_updates
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Stage:
         """Traces and lowers the function for these arguments; see `jax.stages.Lowered`."""
@@ -323,8 +305,8 @@ def jit(
         jax_options: `keep_unused`, `inline`, `compiler_options`, ..., for `jax.jit`.
 
     Returns:
-        A function with the same signature, with `trace`, `lower`, `eval_shape` and `partial`. `jax.export.export` takes
-        it, and what it exports is called with the records it was made for.
+        A function with the same signature, with `trace`, `lower`, `eval_shape` and `partial`; `weft.export` makes
+        a program of it.
 
     Raises:
         StaticError: if a static leaf cannot be hashed.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -18,11 +18,9 @@ from weft.core.call_stack import call_with_room
 from weft.core.edge import trees
 from weft.core.edge.executables import compiling_anew, keeps_executables, serialization
 from weft.core.edge.untyped import jax as untyped_jax
-from weft.core.errors import StaticError, StructureError
+from weft.core.errors import StructureError
 from weft.core.interpreter.boundary import AnyCrossing
 from weft.core.interpreter.interpret import Interpreted
-from weft.core.paths import format_path
-from weft.core.records.leaves import iter_leaves
 
 Arguments = tuple[tuple[Any, ...], Mapping[str, Any]]
 
@@ -51,6 +49,11 @@ class StaticArguments:
             args = tuple(self.by_number[i] if i in self.by_number else next(rest) for i in range(self.count))
         return args, {**self.by_name, **kwargs}
 
+    def left_out(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The inverse of `complete`."""
+        args = tuple(value for i, value in enumerate(args) if i not in self.by_number)
+        return args, {name: value for name, value in kwargs.items() if name not in self.by_name}
+
 
 class Stage:
     """A traced, lowered or compiled function of records: a `jax.stages` object that takes and gives records.
@@ -64,7 +67,6 @@ class Stage:
         crossing: how the arguments crossed that it is for.
         complete: from the arguments that a compiled function is called with to those of the function.
         before: what the lifted function takes before lanes.
-        export: traces the function as one of plain pytrees, for `jax.export`.
         traced: the stage of JAX that this one was made from.
         options: what it was compiled with.
     """
@@ -76,7 +78,6 @@ class Stage:
         crossing: AnyCrossing,
         complete: Callable[[tuple[Any, ...], Mapping[str, Any]], Arguments],
         before: tuple[Any, ...] = ((),),
-        export: Callable[[], Any] | None = None,
         traced: Any = None,
         options: Mapping[str, Any] | None = None,
     ):
@@ -85,7 +86,6 @@ class Stage:
         self._crossing = crossing
         self._complete = complete
         self._before = before
-        self._export = export
         self._traced = stage if traced is None else traced
         self._options = options or {}
 
@@ -99,12 +99,13 @@ class Stage:
     def lower(self, **options: Any) -> Stage:
         """Lowers what was traced; the options are those of `jax.stages.Traced.lower`.
 
-        `jax.export` asks for platforms. It keeps the definitions of the trees that the function takes, which are those
-        of lanes here; so it is given another trace, in which trees cross as they are.
+        Raises:
+            StructureError: if it is `jax.export` that asks: it would export a function of lanes.
         """
-        if "lowering_platforms" in options and self._export is not None:
-            self.stage = self._export()
-            return self.stage.lower(**options)
+        if "_private_parameters" in options:
+            raise StructureError(
+                "jax.export cannot export a function of records", fix="weft.export(function)(*args).serialize()"
+            )
         return self._next(call_with_room(self.stage.lower, **options))
 
     def compile(self, compiler_options: Mapping[str, Any] | None = None, **options: Any) -> Stage:
@@ -191,60 +192,3 @@ def _digest(traced: Any) -> bytes:
     donated = [info.donated for info in trees.flatten(traced.args_info)[0]]
     made_with = (jax.__version__, version("jaxlib"), jax.default_backend(), untyped_jax.device_count())
     return hashlib.sha256(repr((text, donated, made_with)).encode()).digest()
-
-
-def refuse_statics(crossing: AnyCrossing) -> None:
-    """Refuses to export a function of static leaves that no record holds: plain JAX cannot be called with them.
-
-    Raises:
-        StaticError: naming them.
-    """
-    found = [f"{format_path(path)}: {value}" for path, value in crossing.structure.loose_statics().items()]
-    if found:
-        raise StaticError(
-            "a function cannot be exported for arguments that hold something static outside of a Module",
-            at=found,
-            fix="put it into a Module, or name the argument in static_argnames",
-        )
-
-
-def refuse_writes(before: Sequence[Any], arguments: Any, out: Any) -> None:
-    """Refuses to export a function that writes into its arguments what it does not return.
-
-    Nobody is there to write into the caller's. A step that merges a state writes into the Variables of that state, and
-    returns it: nothing of that is lost.
-
-    Args:
-        before: the leaves of the arguments as they were.
-        arguments: as they are now.
-        out: what is returned.
-
-    Raises:
-        StructureError: naming what has changed and is not returned.
-    """
-    leaves, _ = untyped_jax.tree_util.tree_flatten_with_path(arguments)
-    returned = set(map(id, untyped_jax.tree.leaves(out)))
-    rows = zip(leaves, before, strict=False)
-    found = [path for (path, leaf), old in rows if leaf is not old and id(leaf) not in returned]
-    if found or len(leaves) != len(before):
-        raise StructureError(
-            "a function cannot be exported that changes the objects that it is given",
-            at=[f"arguments{untyped_jax.tree_util.keystr(path)}" for path in found],
-            fix="split them, and return the state: merge inside, and return nnx.state(model)",
-        )
-
-
-def without_statics(out: Any) -> Any:
-    """An output, which must hold arrays and records only to be exported.
-
-    Raises:
-        StaticError: naming what is something else.
-    """
-    found = [leaf for leaf in iter_leaves(out, ("output",)) if not leaf.dynamic]
-    if found:
-        raise StaticError(
-            "a function cannot be exported that returns something static outside of a Module",
-            at=[f"{format_path(leaf.path)}: {leaf.value!r:.80}" for leaf in found],
-            fix="return it in a Module, or not at all",
-        )
-    return out

@@ -70,8 +70,6 @@ NO_SUCH_AXIS = "out of bounds for array of dimension"
 UNLIKE_RANKS = "ndim to be equal, got "
 # An axis by name, outside of what maps over it; the name follows.
 UNBOUND_AXIS = "unbound axis name: "
-# A name for exports that another class has.
-NAME_OF_EXPORTS = "serialized_name"
 # How the message of `eqx.error_if` stands in the text of XLA's error: from, and to.
 CLASS_OF_EQUINOX = "_EquinoxRuntimeError"
 OF_EQUINOX, END_OF_EQUINOX = f"{CLASS_OF_EQUINOX}: ", "\n--------------------"

@@ -62,14 +62,6 @@ class CallStructure(Protocol):
         """The arguments that the user has said to be static as a whole."""
         ...
 
-    def loose_statics(self) -> Mapping[Path, object]:
-        """The static leaves of the arguments that no record or object holds: strings, functions, numbers by choice."""
-        ...
-
-    def rebuilt(self, values: Sequence[PyTree]) -> Call:
-        """The call again: the same trees around other values, of fresh objects."""
-        ...
-
     def sparse(self, values: Mapping[int, PyTree]) -> Call:
         """The call's trees with values at some leaves and nothing elsewhere: how (co)tangents are given."""
         ...

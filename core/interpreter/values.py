@@ -83,15 +83,6 @@ class CallOfRecords(Structure):
         skeleton = self.build([None] * len(self.dynamic_positions))
         return frozenset(path for path, one in named_arguments(skeleton) if type(one) is Static)
 
-    def loose_statics(self) -> Mapping[Path, object]:
-        """The static leaves that no record holds."""
-        leaves = {self.paths[i] for i in self.static_positions}
-        return {path: value for path, value in self.described().leaves if path in leaves}
-
-    def rebuilt(self, values: Sequence[PyTree]) -> Call:
-        """The call again, around other values."""
-        return self.build(values)
-
     def sparse(self, values: Mapping[int, PyTree]) -> Call:
         """The call's trees with values at some leaves, and `None` at all others."""
         leaves: list[PyTree] = [None] * len(self.paths)

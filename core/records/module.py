@@ -33,7 +33,6 @@ from weft.core.records.cached import SLOT, keep_beside
 from weft.core.records.computed import computed_again, computed_fields
 from weft.core.records.configuration import Mixed, opened, stored, stored_in_place, stored_static
 from weft.core.records.cycles import refuse_cycles
-from weft.core.records.exporting import exportable
 from weft.core.records.pending import PENDING, Pending, fields_of, read_dict
 from weft.core.records.printing import printed
 from weft.core.records.statics import Static
@@ -126,7 +125,6 @@ class Module(_Base):
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         note_definition(cls)
-        exportable(cls)
         keep_beside(cls)
         # What is annotated is a field, and a function there its default.
         fields = inspect.get_annotations(cls)

@@ -47,7 +47,7 @@ def show_type(kind: str, shape: tuple[int, ...]) -> str:
     return kind if kind.startswith(PYTHON) else f"{kind}[{','.join(map(str, shape))}]"
 
 
-def _data_type(key: Any) -> jax.ShapeDtypeStruct:
+def data_type(key: Any) -> jax.ShapeDtypeStruct:
     return jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(key.shape, key.dtype))
 
 
@@ -72,7 +72,7 @@ def content_of(value: Any, name: str, *, whole: bool = True) -> Content:  # weft
     _refuse_unstorable(value, name, whole)
     weak = bool(getattr(value, "weak_type", False))
     if is_key(value):
-        data = _data_type(value)
+        data = data_type(value)
         stored = (np.dtype(data.dtype), data.shape)
         return Content(kind_of(value), value.shape, stored, lambda: in_host_memory(jax.random.key_data(value)))
     return Content(kind_of(value), value.shape, (value.dtype, value.shape), lambda: in_host_memory(value), weak)
@@ -165,7 +165,7 @@ def target_of(  # weft: skip(of any leaf)
     if type(like) in NUMBERS or (_is_number(entry) and isinstance(like, jax.ShapeDtypeStruct)):
         return _number_target(entry, like, cast, source, described)
     if is_key(like):
-        data = _data_type(like)
+        data = data_type(like)
         held = (kind_of(like), like.shape) if described else (str(data.dtype), data.shape)
         return Target(entry, data.shape, np.dtype(data.dtype)) if (entry.kind, entry.shape) == held else None
     if entry.shape != tuple(like.shape):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from weft.core.interpreter.boundary import Call
 from weft.core.paths import Path
-from weft.core.records.agree import Described, Fixed
+from weft.core.records.agree import Described
 from weft.nnx.crossing.apart import ARRAY, NODE, RefStructure, build, named, take_apart
-from weft.nnx.crossing.described import describe_arguments, item_paths
+from weft.nnx.crossing.described import describe_arguments
 from weft.nnx.crossing.modes import Mode
 from weft.nnx.states.states import from_flat_state
 
@@ -40,17 +40,6 @@ class RefCall(RefStructure):
     def meant(self) -> frozenset[Path]:
         """The arguments that the user has said to be static: JAX's `static_argnums`, and nothing of an object."""
         return frozenset()
-
-    def loose_statics(self) -> Mapping[Path, Any]:
-        """The static leaves that no object holds."""
-        names = self.mode.names(self.functions)
-        pairs = zip(item_paths(self.treedef), self.items, strict=True)
-        return {named(path, names): item.value for path, item in pairs if isinstance(item, Fixed)}
-
-    def rebuilt(self, values: Sequence[Any]) -> Call:
-        """The call again, of fresh objects around other values."""
-        args, kwargs = build(self, values)[0]
-        return (), args, kwargs
 
     def sparse(self, values: Mapping[int, Any]) -> Call:
         """The call's trees as (co)tangents: States with updates, else objects like the arguments."""

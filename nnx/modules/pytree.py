@@ -21,7 +21,6 @@ from typing import Any, ClassVar, Self
 
 from typing_extensions import dataclass_transform
 from weft.core.edge._nodes import register_dispatched_node
-from weft.core.records.exporting import exportable_as
 from weft.nnx.config import config
 from weft.nnx.errors import AttributeKindError, TraceContextError
 from weft.nnx.graphs import whereabouts
@@ -178,18 +177,6 @@ def _unflatten(cls: type, aux: Any, children: Iterable[Any]) -> Any:
     return node
 
 
-def _plain(aux: Any) -> Any:
-    """An object's definition for `jax.export`: which attributes are data, their keys in order, and what is static."""
-    nodes, layout, statics = aux
-    return dict(nodes), [(name, key) for name, key, _ in layout.items], statics
-
-
-def _from_plain(plain: Any) -> Any:
-    nodes, keys, statics = plain
-    flags = HashableMapping(nodes)
-    return flags, layout_of(flags, dict(keys), any(isinstance(key, int) for _, key in keys)), statics
-
-
 class Pytree(Slots, Representable, metaclass=PytreeMeta):
     """Base of all objects.
 
@@ -237,7 +224,6 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
         if cls._pytree__is_pytree:
             unflatten = functools.partial(_unflatten, cls)
             register_dispatched_node(cls, _flatten, unflatten, _flatten_with_keys, pack_object, unpack_object)
-            exportable_as(cls, _plain, _from_plain)
 
     # ------------------------------------------------------------------ attributes
 

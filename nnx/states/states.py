@@ -15,7 +15,6 @@ from typing import Any, ClassVar, TypeVar
 import jax.tree_util as jtu
 from weft.core.edge._nodes import register_dispatched_node
 from weft.core.paths import Path, format_path
-from weft.core.records.exporting import exportable_as
 from weft.nnx.errors import FilterError, StructureError
 from weft.nnx.printing.reprlib import Attr, Object, Representable, SequenceReprMixin
 from weft.nnx.states.filters import Filter, filters_to_predicates
@@ -96,7 +95,6 @@ jtu.register_pytree_node(
     lambda flat: (flat._values, flat._keys),
     lambda keys, values: FlatState.from_sorted_keys_values(keys, list(values)),
 )
-exportable_as(FlatState, tuple, tuple)
 
 
 class State(MutableMapping[Any, Any], Representable):
@@ -265,7 +263,6 @@ def _register(cls: type) -> None:
     plain = cls.__init__ is State.__init__ and cls.__getattr__ is State.__getattr__
     packed = (pack_state, unpack_state) if plain else (pack, Packing.unpack)
     register_dispatched_node(cls, flatten_state, unflatten, flatten_state_with_keys, *packed)
-    exportable_as(cls, tuple, tuple)
 
 
 _register(State)

@@ -16,7 +16,6 @@ from typing import Any, Generic, TypeVar
 
 import jax
 import jax.tree_util as jtu
-from weft.core.records.exporting import exportable_as
 from weft.nnx.config import hijax_default, ref_default, using_eager_sharding
 from weft.nnx.errors import StructureError, TraceContextError
 from weft.nnx.missing import MISSING
@@ -383,7 +382,6 @@ def _register(cls: Any) -> None:
         unflatten,
         lambda variable: ((variable._raw_value,), variable._nnx_metadata),
     )
-    exportable_as(cls, dict, Metadata)
 
 
 _set_raw_value = Variable.__dict__["_raw_value"].__set__

@@ -7,7 +7,6 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -121,14 +120,6 @@ def contract_over_a_mesh() -> None:
         raise ValueError(type(error).__name__) from error
 
 
-def register_twice() -> None:
-    for kind in (type("One", (), {}), type("Other", (), {})):
-        jax.tree_util.register_pytree_node(kind, lambda _: ((), None), lambda *_: None)
-        jax.export.register_pytree_node_serialization(
-            kind, serialized_name="weft.same", serialize_auxdata=lambda _: b"", deserialize_auxdata=lambda _: None
-        )
-
-
 def lie_unfit() -> None:
     mesh = jax.make_mesh((1,), ("data",), devices=jax.devices()[:1])
     jax.jit(jnp.sin, out_shardings=jax.NamedSharding(mesh, jax.P(None, "data")))(jnp.ones(2))
@@ -184,7 +175,6 @@ WORDS: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
     "an axis is not there": (NameError, f"{names.UNBOUND_AXIS}rows", lambda: jax.lax.psum(1.0, "rows")),
     "an array has fewer axes": (ValueError, f"{names.NO_SUCH_AXIS} 2", lambda: jnp.sum(X, axis=2)),
     "arrays are of unlike numbers of axes": (TypeError, f"{names.UNLIKE_RANKS}3 and 2", convolve_unlike),
-    "a name is taken": (ValueError, names.NAME_OF_EXPORTS, register_twice),
     "equinox's error": (jax.errors.JaxRuntimeError, f"{names.OF_EQUINOX}too large\n", fail_in_a_program),
 }
 

@@ -16,7 +16,6 @@ import equinox  # noqa: F401 (imported once for all)
 import jax
 import jax.experimental.checkify
 import jax.experimental.serialize_executable
-import jax.export
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 

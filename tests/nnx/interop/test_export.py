@@ -1,4 +1,4 @@
-"""`jax.export` of functions over objects: called without weft, on the same trees."""
+"""Exported functions over objects and states of NNX."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import export
+import weft
 from weft import nnx
-from weft.core import StructureError
+from weft.core import AliasError, StructureError
 
 X = jnp.ones((1, 2))
 
@@ -27,23 +27,50 @@ def test_a_function_of_an_object_is_exported_if_it_only_reads(mode: dict[str, An
 
     model = nnx.Sequential(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), nnx.BatchNorm(2, rngs=nnx.Rngs(0)))
     with pytest.raises(StructureError, match=r"layers\[1\]\.mean") as caught:
-        export.export(run)(model, X)
+        weft.export(run)(model, X)
     assert "return nnx.state(model)" in str(caught.value)
     model.eval()
-    np.testing.assert_allclose(export.export(run)(model, X).call(model, X), model(X), rtol=1e-6)
+    np.testing.assert_allclose(weft.export(run)(model, X).call(model, X), model(X), rtol=1e-6)
 
 
 def test_a_function_of_a_state_is_exported():
     graphdef, state = nnx.split(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
-    exported = export.export(nnx.jit(lambda state, x: nnx.merge(graphdef, state)(x)))(state, X)
+    exported = weft.export(nnx.jit(lambda state, x: nnx.merge(graphdef, state)(x)))(state, X)
     np.testing.assert_allclose(exported.call(state, X), nnx.merge(graphdef, state)(X), rtol=1e-6)
+
+
+def test_objects_that_share_a_variable_are_refused_and_their_state_is_not():
+    first, second = (nnx.Linear(2, 2, rngs=nnx.Rngs(seed)) for seed in (0, 1))
+    second.kernel = first.kernel
+    model = nnx.Sequential(first, second)
+    with pytest.raises(AliasError, match=r"layers\[0\]\.kernel\.value and model\.layers\[1\]\.kernel\.value"):
+        weft.export(nnx.jit(lambda model, x: model(x)))(model, X)
+    graphdef, state = nnx.split(model)
+
+    def gradient(state: Any, x: Any) -> Any:
+        return nnx.grad(lambda model: model(x).sum())(nnx.merge(graphdef, state))
+
+    exported = weft.export(nnx.jit(gradient))(state, X)
+    assert sorted(exported.flatten(state, X)) == [
+        "state.layers[0].bias.value", "state.layers[0].kernel.value", "state.layers[1].bias.value", "x",
+    ]  # fmt: skip
+    kernel = exported.call(state, X)["layers"][0]["kernel"][...]
+    np.testing.assert_allclose(kernel, gradient(state, X)["layers"][0]["kernel"][...], rtol=1e-6)
+
+
+def test_an_object_that_is_otherwise_configured_is_refused():
+    exported = weft.export(nnx.jit(lambda model, x: model(x)))(
+        nnx.BatchNorm(2, rngs=nnx.Rngs(0), use_running_average=True), X
+    )
+    with pytest.raises(StructureError, match=r"at: model, .*1e-05, not 0\.5"):
+        exported.call(nnx.BatchNorm(2, epsilon=0.5, rngs=nnx.Rngs(0), use_running_average=True), X)
 
 
 # Of both layers, written and read by two processes that hash texts otherwise.
 PROGRAM = """
     import sys
     from pathlib import Path
-    import jax, jax.export, jax.numpy as jnp, weft
+    import jax, jax.numpy as jnp, weft
     from weft import nnx
 
     class Net(nnx.Module):
@@ -77,10 +104,10 @@ PROGRAM = """
     for name, (function, model) in cases.items():
         file = Path(sys.argv[1]) / name
         if file.exists():
-            y = jax.export.deserialize(file.read_bytes()).call(model, x)
+            y = weft.load_exported(file.read_bytes()).call(model, x)
             print(name, bool(jnp.allclose(y, function(model, x), atol=1e-6)))
         else:
-            file.write_bytes(jax.export.export(function)(model, x).serialize())
+            file.write_bytes(weft.export(function)(model, x).serialize())
 """
 
 
