@@ -39,7 +39,6 @@ _ad = Names(
 _batching = Names(
     "jax.interpreters.batching", _SOWING, "bdim_at_front", "broadcast", "defvectorized", "fancy_primitive_batchers"
 )
-_pjit = Names("jax._src.pjit", "`debug_successors`", "_run_python_pjit")
 _mlir = Names("jax.interpreters.mlir", _SOWING, "register_lowering")
 _partial_eval = Names("jax.interpreters.partial_eval", _SOWING, "dce_jaxpr", "trace_to_jaxpr_dynamic")
 
@@ -335,24 +334,6 @@ def rewrite_binds(primitive: Primitive, bind: Callable[..., Sequence[jax.Array]]
         return bind(original, *args, **params)
 
     primitive.bind = rewritten
-
-
-def watch_jitted_calls(look: Callable[[ClosedJaxpr, str], None]) -> None:
-    """Calls `look(program, name)` before a jitted function is called from Python, if JAX has not compiled the call yet.
-
-    JAX has no hook there: outside of traces such a call goes to the compiler without being bound. Compiled calls do not
-    come here, and neither do those that JAX makes for a jitted function that it differentiates, which hold parts of its
-    program.
-    """
-
-    def watching(original: Callable[..., Any]) -> Callable[..., Any]:
-        def watched(parameters: Any, *args: object) -> Any:
-            look(parameters.params["jaxpr"], parameters.params["name"])
-            return original(parameters, *args)
-
-        return watched
-
-    _pjit.wrap("_run_python_pjit", watching)
 
 
 def key_impl_of(dtype: object) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeVar, cast
 
 from weft.core import hooks
+from weft.core.contexts import marking, successors_context
 from weft.core.edge.trees import PyTree
 from weft.core.edge.untyped import is_tuple, jax
 from weft.core.errors import PairError
@@ -72,6 +73,7 @@ class Body:
         agreement: Agreement | None,
         returns: Callable[[PyTree], PyTree],
         same_as: int,
+        traces: bool,
     ):
         # Not the function, which is alive in the call alone (see `memory`).
         self.name = name
@@ -83,9 +85,17 @@ class Body:
         # Of the bodies whose function is this very one, the first: what is traced of it serves them all.
         self.same_as = same_as
         self.departure = departure
+        self.traces = traces
 
     def __call__(self, groups: Groups, *before: PyTree) -> Exit:
         """Runs on lanes; `before` are arguments that the transform itself supplies, ahead of the user's."""
+        if marking() or (self.traces and successors_context.value):
+            from weft.core.threads.lost import look
+
+            return look(self._run, self.name, (groups, *before))
+        return self._run(groups, *before)
+
+    def _run(self, groups: Groups, *before: PyTree) -> Exit:
         values = self.crossing.ungroup(groups)
         call, memory = self.boundary.rebuild(self.crossing, values)
         functions, args, kwargs = call
@@ -121,7 +131,15 @@ class Body:
         """This body with another departure."""
         departure = replace(self.departure, **changes)
         return Body(
-            self.boundary, self.crossing, self.index, departure, self.name, self.agreement, self.returns, self.same_as
+            self.boundary,
+            self.crossing,
+            self.index,
+            departure,
+            self.name,
+            self.agreement,
+            self.returns,
+            self.same_as,
+            self.traces,
         )
 
     def learn_updates(self, groups: Groups, *before: PyTree) -> frozenset[int]:
@@ -265,6 +283,6 @@ class Rule(Generic[O]):
         return self.quick or not self.compiles
 
     @property
-    def evaluates(self) -> bool:
-        """Whether a call outside of traces runs the functions on values, as in `vmap` and `grad`."""
-        return not (self.staged or self.compiles)
+    def traces(self) -> bool:
+        """Whether a call outside of traces traces the functions, to run the program."""
+        return self.staged or self.quick
