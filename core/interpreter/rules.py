@@ -92,10 +92,11 @@ class Body:
         if marking() or (self.traces and successors_context.value):
             from weft.core.threads.lost import look
 
-            return look(self._run, self.name, (groups, *before))
-        return self._run(groups, *before)
+            return look(self.run, self.name, (groups, *before))
+        return self.run(groups, *before)
 
-    def _run(self, groups: Groups, *before: PyTree) -> Exit:
+    def run(self, groups: Groups, *before: PyTree) -> Exit:
+        """As a call, in the trace that runs: for a function that gives more than what it returns."""
         values = self.crossing.ungroup(groups)
         call, memory = self.boundary.rebuild(self.crossing, values)
         functions, args, kwargs = call

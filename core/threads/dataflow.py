@@ -162,7 +162,7 @@ def without_identities(jaxpr: AnyJaxpr, is_identity: Callable[[object], bool]) -
         return atom if _jax.is_literal(atom) else env.get(atom, atom)
 
     def without(value: Any) -> Any:
-        if isinstance(value, tuple):
+        if type(value) is tuple:
             return tuple(map(without, value))
         return without_identities(value, is_identity) if is_jaxpr(value) else value
 
