@@ -60,32 +60,29 @@ jax.tree_util.register_dataclass(OutcomeNode, data_fields=[], meta_fields=["valu
 Exit = tuple[Groups, Groups, OutcomeNode]
 
 
+@dataclass(eq=False)
 class Body:
-    """The user's function as a pure function of lanes, for JAX to transform."""
+    """The user's function as a pure function of lanes, for JAX to transform.
 
-    def __init__(
-        self,
-        boundary: AnyBoundary,
-        crossing: AnyCrossing,
-        index: int,
-        departure: Departure,
-        name: str,
-        agreement: Agreement | None,
-        returns: Callable[[PyTree], PyTree],
-        same_as: int,
-        traces: bool,
-    ):
-        # Not the function, which is alive in the call alone (see `memory`).
-        self.name = name
-        self.agreement = agreement
-        self.returns = returns
-        self.boundary = boundary
-        self.crossing = crossing
-        self.index = index
-        # Of the bodies whose function is this very one, the first: what is traced of it serves them all.
-        self.same_as = same_as
-        self.departure = departure
-        self.traces = traces
+    Attributes:
+        boundary, crossing, departure: how the call comes in, and what it returns goes out.
+        index: which of the functions it is. Not the function, which is alive in the call alone (see `memory`).
+        name: of the function.
+        agreement: what its output must agree with.
+        returns: what its output is taken for.
+        same_as: of the bodies whose function is this very one, the first: what is traced of it serves them all.
+        traces: see `Rule.traces`.
+    """
+
+    boundary: AnyBoundary
+    crossing: AnyCrossing
+    index: int
+    departure: Departure
+    name: str
+    agreement: Agreement | None
+    returns: Callable[[PyTree], PyTree]
+    same_as: int
+    traces: bool
 
     def __call__(self, groups: Groups, *before: PyTree) -> Exit:
         """Runs on lanes; `before` are arguments that the transform itself supplies, ahead of the user's."""
@@ -130,18 +127,7 @@ class Body:
 
     def departing(self, **changes: Any) -> Body:
         """This body with another departure."""
-        departure = replace(self.departure, **changes)
-        return Body(
-            self.boundary,
-            self.crossing,
-            self.index,
-            departure,
-            self.name,
-            self.agreement,
-            self.returns,
-            self.same_as,
-            self.traces,
-        )
+        return replace(self, departure=replace(self.departure, **changes))
 
     def learn_updates(self, groups: Groups, *before: PyTree) -> frozenset[int]:
         """Which leaves of the arguments the function updates, by one abstract evaluation."""
