@@ -1,10 +1,10 @@
 """Marks: how a program shows which values are successors, for `debug_successors` (see `lost`).
 
 A *mark* is an equation `successor` in a jaxpr: the identity on a leaf that a record's method changed, which also reads
-the leaf that was there before. A *touch* is the identity on its tangent, and on the cotangent that comes back: who asks
-for a gradient alone uses the leaf where that depends on it. A *drop* is a mark of nothing, on what is lost on purpose.
-They exist only in programs that are looked at: the switch is a `jax.make_user_context`, hence a part of the key of
-JAX's trace caches.
+the leaf that was there before. A *touch* is one without a leaf before, on its tangent and on the cotangent that comes
+back: who asks for a gradient alone uses the leaf where that depends on it. A *drop* is a mark of nothing, on what is
+lost on purpose. They exist only in programs that are looked at: the switch is a `jax.make_user_context`, hence a part
+of the key of JAX's trace caches.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ class Mark:
 
 
 mark_p = _jax.new_primitive("successor", multiple_results=True)
-touch_p = _jax.new_primitive("successor_tangent")
 
 
 def bind_mark(mark: Mark | None, new: jax.Array, old: jax.Array) -> jax.Array:
@@ -51,17 +50,16 @@ def _batch(
     return mark_p.bind(*values, **params), dims
 
 
-def _touch(tangents: Sequence[jax.Array | None], *, mark: Mark | None) -> list[jax.Array | None]:
-    new, old = tangents
-    return [None if new is None else touch_p.bind(new, mark=mark), old]
+def _touch(tangents: Sequence[jax.Array | None], *, mark: Mark | None) -> Sequence[jax.Array | None]:
+    new, *old = tangents
+    return tangents if mark is None or new is None else [*mark_p.bind(new, mark=mark), *old]
 
 
 _jax.define_identity(mark_p, batch=_batch, on_tangents=_touch)
-_jax.define_linear_identity(touch_p)
 
 
-def _is_told(primitive: object) -> bool:
-    return primitive is mark_p or primitive is touch_p
+def _is_mark(primitive: object) -> bool:
+    return primitive is mark_p
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,7 @@ class Summary:
 
 def summarise(closed: ClosedJaxpr) -> Summary:
     """Says of a program where its marks lead, and takes them out."""
-    graph = Graph(closed, _is_told)
+    graph = Graph(closed, _is_mark)
     # A NumPy array is a constant of the program, like a number.
     outside: dict[Node, int | jax.Array] = {n: value for n, value in graph.consts if isinstance(value, jax.Array)}
     outside |= {node: i for i, node in enumerate(graph.inputs)}
@@ -103,13 +101,13 @@ def summarise(closed: ClosedJaxpr) -> Summary:
         mark = eqn.params["mark"]
         if mark is None:
             ends += ins
-        elif eqn.primitive is touch_p:
+        elif len(ins) == 1:  # a touch
             starts[mark] += outs
     dropped = graph.before(ends)
     led, dead = list[Led](), dict[Node, Mark]()
     for eqn, ins, outs in graph.wanted:
         mark, new = eqn.params["mark"], outs[0]
-        if mark is None or eqn.primitive is touch_p:
+        if mark is None or len(ins) == 1:
             continue
         mark.dropped |= new in dropped
         olds = [outside[node] for node in graph.before([ins[1]]) if node in outside]
@@ -120,7 +118,7 @@ def summarise(closed: ClosedJaxpr) -> Summary:
             if not outputs:
                 dead[new] = mark
     carried = _carried(graph, dead)
-    program = without_identities(closed, _is_told)
+    program = without_identities(closed, _is_mark)
     led = [one for one in led if one.outputs or one.mark not in carried]
     marks = {eqn.params["mark"] for eqn, _, _ in graph.wanted} - {None}
     return Summary(program, marks, led, [i for i, node in enumerate(graph.inputs) if node in dropped])

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import weft
-from weft import BatchStat, Keys, SuccessorError, debug_successors, drop
+from weft import BatchStat, Keys, SuccessorError, debug_successors, drop, nnx
 from weft.core.threads import lost
 
 
@@ -350,6 +350,22 @@ LOST: list[tuple[str, Callable[[], Any], list[tuple[str, str]]]] = [
     (
         "in a map",
         lambda: weft.jit(lambda m, xs: weft.map(lambda x: loss_alone(m, x), xs))(norm(), XS),
+        [("Norm(...)", LOSS)],
+    ),
+    ("in jvp", lambda: weft.jit(lambda m, x: weft.jvp(lambda x: m(x)[0], (x,), (x,)))(norm(), X), [("Norm(...)", "")]),
+    ("in jacrev", lambda: weft.jit(lambda m, x: weft.jacrev(lambda x: m(x)[0])(x))(norm(), X), [("Norm(...)", "")]),
+    (
+        "what a while_loop carries to its end",
+        lambda: weft.jit(lambda m, x: weft.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1](x)[1]), (0, m))[0])(
+            norm(), X
+        ),
+        [("Norm(...)", "")],
+    ),
+    (
+        "under nnx",
+        lambda: nnx.jit(lambda graph, m, x: nnx.grad(lambda graph: loss_alone(m, graph(x)))(graph))(
+            nnx.Linear(4, 4, rngs=nnx.Rngs(0)), norm(), X
+        ),
         [("Norm(...)", LOSS)],
     ),
     ("a model that is closed over", lambda: weft.jit(lambda x: MODEL(x)[0])(X), [("Net(...)", "")]),
