@@ -197,6 +197,7 @@ RIGHT: list[tuple[str, Callable[[], Any]]] = [
     ("records made inside", lambda: weft.jit(lambda x: norm()(x)[0])(X)),
     ("a record made of an argument", lambda: weft.jit(lambda x: loss_alone(Norm(x[0], x[1]), x))(X)),
     ("a stream made inside", lambda: weft.jit(lambda seed: jax.random.normal(Keys(seed).next()[0]))(jax.random.key(0))),
+    ("abstract evaluation", lambda: weft.jit(lambda m, x: m(x)[0]).eval_shape(norm(), X)),
     ("abstract evaluation inside", lambda: weft.jit(lambda m, x: jax.eval_shape(lambda: m(x)[0]) and m(x))(norm(), X)),
     ("overwritten by the next", lambda: weft.jit(lambda m: m.set(1.0).set(2.0))(Setter(jnp.array(0.0)))),
     ("dropped", lambda: weft.jit(lambda m, x: drop(m(x))[0])(net(), X)),
