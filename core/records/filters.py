@@ -174,7 +174,9 @@ class Any:
     [(2, 3), (3,), (4,)]
     """
 
-    _read = staticmethod(lambda filter: predicate(filter))
+    @staticmethod
+    def _read(filter: Filter) -> Callable[..., bool]:
+        return predicate(filter)
 
     def __init__(self, *filters: Filter):
         self.filters = filters

@@ -18,7 +18,7 @@ from typing import Any
 
 import jax
 from weft.core.contexts import capture_context
-from weft.core.edge import _jax, equations
+from weft.core.edge import _jax, equations, trees
 from weft.core.edge._jax import AnyJaxpr, Params
 from weft.core.edge.trees import PyTree, TreeDef
 from weft.core.errors import WeftError
@@ -71,7 +71,7 @@ def take_arrays(
     tree: PyTree, is_dynamic: Callable[[object], bool] = is_array, is_leaf: Callable[[Any], bool] | None = None
 ) -> tuple[list[jax.Array], Skeleton]:
     """The arrays of a tree, and what is left of it."""
-    leaves, treedef = jax.tree.flatten(tree, is_leaf)
+    leaves, treedef = trees.flatten(tree, is_leaf)
     statics = tuple((i, leaf) for i, leaf in enumerate(leaves) if not is_dynamic(leaf))
     at = {i for i, _ in statics}
     return [leaf for i, leaf in enumerate(leaves) if i not in at], Skeleton(treedef, statics)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from jax.extend.core import JaxprEqn
 from weft.core.edge import _jax, equations
@@ -163,7 +163,7 @@ def without_identities(jaxpr: AnyJaxpr, is_identity: Callable[[object], bool]) -
 
     def without(value: Any) -> Any:
         if type(value) is tuple:
-            return tuple(map(without, value))
+            return tuple(map(without, cast("tuple[Any, ...]", value)))
         return without_identities(value, is_identity) if is_jaxpr(value) else value
 
     for eqn in before.eqns:

@@ -210,7 +210,7 @@ def _can_be_marked(leaf: object) -> bool:
 
 
 # What was said already, by which Python says it once.
-_said: dict[str, int] = {}
+_said: dict[Any, int] = {}
 
 
 def _warn(mark: Mark, why: str) -> None:
