@@ -16,7 +16,6 @@ from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
 
 from weft.core.edge.contexts import UserContext, make_user_context
-from weft.core.edge.levels import EAGER, current_level
 from weft.core.switches import is_on
 
 T = TypeVar("T", bound=Hashable)
@@ -78,8 +77,9 @@ DEBUG_SUCCESSORS, DEBUG_KEYS = "WEFT_DEBUG_SUCCESSORS", "WEFT_DEBUG_KEYS"
 contract_mode = Ambient[str]("weft_contract_mode", os.environ.get("WEFT_TYPECHECK") or "on")
 # The names of the open scopes inside of a capture; None outside.
 capture_context: UserContext[tuple[str, ...] | None] = make_user_context(None)
-# Whether successors are marked, for `debug_successors`.
-successors_context: UserContext[bool | None] = make_user_context(True if is_on(DEBUG_SUCCESSORS) else None)
+# Whether `debug_successors` is on; and, in a program that it looks at, that successors are marked.
+LOOKING, MARKING = "looking", "marking"
+successors_context: UserContext[str | None] = make_user_context(LOOKING if is_on(DEBUG_SUCCESSORS) else None)
 # Whether draws are entered in a ledger, for `debug_keys`.
 keys_context: UserContext[bool | None] = make_user_context(True if is_on(DEBUG_KEYS) else None)
 # A number for each call that `tabulate` records: what was traced for another one would not run again.
@@ -89,5 +89,5 @@ trial_context: UserContext[int | None] = make_user_context(None)
 
 
 def marking() -> bool:
-    """Whether the running code is traced with marks."""
-    return successors_context.value is not None and current_level() != EAGER
+    """Whether the running code is a part of a program that `debug_successors` looks at."""
+    return successors_context.value == MARKING

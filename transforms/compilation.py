@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, cast, overloa
 
 import jax
 from weft.core.call_stack import call_with_room
+from weft.core.contexts import successors_context
 from weft.core.edge.untyped import is_tuple
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import StructureError
@@ -219,7 +220,8 @@ class JitFunction(Transformed[P, R]):
         call = (self._interpreted.functions, *self._with_statics(args, kwargs))
         plan, values, entered = self._interpreted.plan(call)
         jitted: Any = plan.lifted
-        out, updates, outcome = jitted.eval_shape((), *plan.crossing.group(values))
+        with successors_context(None):  # nothing runs, and so nothing is lost
+            out, updates, outcome = jitted.eval_shape((), *plan.crossing.group(values))
         # What is forwarded has to come out as a shape too, and not as the caller's array; in one trace, as there may be
         # thousands.
         shapes = untyped_jax.eval_shape(_itself, values)

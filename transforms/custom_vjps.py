@@ -68,7 +68,7 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
             plain = tuple(tuple(getattr(v, "value", v) for v in group) for group in groups)
             if not seen and (made := _learn(learned, primal_run, plain)) is not None:
                 seen.append(made)
-            out, updates, outcome = forward_run(groups)
+            out, updates, outcome = forward_run.run(groups)  # the residuals are of this trace
             _agree_with(options, forward_body, seen, outcome, (*out, *updates))
             # Taken, so that what they hold does not outlive the trace.
             residuals, options.residuals.value = options.residuals.value, None

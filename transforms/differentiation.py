@@ -24,10 +24,11 @@ from weft.core.interpreter.rides import Ride, Role, read_role
 from weft.core.interpreter.rules import Exit, Finish, Lift, Lifted, Rule, pair
 from weft.core.paths import Path, format_path, key_part
 from weft.core.records.aliases import refuse_aliases
-from weft.core.records.filters import All, Filter, Maybe, format_filter, probably_meant
+from weft.core.records.filters import All, Filter, Maybe, format_filter
 from weft.core.records.kinds import Buffer, Param
 from weft.core.records.leaves import Leaf, type_of
 from weft.core.records.origins import arguments_by_name, note_beside
+from weft.core.records.sorting import probably_meant
 from weft.core.records.successors import apart, pair_in_words
 
 # What is closed over need not leave; what is differentiated leaves as part of what is differentiated with it.

@@ -11,7 +11,7 @@ from jax.sharding import Mesh, PartitionSpec
 from weft.core.edge.untyped import is_tuple
 from weft.core.errors import AxisError
 from weft.core.interpreter.boundary import Arrival, Call, Groups
-from weft.core.interpreter.rides import Ride, is_spec, read_spec
+from weft.core.interpreter.rides import Ride, read_spec
 from weft.core.interpreter.rules import Lift, Lifted, Rule
 from weft.transforms._wrap import decorate, over_values
 from weft.transforms.keywords import ShardMapKeywords
@@ -33,7 +33,7 @@ class ShardMapOptions:
 
 def _arrive_specs(options: ShardMapOptions, call: Call) -> Arrival:
     in_specs = options.in_specs
-    if is_tuple(in_specs) and not is_spec(in_specs) and len(in_specs) != len(call[1]):
+    if is_tuple(in_specs) and read_spec(in_specs) is None and len(in_specs) != len(call[1]):
         raise AxisError(
             f"in_specs has {len(in_specs)} entries for {len(call[1])} positional arguments",
             at=f"in_specs={in_specs!r}",

@@ -33,13 +33,9 @@ _source_info = Names("jax.extend.source_info_util", _SOWING, "current_name_stack
 _core = Names("jax.extend.core", _SOWING, "jaxpr_as_fun")
 _calls = Names("jax.extend.core.primitives", _SOWING, "call_p", "closed_call_p")
 _ad = Names(
-    "jax.interpreters.ad", _SOWING, "Zero", "add_jaxvals", "deflinear2", "primitive_jvps", "primitive_transposes",
-    "zeros_like_aval",
-)  # fmt: skip
-_batching = Names(
-    "jax.interpreters.batching", _SOWING, "bdim_at_front", "broadcast", "defvectorized", "fancy_primitive_batchers"
+    "jax.interpreters.ad", _SOWING, "Zero", "add_jaxvals", "primitive_jvps", "primitive_transposes", "zeros_like_aval"
 )
-_pjit = Names("jax._src.pjit", "`debug_successors`", "_run_python_pjit")
+_batching = Names("jax.interpreters.batching", _SOWING, "bdim_at_front", "broadcast", "fancy_primitive_batchers")
 _mlir = Names("jax.interpreters.mlir", _SOWING, "register_lowering")
 _partial_eval = Names("jax.interpreters.partial_eval", _SOWING, "dce_jaxpr", "trace_to_jaxpr_dynamic")
 
@@ -249,8 +245,8 @@ def define_identity(
 ) -> None:
     """Gives a primitive of several operands the rules of the identity.
 
-    Tangents and cotangents pass it by, unless `on_tangents(tangents, **params)` has something to do with them; tangents
-    that are zero are `None` there.
+    Tangents and cotangents pass it by, unless `on_tangents(tangents, **params)` has something to do with either; what
+    is zero is `None` there.
     """
 
     def identity(*values: V, **_: object) -> list[V]:
@@ -259,15 +255,17 @@ def define_identity(
     def jvp(
         primals: Sequence[jax.Array], tangents: Sequence[Tangent], **params: object
     ) -> tuple[Sequence[jax.Array], Sequence[Tangent]]:
-        outs = primitive.bind(*primals, **params)
+        return primitive.bind(*primals, **params), passed(tangents, params)
+
+    def passed(tangents: Sequence[Tangent], params: Params) -> Sequence[Tangent]:
         if on_tangents is None:
-            return outs, tangents
+            return tangents
         known = [None if type(tangent) is _ad.Zero else tangent for tangent in tangents]
         changed = on_tangents(known, **params)
-        return outs, [old if new is None else new for old, new in zip(tangents, changed, strict=True)]
+        return [old if new is None else new for old, new in zip(tangents, changed, strict=True)]
 
-    def transpose(cotangents: Sequence[jax.Array], *_: object, **__: object) -> Sequence[jax.Array]:
-        return cotangents
+    def transpose(cotangents: Sequence[Tangent], *_: object, **params: object) -> Sequence[Tangent]:
+        return passed(cotangents, params)
 
     def lower(_: object, *values: V, **__: object) -> Sequence[V]:
         return values
@@ -281,27 +279,6 @@ def define_identity(
         _mlir.register_lowering(ours, lower)
         # The "fancy" table, because its rules are also called when nothing is mapped, and learn the size of the axis.
         _batching.fancy_primitive_batchers[ours] = batch
-
-
-def define_linear_identity(primitive: Primitive) -> None:
-    """Gives a primitive of one operand the rules of the identity, by which tangents and cotangents do not pass."""
-
-    def identity(value: V, **_: object) -> V:
-        return value
-
-    def lower(_: object, value: V, **__: object) -> list[V]:
-        return [value]
-
-    def transpose(cotangent: jax.Array, _: object, **params: object) -> list[jax.Array]:
-        return [primitive.bind(cotangent, **params)]
-
-    ours = cast(core.Primitive, primitive)
-    ours.def_impl(identity)
-    ours.def_abstract_eval(identity)
-    with _refused_when_bound(ours):
-        _ad.deflinear2(ours, transpose)
-        _mlir.register_lowering(ours, lower)
-        _batching.defvectorized(ours)
 
 
 @contextlib.contextmanager
@@ -335,24 +312,6 @@ def rewrite_binds(primitive: Primitive, bind: Callable[..., Sequence[jax.Array]]
         return bind(original, *args, **params)
 
     primitive.bind = rewritten
-
-
-def watch_jitted_calls(look: Callable[[ClosedJaxpr, str], None]) -> None:
-    """Calls `look(program, name)` before a jitted function is called from Python, if JAX has not compiled the call yet.
-
-    JAX has no hook there: outside of traces such a call goes to the compiler without being bound. Compiled calls do not
-    come here, and neither do those that JAX makes for a jitted function that it differentiates, which hold parts of its
-    program.
-    """
-
-    def watching(original: Callable[..., Any]) -> Callable[..., Any]:
-        def watched(parameters: Any, *args: object) -> Any:
-            look(parameters.params["jaxpr"], parameters.params["name"])
-            return original(parameters, *args)
-
-        return watched
-
-    _pjit.wrap("_run_python_pjit", watching)
 
 
 def key_impl_of(dtype: object) -> str:

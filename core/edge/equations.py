@@ -23,14 +23,15 @@ _flat_trees = Names("jax._src.flattree", _SOWING, "nones", "pack", optional=True
 
 def inner_jaxprs(params: Params) -> list[AnyJaxpr]:
     """The jaxprs among an equation's parameters, open or closed as they are."""
-    return [item for value in params.values() for item in _as_sequence(value) if _is_jaxpr(item)]
+    return [item for value in params.values() for item in _as_sequence(value) if is_jaxpr(item)]
 
 
 def _as_sequence(value: object) -> Sequence[object]:
     return cast("Sequence[object]", value) if isinstance(value, tuple | list) else (value,)
 
 
-def _is_jaxpr(value: object) -> TypeGuard[AnyJaxpr]:
+def is_jaxpr(value: object) -> TypeGuard[AnyJaxpr]:
+    """Whether a value is a jaxpr, open or closed."""
     return isinstance(value, ClosedJaxpr | Jaxpr)
 
 

@@ -29,7 +29,6 @@ from typing import Any, Generic, TypeVar
 import equinox as eqx
 from weft.core.caches import Table, register
 from weft.core.call_stack import call_with_room
-from weft.core.edge.levels import EAGER, current_level
 from weft.core.edge.trees import PyTree
 from weft.core.edge.untyped import INLINED, jax
 from weft.core.frames import open_frame
@@ -47,13 +46,12 @@ from weft.core.interpreter.donations import Donation
 from weft.core.interpreter.prefixes import depends_on_leaves, distinct, rides_in
 from weft.core.interpreter.retraces import Traces
 from weft.core.interpreter.rules import Body, Finish, Lift, Lifted, Prepare, Rule
-from weft.core.interpreter.threaded import apart, boundary_of
+from weft.core.interpreter.threaded import boundary_of
 from weft.core.memory import Recent, remembered
 from weft.core.records.aliases import Repeats, repeats_of
 from weft.core.records.draws import enter_draws, ledger
 from weft.core.records.leaves import Leaf
 from weft.core.records.module import method_watchers
-from weft.core.threads.debugging import is_outermost_evaluation
 from weft.core.tracebacks import cut
 
 O = TypeVar("O")
@@ -179,11 +177,8 @@ class Interpreted(Generic[O]):
         __tracebackhide__ = True
         try:
             call = (self.functions, args, kwargs)
-            if method_watchers:
-                if self.rule.evaluates and not self.boundary.has_identity and is_outermost_evaluation():
-                    return self._watched(args, kwargs, extra, prepare)
-                if ledger() is not None:
-                    return self._noting_draws(call, extra, prepare)
+            if method_watchers and ledger() is not None:
+                return self._noting_draws(call, extra, prepare)
             # What is below has no closure: variables that one shares cost more at each call than the call of it.
             for plan, quick in self.memory.quick:
                 found = quick.extract(call)
@@ -204,25 +199,6 @@ class Interpreted(Generic[O]):
                 enter_draws(plan.crossing.draws, found[1])
                 return out
         return self._call(call, extra, prepare)
-
-    def _watched(self, args: PyTree, kwargs: Mapping[str, PyTree], extra: PyTree, prepare: Prepare | None) -> PyTree:
-        """Calls the functions in the mode that looks for lost successors.
-
-        A transform that evaluates is looked at as a whole there: the outermost, because those within it are part of its
-        program.
-        """
-
-        def run(*args: PyTree, **kwargs: PyTree) -> PyTree:
-            if current_level() == EAGER or not self.boundary.has_updates:
-                return self(args, kwargs, extra=extra, prepare=prepare)
-            # Traced once more, to look at: what parts change leaves too, and not into the caller's block.
-            functions, blocks = apart(self.functions)
-            again = Interpreted(self.rule, self.boundary, functions, self.options)
-            return again(args, kwargs, extra=extra, prepare=prepare), [block.finish() for block in blocks]
-
-        from weft.core.threads.lost import check_evaluation
-
-        return check_evaluation(self.rule.name, run, args, kwargs)
 
     def _call(self, call: Call, extra: PyTree, prepare: Prepare | None) -> PyTree:
         """A call of a make that the quick way does not know."""
@@ -295,6 +271,7 @@ class Interpreted(Generic[O]):
                 rule.agree(self.options, i),
                 returns,
                 _first_of(self.held, i),
+                rule.traces,
             )
             for i in range(count)
         )

@@ -19,8 +19,9 @@ from weft.core.interpreter.rides import Read, Ride, read_with
 from weft.core.paths import format_path
 from weft.core.records.configuration import is_stored, spelled_out
 from weft.core.records.filters import Any as AnyOf
-from weft.core.records.filters import Filter, Inside, InstanceOf, PathContains, WithTag, format_filter, sort_leaves
+from weft.core.records.filters import Filter, Inside, InstanceOf, PathContains, WithTag, format_filter
 from weft.core.records.leaves import Leaf, iter_leaves
+from weft.core.records.sorting import sort_leaves
 
 
 def distinct(rides: Iterable[Ride]) -> tuple[Ride, ...]:

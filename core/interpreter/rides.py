@@ -9,8 +9,9 @@ A ride knows what follows from it, so that nothing else has to ask which transfo
 - `place`: what two paths to one leaf must agree on;
 - `update`: the ride on which what changed in it leaves, or None where that does not come back;
 - `forwards`: whether an output that is the argument itself may stay outside of the trace, if both ride so;
-- `always_leaves`, `gives_away`: whether it must leave though it has not changed;
-- `refused`, `refuse`: what cannot leave so, and with which words.
+- `always_leaves`: whether who asked for it wants the value to come back from there, changed or not;
+- `gives_away`: whether what rides so is gone once the function has run;
+- `refused`, `refuse`: what to do instead, if no leaf may leave so; what cannot.
 
 Rides are compared and hashed a lot (they are part of a compiled function's key), so they are small and frozen, and the
 common ones are made once.
@@ -51,20 +52,20 @@ class Ride:
     Attributes:
         is_place: whether it says where arrays are. Roles do not, so they never disagree about it.
         takes_new: whether something new in an argument may leave by it, though nothing arrived by it.
-        always_leaves: whether who asked for it wants the value to come back from there, changed or not.
-        gives_away: whether what rides so is gone once the function has run.
         is_abstract: whether nothing leaves at all, since nothing is computed.
-        refused: what to do instead, if no leaf may leave so.
     """
 
     is_abstract: bool = False
     is_place: ClassVar[bool] = True
     takes_new: ClassVar[bool] = False
 
+    # The field that stands for it in a prefix, for users and for JAX; None: it does itself.
+    written: ClassVar[str | None] = None
+
     @property
     def as_written(self) -> object:
-        """What stands for it in a prefix, for users and for JAX."""
-        return self
+        """What stands for it in a prefix."""
+        return self if self.written is None else getattr(self, self.written)
 
     def __str__(self) -> str:
         return repr(self.as_written)
@@ -85,7 +86,7 @@ class Ride:
     @property
     def forwards(self) -> bool:
         """Whether an output leaf that is an argument's may stay outside of the trace, where both ride so."""
-        return False
+        return True
 
     @property
     def place(self) -> Ride:
@@ -113,8 +114,7 @@ class Ride:
         return isinstance(ride, Role) or self.place == ride.place
 
 
-# Where jit is told to put an array; None: where it is.
-# `Any` is a `Format`, of arrays with a layout of their own.
+# Where jit is told to put an array; None: where it is. `Any` is a `Format`, with a layout of its own.
 Where = Sharding | PartitionSpec | Any | None
 
 
@@ -125,14 +125,7 @@ class Axis(Ride):
     axis: int | None
 
     takes_new: ClassVar[bool] = True
-
-    @property
-    def as_written(self) -> int | None:
-        return self.axis
-
-    @property
-    def forwards(self) -> bool:
-        return True
+    written: ClassVar[str | None] = "axis"
 
     def refuse(self, value: PyTree, path: Callable[[], str]) -> None:
         """Refuses what differs along the axis of a `vmap`, but is to leave without one.
@@ -164,10 +157,7 @@ class Step(Ride):
     along: bool = False
 
     takes_new: ClassVar[bool] = True
-
-    @property
-    def as_written(self) -> int | None:
-        return self.axis
+    written: ClassVar[str | None] = "axis"
 
     @property
     def forwards(self) -> bool:
@@ -198,6 +188,10 @@ class Carried(Ride):
         return Carry.__name__
 
     @property
+    def forwards(self) -> bool:
+        return False
+
+    @property
     def update(self) -> Ride | None:
         return None
 
@@ -212,6 +206,10 @@ class Along(Ride):
     def __str__(self) -> str:
         return "'carried along'"
 
+    @property
+    def forwards(self) -> bool:
+        return False
+
 
 @dataclass(frozen=True)
 class Spec(Ride):
@@ -220,14 +218,7 @@ class Spec(Ride):
     spec: PartitionSpec | None
 
     takes_new: ClassVar[bool] = True
-
-    @property
-    def as_written(self) -> PartitionSpec | None:
-        return self.spec
-
-    @property
-    def forwards(self) -> bool:
-        return True
+    written: ClassVar[str | None] = "spec"
 
     @property
     def always_leaves(self) -> bool:
@@ -243,10 +234,7 @@ class Placement(Ride):
     donated: bool = False
 
     takes_new: ClassVar[bool] = True
-
-    @property
-    def as_written(self) -> object:
-        return self.sharding
+    written: ClassVar[str | None] = "sharding"
 
     @property
     def gives_away(self) -> bool:
@@ -318,13 +306,7 @@ class Unknown(Ride):
 
     value: object
 
-    @property
-    def as_written(self) -> object:
-        return self.value
-
-    @property
-    def forwards(self) -> bool:
-        return True
+    written: ClassVar[str | None] = "value"
 
 
 # ---- from what users write to rides ----------------------------------------------------------------------------------
@@ -385,14 +367,9 @@ def read_step_along(node: object) -> Ride | None:
     return _step(None, True) if node is None else read_step(node)
 
 
-def is_spec(node: object) -> TypeGuard[PartitionSpec | None]:
-    """Whether a prefix node is a partition spec."""
-    return node is None or isinstance(node, PartitionSpec)
-
-
 def read_spec(node: object) -> Spec | None:
     """A partition spec, or None."""
-    return Spec(node) if is_spec(node) else None
+    return Spec(node) if node is None or isinstance(node, PartitionSpec) else None
 
 
 def is_sharding(node: object) -> bool:

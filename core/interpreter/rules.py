@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeVar, cast
 
 from weft.core import hooks
+from weft.core.contexts import marking, successors_context
 from weft.core.edge.trees import PyTree
 from weft.core.edge.untyped import is_tuple, jax
 from weft.core.errors import PairError
@@ -59,33 +60,40 @@ jax.tree_util.register_dataclass(OutcomeNode, data_fields=[], meta_fields=["valu
 Exit = tuple[Groups, Groups, OutcomeNode]
 
 
+@dataclass(eq=False)
 class Body:
-    """The user's function as a pure function of lanes, for JAX to transform."""
+    """The user's function as a pure function of lanes, for JAX to transform.
 
-    def __init__(
-        self,
-        boundary: AnyBoundary,
-        crossing: AnyCrossing,
-        index: int,
-        departure: Departure,
-        name: str,
-        agreement: Agreement | None,
-        returns: Callable[[PyTree], PyTree],
-        same_as: int,
-    ):
-        # Not the function, which is alive in the call alone (see `memory`).
-        self.name = name
-        self.agreement = agreement
-        self.returns = returns
-        self.boundary = boundary
-        self.crossing = crossing
-        self.index = index
-        # Of the bodies whose function is this very one, the first: what is traced of it serves them all.
-        self.same_as = same_as
-        self.departure = departure
+    Attributes:
+        boundary, crossing, departure: how the call comes in, and what it returns goes out.
+        index: which of the functions it is. Not the function, which is alive in the call alone (see `memory`).
+        name: of the function.
+        agreement: what its output must agree with.
+        returns: what its output is taken for.
+        same_as: of the bodies whose function is this very one, the first: what is traced of it serves them all.
+        traces: see `Rule.traces`.
+    """
+
+    boundary: AnyBoundary
+    crossing: AnyCrossing
+    index: int
+    departure: Departure
+    name: str
+    agreement: Agreement | None
+    returns: Callable[[PyTree], PyTree]
+    same_as: int
+    traces: bool
 
     def __call__(self, groups: Groups, *before: PyTree) -> Exit:
         """Runs on lanes; `before` are arguments that the transform itself supplies, ahead of the user's."""
+        if marking() or (self.traces and successors_context.value):
+            from weft.core.threads.lost import look
+
+            return look(self.run, self.name, (groups, *before))
+        return self.run(groups, *before)
+
+    def run(self, groups: Groups, *before: PyTree) -> Exit:
+        """As a call, in the trace that runs: for a function that gives more than what it returns."""
         values = self.crossing.ungroup(groups)
         call, memory = self.boundary.rebuild(self.crossing, values)
         functions, args, kwargs = call
@@ -119,10 +127,7 @@ class Body:
 
     def departing(self, **changes: Any) -> Body:
         """This body with another departure."""
-        departure = replace(self.departure, **changes)
-        return Body(
-            self.boundary, self.crossing, self.index, departure, self.name, self.agreement, self.returns, self.same_as
-        )
+        return replace(self, departure=replace(self.departure, **changes))
 
     def learn_updates(self, groups: Groups, *before: PyTree) -> frozenset[int]:
         """Which leaves of the arguments the function updates, by one abstract evaluation."""
@@ -265,6 +270,6 @@ class Rule(Generic[O]):
         return self.quick or not self.compiles
 
     @property
-    def evaluates(self) -> bool:
-        """Whether a call outside of traces runs the functions on values, as in `vmap` and `grad`."""
-        return not (self.staged or self.compiles)
+    def traces(self) -> bool:
+        """Whether a call outside of traces traces the functions, to run the program."""
+        return self.staged or self.quick

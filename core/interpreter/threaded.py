@@ -236,11 +236,6 @@ def _write(entered: Entered, outcome: Outcome, groups: Groups) -> None:
 THREADED = Threaded()
 
 
-def apart(functions: tuple[Function, ...]) -> tuple[tuple[Function, ...], tuple[Block, ...]]:
-    """Functions whose parts are on blocks of their own, and these: what the parts change stays there."""
-    return _entered((functions, (), {}))[0][0].inside()
-
-
 def boundary_of(
     boundary: AnyBoundary, functions: tuple[Function, ...], name: str
 ) -> tuple[AnyBoundary, tuple[Function, ...]]:

@@ -1,7 +1,6 @@
 """Filters: predicates over leaves, in one small language. `help(weft.Filter)` tells it; see `Filter` below.
 
-A filter that was written for particular leaves and matches none of them is a slip, and an error (`sort_leaves`); what
-stands for the rest or for nothing, and what is marked with `Maybe`, may match none.
+How leaves are sorted by several of them is in `sorting`.
 """
 
 from __future__ import annotations
@@ -163,6 +162,8 @@ class OfValue:
 class Any:
     """Leaves that any of the filters matches.
 
+    The combinators ask their filters whatever they are asked themselves: a leaf here, a path and a value in `weft.nnx`.
+
     Raises:
         FilterError: for what is no filter.
 
@@ -173,12 +174,16 @@ class Any:
     [(2, 3), (3,), (4,)]
     """
 
+    @staticmethod
+    def _read(filter: Filter) -> Callable[..., bool]:
+        return predicate(filter)
+
     def __init__(self, *filters: Filter):
         self.filters = filters
-        self._predicates = tuple(map(predicate, filters))
+        self._predicates = tuple(map(self._read, filters))
 
-    def __call__(self, leaf: Leaf) -> bool:
-        return builtins.any(test(leaf) for test in self._predicates)
+    def __call__(self, *asked: AnyValue) -> bool:
+        return builtins.any(test(*asked) for test in self._predicates)
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.filters == cast(Any, other).filters
@@ -203,8 +208,8 @@ class All(Any):
     [(3,)]
     """
 
-    def __call__(self, leaf: Leaf) -> bool:
-        return builtins.all(test(leaf) for test in self._predicates)
+    def __call__(self, *asked: AnyValue) -> bool:
+        return builtins.all(test(*asked) for test in self._predicates)
 
 
 class Not(Any):
@@ -223,8 +228,8 @@ class Not(Any):
     def __init__(self, filter: Filter, /):
         super().__init__(filter)
 
-    def __call__(self, leaf: Leaf) -> bool:
-        return not self._predicates[0](leaf)
+    def __call__(self, *asked: AnyValue) -> bool:
+        return not self._predicates[0](*asked)
 
 
 class Maybe(Any):
@@ -246,20 +251,33 @@ class Maybe(Any):
         super().__init__(filter)
 
 
-class _Everything:
-    def __call__(self, leaf: Leaf) -> bool:
+@dataclass(frozen=True)
+class Everything:
+    """What `...` and `True` mean.
+
+    >>> Everything()("whatever"), Everything() == Everything(), Everything() == Nothing()
+    (True, True, False)
+    """
+
+    def __call__(self, *asked: AnyValue) -> bool:
         return True
 
 
-class _Nothing:
-    def __call__(self, leaf: Leaf) -> bool:
+@dataclass(frozen=True)
+class Nothing:
+    """What `None` and `False` mean.
+
+    >>> Nothing()("whatever")
+    False
+    """
+
+    def __call__(self, *asked: AnyValue) -> bool:
         return False
 
 
-EVERYTHING, NOTHING = _Everything(), _Nothing()
 # What a filter may be that is no type, text, constant, container or function.
-Native = PathContains | WithTag | OfKind | OfValue | InstanceOf | Inside | Any | _Everything | _Nothing
-NATIVE = (PathContains, WithTag, OfKind, OfValue, InstanceOf, Inside, Any, _Everything, _Nothing)
+Native = PathContains | WithTag | OfKind | OfValue | InstanceOf | Inside | Any | Everything | Nothing
+NATIVE = (PathContains, WithTag, OfKind, OfValue, InstanceOf, Inside, Any, Everything, Nothing)
 
 if TYPE_CHECKING:
     Filter = (
@@ -337,9 +355,9 @@ def predicate(filter: Filter) -> Predicate:
     if isinstance(filter, NATIVE):
         return filter
     if filter is ... or filter is True:
-        return EVERYTHING
+        return Everything()
     if filter is None or filter is False:
-        return NOTHING
+        return Nothing()
     if isinstance(filter, type):
         return OfKind(filter)
     if isinstance(filter, str):
@@ -370,77 +388,7 @@ def may_match_none(filter: Filter) -> bool:
         return builtins.any(map(may_match_none, filter.filters))
     if isinstance(filter, Any):
         return isinstance(filter, Maybe) or (type(filter) is Any and builtins.all(map(may_match_none, filter.filters)))
-    return filter is ... or filter is None or isinstance(filter, (bool, _Everything, _Nothing))
-
-
-def sort_leaves(
-    leaves: Sequence[Leaf], filters: Sequence[Filter], *, require_all: bool = True, require_used: bool = True
-) -> list[int | None]:
-    """The index of the first filter that matches each leaf.
-
-    Args:
-        leaves: what to sort.
-        filters: tried in order.
-        require_all: whether a leaf that no filter matches is an error; otherwise its index is `None`.
-        require_used: whether a filter that matches no leaf is an error.
-
-    Raises:
-        FilterError: naming the paths that no filter matches, or the filters that match no leaf.
-    """
-    # First, because a filter behind `...` would else be blamed for matching nothing.
-    _check_order(filters)
-    tests = [predicate(filter) for filter in filters]
-    # The first that matches takes a leaf, so that `...` at the end is the rest.
-    places = [next((i for i, test in enumerate(tests) if test(leaf)), None) for leaf in leaves]
-    unmatched = [leaf for leaf, place in zip(leaves, places, strict=True) if place is None]
-    if require_all and unmatched:
-        raise FilterError(
-            "no filter matches these leaves",
-            at=[f"{format_path(leaf.path)}: {leaf.kind.__name__}" for leaf in unmatched],
-            fix="add a filter for them, or end with `...` for the rest",
-        )
-    # Of all leaves, not of those that it got: that an earlier filter took them all is no slip.
-    idle = [filters[i] for i, test in enumerate(tests) if not builtins.any(map(test, leaves))]
-    idle = [filter for filter in idle if not may_match_none(filter)]
-    if idle and require_used:
-        kinds = sorted({leaf.kind.__name__ for leaf in leaves})
-        raise FilterError(
-            f"these filters match no leaf: {', '.join(map(format_filter, idle))}",
-            at=[f"{format_path(leaf.path)}: {leaf.kind.__name__}" for leaf in leaves[:20]],
-            fix=f"{probably_meant(idle, leaves)}drop them, correct them, or mark what may be absent: "
-            f"Maybe({format_filter(idle[0])}); the kinds here are {', '.join(kinds) or 'none'}",
-        )
-    return places
-
-
-def probably_meant(filters: Sequence[Filter], leaves: Sequence[Leaf]) -> str:
-    """How a class of records, or a path, is written that was given for a filter and matches nothing, to begin a fix.
-
-    >>> from weft.core.records.leaves import iter_leaves
-    >>> probably_meant(["head"], list(iter_leaves({"head": {"kernel": 1.0}})))
-    'a string is a tag: for what is there by that name write Inside("head"); '
-    """
-    for filter in filters:
-        if isinstance(filter, type) and builtins.any(filter in leaf.owners for leaf in leaves):
-            return f"write InstanceOf({filter.__name__}) for what is inside such records; "
-        if isinstance(filter, (list, tuple, Any)):
-            parts = filter.filters if isinstance(filter, Any) else cast("Sequence[Filter]", filter)
-            if meant := probably_meant(parts, leaves):
-                return meant
-        text = cast(object, filter.tag if isinstance(filter, WithTag) else filter)
-        if isinstance(text, str):
-            starts = {format_path(leaf.place[:n]) for leaf in leaves for n in range(len(leaf.place) + 1)}
-            written = "Inside" if text in starts else "PathContains"
-            if text in starts or builtins.any(map(PathContains(text), leaves)):
-                return f'a string is a tag: for what is there by that name write {written}("{text}"); '
-    return ""
-
-
-def _check_order(filters: Sequence[Filter]) -> None:
-    for i, filter in enumerate(filters[:-1]):
-        if filter is ... or filter is True:
-            rest = ", ".join(map(format_filter, filters[i + 1 :]))
-            raise FilterError(f"`...` matches everything, so nothing is left for {rest}", fix="put `...` last")
+    return filter is ... or filter is None or isinstance(filter, (bool, Everything, Nothing))
 
 
 def format_filter(filter: Filter) -> str:

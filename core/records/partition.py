@@ -23,8 +23,9 @@ from weft.core.edge.trees import PyTree, TreeDef
 from weft.core.errors import StaticError, StructureError
 from weft.core.paths import Path, format_path
 from weft.core.records.agree import changes_of_parts, lines, parts_of
-from weft.core.records.filters import Filter, sort_leaves
+from weft.core.records.filters import Filter
 from weft.core.records.leaves import Leaf, iter_leaves
+from weft.core.records.sorting import sort_leaves
 from weft.core.records.statics import Make
 from weft.core.tracebacks import cutting
 

@@ -33,11 +33,11 @@ from weft.core.records.filters import (
     Maybe,
     format_filter,
     may_match_none,
-    sort_leaves,
 )
 from weft.core.records.kinds import Kind
 from weft.core.records.leaves import is_array, iter_leaves
 from weft.core.records.module import with_fields
+from weft.core.records.sorting import sort_leaves
 from weft.core.tracebacks import cutting
 
 M = TypeVar("M")

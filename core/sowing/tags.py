@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import jax
 from weft.core.contexts import capture_context
@@ -54,6 +55,11 @@ class Skeleton:
     treedef: TreeDef
     statics: tuple[tuple[int, object], ...]
 
+    @property
+    def count(self) -> int:
+        """How many arrays were taken out."""
+        return self.treedef.num_leaves - len(self.statics)
+
     def fill(self, arrays: Sequence[jax.Array]) -> PyTree:
         """The tree with the given arrays in the places of those that were taken out."""
         statics, rest = dict(self.statics), iter(arrays)
@@ -61,9 +67,11 @@ class Skeleton:
         return self.treedef.unflatten(leaves)
 
 
-def take_arrays(tree: PyTree, is_dynamic: Callable[[object], bool] = is_array) -> tuple[list[jax.Array], Skeleton]:
+def take_arrays(
+    tree: PyTree, is_dynamic: Callable[[object], bool] = is_array, is_leaf: Callable[[Any], bool] | None = None
+) -> tuple[list[jax.Array], Skeleton]:
     """The arrays of a tree, and what is left of it."""
-    leaves, treedef = trees.flatten(tree)
+    leaves, treedef = trees.flatten(tree, is_leaf)
     statics = tuple((i, leaf) for i, leaf in enumerate(leaves) if not is_dynamic(leaf))
     at = {i for i, _ in statics}
     return [leaf for i, leaf in enumerate(leaves) if i not in at], Skeleton(treedef, statics)

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, cast
 
 from jax.extend.core import JaxprEqn
 from weft.core.edge import _jax, equations
-from weft.core.edge._jax import AnyJaxpr, Atom, ClosedJaxpr, Params
-from weft.core.edge.equations import inner_jaxprs, opened
+from weft.core.edge._jax import AnyJaxpr, Atom, ClosedJaxpr
+from weft.core.edge.equations import inner_jaxprs, is_jaxpr, opened
 
 Node = Hashable
 Nodes = Sequence[Node | None]
@@ -150,22 +151,26 @@ def _reach(nodes: Iterable[Node | None], edges: dict[Node, list[Node]]) -> set[N
 # --- jaxprs inside of jaxprs --------------------------------------------------------------------------------------
 
 
-def has_equations(params: Params, is_wanted: Callable[[object], bool]) -> bool:
-    """Whether the jaxprs among an equation's parameters have, themselves, equations of some primitives."""
-    return any(is_wanted(eqn.primitive) for jaxpr in inner_jaxprs(params) for eqn in opened(jaxpr).eqns)
-
-
 def without_identities(jaxpr: AnyJaxpr, is_identity: Callable[[object], bool]) -> AnyJaxpr:
-    """A jaxpr, open or closed, without its equations of some primitives, each of which gives what it takes."""
+    """A jaxpr, open or closed, without its equations of some primitives, each of which gives what it takes first.
+
+    Those in the jaxprs of its equations go, too.
+    """
     before, env, eqns = opened(jaxpr), dict[Atom, Atom](), list[JaxprEqn]()
 
     def read(atom: Atom) -> Atom:
         return atom if _jax.is_literal(atom) else env.get(atom, atom)
 
+    def without(value: Any) -> Any:
+        if type(value) is tuple:
+            return tuple(map(without, cast("tuple[Any, ...]", value)))
+        return without_identities(value, is_identity) if is_jaxpr(value) else value
+
     for eqn in before.eqns:
         if is_identity(eqn.primitive):
-            env.update(zip(eqn.outvars, map(read, eqn.invars), strict=True))
+            env.update(zip(eqn.outvars, map(read, eqn.invars), strict=False))
         else:
-            eqns.append(eqn.replace(invars=list(map(read, eqn.invars))))
+            params = {name: without(value) for name, value in eqn.params.items()}
+            eqns.append(eqn.replace(invars=list(map(read, eqn.invars)), params=params))
     after = _jax.replaced(before, eqns=eqns, outvars=list(map(read, before.outvars)))
     return ClosedJaxpr(after, jaxpr.consts) if _jax.is_closed(jaxpr) else after

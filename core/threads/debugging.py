@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from weft.core.contexts import marking, successors_context
+from weft.core.contexts import marking
 from weft.core.edge.trees import PyTree
 from weft.core.paths import Path
 
@@ -17,16 +17,14 @@ def drop(successor: T) -> T:
     Args:
         successor: a record, or any tree of them; what a call returned as a whole, too.
 
-    >>> import jax, jax.numpy as jnp
-    >>> from weft.core.threads.lost import debug_successors
-    >>> from weft.core.records.keys import Keys
-    >>> @jax.jit
+    >>> import jax, weft
+    >>> @weft.jit
     ... def noise(keys):
     ...     key, keys = keys.next()
     ...     drop(keys)
     ...     return jax.random.normal(key)
-    >>> with debug_successors():
-    ...     noise(Keys(0)).shape
+    >>> with weft.debug_successors():
+    ...     noise(weft.Keys(0)).shape
     ()
     """
     if marking():
@@ -42,12 +40,3 @@ def note_place(record: PyTree, root: str, path: Path) -> None:
         from weft.core.threads import lost
 
         lost.note_place(record, root, path)
-
-
-def is_outermost_evaluation() -> bool:
-    """Whether a transform that is called now is to be looked at as a whole, and not as a part of another one."""
-    if successors_context.value is None:
-        return False
-    from weft.core.threads.lost import is_outermost
-
-    return is_outermost()

@@ -1,34 +1,31 @@
 """Lost successors: `debug_successors` finds those that nothing uses, and `drop` says that it is meant.
 
 Records do not change, so a forgotten successor is no error to Python: `y, _ = self.bn(x)` runs, and statistics stay as
-they were. While debugging, every public method of a record that is called in a trace has the changed leaves of its
-successor *marked* (see `marks`): by the call, its line, and where the record belongs. Once the outermost transform is
-traced, its program is all there is to know. A successor is
+they were. While debugging, what `weft.jit`, a loop or a branch traces is *looked at*, from the outermost on: every
+public method of a record that is called there has the changed leaves of its successor *marked* (see `marks`): by the
+call, its line, and where the record belongs. Once the function is traced, its program is all there is to know. A
+successor is
 
 - *used* if a new leaf of it leads to something that leaves the program, a gradient too, or to a `drop`; that it is
   followed by another successor, which reads it as its old leaf, counts as leading there;
-- *fresh* if it follows a record that was constructed in the same trace, or old leaves that depend on nothing from
-  outside of the program: a stream or a layer that was made inside is gone with it;
+- *fresh* if it follows a record that was constructed in the same program, or old leaves that depend on nothing from
+  outside of it: a stream or a layer that was made inside is gone with it;
 - *lost* if it is neither.
 
-Which evaluations are checked:
+JAX's `grad` prunes what nobody reads from loops, branches and remat before anybody can look at it. So the functions of
+transforms within are looked at one by one, from the inside out: each is traced, its marks are taken out of the program,
+and put on what they led to. JAX's transforms see programs without marks, and what is compiled has none.
 
-| outermost | when |
-|---|---|
-| `weft.jit`, `jax.jit`, `eqx.filter_jit`, ... | as it is compiled, and so once for each make of arguments |
-| loops and branches (`scan`, `cond`, ...), called eagerly | the same: they are compiled |
-| weft's other transforms (`value_and_grad`, `vmap`, ...), called eagerly | after a call in which there was a successor,
-by tracing the function once more |
-| none: Python at the top level; JAX's own eager transforms; `eval_shape`, `lower` | never: nothing leaves |
-
-Marks are in the programs that are compiled under debugging, and lower to nothing. With debugging off there are none.
+What weft does not trace is not looked at: eager calls, eager transforms, `jax.jit`. A warning says so of each call
+there that returned a successor, and of those that JAX's own `grad` has pruned.
 """
 
 from __future__ import annotations
 
 import contextlib
+import warnings
 import weakref
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextvars import ContextVar
 from typing import Any, Generic, TypeVar, cast
 
@@ -36,29 +33,15 @@ import equinox as eqx
 import jax
 import numpy as np
 from weft.core.callers import calling_line
-from weft.core.contexts import marking, successors_context
+from weft.core.contexts import LOOKING, MARKING, marking, successors_context
 from weft.core.edge import _jax, trees
-from weft.core.edge._jax import ClosedJaxpr
-from weft.core.edge.levels import EAGER, current_level
 from weft.core.edge.trees import PyTree
 from weft.core.errors import SuccessorError
 from weft.core.paths import Path, format_path, key_part
 from weft.core.records.module import Given, construction_watchers, watch_methods
 from weft.core.records.successors import find_records, is_successor_last, records_in, with_part
 from weft.core.sowing.tags import take_arrays
-from weft.core.threads.dataflow import Graph
-from weft.core.threads.marks import (
-    Mark,
-    bind_drop,
-    bind_mark,
-    comes_from_outside,
-    drops_in,
-    is_told,
-    last_of,
-    marks_in,
-    touched_in,
-    watch_programs,
-)
+from weft.core.threads.marks import Mark, bind_mark, summarise
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -70,10 +53,11 @@ def debug_successors(enabled: bool = True) -> Generator[None]:
     """Debugging mode: a successor that changed something and that nothing uses is an error.
 
     `y, _ = self.bn(x)`, a loss that returns no successor, a draw from `Keys` whose successor is forgotten: the error
-    names the record's path, and the file and line of the call. It is found when the outermost `jit` is compiled, or
-    after an eager call of another of weft's transforms; plain Python at the top level is not watched. Programs compute
-    what they compute without it. `WEFT_DEBUG_SUCCESSORS=1` in the environment turns it on for the whole process, and
-    pytest's option `--weft-debug-successors` for a test run.
+    names the record's path, and the file and line of the call. It is found when `weft.jit`, a loop or a branch of
+    weft's traces a function, in all that is called there. Elsewhere nothing is looked at, and a warning says so: in
+    eager calls and eager transforms, and under `jax.jit`. Programs compute what they compute without it.
+    `WEFT_DEBUG_SUCCESSORS=1` in the environment turns it on for the whole process, and pytest's option
+    `--weft-debug-successors` for a test run.
 
     Where the loss is meant, `drop` says so. Records that are made inside of the compiled function may be forgotten.
 
@@ -83,18 +67,17 @@ def debug_successors(enabled: bool = True) -> Generator[None]:
     Raises (when a transform is called):
         SuccessorError: naming each successor that is lost.
 
-    >>> import jax, jax.numpy as jnp
-    >>> from weft.core.records.module import Module
-    >>> class Counter(Module):
+    >>> import jax, jax.numpy as jnp, weft
+    >>> class Counter(weft.Module):
     ...     count: jax.Array
     ...     def __call__(self, x):
     ...         return x + self.count, self.replace(count=self.count + 1)
-    >>> @jax.jit
+    >>> @weft.jit
     ... def twice(counter, x):
     ...     y, counter = counter(x)
     ...     z, _ = counter(y)
     ...     return z, counter
-    >>> with debug_successors():
+    >>> with weft.debug_successors():
     ...     y, counter = twice(Counter(jnp.array(1)), 0)
     Traceback (most recent call last):
     ...
@@ -105,10 +88,9 @@ def debug_successors(enabled: bool = True) -> Generator[None]:
         with successors_context(None):
             yield
         return
-    _install()
-    watch_methods(_watch, 1)
+    _watch_all(1)
     try:
-        with successors_context(True):
+        with successors_context(MARKING if marking() else LOOKING):
             yield
     finally:
         watch_methods(_watch, -1)
@@ -119,7 +101,8 @@ def note_drop(successor: PyTree) -> None:
     leaves = list(filter(_can_be_marked, take_arrays(successor)[0]))
     for mark in filter(None, map(_marked.get, leaves)):
         mark.dropped = True  # also where JAX drops an equation that nothing reads before the program is looked at
-    bind_drop(leaves)
+    for leaf in leaves:
+        bind_mark(None, leaf, leaf)
 
 
 # --- marking what methods return -------------------------------------------------------------------------------------
@@ -147,8 +130,8 @@ class _ByIdentity(Generic[V]):
 
 # The public methods that are running: of which records, and what these are called.
 _calls: ContextVar[tuple[tuple[object, str], ...]] = ContextVar("weft_marked_calls", default=())
-# The successors that were marked in the eager evaluation that is running; None outside of one.
-_met: ContextVar[list[Mark] | None] = ContextVar("weft_met_successors", default=None)
+# The marks that were made in the program that is looked at.
+_made: ContextVar[list[Mark]] = ContextVar("weft_marks_made")
 # Records that were constructed in a trace, and their successors.
 _fresh = _ByIdentity[bool]()
 # The mark of what a mark gave; and where records that were met on the way belong: the name of a root, and a path.
@@ -178,7 +161,7 @@ def _name_of(record: object) -> str:
 
 def _watch(record: eqx.Module, method: Callable[..., object], given: Given, proceed: Callable[[], PyTree]) -> PyTree:
     __tracebackhide__ = True
-    if not marking():
+    if successors_context.value is None:
         return proceed()
     name = _name_of(record)
     token = _calls.set((*_calls.get(), (record, name)))
@@ -197,11 +180,12 @@ def _watch(record: eqx.Module, method: Callable[..., object], given: Given, proc
         if marked is successor:
             continue
         _places.put(marked, _places.get(record) or (name, ()))
-        met = _met.get()
-        if met is not None:
-            met.append(mark)
         with contextlib.suppress(TypeError, ValueError):  # inside of a node whose items cannot be set
             result = with_part(result, path, marked, lenient=True)
+    if mark.leaves and marking():
+        _made.get().append(mark)
+    elif mark.leaves and not _calls.get():  # said of the outermost call alone
+        _warn(mark, "weft does not compile what calls it")
     return result
 
 
@@ -214,32 +198,71 @@ def _marked_successor(record: PyTree, successor: PyTree, mark: Mark) -> PyTree:
     leaves = [leaf for _, leaf in after]
     for i, ((path, old), (_, new)) in enumerate(zip(before, after, strict=True)):
         if old is not new and _can_be_marked(old) and _can_be_marked(new):
-            leaves[i] = bind_mark(mark, new, old)
             mark.leaves.append(format_path(tuple(map(key_part, path))))
-            _marked.put(leaves[i], mark)
-    return made_now.unflatten(leaves) if mark.leaves else successor
+            if marking():
+                leaves[i] = bind_mark(mark, new, old)
+                _marked.put(leaves[i], mark)
+    return made_now.unflatten(leaves) if mark.leaves and marking() else successor
 
 
 def _can_be_marked(leaf: object) -> bool:
     return isinstance(leaf, jax.Array | np.ndarray) and not isinstance(leaf, jax.Ref)
 
 
+# What was said already, by which Python says it once.
+_said: dict[Any, int] = {}
+
+
+def _warn(mark: Mark, why: str) -> None:
+    file, _, line = mark.line.rpartition(":")
+    text = f"debug_successors does not look at the successor of {mark.name}: {why}"
+    fix = "call it in a function under weft.jit, and weft's grad, scan and remat in place of JAX's"
+    warnings.warn_explicit(f"{text}\n  at: {mark.line}\n  fix: {fix}", UserWarning, file, int(line), registry=_said)
+
+
 # --- looking at programs ---------------------------------------------------------------------------------------------
 
 
-def check_program(closed: ClosedJaxpr, name: str) -> None:
-    """Looks for lost successors in the program of an outermost evaluation.
+def look(run: Callable[..., R], name: str, args: tuple[PyTree, ...]) -> R:
+    """Calls a function that weft traces, and looks where the successors in it lead.
 
     Raises:
-        SuccessorError: if there are any, with the path, leaves and line of each.
+        SuccessorError: in the outermost one, if any are lost.
     """
-    graph = Graph(closed, is_told)
-    used, outside = graph.before([*graph.outputs, *drops_in(graph)]), comes_from_outside(graph)
-    found = marks_in(graph)
-    kept = touched_in(graph, used) | {one.mark for one in found if one.new in used or one.mark.dropped}
-    lost = [one for one in found if one.mark not in kept and one.old in outside]
-    if lost:
-        raise _lost(last_of(graph, lost), name)
+    outermost, made = not marking(), list[Mark]()
+    arrays, arguments = take_arrays(args)
+    returned: list[Any] = []
+
+    def flat(*arrays: jax.Array) -> list[jax.Array]:
+        leaves, rest = take_arrays(run(*arguments.fill(arrays)))
+        returned.append(rest)
+        return leaves
+
+    token = _made.set(made) if outermost else None
+    try:
+        with successors_context(MARKING):
+            summary = summarise(_jax.make_jaxpr(flat)(*arrays))
+    finally:
+        if token is not None:
+            _made.reset(token)
+    outs = _jax.run(summary.program, arrays)
+    if outermost:
+        if lost := summary.lost():
+            raise _lost(lost, name)
+        found = {(mark.name, mark.line) for mark in summary.marks}
+        for mark in made:
+            if not mark.dropped and (mark.name, mark.line) not in found:
+                _warn(mark, "a transform of JAX's own pruned it")
+        return returned[0].fill(outs)
+    for led in summary.led:
+        old = arrays[led.old] if isinstance(led.old, int) else led.old
+        for i in led.outputs:
+            outs[i] = bind_mark(led.mark, outs[i], old)
+        if not led.outputs:
+            bind_mark(led.mark, old, old)
+    for i in summary.dropped:
+        bind_mark(None, arrays[i], arrays[i])
+    return returned[0].fill(outs)
 
 
 def _lost(marks: Sequence[Mark], name: str) -> SuccessorError:
@@ -254,50 +277,11 @@ def _lost(marks: Sequence[Mark], name: str) -> SuccessorError:
     )
 
 
-def _look(closed: ClosedJaxpr, name: str) -> None:
-    if successors_context.value is not None and _met.get() is None and current_level() == EAGER:
-        check_program(closed, name)
-
-
-def is_outermost() -> bool:
-    """Whether a transform that is called now is an evaluation of its own, which nothing else looks at."""
-    return successors_context.value is not None and _met.get() is None and current_level() == EAGER
-
-
-def check_evaluation(name: str, run: Callable[..., R], args: tuple[PyTree, ...], kwargs: Mapping[str, PyTree]) -> R:
-    """Calls an outermost transform, and looks for lost successors if it met any.
-
-    Raises:
-        SuccessorError: if there are any.
-    """
-    met: list[Mark] = []
-    token = _met.set(met)
-    try:
-        result = run(*args, **kwargs)
-        if not met:
-            return result
-        arrays, arguments = take_arrays((args, dict(kwargs)))
-
-        def flat(*arrays: jax.Array) -> list[jax.Array]:
-            args, kwargs = arguments.fill(arrays)
-            return take_arrays(run(*args, **kwargs))[0]
-
-        try:
-            closed = _jax.make_jaxpr(flat)(*arrays)
-        except Exception:  # a function that branches on values can be run, and not be traced
-            return result
-    finally:
-        _met.reset(token)
-    check_program(closed, name)
-    return result
-
-
-def _install() -> None:
-    watch_programs(_look)
+def _watch_all(change: int) -> None:
+    watch_methods(_watch, change)
     if _note_constructed not in construction_watchers:
         construction_watchers.append(_note_constructed)
 
 
 if successors_context.value is not None:
-    _install()
-    watch_methods(_watch, 1)
+    _watch_all(1)

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from weft.core.errors import StructureError
 from weft.core.paths import Path, format_path
-from weft.core.records.filters import Filter, Maybe, sort_leaves
+from weft.core.records.filters import Filter, Maybe
 from weft.core.records.kinds import Param
 from weft.core.records.leaves import Leaf, is_array, iter_leaves
+from weft.core.records.sorting import sort_leaves
 
 PARAMETERS = Maybe(Param)
 

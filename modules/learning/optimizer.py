@@ -30,12 +30,13 @@ from weft.core.errors import DifferentiationError, StructureError
 from weft.core.interpreter.boundary import parameter_names
 from weft.core.paths import Path, format_path, key_part
 from weft.core.records.aliases import refuse_aliases
-from weft.core.records.filters import Filter, format_filter, sort_leaves
+from weft.core.records.filters import Filter, format_filter
 from weft.core.records.kinds import OptState, Param
 from weft.core.records.leaves import Leaf, iter_leaves
 from weft.core.records.module import Module, static
 from weft.core.records.origins import arguments_by_name, check_origin, closed_over_by, seen_beside
 from weft.core.records.partition import only_leaves, with_leaves
+from weft.core.records.sorting import sort_leaves
 from weft.core.records.successors import apart, check_successor, pair_in_words, take_successor
 from weft.core.threads.debugging import drop
 from weft.modules.construct import ConfigError

@@ -29,10 +29,11 @@ from weft.core.errors import AxisError, StructureError
 from weft.core.interpreter.prefixes import mapped_size
 from weft.core.paths import Path
 from weft.core.records.agree import describe, differences
-from weft.core.records.filters import Filter, sort_leaves
+from weft.core.records.filters import Filter
 from weft.core.records.kinds import Param
 from weft.core.records.leaves import is_array
 from weft.core.records.partition import only_leaves, with_leaves
+from weft.core.records.sorting import sort_leaves
 from weft.core.tracebacks import cutting
 from weft.modules.construct import ConfigError
 from weft.modules.learning.choosing import PARAMETERS, arrays_at, chosen, is_of

@@ -22,9 +22,10 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from weft.core.errors import AxisError
 from weft.core.paths import Path, format_path
 from weft.core.records.axis_names import AxisNames, Name, Sharded
-from weft.core.records.filters import Filter, sort_leaves
+from weft.core.records.filters import Filter
 from weft.core.records.leaves import NUMBERS, Leaf, iter_leaves
 from weft.core.records.partition import with_leaves
+from weft.core.records.sorting import sort_leaves
 from weft.core.records.surgery import part_at
 from weft.modules.learning.optimizer import Optimizer
 from weft.modules.sharding.conventions import conventional_names, names_of_adapter

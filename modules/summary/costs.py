@@ -7,7 +7,7 @@ a `while` loop's is known to nobody, and stays counted once.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,15 +37,9 @@ def abstract(value: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(value.shape, value.dtype, weak_type=getattr(value, "weak_type", False))
 
 
-def estimate(function: Callable[..., Any], avals: Sequence[Any]) -> Cost:
-    """What XLA estimates for a function of arrays, with each loop's body counted once."""
-    analysis = jax.jit(function).lower(*map(abstract, avals)).cost_analysis() or {}
-    return Cost(int(analysis.get("flops", 0)), int(analysis.get("bytes accessed", 0)))
-
-
 def forward_cost(program: ClosedJaxpr) -> Cost:
     """The cost of a program."""
-    return _estimate_program(program) + _further_turns(program.jaxpr)
+    return estimate_program(program) + _further_turns(program.jaxpr)
 
 
 def backward_cost(program: ClosedJaxpr) -> Cost | None:
@@ -75,7 +69,8 @@ def _is_inexact(aval: Any) -> bool:
     return jnp.issubdtype(aval.dtype, jnp.inexact)
 
 
-def _estimate_program(program: ClosedJaxpr) -> Cost:
+def estimate_program(program: ClosedJaxpr) -> Cost:
+    """What XLA estimates for a program, with each loop's body counted once."""
     # Constants may be tracers, of what is being traced around; lowered they are arguments like all others.
     avals = [*map(jax.typeof, program.consts), *program.in_avals]
     if not avals:
@@ -89,7 +84,8 @@ def _estimate_program(program: ClosedJaxpr) -> Cost:
     names = sorted({str(name) for effect in program.effects if (name := getattr(effect, "name", None)) is not None})
     for name in names:
         run = jax.vmap(run, in_axes=None, axis_name=name, axis_size=1)
-    return estimate(run, avals)
+    analysis = jax.jit(run).lower(*map(abstract, avals)).cost_analysis() or {}
+    return Cost(int(analysis.get("flops", 0)), int(analysis.get("bytes accessed", 0)))
 
 
 def _further_turns(jaxpr: Jaxpr) -> Cost:
@@ -98,7 +94,7 @@ def _further_turns(jaxpr: Jaxpr) -> Cost:
         turns = 1
         if equation.primitive.name == "scan":
             turns = equation.params["length"]
-            total += _estimate_program(equation.params["jaxpr"]) * (turns - 1)
+            total += estimate_program(equation.params["jaxpr"]) * (turns - 1)
         total = functools.reduce(lambda cost, inner: cost + _further_turns(inner) * turns, _inner(equation), total)
     return total
 

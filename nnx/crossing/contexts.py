@@ -160,21 +160,20 @@ class SplitContext:
     ref_index: RefMap
     is_inner: bool | None
 
-    def _flatten(self, node: Any, with_paths: bool) -> tuple[GraphDef[Any], Any]:
-        context = _context_of(self.ctxtag)
-        outer = context.inner_ref_outer_index if context is not None else None
-        return flatten(node, ref_index=self.ref_index, ref_outer_index=outer or None, with_paths=with_paths, graph=True)
-
     def split(self, node: Any, *filters: Any) -> tuple[Any, ...]:
         """Like `nnx.split`."""
-        graphdef, flat = self._flatten(node, True)
-        return graphdef, *(nested_or_leaf(part) for part in split_flat(flat, filters))
+        graphdef, *parts = self.flatten(node, *filters)
+        return graphdef, *map(nested_or_leaf, parts)
 
     def flatten(self, node: Any, *filters: Any, with_paths: bool = True) -> tuple[Any, ...]:
         """Like `nnx.flatten`, with a flat state for each filter."""
         if filters and not with_paths:
             raise StructureError("filters need paths", fix="leave with_paths=True")
-        graphdef, flat = self._flatten(node, with_paths)
+        context = _context_of(self.ctxtag)
+        outer = context.inner_ref_outer_index if context is not None else None
+        graphdef, flat = flatten(
+            node, ref_index=self.ref_index, ref_outer_index=outer or None, with_paths=with_paths, graph=True
+        )
         return (graphdef, *split_flat(flat, filters)) if with_paths else (graphdef, flat)
 
 

@@ -16,8 +16,9 @@ import jax
 import jax.tree_util as jtu
 from weft.core.paths import Path, format_path
 from weft.nnx.config import graph_mode
+from weft.nnx.crossing.apart import check_levels
 from weft.nnx.crossing.contexts import MergeContext, SplitContext, merge_context, split_context
-from weft.nnx.errors import AliasError, FilterError, StructureError, TraceContextError
+from weft.nnx.errors import AliasError, FilterError, StructureError
 from weft.nnx.graphs.definitions import GraphDef, RefMap
 from weft.nnx.graphs.graph import flatten
 from weft.nnx.graphs.nodes import is_graph_node
@@ -242,15 +243,9 @@ def check_consistent_aliasing(
     places = {} if node_prefixes is None else node_prefixes
     kinds: dict[int, str] = {}
     for path, value in iter_graph(node, graph=True):
-        if isinstance(value, Pytree):
-            value._check_valid_context(lambda: f"Trying to extract a {type(node).__name__} from different trace level")
+        if isinstance(value, (Pytree, Variable)):
+            check_levels([value])
         if isinstance(value, Variable):
-            if not value._can_update:
-                raise _LevelError(
-                    f"Cannot extract a {type(value).__name__} from different trace level",
-                    at=format_path((*base_path, *path)),
-                    fix="pass it to every transform in between as an argument",
-                )
             # By the path inside of the object, which is what its filters know.
             own = prefix.map_prefix(path, value) if isinstance(prefix, PrefixMapping) else prefix
             kinds[id(value)] = type(value).__name__
@@ -267,10 +262,6 @@ def check_consistent_aliasing(
             at=clashes,
             fix="give one prefix to all places of a Variable, or clone it",
         )
-
-
-class _LevelError(TraceContextError, ValueError):
-    pass
 
 
 # ---------------------------------------------------------------------- prefixes

@@ -17,6 +17,8 @@ from typing import Protocol, cast
 
 from weft.core.paths import Path
 from weft.core.records import filters as core_filters
+from weft.core.records.filters import Everything as Everything
+from weft.core.records.filters import Nothing as Nothing
 from weft.nnx.errors import FilterError
 
 Predicate = Callable[[Path, AnyValue], bool]
@@ -132,7 +134,20 @@ class OfType:
         return f"OfType({self.type!r})"
 
 
-class Any:
+class _OfPaths:
+    """A combinator of filters that are asked with a path and a value, and are read when it is made."""
+
+    _read = staticmethod(lambda predicate: predicate)
+
+    def __init__(self, *filters: Filter):
+        super().__init__(*map(to_predicate, filters))
+
+    @property
+    def predicates(self) -> tuple[Predicate, ...]:
+        return self.filters  # pyright: ignore[reportAttributeAccessIssue]  (of the core's class)
+
+
+class Any(_OfPaths, core_filters.Any):
     """What any of the filters matches.
 
     Raises:
@@ -144,23 +159,8 @@ class Any:
     ['a', 'c']
     """
 
-    def __init__(self, *filters: Filter):
-        self.predicates = tuple(map(to_predicate, filters))
 
-    def __call__(self, path: Path, x: AnyValue) -> bool:
-        return builtins.any(test(path, x) for test in self.predicates)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(map(repr, self.predicates))})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Any) and type(self) is type(other) and self.predicates == other.predicates
-
-    def __hash__(self) -> int:
-        return hash((type(self), self.predicates))
-
-
-class All(Any):
+class All(_OfPaths, core_filters.All):
     """What all of the filters match.
 
     Raises:
@@ -172,11 +172,8 @@ class All(Any):
     ['b']
     """
 
-    def __call__(self, path: Path, x: AnyValue) -> bool:
-        return builtins.all(test(path, x) for test in self.predicates)
 
-
-class Not(Any):
+class Not(_OfPaths, core_filters.Not):
     """What the filter does not match.
 
     Raises:
@@ -187,45 +184,9 @@ class Not(Any):
     ['n']
     """
 
-    def __init__(self, collection_filter: Filter, /):
-        super().__init__(collection_filter)
-        self.predicate = self.predicates[0]
-
-    def __call__(self, path: Path, x: AnyValue) -> bool:
-        return not self.predicate(path, x)
-
-
-class Everything:
-    """What a `...` or `True` means.
-
-    >>> from weft import nnx
-    >>> list(nnx.state(nnx.Dict(w=nnx.Param(1.0), n=nnx.BatchStat(2.0)), nnx.Everything()))
-    ['n', 'w']
-    """
-
-    def __call__(self, path: Path, x: AnyValue) -> bool:
-        return True
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other)
-
-    def __hash__(self) -> int:
-        return hash(type(self))
-
-
-class Nothing(Everything):
-    """What a `None` or `False` means.
-
-    >>> from weft import nnx
-    >>> list(nnx.state(nnx.Dict(w=nnx.Param(1.0)), nnx.Nothing()))
-    []
-    """
-
-    def __call__(self, path: Path, x: AnyValue) -> bool:
-        return False
+    @property
+    def predicate(self) -> Predicate:
+        return self.predicates[0]
 
 
 def to_predicate(filter: Filter) -> Predicate:
@@ -250,7 +211,7 @@ def to_predicate(filter: Filter) -> Predicate:
             return Any(*filter)
     if filter is ...:
         return Everything()
-    if isinstance(filter, core_filters.NATIVE) and not isinstance(filter, _ByPath):
+    if isinstance(filter, core_filters.NATIVE) and not isinstance(filter, (_ByPath, _OfPaths, Everything, Nothing)):
         of_leaves: AnyValue = filter
         return lambda path, x: of_leaves(Seen(path, x))
     if callable(filter):

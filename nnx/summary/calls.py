@@ -21,7 +21,9 @@ import jax.numpy as jnp
 from weft.core.edge import _jax
 from weft.core.edge._jax import ClosedJaxpr
 from weft.core.paths import Path
-from weft.modules.summary.costs import abstract, estimate
+from weft.core.sowing.tags import Skeleton, take_arrays
+from weft.modules.summary.costs import abstract, estimate_program
+from weft.modules.summary.texts import as_text, described
 from weft.nnx.graphs.nodes import is_graph_node
 from weft.nnx.graphs.splitting import clone, merge, split
 from weft.nnx.graphs.updating import update
@@ -30,7 +32,6 @@ from weft.nnx.modules.pytree import Pytree
 from weft.nnx.objects.attributes import is_array_leaf
 from weft.nnx.objects.objects import attributes_of
 from weft.nnx.streams.rngs import Rngs
-from weft.nnx.summary.texts import as_text, described
 
 # The number of a copied object, which stays with it when a transform rebuilds it.
 _ID = "_nnx_tabulate_id"
@@ -74,7 +75,6 @@ class Recording:
     vjp_flops: bool
     calls: list[CallInfo] = field(default_factory=list)
     seen: set[Any] = field(default_factory=set)
-    running: list[Any] = field(default_factory=list)
 
 
 def record(
@@ -103,7 +103,7 @@ def record(
             _recorded(recording, function, method, copy, args, kwargs)
         finally:
             _recording.reset(token)
-    return sorted(recording.calls, key=lambda call: call.call_order)
+    return recording.calls
 
 
 def recorded_nodes(obj: Any) -> list[tuple[Path, Any]]:
@@ -167,104 +167,67 @@ def _recorded(
     kwargs: dict[str, Any],
 ) -> Any:
     number = attributes_of(node)[_ID]
-    inputs = described(args, kwargs)
+    inputs = described(args, kwargs, is_graph_node)
     key = (number, name, inputs)
     # The same call again has the same row, and so have those that it makes.
-    if key in recording.seen and recording.running:
+    if key in recording.seen:
         return method(node, *args, **kwargs)
+    is_outermost = not recording.seen
     recording.seen.add(key)
     path = recording.paths[number] + (() if name == "__call__" else (name,))
     call = CallInfo(len(recording.calls), number, type(node), path, inputs, "", None, None)
     recording.calls.append(call)
-    recording.running.append(key)
-    try:
-        traced = _Traced(method, node, args, kwargs)
-    finally:
-        recording.running.pop()
-    call.outputs = "" if traced.shapes is None else as_text(traced.shapes)
+    program, out, after, objects, before = _traced(method, node, args, kwargs)
+    count = out.count
+    shapes = out.fill(program.out_avals[:count])
+    call.outputs = "" if shapes is None else as_text(shapes, is_graph_node)
+    for_output = ClosedJaxpr(_jax.replaced(program.jaxpr, outvars=program.jaxpr.outvars[:count]), program.consts)
     if recording.flops:
-        call.flops = traced.flops()
+        call.flops = estimate_program(for_output).flops
     if recording.vjp_flops:
-        call.vjp_flops = traced.vjp_flops()
-    return traced.finish() if recording.running else None
+        call.vjp_flops = estimate_program(_with_derivative(for_output)).flops
+    if is_outermost:  # whose arrays may be shapes
+        return None
+    results = _jax.run(program, before)
+    update(objects, after.fill(results[count:]))
+    return out.fill(results[:count])
 
 
-class _Arrays:
-    """The leaves of a tree: arrays (and objects, whole), which a trace may replace, and what stays as it is."""
+def _traced(
+    method: Callable[..., Any], node: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[ClosedJaxpr, Skeleton, Skeleton, list[Any], list[Any]]:
+    """A call of a method as a program from arrays to arrays: those of the output, then its objects' after the call."""
+    given, arguments = take_arrays((args, kwargs), lambda leaf: is_graph_node(leaf) or _is_array(leaf), is_graph_node)
+    objects, skeletons = [node, *given], list[Skeleton]()
+    graphdef, state = split(objects, graph=True)
+    before, rest = take_arrays(state, _is_array)
 
-    def __init__(self, tree: Any, is_object: Callable[[Any], bool] = lambda leaf: False):
-        self.leaves, self.treedef = jax.tree.flatten(tree, is_leaf=is_object)
-        self.places = [i for i, leaf in enumerate(self.leaves) if is_object(leaf) or _is_array(leaf)]
+    def pure(*arrays: Any) -> list[Any]:
+        objects = merge(graphdef, rest.fill(arrays))
+        args, kwargs = arguments.fill(objects[1:])
+        out, shape = take_arrays(method(objects[0], *args, **kwargs), _is_array)
+        after, state = take_arrays(split(objects, graph=True)[1], _is_array)
+        skeletons[:] = shape, state
+        return [*out, *after]
 
-    @property
-    def values(self) -> list[Any]:
-        return [self.leaves[place] for place in self.places]
-
-    def rebuilt(self, values: Any) -> Any:
-        """The tree with other arrays."""
-        leaves = list(self.leaves)
-        for place, value in zip(self.places, values, strict=True):
-            leaves[place] = value
-        return self.treedef.unflatten(leaves)
+    program = jax.make_jaxpr(pure)(*map(abstract, before))
+    return program, *skeletons, objects, before
 
 
-class _Traced:
-    """One call of a method as a jaxpr from arrays to arrays: those of the output, then its objects' after the call."""
+def _with_derivative(program: ClosedJaxpr) -> ClosedJaxpr:
+    """A program that gives its output, and its derivative by all that it depends on."""
 
-    out: _Arrays
-    after: _Arrays
+    def derivative(consts: Any, *arrays: Any) -> Any:
+        def outputs(consts: Any, *arrays: Any) -> list[Any]:
+            out = _jax.run(ClosedJaxpr(program.jaxpr, consts), arrays)
+            return [one for one in out if jnp.issubdtype(one.dtype, jnp.inexact)]
 
-    def __init__(self, method: Callable[..., Any], node: Any, args: tuple[Any, ...], kwargs: dict[str, Any]):
-        given = _Arrays((args, kwargs), is_graph_node)
-        self.objects = [node, *given.values]
-        graphdef, state = split(self.objects, graph=True)
-        self.before = _Arrays(state)
+        out, pullback = jax.vjp(outputs, consts, *arrays)
+        cotangents = pullback([jnp.ones_like(one) for one in out])
+        return out, [one for one in jax.tree.leaves(cotangents) if one.dtype != jax.dtypes.float0]
 
-        def pure(*arrays: Any) -> Any:
-            objects = merge(graphdef, self.before.rebuilt(arrays))
-            own_args, own_kwargs = given.rebuilt(objects[1:])
-            self.out = _Arrays(method(objects[0], *own_args, **own_kwargs))
-            self.after = _Arrays(split(objects, graph=True)[1])
-            return self.out.values, self.after.values
-
-        self.jaxpr = jax.make_jaxpr(pure)(*map(abstract, self.before.values))
-        self.count = len(self.out.places)
-        self.shapes = self.out.rebuilt(self.jaxpr.out_avals[: self.count])
-
-    def finish(self) -> Any:
-        """Runs the jaxpr, writes what changed into the objects, and gives the output."""
-        results = _jax.run(self.jaxpr, self.before.values)
-        update(self.objects, self.after.rebuilt(results[self.count :]))
-        return self.out.rebuilt(results[: self.count])
-
-    def _output(self, *arrays: Any) -> list[Any]:
-        consts, given = arrays[: len(self.jaxpr.consts)], arrays[len(self.jaxpr.consts) :]
-        return _jax.run(ClosedJaxpr(self.jaxpr.jaxpr, consts), given)[: self.count]
-
-    def _avals(self) -> list[Any]:
-        # Constants may be of the trace around: arrays that a function among the arguments closes over.
-        return [*map(jax.typeof, self.jaxpr.consts), *self.jaxpr.in_avals]
-
-    def flops(self) -> int:
-        """The operations that the output takes."""
-        return estimate(self._output, self._avals()).flops
-
-    def vjp_flops(self) -> int:
-        """The operations of the output and its derivative by all that it depends on."""
-        avals = self._avals()
-        differentiated = [i for i, aval in enumerate(avals) if jnp.issubdtype(aval.dtype, jnp.inexact)]
-
-        def derivative(*arrays: Any) -> Any:
-            def of_inexact(*values: Any) -> list[Any]:
-                given = list(arrays)
-                for place, value in zip(differentiated, values, strict=True):
-                    given[place] = value
-                return [one for one in self._output(*given) if jnp.issubdtype(one.dtype, jnp.inexact)]
-
-            out, pullback = jax.vjp(of_inexact, *(arrays[i] for i in differentiated))
-            return out, pullback([jnp.ones_like(one) for one in out])
-
-        return estimate(derivative, avals).flops
+    # Constants may be of the trace around: arrays that a function among the arguments closes over.
+    return jax.make_jaxpr(derivative)(list(map(jax.typeof, program.consts)), *map(abstract, program.in_avals))
 
 
 def _is_array(value: Any) -> bool:

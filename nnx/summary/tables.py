@@ -6,15 +6,14 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from weft.modules.summary.texts import drawn, rich_modules
+from weft.modules.summary.texts import as_text, drawn, rich_modules
 from weft.nnx.errors import StructureError
-from weft.nnx.graphs.nodes import child_items
+from weft.nnx.graphs.nodes import child_items, is_graph_node
 from weft.nnx.graphs.walk import iter_graph
 from weft.nnx.modules.pytree import Pytree
 from weft.nnx.printing.reprlib import SizeBytes
 from weft.nnx.streams.rngs import RngStream
 from weft.nnx.summary.calls import CallInfo, record, recorded_nodes
-from weft.nnx.summary.texts import as_text, size_text, variable_as_tree
 from weft.nnx.variable.kinds import RngState
 from weft.nnx.variable.variable import Variable
 
@@ -98,9 +97,9 @@ def tabulate(
             *(_held(nodes[call.object_id][1], kind) for kind in kinds),
         )
     total = rich.text.Text("Total", style="bold", justify="right")
-    table.add_row(*[""] * (len(heads) - 1), total, *(size_text(_size(obj, kind)) for kind in kinds))
+    table.add_row(*[""] * (len(heads) - 1), total, *(_size_text(_size(obj, kind)) for kind in kinds))
     table.caption_style = "bold"
-    table.caption = f"\nTotal Parameters: {size_text(_size(obj)) or '0 [dim](0 B)[/dim]'}"
+    table.caption = f"\nTotal Parameters: {_size_text(_size(obj)) or '0 [dim](0 B)[/dim]'}"
     return drawn(rich, table, {"force_terminal": True, **console_kwargs})
 
 
@@ -121,9 +120,24 @@ def _size(node: Any, kind: type | None = None) -> SizeBytes:
 def _held(node: Any, kind: type) -> str:
     """What an object holds of a kind: its own Variables, and how much there is altogether."""
     own = {
-        key: variable_as_tree(one)
+        key: _as_tree(one)
         for key, one in child_items(node)
         if isinstance(one, Variable) and _kind(one) is kind and hasattr(one.get_raw_value(), "shape")
     }
-    size = size_text(_size(node, kind))
-    return f"{as_text(own)}\n\n{size}" if own else size
+    size = _size_text(_size(node, kind))
+    return f"{as_text(own, is_graph_node)}\n\n{size}" if own else size
+
+
+def _as_tree(variable: Variable[Any]) -> Any:
+    """A Variable as its value, or as its metadata and its value if it has metadata."""
+    metadata = {key: one for key, one in variable.get_metadata(exclude_required=True).items() if one is not None}
+    value = variable.get_raw_value()
+    return {**metadata, "value": value} if metadata else value
+
+
+def _size_text(size: SizeBytes) -> str:
+    """A size, the number in bold; nothing for none."""
+    if not size:
+        return ""
+    number, _, rest = repr(size).partition(" ")
+    return f"[bold]{number} [dim]{rest}[/dim][/bold]"

@@ -12,8 +12,9 @@ import weft
 from weft import All, BatchStat, Buffer, Cache, Inside, InstanceOf, LoRAParam, Maybe, Not, Param, PathContains, WithTag
 from weft import Any as AnyOf
 from weft.core.errors import FilterError
-from weft.core.records.filters import format_filter, predicate, sort_leaves
+from weft.core.records.filters import format_filter, predicate
 from weft.core.records.leaves import iter_leaves
+from weft.core.records.sorting import sort_leaves
 
 
 class Layer(weft.Module):

@@ -81,7 +81,7 @@ NOT_CHECKED = {
     "modules/sharding": {"divided", "tell_whole"},
     "modules": {"batched_alike"},
     "modules/learning": {"Layout.parameter_of", "Metric.all_reduce", "Metric.of_batch", "Metric.of_both"},
-    "modules/summary": {"backward_cost", "estimate", "forward_cost", "record_calls"},
+    "modules/summary": {"backward_cost", "estimate_program", "forward_cost", "record_calls"},
     "examples": {"State", "place", "sources", "train_step"},
 }
 
