@@ -44,7 +44,7 @@ from weft.modules.convolutions.windows import (
 from weft.modules.dense.linear import default_kernel_init, product_options
 from weft.modules.drawing import draw
 from weft.modules.dtypes import promote
-from weft.modules.op import op
+from weft.modules.op import kept_options, op
 
 
 @op(
@@ -201,19 +201,7 @@ class Conv(Module):
         """
         check_single(self, self.kernel, len(self.strides) + 2)
         check_features(self, x, self.kernel.shape[-2] * self.feature_group_count)
-        return conv(
-            x,
-            masked(self.kernel, self.mask),
-            self.bias,
-            strides=self.strides,
-            padding=self.padding,
-            input_dilation=self.input_dilation,
-            kernel_dilation=self.kernel_dilation,
-            feature_group_count=self.feature_group_count,
-            dtype=self.dtype,
-            out_dtype=self.out_dtype,
-            precision=self.precision,
-        )
+        return conv(x, masked(self.kernel, self.mask), self.bias, **kept_options(self, conv))
 
 
 def _check_groups(layer: str, in_features: int, out_features: int, groups: int) -> None:

@@ -35,7 +35,7 @@ from weft.modules.convolutions.windows import (
 from weft.modules.dense.linear import default_kernel_init
 from weft.modules.drawing import draw
 from weft.modules.dtypes import promote
-from weft.modules.op import op
+from weft.modules.op import kept_options, op
 
 
 @op("strides", "padding", "kernel_dilation", "transpose_kernel", "dtype", "out_dtype", "precision", "promote")
@@ -190,18 +190,7 @@ class ConvTranspose(Module):
         """
         check_single(self, self.kernel, len(self.strides) + 2)
         check_features(self, x, self.in_features)
-        return conv_transpose(
-            x,
-            masked(self.kernel, self.mask),
-            self.bias,
-            strides=self.strides,
-            padding=self.padding,
-            kernel_dilation=self.kernel_dilation,
-            transpose_kernel=self.transpose_kernel,
-            dtype=self.dtype,
-            out_dtype=self.out_dtype,
-            precision=self.precision,
-        )
+        return conv_transpose(x, masked(self.kernel, self.mask), self.bias, **kept_options(self, conv_transpose))
 
 
 def _padding(padding: Padding, window: Sequence[int]) -> Any:

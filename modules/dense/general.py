@@ -19,7 +19,7 @@ from weft.modules.dense.linear import default_kernel_init, product_options
 from weft.modules.drawing import draw
 from weft.modules.dtypes import cast, promote
 from weft.modules.explicit import beside, einsum_sharding, product_sharding
-from weft.modules.op import op
+from weft.modules.op import kept_options, op
 
 _ELLIPSIS = "..."
 
@@ -232,16 +232,8 @@ class LinearGeneral(Module):  # weft: skip(the axes decide the shapes)
                 at=f"x: {jax.typeof(x)}, axes {wrong}",
                 fix="check what comes before it, or the layer's sizes",
             )
-        return linear_general(
-            x,
-            self.kernel,
-            self.bias,
-            axes=self.axes,
-            batch_axes=tuple(range(len(self.batch))),
-            dtype=self.dtype,
-            out_dtype=self.out_dtype,
-            precision=self.precision,
-        )
+        options = kept_options(self, linear_general)
+        return linear_general(x, self.kernel, self.bias, batch_axes=tuple(range(len(self.batch))), **options)
 
 
 def _sizes(value: int | Sequence[int]) -> tuple[int, ...]:
@@ -318,15 +310,7 @@ class Einsum(Module):  # weft: skip(the equation decides the shapes)
                 fix="check what comes before it; an ellipsis stands for any leading axes",
             )
         self._check_sizes(x, first.replace(_ELLIPSIS, "." * hidden))
-        return einsum(
-            x,
-            self.kernel,
-            self.bias,
-            equation=self.equation,
-            dtype=self.dtype,
-            out_dtype=self.out_dtype,
-            precision=self.precision,
-        )
+        return einsum(x, self.kernel, self.bias, **kept_options(self, einsum))
 
     def _check_sizes(self, x: Any, labels: str) -> None:
         second = self.equation.split("->")[0].split(",")[1]

@@ -21,7 +21,7 @@ from weft.modules.construct import (
 from weft.modules.drawing import draw
 from weft.modules.dtypes import as_array, cast, promote
 from weft.modules.explicit import beside, is_divided, on_mesh_of, once, product_sharding, spec_of
-from weft.modules.op import op
+from weft.modules.op import kept_options, op
 
 # As in flax: LeCun's normal for kernels, and for embeddings its fan-in over the features.
 default_kernel_init = initializers.lecun_normal()
@@ -198,7 +198,7 @@ class Linear(Module):
             AxisError: if its size is not `in`.
         """
         check_features(self, x, self.kernel.shape[0])
-        return linear(x, self.kernel, self.bias, dtype=self.dtype, out_dtype=self.out_dtype, precision=self.precision)
+        return linear(x, self.kernel, self.bias, **kept_options(self, linear))
 
 
 class Embed(Module):

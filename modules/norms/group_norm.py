@@ -23,7 +23,7 @@ from weft.modules.construct import (
 from weft.modules.dtypes import promote
 from weft.modules.norms.moments import moments, norm, normalize
 from weft.modules.norms.norm import affine_parameters
-from weft.modules.op import op
+from weft.modules.op import kept_options, op
 
 
 @op("groups", "axes", "epsilon", "dtype", "axis_name", "axis_index_groups", "use_fast_variance", "promote")
@@ -157,17 +157,8 @@ class GroupNorm(Module):
             AxisError: if the last axis is not of size `features`, or there is none but the batch's.
         """
         check_features(self, x, self.features)
-        return group_norm(
-            x,
-            self.scale,
-            self.bias,
-            mask,
-            groups=self.groups,
-            axes=_reduced(self, x, self.batch_axes, jnp.ndim(x)),
-            epsilon=self.epsilon,
-            dtype=self.dtype,
-            use_fast_variance=self.use_fast_variance,
-        )
+        axes = _reduced(self, x, self.batch_axes, jnp.ndim(x))
+        return group_norm(x, self.scale, self.bias, mask, axes=axes, **kept_options(self, group_norm))
 
 
 class InstanceNorm(Module):
@@ -228,16 +219,8 @@ class InstanceNorm(Module):
             AxisError: if the last axis is not of size `features`, or there is no space to normalise over.
         """
         check_features(self, x, self.features)
-        return norm(
-            x,
-            self.scale,
-            self.bias,
-            mask,
-            axes=_reduced(self, x, self.batch_axes, jnp.ndim(x) - 1),
-            epsilon=self.epsilon,
-            dtype=self.dtype,
-            use_fast_variance=self.use_fast_variance,
-        )
+        axes = _reduced(self, x, self.batch_axes, jnp.ndim(x) - 1)
+        return norm(x, self.scale, self.bias, mask, axes=axes, **kept_options(self, norm))
 
 
 def _batch_axes(layer: str, batch_axes: int) -> int:

@@ -12,7 +12,7 @@ from weft.core.records.module import Module, static
 from weft.modules.construct import Initializer, KeyLike, check_features, check_positive, option_dtype
 from weft.modules.drawing import draw
 from weft.modules.norms.moments import batch_norm, check_bound, check_several, norm
-from weft.modules.op import hashable
+from weft.modules.op import hashable, kept_options
 
 
 def affine_parameters(
@@ -128,21 +128,8 @@ class BatchNorm(Module):
             if self.axis_name is not None:
                 check_bound(self.axis_name, "BatchNorm")
             check_several(x, axes, self.axis_name, self.axis_index_groups, "BatchNorm", fix=_ONE_EXAMPLE)
-        y, mean, var = batch_norm(
-            x,
-            self.mean,
-            self.var,
-            self.scale,
-            self.bias,
-            mask,
-            momentum=self.momentum if training else None,
-            axes=axes,
-            epsilon=self.epsilon,
-            dtype=self.dtype,
-            use_fast_variance=self.use_fast_variance,
-            axis_name=self.axis_name,
-            axis_index_groups=self.axis_index_groups,
-        )
+        options = kept_options(self, batch_norm) | ({} if training else {"momentum": None})
+        y, mean, var = batch_norm(x, self.mean, self.var, self.scale, self.bias, mask, axes=axes, **options)
         return y, self.replace(mean=mean, var=var) if training else self
 
 
@@ -201,14 +188,7 @@ class LayerNorm(Module):
             AxisError: if its size is not `features`.
         """
         check_features(self, x, self.features)
-        return norm(
-            x,
-            self.scale,
-            self.bias,
-            epsilon=self.epsilon,
-            dtype=self.dtype,
-            use_fast_variance=self.use_fast_variance,
-        )
+        return norm(x, self.scale, self.bias, **kept_options(self, norm))
 
 
 class RMSNorm(Module):
