@@ -8,7 +8,7 @@ window.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, TypedDict, Unpack
+from typing import Annotated, Any, ClassVar, Unpack
 
 import jax.numpy as jnp
 from jax import lax
@@ -30,6 +30,7 @@ from weft.modules.construct import (
 from weft.modules.convolutions.windows import (
     PAD_MODES,
     Padding,
+    WindowOptions,
     as_sizes,
     biased,
     channels_last,
@@ -222,22 +223,11 @@ def _kept_padding(padding: Padding, extent: Sequence[int], input_dilation: Seque
 
 # For checkers, as `init=False` of the three classes below is: without it a class that inherits a constructor has, for
 # them, that of a dataclass.
-class ConvOptions(TypedDict, total=False):
+class ConvOptions(WindowOptions, total=False):
     """The options of a `Conv`."""
 
-    strides: int | Sequence[int]
-    padding: Padding
     input_dilation: int | Sequence[int]
-    kernel_dilation: int | Sequence[int]
     feature_group_count: int
-    use_bias: bool
-    mask: ArrayLike | None
-    kernel_init: Initializer
-    bias_init: Initializer
-    dtype: Any
-    param_dtype: Any
-    out_dtype: Any
-    precision: Any
 
 
 class ConvOfRank(Conv):

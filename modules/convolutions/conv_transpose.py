@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, TypedDict, Unpack, cast
+from typing import Annotated, Any, ClassVar, Unpack, cast
 
 import jax.numpy as jnp
 from jax import lax
@@ -24,6 +24,7 @@ from weft.modules.construct import (
 from weft.modules.convolutions.windows import (
     Padding,
     PaddingError,
+    WindowOptions,
     as_sizes,
     biased,
     kernel_mask,
@@ -205,21 +206,10 @@ def _padding(padding: Padding, window: Sequence[int]) -> Any:
 
 
 # As in `conv`: for checkers.
-class ConvTransposeOptions(TypedDict, total=False):
+class ConvTransposeOptions(WindowOptions, total=False):
     """The options of a `ConvTranspose`."""
 
-    strides: int | Sequence[int]
-    padding: Padding
-    kernel_dilation: int | Sequence[int]
     transpose_kernel: bool
-    use_bias: bool
-    mask: ArrayLike | None
-    kernel_init: Initializer
-    bias_init: Initializer
-    dtype: Any
-    param_dtype: Any
-    out_dtype: Any
-    precision: Any
 
 
 class ConvTransposeOfRank(ConvTranspose):

@@ -128,7 +128,7 @@ class BatchNorm(Module):
             if self.axis_name is not None:
                 check_bound(self.axis_name, "BatchNorm")
             check_several(x, axes, self.axis_name, self.axis_index_groups, "BatchNorm", fix=_ONE_EXAMPLE)
-        options = kept_options(self, batch_norm) | ({} if training else {"momentum": None})
+        options: dict[str, Any] = kept_options(self, batch_norm) | ({} if training else {"momentum": None})
         y, mean, var = batch_norm(x, self.mean, self.var, self.scale, self.bias, mask, axes=axes, **options)
         return y, self.replace(mean=mean, var=var) if training else self
 
