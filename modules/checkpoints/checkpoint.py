@@ -8,6 +8,7 @@ loads into, from which it comes. The header also holds a digest, so that a damag
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Mapping
@@ -138,11 +139,11 @@ def load_checkpoint(  # weft: skip(it reads a file)
         if not all(map(is_description, saved.values())):
             raise source.damaged()
         offer = Offer(source.path, source.entries, saved, described=bool(source.version))
-
-        def read(targets: Mapping[str, Target], wanted: Mapping[str, Any]) -> dict[str, Any]:
-            names = {target.entry.name: name for name, target in targets.items()}
-            arrays = ((names[target.entry.name], target, array) for target, array in source.read(targets.values()))
-            return {name: restored(array, target, wanted[name]) for name, target, array in arrays}
-
         # What does not fit may have been damaged, and then that is what should be said.
-        return loaded(offer, like, options, read, source.check)
+        return loaded(offer, like, options, functools.partial(_read, source), source.check)
+
+
+def _read(source: form.Source, targets: Mapping[str, Target], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    names = {target.entry.name: name for name, target in targets.items()}
+    arrays = ((names[target.entry.name], target, array) for target, array in source.read(targets.values()))
+    return {name: restored(array, target, wanted[name]) for name, target, array in arrays}
