@@ -12,11 +12,22 @@ from jax.export import is_symbolic_dim
 from jaxtyping import Array, Key
 from weft.core.errors import AxisError, WeftError
 from weft.core.records.keys import Keys, SeedError
+from weft.core.records.module import Module
 from weft.core.records.successors import refuse_pair
 
 # `jax.nn.initializers` are untyped; they all are (key, shape, dtype) -> Array.
 Initializer = Any
 KeyLike = Key[Array, ""]
+
+
+class SharedConstructor(Module):
+    """Base of layers that share a constructor: `class Conv1d(ConvOfRank, init=False)` inherits its base's.
+
+    Without `init=False` a class without a constructor of its own has, for static checkers, that of a dataclass.
+    """
+
+    def __init_subclass__(cls, *, init: bool = True, **options: Any):
+        super().__init_subclass__(**options)
 
 
 class ConfigError(WeftError, ValueError):

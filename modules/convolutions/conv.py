@@ -16,11 +16,12 @@ from jax.nn import initializers
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Shaped
 from weft.core.records.kinds import Buffer
-from weft.core.records.module import Module, static
+from weft.core.records.module import static
 from weft.modules.construct import (
     ConfigError,
     Initializer,
     KeyLike,
+    SharedConstructor,
     check_features,
     check_positive,
     check_single,
@@ -114,7 +115,7 @@ def conv(
     return biased(y, bias, batch)
 
 
-class Conv(Module):
+class Conv(SharedConstructor):
     """A convolution, channels last, over as many spatial axes as `kernel_size` has numbers.
 
     Args:
@@ -221,8 +222,6 @@ def _kept_padding(padding: Padding, extent: Sequence[int], input_dilation: Seque
     return pads
 
 
-# For checkers, as `init=False` of the three classes below is: without it a class that inherits a constructor has, for
-# them, that of a dataclass.
 class ConvOptions(WindowOptions, total=False):
     """The options of a `Conv`."""
 
@@ -234,9 +233,6 @@ class ConvOfRank(Conv):
     """What `Conv1d`, `Conv2d` and `Conv3d` share: the class says how many spatial axes there are."""
 
     rank: ClassVar[int] = 1
-
-    def __init_subclass__(cls, *, init: bool = True, **options: Any):
-        super().__init_subclass__(**options)  # `init=False` tells checkers that the constructor is inherited
 
     def __init__(
         self,

@@ -11,10 +11,11 @@ from jax.nn import initializers
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Shaped
 from weft.core.records.kinds import Buffer
-from weft.core.records.module import Module, static
+from weft.core.records.module import static
 from weft.modules.construct import (
     Initializer,
     KeyLike,
+    SharedConstructor,
     check_features,
     check_positive,
     check_single,
@@ -103,7 +104,7 @@ def _wrapped(y: Array, periods: Sequence[int], transpose_kernel: bool) -> Array:
     return y
 
 
-class ConvTranspose(Module):
+class ConvTranspose(SharedConstructor):
     """A transposed convolution, channels last, over as many spatial axes as `kernel_size` has numbers.
 
     Args:
@@ -205,7 +206,6 @@ def _padding(padding: Padding, window: Sequence[int]) -> Any:
     return tuple(lax_padding(padding, window))
 
 
-# As in `conv`: for checkers.
 class ConvTransposeOptions(WindowOptions, total=False):
     """The options of a `ConvTranspose`."""
 
@@ -216,9 +216,6 @@ class ConvTransposeOfRank(ConvTranspose):
     """What `ConvTranspose1d` to `ConvTranspose3d` share: the class says how many spatial axes there are."""
 
     rank: ClassVar[int] = 1
-
-    def __init_subclass__(cls, *, init: bool = True, **options: Any):
-        super().__init_subclass__(**options)  # `init=False` tells checkers that the constructor is inherited
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.nn import initializers
 from jaxtyping import Array, Float
 from weft.core.records.module import Module, static
-from weft.modules.construct import Initializer, KeyLike, check_positive
+from weft.modules.construct import Initializer, KeyLike, SharedConstructor, check_positive
 from weft.modules.dense.linear import Linear, default_kernel_init
 from weft.modules.drawing import parameter_keys
 from weft.modules.dtypes import compute_dtype
@@ -136,16 +136,13 @@ class SimpleCell(RecurrentCell[Any]):
         return _zeros(x, self.dense_i, self.hidden_features)
 
 
-class GatedCell(RecurrentCell[Carry]):
+class GatedCell(SharedConstructor, RecurrentCell[Carry]):
     """What `GRUCell`, `LSTMCell` and `OptimizedLSTMCell` share: their options; each says which maps it makes."""
 
     in_features: int = static()
     hidden_features: int = static()
     gate: Activation = static()
     activation: Activation = static()
-
-    def __init_subclass__(cls, *, init: bool = True, **options: Any):
-        super().__init_subclass__(**options)  # `init=False` tells checkers that the constructor is inherited
 
     def __init__(
         self,
