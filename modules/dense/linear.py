@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict
 
 import jax.numpy as jnp
 import numpy as np
@@ -139,6 +139,18 @@ def attend(
     if out_sharding is None:
         out_sharding = product_sharding(query, embedding, dimensions)
     return lax.dot_general(query, embedding, dimensions, out_sharding=out_sharding)
+
+
+class LinearOptions(TypedDict, total=False):
+    """The options of a `Linear`, for layers that are made of several."""
+
+    use_bias: bool
+    kernel_init: Initializer
+    bias_init: Initializer
+    dtype: Any
+    param_dtype: Any
+    out_dtype: Any
+    precision: Any
 
 
 class Linear(Module):
