@@ -14,6 +14,7 @@ from weft.core.records.module import static
 from weft.modules.construct import (
     ConfigError,
     check_features,
+    check_options,
     check_positive,
 )
 from weft.modules.dtypes import promote
@@ -108,6 +109,7 @@ class GroupNorm(FeatureNorm):
     batch_axes: int = static()
 
     def __init__(self, features: int, *, groups: int = 32, batch_axes: int = 1, **options: Unpack[NormOptions]):
+        check_options(self, options, NormOptions)
         super().__init__(features, **options)
         check_positive("GroupNorm", groups=groups)
         if features % groups:
@@ -153,6 +155,7 @@ class InstanceNorm(FeatureNorm):
     batch_axes: int = static()
 
     def __init__(self, features: int, *, batch_axes: int = 1, **options: Unpack[NormOptions]):
+        check_options(self, options, NormOptions)
         super().__init__(features, **options)
         self.batch_axes = _batch_axes("InstanceNorm", batch_axes)
 
