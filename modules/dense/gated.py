@@ -28,6 +28,7 @@ class GatedMLP(Module):
         activation: of the gate.
         use_bias, kernel_init, bias_init, dtype, param_dtype, out_dtype, precision: of each `Linear`.
 
+    >>> import jax.numpy as jnp
     >>> mlp = GatedMLP(4, 32, key=jax.random.key(0))
     >>> mlp(jnp.ones((8, 4))).shape, mlp.down.kernel.shape
     ((8, 4), (32, 4))
