@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import FunctionType
 from typing import Any
 
 import jax
@@ -12,11 +13,40 @@ from jax.export import is_symbolic_dim
 from jaxtyping import Array, Key
 from weft.core.errors import AxisError, WeftError
 from weft.core.records.keys import Keys, SeedError
+from weft.core.records.module import Module
 from weft.core.records.successors import refuse_pair
 
 # `jax.nn.initializers` are untyped; they all are (key, shape, dtype) -> Array.
 Initializer = Any
 KeyLike = Key[Array, ""]
+
+
+class SharedConstructor(Module):
+    """Base of layers that share a constructor: `class Conv1d(ConvOfRank, init=False)` inherits its base's.
+
+    Without `init=False` a class without a constructor of its own has, for static checkers, that of a dataclass.
+    """
+
+    def __init_subclass__(cls, *, init: bool = True, **options: Any):
+        super().__init_subclass__(**options)
+        if not init:
+            # A function of its own, for Python names the function in errors about arguments.
+            base: Any = cls.__init__
+            code, names = base.__code__, base.__globals__
+            own: Any = FunctionType(code, names, base.__name__, base.__defaults__, base.__closure__)
+            own.__kwdefaults__, own.__annotations__ = base.__kwdefaults__, base.__annotations__
+            own.__module__, own.__qualname__ = base.__module__, f"{cls.__qualname__}.__init__"
+            cls.__init__ = own
+
+
+def check_options(layer: object, given: Mapping[str, Any], known: Any) -> None:
+    """Refuses options that a layer would hand on to a constructor of another name.
+
+    Raises:
+        TypeError: in Python's words, naming the layer.
+    """
+    for name in given.keys() - known.__optional_keys__:
+        raise TypeError(f"{type(layer).__name__}.__init__() got an unexpected keyword argument {name!r}")
 
 
 class ConfigError(WeftError, ValueError):

@@ -81,10 +81,7 @@ def init(
         raise ConfigError(
             f"init calls what makes a model, not a {type(make).__name__}", fix="init(Model, ..., key=key)"
         )
-    if key is not None:
-        check_key(key, getattr(make, "__name__", "init"))
-    elif abstract and _takes_key(make):
-        key = jax.eval_shape(lambda: jax.random.key(0))
+    key = _key_for(make, key, abstract)
     if _is_function_of_model(shardings):
         shardings = shardings(init(make, *args, key=key, abstract=True, **kwargs))
     texts: list[Any] = [_by_text(make)]
@@ -99,9 +96,14 @@ def init(
     return compiled.eval_shape(*given, **named) if abstract else compiled(*given, **named)
 
 
-def _takes_key(make: Callable[..., Any]) -> bool:
-    parameters = inspect.signature(make).parameters
-    return "key" in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+def _key_for(make: Callable[..., Any], key: Any, abstract: bool) -> Any:
+    """The key to call with: the one that was given, or what stands for one where nothing is drawn."""
+    if key is not None:
+        check_key(key, getattr(make, "__name__", "init"))
+        return key
+    parameters = inspect.signature(make).parameters if abstract else {}
+    takes_key = "key" in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    return jax.eval_shape(lambda: jax.random.key(0)) if takes_key else None
 
 
 def _is_function_of_model(shardings: Any) -> bool:

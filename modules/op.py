@@ -13,6 +13,7 @@ does an op that reaches a function of JAX in whose place somebody has put anothe
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar, cast
 
 import jax
+from weft.core.caches import kept
 from weft.core.edge.untyped import INLINED
 from weft.core.switches import is_on
 from weft.modules.untouched import watch
@@ -88,9 +90,30 @@ def op(*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
                 return function(*args, **kwargs)
             return traced(*args, **kwargs)
 
+        cast(Any, call).options = static
         return call
 
     return decorate
+
+
+def kept_options(layer: Any, function: Callable[..., Any]) -> dict[str, Any]:
+    """The options of an op that a layer keeps in fields of the same names, for its call to hand on.
+
+    >>> import jax
+    >>> from weft.modules import Linear
+    >>> from weft.modules.ops import linear
+    >>> kept_options(Linear(2, 3, dtype="bfloat16", key=jax.random.key(0)), linear)
+    {'dtype': dtype(bfloat16), 'out_dtype': None, 'precision': None}
+    """
+    return {name: getattr(layer, name) for name in _names_kept(type(layer), function)}
+
+
+@kept("class of layers and op")
+def _names_kept(cls: Any, function: Any) -> list[str]:
+    # A field that a class of the user's adds has a meaning of its own, whatever its name.
+    ours = next(base for base in cls.__mro__ if base.__module__.startswith("weft."))
+    fields = {field.name for field in dataclasses.fields(ours)}
+    return [name for name in function.options if name in fields]
 
 
 def hashable(value: Any) -> Any:

@@ -13,7 +13,7 @@ It is part of the record's structure, so of one record each call returns the sam
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, cast, overload
+from typing import Any, Generic, TypedDict, Unpack, cast, overload
 
 import jax
 import jax.numpy as jnp
@@ -41,6 +41,21 @@ from weft.modules.dtypes import promote
 
 # Makes the norm of queries and that of keys, from the size of a head.
 MakeNorm = Callable[[int], Callable[[Any], Any]]
+
+
+class BlockOptions(TypedDict, total=False):
+    """What a call of attention, or of a block with attention in it, takes by name."""
+
+    mask: Array | None
+    bias: Array | None
+    positions: Array | None
+    key: Array | None
+
+
+class AttendingOptions(BlockOptions, total=False):
+    """What a call of attention takes by name."""
+
+    inference: bool | None
 
 
 C = TypeVar("C", bound=KeyValueCache | None, default=None, covariant=True)
@@ -170,12 +185,7 @@ class MultiHeadAttention(Module, Generic[C]):
         x: Array,
         context: Array | None = None,
         values: Array | None = None,
-        *,
-        mask: Array | None = None,
-        bias: Array | None = None,
-        positions: Array | None = None,
-        key: Array | None = None,
-        inference: bool | None = None,
+        **options: Unpack[AttendingOptions],
     ) -> Array: ...
     @overload
     def __call__(
@@ -183,12 +193,7 @@ class MultiHeadAttention(Module, Generic[C]):
         x: Array,
         context: Array | None = None,
         values: Array | None = None,
-        *,
-        mask: Array | None = None,
-        bias: Array | None = None,
-        positions: Array | None = None,
-        key: Array | None = None,
-        inference: bool | None = None,
+        **options: Unpack[AttendingOptions],
     ) -> tuple[Array, MultiHeadAttention[KeyValueCache]]: ...
     def __call__(
         self: MultiHeadAttention[Any],

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, overload
+from typing import Any, Generic, Unpack, overload
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key, Num
 from weft.core.records.module import Module, static
 from weft.modules.attention.kv_cache import KeyValueCache
-from weft.modules.attention.multi_head import C, MultiHeadAttention
+from weft.modules.attention.multi_head import BlockOptions, C, MultiHeadAttention
 from weft.modules.calling import call_layer
 from weft.modules.construct import KeyLike
 from weft.modules.dense.mlp import MLP
@@ -94,24 +94,10 @@ class TransformerBlock(Module, Generic[C]):
         self.dropout, self.features = Dropout(dropout), features
 
     @overload
-    def __call__(
-        self: TransformerBlock[None],
-        x: Array,
-        *,
-        mask: Array | None = None,
-        bias: Array | None = None,
-        positions: Array | None = None,
-        key: Array | None = None,
-    ) -> Array: ...
+    def __call__(self: TransformerBlock[None], x: Array, **options: Unpack[BlockOptions]) -> Array: ...
     @overload
     def __call__(
-        self: TransformerBlock[KeyValueCache],
-        x: Array,
-        *,
-        mask: Array | None = None,
-        bias: Array | None = None,
-        positions: Array | None = None,
-        key: Array | None = None,
+        self: TransformerBlock[KeyValueCache], x: Array, **options: Unpack[BlockOptions]
     ) -> tuple[Array, TransformerBlock[KeyValueCache]]: ...
     def __call__(
         self: TransformerBlock[Any],

@@ -24,7 +24,7 @@ from typing import BinaryIO
 
 try:
     import fcntl
-except ImportError:  # not on Windows, where a file that is open cannot be removed anyway
+except ImportError:  # not on Windows, where a file that is open cannot be removed
     fcntl = None
 
 
@@ -89,7 +89,7 @@ def _create(target: Path, before: os.stat_result | None) -> tuple[BinaryIO, Path
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0)
         descriptor = os.open(temporary, flags, mode)
         try:
-            _lock(descriptor, wait=True)
+            lock(descriptor, wait=True)
             # Another writer may have taken it for a stray in the moment before the lock.
             if not is_still(descriptor, temporary):
                 os.close(descriptor)
@@ -125,56 +125,39 @@ def is_still(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _lock(descriptor: int, *, wait: bool) -> bool:
-    """Whether this process holds the lock on a file now; file systems without locks give none."""
+def lock(descriptor: int, *, wait: bool) -> bool | None:
+    """Whether this process has the lock on a file now; None where the file system, or the system, has no locks."""
     if fcntl is None:
-        return False
+        return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except OSError:
-        return False
+    except OSError as error:
+        return False if error.errno in (errno.EWOULDBLOCK, errno.EACCES) else None
     return True
 
 
 def _clear_strays(target: Path) -> None:
-    pattern = re.compile(rf"{re.escape(_stray_prefix(target))}(\d+)-[0-9a-f]{{8}}")
+    stray = re.compile(rf"{re.escape(_stray_prefix(target))}\d+-[0-9a-f]{{8}}")
     try:
         names = os.listdir(target.parent)
     except PermissionError:  # one may write into a folder that one may not list
         return
-    strays = [(target.with_name(name), int(match[1])) for name in names if (match := pattern.fullmatch(name))]
-    for stray, process in strays:
+    for name in filter(stray.fullmatch, names):
         # Another's stray may go away, or turn out to be none, at any moment.
         with contextlib.suppress(OSError):
-            _clear(stray, process)
+            _clear(target.with_name(name))
 
 
-def _clear(stray: Path, process: int) -> None:
-    # The process id alone decides where there are no locks. A living one may also be a namesake of the dead: then the
-    # stray stays a while longer, which is the safe side.
-    if process != os.getpid() and _lives(process):
-        return
+def _clear(stray: Path) -> None:
     if fcntl is None:
         stray.unlink()
         return
     descriptor = os.open(stray, os.O_RDONLY | os.O_NOFOLLOW)
     try:
-        if _lock(descriptor, wait=False):
+        if lock(descriptor, wait=False):
             stray.unlink()
     finally:
         os.close(descriptor)
-
-
-def _lives(process: int) -> bool:
-    if os.name != "posix":
-        return False
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
-    return True
 
 
 def _sync_folder(folder: Path) -> None:

@@ -8,11 +8,12 @@ loads into, from which it comes. The header also holds a digest, so that a damag
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 from jax.typing import DTypeLike
 from weft.core.records.leaves import iter_leaves
@@ -20,7 +21,7 @@ from weft.core.tracebacks import cutting
 from weft.modules.checkpoints import format as form
 from weft.modules.checkpoints.atomic import replacing
 from weft.modules.checkpoints.configuration import configuration, is_description
-from weft.modules.checkpoints.fitting import LoadReport, Offer, Options, by_name, loaded
+from weft.modules.checkpoints.fitting import LoadOptions, LoadReport, Offer, Options, by_name, loaded
 from weft.modules.checkpoints.format import Target
 from weft.modules.checkpoints.leaves import cast_of, content_of, restored
 from weft.modules.checkpoints.names import Rename
@@ -64,37 +65,19 @@ def save_checkpoint(path: str | os.PathLike[str], tree: Any) -> None:
 
 @overload
 def load_checkpoint(
-    path: str | os.PathLike[str],
-    like: T,
-    *,
-    rename: Rename | None = None,
-    dtype: DTypeLike | Literal["like"] | None = None,
-    partial: Literal[False] = False,
-    strict: bool = True,
+    path: str | os.PathLike[str], like: T, *, partial: Literal[False] = False, **options: Unpack[LoadOptions]
 ) -> T: ...
 
 
 @overload
 def load_checkpoint(
-    path: str | os.PathLike[str],
-    like: T,
-    *,
-    rename: Rename | None = None,
-    dtype: DTypeLike | Literal["like"] | None = None,
-    partial: Literal[True],
-    strict: bool = True,
+    path: str | os.PathLike[str], like: T, *, partial: Literal[True], **options: Unpack[LoadOptions]
 ) -> tuple[T, LoadReport]: ...
 
 
 @overload
 def load_checkpoint(
-    path: str | os.PathLike[str],
-    like: T,
-    *,
-    rename: Rename | None = None,
-    dtype: DTypeLike | Literal["like"] | None = None,
-    partial: bool,
-    strict: bool = True,
+    path: str | os.PathLike[str], like: T, *, partial: bool, **options: Unpack[LoadOptions]
 ) -> T | tuple[T, LoadReport]: ...
 
 
@@ -156,11 +139,11 @@ def load_checkpoint(  # weft: skip(it reads a file)
         if not all(map(is_description, saved.values())):
             raise source.damaged()
         offer = Offer(source.path, source.entries, saved, described=bool(source.version))
-
-        def read(targets: Mapping[str, Target], wanted: Mapping[str, Any]) -> dict[str, Any]:
-            names = {target.entry.name: name for name, target in targets.items()}
-            arrays = ((names[target.entry.name], target, array) for target, array in source.read(targets.values()))
-            return {name: restored(array, target, wanted[name]) for name, target, array in arrays}
-
         # What does not fit may have been damaged, and then that is what should be said.
-        return loaded(offer, like, options, read, source.check)
+        return loaded(offer, like, options, functools.partial(_read, source), source.check)
+
+
+def _read(source: form.Source, targets: Mapping[str, Target], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    names = {target.entry.name: name for name, target in targets.items()}
+    arrays = ((names[target.entry.name], target, array) for target, array in source.read(targets.values()))
+    return {name: restored(array, target, wanted[name]) for name, target, array in arrays}

@@ -9,10 +9,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypedDict
 
 import jax
 import numpy as np
+from jax.typing import DTypeLike
 from weft.core.paths import format_path
 from weft.core.records.leaves import Leaf
 from weft.core.records.partition import take_apart
@@ -26,6 +27,14 @@ from weft.modules.checkpoints.names import Rename, around, is_inside, refuse_two
 _LINES = 8
 
 Read = Callable[[Mapping[str, Target], Mapping[str, Any]], dict[str, Any]]
+
+
+class LoadOptions(TypedDict, total=False):
+    """What all ways to load take by name, but for `partial`, which decides what they return."""
+
+    rename: Rename | None
+    dtype: DTypeLike | Literal["like"] | None
+    strict: bool
 
 
 class LoadReport(NamedTuple):

@@ -20,12 +20,12 @@ import threading
 import weakref
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, overload
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 import jax
 from jax.typing import DTypeLike
 from weft.core.tracebacks import cutting
-from weft.modules.checkpoints.fitting import LoadReport, Offer, Options, loaded
+from weft.modules.checkpoints.fitting import LoadOptions, LoadReport, Offer, Options, loaded
 from weft.modules.checkpoints.format import CheckpointError
 from weft.modules.checkpoints.leaves import cast_of
 from weft.modules.checkpoints.manifests import ARRAYS, MANIFEST, content, entries_in, orbax, read_arrays, read_manifest
@@ -153,25 +153,11 @@ class Checkpoints:
 
     @overload
     def restore(
-        self,
-        like: T,
-        step: int | None = None,
-        *,
-        rename: Rename | None = None,
-        dtype: DTypeLike | Literal["like"] | None = None,
-        partial: Literal[False] = False,
-        strict: bool = True,
+        self, like: T, step: int | None = None, *, partial: Literal[False] = False, **options: Unpack[LoadOptions]
     ) -> T: ...
     @overload
     def restore(
-        self,
-        like: T,
-        step: int | None = None,
-        *,
-        rename: Rename | None = None,
-        dtype: DTypeLike | Literal["like"] | None = None,
-        partial: Literal[True],
-        strict: bool = True,
+        self, like: T, step: int | None = None, *, partial: Literal[True], **options: Unpack[LoadOptions]
     ) -> tuple[T, LoadReport]: ...
     @cutting
     def restore(
@@ -255,34 +241,22 @@ def _is_whole(place: Path) -> bool:
 
 @overload
 def load_orbax(
-    path: str | os.PathLike[str],
-    like: T,
-    *,
-    rename: Rename | None = None,
-    dtype: DTypeLike | Literal["like"] | None = None,
-    partial: Literal[False] = False,
-    strict: bool = True,
+    path: str | os.PathLike[str], like: T, *, partial: Literal[False] = False, **options: Unpack[LoadOptions]
 ) -> T: ...
+
+
 @overload
 def load_orbax(
-    path: str | os.PathLike[str],
-    like: T,
-    *,
-    rename: Rename | None = None,
-    dtype: DTypeLike | Literal["like"] | None = None,
-    partial: Literal[True],
-    strict: bool = True,
+    path: str | os.PathLike[str], like: T, *, partial: Literal[True], **options: Unpack[LoadOptions]
 ) -> tuple[T, LoadReport]: ...
+
+
 @overload
 def load_orbax(
-    path: str | os.PathLike[str],
-    like: T,
-    *,
-    rename: Rename | None = None,
-    dtype: DTypeLike | Literal["like"] | None = None,
-    partial: bool,
-    strict: bool = True,
+    path: str | os.PathLike[str], like: T, *, partial: bool, **options: Unpack[LoadOptions]
 ) -> T | tuple[T, LoadReport]: ...
+
+
 @cutting
 def load_orbax(  # weft: skip(it reads a folder)
     path: str | os.PathLike[str],

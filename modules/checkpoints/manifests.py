@@ -8,15 +8,16 @@ from __future__ import annotations
 import functools
 import operator
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from weft.core.edge import trees
 from weft.core.paths import Path as PathInTree
-from weft.core.paths import format_path
+from weft.core.paths import format_path, key_part
 from weft.core.records.leaves import NUMBERS, iter_leaves
 from weft.modules.checkpoints.configuration import Description, configuration, is_description
 from weft.modules.checkpoints.fitting import by_name
@@ -197,24 +198,14 @@ def entries_in(source: Path) -> list[Held]:
         raise CheckpointError(
             "this is no checkpoint of Orbax's, or a damaged one", at=f"{source}: {why}", fix="restore another step"
         ) from error
-    found = list(_arrays_in(tree, ()))
+    nodes = ((tuple(str(key_part(key)) for key in keys), node) for keys, node in trees.flatten_with_path(tree)[0])
+    found = [(keys, node) for keys, node in nodes if hasattr(node, "shape") and hasattr(node, "dtype")]
     of_variables = bool(found) and all(keys[-1] == "value" for keys, _ in found)
     entries: list[Held] = []
     for keys, value in found:
         parts = [int(key) if _INDEX.fullmatch(key) else key for key in (keys[:-1] if of_variables else keys)]
         entries.append(Held(format_path(tuple(parts)), str(value.dtype), tuple(value.shape), keys=keys))
     return entries
-
-
-def _arrays_in(node: Any, keys: Keys) -> Iterator[tuple[Keys, Any]]:
-    if isinstance(node, Mapping):
-        for key, child in node.items():
-            yield from _arrays_in(child, (*keys, str(key)))
-    elif isinstance(node, Sequence) and not isinstance(node, str):
-        for index, child in enumerate(node):
-            yield from _arrays_in(child, (*keys, str(index)))
-    elif hasattr(node, "shape") and hasattr(node, "dtype"):
-        yield keys, node
 
 
 def read_arrays(source: Path, targets: Mapping[str, Target], wanted: Mapping[str, Any]) -> dict[str, Any]:

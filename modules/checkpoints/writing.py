@@ -9,7 +9,6 @@ listed of which a part is gone.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 import socket
@@ -20,14 +19,9 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
-from weft.modules.checkpoints.atomic import is_still
+from weft.modules.checkpoints.atomic import is_still, lock
 from weft.modules.checkpoints.format import CheckpointError
 from weft.modules.checkpoints.manifests import ARRAYS, MANIFEST, orbax
-
-try:
-    import fcntl
-except ImportError:  # on Windows two writers are not found out
-    fcntl = None
 
 LOCK, DELETED = ".writer", ".deleted"
 
@@ -108,17 +102,14 @@ def _manager(folder: Path, keep: int | None) -> Any:
 
 
 def _locked(path: Path) -> tuple[int | None, str | None]:
-    """A descriptor that holds the lock of a folder, or who has it; neither where the file system has no locks."""
+    """A descriptor that holds the lock of a folder, as far as the file system has locks; or who has it."""
     while True:
         # Not emptied as it is opened, for it may say who has the lock.
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
-        try:
-            if fcntl is not None:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        if lock(descriptor, wait=False) is False:
             holder = os.read(descriptor, 300).decode(errors="replace") or "a process that does not say who it is"
             os.close(descriptor)
-            return None, holder if error.errno in (errno.EWOULDBLOCK, errno.EACCES) else None
+            return None, holder
         if is_still(descriptor, path):
             os.truncate(descriptor, 0)
             os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())

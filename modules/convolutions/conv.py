@@ -8,7 +8,7 @@ window.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, TypedDict, Unpack
+from typing import Annotated, Any, ClassVar, Unpack
 
 import jax.numpy as jnp
 from jax import lax
@@ -16,12 +16,14 @@ from jax.nn import initializers
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Shaped
 from weft.core.records.kinds import Buffer
-from weft.core.records.module import Module, static
+from weft.core.records.module import static
 from weft.modules.construct import (
     ConfigError,
     Initializer,
     KeyLike,
+    SharedConstructor,
     check_features,
+    check_options,
     check_positive,
     check_single,
     option_dtype,
@@ -30,6 +32,7 @@ from weft.modules.construct import (
 from weft.modules.convolutions.windows import (
     PAD_MODES,
     Padding,
+    WindowOptions,
     as_sizes,
     biased,
     channels_last,
@@ -44,7 +47,7 @@ from weft.modules.convolutions.windows import (
 from weft.modules.dense.linear import default_kernel_init, product_options
 from weft.modules.drawing import draw
 from weft.modules.dtypes import promote
-from weft.modules.op import op
+from weft.modules.op import kept_options, op
 
 
 @op(
@@ -113,7 +116,7 @@ def conv(
     return biased(y, bias, batch)
 
 
-class Conv(Module):
+class Conv(SharedConstructor):
     """A convolution, channels last, over as many spatial axes as `kernel_size` has numbers.
 
     Args:
@@ -201,19 +204,7 @@ class Conv(Module):
         """
         check_single(self, self.kernel, len(self.strides) + 2)
         check_features(self, x, self.kernel.shape[-2] * self.feature_group_count)
-        return conv(
-            x,
-            masked(self.kernel, self.mask),
-            self.bias,
-            strides=self.strides,
-            padding=self.padding,
-            input_dilation=self.input_dilation,
-            kernel_dilation=self.kernel_dilation,
-            feature_group_count=self.feature_group_count,
-            dtype=self.dtype,
-            out_dtype=self.out_dtype,
-            precision=self.precision,
-        )
+        return conv(x, masked(self.kernel, self.mask), self.bias, **kept_options(self, conv))
 
 
 def _check_groups(layer: str, in_features: int, out_features: int, groups: int) -> None:
@@ -232,33 +223,17 @@ def _kept_padding(padding: Padding, extent: Sequence[int], input_dilation: Seque
     return pads
 
 
-# For checkers, as `init=False` of the three classes below is: without it a class that inherits a constructor has, for
-# them, that of a dataclass.
-class ConvOptions(TypedDict, total=False):
+class ConvOptions(WindowOptions, total=False):
     """The options of a `Conv`."""
 
-    strides: int | Sequence[int]
-    padding: Padding
     input_dilation: int | Sequence[int]
-    kernel_dilation: int | Sequence[int]
     feature_group_count: int
-    use_bias: bool
-    mask: ArrayLike | None
-    kernel_init: Initializer
-    bias_init: Initializer
-    dtype: Any
-    param_dtype: Any
-    out_dtype: Any
-    precision: Any
 
 
 class ConvOfRank(Conv):
     """What `Conv1d`, `Conv2d` and `Conv3d` share: the class says how many spatial axes there are."""
 
     rank: ClassVar[int] = 1
-
-    def __init_subclass__(cls, *, init: bool = True, **options: Any):
-        super().__init_subclass__(**options)  # `init=False` tells checkers that the constructor is inherited
 
     def __init__(
         self,
@@ -269,6 +244,7 @@ class ConvOfRank(Conv):
         key: KeyLike,
         **options: Unpack[ConvOptions],
     ):
+        check_options(self, options, ConvOptions)
         window = per_axis(as_sizes(kernel_size), self.rank, f"{type(self).__name__}: kernel_size")
         super().__init__(in_features, out_features, window, key=key, **options)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, TypedDict, Unpack, cast
+from typing import Annotated, Any, ClassVar, Unpack, cast
 
 import jax.numpy as jnp
 from jax import lax
@@ -11,11 +11,13 @@ from jax.nn import initializers
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Shaped
 from weft.core.records.kinds import Buffer
-from weft.core.records.module import Module, static
+from weft.core.records.module import static
 from weft.modules.construct import (
     Initializer,
     KeyLike,
+    SharedConstructor,
     check_features,
+    check_options,
     check_positive,
     check_single,
     option_dtype,
@@ -24,6 +26,7 @@ from weft.modules.construct import (
 from weft.modules.convolutions.windows import (
     Padding,
     PaddingError,
+    WindowOptions,
     as_sizes,
     biased,
     kernel_mask,
@@ -35,7 +38,7 @@ from weft.modules.convolutions.windows import (
 from weft.modules.dense.linear import default_kernel_init
 from weft.modules.drawing import draw
 from weft.modules.dtypes import promote
-from weft.modules.op import op
+from weft.modules.op import kept_options, op
 
 
 @op("strides", "padding", "kernel_dilation", "transpose_kernel", "dtype", "out_dtype", "precision", "promote")
@@ -102,7 +105,7 @@ def _wrapped(y: Array, periods: Sequence[int], transpose_kernel: bool) -> Array:
     return y
 
 
-class ConvTranspose(Module):
+class ConvTranspose(SharedConstructor):
     """A transposed convolution, channels last, over as many spatial axes as `kernel_size` has numbers.
 
     Args:
@@ -190,18 +193,7 @@ class ConvTranspose(Module):
         """
         check_single(self, self.kernel, len(self.strides) + 2)
         check_features(self, x, self.in_features)
-        return conv_transpose(
-            x,
-            masked(self.kernel, self.mask),
-            self.bias,
-            strides=self.strides,
-            padding=self.padding,
-            kernel_dilation=self.kernel_dilation,
-            transpose_kernel=self.transpose_kernel,
-            dtype=self.dtype,
-            out_dtype=self.out_dtype,
-            precision=self.precision,
-        )
+        return conv_transpose(x, masked(self.kernel, self.mask), self.bias, **kept_options(self, conv_transpose))
 
 
 def _padding(padding: Padding, window: Sequence[int]) -> Any:
@@ -215,31 +207,16 @@ def _padding(padding: Padding, window: Sequence[int]) -> Any:
     return tuple(lax_padding(padding, window))
 
 
-# As in `conv`: for checkers.
-class ConvTransposeOptions(TypedDict, total=False):
+class ConvTransposeOptions(WindowOptions, total=False):
     """The options of a `ConvTranspose`."""
 
-    strides: int | Sequence[int]
-    padding: Padding
-    kernel_dilation: int | Sequence[int]
     transpose_kernel: bool
-    use_bias: bool
-    mask: ArrayLike | None
-    kernel_init: Initializer
-    bias_init: Initializer
-    dtype: Any
-    param_dtype: Any
-    out_dtype: Any
-    precision: Any
 
 
 class ConvTransposeOfRank(ConvTranspose):
     """What `ConvTranspose1d` to `ConvTranspose3d` share: the class says how many spatial axes there are."""
 
     rank: ClassVar[int] = 1
-
-    def __init_subclass__(cls, *, init: bool = True, **options: Any):
-        super().__init_subclass__(**options)  # `init=False` tells checkers that the constructor is inherited
 
     def __init__(
         self,
@@ -250,6 +227,7 @@ class ConvTransposeOfRank(ConvTranspose):
         key: KeyLike,
         **options: Unpack[ConvTransposeOptions],
     ):
+        check_options(self, options, ConvTransposeOptions)
         window = per_axis(as_sizes(kernel_size), self.rank, f"{type(self).__name__}: kernel_size")
         super().__init__(in_features, out_features, window, key=key, **options)
 

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 from jaxtyping import Array, Float
-from weft.core.records.module import Module, static
-from weft.modules.construct import ConfigError, check_positive, per_axis
+from weft.core.records.module import static
+from weft.modules.construct import ConfigError, SharedConstructor, check_positive, per_axis
 from weft.modules.convolutions.pooling import adaptive_avg_pool, adaptive_max_pool, avg_pool, max_pool, min_pool
+from weft.modules.op import kept_options
 
 
-class Pool(Module):
+class _Pooling(SharedConstructor):
+    """Layers that hand an op of pooling the options that they keep."""
+
+    _pool: ClassVar[Callable[..., Any]]
+
+    def __call__(self, x: Float[Array, "*batch_space features"]) -> Float[Array, "*batch_out_space features"]:
+        """Pools the spatial axes; leading batch axes are kept."""
+        return self._pool(x, **kept_options(self, self._pool))
+
+
+class Pool(_Pooling):
     """Base of the layers that reduce a window; a subclass says how.
 
     Args:
@@ -35,7 +46,7 @@ class Pool(Module):
         self.padding = padding if isinstance(padding, str | int) else tuple(map(_pair, padding))
 
 
-class MaxPool(Pool):
+class MaxPool(Pool, init=False):
     """The largest value of each window; arguments as in `Pool`, and the function is `max_pool`.
 
     Raises:
@@ -47,12 +58,10 @@ class MaxPool(Pool):
     [1.0, 3.0]
     """
 
-    def __call__(self, x: Float[Array, "*batch_space features"]) -> Float[Array, "*batch_out_space features"]:
-        """Pools the spatial axes; leading batch axes are kept."""
-        return max_pool(x, self.window, strides=self.strides, padding=self.padding)
+    _pool = staticmethod(max_pool)
 
 
-class MinPool(Pool):
+class MinPool(Pool, init=False):
     """The smallest value of each window; arguments as in `Pool`, and the function is `min_pool`.
 
     Raises:
@@ -64,9 +73,7 @@ class MinPool(Pool):
     [0.0, 2.0]
     """
 
-    def __call__(self, x: Float[Array, "*batch_space features"]) -> Float[Array, "*batch_out_space features"]:
-        """Pools the spatial axes; leading batch axes are kept."""
-        return min_pool(x, self.window, strides=self.strides, padding=self.padding)
+    _pool = staticmethod(min_pool)
 
 
 class AvgPool(Pool):
@@ -85,6 +92,7 @@ class AvgPool(Pool):
     """
 
     count_include_pad: bool = static()
+    _pool = staticmethod(avg_pool)
 
     def __init__(
         self,
@@ -97,13 +105,15 @@ class AvgPool(Pool):
         super().__init__(window, strides=strides, padding=padding)
         self.count_include_pad = count_include_pad
 
-    def __call__(self, x: Float[Array, "*batch_space features"]) -> Float[Array, "*batch_out_space features"]:
-        """Pools the spatial axes; leading batch axes are kept."""
-        options = {"padding": self.padding, "count_include_pad": self.count_include_pad}
-        return avg_pool(x, self.window, strides=self.strides, **options)
+
+class _AdaptivePool(_Pooling):
+    sizes: tuple[int, ...] = static()
+
+    def __init__(self, sizes: Sequence[int]):
+        self.sizes = sizes_of(type(self).__name__, "sizes", sizes)
 
 
-class AdaptiveAvgPool(Module):
+class AdaptiveAvgPool(_AdaptivePool, init=False):
     """The means of as many bins as are asked for; the function is `adaptive_avg_pool`.
 
     Args:
@@ -117,17 +127,10 @@ class AdaptiveAvgPool(Module):
     [0.5, 2.5, 4.5]
     """
 
-    sizes: tuple[int, ...] = static()
-
-    def __init__(self, sizes: Sequence[int]):
-        self.sizes = sizes_of("AdaptiveAvgPool", "sizes", sizes)
-
-    def __call__(self, x: Float[Array, "*batch_space features"]) -> Float[Array, "*batch_out_space features"]:
-        """Pools the spatial axes to the layer's sizes."""
-        return adaptive_avg_pool(x, self.sizes)
+    _pool = staticmethod(adaptive_avg_pool)
 
 
-class AdaptiveMaxPool(Module):
+class AdaptiveMaxPool(_AdaptivePool, init=False):
     """The largest values of as many bins as are asked for; the function is `adaptive_max_pool`.
 
     Args:
@@ -141,14 +144,7 @@ class AdaptiveMaxPool(Module):
     [2.0, 4.0]
     """
 
-    sizes: tuple[int, ...] = static()
-
-    def __init__(self, sizes: Sequence[int]):
-        self.sizes = sizes_of("AdaptiveMaxPool", "sizes", sizes)
-
-    def __call__(self, x: Float[Array, "*batch_space features"]) -> Float[Array, "*batch_out_space features"]:
-        """Pools the spatial axes to the layer's sizes."""
-        return adaptive_max_pool(x, self.sizes)
+    _pool = staticmethod(adaptive_max_pool)
 
 
 def sizes_of(layer: str, name: str, sizes: Sequence[int]) -> tuple[int, ...]:

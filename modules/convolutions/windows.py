@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any, TypedDict
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Shaped
-from weft.modules.construct import ConfigError, check_space
+from weft.modules.construct import ConfigError, Initializer, check_space
 from weft.modules.dense.linear import add_bias
 
 PADDINGS = ("SAME", "VALID", "SAME_LOWER", "CIRCULAR", "REFLECT", "CAUSAL")
 Padding = str | int | Sequence[int | tuple[int, int]]
 PAD_MODES = {"CIRCULAR": "wrap", "REFLECT": "reflect"}
+
+
+class WindowOptions(TypedDict, total=False):
+    """The options that all layers of convolutions take."""
+
+    strides: int | Sequence[int]
+    padding: Padding
+    kernel_dilation: int | Sequence[int]
+    use_bias: bool
+    mask: ArrayLike | None
+    kernel_init: Initializer
+    bias_init: Initializer
+    dtype: Any
+    param_dtype: Any
+    out_dtype: Any
+    precision: Any
 
 
 class PaddingError(ConfigError, RuntimeError):

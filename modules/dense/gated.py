@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 import jax
-import jax.numpy as jnp
-from jax.nn import initializers
 from jaxtyping import Array, Float
 from weft.core.records.module import Module
-from weft.modules.construct import Initializer, KeyLike
-from weft.modules.dense.linear import Linear, default_kernel_init
+from weft.modules.construct import KeyLike, check_options
+from weft.modules.dense.linear import Linear, LinearOptions
 from weft.modules.drawing import parameter_keys
 
 
@@ -29,8 +26,9 @@ class GatedMLP(Module):
         out_features: size of the last axis of the output; by default `features`.
         key: a typed key, split among the three maps.
         activation: of the gate.
-        use_bias, kernel_init, bias_init, dtype, param_dtype, precision: of each `Linear`.
+        use_bias, kernel_init, bias_init, dtype, param_dtype, out_dtype, precision: of each `Linear`.
 
+    >>> import jax.numpy as jnp
     >>> mlp = GatedMLP(4, 32, key=jax.random.key(0))
     >>> mlp(jnp.ones((8, 4))).shape, mlp.down.kernel.shape
     ((8, 4), (32, 4))
@@ -51,26 +49,14 @@ class GatedMLP(Module):
         *,
         key: KeyLike,
         activation: Callable[[Any], Any] = jax.nn.silu,
-        use_bias: bool = True,
-        kernel_init: Initializer = default_kernel_init,
-        bias_init: Initializer = initializers.zeros,
-        dtype: Any = None,
-        param_dtype: Any = jnp.float32,
-        precision: Any = None,
+        **options: Unpack[LinearOptions],
     ):
-        linear = functools.partial(
-            Linear,
-            use_bias=use_bias,
-            kernel_init=kernel_init,
-            bias_init=bias_init,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            precision=precision,
-        )
+        check_options(self, options, LinearOptions)
         keys = parameter_keys(key, 3, "GatedMLP")
-        self.gate = linear(features, hidden_features, key=keys[0])
-        self.up = linear(features, hidden_features, key=keys[1])
-        self.down = linear(hidden_features, features if out_features is None else out_features, key=keys[2])
+        self.gate = Linear(features, hidden_features, key=keys[0], **options)
+        self.up = Linear(features, hidden_features, key=keys[1], **options)
+        out_features = features if out_features is None else out_features
+        self.down = Linear(hidden_features, out_features, key=keys[2], **options)
         self.activation = activation
 
     def __call__(self, x: Float[Array, "*batch features"]) -> Float[Array, "*batch out_features"]:

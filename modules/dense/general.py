@@ -19,7 +19,7 @@ from weft.modules.dense.linear import default_kernel_init, product_options
 from weft.modules.drawing import draw
 from weft.modules.dtypes import cast, promote
 from weft.modules.explicit import beside, einsum_sharding, product_sharding
-from weft.modules.op import op
+from weft.modules.op import kept_options, op
 
 _ELLIPSIS = "..."
 
@@ -134,12 +134,30 @@ def bias_shape(equation: str, x_rank: int, kernel_shape: Sequence[int]) -> tuple
     >>> bias_shape("...i,ij->...j", 3, (4, 5))
     (1, 1, 5)
     """
+    sizes = _kernel_sizes(equation, _hidden(equation.split(",")[0], x_rank), kernel_shape)
+    return tuple(1 if size is None else size for size in sizes)
+
+
+def _kernel_sizes(equation: str, hidden: int, kernel_shape: Sequence[int]) -> list[int | None]:
+    """The kernel's size along each axis of the output, None where the kernel has no such axis.
+
+    Args:
+        equation: of `einsum`.
+        hidden: how many axes the ellipsis of the input stands for.
+        kernel_shape: shape of the second operand.
+    """
     operands, output = equation.split("->")
-    first, second = operands.split(",")
-    hidden = [_hidden(first, x_rank), _hidden(second, len(kernel_shape))]
-    free = [letter for letter in string.printable if letter not in equation][: max(hidden)]
-    sizes = dict(zip(_spelled(second, free, hidden[1]), kernel_shape, strict=True))
-    return tuple(sizes.get(label, 1) for label in _spelled(output, free, max(hidden)))
+    second = operands.split(",")[1]
+    own = _hidden(second, len(kernel_shape))
+    free = [letter for letter in string.printable if letter not in equation][: max(own, hidden)]
+    sizes = dict(zip(_spelled(second, free, own), kernel_shape, strict=True))
+    return [sizes.get(label) for label in _spelled(output, free, max(own, hidden))]
+
+
+def _fits(term: str, rank: int) -> bool:
+    """Whether an array of this rank has the axes of a term."""
+    letters = len(term.replace(_ELLIPSIS, ""))
+    return rank >= letters if _ELLIPSIS in term else rank == letters
 
 
 def _hidden(term: str, rank: int) -> int:
@@ -232,16 +250,8 @@ class LinearGeneral(Module):  # weft: skip(the axes decide the shapes)
                 at=f"x: {jax.typeof(x)}, axes {wrong}",
                 fix="check what comes before it, or the layer's sizes",
             )
-        return linear_general(
-            x,
-            self.kernel,
-            self.bias,
-            axes=self.axes,
-            batch_axes=tuple(range(len(self.batch))),
-            dtype=self.dtype,
-            out_dtype=self.out_dtype,
-            precision=self.precision,
-        )
+        options = kept_options(self, linear_general)
+        return linear_general(x, self.kernel, self.bias, batch_axes=tuple(range(len(self.batch))), **options)
 
 
 def _sizes(value: int | Sequence[int]) -> tuple[int, ...]:
@@ -289,16 +299,11 @@ class Einsum(Module):  # weft: skip(the equation decides the shapes)
     ):
         self.equation, kernel_shape = check_equation(equation), tuple(kernel_shape)
         check_positive("Einsum", kernel_shape=min(kernel_shape, default=1))
-        operands, output = self.equation.split("->")
-        letters, hidden = operands.split(",")[1], len(kernel_shape)
-        hidden -= len(letters.replace(_ELLIPSIS, ""))
-        if hidden < 0 or (hidden and _ELLIPSIS not in letters):
+        if not _fits(self.equation.split("->")[0].split(",")[1], len(kernel_shape)):
             raise ConfigError(
                 f"Einsum: the second operand of {self.equation!r} has not as many axes as kernel_shape={kernel_shape}"
             )
-        free = [letter for letter in string.printable if letter not in self.equation][:hidden]
-        sizes = dict(zip(_spelled(letters, free, hidden), kernel_shape, strict=True))
-        shape = tuple(sizes[label] for label in _spelled(output, free, hidden) if label in sizes)
+        shape = tuple(size for size in _kernel_sizes(self.equation, 0, kernel_shape) if size is not None)
         bias = (bias_init, shape, param_dtype) if use_bias else None
         self.kernel, self.bias = draw(key, "Einsum", (kernel_init, kernel_shape, param_dtype), bias)
         self.dtype, self.out_dtype, self.precision = option_dtype(dtype), option_dtype(out_dtype), precision
@@ -310,28 +315,18 @@ class Einsum(Module):  # weft: skip(the equation decides the shapes)
             AxisError: if `x` has not the equation's number of axes, or not the kernel's size under one of its letters.
         """
         first = self.equation.split(",")[0]
-        hidden = jnp.ndim(x) - len(first.replace(_ELLIPSIS, ""))
-        if hidden < 0 or (hidden and _ELLIPSIS not in first):
+        if not _fits(first, jnp.ndim(x)):
             raise AxisError(
                 f"Einsum takes inputs with the axes {first!r} of {self.equation!r}",
                 at=f"x: {jax.typeof(x)}",
                 fix="check what comes before it; an ellipsis stands for any leading axes",
             )
-        self._check_sizes(x, first.replace(_ELLIPSIS, "." * hidden))
-        return einsum(
-            x,
-            self.kernel,
-            self.bias,
-            equation=self.equation,
-            dtype=self.dtype,
-            out_dtype=self.out_dtype,
-            precision=self.precision,
-        )
+        self._check_sizes(x, first.replace(_ELLIPSIS, "." * _hidden(first, jnp.ndim(x))))
+        return einsum(x, self.kernel, self.bias, **kept_options(self, einsum))
 
     def _check_sizes(self, x: Any, labels: str) -> None:
         second = self.equation.split("->")[0].split(",")[1]
-        hidden = self.kernel.ndim - len(second.replace(_ELLIPSIS, ""))
-        kernel = zip(second.replace(_ELLIPSIS, "." * hidden), self.kernel.shape, strict=True)
+        kernel = zip(second.replace(_ELLIPSIS, "." * _hidden(second, self.kernel.ndim)), self.kernel.shape, strict=True)
         sizes = {label: size for label, size in kernel if label != "."}
         wrong = [
             f"{label}: {size} in x, {sizes[label]} in the kernel"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,7 +21,7 @@ from weft.modules.construct import (
 from weft.modules.drawing import draw
 from weft.modules.dtypes import as_array, cast, promote
 from weft.modules.explicit import beside, is_divided, on_mesh_of, once, product_sharding, spec_of
-from weft.modules.op import op
+from weft.modules.op import kept_options, op
 
 # As in flax: LeCun's normal for kernels, and for embeddings its fan-in over the features.
 default_kernel_init = initializers.lecun_normal()
@@ -141,6 +141,18 @@ def attend(
     return lax.dot_general(query, embedding, dimensions, out_sharding=out_sharding)
 
 
+class LinearOptions(TypedDict, total=False):
+    """The options of a `Linear`, for layers that are made of several."""
+
+    use_bias: bool
+    kernel_init: Initializer
+    bias_init: Initializer
+    dtype: Any
+    param_dtype: Any
+    out_dtype: Any
+    precision: Any
+
+
 class Linear(Module):
     """A linear map of the last axis: `y = x @ kernel + bias`.
 
@@ -198,7 +210,7 @@ class Linear(Module):
             AxisError: if its size is not `in`.
         """
         check_features(self, x, self.kernel.shape[0])
-        return linear(x, self.kernel, self.bias, dtype=self.dtype, out_dtype=self.out_dtype, precision=self.precision)
+        return linear(x, self.kernel, self.bias, **kept_options(self, linear))
 
 
 class Embed(Module):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 import jax
-import jax.numpy as jnp
-from jax.nn import initializers
 from weft.modules.combinators.sequential import Sequential
-from weft.modules.construct import ConfigError, Initializer, KeyLike
-from weft.modules.dense.linear import Linear, default_kernel_init
+from weft.modules.construct import ConfigError, KeyLike, check_options
+from weft.modules.dense.linear import Linear, LinearOptions
 from weft.modules.drawing import parameter_keys
 
 
@@ -40,30 +37,15 @@ class MLP(Sequential):  # weft: skip(its layers say their sizes; a chain takes a
         *features: int,
         key: KeyLike,
         activation: Callable[[Any], Any] = jax.nn.relu,
-        use_bias: bool = True,
-        kernel_init: Initializer = default_kernel_init,
-        bias_init: Initializer = initializers.zeros,
-        dtype: Any = None,
-        param_dtype: Any = jnp.float32,
-        out_dtype: Any = None,
-        precision: Any = None,
+        **options: Unpack[LinearOptions],
     ):
+        check_options(self, options, LinearOptions)
         if len(features) < 2:
             raise ConfigError(
                 f"an MLP has at least two sizes, not {len(features)}: those of its input and its output",
                 fix="MLP(inputs, *hidden, outputs, key=key)",
             )
-        linear = functools.partial(
-            Linear,
-            use_bias=use_bias,
-            kernel_init=kernel_init,
-            bias_init=bias_init,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            out_dtype=out_dtype,
-            precision=precision,
-        )
         keys = parameter_keys(key, len(features) - 1, "MLP")
         sizes = zip(features[:-1], features[1:], keys, strict=True)
-        linears = [linear(inputs, outputs, key=key) for inputs, outputs, key in sizes]
+        linears = [Linear(inputs, outputs, key=key, **options) for inputs, outputs, key in sizes]
         super().__init__(*[layer for linear in linears[:-1] for layer in (linear, activation)], linears[-1])

@@ -41,6 +41,7 @@ from weft.core.records.successors import apart, check_successor, pair_in_words, 
 from weft.core.threads.debugging import drop
 from weft.modules.construct import ConfigError
 from weft.modules.explicit import as_given
+from weft.modules.learning.choosing import chosen
 from weft.modules.learning.offered import taken
 from weft.modules.op import hashable
 from weft.transforms.autodiff import value_and_grad
@@ -126,27 +127,13 @@ class PerFilter:
 
     def _extra(self, extra: Mapping[str, Any], params: Any, group: int) -> dict[str, Any]:
         """What a transformation is given besides, in terms of its own parameters."""
-        own = dict(extra)
-        if "grad" in own:
-            own["grad"] = self._part(own["grad"], group)
-        if "value_fn" in own:
-            evaluate, treedef = own["value_fn"], trees.structure(params)
+        leaves, treedef = trees.flatten(params)
 
-            def value_fn(part: Any) -> Any:
-                rows = zip(trees.flatten(params)[0], treedef.flatten_up_to(part), self.groups, strict=True)
-                return evaluate(treedef.unflatten([moved if of == group else kept for kept, moved, of in rows]))
+        def whole(part: Any) -> Any:
+            rows = zip(leaves, treedef.flatten_up_to(part), self.groups, strict=True)
+            return treedef.unflatten([moved if of == group else kept for kept, moved, of in rows])
 
-            own["value_fn"] = value_fn
-        if "grad_fn" in own:
-            differentiate, whole = own["grad_fn"], trees.structure(params)
-
-            def grad_fn(part: Any, *step: Any) -> Any:
-                rows = zip(trees.flatten(params)[0], whole.flatten_up_to(part), self.groups, strict=True)
-                moved = whole.unflatten([new if of == group else old for old, new, of in rows])
-                return self._part(differentiate(moved, *step), group)
-
-            own["grad_fn"] = grad_fn
-        return own
+        return _in_terms(extra, whole, lambda gradient: self._part(gradient, group))
 
     def _part(self, tree: Any, group: int) -> Any:
         leaves, treedef = trees.flatten(tree)
@@ -257,16 +244,11 @@ class Optimizer(Module):  # weft: skip(of any model)
         layout: Layout = self.layout
         parameters = self._read(model)
         tree, gradient = layout.parameters.unflatten(parameters), self._read_gradient(grad, parameters)
-        if "grad" in extra:
-            extra["grad"] = self._read_gradient(extra["grad"], parameters)
-        if "value_fn" in extra:
-            evaluate = extra["value_fn"]
-            extra["value_fn"] = lambda tree: evaluate(self._with_parameters(model, tree))
-        if "grad_fn" in extra:
-            differentiate = extra["grad_fn"]
-            extra["grad_fn"] = lambda tree, *step: self._read_gradient(
-                differentiate(self._with_parameters(model, tree), *step), parameters
-            )
+        extra = _in_terms(
+            extra,
+            lambda tree: self._with_parameters(model, tree),
+            lambda gradient: self._read_gradient(gradient, parameters),
+        )
         updates, state = _update(self.transformation, gradient, self.optax_state, tree, extra)
         if trees.structure(state) != layout.state:
             raise StructureError(
@@ -374,17 +356,15 @@ def _abstract(value: Any) -> jax.ShapeDtypeStruct:
 
 
 def _parameters(model: Any, wrt: Filter) -> list[Leaf]:
-    leaves = [leaf for leaf in iter_leaves(model) if leaf.dynamic]
-    places = sort_leaves(leaves, [wrt], require_all=False)
-    chosen = [leaf for leaf, place in zip(leaves, places, strict=True) if place is not None]
-    wrong = [leaf for leaf in chosen if not jnp.issubdtype(jnp.result_type(leaf.value), jnp.inexact)]
+    leaves = chosen(model, wrt)
+    wrong = [leaf for leaf in leaves if not jnp.issubdtype(jnp.result_type(leaf.value), jnp.inexact)]
     if wrong:
         raise DifferentiationError(
             "an optimizer moves inexact arrays, and these are none",
             at=[f"{format_path(leaf.path, 'model')}: {jax.typeof(leaf.value)}" for leaf in wrong],
             fix="leave them out with wrt=: All(Param, ...)",
         )
-    return chosen
+    return leaves
 
 
 def _unlike(known: Sequence[Path], found: Sequence[Path], root: str, missing: str, new: str) -> list[str]:
@@ -402,6 +382,24 @@ def _update(transformation: Any, updates: Any, state: Any, params: Any, extra: M
         transformation = optax.with_extra_args_support(transformation)
     given = extra if isinstance(transformation, PerFilter) else taken(transformation.update, extra)
     return as_given(transformation.update, updates, state, params, like=(updates, state), **given)
+
+
+def _in_terms(extra: Mapping[str, Any], whole: Callable[[Any], Any], own: Callable[[Any], Any]) -> dict[str, Any]:
+    """What a transformation is given besides, in terms of the parameters that it sees.
+
+    Args:
+        extra: the same, in terms of more than these.
+        whole: makes of the parameters what `extra` is in terms of.
+        own: makes of a gradient of that one of the parameters.
+    """
+    seen = dict(extra)
+    if "grad" in extra:
+        seen["grad"] = own(extra["grad"])
+    if "value_fn" in extra:
+        seen["value_fn"] = lambda params: extra["value_fn"](whole(params))
+    if "grad_fn" in extra:
+        seen["grad_fn"] = lambda params, *step: own(extra["grad_fn"](whole(params), *step))
+    return seen
 
 
 def _owned(state: Any, model: Any) -> Any:

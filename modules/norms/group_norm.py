@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.nn import initializers
 from jaxtyping import Array, Bool, Float
 from weft.core.errors import AxisError
-from weft.core.records.module import Module, static
+from weft.core.records.module import static
 from weft.modules.construct import (
     ConfigError,
-    Initializer,
-    KeyLike,
     check_features,
+    check_options,
     check_positive,
-    option_dtype,
 )
 from weft.modules.dtypes import promote
 from weft.modules.norms.moments import moments, norm, normalize
-from weft.modules.norms.norm import affine_parameters
-from weft.modules.op import op
+from weft.modules.norms.norm import FeatureNorm, NormOptions
+from weft.modules.op import kept_options, op
 
 
 @op("groups", "axes", "epsilon", "dtype", "axis_name", "axis_index_groups", "use_fast_variance", "promote")
@@ -81,7 +78,7 @@ def group_norm(
     return normalize(x, mean, variance, scale, bias, axes=others, epsilon=epsilon, dtype=dtype)
 
 
-class GroupNorm(Module):
+class GroupNorm(FeatureNorm):
     """Normalises each example over its space and each group of consecutive features, the last axis.
 
     The input is `(batch, *space, features)`. In a model that is written for one example, `batch_axes=0` makes it
@@ -108,41 +105,19 @@ class GroupNorm(Module):
     Source: Wu and He, "Group Normalization", 2018.
     """
 
-    scale: Float[Array, "features"] | None
-    bias: Float[Array, "features"] | None
-    features: int = static()
     groups: int = static()
     batch_axes: int = static()
-    epsilon: float = static()
-    dtype: Any = static()
-    use_fast_variance: bool = static()
 
-    def __init__(
-        self,
-        features: int,
-        *,
-        groups: int = 32,
-        batch_axes: int = 1,
-        epsilon: float = 1e-6,
-        use_scale: bool = True,
-        use_bias: bool = True,
-        scale_init: Initializer = initializers.ones,
-        bias_init: Initializer = initializers.zeros,
-        dtype: Any = None,
-        param_dtype: Any = jnp.float32,
-        use_fast_variance: bool = True,
-        key: KeyLike | None = None,
-    ):
-        inits = (scale_init, bias_init)
-        self.scale, self.bias = affine_parameters("GroupNorm", features, use_scale, use_bias, inits, param_dtype, key)
+    def __init__(self, features: int, *, groups: int = 32, batch_axes: int = 1, **options: Unpack[NormOptions]):
+        check_options(self, options, NormOptions)
+        super().__init__(features, **options)
         check_positive("GroupNorm", groups=groups)
         if features % groups:
             raise ConfigError(
                 f"GroupNorm: {groups} groups do not divide {features} features",
                 fix="give groups= a divisor of the features",
             )
-        self.features, self.groups, self.batch_axes = features, groups, _batch_axes("GroupNorm", batch_axes)
-        self.epsilon, self.dtype, self.use_fast_variance = epsilon, option_dtype(dtype), use_fast_variance
+        self.groups, self.batch_axes = groups, _batch_axes("GroupNorm", batch_axes)
 
     def __call__(
         self, x: Float[Array, "*batch_space features"], *, mask: Bool[Array, "*#batch_space features"] | None = None
@@ -157,20 +132,11 @@ class GroupNorm(Module):
             AxisError: if the last axis is not of size `features`, or there is none but the batch's.
         """
         check_features(self, x, self.features)
-        return group_norm(
-            x,
-            self.scale,
-            self.bias,
-            mask,
-            groups=self.groups,
-            axes=_reduced(self, x, self.batch_axes, jnp.ndim(x)),
-            epsilon=self.epsilon,
-            dtype=self.dtype,
-            use_fast_variance=self.use_fast_variance,
-        )
+        axes = _reduced(self, x, self.batch_axes, jnp.ndim(x))
+        return group_norm(x, self.scale, self.bias, mask, axes=axes, **kept_options(self, group_norm))
 
 
-class InstanceNorm(Module):
+class InstanceNorm(FeatureNorm):
     """Normalises each example over its space, each feature apart.
 
     The input is `(batch, *space, features)`. In a model that is written for one example, `batch_axes=0` makes it
@@ -186,34 +152,12 @@ class InstanceNorm(Module):
     Source: Ulyanov, Vedaldi and Lempitsky, "Instance Normalization", 2016.
     """
 
-    scale: Float[Array, "features"] | None
-    bias: Float[Array, "features"] | None
-    features: int = static()
     batch_axes: int = static()
-    epsilon: float = static()
-    dtype: Any = static()
-    use_fast_variance: bool = static()
 
-    def __init__(
-        self,
-        features: int,
-        *,
-        batch_axes: int = 1,
-        epsilon: float = 1e-6,
-        use_scale: bool = True,
-        use_bias: bool = True,
-        scale_init: Initializer = initializers.ones,
-        bias_init: Initializer = initializers.zeros,
-        dtype: Any = None,
-        param_dtype: Any = jnp.float32,
-        use_fast_variance: bool = True,
-        key: KeyLike | None = None,
-    ):
-        inits = (scale_init, bias_init)
-        name = "InstanceNorm"
-        self.scale, self.bias = affine_parameters(name, features, use_scale, use_bias, inits, param_dtype, key)
-        self.features, self.batch_axes = features, _batch_axes(name, batch_axes)
-        self.epsilon, self.dtype, self.use_fast_variance = epsilon, option_dtype(dtype), use_fast_variance
+    def __init__(self, features: int, *, batch_axes: int = 1, **options: Unpack[NormOptions]):
+        check_options(self, options, NormOptions)
+        super().__init__(features, **options)
+        self.batch_axes = _batch_axes("InstanceNorm", batch_axes)
 
     def __call__(
         self, x: Float[Array, "*batch_space features"], *, mask: Bool[Array, "*#batch_space #features"] | None = None
@@ -228,16 +172,8 @@ class InstanceNorm(Module):
             AxisError: if the last axis is not of size `features`, or there is no space to normalise over.
         """
         check_features(self, x, self.features)
-        return norm(
-            x,
-            self.scale,
-            self.bias,
-            mask,
-            axes=_reduced(self, x, self.batch_axes, jnp.ndim(x) - 1),
-            epsilon=self.epsilon,
-            dtype=self.dtype,
-            use_fast_variance=self.use_fast_variance,
-        )
+        axes = _reduced(self, x, self.batch_axes, jnp.ndim(x) - 1)
+        return norm(x, self.scale, self.bias, mask, axes=axes, **kept_options(self, norm))
 
 
 def _batch_axes(layer: str, batch_axes: int) -> int:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypedDict
 
 import jax.numpy as jnp
 from jax.nn import initializers
 from jaxtyping import Array, Bool, Float
 from weft.core.records.kinds import BatchStat
 from weft.core.records.module import Module, static
-from weft.modules.construct import Initializer, KeyLike, check_features, check_positive, option_dtype
+from weft.modules.construct import (
+    Initializer,
+    KeyLike,
+    SharedConstructor,
+    check_features,
+    check_positive,
+    option_dtype,
+)
 from weft.modules.drawing import draw
 from weft.modules.norms.moments import batch_norm, check_bound, check_several, norm
-from weft.modules.op import hashable
+from weft.modules.op import hashable, kept_options
 
 
 def affine_parameters(
@@ -128,45 +135,27 @@ class BatchNorm(Module):
             if self.axis_name is not None:
                 check_bound(self.axis_name, "BatchNorm")
             check_several(x, axes, self.axis_name, self.axis_index_groups, "BatchNorm", fix=_ONE_EXAMPLE)
-        y, mean, var = batch_norm(
-            x,
-            self.mean,
-            self.var,
-            self.scale,
-            self.bias,
-            mask,
-            momentum=self.momentum if training else None,
-            axes=axes,
-            epsilon=self.epsilon,
-            dtype=self.dtype,
-            use_fast_variance=self.use_fast_variance,
-            axis_name=self.axis_name,
-            axis_index_groups=self.axis_index_groups,
-        )
+        options: dict[str, Any] = kept_options(self, batch_norm) | ({} if training else {"momentum": None})
+        y, mean, var = batch_norm(x, self.mean, self.var, self.scale, self.bias, mask, axes=axes, **options)
         return y, self.replace(mean=mean, var=var) if training else self
 
 
-class LayerNorm(Module):
-    """Normalises each example over its features, the last axis.
+class NormOptions(TypedDict, total=False):
+    """The options that norms of each example's own moments share."""
 
-    Args:
-        features: size of the last axis.
-        epsilon: added to the variance.
-        use_scale, use_bias: whether to learn them.
-        scale_init, bias_init: initialisers from `jax.nn.initializers`.
-        dtype: the dtype of the result; by default what input and parameters promote to.
-        param_dtype: the dtype of scale and bias.
-        use_fast_variance: see `moments`.
-        key: only for initialisers that draw.
+    epsilon: float
+    use_scale: bool
+    use_bias: bool
+    scale_init: Initializer
+    bias_init: Initializer
+    dtype: Any
+    param_dtype: Any
+    use_fast_variance: bool
+    key: KeyLike | None
 
-    Raises:
-        ConfigError: for features that are no positive integer.
 
-    >>> LayerNorm(2, epsilon=0.0)(jnp.array([1.0, 3.0])).tolist()
-    [-1.0, 1.0]
-
-    Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
-    """
+class FeatureNorm(SharedConstructor):
+    """What `LayerNorm`, `GroupNorm` and `InstanceNorm` share: a scale and a bias for each feature, and options."""
 
     scale: Float[Array, "features"] | None
     bias: Float[Array, "features"] | None
@@ -189,10 +178,33 @@ class LayerNorm(Module):
         use_fast_variance: bool = True,
         key: KeyLike | None = None,
     ):
-        inits = (scale_init, bias_init)
-        self.scale, self.bias = affine_parameters("LayerNorm", features, use_scale, use_bias, inits, param_dtype, key)
+        layer, inits = type(self).__name__, (scale_init, bias_init)
+        self.scale, self.bias = affine_parameters(layer, features, use_scale, use_bias, inits, param_dtype, key)
         self.features, self.epsilon, self.dtype = features, epsilon, option_dtype(dtype)
         self.use_fast_variance = use_fast_variance
+
+
+class LayerNorm(FeatureNorm, init=False):
+    """Normalises each example over its features, the last axis.
+
+    Args:
+        features: size of the last axis.
+        epsilon: added to the variance.
+        use_scale, use_bias: whether to learn them.
+        scale_init, bias_init: initialisers from `jax.nn.initializers`.
+        dtype: the dtype of the result; by default what input and parameters promote to.
+        param_dtype: the dtype of scale and bias.
+        use_fast_variance: see `moments`.
+        key: only for initialisers that draw.
+
+    Raises:
+        ConfigError: for features that are no positive integer.
+
+    >>> LayerNorm(2, epsilon=0.0)(jnp.array([1.0, 3.0])).tolist()
+    [-1.0, 1.0]
+
+    Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
+    """
 
     def __call__(self, x: Float[Array, "*batch features"]) -> Float[Array, "*batch features"]:
         """Normalises the last axis.
@@ -201,14 +213,7 @@ class LayerNorm(Module):
             AxisError: if its size is not `features`.
         """
         check_features(self, x, self.features)
-        return norm(
-            x,
-            self.scale,
-            self.bias,
-            epsilon=self.epsilon,
-            dtype=self.dtype,
-            use_fast_variance=self.use_fast_variance,
-        )
+        return norm(x, self.scale, self.bias, **kept_options(self, norm))
 
 
 class RMSNorm(Module):

@@ -7,15 +7,16 @@ maps of the input (`dense_i`, or `ii`, `if_`, `ig`, `io`) and of the carry (`den
 from __future__ import annotations
 
 import abc
+import functools
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax.nn import initializers
 from jaxtyping import Array, Float
 from weft.core.records.module import Module, static
-from weft.modules.construct import Initializer, KeyLike, check_positive
+from weft.modules.construct import Initializer, KeyLike, SharedConstructor, check_positive
 from weft.modules.dense.linear import Linear, default_kernel_init
 from weft.modules.drawing import parameter_keys
 from weft.modules.dtypes import compute_dtype
@@ -23,6 +24,9 @@ from weft.modules.recurrence.recurrent import gru_step, lstm_step, simple_step
 
 Carry = TypeVar("Carry")
 Activation = Callable[[Any], Any]
+Input = Float[Array, "*batch in_features"]
+Hidden = Float[Array, "*batch hidden_features"]
+Memory = tuple[Hidden, Hidden]
 _orthogonal = initializers.orthogonal()
 
 
@@ -121,20 +125,69 @@ class SimpleCell(RecurrentCell[Any]):
         self.in_features, self.hidden_features = sizes
         self.residual, self.activation = residual, activation
 
-    def __call__(
-        self, carry: Float[Array, "*batch hidden_features"], x: Float[Array, "*batch in_features"]
-    ) -> tuple[Float[Array, "*batch hidden_features"], Float[Array, "*batch hidden_features"]]:
+    def __call__(self, carry: Hidden, x: Input) -> tuple[Hidden, Hidden]:
         """One step: the next carry, which is the output too."""
         options = {"activation": self.activation, "residual": self.residual}
         y = simple_step(carry, self.dense_i(x), self.dense_h(carry), **options)
         return y, y
 
-    def initial_carry(self, x: Float[Array, "*batch in_features"]) -> Float[Array, "*batch hidden_features"]:
+    def initial_carry(self, x: Input) -> Hidden:
         """Zeros for inputs like `x`."""
         return _zeros(x, self.dense_i, self.hidden_features)
 
 
-class GRUCell(RecurrentCell[Any]):
+class GatedCell(SharedConstructor, RecurrentCell[Carry]):
+    """What `GRUCell`, `LSTMCell` and `OptimizedLSTMCell` share: their options; each says which maps it makes."""
+
+    in_features: int = static()
+    hidden_features: int = static()
+    gate: Activation = static()
+    activation: Activation = static()
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        *,
+        key: KeyLike,
+        use_bias: bool = True,
+        gate: Activation = jax.nn.sigmoid,
+        activation: Activation = jnp.tanh,
+        kernel_init: Initializer = default_kernel_init,
+        recurrent_init: Initializer = default_recurrent_init,
+        bias_init: Initializer = initializers.zeros,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+    ):
+        layer = type(self).__name__
+        check_positive(layer, in_features=in_features, hidden_features=hidden_features)
+        self.in_features, self.hidden_features = in_features, hidden_features
+        self.gate, self.activation = gate, activation
+        linear = functools.partial(Linear, bias_init=bias_init, dtype=dtype, param_dtype=param_dtype)
+        of_input = functools.partial(linear, in_features, kernel_init=kernel_init)
+        of_carry = functools.partial(linear, hidden_features, kernel_init=recurrent_init)
+        self._make_maps(of_input, of_carry, key, use_bias)
+
+    @abc.abstractmethod
+    def _make_maps(self, of_input: Any, of_carry: Any, key: Any, use_bias: bool) -> None:
+        """Makes the maps of the input and of the carry, given what makes one of each from its output features."""
+
+
+class FusedCell(GatedCell[Carry], init=False):
+    """A cell with one map of the input and one of the carry for all gates, one of which has the bias."""
+
+    dense_i: Linear
+    dense_h: Linear
+    _gates: ClassVar[int]
+    _carry_has_bias: ClassVar[bool]
+
+    def _make_maps(self, of_input: Any, of_carry: Any, key: Any, use_bias: bool) -> None:
+        keys, size = parameter_keys(key, 2, type(self).__name__), self._gates * self.hidden_features
+        self.dense_i = of_input(size, key=keys[0], use_bias=use_bias and not self._carry_has_bias)
+        self.dense_h = of_carry(size, key=keys[1], use_bias=use_bias and self._carry_has_bias)
+
+
+class GRUCell(FusedCell[Any], init=False):
     """A gated recurrent unit: the output is the carry too.
 
     Args:
@@ -160,51 +213,19 @@ class GRUCell(RecurrentCell[Any]):
     Source: Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder", 2014.
     """
 
-    dense_i: Linear
-    dense_h: Linear
-    in_features: int = static()
-    hidden_features: int = static()
-    gate: Activation = static()
-    activation: Activation = static()
+    _gates, _carry_has_bias = 3, False
 
-    def __init__(
-        self,
-        in_features: int,
-        hidden_features: int,
-        *,
-        key: KeyLike,
-        use_bias: bool = True,
-        gate: Activation = jax.nn.sigmoid,
-        activation: Activation = jnp.tanh,
-        kernel_init: Initializer = default_kernel_init,
-        recurrent_init: Initializer = default_recurrent_init,
-        bias_init: Initializer = initializers.zeros,
-        dtype: Any = None,
-        param_dtype: Any = jnp.float32,
-    ):
-        check_positive("GRUCell", in_features=in_features, hidden_features=hidden_features)
-        keys = parameter_keys(key, 2, "GRUCell")
-        options: dict[str, Any] = {"bias_init": bias_init, "dtype": dtype, "param_dtype": param_dtype}
-        sizes = in_features, 3 * hidden_features
-        self.dense_i = Linear(*sizes, use_bias=use_bias, kernel_init=kernel_init, key=keys[0], **options)
-        recurrent = {"use_bias": False, "kernel_init": recurrent_init, **options}
-        self.dense_h = Linear(hidden_features, 3 * hidden_features, key=keys[1], **recurrent)
-        self.in_features, self.hidden_features = in_features, hidden_features
-        self.gate, self.activation = gate, activation
-
-    def __call__(
-        self, carry: Float[Array, "*batch hidden_features"], x: Float[Array, "*batch in_features"]
-    ) -> tuple[Float[Array, "*batch hidden_features"], Float[Array, "*batch hidden_features"]]:
+    def __call__(self, carry: Hidden, x: Input) -> tuple[Hidden, Hidden]:
         """One step: the next carry, which is the output too."""
         y = gru_step(carry, self.dense_i(x), self.dense_h(carry), gate=self.gate, activation=self.activation)
         return y, y
 
-    def initial_carry(self, x: Float[Array, "*batch in_features"]) -> Float[Array, "*batch hidden_features"]:
+    def initial_carry(self, x: Input) -> Hidden:
         """Zeros for inputs like `x`."""
         return _zeros(x, self.dense_i, self.hidden_features)
 
 
-class LSTMCell(RecurrentCell[Any]):
+class LSTMCell(GatedCell[Any], init=False):
     """A long short-term memory; its carry is `(memory, output)`.
 
     It has a map for each gate; `OptimizedLSTMCell` has one for all four, which is faster.
@@ -239,50 +260,13 @@ class LSTMCell(RecurrentCell[Any]):
     hf: Linear
     hg: Linear
     ho: Linear
-    in_features: int = static()
-    hidden_features: int = static()
-    gate: Activation = static()
-    activation: Activation = static()
 
-    def __init__(
-        self,
-        in_features: int,
-        hidden_features: int,
-        *,
-        key: KeyLike,
-        use_bias: bool = True,
-        gate: Activation = jax.nn.sigmoid,
-        activation: Activation = jnp.tanh,
-        kernel_init: Initializer = default_kernel_init,
-        recurrent_init: Initializer = default_recurrent_init,
-        bias_init: Initializer = initializers.zeros,
-        dtype: Any = None,
-        param_dtype: Any = jnp.float32,
-    ):
-        check_positive("LSTMCell", in_features=in_features, hidden_features=hidden_features)
-        keys = parameter_keys(key, 8, "LSTMCell")
-        options: dict[str, Any] = {"bias_init": bias_init, "dtype": dtype, "param_dtype": param_dtype}
+    def _make_maps(self, of_input: Any, of_carry: Any, key: Any, use_bias: bool) -> None:
+        keys, size = parameter_keys(key, 8, type(self).__name__), self.hidden_features
+        self.ii, self.if_, self.ig, self.io = (of_input(size, key=key, use_bias=False) for key in keys[:4])
+        self.hi, self.hf, self.hg, self.ho = (of_carry(size, key=key, use_bias=use_bias) for key in keys[4:])
 
-        def of_input(key: Any) -> Linear:
-            return Linear(in_features, hidden_features, use_bias=False, kernel_init=kernel_init, key=key, **options)
-
-        def of_carry(key: Any) -> Linear:
-            recurrent = {"use_bias": use_bias, "kernel_init": recurrent_init, **options}
-            return Linear(hidden_features, hidden_features, key=key, **recurrent)
-
-        self.ii, self.if_, self.ig, self.io = map(of_input, keys[:4])
-        self.hi, self.hf, self.hg, self.ho = map(of_carry, keys[4:])
-        self.in_features, self.hidden_features = in_features, hidden_features
-        self.gate, self.activation = gate, activation
-
-    def __call__(
-        self,
-        carry: tuple[Float[Array, "*batch hidden_features"], Float[Array, "*batch hidden_features"]],
-        x: Float[Array, "*batch in_features"],
-    ) -> tuple[
-        tuple[Float[Array, "*batch hidden_features"], Float[Array, "*batch hidden_features"]],
-        Float[Array, "*batch hidden_features"],
-    ]:
+    def __call__(self, carry: Memory, x: Input) -> tuple[Memory, Hidden]:
         """One step: the next `(memory, output)`, and the output."""
         memory, h = carry
         pairs = (self.ii, self.hi), (self.if_, self.hf), (self.ig, self.hg), (self.io, self.ho)
@@ -290,14 +274,12 @@ class LSTMCell(RecurrentCell[Any]):
         memory, y = lstm_step(memory, *gates, gate=self.gate, activation=self.activation)
         return (memory, y), y
 
-    def initial_carry(
-        self, x: Float[Array, "*batch in_features"]
-    ) -> tuple[Float[Array, "*batch hidden_features"], Float[Array, "*batch hidden_features"]]:
+    def initial_carry(self, x: Input) -> Memory:
         """Zeros for inputs like `x`."""
         return _zeros(x, self.ii, self.hidden_features), _zeros(x, self.ii, self.hidden_features)
 
 
-class OptimizedLSTMCell(RecurrentCell[Any]):
+class OptimizedLSTMCell(FusedCell[Any], init=False):
     """A long short-term memory with one map of the input and one of the carry for all four gates `i, f, g, o`.
 
     Its carry is `(memory, output)`. Arguments are those of `LSTMCell`, and with the kernels of that put side by side it
@@ -325,55 +307,16 @@ class OptimizedLSTMCell(RecurrentCell[Any]):
     Source: Hochreiter and Schmidhuber, "Long Short-Term Memory", 1997.
     """
 
-    dense_i: Linear
-    dense_h: Linear
-    in_features: int = static()
-    hidden_features: int = static()
-    gate: Activation = static()
-    activation: Activation = static()
+    _gates, _carry_has_bias = 4, True
 
-    def __init__(
-        self,
-        in_features: int,
-        hidden_features: int,
-        *,
-        key: KeyLike,
-        use_bias: bool = True,
-        gate: Activation = jax.nn.sigmoid,
-        activation: Activation = jnp.tanh,
-        kernel_init: Initializer = default_kernel_init,
-        recurrent_init: Initializer = default_recurrent_init,
-        bias_init: Initializer = initializers.zeros,
-        dtype: Any = None,
-        param_dtype: Any = jnp.float32,
-    ):
-        check_positive("OptimizedLSTMCell", in_features=in_features, hidden_features=hidden_features)
-        keys = parameter_keys(key, 2, "OptimizedLSTMCell")
-        options: dict[str, Any] = {"bias_init": bias_init, "dtype": dtype, "param_dtype": param_dtype}
-        sizes = in_features, 4 * hidden_features
-        self.dense_i = Linear(*sizes, use_bias=False, kernel_init=kernel_init, key=keys[0], **options)
-        recurrent = {"use_bias": use_bias, "kernel_init": recurrent_init, **options}
-        self.dense_h = Linear(hidden_features, 4 * hidden_features, key=keys[1], **recurrent)
-        self.in_features, self.hidden_features = in_features, hidden_features
-        self.gate, self.activation = gate, activation
-
-    def __call__(
-        self,
-        carry: tuple[Float[Array, "*batch hidden_features"], Float[Array, "*batch hidden_features"]],
-        x: Float[Array, "*batch in_features"],
-    ) -> tuple[
-        tuple[Float[Array, "*batch hidden_features"], Float[Array, "*batch hidden_features"]],
-        Float[Array, "*batch hidden_features"],
-    ]:
+    def __call__(self, carry: Memory, x: Input) -> tuple[Memory, Hidden]:
         """One step: the next `(memory, output)`, and the output."""
         memory, h = carry
         gates = jnp.split(self.dense_i(x) + self.dense_h(h), 4, axis=-1)
         memory, y = lstm_step(memory, *gates, gate=self.gate, activation=self.activation)
         return (memory, y), y
 
-    def initial_carry(
-        self, x: Float[Array, "*batch in_features"]
-    ) -> tuple[Float[Array, "*batch hidden_features"], Float[Array, "*batch hidden_features"]]:
+    def initial_carry(self, x: Input) -> Memory:
         """Zeros for inputs like `x`."""
         return _zeros(x, self.dense_i, self.hidden_features), _zeros(x, self.dense_i, self.hidden_features)
 

@@ -8,7 +8,7 @@ around, and outputs always lie where their inputs do.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack, overload
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,15 @@ from weft.modules.explicit import is_divided, settled
 from weft.transforms.scanning import scan
 
 Carry = TypeVar("Carry")
+
+
+class SequenceOptions(TypedDict, total=False):
+    """What a call over sequences takes by name."""
+
+    initial_carry: Any
+    lengths: Array | None
+    mask: Array | None
+    key: Array | None
 
 
 class RNN(Module, Generic[Carry]):  # weft: skip(of any cell)
@@ -61,27 +70,16 @@ class RNN(Module, Generic[Carry]):  # weft: skip(of any cell)
 
     @overload
     def __call__(
-        self,
-        x: Array,
-        *,
-        initial_carry: Any = None,
-        lengths: Array | None = None,
-        mask: Array | None = None,
-        return_carry: Literal[True],
-        reverse: bool | None = None,
-        key: Array | None = None,
+        self, x: Array, *, return_carry: Literal[True], reverse: bool | None = None, **options: Unpack[SequenceOptions]
     ) -> tuple[Carry, Any]: ...
     @overload
     def __call__(
         self,
         x: Array,
         *,
-        initial_carry: Any = None,
-        lengths: Array | None = None,
-        mask: Array | None = None,
         return_carry: Literal[False] = False,
         reverse: bool | None = None,
-        key: Array | None = None,
+        **options: Unpack[SequenceOptions],
     ) -> Any: ...
     def __call__(
         self,
@@ -222,25 +220,11 @@ class Bidirectional(Module):  # weft: skip(of any cells)
 
     @overload
     def __call__(
-        self,
-        x: Array,
-        *,
-        initial_carry: tuple[Any, Any] | None = None,
-        lengths: Array | None = None,
-        mask: Array | None = None,
-        return_carry: Literal[True],
-        key: Array | None = None,
+        self, x: Array, *, return_carry: Literal[True], **options: Unpack[SequenceOptions]
     ) -> tuple[tuple[Any, Any], Any]: ...
     @overload
     def __call__(
-        self,
-        x: Array,
-        *,
-        initial_carry: tuple[Any, Any] | None = None,
-        lengths: Array | None = None,
-        mask: Array | None = None,
-        return_carry: Literal[False] = False,
-        key: Array | None = None,
+        self, x: Array, *, return_carry: Literal[False] = False, **options: Unpack[SequenceOptions]
     ) -> Any: ...
     def __call__(
         self,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType as MappingProxyType  # other code puts its own in its place
 from typing import Any
 
@@ -19,7 +18,7 @@ from weft.nnx.nn.attention_functions import dot_product_attention as dot_product
 from weft.nnx.nn.attention_functions import dot_product_attention_weights as dot_product_attention_weights
 from weft.nnx.nn.attention_functions import make_attention_mask as make_attention_mask
 from weft.nnx.nn.attention_functions import make_causal_mask as make_causal_mask
-from weft.nnx.nn.construct import NO_METADATA, Metadata, as_sizes, first_given
+from weft.nnx.nn.construct import NO_METADATA, Metadata, Sizes, as_sizes, first_given, keep_options
 from weft.nnx.nn.linear import LinearGeneral, default_bias_init, default_kernel_init
 from weft.nnx.nn.normalization import LayerNorm
 from weft.nnx.nn.rope import RoPE as RoPE
@@ -74,6 +73,26 @@ class MultiHeadAttention(Module):
     Source: Vaswani et al., "Attention Is All You Need", 2017.
     """
 
+    num_heads: int
+    in_features: int
+    qkv_features: int
+    out_features: int
+    in_kv_features: int
+    num_kv_heads: int
+    dtype: Any
+    param_dtype: Any
+    broadcast_dropout: bool
+    dropout_rate: float
+    deterministic: bool | None
+    precision: Any
+    use_bias: bool
+    attention_fn: Callable[..., jax.Array]
+    decode: bool | None
+    normalize_qk: bool
+    query: LinearGeneral
+    key: LinearGeneral
+    value: LinearGeneral
+    out: LinearGeneral
     query_ln: LayerNorm | None
     key_ln: LayerNorm | None
     cached_key: Cache[jax.Array] | None
@@ -125,54 +144,9 @@ class MultiHeadAttention(Module):
         self.out_features = in_features if out_features is None else out_features
         self.in_kv_features = in_features if in_kv_features is None else in_kv_features
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        self.dtype = dtype
-        self.param_dtype = param_dtype
-        self.broadcast_dropout = broadcast_dropout
-        self.dropout_rate = dropout_rate
-        self.deterministic = deterministic
-        self.precision = precision
-        self.use_bias = use_bias
-        self.attention_fn = attention_fn
-        self.decode = decode
-        self.normalize_qk = normalize_qk
-        self.qkv_promote_dtype = qkv_promote_dtype
-        self.out_promote_dtype = out_promote_dtype
-        self.ln_promote_dtype = ln_promote_dtype
-        self.qkv_dot_general = qkv_dot_general
-        self.out_dot_general = out_dot_general
-        self.qkv_dot_general_cls = qkv_dot_general_cls
-        self.out_dot_general_cls = out_dot_general_cls
+        keep_options(self, locals(), but=("keep_rngs", *vars(self)))
         self.head_dim = _head_size(self)
-        computed: dict[str, Any] = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
-        linear = functools.partial(LinearGeneral, use_bias=use_bias, precision=precision, **computed)
-        projection = functools.partial(
-            linear,
-            kernel_init=kernel_init,
-            bias_init=bias_init,
-            promote_dtype=qkv_promote_dtype,
-            dot_general=qkv_dot_general,
-            dot_general_cls=qkv_dot_general_cls,
-            kernel_metadata=kernel_metadata,
-            bias_metadata=bias_metadata,
-        )
-        self.query = projection(self.in_features, (num_heads, self.head_dim))
-        self.key = projection(self.in_kv_features, (self.num_kv_heads, self.head_dim))
-        self.value = projection(self.in_kv_features, (self.num_kv_heads, self.head_dim))
-        norm = functools.partial(LayerNorm, self.head_dim, use_bias=False, promote_dtype=ln_promote_dtype, **computed)
-        self.query_ln = norm(scale_metadata=query_ln_scale_metadata) if normalize_qk else data(None)
-        self.key_ln = norm(scale_metadata=key_ln_scale_metadata) if normalize_qk else data(None)
-        self.out = linear(
-            (num_heads, self.head_dim),
-            self.out_features,
-            axis=(-2, -1),
-            kernel_init=out_kernel_init or kernel_init,
-            bias_init=out_bias_init or bias_init,
-            promote_dtype=out_promote_dtype,
-            dot_general=out_dot_general,
-            dot_general_cls=out_dot_general_cls,
-            kernel_metadata=out_kernel_metadata or kernel_metadata,
-            bias_metadata=out_bias_metadata or bias_metadata,
-        )
+        _make_maps(self, locals())
         self.rngs = rngs.dropout.fork() if keep_rngs and dropout_rate > 0 else None
         self.cached_key = self.cached_value = self.cache_index = data(None)
 
@@ -214,34 +188,18 @@ class MultiHeadAttention(Module):
         Raises:
             ValueError: if shapes do not fit, or a mode, the cache or a stream is missing. The cache stays as it was.
         """
-        inputs_k, inputs_v = _inputs(self, inputs_q, inputs_k, inputs_v)
-        query = self.query(inputs_q, out_sharding=qkv_sharding)
-        key = self.key(inputs_k, out_sharding=qkv_sharding)
-        value = self.value(inputs_v, out_sharding=qkv_sharding)
-        if self.query_ln is not None and self.key_ln is not None:
-            query, key = self.query_ln(query), self.key_ln(key)
+        query, key, value = _projected(self, inputs_q, inputs_k, inputs_v, qkv_sharding)
         decoding = first_given("decode", decode, self.decode, owner=self)
         if decoding:
             key, value, mask = _from_cache(self, key, value, mask)
             if input_positions is None and turns_by_position(self.attention_fn):
                 input_positions = jnp.reshape(_cache(self)[2][...], (1,))
-        deterministic, dropout_key = _dropout(self, deterministic, rngs)
-        x = self.attention_fn(
-            query,
-            key,
-            value,
-            mask=mask,
-            dropout_rng=dropout_key,
-            dropout_rate=self.dropout_rate,
-            broadcast_dropout=self.broadcast_dropout,
-            deterministic=deterministic,
-            dtype=self.dtype,
-            precision=self.precision,
-            module=self if sow_weights else None,
-            # A step's only query is behind all keys that the mask lets it see.
-            is_causal=is_causal and not decoding,
-            **({} if input_positions is None else {"input_positions": input_positions}),
-        )
+        options = {name: getattr(self, name) for name in ("dropout_rate", "broadcast_dropout", "dtype", "precision")}
+        options["deterministic"], options["dropout_rng"] = _dropout(self, deterministic, rngs)
+        options |= {} if input_positions is None else {"input_positions": input_positions}
+        # A step's only query is behind all keys that the mask lets it see.
+        options |= {"mask": mask, "module": self if sow_weights else None, "is_causal": is_causal and not decoding}
+        x = self.attention_fn(query, key, value, **options)
         if decoding:
             # Only now: a step that fails on the way leaves the cache as it was, and may be made again.
             keys, values, index = _cache(self)
@@ -302,8 +260,33 @@ def _head_size(layer: Any) -> int:
     return layer.qkv_features // layer.num_heads
 
 
-def _inputs(layer: Any, q: jax.Array, k: jax.Array | None, v: jax.Array | None) -> tuple[jax.Array, jax.Array]:
-    """What makes keys and values, given what makes queries and what the call says."""
+def _make_maps(layer: Any, given: Mapping[str, Any]) -> None:
+    """Makes the maps and norms, in flax's order, of what the constructor was given."""
+    options = {"dtype": layer.dtype, "param_dtype": layer.param_dtype, "rngs": given["rngs"]}
+
+    def linear(kind: str, prefix: str, inputs: Sizes, outputs: Sizes, **axes: Any) -> LinearGeneral:
+        products = {name: given[f"{kind}_{name}"] for name in ("promote_dtype", "dot_general", "dot_general_cls")}
+        made_by = ("kernel_init", "bias_init", "kernel_metadata", "bias_metadata")
+        # The last map has those of the others, unless it was given its own.
+        parameters = {name: given[prefix + name] or given[name] for name in made_by}
+        biased = {"use_bias": layer.use_bias, "precision": layer.precision}
+        return LinearGeneral(inputs, outputs, **axes, **biased, **products, **parameters, **options)
+
+    def norm(name: str) -> LayerNorm:
+        learned = {"use_bias": False, "scale_metadata": given[f"{name}_ln_scale_metadata"]}
+        return LayerNorm(layer.head_dim, promote_dtype=layer.ln_promote_dtype, **learned, **options)
+
+    heads, size = layer.num_heads, layer.head_dim
+    layer.query = linear("qkv", "", layer.in_features, (heads, size))
+    layer.key = linear("qkv", "", layer.in_kv_features, (layer.num_kv_heads, size))
+    layer.value = linear("qkv", "", layer.in_kv_features, (layer.num_kv_heads, size))
+    layer.query_ln = norm("query") if layer.normalize_qk else data(None)
+    layer.key_ln = norm("key") if layer.normalize_qk else data(None)
+    layer.out = linear("out", "out_", (heads, size), layer.out_features, axis=(-2, -1))
+
+
+def _projected(layer: Any, q: jax.Array, k: jax.Array | None, v: jax.Array | None, sharding: Any) -> list[jax.Array]:
+    """The heads' queries, keys and values, of what the call was given."""
     if k is None and v is not None:
         raise ConfigError("inputs_v was given without inputs_k", fix="pass inputs_k; inputs_v is the same by default")
     if q.shape[-1] != layer.in_features:
@@ -313,7 +296,12 @@ def _inputs(layer: Any, q: jax.Array, k: jax.Array | None, v: jax.Array | None) 
             at=f"inputs_q: {jax.typeof(q)}",
         )
     k = q if k is None else k
-    return k, k if v is None else v
+    inputs = (q, k, k if v is None else v)
+    maps = (layer.query, layer.key, layer.value)
+    query, key, value = (project(x, out_sharding=sharding) for project, x in zip(maps, inputs, strict=True))
+    if layer.query_ln is not None and layer.key_ln is not None:
+        query, key = layer.query_ln(query), layer.key_ln(key)
+    return [query, key, value]
 
 
 def _cache(layer: Any) -> tuple[Cache[Any], Cache[Any], Cache[Any]]:

@@ -88,7 +88,7 @@ def kept_stream(keep_rngs: bool, rngs: Any) -> Any:
     if not keep_rngs:
         return data(None)
     warnings.warn(
-        "'keep_rngs' is deprecated: give the call its streams, cell.initialize_carry(..., rngs)", stacklevel=3
+        "'keep_rngs' is deprecated: give the call its streams, cell.initialize_carry(..., rngs)", stacklevel=4
     )
     return rngs.carry.fork()
 

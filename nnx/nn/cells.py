@@ -19,8 +19,8 @@ What their arguments have in common:
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -45,6 +45,29 @@ def modified_orthogonal(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp
     'bfloat16'
     """
     return _orthogonal(key, shape).astype(dtype)
+
+
+def begin_cell(cell: Any, given: Mapping[str, Any]) -> tuple[Callable[..., Linear], Callable[..., Linear], Any]:
+    """Keeps what a cell's constructor was given, but for its parameters and the first carry.
+
+    Args:
+        cell: the cell.
+        given: the constructor's `locals()`.
+
+    Returns:
+        What makes maps of the input and of the carry, of as many output features as it is given; and the options of
+        those that have a bias.
+    """
+    keep_options(cell, given, but=("keep_rngs",))
+    cell.rngs = kept_stream(given["keep_rngs"], given["rngs"])
+    linear = functools.partial(
+        Linear, **{name: given[name] for name in ("dtype", "param_dtype", "promote_dtype", "rngs")}
+    )
+    of_input, of_carry = (
+        functools.partial(linear, size, kernel_init=given[f"{kind}_init"], kernel_metadata=given[f"{kind}_metadata"])
+        for size, kind in ((cell.in_features, "kernel"), (cell.hidden_features, "recurrent_kernel"))
+    )
+    return of_input, of_carry, {"bias_init": given["bias_init"], "bias_metadata": given["bias_metadata"]}
 
 
 class SimpleCell(VectorCell):
@@ -87,16 +110,10 @@ class SimpleCell(VectorCell):
         recurrent_kernel_metadata: Metadata = NO_METADATA,
         bias_metadata: Metadata = NO_METADATA,
     ):
-        keep_options(self, locals(), but=("keep_rngs",))
-        self.rngs = kept_stream(keep_rngs, rngs)
-        options = {"dtype": dtype, "param_dtype": param_dtype, "promote_dtype": promote_dtype, "rngs": rngs}
+        of_input, of_carry, bias = begin_cell(self, locals())
         # The map of the carry draws its key first here; in the other cells it is the second.
-        of_carry = {"kernel_init": recurrent_kernel_init, "kernel_metadata": recurrent_kernel_metadata, **options}
-        self.dense_h = Linear(hidden_features, hidden_features, use_bias=False, **of_carry)
-        of_input = {"kernel_init": kernel_init, "kernel_metadata": kernel_metadata, **options}
-        self.dense_i = Linear(
-            in_features, hidden_features, bias_init=bias_init, bias_metadata=bias_metadata, **of_input
-        )
+        self.dense_h = of_carry(hidden_features, use_bias=False)
+        self.dense_i = of_input(hidden_features, **bias)
         self.carry_init = kept_init(carry_init)
 
     def __call__(self, carry: jax.Array, inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -106,20 +123,11 @@ class SimpleCell(VectorCell):
         return y, y
 
 
-class GRUCell(VectorCell):
-    """A gated recurrent unit: the output is the carry too. Its arguments are said in `cells`.
+class _FusedCell(RNNCellBase):
+    """Cells with one map of the input and one of the carry for all gates, one of which has the bias."""
 
-    Raises:
-        TypeError: if `rngs` are no `Rngs`.
-
-    >>> from weft import nnx
-    >>> cell, x = GRUCell(3, 4, rngs=nnx.Rngs(0)), jnp.ones((2, 3))
-    >>> carry, y = cell(cell.initialize_carry(x.shape, nnx.Rngs(0)), x)
-    >>> y.shape, cell.dense_i.kernel.shape
-    ((2, 4), (3, 12))
-
-    Source: Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder", 2014.
-    """
+    _gates: ClassVar[int]
+    _carry_has_bias: ClassVar[bool]
 
     def __init__(
         self,
@@ -141,16 +149,29 @@ class GRUCell(VectorCell):
         recurrent_kernel_metadata: Metadata = NO_METADATA,
         bias_metadata: Metadata = NO_METADATA,
     ):
-        keep_options(self, locals(), but=("keep_rngs",))
-        self.rngs = kept_stream(keep_rngs, rngs)
-        options = {"dtype": dtype, "param_dtype": param_dtype, "promote_dtype": promote_dtype, "rngs": rngs}
-        of_input = {"kernel_init": kernel_init, "kernel_metadata": kernel_metadata, **options}
-        self.dense_i = Linear(
-            in_features, 3 * hidden_features, bias_init=bias_init, bias_metadata=bias_metadata, **of_input
-        )
-        of_carry = {"kernel_init": recurrent_kernel_init, "kernel_metadata": recurrent_kernel_metadata, **options}
-        self.dense_h = Linear(hidden_features, 3 * hidden_features, use_bias=False, **of_carry)
+        of_input, of_carry, bias = begin_cell(self, locals())
+        size = self._gates * hidden_features
+        self.dense_i = of_input(size, **({"use_bias": False} if self._carry_has_bias else bias))
+        self.dense_h = of_carry(size, **(bias if self._carry_has_bias else {"use_bias": False}))
         self.carry_init = kept_init(carry_init)
+
+
+class GRUCell(_FusedCell, VectorCell):
+    """A gated recurrent unit: the output is the carry too. Its arguments are said in `cells`.
+
+    Raises:
+        TypeError: if `rngs` are no `Rngs`.
+
+    >>> from weft import nnx
+    >>> cell, x = GRUCell(3, 4, rngs=nnx.Rngs(0)), jnp.ones((2, 3))
+    >>> carry, y = cell(cell.initialize_carry(x.shape, nnx.Rngs(0)), x)
+    >>> y.shape, cell.dense_i.kernel.shape
+    ((2, 4), (3, 12))
+
+    Source: Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder", 2014.
+    """
+
+    _gates, _carry_has_bias = 3, False
 
     def __call__(self, carry: jax.Array, inputs: jax.Array) -> tuple[jax.Array, jax.Array]:
         """One step: the next carry, which is the output too, `(*batch, hidden_features)`."""
@@ -196,16 +217,9 @@ class LSTMCell(MemoryCell):
         recurrent_kernel_metadata: Metadata = NO_METADATA,
         bias_metadata: Metadata = NO_METADATA,
     ):
-        keep_options(self, locals(), but=("keep_rngs",))
-        self.rngs = kept_stream(keep_rngs, rngs)
-        options = {"dtype": dtype, "param_dtype": param_dtype, "promote_dtype": promote_dtype, "rngs": rngs}
-        options_i = {"kernel_init": kernel_init, "kernel_metadata": kernel_metadata, "use_bias": False, **options}
-        of_input = functools.partial(Linear, in_features, hidden_features, **options_i)
-        options |= {"kernel_init": recurrent_kernel_init, "kernel_metadata": recurrent_kernel_metadata}
-        options |= {"bias_init": bias_init, "bias_metadata": bias_metadata}
-        of_carry = functools.partial(Linear, hidden_features, hidden_features, **options)
-        self.ii, self.if_, self.ig, self.io = (of_input() for _ in range(4))
-        self.hi, self.hf, self.hg, self.ho = (of_carry() for _ in range(4))
+        of_input, of_carry, bias = begin_cell(self, locals())
+        self.ii, self.if_, self.ig, self.io = (of_input(hidden_features, use_bias=False) for _ in range(4))
+        self.hi, self.hf, self.hg, self.ho = (of_carry(hidden_features, **bias) for _ in range(4))
         self.carry_init = kept_init(carry_init)
 
     def __call__(
@@ -219,7 +233,7 @@ class LSTMCell(MemoryCell):
         return (memory, y), y
 
 
-class OptimizedLSTMCell(MemoryCell):
+class OptimizedLSTMCell(_FusedCell, MemoryCell):
     """A long short-term memory with one map of the input and one of the carry, for all four gates `i, f, g, o`.
 
     Its carry is `(memory, output)`. Its arguments are said in `cells`; with the kernels of `LSTMCell` put side by side
@@ -237,36 +251,7 @@ class OptimizedLSTMCell(MemoryCell):
     Source: Hochreiter and Schmidhuber, "Long Short-Term Memory", 1997.
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        hidden_features: int,
-        *,
-        gate_fn: Callable[..., Any] = sigmoid,
-        activation_fn: Callable[..., Any] = tanh,
-        kernel_init: Callable[..., Any] = default_kernel_init,
-        recurrent_kernel_init: Callable[..., Any] = _orthogonal,
-        bias_init: Callable[..., Any] = default_bias_init,
-        dtype: Any = None,
-        param_dtype: Any = jnp.float32,
-        carry_init: Callable[..., Any] | None = None,
-        promote_dtype: Callable[..., Any] = dtypes.promote_dtype,
-        keep_rngs: bool = False,
-        rngs: Rngs,
-        kernel_metadata: Metadata = NO_METADATA,
-        recurrent_kernel_metadata: Metadata = NO_METADATA,
-        bias_metadata: Metadata = NO_METADATA,
-    ):
-        keep_options(self, locals(), but=("keep_rngs",))
-        self.rngs = kept_stream(keep_rngs, rngs)
-        options = {"dtype": dtype, "param_dtype": param_dtype, "promote_dtype": promote_dtype, "rngs": rngs}
-        of_input = {"kernel_init": kernel_init, "kernel_metadata": kernel_metadata, **options}
-        self.dense_i = Linear(in_features, 4 * hidden_features, use_bias=False, **of_input)
-        of_carry = {"kernel_init": recurrent_kernel_init, "kernel_metadata": recurrent_kernel_metadata, **options}
-        self.dense_h = Linear(
-            hidden_features, 4 * hidden_features, bias_init=bias_init, bias_metadata=bias_metadata, **of_carry
-        )
-        self.carry_init = kept_init(carry_init)
+    _gates, _carry_has_bias = 4, True
 
     def __call__(
         self, carry: tuple[jax.Array, jax.Array], inputs: jax.Array

@@ -147,14 +147,7 @@ class RNN(Module):
         if isinstance(stream, Rngs):
             stream = stream.carry.fork()
         if initial_carry is None:
-            step_shape = inputs.shape[:time_axis] + inputs.shape[time_axis + 1 :]
-            initial_carry = self.cell.initialize_carry(step_shape, stream)
-            if is_divided(inputs):
-                along = [entry for axis, entry in enumerate(spec_of(inputs)) if axis != time_axis][:batch]
-                initial_carry = jax.tree.map(
-                    lambda leaf: jax.sharding.reshard(leaf, on_mesh_of(along, inputs)), initial_carry
-                )
-
+            initial_carry = _first_carry(self.cell, inputs, time_axis, batch, stream)
         # The carry behind the padding is none of the sequence's: all are kept, and its own last one is picked below.
         history = return_carry and seq_lengths is not None
         own_axes = self.state_axes != _CARRIED or not isinstance(self.broadcast_rngs, str | None)
@@ -166,6 +159,15 @@ class RNN(Module):
         if reverse and keep_order:
             outputs = jax.tree.map(lambda leaf: flip_sequences(leaf, seq_lengths, batch, time_major), outputs)
         return (carry, outputs) if return_carry else outputs
+
+
+def _first_carry(cell: RNNCellBase, inputs: jax.Array, time_axis: int, batch: int, stream: Any) -> Carry:
+    """What a cell draws for the first step, divided among devices as the inputs are."""
+    carry = cell.initialize_carry(inputs.shape[:time_axis] + inputs.shape[time_axis + 1 :], stream)
+    if not is_divided(inputs):
+        return carry
+    along = [entry for axis, entry in enumerate(spec_of(inputs)) if axis != time_axis][:batch]
+    return jax.tree.map(lambda leaf: jax.sharding.reshard(leaf, on_mesh_of(along, inputs)), carry)
 
 
 def _own_stream(rngs: Any) -> RngStream:

@@ -83,6 +83,10 @@ def test_a_refusal_names_the_layer_its_path_and_the_argument(case: str):
         ),
         (lambda: weft.Linear(3, 4, key=jax.random.split(KEY)), weft.SeedError, r"one typed key, not .* shape \(2,\)"),
         (lambda: weft.MLP(3, 4, depth=2, key=KEY), TypeError, "MLP.* unexpected keyword argument 'depth'"),
+        (lambda: weft.Conv2d(3, 4, 3, stride=2, key=KEY), TypeError, "Conv2d.* unexpected keyword argument 'stride'"),
+        (lambda: weft.InstanceNorm(3, eps=1e-6), TypeError, "InstanceNorm.* unexpected keyword argument 'eps'"),
+        (lambda: weft.LayerNorm(3, eps=1e-6), TypeError, "LayerNorm.* unexpected keyword argument 'eps'"),
+        (lambda: weft.GRUCell(3, key=KEY), TypeError, "GRUCell.* 'hidden_features'"),
     ],
 )
 def test_what_a_constructor_cannot_be_given_is_said_in_its_words(make: Any, error: type[Exception], text: str):

@@ -6,7 +6,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
-from weft.modules import ops
+from weft.core.records.module import static
+from weft.modules import Linear, ops
+from weft.modules.op import kept_options
 
 X, KERNEL = jnp.ones((2, 3)), jnp.ones((3, 4))
 
@@ -56,3 +58,12 @@ def test_op_by_op_an_op_is_its_operations():
         double(X)
     assert issubclass(calls[-1], type(X))
     assert len(calls) == 2
+
+
+def test_a_field_that_a_subclass_adds_is_no_option_of_the_op():
+    class Mine(Linear):
+        promote: str = static(default="what it means here")
+
+    layer = Mine(2, 3, out_dtype=jnp.float32, key=jax.random.key(0))
+    assert kept_options(layer, ops.linear) == {"dtype": None, "out_dtype": jnp.dtype("float32"), "precision": None}
+    assert layer(jnp.ones(2)).shape == (3,)
