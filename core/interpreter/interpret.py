@@ -339,7 +339,7 @@ class Interpreted(Generic[O]):
             if came:
                 hand_over(came[0])
             elif isinstance(error, Exception):
-                self.explain(error, call)
+                self.explain(error, call, plan.crossing)
             raise
 
     def _guarded(self, plan: Plan, extra: PyTree, call: Call, groups: Groups) -> tuple[Any, ...]:
@@ -347,17 +347,18 @@ class Interpreted(Generic[O]):
             # The first call traces and lowers.
             out = call_with_room(plan.lifted, extra, *groups) if plan.uses == 1 else plan.lifted(extra, *groups)
         except Exception as error:
-            self.explain(error, call)
+            self.explain(error, call, plan.crossing)
             raise
         if plan.donation is not None:
             plan.donation.note(groups)
         return out
 
-    def explain(self, error: Exception, call: Call) -> None:
+    def explain(self, error: Exception, call: Call, crossing: AnyCrossing) -> None:
         """Raises a better error than one of JAX's, where an argument of the call is to blame."""
         # Taken apart once more, and only now: the quick way knows no paths, and most calls need none.
         from weft.core.interpreter.explain import explain
 
+        crossing.name_lanes(error)
         explain(error, lambda: self.boundary.enter(call)[1], self.boundary.layer)
 
     def _run_quickly(
@@ -377,7 +378,7 @@ class Interpreted(Generic[O]):
         try:
             out, updates, outcome = plan.lifted((), *groups)
         except Exception as error:
-            self.explain(error, call)
+            self.explain(error, call, plan.crossing)
             raise
         if plan.donation is not None:
             plan.donation.note(groups)

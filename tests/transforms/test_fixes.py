@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 import pytest
 import weft
-from weft import All, Inside, Param, PathContains
+from weft import All, Inside, Param, PathContains, nnx
 
 X = jnp.ones(3)
 
@@ -121,7 +121,7 @@ def scaled(rule: Any) -> Any:
 
 
 def test_cotangents_of_a_wrong_shape_are_told_by_the_argument_they_belong_to():
-    with pytest.raises(weft.StructureError, match="a cotangent must be of the shape of what it belongs to") as caught:
+    with pytest.raises(weft.StructureError, match="a cotangent must be of the shape and dtype of what") as caught:
         weft.grad(scaled(lambda saved, g: ({"w": g * saved[1]}, g * saved[0]["w"])))(1.0)
     assert "at: weights.w: ~float32[], its cotangent: float32[3]" in str(caught.value)
     assert "sum it over the axes along which that was broadcast" in caught.value.fix
@@ -145,9 +145,34 @@ def doubled_jvp() -> Any:
     ids=["jvp", "linearize", "vjp", "custom_jvp"],
 )
 def test_derivatives_of_a_wrong_shape_are_told_by_the_users_path(call: Any, place: str):
-    with pytest.raises(weft.StructureError, match="must be of the shape of what it belongs to") as caught:
+    with pytest.raises(weft.StructureError, match="must be of the shape and dtype of what it belongs to") as caught:
         call()
     assert f"at: {place}: float32[5]" in str(caught.value)
+
+
+HALF = X.astype("float16")
+
+
+@pytest.mark.parametrize(
+    ("call", "place"),
+    [
+        (lambda: weft.jvp(lambda a: a["w"], ({"w": X},), ({"w": HALF},)), "a.w: float32[3], its tangent"),
+        (lambda: weft.linearize(lambda a: 2 * a, X)[1](HALF), "a: float32[3], its tangent"),
+        (lambda: weft.vjp(lambda a: {"y": 2 * a}, X)[1]({"y": HALF}), "output.y: float32[3], its cotangent"),
+        (lambda: nnx.vjp(lambda a: {"y": 2 * a}, X)[1]({"y": HALF}), "output.y: float32[3], its cotangent"),
+    ],
+    ids=["jvp", "linearize", "vjp", "nnx.vjp"],
+)
+def test_derivatives_of_a_wrong_dtype_are_told_by_the_users_path(call: Any, place: str):
+    with pytest.raises(weft.StructureError, match="must be of the shape and dtype of what it belongs to") as caught:
+        call()
+    assert f"at: {place}: float16[3]" in str(caught.value)
+    assert ".astype" in caught.value.fix
+
+
+def test_cotangents_of_a_rule_may_be_of_another_precision_as_in_jax():
+    rule = scaled(lambda saved, g: ({"w": (g * saved[1]).sum().astype("float16")}, None))
+    assert float(weft.grad(rule)(1.0)) == 3.0
 
 
 class Normed(weft.Module):
