@@ -44,7 +44,7 @@ from weft.core.interpreter.boundary import (
     QuickWay,
 )
 from weft.core.interpreter.donations import Donation
-from weft.core.interpreter.prefixes import depends_on_leaves, distinct, rides_in
+from weft.core.interpreter.prefixes import depends_on_leaves, distinct, refuse_by_kind, rides_in
 from weft.core.interpreter.retraces import Traces
 from weft.core.interpreter.rules import Body, Finish, Lift, Lifted, Prepare, Rule
 from weft.core.interpreter.threaded import apart, boundary_of
@@ -152,6 +152,8 @@ class Interpreted(Generic[O]):
 
     def __init__(self, rule: Rule[O], boundary: AnyBoundary, functions: tuple[Function, ...], options: O):
         boundary, functions = boundary_of(boundary, functions, rule.name)
+        for option in rule.options:
+            refuse_by_kind(getattr(options, option, None), option, least=2)
         self.rule = rule
         self.boundary = boundary
         self.options = options

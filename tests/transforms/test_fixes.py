@@ -111,6 +111,36 @@ def test_remat_is_not_told_to_make_a_keyword_only_argument_static_as_it_is():
         weft.remat(power)(X, n=jnp.array(3))
 
 
+BY_KIND: Any = {Param: 0, ...: None}
+BY_VARIABLE: Any = {nnx.Param: None, ...: None}
+
+
+@pytest.mark.parametrize(
+    ("transform", "marked"),
+    [
+        (lambda: weft.vmap(lambda m: m, in_axes=(BY_KIND,)), "in_axes: weft.axes({Param: 0, ...: None})"),
+        (lambda: weft.vmap(lambda m: m, out_axes=BY_KIND), "out_axes: weft.axes({Param: 0, ...: None})"),
+        (lambda: weft.jit(lambda m: m, in_shardings={"m": BY_KIND}), "in_shardings: weft.axes({Param: 0, ...: None})"),
+        (lambda: nnx.vmap(lambda m: m, in_axes=({"m": BY_VARIABLE},)), "in_axes: nnx.StateAxes({Param: None, ...: N"),
+        (lambda: nnx.scan(lambda m: m, in_axes=BY_VARIABLE), "in_axes: nnx.StateAxes({Param: None, ...: None})"),
+        (lambda: nnx.jit(lambda m: m, out_shardings=BY_VARIABLE), "out_shardings: nnx.StateSharding({Param: None, ..."),
+    ],
+)
+def test_a_bare_dict_by_kind_is_answered_with_what_to_write(transform: Any, marked: str):
+    with pytest.raises(weft.AxisError, match="has a dict by kind where a tree is expected") as caught:
+        transform()
+    option, _, text = marked.partition(": ")
+    assert caught.value.what.startswith(option)
+    assert text in caught.value.fix
+
+
+def test_what_is_advised_for_a_dict_by_kind_works_and_an_argument_may_have_a_class_for_its_key():
+    net = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+    out = nnx.vmap(lambda net, x: net(x), in_axes=(nnx.StateAxes(BY_VARIABLE), 0))(net, jnp.ones((4, 2)))
+    assert out.shape == (4, 3)
+    assert weft.vmap(lambda x: x[int], in_axes=({int: 0},))({int: X}).shape == (3,)
+
+
 def scaled(rule: Any) -> Any:
     @weft.custom_vjp
     def scale(weights: Any, x: jax.Array) -> jax.Array:
