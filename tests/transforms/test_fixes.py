@@ -241,6 +241,42 @@ def test_a_forgotten_successor_is_told_at_the_users_line(loss: Any, transform: A
     assert "take it apart, y, normed = ..." in caught.value.fix
 
 
+class Outer(weft.Module):
+    inner: Normed
+
+    def both(self, x: jax.Array) -> tuple[jax.Array, Outer]:
+        return x, self
+
+
+UNNAMED = [
+    (lambda model: (model.inner(ROWS) - LABELS[:, None]).mean(), "Normed"),
+    (lambda model: (1.0 + 2 * (ROWS - model.inner(ROWS))).mean(), "Normed"),
+    (lambda model: (model.both(ROWS) ** 2).mean(), "Outer"),
+    (
+        lambda model: (
+            model.inner(ROWS)
+            / ROWS
+        ).mean(),
+        "Normed",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("loss", "name"), UNNAMED)
+@pytest.mark.parametrize("transform", [weft.grad, weft.jit])
+def test_arithmetic_with_a_pair_that_has_no_name_is_told_at_the_users_line(transform: Any, loss: Any, name: str):
+    with pytest.raises(weft.SuccessorError, match=f"a call of an? {name} gave a tuple: that of a stateful") as caught:
+        transform(loss)(Outer(normed()))
+    assert f"at: {__file__}:" in str(caught.value)
+    assert f"take it apart, y, {name.lower()} = ..." in caught.value.fix
+
+
+def test_arithmetic_with_another_tuple_keeps_the_words_of_python():
+    with pytest.raises(TypeError, match="unsupported operand") as caught:
+        weft.jit(lambda x: (x, x) - x)(X)
+    assert not isinstance(caught.value, weft.WeftError)
+
+
 def minimize(loss: Any, model: Any) -> Any:
     return weft.Optimizer(model, optax.sgd(0.1)).minimize(loss, model)
 
