@@ -1,8 +1,8 @@
 """Says where a successor was forgotten: `m(x)`, a pair `(y, successor)`, in the place of an array.
 
-NumPy, JAX and optax see a tuple there, and say so in words of their own: "invalid shape in fixed-type tuple". Mostly the
-pair is among the variables of what failed. In `m(x) - y` it never has a name, and is gone with the operation; the line's
-text says what was called.
+NumPy, JAX and optax see a tuple there, and say so in words of their own: "invalid shape in fixed-type tuple". Mostly
+the pair is among the variables of what failed. In `m(x) - y` it has no name, and is gone with the operation; the
+text of the line says what was called.
 """
 
 from __future__ import annotations
