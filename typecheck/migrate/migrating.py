@@ -127,18 +127,23 @@ def _over_equinox(project: Project, readers: dict[Source, Reader], done: Migrate
     concerned = {source: reader for source, reader in readers.items() if source.mentions("equinox")}
     known = {source: Known(reader, _elsewhere(source, project, readers)) for source, reader in readers.items()}
     found: dict[Source, Changes] = {}
+    # Once for each file, and not for each group that it is in.
+    stacking = {one for one in known if equinox_files.stacks(known[one])}
+    ties = {one: equinox_files.hazards(reader) for one, reader in readers.items()}
+    beside_numpy = {one: equinox_files.called_beside_numpy(reader) for one, reader in readers.items()}
+    bases = {name for reader in readers.values() for name in equinox_files.bases_in(reader)}
     unread = any(one.mentions("equinox") and one not in readers for one in project.sources)
     for source in concerned:
         if not source.asked:
             continue
         group = sorted(project.beside(source) & known.keys(), key=lambda one: one.path)
-        hazards = [f"{hazard} ({one.path.name})" for one in group for hazard in equinox_files.hazards(readers[one])]
+        hazards = [f"{hazard} ({one.path.name})" for one in group for hazard in ties[one]]
         around = equinox_files.Around(
             tied=hazards[0] if hazards else "a file that cannot be parsed" if unread else "",
             kinds=any(equinox_files.has_kinds(readers[one]) for one in group),
-            stacks=any(equinox_files.stacks(known[one]) for one in group),
-            numpy={name: one.path.name for one in group for name in equinox_files.called_beside_numpy(readers[one])},
-            bases={name for reader in readers.values() for name in equinox_files.bases_in(reader)},
+            stacks=not stacking.isdisjoint(group),
+            numpy={name: one.path.name for one in group for name in beside_numpy[one]},
+            bases=bases,
         )
         found[source] = from_equinox.changes_of(known[source], around)
         if found[source].edits and (lines := _of_ipython(source, readers[source].names_of("equinox"), holds=False)):
