@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from .known import Known
+from .making import Making
 from .reading import Reader, dotted
 
 # What keeps state beside the model, or raises from inside of a compiled function: equinox's transforms know of it.
@@ -56,7 +56,7 @@ def has_kinds(reader: Reader) -> bool:
     )
 
 
-def stacks(known: Known) -> bool:
+def stacks(known: Making) -> bool:
     """Whether a file may stack modules: a class as an annotation is one module to a contract, and no stack of them."""
     reader = known.reader
     for node in reader.nodes:

@@ -22,9 +22,7 @@ _ARRAYS = ("jax.Array", "jaxtyping.Array", "jax.numpy.ndarray", "numpy.ndarray",
 _TREES = ("equinox.Module", "optax.OptState", "optax.Updates", "optax.GradientTransformation", "typing.Callable")
 _TREES += ("collections.abc.Callable",)
 _NUMBERS = ("int", "float", "bool")
-_HOLDERS = ("tuple", "list", "dict", "typing.Optional", "typing.Annotated", "typing.Union", "jaxtyping.PyTree")
-# Of these a value is a module only if one of its parts may be.
-_CONTAINERS = tuple(one for one in _HOLDERS if one != "jaxtyping.PyTree")
+HOLDERS = ("tuple", "list", "dict", "typing.Optional", "typing.Annotated", "typing.Union", "jaxtyping.PyTree")
 _MAKERS = ("jax.numpy.", "jax.random.", "jax.nn.", "jax.lax.", "jax.scipy.", "optax.")
 _NO_MAKERS = ("shape", "ndim", "size", "dtype", "result_type", "issubdtype", "iinfo", "finfo", "broadcast_shapes")
 _NO_MAKERS += ("isdtype", "promote_types", "axis_size", "can_cast", "isscalar", "iterable", "safe_increment")
@@ -42,8 +40,8 @@ _SAME_TREE = (
 )
 
 # What binds a name, and what gives a function's result.
-_OTHERWISE = (cst.AnnAssign, cst.AugAssign, cst.For, cst.CompFor, cst.NamedExpr)
-_LOOKED_AT = (cst.Assign, cst.AssignTarget, *_OTHERWISE, cst.Return, cst.Yield)
+OTHERWISE = (cst.AnnAssign, cst.AugAssign, cst.For, cst.CompFor, cst.NamedExpr)
+_LOOKED_AT = (cst.Assign, cst.AssignTarget, *OTHERWISE, cst.Return, cst.Yield)
 
 
 class Known:
@@ -51,7 +49,6 @@ class Known:
 
     def __init__(self, reader: Reader, elsewhere: Callable[[str], bool] = lambda name: False):
         self.reader = reader
-        self._gives: dict[cst.FunctionDef, bool] = {}
         self._elsewhere = elsewhere  # whether a dotted name is a module that another file defines
 
     @cached_property
@@ -138,7 +135,7 @@ class Known:
             return self.annotated(inner[0])
         if name in ("typing.Callable", "collections.abc.Callable"):
             return TREE
-        if name not in _HOLDERS:
+        if name not in HOLDERS:
             return UNKNOWN
         if name == "typing.Annotated":
             return self.annotated(inner[0])
@@ -176,85 +173,6 @@ class Known:
             self.is_module(node) or self._elsewhere(self._means(node))
         )
         return own or any(self._has_module(child) for child in node.children)
-
-    def makes_modules(self, node: cst.CSTNode) -> bool:
-        """Whether a function that is mapped over may return modules."""
-        if isinstance(node, cst.Lambda):
-            body = node.body
-            calls_maker = isinstance(body, cst.Call) and self._makes(body.func)
-            return calls_maker or any(self._has_module(child) for child in body.children)
-        if not isinstance(node, cst.Name):
-            return False  # a method or a layer
-        if node.value in self.functions:
-            return self.gives_modules(self.functions[node.value])
-        # What is no function or class of the file is a parameter or a variable, and a model as a rule.
-        return self.is_module(node) or self._elsewhere(self._means(node)) or bool(self._means(node))
-
-    def _makes(self, called: cst.BaseExpression) -> bool:
-        """Whether what a lambda calls may return modules; a model that it calls, and a library's function, do not."""
-        if isinstance(called, cst.Name):
-            return self.makes_modules(called)
-        if self._means(called):
-            return self._means(called).split(".")[0] not in ("jax", "numpy", "math", "jaxtyping")
-        methods = [one for one in self.reader.nodes if isinstance(one, cst.FunctionDef) and self._is_method(one)]
-        name = dotted(called).rpartition(".")[2]
-        return any(self.gives_modules(one) for one in methods if one.name.value == name)
-
-    def gives_modules(self, function: cst.FunctionDef) -> bool:
-        """Whether a function may return modules: by its annotation, or by each of its `return`s."""
-        if function not in self._gives:
-            self._gives[function] = False  # for who calls itself
-            if function.returns is not None:
-                gives = self._may_hold_modules(function.returns.annotation)
-            else:
-                found = [one for one in self._inside.get(function, ()) if isinstance(one, (cst.Return, cst.Yield))]
-                gives = any(one.value is not None and self._may_be_module(one.value, function) for one in found)
-            self._gives[function] = gives
-        return self._gives[function]
-
-    def _may_hold_modules(self, annotation: cst.BaseExpression) -> bool:
-        match annotation:
-            case cst.Subscript() if (self._means(annotation.value) or dotted(annotation.value)) in _CONTAINERS:
-                inner = [one.slice.value for one in annotation.slice if isinstance(one.slice, cst.Index)]
-                return any(map(self._may_hold_modules, inner))
-            case cst.BinaryOperation():
-                return self._may_hold_modules(annotation.left) or self._may_hold_modules(annotation.right)
-            case cst.Ellipsis() | cst.Name(value="None" | "str"):
-                return False
-            case _:
-                return self.annotated(annotation) not in (ARRAY, NUMBER)
-
-    def _assigned(self, function: cst.FunctionDef, name: str) -> list[cst.Assign]:
-        """The assignments that bind a name, if nothing else does."""
-        if name in [one for one, _ in self.parameters(function)]:
-            return []
-        binds = [one for one in self._inside.get(function, ()) if isinstance(one, _OTHERWISE)]
-        if any(name in [one.value for one in names_in(node.target)] for node in binds):
-            return []
-        assigned = [one for one in self._inside.get(function, ()) if isinstance(one, cst.Assign)]
-        return [
-            one for one in assigned if name in [it.value for target in one.targets for it in names_in(target.target)]
-        ]
-
-    def _may_be_module(
-        self, node: cst.BaseExpression, function: cst.FunctionDef, seen: frozenset[str] = frozenset()
-    ) -> bool:
-        if self.value(node, function) in (ARRAY, NUMBER):
-            return False
-        match node:
-            case cst.Tuple() | cst.List():
-                return any(self._may_be_module(one.value, function, seen) for one in node.elements)
-            case cst.Name():
-                if node.value == "None" or node.value in seen:
-                    return False
-                given = [one.value for one in self._assigned(function, node.value)]
-                return not given or any(self._may_be_module(one, function, seen | {node.value}) for one in given)
-            case cst.Call():
-                return self._means(node.func).startswith(("jax.tree", "equinox.")) or self._makes(node.func)
-            case cst.Subscript():
-                return self._may_be_module(node.value, function, seen)
-            case _:
-                return not isinstance(node, (cst.BinaryOperation, cst.UnaryOperation, cst.Comparison))
 
     def _is_method(self, function: cst.FunctionDef) -> bool:
         around = self.reader.around(function)

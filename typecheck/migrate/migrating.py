@@ -10,7 +10,7 @@ from pathlib import Path
 
 from . import equinox_files, from_equinox, from_nnx
 from .findings import Changes, Left, edited
-from .known import Known
+from .making import Making
 from .notebooks import kept_in
 from .project import Project, Source
 from .reading import Reader
@@ -125,7 +125,7 @@ def _over_nnx(project: Project, readers: dict[Source, Reader], done: Migrated) -
 def _over_equinox(project: Project, readers: dict[Source, Reader], done: Migrated) -> dict[Source, Changes]:
     """The changes of files over equinox, each by itself: modules of both may meet."""
     concerned = {source: reader for source, reader in readers.items() if source.mentions("equinox")}
-    known = {source: Known(reader, _elsewhere(source, project, readers)) for source, reader in readers.items()}
+    known = {source: Making(reader, _elsewhere(source, project, readers)) for source, reader in readers.items()}
     found: dict[Source, Changes] = {}
     # Once for each file, and not for each group that it is in.
     stacking = {one for one in known if equinox_files.stacks(known[one])}
@@ -169,7 +169,7 @@ def _elsewhere(source: Source, project: Project, readers: dict[Source, Reader]) 
         files = [one for one in project.meant(origin, source) if one in readers and one is not source] if origin else []
         return any(last in known.classes and known.is_module(known.classes[last]) for known in map(_known, files))
 
-    def _known(file: Source) -> Known:
-        return Known(readers[file])
+    def _known(file: Source) -> Making:
+        return Making(readers[file])
 
     return is_module

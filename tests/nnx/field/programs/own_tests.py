@@ -1,4 +1,4 @@
-"""Packages' own tests, from their source archives or what is installed, and what became of each: `python own_tests.py [PACKAGE...]`.
+"""Packages' own tests, of source archives or wheels, and what became of each: `python own_tests.py [PACKAGE...]`.
 
 What an archive lacks to run them (fixtures, mostly) is written here, as is what a user has to change in a package to
 use it with today's flax. The archives are those of the installed versions, and lie in the environment.
